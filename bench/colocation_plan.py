@@ -85,30 +85,30 @@ def _mib() -> float:
     return psutil.Process().memory_info().rss / 2**20
 
 
-def _book(n_keys: int, rng: random.Random) -> Any:
-    from slurm_gpu.controller.colocation.store import Book
+def _store(n_keys: int, rng: random.Random) -> Any:
+    from slurm_gpu.controller.colocation.store import ColocationStore
 
-    book = Book()
+    store = ColocationStore()
     keys = [f"app{number}" for number in range(n_keys)]
     for key in keys:
-        book.ran_alone(key, rng.uniform(300, 7200), rng.uniform(0.05, 0.6), rng.uniform(0.2, 0.9))
+        store.ran_alone(key, rng.uniform(300, 7200), rng.uniform(0.05, 0.6), rng.uniform(0.2, 0.9))
     for key in keys:
         for other in keys:
             if rng.random() < 0.5:
-                book.ran_beside(key, other, rng.uniform(0.4, 1.0))
-    return book
+                store.ran_beside(key, other, rng.uniform(0.4, 1.0))
+    return store
 
 
 def _fit() -> dict[str, float]:
     import slurm_gpu.controller.main  # noqa: F401
-    from slurm_gpu.controller.colocation.pair_fit import MOST_KEYS, _chosen, foretold
+    from slurm_gpu.controller.colocation.pair_fit import MOST_KEYS, _chosen, predicted
 
-    book = _book(MOST_KEYS, random.Random(1))
-    profiles, speeds = _chosen(book, book.profiles)
+    store = _store(MOST_KEYS, random.Random(1))
+    profiles, speeds = _chosen(store, store.profiles)
     before = _mib()
-    foretold(profiles, speeds)  # loads numpy
+    predicted(profiles, speeds)  # loads numpy
     began_s = time.process_time()
-    foretold(profiles, speeds)
+    predicted(profiles, speeds)
     return {"ms": 1e3 * (time.process_time() - began_s), "mib": _mib() - before}
 
 
@@ -127,8 +127,8 @@ def _planned(options: argparse.Namespace) -> dict[str, float]:
     took_ms, starts = [], 0
     for look in range(options.looks):
         began_s = time.process_time()
-        server = planners.server("gpu", policy, site.book, site.keys)
-        acts = choose(site.now_s, site.rooms, site.waiting, site.running, site.book, server, frozenset())
+        server = planners.server("gpu", policy, site.store, site.keys)
+        acts = choose(site.now_s, site.rooms, site.waiting, site.running, site.store, server, frozenset())
         if look:  # the first one loads what it needs
             took_ms.append(1e3 * (time.process_time() - began_s))
             starts += len(acts)
@@ -153,8 +153,8 @@ class _Site:
         from slurm_gpu.controller.colocation.free_shards import CorunGpu, GpuPlace, SharedNode
 
         self._rng = random.Random(1)
-        self.book = _book(options.keys, self._rng)
-        self.keys = sorted(self.book.profiles)
+        self.store = _store(options.keys, self._rng)
+        self.keys = sorted(self.store.profiles)
         self.now_s, self._last, self._n_waiting = 1_800_000_000.0, 0, options.waiting
         self.running: dict[int, tuple[str, float, float]] = {}
         self.waiting: list[Any] = []
@@ -198,12 +198,12 @@ class _Site:
 
         self._last += 1
         key = self._rng.choice(self.keys)
-        least = self.book.shards(key, SHARDS)
+        least = self.store.shards(key, SHARDS)
         return WaitingSharer(Agreed(_counted(self._last), key, least, SHARDS), least, 1, 1)
 
     def _run(self, job: Any, room: Any, position: int, part: float = 0.0, shards: int | None = None) -> None:
         key, number = job.agreed.key, job.agreed.job.job_id
-        alone_s = self.book.profiles[key].alone_s
+        alone_s = self.store.profiles[key].alone_s
         self.running[number] = key, part * alone_s, (1 - part) * alone_s
         self._shards[number] = job.least if shards is None else shards
         room.take(position, number, self._shards[number], 1, 1)

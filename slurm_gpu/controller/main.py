@@ -19,30 +19,30 @@ from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config.site import SiteConfig, default_path, load_config
 from slurm_gpu.controller.background import in_background
-from slurm_gpu.controller.colocation.database_queries import Inquiry
+from slurm_gpu.controller.colocation.database_queries import DatabaseQueries
 from slurm_gpu.controller.colocation.evidence import DatabaseEvidence
-from slurm_gpu.controller.colocation.pair_fit import Unseen
-from slurm_gpu.controller.colocation.reconciler import ColocationKeeper
+from slurm_gpu.controller.colocation.pair_fit import PairFit
+from slurm_gpu.controller.colocation.reconciler import ColocationReconciler
 from slurm_gpu.controller.colocation.serving import Planners
-from slurm_gpu.controller.colocation.terminations import Endings
+from slurm_gpu.controller.colocation.terminations import Terminations
 from slurm_gpu.controller.duty import Duty
-from slurm_gpu.controller.notices.cancellations import Ends
+from slurm_gpu.controller.notices.cancellations import Cancellations
 from slurm_gpu.controller.notices.poll import look_at
-from slurm_gpu.controller.notices.reconciler import NoticeKeeper
-from slurm_gpu.controller.placement.priorities import PriorityKeeper
-from slurm_gpu.controller.placement.weights import WeightKeeper
+from slurm_gpu.controller.notices.reconciler import NoticeController
+from slurm_gpu.controller.placement.priorities import PriorityController
+from slurm_gpu.controller.placement.weights import WeightController
 from slurm_gpu.controller.placement.zone_wait import ZoneWait
 from slurm_gpu.controller.queue import job_mix as jobmix
 from slurm_gpu.controller.queue.call_statistics import CountingRun
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.queue.job_mix import JobMix
-from slurm_gpu.controller.queue.nodes import NodeLooks
+from slurm_gpu.controller.queue.nodes import NodeCache
 from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME as ACTS_FILE
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper
-from slurm_gpu.controller.reporting.quota_reporter import QuotaTeller
-from slurm_gpu.controller.reservations.reconciler import ReservationKeeper
-from slurm_gpu.controller.reservations.replacement import Mender
+from slurm_gpu.controller.reporting.quota_reporter import QuotaReporter
+from slurm_gpu.controller.reservations.reconciler import ReservationReconciler
+from slurm_gpu.controller.reservations.replacement import ReservationRepairer
 from slurm_gpu.controller.reservations.rows import ReservationTable, exchanged
 from slurm_gpu.controller.snapshot.reserve_table import reserve_table
 from slurm_gpu.controller.urgent_audit import UrgentAudit
@@ -82,19 +82,19 @@ def _run(options: argparse.Namespace) -> None:
     calls = CountingRun(clock)
     client = connect(calls)
     ended = EndedRunsPoll(client, in_background)
-    nodes = NodeLooks(client, clock)
+    nodes = NodeCache(client, clock)
     database = DatabaseConnector(config)
-    acts = Acts(
+    acts = AuditReporter(
         clock, lambda acts: database(lambda client: client.tell_acts(acts)), options.run_dir / ACTS_FILE
     )
     reservations = _reservations(config, database, calls, client, nodes, clock, acts)
-    sharing = ColocationKeeper(
+    sharing = ColocationReconciler(
         client,
         SharedJobClient(calls),
-        Inquiry(DatabaseEvidence(database), in_background),
-        Unseen(in_background, clock),
+        DatabaseQueries(DatabaseEvidence(database), in_background),
+        PairFit(in_background, clock),
         Planners(),
-        Endings(SharedJobClient(calls), acts, options.run_dir, clock.wall),
+        Terminations(SharedJobClient(calls), acts, options.run_dir, clock.wall),
         options.run_dir,
         clock,
         cpu_seconds,
@@ -112,7 +112,7 @@ def _run(options: argparse.Namespace) -> None:
         shares=sharing.table,
     )
     mix = JobMix(clock, options.run_dir / jobmix.FILE_NAME, config.placement.partitions)
-    keeper = WeightKeeper(config, options.run_dir, client, nodes, clock, acts, cpu_seconds, mix=mix)
+    controller = WeightController(config, options.run_dir, client, nodes, clock, acts, cpu_seconds, mix=mix)
     if options.once:
         snapshot = watcher.look()
         log.info("users with jobs: %d; asked of Slurm: %s", len(snapshot.usage.uids), calls)
@@ -121,16 +121,16 @@ def _run(options: argparse.Namespace) -> None:
     try:
         duties: list[Duty] = [
             acts,
-            keeper,
+            controller,
             sharing,
             ZoneWait(ConstraintClient(calls), options.run_dir, config.placement.zone_wait_s, clock, acts),
-            PriorityKeeper(config, options.config, client, clock, acts, cpu_seconds, nodes),
+            PriorityController(config, options.config, client, clock, acts, cpu_seconds, nodes),
             UrgentAudit(config.cluster, RunSubsetClient(calls), database, clock, in_background),
-            NoticeKeeper(
+            NoticeController(
                 config,
                 options.config.parent / NOTICES_FILE,
                 client,
-                Ends(config.cluster, JobTerminationClient(calls), acts, clock.wall),
+                Cancellations(config.cluster, JobTerminationClient(calls), acts, clock.wall),
                 lambda: database(lambda client: look_at(client, clock.wall)),
                 in_background,
                 options.run_dir,
@@ -143,11 +143,11 @@ def _run(options: argparse.Namespace) -> None:
                 lambda decisions, after: database(lambda client: client.tell_decisions(decisions, after)),
                 in_background,
             ),
-            QuotaTeller(database, in_background, lambda user: read_user_associations(user, calls), clock),
+            QuotaReporter(database, in_background, lambda user: read_user_associations(user, calls), clock),
         ]
         if reservations is not None:
             duties.append(reservations)
-        _watch(watcher, keeper, mix, duties, calls, clock, notifier)
+        _watch(watcher, controller, mix, duties, calls, clock, notifier)
     finally:
         lock.close()
 
@@ -157,10 +157,10 @@ def _reservations(
     database: DatabaseConnector,
     calls: CountingRun,
     client: SlurmClient,
-    nodes: NodeLooks,
+    nodes: NodeCache,
     clock: Clock,
-    acts: Acts,
-) -> ReservationKeeper | None:
+    acts: AuditReporter,
+) -> ReservationReconciler | None:
     """Who looks after reservations; None where there are none."""
     settings = config.placement.reservations
     if settings is None:
@@ -169,13 +169,13 @@ def _reservations(
         lambda reports, ids: database(lambda client: exchanged(client, reports, ids)), in_background
     )
     zone = ZoneInfo(config.timezone)
-    mender = Mender(nodes.within, client.jobs, config.zones, zone, clock)
-    return ReservationKeeper(settings, ReservationClient(calls), table, clock, acts, zone, mender)
+    repairer = ReservationRepairer(nodes.within, client.jobs, config.zones, zone, clock)
+    return ReservationReconciler(settings, ReservationClient(calls), table, clock, acts, zone, repairer)
 
 
 def _watch(
     watcher: QueueWatcher,
-    keeper: WeightKeeper,
+    controller: WeightController,
     mix: JobMix,
     duties: Sequence[Duty],
     calls: CountingRun,
@@ -195,7 +195,7 @@ def _watch(
             if view.answered:
                 mix.look(view.jobs, view.facts)
             for duty in duties:
-                duty.run(replace(view, in_charge=keeper.in_charge))
+                duty.run(replace(view, in_charge=controller.in_charge))
             notifier.turned(clock.monotonic(), f"snapshots written: {watcher.written}")
             _rest(watcher, pause_s, clock)
             if clock.monotonic() >= report_at:
@@ -205,7 +205,7 @@ def _watch(
         # What is being put back is put back whole: systemd kills us where that takes too long.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         notifier.stopping()
-        keeper.stop()
+        controller.stop()
         log.info("stopped; snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
 
 

@@ -19,14 +19,14 @@ from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.queue.demand import DecisionsWatch
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod, GpuHours, GpuRun
-from slurm_gpu.controller.queue.nodes import NodeLooks
+from slurm_gpu.controller.queue.nodes import NodeCache
 from slurm_gpu.controller.queue.poll_interval import PollPace
 from slurm_gpu.controller.queue.usage import Subject, UsageCounter, owner_of, usage_by_kind
 from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.controller.snapshot import snapshot_file as snapshots
 from slurm_gpu.controller.snapshot.reserve_table import ReserveTable
 from slurm_gpu.controller.snapshot.share_table import ShareTable
-from slurm_gpu.controller.snapshot.snapshot_file import Looked, Snapshot
+from slurm_gpu.controller.snapshot.snapshot_file import QueryTiming, Snapshot
 from slurm_gpu.controller.snapshot.zone_table import ZoneTables
 from slurm_gpu.controller.snapshot.zones import ZoneMap
 from slurm_gpu.daemon.outage_log import OutageLog
@@ -84,7 +84,7 @@ class QueueWatcher:
         clock: Clock,
         read_policy: Callable[[Path], PolicyInForce | None] = read_policy_in_force,
         cpu: Callable[[], float] = cpu_seconds,
-        nodes: NodeLooks | None = None,
+        nodes: NodeCache | None = None,
         reserve: Callable[[], ReserveTable | None] = lambda: None,
         shares: Callable[[], ShareTable | None] = lambda: None,
     ) -> None:
@@ -100,7 +100,7 @@ class QueueWatcher:
         self._pace = PollPace()
         self._script = _Script()
         self._settings: tuple[float, SlurmSettings] | None = None
-        self._nodes = NodeLooks(client, clock) if nodes is None else nodes
+        self._nodes = NodeCache(client, clock) if nodes is None else nodes
         self._partitions: tuple[float, Sequence[Partition]] | None = None
         self._generation = snapshots.last_generation(self.path)
         self._outage = OutageLog(
@@ -186,7 +186,7 @@ class QueueWatcher:
             reserve=self._reserve(),
             shares=self._shares(),
             placement=self._zone_tables.of(nodes, jobs, facts),
-            looked=Looked(asked_at, self._asked_s, self._clock.boot_id()),
+            timing=QueryTiming(asked_at, self._asked_s, self._clock.boot_id()),
         )
         return self._snapshot
 

@@ -15,7 +15,7 @@ from slurm_gpu.colocation.learned.job_array import script
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.tables.pair_file import write_csv
 from slurm_gpu.controller.colocation.serving import Planners
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.policy.lua.installed import ColocationInForce
 from tests.cli.conftest import CommandLine
 
@@ -394,25 +394,25 @@ def test_an_array_runs_what_it_says_whatever_stands_in_paths(tmp_path: Path):
 def test_what_slurm_gpuctld_learned_trains_a_planner_that_serves_there(
     slurm_gpu: CommandLine, quickly: None, tmp_path: Path
 ):
-    book = Book()
+    store = ColocationStore()
     for key in ("alice/train", "bert"):
-        book.ran_alone(key, 100, 0.3, 0.5)
+        store.ran_alone(key, 100, 0.3, 0.5)
     for one, other in (("alice/train", "bert"), ("bert", "alice/train"), ("bert", "bert")):
-        book.ran_beside(one, other, 0.8)
-    write_csv(tmp_path / "learned.csv", [measured_of(book, "card")])
+        store.ran_beside(one, other, 0.8)
+    write_csv(tmp_path / "learned.csv", [measured_of(store, "card")])
     model = tmp_path / "model.npz"
     policy = ColocationInForce("enforce", "throughput", None, 2, 0.75, 300, planner="dqngpu", model=model)
     planners = Planners()
-    assert planners.server("gpu", policy, book, book.profiles).name == "annealing"
+    assert planners.server("gpu", policy, store, store.profiles).name == "annealing"
     train = ("colocation", "train", "--predict", str(tmp_path / "learned.csv"), "--out", str(model))
     assert slurm_gpu(*train) == 0
-    assert planners.server("gpu", policy, book, book.profiles).name == "dqngpu"
+    assert planners.server("gpu", policy, store, store.profiles).name == "dqngpu"
     # Of a new kind of job it learns what is new, and serves at once.
-    book.ran_alone("md", 50, 0.2, 0.9)
-    book.ran_beside("md", "bert", 0.7), book.ran_beside("bert", "md", 0.9)
-    write_csv(tmp_path / "learned.csv", [measured_of(book, "card")])
-    before = planners.server("gpu", policy, book, book.profiles).planner
+    store.ran_alone("md", 50, 0.2, 0.9)
+    store.ran_beside("md", "bert", 0.7), store.ran_beside("bert", "md", 0.9)
+    write_csv(tmp_path / "learned.csv", [measured_of(store, "card")])
+    before = planners.server("gpu", policy, store, store.profiles).planner
     assert slurm_gpu(*train, "--start", str(model)) == 0
-    server = planners.server("gpu", policy, book, book.profiles)
+    server = planners.server("gpu", policy, store, store.profiles)
     assert server.name == "dqngpu"
     assert server.planner is not before

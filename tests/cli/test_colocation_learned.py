@@ -12,8 +12,8 @@ from slurm_gpu.cli.colocation.learned import measured_of, write_learned
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.colocation.tables.pair_file import write_csv
 from slurm_gpu.colocation.tables.read import read_table
-from slurm_gpu.controller.colocation import store as books
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation import store as stores
+from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.slurm.client import SlurmSettings
 from tests.cli.installation import Installation
@@ -31,8 +31,8 @@ def settings(site: CommandSite) -> SlurmSettings:
 
 
 @pytest.fixture
-def book() -> Book:
-    found = Book()
+def store() -> ColocationStore:
+    found = ColocationStore()
     found.ran_alone("alice/train", 100, 0.3, 0.5)
     found.ran_alone("bert", 50, 0.4, None)
     found.ran_beside("alice/train", "bert", 0.8)
@@ -44,9 +44,9 @@ def book() -> Book:
 
 @pytest.mark.parametrize("name", ["out.csv", "out.json"])
 def test_it_is_read_as_any_table_is(
-    site: CommandSite, settings: SlurmSettings, book: Book, tmp_path: Path, name: str
+    site: CommandSite, settings: SlurmSettings, store: ColocationStore, tmp_path: Path, name: str
 ) -> None:
-    books.write(books.path_of(settings), book, 0, os.geteuid())
+    stores.write(stores.path_of(settings), store, 0, os.geteuid())
     write_learned(site, tmp_path / name, "a100")
     table = read_table(tmp_path / name)
     assert (table.gpu_model, table.names) == ("a100", ("alice/train", "bert"))
@@ -55,28 +55,30 @@ def test_it_is_read_as_any_table_is(
     assert table.together((1, 1)) == (0.7, 0.7)
 
 
-def test_a_pair_of_which_one_was_not_seen_is_left_out(book: Book) -> None:
-    del book.speeds["bert", "alice/train"]
-    assert measured_of(book, "a100").groups == [(1, 1)]
+def test_a_pair_of_which_one_was_not_seen_is_left_out(store: ColocationStore) -> None:
+    del store.speeds["bert", "alice/train"]
+    assert measured_of(store, "a100").groups == [(1, 1)]
 
 
-def test_a_pair_that_ran_out_of_memory_cannot_run_together(book: Book, tmp_path: Path) -> None:
-    book.ran_alone("large", 100, 0.6, 0.5)
-    book.part("large", "bert")
-    book.part("large", "large")
-    book.part("large", "forgotten")
-    book.part("alice/train", "bert")  # slower than was promised, as its speeds tell
-    write_csv(tmp_path / "out.csv", [measured_of(book, "a100")])
+def test_a_pair_that_ran_out_of_memory_cannot_run_together(store: ColocationStore, tmp_path: Path) -> None:
+    store.ran_alone("large", 100, 0.6, 0.5)
+    store.part("large", "bert")
+    store.part("large", "large")
+    store.part("large", "forgotten")
+    store.part("alice/train", "bert")  # slower than was promised, as its speeds tell
+    write_csv(tmp_path / "out.csv", [measured_of(store, "a100")])
     table = read_table(tmp_path / "out.csv")
     assert table.names == ("alice/train", "bert", "large")
     assert (table.together((1, 2)), table.together((2, 2))) == ((0, 0), (0, 0))
     assert (table.together((0, 1)), table.together((0, 2))) == ((0.8, 0.9), (None, None))
 
 
-def test_the_longest_key_that_job_submit_lua_writes_is_an_application(book: Book, tmp_path: Path) -> None:
+def test_the_longest_key_that_job_submit_lua_writes_is_an_application(
+    store: ColocationStore, tmp_path: Path
+) -> None:
     key = "/".join(quote("안녕" * 14)[: 80 * 3] for _ in range(2))
-    book.ran_alone(key, 100, 0.3, 0.5)
-    write_csv(tmp_path / "out.csv", [measured_of(book, "a100")])
+    store.ran_alone(key, 100, 0.3, 0.5)
+    write_csv(tmp_path / "out.csv", [measured_of(store, "a100")])
     assert len(key) == 481
     assert key in read_table(tmp_path / "out.csv").names
 
@@ -89,7 +91,7 @@ def test_nothing_learned_and_nothing_to_write_to_are_told(site: CommandSite, tmp
 
 
 def test_a_damaged_book_is_no_empty_one(site: CommandSite, settings: SlurmSettings, tmp_path: Path) -> None:
-    path = books.path_of(settings)
+    path = stores.path_of(settings)
     path.parent.mkdir()
     path.write_text("{")
     with pytest.raises(OutsideError, match="cannot be read"):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 
 from slurm_gpu.controller.notices import status
-from slurm_gpu.controller.notices.status import OutlookLine, Status
+from slurm_gpu.controller.notices.status import OutlookEntry, Status
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.finding import NoticedRun
@@ -86,7 +86,7 @@ class Here:
         assert list(job_ids) == [17]
         return [] if self.state is None else [queued(job_id=17, state=self.state)]
 
-    def keeps(self, ledger: Ledger, *lines: OutlookLine) -> None:
+    def keeps(self, ledger: Ledger, *lines: OutlookEntry) -> None:
         ledgers.write(self.directory / "slurm-gpu" / "notices.json", ledger, os.geteuid())
         seen = Status(as_of_s=NOW_S - 10.0, mode="send", cancels="enforce", outlook=lines)
         status.write(self.directory / status.FILE_NAME, seen, os.geteuid())
@@ -104,7 +104,7 @@ def here(slurm_gpu: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return found
 
 
-def line(**changes: object) -> OutlookLine:
+def line(**changes: object) -> OutlookEntry:
     values = {
         "job_id": 18,
         "id": "18",
@@ -115,7 +115,7 @@ def line(**changes: object) -> OutlookLine:
         "coverage": 0.991,
         "says": "mail 2026-11-21 18:10 KST",
     }
-    return OutlookLine(**{**values, **changes})  # type: ignore[arg-type]
+    return OutlookEntry(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_what_is_so_what_was_told_and_what_was_ended(here: Here) -> None:

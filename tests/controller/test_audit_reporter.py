@@ -1,4 +1,4 @@
-"""Acts are told to slurm-gpudbd, however long it is away and however slurm-gpuctld ends."""
+"""AuditReporter are told to slurm-gpudbd, however long it is away and however slurm-gpuctld ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.reporting import audit_reporter as module
-from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME, Acts
+from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME, AuditReporter
 from slurm_gpu.database.api.controller_body import read_told
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.codec import to_json
@@ -43,30 +43,30 @@ def listener() -> Listener:
     return Listener()
 
 
-def add(acts: Acts, *subjects: str) -> None:
+def add(acts: AuditReporter, *subjects: str) -> None:
     for subject in subjects:
         acts.add("done", subject, "why not", "1", "2", {"n": [None, 0, "ü"]})
 
 
 def test_what_was_not_told_is_told_by_the_next_one(tmp_path: Path, listener: Listener) -> None:
     listener.is_away = True
-    killed = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    killed = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(killed, "a", "b")
     with pytest.raises(DatabaseError):
         killed.work(QueueView())
     listener.is_away = False
-    following = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    following = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(following, "c")
     following.close()
     assert listener.subjects == ["a", "b", "c"]
     assert listener.heard[next(iter(listener.heard))].evidence == {"n": [None, 0, "ü"]}
-    last = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    last = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     last.close()
     assert len(listener.heard) == 3
 
 
 def test_more_than_can_be_told_at_once_is_told_in_turns(tmp_path: Path, listener: Listener) -> None:
-    acts = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    acts = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(acts, *(str(n) for n in range(250)))
     acts.close()
     assert listener.subjects == [str(n) for n in range(250)]
@@ -76,7 +76,7 @@ def test_what_is_given_up_is_named(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_KEPT", 2)
-    acts = Acts(Clock(), listener)
+    acts = AuditReporter(Clock(), listener)
     add(acts, "a", "b", "c")
     assert "is not told any more of: done: a" in caplog.text
     acts.close()
@@ -86,7 +86,7 @@ def test_what_is_given_up_is_named(
 @pytest.mark.parametrize("left", ["", "{", "{}", "[1]", '[{"id": 3}]', '["x"]', "[" * 10**5, "\0"])
 def test_a_damaged_file_ends_nothing(tmp_path: Path, listener: Listener, left: str) -> None:
     (tmp_path / FILE_NAME).write_text(left)
-    acts = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    acts = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(acts, "a")
     acts.close()
     assert listener.subjects == ["a"]
@@ -95,7 +95,7 @@ def test_a_damaged_file_ends_nothing(tmp_path: Path, listener: Listener, left: s
 def test_a_directory_that_cannot_be_written_costs_no_act(
     tmp_path: Path, listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    acts = Acts(Clock(), listener, tmp_path / "missing" / FILE_NAME)
+    acts = AuditReporter(Clock(), listener, tmp_path / "missing" / FILE_NAME)
     add(acts, "a")
     acts.close()
     assert listener.subjects == ["a"]
@@ -111,7 +111,7 @@ def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.Log
             raise DatabaseError("it is away")
         told.extend(acts)
 
-    acts = Acts(clock, send)
+    acts = AuditReporter(clock, send)
     acts.add("done", "n1", "because", "1", "2")
     acts.close()
     acts.close()
@@ -123,7 +123,7 @@ def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.Log
 
 
 def test_an_act_of_any_length_keeps_no_other_from_being_told(listener: Listener) -> None:
-    acts = Acts(Clock(), listener)
+    acts = AuditReporter(Clock(), listener)
     nodes = ",".join(f"n{number}" for number in range(0, 9000, 2))
     acts.add("reservation made", "/a" * 400, "w" * 20_000, "none", nodes)
     add(acts, "b")
@@ -138,13 +138,13 @@ def test_one_that_is_refused_keeps_no_other_from_being_told(
     tmp_path: Path, listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener.is_away = True
-    killed = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    killed = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(killed, "a", "b")
     left = json.loads((tmp_path / FILE_NAME).read_text())
     left[0]["id"] = "somebody changed it"
     (tmp_path / FILE_NAME).write_text(json.dumps(left))
     listener.is_away = False
-    following = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    following = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(following, "c")
     following.close()
     assert listener.subjects == ["b", "c"]

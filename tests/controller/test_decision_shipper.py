@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.controller.duty import Background, QueueView
 from slurm_gpu.controller.reporting import decision_shipper as decisionship
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.controller.reporting.decision_log import MARK_FILE, LogLine
 from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper, decision_of
 from slurm_gpu.database.api.controller_body import MOST_DECISIONS, read_told
@@ -43,7 +43,7 @@ class Site:
 
     def start(self) -> None:
         """Another slurm-gpuctld, which knows what the last one left on disk."""
-        self.acts = Acts(self.clock, self.told.extend)
+        self.acts = AuditReporter(self.clock, self.told.extend)
         self.shipper = self.shipper_of()
 
     def shipper_of(self, background: Background | None = None) -> DecisionShipper:

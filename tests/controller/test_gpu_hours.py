@@ -20,8 +20,8 @@ def run(job_id: int, start_s: int, end_s: int | None, mgpu: int = 2000) -> GpuRu
     return GpuRun(job_id, ALICE, mgpu, start_s, end_s)
 
 
-def hours(book: GpuHours, now_s: int = NOON_S, *running: GpuRun) -> dict[CalendarPeriod, float]:
-    return book.totals(running, [GRADS], now_s).get(Subject("alice", "grads"), {})
+def hours(store: GpuHours, now_s: int = NOON_S, *running: GpuRun) -> dict[CalendarPeriod, float]:
+    return store.totals(running, [GRADS], now_s).get(Subject("alice", "grads"), {})
 
 
 def test_periods_begin_at_the_sites_midnight_and_weeks_on_monday() -> None:
@@ -37,61 +37,61 @@ def test_periods_begin_at_the_sites_midnight_and_weeks_on_monday() -> None:
 
 
 def test_a_run_counts_in_each_period_as_far_as_it_lies_in_it() -> None:
-    book = GpuHours(ZONE)
-    book.note_ended(run(1, NOON_S - 14 * HOUR_S, NOON_S - 10 * HOUR_S))  # from 22:00 to 02:00
-    assert hours(book) == {CalendarPeriod.DAY: 4.0, CalendarPeriod.WEEK: 8.0, CalendarPeriod.MONTH: 8.0}
+    store = GpuHours(ZONE)
+    store.note_ended(run(1, NOON_S - 14 * HOUR_S, NOON_S - 10 * HOUR_S))  # from 22:00 to 02:00
+    assert hours(store) == {CalendarPeriod.DAY: 4.0, CalendarPeriod.WEEK: 8.0, CalendarPeriod.MONTH: 8.0}
 
 
 def test_what_runs_counts_up_to_now() -> None:
-    book, running = GpuHours(ZONE), run(1, NOON_S - HOUR_S, None)
-    assert hours(book, NOON_S, running)[CalendarPeriod.DAY] == 2.0
-    assert hours(book, NOON_S + HOUR_S, running)[CalendarPeriod.DAY] == 4.0
+    store, running = GpuHours(ZONE), run(1, NOON_S - HOUR_S, None)
+    assert hours(store, NOON_S, running)[CalendarPeriod.DAY] == 2.0
+    assert hours(store, NOON_S + HOUR_S, running)[CalendarPeriod.DAY] == 4.0
 
 
 def test_a_run_that_is_told_twice_counts_once_and_each_run_of_a_job_counts() -> None:
-    book = GpuHours(ZONE)
+    store = GpuHours(ZONE)
     for _ in range(2):
-        book.note_ended(run(1, NOON_S - 4 * HOUR_S, NOON_S - 3 * HOUR_S))
-        book.note_ended(run(1, NOON_S - 2 * HOUR_S, NOON_S - HOUR_S))
-    assert hours(book)[CalendarPeriod.DAY] == 4.0
+        store.note_ended(run(1, NOON_S - 4 * HOUR_S, NOON_S - 3 * HOUR_S))
+        store.note_ended(run(1, NOON_S - 2 * HOUR_S, NOON_S - HOUR_S))
+    assert hours(store)[CalendarPeriod.DAY] == 4.0
 
 
 def test_a_new_day_begins_at_zero_and_the_week_goes_on() -> None:
-    book = GpuHours(ZONE)
-    book.note_ended(run(1, NOON_S - HOUR_S, NOON_S))
-    assert hours(book)[CalendarPeriod.DAY] == 2.0
-    tomorrow = hours(book, NOON_S + 86400)
+    store = GpuHours(ZONE)
+    store.note_ended(run(1, NOON_S - HOUR_S, NOON_S))
+    assert hours(store)[CalendarPeriod.DAY] == 2.0
+    tomorrow = hours(store, NOON_S + 86400)
     assert (tomorrow[CalendarPeriod.DAY], tomorrow[CalendarPeriod.WEEK]) == (0.0, 2.0)
-    assert hours(book, NOON_S + 30 * 86400) == {}
+    assert hours(store, NOON_S + 30 * 86400) == {}
 
 
 def test_runs_that_took_no_time_or_no_gpu_leave_no_trace() -> None:
-    book = GpuHours(ZONE)
-    book.note_ended(run(1, NOON_S, NOON_S))
-    book.note_ended(run(2, NOON_S - HOUR_S, NOON_S, mgpu=0))
-    assert hours(book) == {}
+    store = GpuHours(ZONE)
+    store.note_ended(run(1, NOON_S, NOON_S))
+    store.note_ended(run(2, NOON_S - HOUR_S, NOON_S, mgpu=0))
+    assert hours(store) == {}
 
 
 def test_the_accounting_knows_better_than_the_queue_when_a_run_was_resized() -> None:
-    book, start_s = GpuHours(ZONE), NOON_S - 10 * HOUR_S
-    book.note_gone(run(7, start_s, NOON_S, mgpu=1000))
-    assert hours(book)[CalendarPeriod.DAY] == 10.0
-    book.note_ended(run(7, start_s + 9 * HOUR_S, NOON_S + 1, mgpu=1000))
-    book.note_ended(run(7, start_s, start_s + 9 * HOUR_S, mgpu=16000))
-    book.note_gone(run(7, start_s, NOON_S + 2, mgpu=1000))  # a second off
-    assert hours(book, NOON_S + 1)[CalendarPeriod.DAY] == 16 * 9 + 1 + 1 / HOUR_S
+    store, start_s = GpuHours(ZONE), NOON_S - 10 * HOUR_S
+    store.note_gone(run(7, start_s, NOON_S, mgpu=1000))
+    assert hours(store)[CalendarPeriod.DAY] == 10.0
+    store.note_ended(run(7, start_s + 9 * HOUR_S, NOON_S + 1, mgpu=1000))
+    store.note_ended(run(7, start_s, start_s + 9 * HOUR_S, mgpu=16000))
+    store.note_gone(run(7, start_s, NOON_S + 2, mgpu=1000))  # a second off
+    assert hours(store, NOON_S + 1)[CalendarPeriod.DAY] == 16 * 9 + 1 + 1 / HOUR_S
 
 
 def test_a_run_that_was_resized_and_ended_between_two_looks_counts_as_it_ran() -> None:
-    book = GpuHours(ZONE)
-    hours(book, NOON_S, run(7, NOON_S - HOUR_S, None, mgpu=16000))
-    book.note_gone(run(7, NOON_S - HOUR_S, NOON_S, mgpu=1000))
-    assert hours(book)[CalendarPeriod.DAY] == 16.0
+    store = GpuHours(ZONE)
+    hours(store, NOON_S, run(7, NOON_S - HOUR_S, None, mgpu=16000))
+    store.note_gone(run(7, NOON_S - HOUR_S, NOON_S, mgpu=1000))
+    assert hours(store)[CalendarPeriod.DAY] == 16.0
 
 
 def test_a_run_of_the_queue_is_not_cut_short_by_the_run_before_it() -> None:
-    book = GpuHours(ZONE)
-    book.note_ended(run(7, NOON_S - 4 * HOUR_S, NOON_S - 2 * HOUR_S))
-    assert hours(book, NOON_S, run(7, NOON_S - HOUR_S, None))[CalendarPeriod.DAY] == 6.0
-    book.note_gone(run(7, NOON_S - HOUR_S, NOON_S))
-    assert hours(book)[CalendarPeriod.DAY] == 6.0
+    store = GpuHours(ZONE)
+    store.note_ended(run(7, NOON_S - 4 * HOUR_S, NOON_S - 2 * HOUR_S))
+    assert hours(store, NOON_S, run(7, NOON_S - HOUR_S, None))[CalendarPeriod.DAY] == 6.0
+    store.note_gone(run(7, NOON_S - HOUR_S, NOON_S))
+    assert hours(store)[CalendarPeriod.DAY] == 6.0

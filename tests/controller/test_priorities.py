@@ -6,9 +6,9 @@ import pytest
 
 from slurm_gpu.config.site import load_config
 from slurm_gpu.controller.duty import QueueView
-from slurm_gpu.controller.placement.priorities import CYCLE_S, PriorityKeeper, fewest_nodes
-from slurm_gpu.controller.queue.nodes import NodeLooks
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.placement.priorities import CYCLE_S, PriorityController, fewest_nodes
+from slurm_gpu.controller.queue.nodes import NodeCache
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import WaitingJob
 from slurm_gpu.wire.answers.runs import AuditEvent
@@ -23,7 +23,7 @@ placement: {{mode: {mode}, priority: {{per_hour: {{medium: 20, large: {large}}},
 
 
 class Site:
-    """A slurmctld with waiting jobs, and the keeper of priorities beside it."""
+    """A slurmctld with waiting jobs, and the controller of priorities beside it."""
 
     def __init__(self, directory: Path) -> None:
         self.path, self.clock, self.told = directory / "slurm-gpu.yaml", Clock(), list[AuditEvent]()
@@ -36,14 +36,14 @@ class Site:
 
     def start(self, mode: str = "enforce") -> None:
         self.write(mode)
-        self.keeper = PriorityKeeper(
+        self.controller = PriorityController(
             load_config(self.path),
             self.path,
             self.slurm,
             self.clock,
-            Acts(self.clock, self.told.extend),
+            AuditReporter(self.clock, self.told.extend),
             lambda: self.cpu_s,
-            NodeLooks(self.slurm, self.clock),
+            NodeCache(self.slurm, self.clock),
         )
 
     def job(self, job_id: int, n_nodes: int, waited_h: float, site_factor: int = 0) -> None:
@@ -53,7 +53,7 @@ class Site:
 
     def turn(self, after_s: float = CYCLE_S, *, in_charge: bool = True) -> dict[int, int]:
         self.clock.advance(after_s)
-        self.keeper.run(QueueView(in_charge=in_charge))
+        self.controller.run(QueueView(in_charge=in_charge))
         return {job.job_id: job.site_factor for job in (self.slurm.waiting_jobs or {}).values()}
 
     @property
@@ -135,7 +135,7 @@ def test_weights_are_read_anew_when_the_file_changes_and_the_change_is_told(site
     site.turn()
     site.write(large=20)
     assert site.turn(1.0) == {1: 100}
-    site.keeper._acts.close()
+    site.controller._acts.close()
     assert [(act.act, act.old, act.new) for act in site.told] == [
         (
             "priority weights changed",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.controller.duty import InUse, QueueView
-from slurm_gpu.controller.reporting.quota_reporter import EVERY_S, QuotaTeller
+from slurm_gpu.controller.reporting.quota_reporter import EVERY_S, QuotaReporter
 from slurm_gpu.errors import DatabaseError, NotFoundError
 from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.slurm.submission import UserAssociations
@@ -33,7 +33,7 @@ class Site:
         self.places_asked: list[str] = []
         self.places = ALICE
         self.waiting: list[Callable[[], None]] = []
-        self.teller = QuotaTeller(self.exchange, self.submit, self.places_of, self.clock, UIDS.__getitem__)
+        self.teller = QuotaReporter(self.exchange, self.submit, self.places_of, self.clock, UIDS.__getitem__)
 
     def exchange(self, work: Callable[[Any], None]) -> None:
         if self.trouble is not None:

@@ -13,7 +13,7 @@ from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, 
 from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.controller.snapshot.snapshot_file import (
     FRESH_S,
-    Looked,
+    QueryTiming,
     Snapshot,
     last_generation,
     parse,
@@ -53,7 +53,7 @@ snapshots = st.builds(
         st.dictionaries(names, counts, max_size=3),
     ),
     seen=st.dictionaries(st.text("0123456789abcdefx", min_size=1), counts, max_size=3),
-    looked=st.none() | st.builds(Looked, quarters, quarters, st.just("6f3c-91")),
+    timing=st.none() | st.builds(QueryTiming, quarters, quarters, st.just("6f3c-91")),
     zones=st.lists(st.builds(ZoneRoom, names, st.none() | names, counts, counts), max_size=2).map(tuple),
 )
 
@@ -79,7 +79,7 @@ def test_it_reads_as_the_contract_says() -> None:
         period_starts={CalendarPeriod.DAY: 3, CalendarPeriod.WEEK: 2, CalendarPeriod.MONTH: 1},
         seen={"f00x1": 4},
         zones=(ZoneRoom("zone 1", None, 12000, 1),),
-        looked=Looked(35412.349, 0.081, "6f3c"),
+        timing=QueryTiming(35412.349, 0.081, "6f3c"),
     )
     assert render(snapshot).splitlines() == [
         f"slurm-gpu-snapshot 1 7 {NOON_S}",

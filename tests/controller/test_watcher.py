@@ -95,7 +95,7 @@ def test_as_of_is_before_slurmctld_was_asked(site: Site) -> None:
     asked_s = site.clock.wall()
     asked_up_s = site.clock.monotonic()
     assert site.turn().as_of_s == int(asked_s)
-    looked = site.snapshot().looked
+    looked = site.snapshot().timing
     assert looked is not None
     assert (looked.began_s, looked.took_s) == pytest.approx((asked_up_s, 3.0), abs=0.011)
     assert looked.boot_id == site.clock.boot_id()

@@ -161,7 +161,7 @@ def test_a_slurmctld_that_is_away_costs_a_line_and_a_stop_does_not_wait_for_it(
     site.turn()
     assert caplog.text.count("weights of nodes stay as they are: Unable to contact") == 1
     site.slurm.asked.clear()
-    site.keeper.stop()
+    site.controller.stop()
     assert site.slurm.asked == ["ping"]
     assert "`slurm-gpu placement release` does that" in caplog.text
     site.slurm.away = False

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.placement.zone_wait import EVERY_S, FILE_NAME, ZoneWait, written_zones
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.controller.snapshot.zone_table import ZoneTable
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.placement.zones import JobScale
@@ -58,7 +58,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        acts = Acts(self.clock, self.told.extend)
+        acts = AuditReporter(self.clock, self.told.extend)
         self.wait = ZoneWait(self.features, self.directory, WAIT_S, self.clock, acts)
         self.acts = acts
 

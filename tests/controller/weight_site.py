@@ -9,10 +9,10 @@ from slurm_gpu.config.site import Placement, SiteConfig, Zone
 from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.placement import table as placementtable
 from slurm_gpu.controller.placement.table import PlacementTable
-from slurm_gpu.controller.placement.weights import CYCLE_S, WeightKeeper
+from slurm_gpu.controller.placement.weights import CYCLE_S, WeightController
 from slurm_gpu.controller.queue.job_mix import JobMix
-from slurm_gpu.controller.queue.nodes import NodeLooks
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.queue.nodes import NodeCache
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.slurm.client import SlurmctldHost
 from slurm_gpu.slurm.queue import CountedJob
 from slurm_gpu.wire.answers.runs import AuditEvent
@@ -59,27 +59,27 @@ class Site:
             ),
         ]
 
-    def start(self, mode: str = "enforce", host: str = "head", **placement: Any) -> WeightKeeper:
+    def start(self, mode: str = "enforce", host: str = "head", **placement: Any) -> WeightController:
         config = SiteConfig(
             cluster="lab", placement=Placement(mode, **placement), zones={"zone1": Zone("n[1-2]", "small")}
         )
-        self.keeper = WeightKeeper(
+        self.controller = WeightController(
             config,
             self.directory,
             self.slurm,
-            NodeLooks(self.slurm, self.clock),
+            NodeCache(self.slurm, self.clock),
             self.clock,
-            Acts(self.clock, self.told.extend),
+            AuditReporter(self.clock, self.told.extend),
             lambda: 0.0,
             host,
             self.mix,
         )
-        self.keeper.run(self.view)
-        return self.keeper
+        self.controller.run(self.view)
+        return self.controller
 
     def turn(self, after_s: float = CYCLE_S) -> None:
         self.clock.advance(after_s)
-        self.keeper.run(self.view)
+        self.controller.run(self.view)
 
     @property
     def view(self) -> QueueView:
@@ -99,7 +99,7 @@ class Site:
         return found
 
     def stop(self) -> list[str]:
-        self.keeper.stop()
+        self.controller.stop()
         return [act.act for act in self.told]
 
 

@@ -16,7 +16,7 @@ import pytest
 from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.placement.zone_wait import ZoneWait
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.daemon.outage_log import AGAIN_S, OutageLog
 from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.accounting.slurm_view import CachedAnswer
@@ -185,7 +185,7 @@ class Snapshots(Loop):
         super().__init__(tmp_path)
         self.site = Site(tmp_path)
         self.look = self.site.watcher.look
-        self.site.watcher.look = self.looked  # type: ignore[method-assign]
+        self.site.watcher.look = self.timing  # type: ignore[method-assign]
 
     def looked(self) -> Any:
         self.work()
@@ -201,7 +201,7 @@ class Snapshots(Loop):
 class TellActs(Loop):
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
-        self.acts = Acts(self.clock, self.work)
+        self.acts = AuditReporter(self.clock, self.work)
 
     def once(self) -> None:
         self.acts._waiting = [MagicMock()]

@@ -18,9 +18,9 @@ from lab.cluster import Lab
 from lab.options import NodeGpus
 from lab.polling import wait_for
 from lab.simgpu.sharing import OUT_OF_MEMORY, Course, courses
-from slurm_gpu.controller.colocation import store as books
-from slurm_gpu.controller.colocation.pair_fit import foretold
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation import store as stores
+from slurm_gpu.controller.colocation.pair_fit import predicted
+from slurm_gpu.controller.colocation.store import ColocationStore
 
 pytestmark = pytest.mark.long
 
@@ -108,10 +108,10 @@ def run_all(lab: Lab, jobs: list[int]) -> tuple[float, dict[int, str]]:
     }
 
 
-def book(lab: Lab) -> Book:
+def store(lab: Lab) -> ColocationStore:
     """What slurm-gpuctld has learned so far."""
-    found = list(lab.layout.root.rglob(f"slurm-gpu/{books.FILE_NAME}"))
-    return books.read(found[0]) if found else Book()
+    found = list(lab.layout.root.rglob(f"slurm-gpu/{stores.FILE_NAME}"))
+    return stores.read(found[0]) if found else ColocationStore()
 
 
 def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_slowed_down_beyond_the_cap(
@@ -122,7 +122,7 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
     alone_s, ended = run_all(lab, [submit(lab, name) for name in order])
     assert set(ended.values()) == {"done"}
     wait_for(
-        lambda: {key: one.runs for key, one in book(lab).profiles.items()} == dict.fromkeys(SUITED, 3),
+        lambda: {key: one.runs for key, one in store(lab).profiles.items()} == dict.fromkeys(SUITED, 3),
         120,
         "all are known",
         lambda: log_of(lab),
@@ -145,9 +145,9 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
 
     met = {pair for course in mine for pair in met_for_long(course)}
     wait_for(
-        lambda: len(book(lab).speeds) >= 0.7 * len(met), 120, "pairs are learned", lambda: log_of(lab), 1.0
+        lambda: len(store(lab).speeds) >= 0.7 * len(met), 120, "pairs are learned", lambda: log_of(lab), 1.0
     )
-    learned = book(lab).speeds
+    learned = store(lab).speeds
     print("pair        hidden  learned  times")
     for (name, other), (speed, times) in sorted(learned.items()):
         print(f"{name} beside {other}  {HIDDEN[name][other]:.2f}  {speed:.2f}  {times}")
@@ -155,11 +155,13 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
     before = sum(1 - HIDDEN[a][b] for a, b in learned) / len(learned)  # together they ask for less than a GPU
     print(f"mean error of {len(learned)} pairs: {before:.3f} predicted, {error:.3f} learned")
     assert error < before * 2 / 3  # each start takes a second or two, of which nobody slows anybody down
-    unmet = foretold(book(lab).profiles, learned)
+    unmet = predicted(store(lab).profiles, learned)
     far = [abs(speed - HIDDEN[a][b]) for (a, b), speed in unmet.items()]
     by_use = [1 - HIDDEN[a][b] for a, b in unmet]
     if far:
-        print(f"{len(far)} pairs that never met: {fmean(by_use):.3f} by use alone, {fmean(far):.3f} foretold")
+        print(
+            f"{len(far)} pairs that never met: {fmean(by_use):.3f} by use alone, {fmean(far):.3f} predicted"
+        )
         assert sum(far) < sum(by_use)
 
 
@@ -203,7 +205,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
     assert set(ended.values()) <= {"done", "SIGTERM"}
     states = [lab.output(["sacct", "-nXP", "-j", str(job), "-o", "State"]).split()[-1] for job in jobs]
     assert states == ["COMPLETED"] * 3
-    learned = book(lab)
+    learned = store(lab)
     assert frozenset(("elk",)) in learned.apart
     for job in (mine, other):
         told = lab.output(["slurm-gpu", "explain", str(job)])
@@ -240,7 +242,7 @@ def test_one_that_runs_out_of_memory_beside_another_runs_once_more_alone(lab: La
     assert sorted(str(course.ended_by) for course in mine) == ["done", "done", "done", OUT_OF_MEMORY]
     (again,) = (course for course in mine if course.restart == 1)
     assert [others for _, others, _ in again.stretches] == [[]]
-    assert frozenset(("fox",)) in book(lab).apart
+    assert frozenset(("fox",)) in store(lab).apart
     assert "it failed beside fox; alone its like did not" in lab.output(["slurm-gpu", "audit"])
 
 

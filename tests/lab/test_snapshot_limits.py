@@ -10,7 +10,7 @@ import pytest
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.controller.snapshot.snapshot_file import Looked, read_fresh
+from slurm_gpu.controller.snapshot.snapshot_file import QueryTiming, read_fresh
 
 from .test_limits import LIMIT, PENDING, apply, queued, sbatch
 
@@ -41,10 +41,10 @@ def lab(bare: Lab, tmp_path: Path) -> Iterator[Lab]:
     settle(bare)
 
 
-def look(lab: Lab) -> Looked:
+def look(lab: Lab) -> QueryTiming:
     """When slurm-gpuctld last asked slurmctld, by the uptime of this machine."""
     snapshot = read_fresh(lab.layout.controller_run / "snapshot.txt", time.time())
-    return snapshot.looked if snapshot and snapshot.looked else Looked(0.0, 0.0, "")
+    return snapshot.timing if snapshot and snapshot.timing else QueryTiming(0.0, 0.0, "")
 
 
 def settle(lab: Lab) -> None:
@@ -55,7 +55,7 @@ def settle(lab: Lab) -> None:
     )
 
 
-def tells_all_since(looked: Looked, done_s: float) -> bool:
+def tells_all_since(looked: QueryTiming, done_s: float) -> bool:
     """Whether the script must have forgotten what had led to no job by then."""
     return looked.began_s - done_s >= MARGIN_S + looked.took_s + SLOW_S
 

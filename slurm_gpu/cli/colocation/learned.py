@@ -10,8 +10,8 @@ from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.colocation.beside import Beside
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_file import write_csv, write_json
-from slurm_gpu.controller.colocation import store as books
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation import store as stores
+from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.text.units import counted
 
@@ -22,12 +22,12 @@ def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
         raise UsageError(
             f"{out}: the table is written as CSV or JSON; name a file that ends in .csv or .json"
         )
-    path = books.path_of(site.slurm.settings())
+    path = stores.path_of(site.slurm.settings())
     try:
         is_there = path.exists()
     except PermissionError:
         raise OutsideError(f"{path} is SlurmUser's; ask as root") from None
-    table = measured_of(books.read(path) if is_there else Book(), gpu_model)
+    table = measured_of(stores.read(path) if is_there else ColocationStore(), gpu_model)
     if not table.names:
         raise UsageError(f"{path}: nothing is known yet of jobs that agree to share")
     if out.suffix == ".json":
@@ -39,20 +39,20 @@ def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
     click.echo(out)
 
 
-def measured_of(book: Book, gpu_model: str) -> Measured:
+def measured_of(store: ColocationStore, gpu_model: str) -> Measured:
     """Keys are the names of applications; a run alone counts as one step. Pairs that both were seen in.
 
     Those that went wrong before anything was seen of their speed cannot run together.
     """
-    names = tuple(sorted(book.profiles))
+    names = tuple(sorted(store.profiles))
     index = {name: at for at, name in enumerate(names)}
     speeds: dict[Beside, float] = {
         (index[key], (index[other],)): speed
-        for (key, other), (speed, _) in book.speeds.items()
-        if key in index and other in index and (other, key) in book.speeds
+        for (key, other), (speed, _) in store.speeds.items()
+        if key in index and other in index and (other, key) in store.speeds
     }
-    for pair in book.apart:
+    for pair in store.apart:
         one, other = min(pair), max(pair)
-        if pair <= index.keys() and not {(one, other), (other, one)} & book.speeds.keys():
+        if pair <= index.keys() and not {(one, other), (other, one)} & store.speeds.keys():
             speeds[index[one], (index[other],)] = speeds[index[other], (index[one],)] = 0.0
-    return Measured(gpu_model, names, tuple(1 / book.profiles[name].alone_s for name in names), speeds)
+    return Measured(gpu_model, names, tuple(1 / store.profiles[name].alone_s for name in names), speeds)

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu.alerts.alert import AlertKind
 from slurm_gpu.cli.output import print_table
-from slurm_gpu.controller.notices.status import OutlookLine
+from slurm_gpu.controller.notices.status import OutlookEntry
 from slurm_gpu.notices.finding import ENDED, WARNING
 from slurm_gpu.text.cells import moment, text
 
@@ -24,7 +24,7 @@ _ABOUT = {
 }
 
 
-def print_lines(lines: Sequence[OutlookLine], zone: ZoneInfo) -> None:
+def print_lines(lines: Sequence[OutlookEntry], zone: ZoneInfo) -> None:
     """What is so now, and what becomes of it."""
     rows = [
         (

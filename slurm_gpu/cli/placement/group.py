@@ -21,7 +21,7 @@ from slurm_gpu.controller.placement.weight_plan import Managed, plan
 from slurm_gpu.controller.placement.weights import CYCLE_S, release, written_weights
 from slurm_gpu.controller.queue import job_mix as jobmix
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.errors import InputError, OutsideError, UsageError
 from slurm_gpu.policy.lua.peers import this_host
 from slurm_gpu.text.cells import GAP
@@ -114,7 +114,7 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
         click.echo("No node has a Weight of slurm-gpuctld's")
         return
     database = DatabaseConnector(site.config)
-    acts = Acts(SystemClock(), lambda acts: database(lambda client: client.tell_acts(acts)))
+    acts = AuditReporter(SystemClock(), lambda acts: database(lambda client: client.tell_acts(acts)))
     names = release(site.slurm, settings, memory, acts, "slurm-gpu placement release")
     acts.close()
     click.echo(f"The site's own Weight is back on {counted(len(names), 'node')}")

@@ -1,4 +1,4 @@
-"""What the planner is to believe of jobs that share: the book, in the words of slurm_gpu.colocation."""
+"""What the planner is to believe of jobs that share: the store, in the words of slurm_gpu.colocation."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Collection, Sequence
 
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.speeds.groups import ends_s
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation.store import ColocationStore
 
 
 class StoreBelief:
     """See slurm_gpu.colocation.planner.Belief. Applications are positions in `keys`, which only grows."""
 
-    def __init__(self, book: Book, most_together: int, cap: float | None) -> None:
-        self._book = book
+    def __init__(self, store: ColocationStore, most_together: int, cap: float | None) -> None:
+        self._store = store
         self.most_together, self.cap = most_together, math.inf if cap is None else cap
         self.keys: list[str] = []
         self._at: dict[str, int] = {}
         self._closed: frozenset[int] = frozenset()
-        self._version = book.version
+        self._version = store.version
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._may: dict[tuple[int, ...], bool] = {}
 
-    def is_of(self, book: Book) -> bool:
-        """Whether it is from this book that it believes."""
-        return self._book is book
+    def is_of(self, store: ColocationStore) -> bool:
+        """Whether it is from this store that it believes."""
+        return self._store is store
 
     def index(self, key: str) -> int:
         """The application that jobs of this key are."""
@@ -36,10 +36,10 @@ class StoreBelief:
         return at
 
     def look(self, closed: Collection[int]) -> None:
-        """Take in what the book has learned since. Beside these jobs there are no shards left for anybody."""
+        """Update from the store; next to the `closed` jobs no shards are left."""
         self._closed = frozenset(closed)
-        if self._version != self._book.version:
-            self._version = self._book.version
+        if self._version != self._store.version:
+            self._version = self._store.version
             self._speeds.clear()
             self._may.clear()
 
@@ -49,7 +49,7 @@ class StoreBelief:
         if known is None:
             keys = [self.keys[one] for one in applications]
             known = self._speeds[applications] = tuple(
-                self._book.speed(key, keys[:at] + keys[at + 1 :]) for at, key in enumerate(keys)
+                self._store.speed(key, keys[:at] + keys[at + 1 :]) for at, key in enumerate(keys)
             )
         return known
 
@@ -57,7 +57,7 @@ class StoreBelief:
         """By the most memory that each ever had: when it will have that nobody knows."""
         if len(members) < 2:
             return True
-        return self._is_open(members) and self._book.may_be_together(
+        return self._is_open(members) and self._store.may_be_together(
             [self.keys[one.application] for one in members]
         )
 
@@ -70,7 +70,7 @@ class StoreBelief:
         applications = tuple(one.application for one in members)
         known = self._may.get(applications)
         if known is None:
-            known = self._may[applications] = self._book.may_be_together(
+            known = self._may[applications] = self._store.may_be_together(
                 [self.keys[one] for one in applications]
             ) and all(1 / speed <= self.cap for speed in self.speeds(applications))
         return known
@@ -80,7 +80,7 @@ class StoreBelief:
         return not self._closed or not any(one.job in self._closed for one in members)
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """As is believed: by how much that may be wrong the book does not tell."""
+        """As is believed: by how much that may be wrong the store does not tell."""
         if not self.fits(members):
             return math.inf
         applications = [one.application for one in members]

@@ -34,7 +34,7 @@ class QueryResults:
     trouble: str | None = None
 
 
-class Inquiry:
+class DatabaseQueries:
     """One round of questions at a time."""
 
     def __init__(self, evidence: DatabaseEvidence, background: Background) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slurm_gpu.controller.colocation.database_queries import RunKey
 from slurm_gpu.controller.colocation.idlest import SHORTEST_S, expected
 from slurm_gpu.controller.colocation.job_history import CorunHistory
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation.store import ColocationStore
 
 LEAST_S = SHORTEST_S
 """Of a utilisation that was measured for less nothing is concluded."""
@@ -50,20 +50,20 @@ def since_s(course: CorunHistory) -> float | None:
     return course.stretches[-1].from_s + SETTLES_S
 
 
-def speed_of(course: CorunHistory, used: tuple[float, float], book: Book) -> float | None:
+def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationStore) -> float | None:
     """How fast it is at least, from its share of the GPU's time now and alone; None where that says nothing.
 
     Alone its like use the GPU for less than their mean at times, too: the least that they have in as many
     seconds is what it is held against.
     """
-    alone = book.profiles.get(course.key)
+    alone = store.profiles.get(course.key)
     if used[1] < LEAST_S or alone is None or not alone.util_frac:
         return None
     least = expected(alone.idlest, alone.util_frac, used[1])
     return min(1.0, used[0] / least) if least > _IDLE else None
 
 
-def parting(together: Sequence[CoRunner], slowdown: float | None, book: Book) -> Parting | None:
+def parting(together: Sequence[CoRunner], slowdown: float | None, store: ColocationStore) -> Parting | None:
     """Who is to go, of the jobs of one GPU in the order in which they came; None for nobody.
 
     With a promise: where anybody is slowed down beyond it. Without: where all do less than one alone.
@@ -109,8 +109,8 @@ def _other(key: str, together: Sequence[CoRunner]) -> str:
     return last if last != key else together[-2].course.key
 
 
-def observed(course: CorunHistory, speed: float, book: Book) -> Mapping[str, float]:
+def observed(course: CorunHistory, speed: float, store: ColocationStore) -> Mapping[str, float]:
     """What a speed beside several says of each: off by one factor from what was predicted."""
     others = course.stretches[-1].others
-    factor = speed / book.speed(course.key, others)
-    return {other: min(1.0, book.speed(course.key, (other,)) * factor) for other in others}
+    factor = speed / store.speed(course.key, others)
+    return {other: min(1.0, store.speed(course.key, (other,)) * factor) for other in others}

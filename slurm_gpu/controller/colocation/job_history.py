@@ -54,7 +54,7 @@ class CorunHistory:
         """Work done, in seconds alone, at the speeds that are predicted."""
         return sum(
             max(0.0, end_s - stretch.from_s) * speed(self.key, stretch.others)
-            for stretch, end_s in zip(self.stretches, self._ends(now_s), strict=True)
+            for stretch, end_s in zip(self.stretches, self._cancellations(now_s), strict=True)
             if not stretch.is_suspended
         )
 
@@ -69,7 +69,7 @@ class CorunHistory:
         finer = allocated_s / (self.end_s - self.start_s)
         spans = [
             ((end_s - stretch.from_s) * finer, stretch.others)
-            for stretch, end_s in zip(self.stretches, self._ends(self.end_s), strict=True)
+            for stretch, end_s in zip(self.stretches, self._cancellations(self.end_s), strict=True)
         ]
         beside_s = sum(seconds for seconds, others in spans if others)
         if beside_s < max(_LEAST_BESIDE_S, _LEAST_PART * sum(seconds for seconds, _ in spans)):
@@ -79,5 +79,5 @@ class CorunHistory:
         factor = max(left_s, 0.0) / predicted_s
         return {other: speed(self.key, (other,)) * factor for other in sorted(self.beside)}
 
-    def _ends(self, end_s: float) -> list[float]:
+    def _cancellations(self, end_s: float) -> list[float]:
         return [*(stretch.from_s for stretch in self.stretches[1:]), end_s][: len(self.stretches)]

@@ -1,4 +1,4 @@
-"""Follows the jobs that agreed to share, and writes into the book what their runs show."""
+"""Follows the jobs that agreed to share, and writes into the store what their runs show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.colocation.database_queries import RunKey
 from slurm_gpu.controller.colocation.evidence import EndedCorun
 from slurm_gpu.controller.colocation.job_history import CorunHistory
-from slurm_gpu.controller.colocation.store import Book, KeyProfile
+from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile
 from slurm_gpu.slurm.queue import JobPhase
 
 log = logging.getLogger("slurm-gpuctld")
@@ -25,8 +25,8 @@ _SAME_WORK = 1.25
 class Learning:
     """Courses of the runs that go on, and of those that ended and are still to be learned from."""
 
-    def __init__(self, book: Book, began_s: float) -> None:
-        self._book, self._began_s = book, began_s
+    def __init__(self, store: ColocationStore, began_s: float) -> None:
+        self._store, self._began_s = store, began_s
         self.running: dict[RunKey, CorunHistory] = {}
         self.ended: dict[RunKey, CorunHistory] = {}
         self.over: dict[RunKey, CorunHistory] = {}
@@ -88,18 +88,18 @@ class Learning:
     def _learn(self, course: CorunHistory, ran: EndedCorun) -> None:
         if not course.beside:
             if course.is_whole and ran.allocated_s >= _LEAST_ALONE_S:
-                self._book.ran_alone(course.key, ran.allocated_s, ran.memory_frac, ran.util_frac, ran.idlest)
+                self._store.ran_alone(course.key, ran.allocated_s, ran.memory_frac, ran.util_frac, ran.idlest)
                 log.info(
                     "%s alone: %.1f s, %.0f %% of memory", course.key, ran.allocated_s, 100 * ran.memory_frac
                 )
             return
-        alone = self._book.profiles.get(course.key)
+        alone = self._store.profiles.get(course.key)
         if alone is None:
             return
         work_s = work_of(ran, alone)
-        for other, speed in course.speeds(work_s, ran.allocated_s, self._book.speed).items():
+        for other, speed in course.speeds(work_s, ran.allocated_s, self._store.speed).items():
             log.info("%s beside %s: %.2f of its speed alone", course.key, other, speed)
-            self._book.ran_beside(course.key, other, speed)
+            self._store.ran_beside(course.key, other, speed)
 
 
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller.background import Background, BackgroundTask
-from slurm_gpu.controller.colocation.store import Book, KeyProfile, by_turns
+from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile, by_turns
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -31,7 +31,7 @@ LEAST_SPEEDS = 4
 _NUMBER = re.compile(r"(?P<before>.*?)(?P<size>\d{1,9})(?P<after>\D*)", re.DOTALL)
 
 
-class Unseen:
+class PairFit:
     """One fit at a time, as something was learned, and once a minute at most."""
 
     def __init__(self, background: Background, clock: Clock) -> None:
@@ -42,15 +42,15 @@ class Unseen:
         self._failed = self._has_left_out = False
 
     def forget(self) -> None:
-        """The next book is another one."""
+        """The next store is another one."""
         self._fit.drop()
         self._made_of = None
 
-    def turn(self, book: Book, there: Mapping[str, int]) -> None:
-        """Give the book the finished fit, and start another if needed. `there`: current jobs by key."""
+    def turn(self, store: ColocationStore, there: Mapping[str, int]) -> None:
+        """Give the store the finished fit, and start another if needed. `there`: current jobs by key."""
         if self._fit.is_done:
             try:
-                book.foretell(self._fit.take())
+                store.predict(self._fit.take())
                 self._failed = False
             except (ImportError, ArithmeticError, ValueError) as error:  # numpy's LinAlgError is a ValueError
                 if not self._failed:
@@ -58,8 +58,8 @@ class Unseen:
                 self._failed = True
         if not self._fit.is_free or self._clock.monotonic() < self._next_s:
             return
-        profiles, speeds = _chosen(book, there)
-        n_left_out = len((there.keys() & book.profiles.keys()) - profiles.keys())
+        profiles, speeds = _chosen(store, there)
+        n_left_out = len((there.keys() & store.profiles.keys()) - profiles.keys())
         if n_left_out and not self._has_left_out:
             log.warning(
                 "%d keys have jobs, and a fit takes %d: pairs of the other %d, with the fewest jobs, "
@@ -73,25 +73,25 @@ class Unseen:
         if len(speeds) < LEAST_SPEEDS or made_of == self._made_of:
             return
         self._made_of, self._next_s = made_of, self._clock.monotonic() + EVERY_S
-        self._fit.start(lambda: foretold(profiles, speeds))
+        self._fit.start(lambda: predicted(profiles, speeds))
 
 
 def _chosen(
-    book: Book, there: Mapping[str, int]
+    store: ColocationStore, there: Mapping[str, int]
 ) -> tuple[dict[str, KeyProfile], dict[tuple[str, str], tuple[float, int]]]:
     """The profiles, and the speeds of their pairs, that a fit uses."""
     met = Counter[str]()
-    for (key, other), (_, times) in book.speeds.items():
+    for (key, other), (_, times) in store.speeds.items():
         met[other] += times
         met[key] += times
-    candidates = (there.keys() | met.keys()) & book.profiles.keys()
+    candidates = (there.keys() | met.keys()) & store.profiles.keys()
     keys = sorted(candidates, key=lambda key: (-there.get(key, 0), -met[key], key))[:MOST_KEYS]
     chosen = frozenset(keys)
-    seen = {pair: one for pair, one in book.speeds.items() if chosen.issuperset(pair)}
-    return {key: book.profiles[key] for key in sorted(keys)}, seen
+    seen = {pair: one for pair, one in store.speeds.items() if chosen.issuperset(pair)}
+    return {key: store.profiles[key] for key in sorted(keys)}, seen
 
 
-def foretold(
+def predicted(
     profiles: Mapping[str, KeyProfile], speeds: Mapping[tuple[str, str], tuple[float, int]]
 ) -> Speeds:
     """Of all pairs of these that are not in `speeds`, which has (speed, times seen) of who beside whom."""

@@ -10,7 +10,7 @@ from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.colocation.free_shards import CorunGpu as Held
 from slurm_gpu.controller.colocation.free_shards import GpuPlace, SharedNode
 from slurm_gpu.controller.colocation.serving import Server
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation.store import ColocationStore
 
 _MOST_ANSWERS = 4
 """Of a planner that decides about one GPU at a time, in one look: each looks at all GPUs."""
@@ -40,7 +40,7 @@ def choose(
     rooms: Mapping[str, SharedNode],
     waiting: Sequence[WaitingSharer],
     running: Mapping[int, tuple[str, float, float]],
-    book: Book,
+    store: ColocationStore,
     server: Server,
     busy: frozenset[str],
 ) -> list[StartAction]:
@@ -50,7 +50,7 @@ def choose(
     seconds left) of jobs on GPUs; `busy` are nodes on which a job is about to start. A planner sees the GPUs
     that are full, too, as what it plans comes after those that run there.
     """
-    known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in book.profiles}
+    known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in store.profiles}
     gpus = [
         gpu
         for _, room in sorted(rooms.items())
@@ -66,7 +66,7 @@ def choose(
         asked = [gpu for gpu in gpus if not (server.answers_one_by_one and gpu.place.node in taken)]
         if not known or not any(gpu.free >= least and gpu.place.node not in taken for gpu in asked):
             break
-        starts = server.planner.choose(_view(now_s, asked, known.values(), running, book, server))
+        starts = server.planner.choose(_view(now_s, asked, known.values(), running, store, server))
         if not starts:
             break
         for start in sorted(starts, key=lambda start: asked[start.gpu].place):
@@ -76,7 +76,7 @@ def choose(
             act = None
             if _may(start, gpu, known, running, server):
                 job = known[start.jobs[0]]
-                leave = _left_there(gpu, book, job, belief.most_together)
+                leave = _left_there(gpu, store, job, belief.most_together)
                 act = _act(rooms[gpu.place.node], gpu.place, job, gpu.sharers, leave)
             if act is not None:
                 acts.append(act)
@@ -91,7 +91,7 @@ def _view(
     gpus: Sequence[Held],
     waiting: Iterable[WaitingSharer],
     running: Mapping[int, tuple[str, float, float]],
-    book: Book,
+    store: ColocationStore,
     server: Server,
 ) -> PlannerView:
     index = server.belief.index
@@ -101,7 +101,7 @@ def _view(
             Member(
                 job=one.agreed.job.job_id,
                 application=index(one.agreed.key),
-                left_s=max(book.profiles[one.agreed.key].alone_s, 1.0),
+                left_s=max(store.profiles[one.agreed.key].alone_s, 1.0),
                 submit_s=one.agreed.job.submit_s or 0,
             )
             for one in waiting
@@ -134,10 +134,10 @@ def _may(
     return server.belief.may_share([*there, Member(job, index(waiting[job].agreed.key), 1.0)])
 
 
-def _left_there(gpu: Held, book: Book, job: WaitingSharer, most_together: int) -> int | None:
+def _left_there(gpu: Held, store: ColocationStore, job: WaitingSharer, most_together: int) -> int | None:
     """So many shards at most, where nobody is to come any more."""
     is_last = len(gpu.sharers) + 1 >= most_together
-    return book.smallest(job.agreed.of or 1) - 1 if is_last else None
+    return store.smallest(job.agreed.of or 1) - 1 if is_last else None
 
 
 def _act(

@@ -14,18 +14,18 @@ from pathlib import Path
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller.colocation import status
-from slurm_gpu.controller.colocation import store as books
+from slurm_gpu.controller.colocation import store as stores
 from slurm_gpu.controller.colocation.agreed import Agreed, agreed_among
-from slurm_gpu.controller.colocation.database_queries import Inquiry, RunKey
+from slurm_gpu.controller.colocation.database_queries import DatabaseQueries, RunKey
 from slurm_gpu.controller.colocation.free_shards import SharedNode, SharersOnGpu, held_by, rooms
 from slurm_gpu.controller.colocation.guard import CoRunner, Parting, observed, parting, since_s, speed_of
 from slurm_gpu.controller.colocation.learning import Learning
-from slurm_gpu.controller.colocation.pair_fit import Unseen
+from slurm_gpu.controller.colocation.pair_fit import PairFit
 from slurm_gpu.controller.colocation.plan import StartAction, WaitingSharer, choose
 from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.status import Started
-from slurm_gpu.controller.colocation.store import Book
-from slurm_gpu.controller.colocation.terminations import Endings
+from slurm_gpu.controller.colocation.store import ColocationStore
+from slurm_gpu.controller.colocation.terminations import Terminations
 from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.snapshot.share_table import ShareTable
@@ -57,17 +57,17 @@ class _Landing:
     at_s: float
 
 
-class ColocationKeeper(Duty):
+class ColocationReconciler(Duty):
     """Keeps what was learnt between runs. `table` is for the snapshot."""
 
     def __init__(
         self,
         client: SlurmClient,
         control: SharedJobClient,
-        inquiry: Inquiry,
-        unseen: Unseen,
+        queries: DatabaseQueries,
+        pair_fit: PairFit,
         planners: Planners,
-        endings: Endings,
+        terminations: Terminations,
         run_directory: Path,
         clock: Clock,
         cpu: Callable[[], float],
@@ -78,11 +78,11 @@ class ColocationKeeper(Duty):
             "jobs that share get their places again",
             cpu=cpu,
         )
-        self._client, self._control, self._inquiry, self._unseen = client, control, inquiry, unseen
-        self._planners, self._endings = planners, endings
+        self._client, self._control, self._queries, self._pair_fit = client, control, queries, pair_fit
+        self._planners, self._terminations = planners, terminations
         self._path = run_directory / status.FILE_NAME
-        self._book: Book | None = None
-        self._book_path: Path | None = None
+        self._store: ColocationStore | None = None
+        self._store_path: Path | None = None
         self._owner_uid = 0
         self._learning: Learning | None = None
         self._shards_per_gpu: int | None = None
@@ -102,9 +102,9 @@ class ColocationKeeper(Duty):
 
     def table(self) -> ShareTable | None:
         """What job_submit.lua is told; None while no places are to be had."""
-        if not self._works or self._book is None or self._shards_per_gpu is None:
+        if not self._works or self._store is None or self._shards_per_gpu is None:
             return None
-        return self._book.table(self._shards_per_gpu)
+        return self._store.table(self._shards_per_gpu)
 
     def prepare(self, view: QueueView) -> bool:
         """Forget what others may change where this host is not in charge, or no jobs share."""
@@ -123,13 +123,13 @@ class ColocationKeeper(Duty):
     def _look(self, jobs: Sequence[CountedJob], policy: ColocationInForce, facts: CountingFacts) -> None:
         now_s = self._clock.wall()
         self._shards_per_gpu = facts.shards_per_gpu
-        book, learning = self._read()
+        store, learning = self._read()
         agreed = agreed_among(jobs)
         hurries = any(one.waits_for_its_place(now_s) for one in agreed.values())
         self._cpu_share = _CPU_SHARE_WHILE_JOBS_WAIT if hurries else _CPU_SHARE
         shared = [one for one in agreed.values() if one.shards is not None]
         if not agreed and not learning.running and not learning.ended:
-            self._tell(policy, now_s, {}, agreed, book)
+            self._tell(policy, now_s, {}, agreed, store)
             return
         queued = self._queued(jobs, shared)
         sharers = [one.job.job_id for one in shared]
@@ -142,33 +142,33 @@ class ColocationKeeper(Duty):
         alone = {one.job.job_id: [one.job.job_id] for one in agreed.values() if one.shards is None}
         learning.look(agreed, {**on_gpu, **alone}, now_s)
         self._look_for_missed(learning, agreed)
-        self._settle(learning, agreed, book)
-        self._unseen.turn(book, Counter(one.key for one in agreed.values()))
-        self._inquire(learning, book, found, policy, now_s, agreed)
+        self._settle(learning, agreed, store)
+        self._pair_fit.turn(store, Counter(one.key for one in agreed.values()))
+        self._inquire(learning, store, found, policy, now_s, agreed)
         self._land(found, agreed, facts, now_s)
         if policy.mode == "enforce":
             self._place(found, agreed, policy, facts, now_s)
             self._last_call(agreed, now_s)
-        if book.is_changed and self._book_path is not None:
-            books.write(self._book_path, book, now_s, self._owner_uid)
-        self._tell(policy, now_s, found, agreed, book)
+        if store.is_changed and self._store_path is not None:
+            stores.write(self._store_path, store, now_s, self._owner_uid)
+        self._tell(policy, now_s, found, agreed, store)
 
     def _forget(self) -> None:
-        """Whoever looks meanwhile writes into the book, and nobody sees who comes and goes."""
-        if self._book is not None:
-            self._book = self._learning = None
+        """Whoever looks meanwhile writes into the store, and nobody sees who comes and goes."""
+        if self._store is not None:
+            self._store = self._learning = None
             self._landing.clear()
             self._known = {}
-            self._unseen.forget()
+            self._pair_fit.forget()
 
-    def _read(self) -> tuple[Book, Learning]:
-        if self._book is None or self._learning is None:
+    def _read(self) -> tuple[ColocationStore, Learning]:
+        if self._store is None or self._learning is None:
             settings = self._client.settings()
             self._owner_uid = settings.slurm_user_uid
-            self._book_path = books.path_of(settings)
-            self._book = books.read(self._book_path)
-            self._learning = Learning(self._book, self._clock.wall())
-        return self._book, self._learning
+            self._store_path = stores.path_of(settings)
+            self._store = stores.read(self._store_path)
+            self._learning = Learning(self._store, self._clock.wall())
+        return self._store, self._learning
 
     def _queued(self, jobs: Sequence[CountedJob], shared: Sequence[Agreed]) -> Sequence[QueuedJob]:
         """The jobs that hold GPUs of nodes, with positions; none where nobody shares."""
@@ -192,7 +192,7 @@ class ColocationKeeper(Duty):
             if one is not None and one.job.phase is JobPhase.ENDED:
                 learning.missed(one, [agreed[job].key for job in landing.act.beside if job in agreed])
 
-    def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], book: Book) -> None:
+    def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], store: ColocationStore) -> None:
         """A job that failed beside others, though its like did not alone, gets one more run, alone."""
         if not learning.over:
             return
@@ -200,13 +200,13 @@ class ColocationKeeper(Duty):
         failed = learning.settle({job_id: job.state for job_id, job in states.items()})
         for key, course in failed.items():
             one = agreed.get(key.job_id)
-            if one is None or course.key not in book.profiles or states[key.job_id].restarts > 0:
+            if one is None or course.key not in store.profiles or states[key.job_id].restarts > 0:
                 continue
             others = course.stretches[-1].others
             for other in others:
-                book.part(course.key, other)
-            book.needed_more(course.key)
-            self._endings.send_back(
+                store.part(course.key, other)
+            store.needed_more(course.key)
+            self._terminations.send_back(
                 one,
                 (),
                 f"it failed beside {', '.join(others)}; alone its like did not",
@@ -217,13 +217,13 @@ class ColocationKeeper(Duty):
     def _inquire(
         self,
         learning: Learning,
-        book: Book,
+        store: ColocationStore,
         found: Mapping[str, SharedNode],
         policy: ColocationInForce,
         now_s: float,
         agreed: Mapping[int, Agreed],
     ) -> None:
-        answers = self._inquiry.answers()
+        answers = self._queries.answers()
         if answers is not None:
             learning.learn(answers.ran, now_s)
             if policy.mode == "enforce":
@@ -233,20 +233,20 @@ class ColocationKeeper(Duty):
                     for key, one in answers.utilisation.items()
                     if key in learning.running and answers.since_s[key] == since_s(learning.running[key])
                 }
-                self._guard(learning, book, found, policy, used, agreed)
-        if self._inquiry.is_free and self._clock.monotonic() >= self._inquire_at_s:
+                self._guard(learning, store, found, policy, used, agreed)
+        if self._queries.is_free and self._clock.monotonic() >= self._inquire_at_s:
             self._inquire_at_s = self._clock.monotonic() + _INQUIRE_EVERY_S
             running = {
                 key: since
                 for key, course in learning.running.items()
                 if (since := since_s(course)) is not None
             }
-            self._inquiry.ask(set(learning.ended), running)
+            self._queries.ask(set(learning.ended), running)
 
     def _guard(
         self,
         learning: Learning,
-        book: Book,
+        store: ColocationStore,
         found: Mapping[str, SharedNode],
         policy: ColocationInForce,
         used: Mapping[RunKey, tuple[float, float]],
@@ -261,32 +261,32 @@ class ColocationKeeper(Duty):
             for gpu in room.gpus:
                 here = [courses[job] for job in gpu.sharers if job in courses]
                 together = [
-                    CoRunner(key, course, speed_of(course, used[key], book) if key in used else None)
+                    CoRunner(key, course, speed_of(course, used[key], store) if key in used else None)
                     for key, course in here
                 ]
-                ends = parting(together, policy.slowdown, book)
+                ends = parting(together, policy.slowdown, store)
                 if ends is not None:
-                    self._part(ends, together, policy, book, agreed)
+                    self._part(ends, together, policy, store, agreed)
 
     def _part(
         self,
         ends: Parting,
         together: Sequence[CoRunner],
         policy: ColocationInForce,
-        book: Book,
+        store: ColocationStore,
         agreed: Mapping[int, Agreed],
     ) -> None:
         said = [
             {
                 "job": run.job_id,
                 "key": course.key,
-                "predicted": round(book.speed(course.key, course.stretches[-1].others), 3),
+                "predicted": round(store.speed(course.key, course.stretches[-1].others), 3),
                 "measured": None if speed is None else round(speed, 3),
             }
             for run, course, speed in together
         ]
         others = [agreed[one.run.job_id] for one in together if one.run != ends.newcomer]
-        is_over = self._endings.send_back(
+        is_over = self._terminations.send_back(
             agreed[ends.newcomer.job_id],
             others,
             ends.why,
@@ -294,12 +294,12 @@ class ColocationKeeper(Duty):
             {"slowdown": policy.slowdown, "speeds": said},
         )
         # One that stays all the same is found out each time that it is looked at.
-        if is_over or book.may_meet((ends.slowed, ends.other)):
+        if is_over or store.may_meet((ends.slowed, ends.other)):
             for _, course, speed in together:
                 if speed is not None:
-                    for other, seen in observed(course, speed, book).items():
-                        book.ran_beside(course.key, other, seen)
-            book.part(ends.slowed, ends.other)
+                    for other, seen in observed(course, speed, store).items():
+                        store.ran_beside(course.key, other, seen)
+            store.part(ends.slowed, ends.other)
 
     def _land(
         self,
@@ -330,23 +330,23 @@ class ColocationKeeper(Duty):
         facts: CountingFacts,
         now_s: float,
     ) -> None:
-        book, learning = self._read()
+        store, learning = self._read()
         waiting = []
         for one in agreed.values():
             if one.waits_for_its_place(now_s) and one.job.job_id not in self._landing:
-                least = book.shards(one.key, one.of or 1)
+                least = store.shards(one.key, one.of or 1)
                 amounts = amounts_of(one.job, facts)
                 if least is not None and one.of == self._shards_per_gpu:
                     waiting.append(WaitingSharer(one, least, amounts.cpus, amounts.mib))
         running = {}
         for key, course in learning.running.items():
-            done_s = course.done_s(now_s, book.speed)
-            profile = book.profiles.get(course.key)
+            done_s = course.done_s(now_s, store.speed)
+            profile = store.profiles.get(course.key)
             left_s = profile.alone_s - done_s if profile else 0.0
             running[key.job_id] = (course.key, done_s, left_s)
         for job_id in self._landing:
-            if job_id in agreed and agreed[job_id].key in book.profiles:
-                running[job_id] = (agreed[job_id].key, 0.0, book.profiles[agreed[job_id].key].alone_s)
+            if job_id in agreed and agreed[job_id].key in store.profiles:
+                running[job_id] = (agreed[job_id].key, 0.0, store.profiles[agreed[job_id].key].alone_s)
         waiting.sort(key=lambda one: (one.agreed.job.submit_s or 0, one.agreed.job.job_id))
         for partitions in sorted({one.agreed.job.partition for one in waiting}):
             named = frozenset(partitions.split(","))
@@ -356,14 +356,16 @@ class ColocationKeeper(Duty):
                 {name: room for name, room in found.items() if named.intersection(room.node.partitions)},
                 [one for one in waiting if one.agreed.job.partition == partitions],
                 running,
-                book,
-                self._planners.server(partitions, policy, book, sorted(keys)),
+                store,
+                self._planners.server(partitions, policy, store, sorted(keys)),
                 frozenset(landing.act.place.node for landing in self._landing.values()),
             )
             for act in acts:
-                self._start(act, agreed, book, now_s)
+                self._start(act, agreed, store, now_s)
 
-    def _start(self, act: StartAction, agreed: Mapping[int, Agreed], book: Book, now_s: float) -> None:
+    def _start(
+        self, act: StartAction, agreed: Mapping[int, Agreed], store: ColocationStore, now_s: float
+    ) -> None:
         one = agreed[act.job_id]
         beside = [agreed[job].key for job in act.beside if job in agreed]
         try:
@@ -372,7 +374,7 @@ class ColocationKeeper(Duty):
             self._refused.failed(f"job {act.job_id} does not start: {error}")
             return
         self._landing[act.job_id] = _Landing(act, now_s)
-        speed = book.speed(one.key, beside)
+        speed = store.speed(one.key, beside)
         where = f"GPU {act.place.position} of {act.place.node}"
         how = f"beside {', '.join(beside)}, at {speed:.2f} of its speed alone" if beside else "alone, for now"
         log.info("job %d starts on %s, %s", act.job_id, where, how)
@@ -403,7 +405,7 @@ class ColocationKeeper(Duty):
         now_s: float,
         found: Mapping[str, SharedNode],
         agreed: Mapping[int, Agreed],
-        book: Book,
+        store: ColocationStore,
     ) -> None:
         try:
             status.write(
@@ -413,7 +415,7 @@ class ColocationKeeper(Duty):
                 self._shards_per_gpu,
                 found,
                 agreed,
-                book,
+                store,
                 self._last,
                 self._planners.serving,
             )

@@ -16,7 +16,7 @@ from slurm_gpu.colocation.learned import LEARNED
 from slurm_gpu.colocation.planner import Planner
 from slurm_gpu.colocation.registry import DEFAULT, Setting, planner
 from slurm_gpu.controller.colocation.belief import StoreBelief
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.policy.lua.installed import ColocationInForce
 
@@ -73,23 +73,25 @@ class Planners:
         """What was asked for when `serving` was found, and the file that it learned is in."""
         self.serving: Serving | None = None
 
-    def server(self, partitions: str, policy: ColocationInForce, book: Book, keys: Iterable[str]) -> Server:
+    def server(
+        self, partitions: str, policy: ColocationInForce, store: ColocationStore, keys: Iterable[str]
+    ) -> Server:
         """Who is to be asked now about jobs of these partitions; `keys` of all that it is asked about."""
         if self._terms != (policy.jobs_per_gpu, policy.slowdown):
             self._terms = policy.jobs_per_gpu, policy.slowdown
             self._servers.clear()
         serving = self._looked(policy)
         before = self._servers.get(partitions)
-        belief = StoreBelief(book, *self._terms)
-        if before is not None and before.belief.is_of(book) and len(before.belief.keys) <= _MOST_KEYS:
+        belief = StoreBelief(store, *self._terms)
+        if before is not None and before.belief.is_of(store) and len(before.belief.keys) <= _MOST_KEYS:
             belief = before.belief
         for key in keys:
             belief.index(key)
         made_of: object = serving.serves
         if serving.serves not in _WITHOUT_PROFILES:
-            made_of = serving.serves, self._mark, book.version, len(belief.keys)
+            made_of = serving.serves, self._mark, store.version, len(belief.keys)
         if before is None or before.belief is not belief or before.made_of != made_of:
-            made = self._made(serving.serves, belief, book)
+            made = self._made(serving.serves, belief, store)
             self._servers[partitions] = Server(belief, made, serving.serves, made_of)
         return self._servers[partitions]
 
@@ -117,16 +119,16 @@ class Planners:
 
     def _try(self, policy: ColocationInForce) -> None:
         """Make one for nothing: raises what making it raises."""
-        belief = StoreBelief(Book(), policy.jobs_per_gpu, policy.slowdown)
+        belief = StoreBelief(ColocationStore(), policy.jobs_per_gpu, policy.slowdown)
         belief.index("any")
-        self._made(policy.planner, belief, Book())
+        self._made(policy.planner, belief, ColocationStore())
 
-    def _made(self, name: str, belief: StoreBelief, book: Book) -> Planner:
+    def _made(self, name: str, belief: StoreBelief, store: ColocationStore) -> Planner:
         return self._make(
             name,
             Setting(
                 belief=belief,
-                profiles=() if name in _WITHOUT_PROFILES else _profiles(belief.keys, book),
+                profiles=() if name in _WITHOUT_PROFILES else _profiles(belief.keys, store),
                 capacity_mib=1.0,
                 nets={} if self._net is None else {name: self._net},
                 evaluations=EVALUATIONS,
@@ -157,13 +159,13 @@ def _read(name: str, model: Path | None) -> Net:
     return read_for(model, name).net
 
 
-def _profiles(keys: Sequence[str], book: Book) -> list[ApplicationProfile]:
+def _profiles(keys: Sequence[str], store: ColocationStore) -> list[ApplicationProfile]:
     """As planners have them; memory in parts of the GPU's. Who was forgotten meanwhile takes all of it."""
     from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 
     found = []
     for key in keys:
-        known = book.profiles.get(key)
+        known = store.profiles.get(key)
         phase = ProfilePhase(seconds=1.0, memory_mib=1.0)
         if known is not None:
             phase = ProfilePhase(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.colocation.free_shards import CorunGpu, SharedNode
 from slurm_gpu.controller.colocation.serving import Serving
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.controller.run_file import write_run_file
 
 FILE_NAME = "colocation.json"
@@ -54,7 +54,7 @@ def write(
     shards_per_gpu: int | None,
     rooms: Mapping[str, SharedNode],
     agreed: Mapping[int, Agreed],
-    book: Book,
+    store: ColocationStore,
     last: Sequence[Started],
     serving: Serving | None,
 ) -> None:
@@ -71,7 +71,7 @@ def write(
             if one.waits_for_its_place(now_s)
         ],
         "gpus": [
-            {"node": gpu.place.node, "index": gpu.place.position, "jobs": _jobs(gpu, agreed, book)}
+            {"node": gpu.place.node, "index": gpu.place.position, "jobs": _jobs(gpu, agreed, store)}
             for room in rooms.values()
             for gpu in room.gpus
             if gpu.sharers
@@ -81,13 +81,13 @@ def write(
     write_run_file(path, json.dumps(plain) + "\n")
 
 
-def _jobs(gpu: CorunGpu, agreed: Mapping[int, Agreed], book: Book) -> list[dict[str, object]]:
+def _jobs(gpu: CorunGpu, agreed: Mapping[int, Agreed], store: ColocationStore) -> list[dict[str, object]]:
     here = [agreed[job] for job in gpu.sharers if job in agreed]
     return [
         {
             "job_id": one.job.job_id,
             "shards": one.shards,
-            "speed": round(book.speed(one.key, [other.key for other in here if other is not one]), 3),
+            "speed": round(store.speed(one.key, [other.key for other in here if other is not one]), 3),
         }
         for one in here
     ]

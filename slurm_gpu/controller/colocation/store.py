@@ -51,7 +51,7 @@ def by_turns(one: KeyProfile | None, other: KeyProfile | None) -> float:
     return 1.0 if both <= 1 else 1 / both
 
 
-class Book:
+class ColocationStore:
     """All that was learned. Keys are as job_submit.lua writes them."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Book:
         """(speed of the first beside the second, how often it was seen)."""
         self.apart: set[frozenset[str]] = set()
         """Who went wrong beside whom; a single key: beside its like."""
-        self.foretold: Mapping[tuple[str, str], float] = {}
+        self.predicted: Mapping[tuple[str, str], float] = {}
         """Speeds of pairs that nobody saw, by those that were seen (unseen.py); not kept on disk."""
         self._forgets = False
         self.is_changed = False
@@ -72,10 +72,10 @@ class Book:
         self.is_changed = True
         self.version += 1
 
-    def foretell(self, speeds: Mapping[tuple[str, str], float]) -> None:
+    def predict(self, speeds: Mapping[tuple[str, str], float]) -> None:
         """Believe these of pairs that nobody saw."""
-        if speeds != self.foretold:
-            self.foretold = speeds
+        if speeds != self.predicted:
+            self.predicted = speeds
             self.version += 1
 
     def ran_alone(
@@ -148,7 +148,7 @@ class Book:
         return ShareTable(of, {key: self.shards(key, of) or of for key in self.profiles})
 
     def speed(self, key: str, others: Sequence[str]) -> float:
-        """Predicted beside these: pairs as they were seen, else as foretold, else by what is left of the GPU.
+        """Return the predicted speed with these co-runners: measured pairs first, then fitted ones, then use.
 
         Beside several the time that each adds to a second of work is added up.
         """
@@ -157,8 +157,8 @@ class Book:
     def _beside(self, key: str, other: str) -> float:
         if (key, other) in self.speeds:
             return self.speeds[key, other][0]
-        if (key, other) in self.foretold:
-            return self.foretold[key, other]
+        if (key, other) in self.predicted:
+            return self.predicted[key, other]
         return by_turns(self.profiles.get(key), self.profiles.get(other))
 
     def may_meet(self, keys: Sequence[str]) -> bool:
@@ -184,14 +184,14 @@ class Book:
         }
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Book:
+    def from_json(cls, plain: Mapping[str, Any]) -> ColocationStore:
         """What `to_json` made; raises ValueError, KeyError or TypeError of anything else."""
         if plain["version"] != _VERSION:
             raise ValueError(f"written by another version of slurm-gpu ({plain['version']})")
-        book = cls()
+        store = cls()
         for key, one in plain["profiles"].items():
             util = one["util_frac"]
-            found = book.profiles[str(key)] = KeyProfile(
+            found = store.profiles[str(key)] = KeyProfile(
                 int(one["runs"]),
                 float(one["alone_s"]),
                 float(one["memory_frac"]),
@@ -206,9 +206,9 @@ class Book:
         for key, other, speed, times in plain["speeds"]:
             if not 0 < speed <= 1:
                 raise ValueError(f"speed {speed} of {key} beside {other}")
-            book.speeds[str(key), str(other)] = float(speed), int(times)
-        book.apart = {frozenset(map(str, pair)) for pair in plain["apart"]}
-        return book
+            store.speeds[str(key), str(other)] = float(speed), int(times)
+        store.apart = {frozenset(map(str, pair)) for pair in plain["apart"]}
+        return store
 
 
 def _updated(before: Sequence[float], now: Sequence[float], part: float) -> Iterator[float]:
@@ -217,17 +217,17 @@ def _updated(before: Sequence[float], now: Sequence[float], part: float) -> Iter
 
 
 def path_of(settings: SlurmSettings) -> Path:
-    """Where the book of this Slurm lies."""
+    """Where the store of this Slurm lies."""
     return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / "slurm-gpu" / FILE_NAME
 
 
-def read(path: Path) -> Book:
-    """The book at `path`, empty where there is none; raises OutsideError where it cannot be read."""
-    found = read_state(path, Book.from_json, "; move it away, and it is learned anew")
-    return Book() if found is None else found
+def read(path: Path) -> ColocationStore:
+    """The store at `path`, empty where there is none; raises OutsideError where it cannot be read."""
+    found = read_state(path, ColocationStore.from_json, "; move it away, and it is learned anew")
+    return ColocationStore() if found is None else found
 
 
-def write(path: Path, book: Book, at_s: float, owner_uid: int) -> None:
+def write(path: Path, store: ColocationStore, at_s: float, owner_uid: int) -> None:
     """Have it on disk before this returns, SlurmUser's (`owner_uid`) alone; raises OutsideError."""
-    write_state(path, book.to_json(at_s), owner_uid)
-    book.is_changed = False
+    write_state(path, store.to_json(at_s), owner_uid)
+    store.is_changed = False

@@ -1,4 +1,4 @@
-"""Ends what goes wrong between jobs that share, and says so: an act for operators, a decision for owners."""
+"""End the sharing of jobs that goes wrong; record an audit event and a decision for the owners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.controller.colocation.agreed import Agreed
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.lua.decisions import write_ending
 from slurm_gpu.slurm.job_changes import SharedJobClient
@@ -21,11 +21,11 @@ _MOST_STAY = 100
 _TOKEN = re.compile(r"slurm-gpu/1 t=(\w+)")
 
 
-class Endings:
+class Terminations:
     """Sends a job back into the queue, where it gets a GPU for itself."""
 
     def __init__(
-        self, control: SharedJobClient, acts: Acts, run_directory: Path, wall: Callable[[], float]
+        self, control: SharedJobClient, acts: AuditReporter, run_directory: Path, wall: Callable[[], float]
     ) -> None:
         self._control, self._acts = control, acts
         self._run_directory, self._wall = run_directory, wall

@@ -1,4 +1,4 @@
-"""Ends jobs of which no GPU ever computed, once all warnings went out; on disk before it is done."""
+"""Cancellations jobs of which no GPU ever computed, once all warnings went out; on disk before it is done."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.notices.finding import WARNING, NoticedRun
 from slurm_gpu.notices.idle_rule import IdleStanding
@@ -21,11 +21,11 @@ _AGAIN_AFTER_S = 600.0
 _MOST_ATTEMPTS = 3
 
 
-class Ends:
+class Cancellations:
     """`save` has the ledger on disk before it returns; raises OutsideError."""
 
     def __init__(
-        self, cluster: str, control: JobTerminationClient, acts: Acts, wall: Callable[[], float]
+        self, cluster: str, control: JobTerminationClient, acts: AuditReporter, wall: Callable[[], float]
     ) -> None:
         self._cluster, self._control, self._acts, self._wall = cluster, control, acts, wall
 

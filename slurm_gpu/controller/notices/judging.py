@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu.alerts.alert import Alert, AlertKind
 from slurm_gpu.controller.notices.poll import ClusterPoll, findings_of
-from slurm_gpu.controller.notices.status import OutlookLine
+from slurm_gpu.controller.notices.status import OutlookEntry
 from slurm_gpu.notices.finding import ENDED, WARNING, JobFinding, NoticedJob
 from slurm_gpu.notices.idle_rule import IdleRule, IdleStage, IdleStanding, standings
 from slurm_gpu.notices.ledger import DAY_S, EndState, Ledger
@@ -126,7 +126,7 @@ def message(
     )
 
 
-def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[OutlookLine]:
+def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[OutlookEntry]:
     """For operators: each thing once, and what becomes of it."""
     rule = judgment.rule
     lines = []
@@ -141,7 +141,7 @@ def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[Outl
         elif finding.kind == AlertKind.HELD_IDLE and rule is not None and standing is not None:
             says = f"{says}; {of_standing(standing, rule.action, rule.mode, zone)}"
         lines.append(
-            OutlookLine(
+            OutlookEntry(
                 job_id=finding.job.run.job_id,
                 id=finding.job.id,
                 user=finding.job.user,

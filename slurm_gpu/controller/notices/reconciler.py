@@ -19,7 +19,7 @@ from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.background import Background, BackgroundTask
 from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.notices import status
-from slurm_gpu.controller.notices.cancellations import Ends
+from slurm_gpu.controller.notices.cancellations import Cancellations
 from slurm_gpu.controller.notices.judging import Judgment, judge, message, outlook
 from slurm_gpu.controller.notices.poll import ClusterPoll, rules_of, watch
 from slurm_gpu.controller.notices.status import Status
@@ -63,7 +63,7 @@ def ledger_path(settings: SlurmSettings) -> Path:
     return state / "slurm-gpu" / ledgers.FILE_NAME
 
 
-class NoticeKeeper(Duty):
+class NoticeController(Duty):
     """Reads slurm-gpudbd and sends in the background; acts on what was read."""
 
     def __init__(
@@ -71,7 +71,7 @@ class NoticeKeeper(Duty):
         config: SiteConfig,
         settings_path: Path,
         client: SlurmClient,
-        ends: Ends,
+        cancellations: Cancellations,
         look: Callable[[], ClusterPoll],
         background: Background,
         run_directory: Path,
@@ -80,7 +80,7 @@ class NoticeKeeper(Duty):
     ) -> None:
         super().__init__(clock, "no user is notified, and no job is ended: %s", "users are notified again")
         self._config, self._settings_path, self._client = config, settings_path, client
-        self._ends, self._look = ends, look
+        self._cancellations, self._look = cancellations, look
         self._path, self._channels = run_directory / status.FILE_NAME, channels
         self._zone = ZoneInfo(config.timezone)
         self._watch = Watch(rules_of(config))
@@ -152,7 +152,7 @@ class NoticeKeeper(Duty):
             if job.phase is JobPhase.RUNNING and job.start_s is not None
         }
         flags: Sequence[Alert] = watch(self._watch, look)
-        self._ends.settle(ledger, running)
+        self._cancellations.settle(ledger, running)
         ledger.take_back(look.suspended, WARNING)  # who stands still has been idle for no fault of its own
         ledger.prune(running, now_s)
 
@@ -167,10 +167,10 @@ class NoticeKeeper(Duty):
         judged = judge(look, flags, settings, rule, binds, ledger, now_s)
         if settings.sends and abs(now_s - look.at_s) <= _STALE_S:
             for standing in judged.may_end():
-                if rule is not None and self._ends.may_try(ledger, standing.finding.job.run, now_s):
-                    self._ends.end(ledger, standing, rule, self._save)
+                if rule is not None and self._cancellations.may_try(ledger, standing.finding.job.run, now_s):
+                    self._cancellations.end(ledger, standing, rule, self._save)
         ids = {one.finding.job.run: one.finding.job.id for one in judged.outcomes}
-        if self._ends.audit(ledger, rule, ids):
+        if self._cancellations.audit(ledger, rule, ids):
             self._save()
         self._write_status(judged, settings)
         if settings.sends:

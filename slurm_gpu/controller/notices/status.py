@@ -17,7 +17,7 @@ FRESH_S = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutlookLine:
+class OutlookEntry:
     """One thing about one job, and what becomes of it."""
 
     job_id: int
@@ -38,7 +38,7 @@ class Status:
     mode: str
     cancels: str | None
     """The mode of cancel_idle in the policy in force; None where it has none."""
-    outlook: Sequence[OutlookLine]
+    outlook: Sequence[OutlookEntry]
 
 
 def write(path: Path, status: Status, owner_uid: int) -> None:
@@ -69,8 +69,8 @@ def read(path: Path) -> Status | None:
         return None
 
 
-def _line(plain: dict[str, object]) -> OutlookLine:
-    return OutlookLine(
+def _line(plain: dict[str, object]) -> OutlookEntry:
+    return OutlookEntry(
         job_id=int(str(plain["job_id"])),
         id=str(plain["id"]),
         user=str(plain["user"]),

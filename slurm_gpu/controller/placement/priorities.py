@@ -15,8 +15,8 @@ from pathlib import Path
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig, load_config
 from slurm_gpu.controller.duty import Duty, QueueView
-from slurm_gpu.controller.queue.nodes import NodeLooks
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.queue.nodes import NodeCache
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.errors import SlurmError, SlurmGpuError
 from slurm_gpu.placement.priority import PriorityWeights, is_earned, points
 from slurm_gpu.placement.zones import JobScale, ZoneLoad, most_medium_nodes, scale_of
@@ -49,7 +49,7 @@ def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
     return min(job.n_nodes, max(needs))
 
 
-class PriorityKeeper(Duty):
+class PriorityController(Duty):
     """Keeps what was set between runs; jobs keep the points that they have while it fails."""
 
     def __init__(
@@ -58,9 +58,9 @@ class PriorityKeeper(Duty):
         path: Path,
         client: SlurmClient,
         clock: Clock,
-        acts: Acts,
+        acts: AuditReporter,
         cpu: Callable[[], float],
-        nodes: NodeLooks,
+        nodes: NodeCache,
     ) -> None:
         super().__init__(
             clock,

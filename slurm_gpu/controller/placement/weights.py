@@ -24,8 +24,8 @@ from slurm_gpu.controller.placement.original_weights import OriginalWeights, Rec
 from slurm_gpu.controller.placement.table import LastAct, PlacementTable, lines_of, mix_lines
 from slurm_gpu.controller.placement.weight_plan import Managed, NodePlan, plan, running_on
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
-from slurm_gpu.controller.queue.nodes import NodeLooks
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.queue.nodes import NodeCache
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.errors import SlurmGpuError, outside
 from slurm_gpu.placement.weights import changes
 from slurm_gpu.policy.lua.peers import controllers, this_host
@@ -50,7 +50,7 @@ _MOST_NAMED = 200
 """Characters of a hostlist in a log or an act: the rest is in the act's evidence."""
 
 
-class WeightKeeper(Duty):
+class WeightController(Duty):
     """Keeps what was learnt between runs; weights stay as they are while it fails."""
 
     def __init__(
@@ -58,9 +58,9 @@ class WeightKeeper(Duty):
         config: SiteConfig,
         run_directory: Path,
         client: SlurmClient,
-        nodes: NodeLooks,
+        nodes: NodeCache,
         clock: Clock,
-        acts: Acts,
+        acts: AuditReporter,
         cpu: Callable[[], float],
         host: str | None = None,
         mix: JobMix | None = None,
@@ -291,7 +291,7 @@ def written_weights(settings: SlurmSettings) -> Mapping[str, int]:
 
 
 def release(
-    client: SlurmClient, settings: SlurmSettings, memory: OriginalWeights, acts: Acts, why: str
+    client: SlurmClient, settings: SlurmSettings, memory: OriginalWeights, acts: AuditReporter, why: str
 ) -> list[str]:
     """Give every node of the memory its own Weight back, and forget; returns those that had one of ours.
 

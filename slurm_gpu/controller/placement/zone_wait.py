@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller.duty import Duty, QueueView
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.controller.snapshot.zone_table import ZoneTable
 from slurm_gpu.daemon.outage_log import OutageLog
@@ -86,7 +86,12 @@ class ZoneWait(Duty):
     """Remembers for how long each job waited for its zone, across restarts too."""
 
     def __init__(
-        self, features: ConstraintClient, run_directory: Path, wait_s: float, clock: Clock, acts: Acts
+        self,
+        features: ConstraintClient,
+        run_directory: Path,
+        wait_s: float,
+        clock: Clock,
+        acts: AuditReporter,
     ) -> None:
         super().__init__(
             clock,

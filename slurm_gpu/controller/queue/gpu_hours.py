@@ -52,7 +52,7 @@ class GpuRun:
 
 
 class GpuHours:
-    """A book of runs; each moment of a job is counted once, however often it is told."""
+    """A store of runs; each moment of a job is counted once, however often it is told."""
 
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
@@ -61,7 +61,7 @@ class GpuHours:
         self._sums: dict[UsageOwner, dict[CalendarPeriod, float]] = {}
         """Over `_ended`, from `_starts` on."""
         self._starts: dict[CalendarPeriod, int] = {}
-        self._untold: dict[int, tuple[GpuRun, ...]] = {}
+        self._unreported: dict[int, tuple[GpuRun, ...]] = {}
         """What ended by the queue, until the accounting tells of that time."""
         self._running: dict[int, GpuRun] = {}
         """As the queue had them at the last look."""
@@ -79,9 +79,9 @@ class GpuHours:
             return
         self._ended[run.job_id] = (*told, run)
         self._add(run, run.end_s, self._sums)
-        untold = self._untold.pop(run.job_id, ())
+        untold = self._unreported.pop(run.job_id, ())
         if left := tuple(other for other in untold if not _overlap(run, other)):
-            self._untold[run.job_id] = left
+            self._unreported[run.job_id] = left
 
     def note_gone(self, run: GpuRun) -> None:
         """Remember a run that is over by the queue."""
@@ -90,12 +90,12 @@ class GpuHours:
             run = replace(
                 run, mgpu=before.mgpu
             )  # resized since the last look: when, the accounting will tell
-        begin_s = self._untold_from(run)
+        begin_s = self._unreported_from(run)
         # The accounting's seconds may be one off the queue's.
         least_s = 0 if begin_s == run.start_s else 1
         if run.end_s is not None and run.end_s - begin_s > least_s and run.mgpu:
             part = replace(run, start_s=begin_s)
-            self._untold[run.job_id] = (*self._untold.get(run.job_id, ()), part)
+            self._unreported[run.job_id] = (*self._unreported.get(run.job_id, ()), part)
 
     def totals(
         self, running: Iterable[GpuRun], groups: Iterable[GroupInForce], now_s: float
@@ -111,12 +111,12 @@ class GpuHours:
                 self.note_gone(replace(before, end_s=int(now_s)))
         self._running = {run.job_id: run for run in running}
         sums = {owner: dict(hours) for owner, hours in self._sums.items()}
-        for parts in self._untold.values():
+        for parts in self._unreported.values():
             for part in parts:
                 assert part.end_s is not None
                 self._add(part, part.end_s, sums)
         for run in running:
-            begin_s = self._untold_from(run)
+            begin_s = self._unreported_from(run)
             self._add(run if begin_s == run.start_s else replace(run, start_s=begin_s), now_s, sums)
         by_subject: dict[Subject, dict[CalendarPeriod, float]] = {}
         groups = list(groups)
@@ -127,9 +127,9 @@ class GpuHours:
                     total[period] += value
         return by_subject
 
-    def _untold_from(self, run: GpuRun) -> int:
+    def _unreported_from(self, run: GpuRun) -> int:
         """When that part of a run of the queue began of which nothing is known yet."""
-        known = (*self._ended.get(run.job_id, ()), *self._untold.get(run.job_id, ()))
+        known = (*self._ended.get(run.job_id, ()), *self._unreported.get(run.job_id, ()))
         ends = [part.end_s for part in known if part.end_s is not None and part.start_s >= run.start_s - 1]
         return max([run.start_s, *ends])
 
@@ -137,7 +137,7 @@ class GpuHours:
         """A new day, week or month: forget what no period holds any more, and sum up anew."""
         self._starts, self._sums = starts, {}
         first_s = min(starts.values())
-        self._ended, self._untold = _since(first_s, self._ended), _since(first_s, self._untold)
+        self._ended, self._unreported = _since(first_s, self._ended), _since(first_s, self._unreported)
         for runs in self._ended.values():
             for run in runs:
                 assert run.end_s is not None

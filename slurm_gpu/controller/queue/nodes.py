@@ -8,7 +8,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode
 
 
-class NodeLooks:
+class NodeCache:
     """The last answer, for as long as it is new enough."""
 
     def __init__(self, client: SlurmClient, clock: Clock) -> None:

@@ -26,7 +26,7 @@ FILE_NAME = "acts.json"
 """In the run directory: acts that slurm-gpudbd has not been told of yet."""
 _RETRY_S = 60.0
 _KEPT = 1000
-"""Acts that wait to be told, at most."""
+"""AuditReporter that wait to be told, at most."""
 _AT_ONCE = 100
 """As many as slurm-gpudbd takes."""
 _LONGEST_NAME, _LONGEST_TEXT = 255, 10_000
@@ -36,7 +36,7 @@ _AT_THE_END_S = 5.0
 Send = Callable[[list[AuditEvent]], None]
 
 
-class Acts(Duty):
+class AuditReporter(Duty):
     """A queue of acts. With `path` they outlive this process, however it ends, until they are reported."""
 
     def __init__(self, clock: Clock, send: Send, path: Path | None = None) -> None:

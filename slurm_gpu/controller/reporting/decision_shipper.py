@@ -16,7 +16,7 @@ from pathlib import Path
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller.background import Background
 from slurm_gpu.controller.duty import Duty, QueueView
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.controller.reporting.decision_log import MARK_FILE, DecisionLog, LogLine
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
@@ -54,7 +54,7 @@ class DecisionShipper(Duty):
         self,
         run_directory: Path,
         clock: Clock,
-        acts: Acts,
+        acts: AuditReporter,
         send: Send,
         background: Background | None = None,
     ) -> None:

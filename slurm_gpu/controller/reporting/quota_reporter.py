@@ -31,7 +31,7 @@ _PLACES_KEPT_S = 600.0
 """Accounts and QOS of a user are asked of Slurm so often: they change by an administrator's hand alone."""
 
 
-class QuotaTeller(Duty):
+class QuotaReporter(Duty):
     """Asks in the background who looks, and tells them; slurm-gpudbd may be away for long: nothing waits."""
 
     def __init__(

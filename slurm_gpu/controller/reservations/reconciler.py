@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import Reservations as Settings
 from slurm_gpu.controller.duty import Duty, QueueView
-from slurm_gpu.controller.reporting.audit_reporter import Acts
-from slurm_gpu.controller.reservations.replacement import Mender
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
+from slurm_gpu.controller.reservations.replacement import ReservationRepairer
 from slurm_gpu.controller.reservations.rows import ReservationTable
 from slurm_gpu.controller.reservations.use import ReservationUse, ends_s, use_of, whose
 from slurm_gpu.controller.reservations.windows import is_reserved
@@ -56,7 +56,7 @@ def is_ours(found: SlurmReservation, row: Reservation) -> bool:
     )
 
 
-class ReservationKeeper(Duty):
+class ReservationReconciler(Duty):
     """Keeps for how long each reservation was idle."""
 
     def __init__(
@@ -65,14 +65,14 @@ class ReservationKeeper(Duty):
         slurm: ReservationClient,
         table: ReservationTable,
         clock: Clock,
-        acts: Acts,
+        acts: AuditReporter,
         timezone: ZoneInfo,
-        mender: Mender,
+        repairer: ReservationRepairer,
         uid_of: Callable[[str], int | None] = uid_of,
     ) -> None:
         super().__init__(clock, "reservations are not updated: %s", "reservations are updated again")
         self._uid_of = uid_of
-        self._settings, self._slurm, self._table, self._mender = settings, slurm, table, mender
+        self._settings, self._slurm, self._table, self._repairer = settings, slurm, table, repairer
         self._acts, self._timezone = acts, timezone
         self._ask_s = self._latest_s = 0.0
         self._looked_s: float | None = None
@@ -121,7 +121,7 @@ class ReservationKeeper(Duty):
         there = {one.name: one for one in self._slurm.all()}
         self._seen = frozenset(number for name in there if (number := id_of(name)) is not None)
         now_s = int(self._clock.wall())
-        self._mender.look([row for row in rows.values() if row.state.is_promised])
+        self._repairer.look([row for row in rows.values() if row.state.is_promised])
         uses = self._uses([row for row in rows.values() if _has_begun(row, now_s)], there, now_s)
         for number, row in rows.items():
             found = there.get(row.name)
@@ -169,7 +169,7 @@ class ReservationKeeper(Duty):
                 why += f"; Slurm did not have it: {row.error}"
             error = None if found is not None and is_ours(found, row) else row.error
             report = replace(report, state=ReservationState.ENDED, why=why, error=error)
-        elif found is not None and not is_ours(found, row) and self._mender.is_mended(row, found):
+        elif found is not None and not is_ours(found, row) and self._repairer.is_mended(row, found):
             report = replace(report, error=None, nodes=found.nodes)
         elif found is not None and not is_ours(found, row):
             report = replace(report, error=f"Slurm has another reservation called {row.name}")
@@ -274,10 +274,10 @@ class ReservationKeeper(Duty):
         now_s: int,
     ) -> None:
         """Have it on others in place of nodes that went out of service; the next look tells the table."""
-        nodes = self._mender.instead(row, in_slurm, rows, now_s)
+        nodes = self._repairer.instead(row, in_slurm, rows, now_s)
         if nodes is None:
             return
-        lost = ", ".join(sorted(self._mender.lost(row)))
+        lost = ", ".join(sorted(self._repairer.lost(row)))
         try:
             self._slurm.move(row.name, nodes)
         except SlurmError as error:
@@ -317,7 +317,7 @@ class ReservationKeeper(Duty):
     def _why_given_up(self, row: Reservation, use: ReservationUse, *, was_used: bool) -> str | None:
         """Why it is over before its window is; None where it is not."""
         unused_s = self._settings.release_unused_s
-        all_there = not self._mender.out(row.nodes or "")
+        all_there = not self._repairer.out(row.nodes or "")
         waits = use.waiting is not None and not use.is_in_use and all_there
         idle_s = self._counted(self._idle_s, row.id, counts=not use.is_used)
         waited_s = self._counted(self._waited_s, row.id, counts=waits)

@@ -20,7 +20,7 @@ EVERY_S = 60.0
 """Between two looks at the nodes, and at the jobs that run on others."""
 
 
-class Mender:
+class ReservationRepairer:
     """Counts for how long promised nodes are out of service; a restart begins anew. All raise SlurmError."""
 
     def __init__(

@@ -27,7 +27,7 @@ _HALVES = (("run", "running"), ("pend", "pending"))
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class QueryTiming:
     """When slurmctld was asked, by the uptime of the machine: finer than `as_of_s`, and never set back."""
 
     began_s: float
@@ -58,7 +58,7 @@ class Snapshot:
     """What job_submit.lua alone reads, as `shares` and `reserve`: `parse` leaves them out."""
     shares: ShareTable | None = None
     reserve: ReserveTable | None = None
-    looked: Looked | None = None
+    timing: QueryTiming | None = None
 
     def hours_of(self, user: str | None, group: str | None, period: CalendarPeriod) -> float | None:
         """GPU-hours of one subject; None while they are not known."""
@@ -91,7 +91,7 @@ def parse(text: str) -> Snapshot:
         if kind == "groups":
             groups_id = None if words[0] == "-" else words[0]
         elif kind == "looked":
-            looked = Looked(float(words[0]), float(words[1]), words[2])
+            looked = QueryTiming(float(words[0]), float(words[1]), words[2])
         elif kind == "hours":
             starts = dict(zip(CalendarPeriod, map(int, words), strict=True))
         elif kind == "use":
@@ -113,7 +113,7 @@ def parse(text: str) -> Snapshot:
         period_starts=starts,
         seen=seen,
         zones=tuple(zones),
-        looked=looked,
+        timing=looked,
     )
 
 
@@ -139,9 +139,9 @@ def last_generation(path: Path) -> int:
 def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield f"slurm-gpu-snapshot 1 {snapshot.generation} {snapshot.as_of_s}"
     yield f"groups {snapshot.groups_id or '-'}"
-    if snapshot.looked is not None:
-        began_s, took_s = math.floor(snapshot.looked.began_s * 100), math.ceil(snapshot.looked.took_s * 100)
-        yield f"looked {began_s / 100:.2f} {took_s / 100:.2f} {snapshot.looked.boot_id}"
+    if snapshot.timing is not None:
+        began_s, took_s = math.floor(snapshot.timing.began_s * 100), math.ceil(snapshot.timing.took_s * 100)
+        yield f"looked {began_s / 100:.2f} {took_s / 100:.2f} {snapshot.timing.boot_id}"
     if snapshot.hours is not None:
         yield "hours " + " ".join(str(snapshot.period_starts[period]) for period in CalendarPeriod)
     hours = snapshot.hours or {}

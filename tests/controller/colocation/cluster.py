@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
-from slurm_gpu.controller.colocation.database_queries import Inquiry
+from slurm_gpu.controller.colocation.database_queries import DatabaseQueries
 from slurm_gpu.controller.colocation.evidence import EndedCorun
 from slurm_gpu.controller.colocation.idlest import idlest
-from slurm_gpu.controller.colocation.pair_fit import Unseen
-from slurm_gpu.controller.colocation.reconciler import ColocationKeeper
+from slurm_gpu.controller.colocation.pair_fit import PairFit
+from slurm_gpu.controller.colocation.reconciler import ColocationReconciler
 from slurm_gpu.controller.colocation.serving import Planners
-from slurm_gpu.controller.colocation.terminations import Endings
+from slurm_gpu.controller.colocation.terminations import Terminations
 from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.errors import SlurmError
@@ -52,7 +52,7 @@ class Job:
 
 
 class Cluster:
-    """What the keeper asks and does: client, control and evidence in one."""
+    """What the controller asks and does: client, control and evidence in one."""
 
     def __init__(self, clock: Clock, directory: str, n_nodes: int = 1, n_gpus: int = 2) -> None:
         self.clock, self.directory = clock, directory
@@ -287,21 +287,21 @@ class Site:
     def begin(self) -> None:
         """A new process, which knows what lies on disk and no more."""
         cluster, directory = self.cluster, Path(self.cluster.directory)
-        endings = Endings(cluster, self, directory, cluster.clock.wall)  # type: ignore[arg-type]
-        self.keeper = ColocationKeeper(
+        terminations = Terminations(cluster, self, directory, cluster.clock.wall)  # type: ignore[arg-type]
+        self.controller = ColocationReconciler(
             cluster,
             cluster,
-            Inquiry(cluster, _at_once),
-            Unseen(_at_once, cluster.clock),
+            DatabaseQueries(cluster, _at_once),
+            PairFit(_at_once, cluster.clock),
             Planners(),
-            endings,
+            terminations,
             directory,
             cluster.clock,
             lambda: 0.0,
         )  # type: ignore[arg-type]
 
     def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: object = None) -> None:
-        """As Acts has it."""
+        """As AuditReporter has it."""
         self.told.append((act, subject, why))
         self.evidence.append(evidence)
 
@@ -309,7 +309,7 @@ class Site:
         for _ in range(seconds):
             self.cluster.second()
             if self.runs and not self.cluster.away:
-                self.keeper.run(view_of(self.cluster.queue(), self.policy))
+                self.controller.run(view_of(self.cluster.queue(), self.policy))
 
     def until_all_end(self, most_s: int = 5000) -> float:
         """Seconds that it took."""

@@ -14,12 +14,12 @@ from slurm_gpu.controller.colocation.pair_fit import (
     LEAST_SPEEDS,
     MOST_KEYS,
     MOST_SPEEDS,
+    PairFit,
     Speeds,
-    Unseen,
     family_and_size,
-    foretold,
+    predicted,
 )
-from slurm_gpu.controller.colocation.store import Book, by_turns
+from slurm_gpu.controller.colocation.store import ColocationStore, by_turns
 from tests.controller.fakes import Clock
 
 APPLICATIONS = {
@@ -41,16 +41,16 @@ def truth(one: str, other: str) -> float:
     return turns * (1 - 0.25 * others) * (0.9 if one.startswith("lm") else 1.0)
 
 
-def filled(n_pairs: int, names: tuple[str, ...] = tuple(APPLICATIONS)) -> Book:
-    """A book that knows all of them, and so many speeds."""
-    book = Book()
+def filled(n_pairs: int, names: tuple[str, ...] = tuple(APPLICATIONS)) -> ColocationStore:
+    """A store that knows all of them, and so many speeds."""
+    store = ColocationStore()
     for name in names:
-        book.ran_alone(name, 100, 0.2, APPLICATIONS.get(name, 0.5))
+        store.ran_alone(name, 100, 0.2, APPLICATIONS.get(name, 0.5))
     pairs = [(one, other) for one in names for other in names]
     for at in range(n_pairs):
         one, other = pairs[(at * 37) % len(pairs)]
-        book.ran_beside(one, other, truth(one, other) if one in APPLICATIONS else 0.8)
-    return book
+        store.ran_beside(one, other, truth(one, other) if one in APPLICATIONS else 0.8)
+    return store
 
 
 class Later:
@@ -73,11 +73,11 @@ class Later:
 
 
 def test_pairs_that_never_met_are_foretold_closer_than_by_their_use_alone() -> None:
-    book = filled(24)
-    told = foretold(book.profiles, book.speeds)
+    store = filled(24)
+    told = predicted(store.profiles, store.speeds)
     assert len(told) == len(APPLICATIONS) ** 2 - 24
     by_use = fmean(
-        abs(by_turns(book.profiles[one], book.profiles[other]) - truth(one, other)) for one, other in told
+        abs(by_turns(store.profiles[one], store.profiles[other]) - truth(one, other)) for one, other in told
     )
     by_fit = fmean(abs(speed - truth(*pair)) for pair, speed in told.items())
     assert by_fit < by_use / 2
@@ -85,69 +85,69 @@ def test_pairs_that_never_met_are_foretold_closer_than_by_their_use_alone() -> N
 
 
 def test_a_planner_believes_what_was_foretold_until_the_pair_is_seen() -> None:
-    book, later = filled(24), Later()
-    unseen = Unseen(later, Clock())
-    unseen.turn(book, {"md": 1})
-    before, version = book.speed("md", ["gan"]), book.version
-    assert ("md", "gan") not in book.speeds
+    store, later = filled(24), Later()
+    unseen = PairFit(later, Clock())
+    unseen.turn(store, {"md": 1})
+    before, version = store.speed("md", ["gan"]), store.version
+    assert ("md", "gan") not in store.speeds
     later.do()
-    unseen.turn(book, {"md": 1})
-    assert book.version != version
-    assert abs(book.speed("md", ["gan"]) - truth("md", "gan")) < abs(before - truth("md", "gan"))
-    book.ran_beside("md", "gan", 0.5)
-    assert book.speed("md", ["gan"]) == 0.5
+    unseen.turn(store, {"md": 1})
+    assert store.version != version
+    assert abs(store.speed("md", ["gan"]) - truth("md", "gan")) < abs(before - truth("md", "gan"))
+    store.ran_beside("md", "gan", 0.5)
+    assert store.speed("md", ["gan"]) == 0.5
 
 
 def test_it_is_fitted_once_a_minute_at_most_and_only_where_something_was_learned() -> None:
-    book, later, clock = filled(12), Later(), Clock()
-    unseen = Unseen(later, clock)
-    unseen.turn(book, {})
-    unseen.turn(book, {})
+    store, later, clock = filled(12), Later(), Clock()
+    unseen = PairFit(later, clock)
+    unseen.turn(store, {})
+    unseen.turn(store, {})
     assert len(later.tasks) == 1
     later.do()
-    unseen.turn(book, {})
+    unseen.turn(store, {})
     clock.advance(EVERY_S)
-    unseen.turn(book, {})
+    unseen.turn(store, {})
     assert not later.tasks
-    book.ran_beside("md", "rl", 0.7)
-    unseen.turn(book, {})
+    store.ran_beside("md", "rl", 0.7)
+    unseen.turn(store, {})
     assert len(later.tasks) == 1
-    book.ran_beside("md", "rl", 0.6)
+    store.ran_beside("md", "rl", 0.6)
     later.do()
-    unseen.turn(book, {})
+    unseen.turn(store, {})
     assert not later.tasks
     clock.advance(EVERY_S)
-    unseen.turn(book, {})
+    unseen.turn(store, {})
     assert len(later.tasks) == 1
 
 
 def test_of_hardly_anything_nothing_is_foretold() -> None:
-    book, later = filled(LEAST_SPEEDS - 1), Later()
-    Unseen(later, Clock()).turn(book, {})
+    store, later = filled(LEAST_SPEEDS - 1), Later()
+    PairFit(later, Clock()).turn(store, {})
     assert not later.tasks
 
 
 def test_without_numpy_pairs_are_judged_by_their_use() -> None:
-    book, clock = filled(24), Clock()
+    store, clock = filled(24), Clock()
 
     def fails(task: Callable[[], Speeds]) -> Future[Speeds]:
         future: Future[Speeds] = Future()
         future.set_exception(ImportError("No module named 'numpy'"))
         return future
 
-    unseen = Unseen(fails, clock)
+    unseen = PairFit(fails, clock)
     for _ in range(3):
-        unseen.turn(book, {})
+        unseen.turn(store, {})
         clock.advance(EVERY_S)
-    assert book.foretold == {}
+    assert store.predicted == {}
     pair = next(
-        (one, other) for one in APPLICATIONS for other in APPLICATIONS if (one, other) not in book.speeds
+        (one, other) for one in APPLICATIONS for other in APPLICATIONS if (one, other) not in store.speeds
     )
-    assert book.speed(pair[0], [pair[1]]) == by_turns(*(book.profiles[one] for one in pair))
+    assert store.speed(pair[0], [pair[1]]) == by_turns(*(store.profiles[one] for one in pair))
 
 
 def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    book = filled(1500, tuple(f"k{number}" for number in range(60)))
+    store = filled(1500, tuple(f"k{number}" for number in range(60)))
     sizes: list[tuple[int, int]] = []
 
     def noted(profiles: object, speeds: object) -> Speeds:
@@ -157,9 +157,9 @@ def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPat
         assert "k59" in profiles
         return {}
 
-    monkeypatch.setattr("slurm_gpu.controller.colocation.pair_fit.foretold", noted)
+    monkeypatch.setattr("slurm_gpu.controller.colocation.pair_fit.predicted", noted)
     later = Later()
-    Unseen(later, Clock()).turn(book, {"k59": 1})
+    PairFit(later, Clock()).turn(store, {"k59": 1})
     later.do()
     assert sizes[0][0] == MOST_KEYS
     assert LEAST_SPEEDS < sizes[0][1] <= MOST_KEYS**2
@@ -168,36 +168,36 @@ def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPat
 def test_of_more_speeds_than_a_fit_takes_those_of_the_last_key_count_as_well() -> None:
     """By order of names, the speeds of the last key would be the first to be left out."""
     names = tuple(f"k{number:02}" for number in range(MOST_KEYS))
-    book = Book()
+    store = ColocationStore()
     for name in names:
-        book.ran_alone(name, 100, 0.2, 0.5)
+        store.ran_alone(name, 100, 0.2, 0.5)
     last = names[-1]
     for one, other in itertools.product(names, names):
         if (one, other) != (last, names[0]):
-            book.ran_beside(one, other, 0.5 if one == last else 0.9)
-    assert len(book.speeds) > MOST_SPEEDS
-    assert foretold(book.profiles, book.speeds)[last, names[0]] == pytest.approx(0.5, abs=0.05)
+            store.ran_beside(one, other, 0.5 if one == last else 0.9)
+    assert len(store.speeds) > MOST_SPEEDS
+    assert predicted(store.profiles, store.speeds)[last, names[0]] == pytest.approx(0.5, abs=0.05)
 
 
 def test_of_more_keys_than_a_fit_takes_those_of_most_jobs_are_and_the_others_are_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = tuple(f"k{number:02}" for number in range(MOST_KEYS + 8))
-    book, later, clock = filled(1500, names), Later(), Clock()
+    store, later, clock = filled(1500, names), Later(), Clock()
     taken: list[frozenset[str]] = []
 
     def noted(profiles: Mapping[str, object], speeds: object) -> Speeds:
         taken.append(frozenset(profiles))
         return {}
 
-    monkeypatch.setattr("slurm_gpu.controller.colocation.pair_fit.foretold", noted)
-    unseen = Unseen(later, clock)
+    monkeypatch.setattr("slurm_gpu.controller.colocation.pair_fit.predicted", noted)
+    unseen = PairFit(later, clock)
     with caplog.at_level("WARNING"):
         for _ in range(3):
-            unseen.turn(book, {name: 1 + (name >= "k30") for name in names})
+            unseen.turn(store, {name: 1 + (name >= "k30") for name in names})
             if later.tasks:
                 later.do()
-            book.ran_beside(names[-1], names[-2], 0.5)
+            store.ran_beside(names[-1], names[-2], 0.5)
             clock.advance(EVERY_S)
     assert all(taken_now.issuperset(names[30:]) for taken_now in taken)
     (message,) = caplog.messages

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.controller.colocation import store as books
-from slurm_gpu.controller.colocation.database_queries import Inquiry, QueryResults
+from slurm_gpu.controller.colocation import store as stores
+from slurm_gpu.controller.colocation.database_queries import DatabaseQueries, QueryResults
 from slurm_gpu.controller.colocation.guard import LEAST_S
 from slurm_gpu.errors import SlurmError
 from tests.controller.fakes import Clock
@@ -59,7 +59,9 @@ def test_a_newcomer_that_runs_out_of_memory_before_it_was_seen_to_run_gets_its_r
     assert newcomer.state == "FAILED"
     site.until_all_end()
     assert (newcomer.state, newcomer.restarts, newcomer.shards) == ("COMPLETED", 1, OF)
-    assert frozenset(("a", "b")) in books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME).apart
+    assert (
+        frozenset(("a", "b")) in stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME).apart
+    )
 
 
 def test_one_that_failed_alone_before_it_was_seen_to_run_is_left_as_it_is(
@@ -113,7 +115,7 @@ def test_what_was_measured_beside_one_who_has_gone_is_not_held_against_who_came_
     site.policy, cluster.n_gpus = PROMISE, 1
     cluster.speeds = {("a", "b"): 0.5}
     slow = Slow()
-    site.keeper._inquiry = Inquiry(cluster, slow)
+    site.controller._queries = DatabaseQueries(cluster, slow)
     stays, goes = cluster.submit("a", 2, 500), cluster.submit("b", 3, 500)
     until(site, lambda: stays.state == goes.state == "RUNNING")
     until(site, lambda: slow.held is not None)
@@ -129,11 +131,11 @@ def test_what_was_measured_beside_one_who_has_gone_is_not_held_against_who_came_
 def look(site: Site, cluster: Cluster, *, in_charge: bool, seconds: int = 1) -> None:
     for _ in range(seconds):
         cluster.second()
-        site.keeper.run(view_of(cluster.queue(), site.policy, in_charge=in_charge))
+        site.controller.run(view_of(cluster.queue(), site.policy, in_charge=in_charge))
 
 
 def known(cluster: Cluster) -> set[str]:
-    return set(books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME).profiles)
+    return set(stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME).profiles)
 
 
 def test_what_the_backup_learned_meanwhile_is_not_written_over(site: Site, cluster: Cluster) -> None:
@@ -160,15 +162,15 @@ def test_who_changed_partners_while_sharing_was_off_teaches_nothing_of_either(
     until(site, lambda: job.state == first.state == "RUNNING")
     site.pass_s(10)
     between_looks(site, 0)
-    site.keeper.run(view_of(cluster.queue(), None))
+    site.controller.run(view_of(cluster.queue(), None))
     first.state, first.end_s = "CANCELLED", int(cluster.clock.wall())
     second = cluster.submit("b", 3, 100, hold_s=0)
     between_looks(site, 150)
     assert second.state == "COMPLETED"
     site.until_all_end()
     site.pass_s(30)
-    assert site.keeper._book is not None
-    assert ("a", "c") not in site.keeper._book.speeds
+    assert site.controller._store is not None
+    assert ("a", "c") not in site.controller._store.speeds
 
 
 def test_one_that_may_not_be_requeued_is_measured_once_however_often_it_should_go(
@@ -183,9 +185,9 @@ def test_one_that_may_not_be_requeued_is_measured_once_however_often_it_should_g
     stays, goes = cluster.submit("a", 2, 150), cluster.submit("b", 3, 150)
     until(site, lambda: stays.state == goes.state == "RUNNING")
     site.pass_s(100)
-    assert site.keeper._book is not None
-    assert site.keeper._book.speeds["a", "b"][1] == 1
-    assert frozenset(("a", "b")) in site.keeper._book.apart
+    assert site.controller._store is not None
+    assert site.controller._store.speeds["a", "b"][1] == 1
+    assert frozenset(("a", "b")) in site.controller._store.apart
 
 
 def test_of_each_that_may_not_be_requeued_the_log_tells_once(
@@ -237,15 +239,15 @@ def test_one_that_is_suspended_is_not_taken_for_slowed_down_and_teaches_nothing(
     site.pass_s(60)
     assert site.told == []
     site.until_all_end()
-    book = books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME)
-    assert not book.apart
-    assert not book.speeds  # who was beside it did not have it beside itself all the time, either
+    store = stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME)
+    assert not store.apart
+    assert not store.speeds  # who was beside it did not have it beside itself all the time, either
 
 
 def test_a_run_alone_that_was_suspended_meanwhile_does_not_tell_how_long_its_like_take(
     site: Site, cluster: Cluster
 ) -> None:
-    before = books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME).profiles["a"]
+    before = stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME).profiles["a"]
     job = cluster.submit("a", None, 100)
     until(site, lambda: job.state == "RUNNING")
     site.pass_s(20)
@@ -254,4 +256,4 @@ def test_a_run_alone_that_was_suspended_meanwhile_does_not_tell_how_long_its_lik
     job.state = "RUNNING"
     site.until_all_end()
     site.pass_s(30)
-    assert books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME).profiles["a"] == before
+    assert stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME).profiles["a"] == before

@@ -25,7 +25,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def shards(site: Site) -> dict[str, int]:
-    table = site.keeper.table()
+    table = site.controller.table()
     assert table is not None
     return dict(table.shares)
 
@@ -36,12 +36,12 @@ def test_what_runs_alone_is_known_from_then_on(site: Site) -> None:
 
 def test_nothing_is_told_before_the_first_look_nor_where_no_policy_shares(cluster: Cluster) -> None:
     site = Site(cluster)
-    assert site.keeper.table() is None
+    assert site.controller.table() is None
     site.pass_s(1)
-    assert site.keeper.table() is not None
+    assert site.controller.table() is not None
     site.policy = None  # type: ignore[assignment]
     site.pass_s(1)
-    assert site.keeper.table() is None
+    assert site.controller.table() is None
 
 
 def test_jobs_that_suit_each_other_share_and_are_done_sooner(site: Site, cluster: Cluster) -> None:
@@ -55,8 +55,8 @@ def test_who_is_slowed_down_beyond_the_promise_is_not_put_together(site: Site, c
     site.policy = dataclasses.replace(POLICY, goal="considerate", slowdown=1.1)
     cluster.util["a"] = cluster.util["b"] = 0.9
     for key in ("a", "b"):
-        site.keeper._book.profiles[key] = dataclasses.replace(  # type: ignore[union-attr]
-            site.keeper._book.profiles[key],
+        site.controller._store.profiles[key] = dataclasses.replace(  # type: ignore[union-attr]
+            site.controller._store.profiles[key],
             util_frac=0.9,  # type: ignore[union-attr]
         )
     cluster.submit("a", 2), cluster.submit("b", 3), cluster.submit("a", 2)
@@ -87,8 +87,8 @@ def test_a_pair_that_breaks_the_promise_is_ended_and_not_made_again(site: Site, 
     again = [cluster.submit("a", 2) for _ in range(4)]
     site.until_all_end()
     assert sum(job.restarts for job in again) == 0
-    assert site.keeper._book is not None
-    assert site.keeper._book.speeds["a", "a"][0] == pytest.approx(0.6, abs=0.05)
+    assert site.controller._store is not None
+    assert site.controller._store.speeds["a", "a"][0] == pytest.approx(0.6, abs=0.05)
 
 
 def cluster_mates(site: Site) -> list[int]:
@@ -113,7 +113,7 @@ def test_one_that_fails_beside_another_gets_one_more_run_alone(site: Site, clust
     site.until_all_end()
     assert [job.state for job in jobs] == ["COMPLETED"] * 3
     assert (jobs[2].restarts, jobs[2].shards) == (1, OF)
-    assert frozenset(("a", "b")) in site.keeper._book.apart  # type: ignore[union-attr]
+    assert frozenset(("a", "b")) in site.controller._store.apart  # type: ignore[union-attr]
     assert "it failed beside a; alone its like did not" in site.told[0][2]
     (line,) = find_endings(Path(cluster.directory), f"x{jobs[2].job_id}")
     assert (line.said["gone"], "memory ran out, likely" in line.said["why"]) == (str(jobs[2].job_id), True)
@@ -158,7 +158,7 @@ def test_one_that_was_to_be_on_a_node_that_is_gone_starts_elsewhere(site: Site, 
 
 def test_a_job_that_does_not_start_at_its_place_gets_another(site: Site, cluster: Cluster) -> None:
     first = cluster.submit("a", 2)
-    site.keeper.run(view_of(cluster.queue(), POLICY))
+    site.controller.run(view_of(cluster.queue(), POLICY))
     first.wanted_node = "gone"  # as if its node went down just now
     site.pass_s(30)
     assert (first.state, first.shards) == ("RUNNING", OF)
@@ -182,24 +182,24 @@ def test_a_damaged_book_keeps_every_job_alone_until_somebody_looks(site: Site, c
     path.write_text("{")
     site.begin()
     site.pass_s(2)
-    assert site.keeper.table() is None
+    assert site.controller.table() is None
     path.unlink()
     site.pass_s(2)
-    assert site.keeper.table() is not None
+    assert site.controller.table() is not None
 
 
 def test_while_slurmctld_does_not_answer_no_places_are_told(site: Site, cluster: Cluster) -> None:
     cluster.submit("a", 2)
     queue = cluster.queue()
     cluster.away = True
-    site.keeper.run(view_of(queue, POLICY))
-    assert site.keeper.table() is None
+    site.controller.run(view_of(queue, POLICY))
+    assert site.controller.table() is None
 
 
 def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_done(site: Site, cluster: Cluster) -> None:
     job = cluster.submit("a", 2)
-    site.keeper.run(view_of(cluster.queue(), POLICY, in_charge=False))
-    assert (job.begin_s > cluster.clock.wall(), site.keeper.table()) == (True, None)
+    site.controller.run(view_of(cluster.queue(), POLICY, in_charge=False))
+    assert (job.begin_s > cluster.clock.wall(), site.controller.table()) == (True, None)
 
 
 def test_on_trial_it_learns_and_places_nobody(site: Site, cluster: Cluster) -> None:
@@ -208,8 +208,8 @@ def test_on_trial_it_learns_and_places_nobody(site: Site, cluster: Cluster) -> N
     cluster.submit("b", None, 60)
     site.pass_s(100)
     assert job.state == "PENDING"
-    assert site.keeper._book is not None
-    assert site.keeper._book.profiles["b"].runs == 2
+    assert site.controller._store is not None
+    assert site.controller._store.profiles["b"].runs == 2
 
 
 @pytest.mark.parametrize("is_accounted", [True, False])
@@ -242,7 +242,7 @@ def test_whatever_happens_every_job_ends_and_no_gpu_has_more_than_it_has(
     )
     for _ in range(data.draw(st.integers(1, 10))):
         key = data.draw(st.sampled_from(keys))
-        known = (site.keeper.table().shares if site.keeper.table() else {}).get(key)  # type: ignore[union-attr]
+        known = (site.controller.table().shares if site.controller.table() else {}).get(key)  # type: ignore[union-attr]
         wanted = known if known is not None and known <= 6 and data.draw(st.booleans()) else None
         cluster.submit(key, wanted, data.draw(st.integers(1, 60)), hold_s=data.draw(st.integers(5, 100)))
         site.pass_s(data.draw(st.integers(0, 40)))

@@ -18,7 +18,7 @@ from slurm_gpu.colocation.planner import Member, Planner, PlannerGpu, PlannerVie
 from slurm_gpu.colocation.registry import PLANNERS, Setting
 from slurm_gpu.controller.colocation.serving import Planners, Serving
 from slurm_gpu.controller.colocation.status import serving_of
-from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.policy.language import model
 from slurm_gpu.policy.lua.installed import ColocationInForce
 from tests.controller.fakes import Clock
@@ -36,8 +36,8 @@ def by(planner: str, model: Path | None = None) -> ColocationInForce:
 
 
 @pytest.fixture
-def book() -> Book:
-    found = Book()
+def store() -> ColocationStore:
+    found = ColocationStore()
     for key in ("a", "b"):
         found.ran_alone(key, 50, 0.2, 0.4)
     return found
@@ -84,12 +84,12 @@ def test_any_planner_serves_by_its_name(name: str, cluster: Cluster, tmp_path: P
 
 
 def test_annealing_serves_until_a_model_is_there_and_whenever_it_cannot_be_read(
-    tmp_path: Path, book: Book
+    tmp_path: Path, store: ColocationStore
 ) -> None:
     planners, policy = Planners(), by("dqngpu", tmp_path / "model.npz")
 
     def serving() -> Serving:
-        planners.server("gpu", policy, book, ["a", "b"])
+        planners.server("gpu", policy, store, ["a", "b"])
         assert planners.serving is not None
         return planners.serving
 
@@ -103,13 +103,13 @@ def test_annealing_serves_until_a_model_is_there_and_whenever_it_cannot_be_read(
     assert serving() == Serving("dqngpu", "dqngpu")
 
 
-def test_a_model_of_another_planner_is_not_used(tmp_path: Path, book: Book) -> None:
+def test_a_model_of_another_planner_is_not_used(tmp_path: Path, store: ColocationStore) -> None:
     write_net(tmp_path / "model.npz")
     planners = Planners()
-    assert planners.server("gpu", by("deeprm_max", tmp_path / "model.npz"), book, ["a"]).name == "annealing"
+    assert planners.server("gpu", by("deeprm_max", tmp_path / "model.npz"), store, ["a"]).name == "annealing"
 
 
-def test_a_planner_whose_library_is_missing_leaves_it_to_annealing(book: Book) -> None:
+def test_a_planner_whose_library_is_missing_leaves_it_to_annealing(store: ColocationStore) -> None:
     from slurm_gpu.colocation.registry import planner
 
     def without(name: str, setting: Setting) -> Planner:
@@ -118,26 +118,26 @@ def test_a_planner_whose_library_is_missing_leaves_it_to_annealing(book: Book) -
         return planner(name, setting)
 
     planners = Planners(without)
-    assert planners.server("gpu", by("lp"), book, ["a"]).name == "annealing"
+    assert planners.server("gpu", by("lp"), store, ["a"]).name == "annealing"
     assert planners.serving == Serving("lp", "annealing", "No module named 'scipy'")
 
 
 def test_annealing_goes_on_from_its_last_plan_and_what_has_learned_is_made_anew(
-    tmp_path: Path, book: Book
+    tmp_path: Path, store: ColocationStore
 ) -> None:
     planners = Planners()
-    first = planners.server("gpu", by("annealing"), book, ["a"])
-    book.ran_beside("a", "b", 0.5)
-    assert planners.server("gpu", by("annealing"), book, ["a", "b"]).planner is first.planner
-    assert planners.server("long", by("annealing"), book, ["a"]).planner is not first.planner
+    first = planners.server("gpu", by("annealing"), store, ["a"])
+    store.ran_beside("a", "b", 0.5)
+    assert planners.server("gpu", by("annealing"), store, ["a", "b"]).planner is first.planner
+    assert planners.server("long", by("annealing"), store, ["a"]).planner is not first.planner
     write_net(tmp_path / "model.npz")
     learned = by("dqngpu", tmp_path / "model.npz")
-    second = planners.server("gpu", learned, book, ["a", "b"])
-    assert planners.server("gpu", learned, book, ["b", "a"]) is second
-    book.ran_beside("a", "b", 0.9)
-    third = planners.server("gpu", learned, book, ["a", "b"])
+    second = planners.server("gpu", learned, store, ["a", "b"])
+    assert planners.server("gpu", learned, store, ["b", "a"]) is second
+    store.ran_beside("a", "b", 0.9)
+    third = planners.server("gpu", learned, store, ["a", "b"])
     assert third.planner is not second.planner
-    assert planners.server("gpu", learned, book, ["a", "b", "c"]).planner is not third.planner
+    assert planners.server("gpu", learned, store, ["a", "b", "c"]).planner is not third.planner
 
 
 def test_under_a_promise_whoever_keeps_it_shares(cluster: Cluster) -> None:
@@ -146,10 +146,10 @@ def test_under_a_promise_whoever_keeps_it_shares(cluster: Cluster) -> None:
     cluster.speeds = {(one, other): 0.85 for one in "ab" for other in "ab"}
     cluster.memory = {"a": 0.2, "b": 0.3}
     site = started(cluster, dataclasses.replace(POLICY, goal="considerate", slowdown=1.25))
-    book = site.keeper._book
-    assert book is not None
+    store = site.controller._store
+    assert store is not None
     for pair in cluster.speeds:
-        book.ran_beside(*pair, 0.85)
+        store.ran_beside(*pair, 0.85)
     for _ in range(6):
         cluster.submit("a", 2, 60), cluster.submit("b", 3, 60)
     assert site.until_all_end() < 0.65 * 6 * 60
@@ -167,7 +167,7 @@ class Packs:
 def test_nobody_is_put_beside_whom_memory_does_not_allow_whatever_a_planner_says(cluster: Cluster) -> None:
     cluster.names, cluster.n_gpus = ["n1"], 1
     site = started(cluster, POLICY)
-    site.keeper._planners = Planners(lambda name, setting: Packs())
+    site.controller._planners = Planners(lambda name, setting: Packs())
     first, second = cluster.submit("c", 6, 60), cluster.submit("c", 2, 60)
     for _ in range(20):
         site.pass_s(1)
@@ -179,12 +179,14 @@ def test_nobody_is_put_beside_whom_memory_does_not_allow_whatever_a_planner_says
 
 @pytest.mark.parametrize("name", ["annealing", "greedy"])
 @pytest.mark.parametrize("done_s", [0.0, 5.0])
-def test_one_of_two_alike_that_has_room_gets_company(book: Book, name: str, done_s: float) -> None:
+def test_one_of_two_alike_that_has_room_gets_company(
+    store: ColocationStore, name: str, done_s: float
+) -> None:
     """Beside the other there are no shards left, though both began at the same moment."""
-    server = Planners().server("gpu", by(name), book, ["a"])
+    server = Planners().server("gpu", by(name), store, ["a"])
     index = server.belief.index("a")
-    left_s = book.profiles["a"].alone_s - done_s
+    left_s = store.profiles["a"].alone_s - done_s
     gpus = tuple(PlannerGpu((Member(job, index, left_s, done_s),), f"n1/{job}") for job in (0, 1))
     server.belief.look({1})
-    view = PlannerView(10.0, (Member(2, index, book.profiles["a"].alone_s),), gpus)
+    view = PlannerView(10.0, (Member(2, index, store.profiles["a"].alone_s),), gpus)
     assert list(server.planner.choose(view)) == [Start(0, (2,))]

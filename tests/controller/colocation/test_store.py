@@ -11,96 +11,98 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.colocation import store as books
+from slurm_gpu.controller.colocation import store as stores
 from slurm_gpu.controller.colocation.job_history import CorunHistory, CorunStretch
-from slurm_gpu.controller.colocation.store import HEADROOM, Book
+from slurm_gpu.controller.colocation.store import HEADROOM, ColocationStore
 from slurm_gpu.errors import OutsideError
 
 FRACTIONS = st.floats(0.001, 1.0)
 
 
 @pytest.fixture
-def book() -> Book:
-    found = Book()
+def store() -> ColocationStore:
+    found = ColocationStore()
     found.ran_alone("a", 100, 0.3, 0.5)
     found.ran_alone("b", 200, 0.4, 0.7)
     return found
 
 
-def test_a_job_gets_the_shards_that_hold_its_memory_with_headroom(book: Book) -> None:
-    assert book.shards("a", 8) == 3  # 0.33 of 8 are 2.64
-    assert book.shards("b", 8) == 4
-    assert book.shards("never seen", 8) is None
+def test_a_job_gets_the_shards_that_hold_its_memory_with_headroom(store: ColocationStore) -> None:
+    assert store.shards("a", 8) == 3  # 0.33 of 8 are 2.64
+    assert store.shards("b", 8) == 4
+    assert store.shards("never seen", 8) is None
 
 
 def test_with_a_job_that_nobody_saw_for_longest_goes_what_is_known_of_it_beside_others(
-    book: Book, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: ColocationStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(books, "_MOST_KEYS", 3)
+    monkeypatch.setattr(stores, "_MOST_KEYS", 3)
     for pair in (("a", "b"), ("b", "a"), ("b", "c")):
-        book.ran_beside(*pair, 0.8)
-    book.part("a", "c")
-    book.part("b", "b")
+        store.ran_beside(*pair, 0.8)
+    store.part("a", "c")
+    store.part("b", "b")
     for key in ("c", "d"):
-        book.ran_alone(key, 100, 0.3, 0.5)
-    assert set(book.profiles) == {"b", "c", "d"}
-    assert set(book.speeds) == {("b", "c")}
-    assert book.apart == {frozenset("b")}
-    book.ran_alone("e", 100, 0.3, 0.5)
+        store.ran_alone(key, 100, 0.3, 0.5)
+    assert set(store.profiles) == {"b", "c", "d"}
+    assert set(store.speeds) == {("b", "c")}
+    assert store.apart == {frozenset("b")}
+    store.ran_alone("e", 100, 0.3, 0.5)
     assert caplog.messages == ["more than 3 keys share GPUs: the least recently seen are dropped"]
 
 
 @given(memory=FRACTIONS, of=st.integers(1, 32))
 def test_shards_always_hold_the_memory_and_fit_one_gpu(memory: float, of: int) -> None:
-    book = Book()
-    book.ran_alone("x", 10, memory, None)
-    shards = book.shards("x", of)
+    store = ColocationStore()
+    store.ran_alone("x", 10, memory, None)
+    shards = store.shards("x", of)
     assert shards is not None
     assert 1 <= shards <= of
     assert shards / of >= min(1.0, memory * (1 + HEADROOM)) - 1e-6
 
 
-def test_a_mean_follows_what_is_seen_and_memory_is_the_most_of_all(book: Book) -> None:
-    book.ran_alone("a", 120, 0.2, 0.6)
-    assert (book.profiles["a"].runs, book.profiles["a"].alone_s) == (2, 110)
-    assert (book.profiles["a"].memory_frac, book.profiles["a"].util_frac) == (0.3, 0.55)
+def test_a_mean_follows_what_is_seen_and_memory_is_the_most_of_all(store: ColocationStore) -> None:
+    store.ran_alone("a", 120, 0.2, 0.6)
+    assert (store.profiles["a"].runs, store.profiles["a"].alone_s) == (2, 110)
+    assert (store.profiles["a"].memory_frac, store.profiles["a"].util_frac) == (0.3, 0.55)
 
 
-def test_speed_is_predicted_by_what_is_left_of_the_gpus_time_until_it_was_seen(book: Book) -> None:
-    assert book.speed("a", ["b"]) == pytest.approx(1 / 1.2)
-    assert book.speed("a", ["a"]) == 1
-    book.ran_beside("a", "b", 0.6)
-    assert book.speed("a", ["b"]) == 0.6
-    assert book.speed("b", ["a"]) == pytest.approx(1 / 1.2)  # of the other one nothing is known by that
-    assert book.speed("a", ["b", "a"]) == pytest.approx(0.6)
-    assert book.speed("a", ["never seen"]) == pytest.approx(1 / 1.5)
+def test_speed_is_predicted_by_what_is_left_of_the_gpus_time_until_it_was_seen(
+    store: ColocationStore,
+) -> None:
+    assert store.speed("a", ["b"]) == pytest.approx(1 / 1.2)
+    assert store.speed("a", ["a"]) == 1
+    store.ran_beside("a", "b", 0.6)
+    assert store.speed("a", ["b"]) == 0.6
+    assert store.speed("b", ["a"]) == pytest.approx(1 / 1.2)  # of the other one nothing is known by that
+    assert store.speed("a", ["b", "a"]) == pytest.approx(0.6)
+    assert store.speed("a", ["never seen"]) == pytest.approx(1 / 1.5)
 
 
-def test_who_went_wrong_together_is_not_together_again_nor_beside_others(book: Book) -> None:
-    assert book.may_be_together(["a", "b"])
-    book.part("a", "b")
-    assert not book.may_be_together(["b", "a"])
-    assert book.may_be_together(["a", "a"])
-    book.part("a", "a")
-    assert not book.may_be_together(["a", "a"])
+def test_who_went_wrong_together_is_not_together_again_nor_beside_others(store: ColocationStore) -> None:
+    assert store.may_be_together(["a", "b"])
+    store.part("a", "b")
+    assert not store.may_be_together(["b", "a"])
+    assert store.may_be_together(["a", "a"])
+    store.part("a", "a")
+    assert not store.may_be_together(["a", "a"])
 
 
-def test_memory_of_all_has_to_fit_with_headroom(book: Book) -> None:
-    book.ran_alone("c", 10, 0.65, None)
-    assert not book.may_be_together(["a", "c"])
-    assert not book.may_be_together(["a", "never seen"])
+def test_memory_of_all_has_to_fit_with_headroom(store: ColocationStore) -> None:
+    store.ran_alone("c", 10, 0.65, None)
+    assert not store.may_be_together(["a", "c"])
+    assert not store.may_be_together(["a", "never seen"])
 
 
-def test_it_outlives_slurm_gpuctld(book: Book, tmp_path: Path) -> None:
-    book.ran_beside("a", "b", 0.6)
-    book.part("a", "a")
-    book.part("a", "b")
-    path = tmp_path / "slurm-gpu" / books.FILE_NAME
-    books.write(path, book, 1.5, os.geteuid())
+def test_it_outlives_slurm_gpuctld(store: ColocationStore, tmp_path: Path) -> None:
+    store.ran_beside("a", "b", 0.6)
+    store.part("a", "a")
+    store.part("a", "b")
+    path = tmp_path / "slurm-gpu" / stores.FILE_NAME
+    stores.write(path, store, 1.5, os.geteuid())
     assert path.stat().st_mode & 0o777 == 0o600
-    again = books.read(path)
-    assert (again.profiles, again.speeds, again.apart) == (book.profiles, book.speeds, book.apart)
-    assert not book.is_changed
+    again = stores.read(path)
+    assert (again.profiles, again.speeds, again.apart) == (store.profiles, store.speeds, store.apart)
+    assert not store.is_changed
 
 
 @pytest.mark.parametrize(
@@ -109,8 +111,8 @@ def test_it_outlives_slurm_gpuctld(book: Book, tmp_path: Path) -> None:
 def test_a_damaged_one_is_told_and_does_not_pass_for_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / "b").write_text(text)
     with pytest.raises(OutsideError, match="move it away"):
-        books.read(tmp_path / "b")
-    assert books.read(tmp_path / "none").profiles == {}
+        stores.read(tmp_path / "b")
+    assert stores.read(tmp_path / "none").profiles == {}
 
 
 @pytest.mark.parametrize(
@@ -124,43 +126,47 @@ def test_a_damaged_one_is_told_and_does_not_pass_for_empty(tmp_path: Path, text:
         ("runs", math.inf),
     ],
 )
-def test_what_no_run_can_have_is_damage(tmp_path: Path, book: Book, name: str, value: float) -> None:
-    plain = book.to_json(0)
+def test_what_no_run_can_have_is_damage(
+    tmp_path: Path, store: ColocationStore, name: str, value: float
+) -> None:
+    plain = store.to_json(0)
     next(iter(plain["profiles"].values()))[name] = value
     (tmp_path / "b").write_text(json.dumps(plain))
     with pytest.raises(OutsideError, match="move it away"):
-        books.read(tmp_path / "b")
+        stores.read(tmp_path / "b")
 
 
-def test_speeds_that_cannot_be_are_damage(tmp_path: Path, book: Book) -> None:
-    plain = book.to_json(0) | {"speeds": [["a", "b", 1.5, 1]]}
+def test_speeds_that_cannot_be_are_damage(tmp_path: Path, store: ColocationStore) -> None:
+    plain = store.to_json(0) | {"speeds": [["a", "b", 1.5, 1]]}
     (tmp_path / "b").write_text(json.dumps(plain))
     with pytest.raises(OutsideError, match=r"speed 1\.5 of a beside b"):
-        books.read(tmp_path / "b")
+        stores.read(tmp_path / "b")
 
 
 class TestCourse:
-    def test_a_run_to_the_end_shows_the_speed_beside_another(self, book: Book) -> None:
+    def test_a_run_to_the_end_shows_the_speed_beside_another(self, store: ColocationStore) -> None:
         course = CorunHistory("a", 1000)
         course.seen(1000, [])
         course.seen(1040, ["b"])
         course.seen(1120, [])
         course.end_s = 1140
         # 60 of 100 s of work were done alone, the other 40 in 80 s.
-        assert course.speeds(100, 140, book.speed) == {"b": pytest.approx(0.5)}
+        assert course.speeds(100, 140, store.speed) == {"b": pytest.approx(0.5)}
         assert course.done_s(1140, lambda _, others: 0.5 if others else 1.0) == 100
 
-    def test_beside_several_each_is_off_by_the_same_factor_from_what_was_predicted(self, book: Book) -> None:
+    def test_beside_several_each_is_off_by_the_same_factor_from_what_was_predicted(
+        self, store: ColocationStore
+    ) -> None:
         course = CorunHistory("a", 0, [CorunStretch(0, ("a",)), CorunStretch(60, ("b",))], 120)
-        speeds = course.speeds(55, 120, book.speed)
+        speeds = course.speeds(55, 120, store.speed)
         assert speeds["a"] == pytest.approx(
             0.5
         )  # predicted 1 and 1/1.2: 110 s of work, and half of it was done
         assert speeds["b"] == pytest.approx(0.5 / 1.2)
 
-    def test_the_nodes_time_is_finer_than_slurms(self, book: Book) -> None:
+    def test_the_nodes_time_is_finer_than_slurms(self, store: ColocationStore) -> None:
         course = CorunHistory("a", 0, [CorunStretch(0, ("b",))], 120)
-        assert course.speeds(60, 119.2, book.speed) == {"b": pytest.approx(60 / 119.2)}
+        assert course.speeds(60, 119.2, store.speed) == {"b": pytest.approx(60 / 119.2)}
 
     @pytest.mark.parametrize(
         "course",
@@ -176,6 +182,8 @@ class TestCourse:
             CorunHistory("a", 0, [], 100),
         ],
     )
-    def test_what_says_nothing_is_not_learned_from(self, course: CorunHistory, book: Book) -> None:
-        assert course.speeds(100, 100, book.speed) == {}
-        assert course.done_s(100, book.speed) >= 0
+    def test_what_says_nothing_is_not_learned_from(
+        self, course: CorunHistory, store: ColocationStore
+    ) -> None:
+        assert course.speeds(100, 100, store.speed) == {}
+        assert course.done_s(100, store.speed) >= 0

@@ -10,10 +10,10 @@ from typing import Any
 
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.duty import QueueView
-from slurm_gpu.controller.notices.cancellations import Ends
+from slurm_gpu.controller.notices.cancellations import Cancellations
 from slurm_gpu.controller.notices.poll import ClusterPoll, look_at
-from slurm_gpu.controller.notices.reconciler import NoticeKeeper
-from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.notices.reconciler import NoticeController
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
 from slurm_gpu.notices.sending import Message, NotSentError
 from slurm_gpu.notices.settings import Settings
@@ -83,10 +83,10 @@ class World:
 
     def start(self) -> None:
         """Another slurm-gpuctld, which remembers what is on disk."""
-        self._acts = Acts(self.clock, self._tell)
-        ends = Ends("lab", JobTerminationClient(self._run, {}), self._acts, self.clock.wall)
+        self._acts = AuditReporter(self.clock, self._tell)
+        ends = Cancellations("lab", JobTerminationClient(self._run, {}), self._acts, self.clock.wall)
         config = SiteConfig("lab")
-        self.keeper = NoticeKeeper(
+        self.controller = NoticeController(
             config,
             self.settings,
             self.slurm,
@@ -187,7 +187,9 @@ class World:
         counted = [make_job(one.job_id, user=one.user, start_s=one.start_s) for one in self.jobs.values()]
         for _ in range(3):  # it asks, takes in the answer, and hears that all was sent
             policy = PolicyInForce(cancel_idle=self.rule)
-            self.keeper.run(QueueView(answered=True, in_charge=self.in_charge, jobs=counted, policy=policy))
+            self.controller.run(
+                QueueView(answered=True, in_charge=self.in_charge, jobs=counted, policy=policy)
+            )
 
     def go_on(self, minutes: float) -> None:
         until_s = self.clock.wall() + 60 * minutes

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.config.site import Reservations as Settings
 from slurm_gpu.config.site import Zone
 from slurm_gpu.controller.duty import QueueView
-from slurm_gpu.controller.reporting.audit_reporter import Acts
-from slurm_gpu.controller.reservations.reconciler import EVERY_S, ReservationKeeper
-from slurm_gpu.controller.reservations.replacement import Mender
+from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
+from slurm_gpu.controller.reservations.reconciler import EVERY_S, ReservationReconciler
+from slurm_gpu.controller.reservations.replacement import ReservationRepairer
 from slurm_gpu.controller.reservations.rows import ReservationTable
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.slurm.client import QueuedJob
@@ -148,12 +148,12 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        acts = Acts(self.clock, self.told.extend)
+        acts = AuditReporter(self.clock, self.told.extend)
         table = ReservationTable(self.exchange, at_once)
         zones = {"z1": Zone("n[1-4]", None), "z2": Zone("n[5-6]", None)}
-        mender = Mender(lambda _: self.nodes, lambda: self.running, zones, UTC, self.clock)
-        self.keeper = ReservationKeeper(
-            Settings(None, UNUSED_S), self.slurm, table, self.clock, acts, UTC, mender, self.uids.get
+        repairer = ReservationRepairer(lambda _: self.nodes, lambda: self.running, zones, UTC, self.clock)
+        self.controller = ReservationReconciler(
+            Settings(None, UNUSED_S), self.slurm, table, self.clock, acts, UTC, repairer, self.uids.get
         )
         self.acts = acts
 
@@ -176,7 +176,7 @@ class Site:
         """slurm-gpuctld as time goes by; twice as long as a look takes, what was told has come round."""
         end_s = self.clock.uptime_s + seconds
         while True:
-            self.keeper.run(QueueView(in_charge=self.in_charge))
+            self.controller.run(QueueView(in_charge=self.in_charge))
             if self.clock.uptime_s >= end_s:
                 return
             self.clock.advance(EVERY_S / 2)
