@@ -25,7 +25,7 @@ class CgroupVersion(StrEnum):
 
 @dataclass(frozen=True)
 class CgroupSupport:
-    """What the probe found; ``reason`` says in one line why there is no fencing."""
+    """The result of the probe; ``reason`` is one line on why there is no fencing."""
 
     version: CgroupVersion
     reason: str = ""

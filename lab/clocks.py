@@ -1,12 +1,11 @@
-"""Wall clocks of the lab's hosts that can be set, each on its own. Nobody sets the machine's.
+"""Adjustable wall clocks of the lab's hosts. The clock of the machine is never set.
 
-With ``Options.own_clocks`` a node's slurm-gpud, hooks and GPUs have the clock of that node, and slurm-gpudbd
-(with the commands of Slurm that it runs) has that of a host of its own: a library (lab/nvml/wallclock.c)
-shows them the machine's clock as it was set for them. All else has the machine's: what Slurm does where a
-clock is set is not what is tested, and jobs go by their schedules.
+With ``Options.own_clocks``, slurm-gpud, hooks and GPUs of a node have the clock of that node. slurm-gpudbd
+and the Slurm commands that it runs have the clock of another host. lab/nvml/wallclock.c provides these
+clocks. All other programs have the machine's clock, since the tests are not about Slurm under clock steps.
 
-MUNGE lets in nobody whose clock is off by more than five minutes. The lab's does not notice, so that it is up
-to the tests to set no clock off by more.
+MUNGE rejects clocks that differ by more than five minutes. The lab's MUNGE does not see these clocks, so
+tests must keep within that limit themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ DATABASE_HOST = "slurm-gpudbd"
 
 
 def create(layout: Layout) -> None:
-    """Build the library, and make what tells of the clock of slurm-gpudbd's host; the nodes have theirs."""
+    """Build the library, and create the clock of slurm-gpudbd's host; the nodes have theirs already."""
     nvml.build_wallclock(layout.lib)
     creation.create(layout.database_world, [])
 

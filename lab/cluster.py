@@ -37,8 +37,8 @@ from lab.processes import kill_all, lab_processes
 from lab.truth import GpuShare, of_job
 
 _LOCK_DEADLINE_S = 120.0
-# What a new slurm-gpud reads of the driver's stamps is of use only so long after it began: before, the wall
-# clock may have been set. A job that begins earlier has a gap.
+# A new slurm-gpud uses driver timestamps only after this time, since the wall clock may have been set before.
+# A job that starts earlier has a gap.
 _PLACED_S = 1.6
 PORT_RANGES, PORT_RANGE_SIZE = 5, 1000
 Report = Callable[[str], None]
@@ -69,9 +69,9 @@ class Lab:
     # Up
 
     def up(self) -> None:
-        """Bring the lab up; start only what does not run if it is up already.
+        """Bring the lab up; if it is up already, start only what does not run.
 
-        LabError if something is missing, if a name or port belongs to somebody else, or if the lab is up
+        Raises LabError if something is missing, if a name or port is in use by others, or if the lab is up
         with other options.
         """
         host.require_root()
@@ -239,7 +239,7 @@ class Lab:
         people.remove()
         devices.remove(self.layout)
         if ours:
-            # The file that says whose the cgroups are goes last, so that a crash here can be mended.
+            # The file that says whose the cgroups are goes last, so that a crash here can be repaired.
             self.layout.finished_file.unlink(missing_ok=True)
             programs.unmount(self.layout)
             shutil.rmtree(self.layout.root)
@@ -312,11 +312,11 @@ class Lab:
         wait_for(none_left, deadline_s, "all jobs end", lambda: self.output(["squeue"]), 0.2)
 
     def held(self, job_id: int) -> list[hooks.Held]:
-        """Return when raw job ``job_id`` held its GPUs, stamped independently of slurm-gpu."""
+        """Return when raw job ``job_id`` had its GPUs allocated, recorded independently of slurm-gpu."""
         return hooks.held(self.layout, job_id)
 
     def truth(self, job_id: int) -> list[GpuShare]:
-        """Return what raw job ``job_id`` really did to each GPU that it held, run by run."""
+        """Return the true use of each GPU allocated to raw job ``job_id``, run by run."""
         return of_job(self.layout, tuple(self.nodes.values()), job_id)
 
     def step_clock(self, host: str, by_s: float) -> None:
@@ -325,7 +325,7 @@ class Lab:
         LabError where the lab was not brought up with clocks of their own.
         """
         if not self.options.own_clocks:
-            raise LabError(f"{host} has this machine's clock, which nobody sets: Options(own_clocks=True)")
+            raise LabError(f"{host} has this machine's clock, which is never set: Options(own_clocks=True)")
         clocks.step(self.layout, host, by_s)
 
     def status(self) -> dict[str, bool]:
@@ -341,7 +341,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one up or down at a time go on; the lock leaves no file behind."""
+        """Run one up or down at a time; the lock leaves no file behind."""
         directory = os.open(self.layout.root.parent, os.O_RDONLY)
         try:
 

@@ -64,7 +64,7 @@ def forget_state(layout: Layout) -> None:
 
 
 def job_submit_script(layout: Layout, choice: JobSubmit) -> None:
-    """Put a script that does nothing where slurmctld looks; `policy apply` replaces it by ours."""
+    """Install a job_submit script without effect; `policy apply` replaces it."""
     path = layout.etc / "job_submit.lua"
     if choice is JobSubmit.NONE:
         path.unlink(missing_ok=True)

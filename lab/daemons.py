@@ -18,9 +18,9 @@ _TAIL_LINES = 20
 
 @dataclass(frozen=True)
 class Daemon:
-    """A process that runs in the foreground, detached from whoever started it.
+    """A foreground process, detached from the process that started it.
 
-    Its id and start time lie in ``pid_file``, so that any later command finds it again.
+    ``pid_file`` has its id and start time, so that a later command finds it.
     """
 
     name: str

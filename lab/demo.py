@@ -92,7 +92,7 @@ def submit_all(lab: Lab) -> tuple[list[Submitted], list[Refusal]]:
 def wait_for_runs(
     lab: Lab, accepted: Sequence[Submitted], progress: Any = None, deadline_s: float = DEADLINE_S
 ) -> list[Mapping[str, Any]]:
-    """Return the rows of `slurm-gpu jobs --json` once every run has ended and they tell of whole records."""
+    """Return the rows of `slurm-gpu jobs --json` once every run has ended and its records are complete."""
     expected = sum(entry.job.n_runs for entry in accepted)
     ids = {entry.job_id for entry in accepted}
     end = time.monotonic() + deadline_s
@@ -137,7 +137,7 @@ def _is_of_whole_records(lab: Lab, row: Mapping[str, Any], whole: dict[str, Mapp
 
 
 def _are_alike(one: float | None, other: float | None) -> bool:
-    """Up to what rounding leaves; what a row does not tell yet is like nothing that is told."""
+    """Return whether two values agree up to rounding; None agrees with no value."""
     if one is None or other is None:
         return one is other
     return math.isclose(one, other, abs_tol=1e-6)
@@ -152,7 +152,7 @@ def rows_of(lab: Lab) -> list[Mapping[str, Any]]:
 
 
 def differences(lab: Lab, rows: Sequence[Mapping[str, Any]]) -> list[Difference]:
-    """Compare rows with the truth, integrated over the time in which each job held its GPUs."""
+    """Compare rows with the truth, integrated over the allocation of each job."""
     found = []
     for row in rows:
         means = truth.mean_pct(truth.of_job(lab.layout, tuple(lab.nodes.values()), row["job_id"]))
@@ -202,9 +202,9 @@ def show_accuracy(console: Console, found: Sequence[Difference]) -> bool:
     )
     if not good:
         console.print(
-            "A loaded machine can cause this: slurm-gpud is then late at its looks, and simulated jobs at "
-            f"their steps. The load of the last minute is {load:.1f}, on {cpus} CPUs. Stop what else runs, "
-            "and try again; if it is wrong on an idle machine too, it is a defect: please report it.",
+            "A loaded machine can cause this: slurm-gpud then samples late, and simulated jobs start their "
+            f"steps late. The load of the last minute is {load:.1f}, on {cpus} CPUs. Stop other programs and "
+            "try again; if it fails on an idle machine too, please report it as a defect.",
             highlight=False,
             soft_wrap=True,
         )

@@ -1,4 +1,4 @@
-"""What can go wrong with the lab, as one exception with a message for a person."""
+"""The exception for failures of the lab, with a message for its user."""
 
 
 class LabError(Exception):

@@ -19,7 +19,7 @@ _NODE = "$SLURMD_NODENAME"
 
 @dataclass(frozen=True)
 class Held:
-    """One interval in which a job held GPUs of a node, by the clock of the lab's own hooks."""
+    """One interval in which GPUs of a node were allocated to a job, by the clock of the lab's own hooks."""
 
     node: str
     restart: int

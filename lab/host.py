@@ -1,4 +1,4 @@
-"""What the lab needs of this host, checked before anything is made."""
+"""Check the requirements of the lab on this host before it creates anything."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def require_network() -> None:
 
 
 def require_free_ports(layout: Layout, nodes: Iterable[Node]) -> None:
-    """Check that nobody listens where the lab will."""
+    """Check that the lab's ports are free."""
     ports = [layout.slurmctld_port, layout.slurmdbd_port, layout.mariadb_port]
     ports += [layout.database_port, layout.web_port]
     ports += [layout.slurmd_port(node.number) for node in nodes]

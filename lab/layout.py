@@ -113,12 +113,12 @@ class Layout:
 
     @property
     def truth(self) -> Path:
-        """What simulated jobs did to their GPUs, written by simgpu as whoever runs it."""
+        """The use of GPUs by simulated jobs, written by simgpu as the user who runs it."""
         return self.root / "truth"
 
     @property
     def held(self) -> Path:
-        """When each job held its GPUs, stamped by the lab's own hook."""
+        """The allocation times of each job, recorded by the lab's own hook."""
         return self.root / "held"
 
     @property
@@ -133,7 +133,7 @@ class Layout:
 
     @property
     def slurmctld(self) -> Path:
-        """What slurmctld saves."""
+        """The state directory of slurmctld."""
         return self.root / "slurmctld"
 
     @property
@@ -232,7 +232,7 @@ class Layout:
 
     @property
     def mariadb_port(self) -> int:
-        """Port of MariaDB: slurmdbd cannot be told a socket."""
+        """The port of MariaDB, since slurmdbd has no option for a socket."""
         return self.port + 3
 
     @property

@@ -1,4 +1,4 @@
-"""What can be chosen when the lab is brought up."""
+"""The options of the lab when it is brought up."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _UUID_NAMESPACE = uuid.UUID("5b1c0f1e-6d0a-4a3e-9a51-5f0e6e1c7a10")
 
 
 class GpuModel(StrEnum):
-    """What a node's GPUs are; its name is their type and feature in Slurm, and the server type."""
+    """The GPU model of a node; its name is the GRES type, the feature and the server type."""
 
     A100 = "a100"
     H100 = "h100"
-    """Tells what its SMs do (GPM), and what is sent over its links is a share of what they carry."""
+    """Whether it has GPM metrics, and link traffic as a share of the bandwidth."""
 
 
 class JobSubmit(StrEnum):
@@ -66,22 +66,22 @@ class NodeGpus:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One simulated GPU, or one MIG instance of it, under all the names that it has."""
+    """One simulated GPU, or one MIG instance of it, with all its identifiers."""
 
     node: str
     nvml_index: int
-    """Of the GPU."""
+    """The NVML index of the GPU."""
     minor: int
-    """Of the GPU."""
+    """The minor number of the GPU."""
     position: int | None
-    """What SLURM_JOB_GPUS calls it; None for a GPU that is cut into instances."""
+    """Its index in SLURM_JOB_GPUS; None for a GPU with MIG instances."""
     uuid: str
     file: Path
-    """The GPU's."""
+    """The device file of the GPU."""
     profile: str | None = None
-    """Of an instance."""
+    """The MIG profile of an instance."""
     capabilities: tuple[Path, ...] = ()
-    """Device files that an instance needs besides."""
+    """Additional device files of an instance."""
     instances: tuple[Gpu, ...] = ()
     model: GpuModel = GpuModel.A100
 
@@ -104,7 +104,7 @@ class Node:
 
     @property
     def model(self) -> GpuModel:
-        """What its GPUs are."""
+        """The model of its GPUs."""
         return self.gpus[0].model
 
     @property
@@ -137,7 +137,7 @@ class Options:
     services: bool = True
     """Whether slurm-gpud, slurm-gpudbd and the hooks run; the bare cluster if not."""
     controller: bool | None = None
-    """Whether slurm-gpuctld runs, which needs none of the other services; None: as they do."""
+    """Whether slurm-gpuctld runs, independently of the other services; None: like them."""
     database_workers: int = 0
     """Processes of slurm-gpudbd's own that store what nodes ship."""
     own_clocks: bool = False

@@ -51,7 +51,7 @@ def person(name: str) -> Person:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a process needs to run as somebody."""
+    """The identity with which a process runs as a user."""
 
     uid: int
     gid: int
@@ -81,7 +81,7 @@ def lab_uids() -> set[int]:
 
 
 def create(home: Path) -> None:
-    """Make users, groups and home directories; LabError if a name belongs to somebody else."""
+    """Make users, groups and home directories; raise LabError if a name is in use by others."""
     _refuse_strangers()
     for name, gid in _GIDS.items():
         if not _group_exists(name):

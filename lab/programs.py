@@ -1,7 +1,7 @@
 """Our commands in the lab's bin directory, runnable by users who cannot read where they are installed.
 
-A checkout or an interpreter in root's home is closed to alice; so are its commands, then. What lies behind
-such a directory is bind-mounted, read-only, into the lab's own directory.
+Users such as alice cannot read a checkout or an interpreter in root's home. Such directories are
+bind-mounted, read-only, into the lab's own directory.
 """
 
 from __future__ import annotations

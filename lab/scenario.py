@@ -84,7 +84,7 @@ ACCEPTED = (
         (_SHORT, "--gres=shard:1", "-Jtutorial"),
         "simgpu --util 35 --mem-mib 9000 --seconds 12",
     ),
-    Job("bob", "holds a GPU and forgets it", (_SHORT, "--gpus=1", "-Jidle"), "sleep 12"),
+    Job("bob", "allocates a GPU and leaves it idle", (_SHORT, "--gpus=1", "-Jidle"), "sleep 12"),
     Job("bob", "no GPU at all", (_SHORT, "-c4", "-Jprep"), "sleep 5"),
     Job(
         "alice",

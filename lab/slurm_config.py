@@ -57,7 +57,7 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         # Jobs start at once: by default a batch job may wait 3 s, and the scheduler rests 2 s.
         "SchedulerParameters=batch_sched_delay=0,sched_min_interval=200000,sched_interval=5,bf_interval=5",
         "PriorityType=priority/multifactor",
-        # What is lent comes back: nothing is preempted before a policy with owners: says by whom.
+        # For lent GPUs; without a policy with `owners:` no job is preempted.
         "PreemptType=preempt/qos",
         "PreemptMode=REQUEUE",
         "SelectType=select/cons_tres",

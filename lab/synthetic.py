@@ -1,6 +1,6 @@
-"""Clusters that never were, of any size: what slurm-gpudbd would tell of them, moment by moment.
+"""Synthetic clusters of any size, with the answers of slurm-gpudbd over time.
 
-The page, its tests and bench/monitor.py are tried on them. The same size, seed and moment give the same.
+The page, its tests and bench/monitor.py use them. Equal size, seed and time give equal answers.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ACCOUNTS = ("vision", "language", "speech", "robots")
 _SIZES = (1, 1, 1, 2, 4, 8, 8, 16, 32, 64)
 """GPUs of a job, as often as they stand here."""
 _BUSY = 0.9
-"""Of all GPUs so many are held."""
+"""The fraction of GPUs that are allocated."""
 _CHURN = 0.002
-"""Of the running jobs so many end in one step, and others begin."""
+"""The fraction of running jobs that end in one step, and are replaced."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class SyntheticCluster:
         return ClusterState(as_of_s=self.now_s, nodes=nodes, jobs=jobs)
 
     def live(self, refresh: str = "all") -> Mapping[str, Live]:
-        """What each device does now."""
+        """Return the live values of each device."""
         holder = {
             (node, gpu): item
             for item in self._jobs.values()
@@ -154,14 +154,14 @@ class SyntheticCluster:
         return Running(as_of_s=self.now_s, jobs=jobs, xids=())
 
     def verdicts(self) -> Verdicts:
-        """Nobody watches."""
+        """Return no verdicts, as without a watch."""
         return Verdicts(as_of_s=None, watched=0, verdicts=(), suspects=())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is to be let go of."""
+        """Do nothing, since no resource is open."""
 
     def run(self, job: str) -> Sequence[Run]:
         """A job that runs or waits, with a record of each of its GPUs."""
@@ -190,7 +190,7 @@ class SyntheticCluster:
         return ()
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
-        """Nobody tells."""
+        """Return no quota."""
         return ()
 
     def quota(self, user: str) -> Quota:
@@ -205,7 +205,7 @@ class SyntheticCluster:
         return Quota(user=user, as_of_s=self.now_s, limits=limits, why=None)
 
     def forecast(self, job: str) -> Forecast | str:
-        """Of every job the same."""
+        """Return the same answer for every job."""
         return "nothing has been learned yet: an operator runs slurm-gpu forecast train"
 
     def _of(self, job: str) -> ClusterJob | None:
@@ -390,7 +390,7 @@ class SyntheticCluster:
 
 
 def uid_of(user: str) -> int:
-    """Of userN."""
+    """Return the uid of userN."""
     return 60_000 + int(user.removeprefix("user"))
 
 

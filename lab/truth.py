@@ -1,6 +1,6 @@
-"""What a job really did to the GPUs it held: the lab's own stamps and simgpu's schedules, put together.
+"""The true use of a job's GPUs, from the lab's own timestamps and simgpu's schedules.
 
-Nothing here was measured by slurm-gpu or read through NVML, so records can be compared with it.
+No value here comes from slurm-gpu or NVML, so records can be compared with it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class GpuShare:
 
     @property
     def unsure_points(self) -> float:
-        """By how many percentage points a mean over it may differ, as nobody knows where it begins for us."""
+        """Return the percentage points by which a mean may differ, since the exact start is unknown."""
         return 100 * self.unsure_s / (self.end_s - self.start_s)
 
 
 def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]:
-    """Return what raw job ``job_id`` did in each closed interval, by node, time and NVML index.
+    """Return the use by raw job ``job_id`` in each closed interval, by node, time and NVML index.
 
-    A job without GPUs has none; a GPU that was held idle has usage 0.
+    A job without GPUs has none; an idle GPU has usage 0.
     """
     by_name = {node.name: node for node in nodes}
     processes = list(_all_ended(layout))
@@ -54,9 +54,9 @@ def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]
 
 
 def _all_ended(layout: Layout) -> Iterator[ProcessTruth]:
-    """Every process; of one that was killed the lab knows only that its job's epilog found it dead.
+    """Return every process; the end of a killed process is the time at which the epilog found it dead.
 
-    ``scancel`` does that to what is no direct child of Slurm's: say ``exec simgpu`` for an end that is told.
+    ``scancel`` kills processes that are not direct children of Slurm's; ``exec simgpu`` gives the exact end.
     """
     for process in truth.load(layout.truth):
         ended = process
@@ -70,7 +70,7 @@ def _all_ended(layout: Layout) -> Iterator[ProcessTruth]:
 
 
 def mean_pct(shares: Sequence[GpuShare]) -> tuple[float, float] | None:
-    """Return (uGPUcore, uGPUmem) of these shares, weighted by seconds; None where no GPU was held."""
+    """Return (uGPUcore, uGPUmem) of these shares, weighted by seconds; None without GPUs."""
     seconds = [share.end_s - share.start_s for share in shares]
     total = sum(seconds)
     if total == 0:

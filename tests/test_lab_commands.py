@@ -40,7 +40,7 @@ def test_a_demo_that_is_wrong_says_what_may_cause_it_and_what_to_do(far: float):
     assert good == (far < 1)
     assert f"by at most {far:.2f} percentage points (job 2)" in told.getvalue()
     assert ("A loaded machine can cause this" in told.getvalue()) != good
-    assert ("Stop what else runs, and try again" in told.getvalue()) != good
+    assert ("Stop other programs and try again" in told.getvalue()) != good
 
 
 def test_the_demo_waits_for_a_row_that_does_not_tell_a_mean_yet() -> None:

@@ -1,4 +1,4 @@
-"""The simulated libnvidia-ml.so.1, and a clock that can be set: C beside this file, built by ``make``."""
+"""The simulated libnvidia-ml.so.1 and an adjustable clock: C in this directory, built by ``make``."""
 
 from __future__ import annotations
 

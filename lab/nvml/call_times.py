@@ -1,4 +1,4 @@
-"""The times that calls of a real NVML take, as far as anybody published them: call_times.yaml."""
+"""The published times of calls of a real NVML, from call_times.yaml."""
 
 from __future__ import annotations
 

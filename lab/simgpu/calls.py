@@ -25,7 +25,7 @@ def set_times(world: World, times: Mapping[str, CallTime]) -> None:
     calls = world.content.calls[: world.content.n_functions]
     unknown = sorted(set(times) - {call.name.decode() for call in calls})
     if unknown:
-        raise RequestError(f"function {unknown[0]!r}: the simulated NVML has none of that name")
+        raise RequestError(f"function {unknown[0]!r}: the simulated NVML has no function of that name")
     for call in calls:
         time = times.get(call.name.decode(), CallTime())
         call.cpu_ns, call.wait_ns, call.item_cpu_ns = (round(us * 1000) for us in time)

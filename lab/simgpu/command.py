@@ -1,6 +1,6 @@
 """simgpu: pretend to compute on the GPUs that CUDA would see here, by a schedule.
 
-The process registers itself in the node's world, waits, and ends; the simulated NVML tells the rest.
+The process registers itself in the node's world, waits, and ends; the simulated NVML reports its load.
 SIMGPU_WORLD, or SLURM_GPU_LAB_DIR and SLURMD_NODENAME, say where the world is; SIMGPU_DEVICES where the
 node's device files are (/dev/slurm-gpu-lab/$SLURMD_NODENAME).
 """
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "--activity",
         metavar="LIST",
         default="",
-        help="what GPM tells, as factors of the utilisation: "
+        help="GPM metrics as factors of the utilisation: "
         + ",".join(f"{name}={factor:g}" for name, factor in USUAL._asdict().items()),
     )
     parser.add_argument(
@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--speeds",
         metavar="FILE",
-        help='JSON, speeds beside one other as {"bert": {"resnet50": 0.8}} (default $SIMGPU_SPEEDS)',
+        help='JSON, speeds with one co-runner, such as {"bert": {"resnet50": 0.8}} (default $SIMGPU_SPEEDS)',
     )
     parser.add_argument("--mps", action="store_true", help="as a client of the Multi-Process Service")
     parser.add_argument("--gpus", metavar="LIST", default="all", help="CUDA ordinals, as 0,1 (default all)")

@@ -25,7 +25,7 @@ def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> No
     """Write a new world with ``gpus`` in NVML order, readable and writable by everyone.
 
     ``boot`` (epoch seconds, now if None) is when the counters start. An existing file is replaced, not
-    changed: who has it mapped goes on with the old one until nvmlShutdown.
+    changed: a process that has mapped it continues with the old one until nvmlShutdown.
     """
     check(gpus)
     size = ctypes.sizeof(layout.WorldStruct)

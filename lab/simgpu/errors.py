@@ -1,4 +1,4 @@
-"""What can be wrong with what simgpu was asked for, or with the place it runs in."""
+"""Exceptions for invalid requests to simgpu and for an unsuitable environment."""
 
 
 class RequestError(ValueError):

@@ -1,4 +1,4 @@
-"""Break the simulated GPUs of a running node, and mend them.
+"""Inject faults into the simulated GPUs of a running node, and remove them.
 
 For example ``python -m lab.simgpu.faults --world W lose 2``. A daemon above NVML meets the fault at its
 next call.
@@ -38,14 +38,14 @@ def restore(world: World, device: int) -> None:
 
 
 def unsupported(world: World, device: int, functions: Iterable[str]) -> None:
-    """Let exactly these functions answer NOT_SUPPORTED; an empty list mends all."""
+    """Let exactly these functions return NOT_SUPPORTED; an empty list restores all."""
     _faults(world, device).unsupported = _function_bits(world, functions)
 
 
 def hang(world: World, device: int, functions: Iterable[str] | None = None) -> None:
-    """Let exactly these functions never return when called on the device; None is all, empty mends all.
+    """Let exactly these functions never return when called on the device; None is all, [] restores all.
 
-    Nothing but SIGKILL ends the calling process, or rather its thread. Once mended, calls that hang go on.
+    Only SIGKILL ends the calling thread. Hanging calls continue once the fault is removed.
     nvmlInitWithFlags, if named, hangs whatever the device. All others are calls on the device or ask for its
     handle.
     """
@@ -59,7 +59,7 @@ def _function_bits(world: World, functions: Iterable[str]) -> tuple[int, ...]:
     bits = [0] * (layout.MAX_FUNCTIONS // 64)
     for name in functions:
         if name not in known:
-            raise RequestError(f"function {name!r}: the simulated NVML has none of that name")
+            raise RequestError(f"function {name!r}: the simulated NVML has no function of that name")
         number = known.index(name)
         bits[number // 64] |= 1 << number % 64
     return tuple(bits)
@@ -83,7 +83,7 @@ def slow(world: World, device: int, latency_ms: float) -> None:
 def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> None:
     """Let the byte counters of PCIe and NVLink and the energy counter (mJ) wrap after ``left`` more.
 
-    Those of PCIe may have 32 bits, and are told as unsigned int then; the others have 64.
+    Those of PCIe may have 32 bits, and are then reported as unsigned int; the others have 64.
     """
     if bits not in (32, 64):
         raise RequestError(f"a counter of {bits} bits: must be 32 or 64")
@@ -126,7 +126,7 @@ def throttle(
 
 
 def xid(world: World, device: int, code: int, gpu_instance: int | None = None) -> None:
-    """Let the driver tell an error, now; each event set on the device hears of it once."""
+    """Let the driver report an error now; each event set on the device receives it once."""
     _faults(world, device)
     world.add_xid(device, code, gpu_instance)
 
@@ -140,9 +140,9 @@ def mig(world: World, device: int, specs: Sequence[MigSpec]) -> None:
 def driver(world: World, *, loaded: bool) -> None:
     """Unload or load the driver: nvmlInit fails or works.
 
-    Who was initialised before is UNINITIALIZED until nvmlShutdown and nvmlInit. Counters start anew with the
-    driver. The schedules of what runs go on, though a GPU cannot be in use when the driver goes: so can a
-    record be compared with the truth minus a gap.
+    Processes initialised before get UNINITIALIZED until nvmlShutdown and nvmlInit. Counters restart with the
+    driver. Schedules continue, although a real driver cannot be unloaded while a GPU is in use, so that a
+    record can be compared with the truth minus a gap.
     """
     if loaded:
         world.load_driver()
@@ -161,7 +161,7 @@ def swap(world: World, device: int, uuid: str) -> None:
 
 
 def clear(world: World, device: int | None = None) -> None:
-    """Mend a device, or everything. Counters then jump to their true values."""
+    """Remove the faults of a device, or all. Counters then jump to their true values."""
     if device is None:
         driver(world, loaded=True)
     for index in range(world.content.n_devices) if device is None else (device,):
@@ -222,9 +222,9 @@ def _parser() -> argparse.ArgumentParser:
     counts.add_argument("corrected", type=int)
     counts.add_argument("uncorrected", type=int)
     action("throttle", "add clocks event reasons").add_argument("reasons", type=lambda text: int(text, 0))
-    telling = action("xid", "let the driver tell an error, once")
-    telling.add_argument("code", type=int)
-    telling.add_argument("--gpu-instance", type=int, help="the MIG instance that it came from")
+    xid = action("xid", "let the driver report an error, once")
+    xid.add_argument("code", type=int)
+    xid.add_argument("--gpu-instance", type=int, help="the MIG instance that it came from")
     action("mig", "cut it into other MIG instances").add_argument(
         "instances", nargs="*", type=_mig_spec, metavar="PROFILE=UUID"
     )
@@ -232,8 +232,8 @@ def _parser() -> argparse.ArgumentParser:
     actions.add_parser("driver", help="whether nvmlInit works").add_argument(
         "state", choices=("load", "unload")
     )
-    mending = actions.add_parser("clear", help="mend a device, or all")
-    mending.add_argument("device", type=int, nargs="?")
+    clearing = actions.add_parser("clear", help="remove the faults of a device, or all")
+    clearing.add_argument("device", type=int, nargs="?")
     return parser
 
 

@@ -26,7 +26,7 @@ SAMPLES_MISSING = 1
 SAMPLES_MISSING_IF_IDLE = 2
 
 TOTALS = ("busy", "sm_active", "sm_occupancy", "tensor", "dram", "power", "pcie", "nvlink")
-"""What is integrated over time, in the order of ``enum total``."""
+"""The quantities that are integrated over time, in the order of ``enum total``."""
 
 PROCESS_MPS = 1
 NO_INSTANCE = 0xFFFFFFFF

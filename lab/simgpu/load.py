@@ -24,7 +24,7 @@ class Point(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What GPM tells of a process, by its share of the utilisation: factors from 0 to 1."""
+    """The GPM metrics of a process as factors of its utilisation, from 0 to 1."""
 
     sm_active: float = 0.6
     sm_occupancy: float = 0.4
@@ -36,16 +36,16 @@ USUAL = Activity()
 
 
 class Footprint(NamedTuple):
-    """What else a GPU shows of a process."""
+    """The effect of a process on power, links and clock of a GPU."""
 
     power: float = 1.0
     """Drawn above idle, by its share of the utilisation: a factor from 0 to 1, as are both links."""
     pcie: float = 1.0
     nvlink: float = 1.0
     clock: float = 1.0
-    """What is left of the greatest SM clock while it is there; of several processes the least counts."""
+    """The fraction of the maximum SM clock while the process runs; the lowest of all processes counts."""
     reasons: int = 0
-    """NVML's clocks event reasons that are told while it is there."""
+    """NVML's clocks event reasons while the process runs."""
 
 
 FULL = Footprint()

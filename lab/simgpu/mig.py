@@ -1,6 +1,6 @@
 """The device files of MIG: one for each GPU instance and each compute instance, under ``nvidia-caps``.
 
-Which one stands for what, the driver tells in /proc/driver/nvidia-caps/mig-minors: lines as
+The driver lists their meaning in /proc/driver/nvidia-caps/mig-minors, in lines such as
 ``gpu0/gi1/access 12`` and ``gpu0/gi1/ci0/access 13``, with the GPU's minor number (NVIDIA's MIG User Guide,
 Device Nodes and Capabilities).
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 CAPABILITIES = "nvidia-caps"
-"""Directory, beside the GPUs' device files."""
+"""The directory, next to the GPUs' device files."""
 
 _FIRST, _PER_GPU, _PER_INSTANCE = 3, 135, 9
 _GPU_INSTANCES, _COMPUTE_INSTANCES = 15, 8

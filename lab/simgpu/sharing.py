@@ -1,11 +1,10 @@
-"""Work that is done more slowly beside others on one GPU, by a table that nothing but simgpu knows.
+"""Work that co-runners on one GPU slow down, by a table that only simgpu reads.
 
-A job has so many seconds of work, as it would take alone. While others are on its GPU it does less of it in
-a second, by its application and theirs; its utilisation falls with its speed, and its phases take longer. It
-is over when the work is done, or when memory is asked for that the GPU does not have.
+A job has an amount of work in seconds, the time that it takes alone. With co-runners it does less per second,
+by its application and theirs; its utilisation falls with its speed, and its phases take longer. It ends when
+the work is done, or when it requests more memory than the GPU has.
 
-What was done stands in the truth: besides the schedules, which are cut where the speed changes, one file for
-each job with its course.
+The truth has the schedules, which end where the speed changes, and one file with the timeline of each job.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from .truth import ProcessTruth
 from .world import Device, World
 
 LOOK_S = 0.1
-"""How often a job looks who is on its GPU, and whether its memory still fits."""
+"""How often a job checks its co-runners, and whether its memory still fits."""
 PREFIX = "work-"
 OUT_OF_MEMORY = "out of memory"
 
 
 class SpeedTable:
-    """Speeds beside one other, relative to alone: ``speeds["bert"]["resnet50"]`` is that of bert.
+    """Speeds with one co-runner, relative to alone: ``speeds["bert"]["resnet50"]`` is the speed of bert.
 
-    Beside several the time that each of them adds to a second of work is added up, as under time slicing.
+    With several co-runners, the times that each adds to a second of work are summed, as under time slicing.
     """
 
     def __init__(self, speeds: dict[str, dict[str, float]]) -> None:
@@ -42,7 +41,7 @@ class SpeedTable:
                 raise RequestError(f"application {name!r}: must have 1 to {APPLICATION_BYTES} bytes")
             for other, speed in row.items():
                 if not 0 < speed <= 1:
-                    raise RequestError(f"speed {speed!r} of {name} beside {other}: must be from above 0 to 1")
+                    raise RequestError(f"speed {speed!r} of {name} with {other}: must be in (0, 1]")
         self.speeds = speeds
 
     @classmethod
@@ -57,19 +56,19 @@ class SpeedTable:
             raise RequestError(f"--speeds {path}: {error}") from error
 
     def speed(self, application: str, others: Sequence[str]) -> float:
-        """How fast it is beside these; 1 alone."""
+        """Return the speed with these co-runners; 1 alone."""
         return 1 / (1 + sum(1 / self._beside(application, other) - 1 for other in others))
 
     def _beside(self, application: str, other: str) -> float:
         try:
             return self.speeds[application][other]
         except KeyError:
-            raise RequestError(f"speeds: there is none of {application} beside {other}") from None
+            raise RequestError(f"speeds: no speed of {application} with {other}") from None
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a job has to do. The seconds of its phases are those that it takes alone."""
+    """The work of a job. The seconds of its phases are the times that they take alone."""
 
     application: str
     phases: tuple[Phase, ...]
@@ -109,7 +108,7 @@ class Course:
     pid: int
     began_s: float
     stretches: list[tuple[float, list[str], float]] = field(default_factory=list)
-    """(from when on, beside whom, at which speed)."""
+    """(start, co-runners, speed)."""
     ended_s: float | None = None
     ended_by: str | None = None
     """``done``, ``out of memory``, or the name of a signal; None after SIGKILL."""
@@ -122,7 +121,7 @@ class Course:
         return (self.ended_s - self.began_s) / self.alone_s
 
     def write(self, directory: Path) -> None:
-        """Write the file, or write it anew."""
+        """Write or replace the file."""
         name = f"{PREFIX}{self.job_id}-{self.restart}-{self.pid}.json"
         new = directory / f".{name}"
         new.write_text(json.dumps(asdict(self)) + "\n")
@@ -142,7 +141,7 @@ class _Stretch:
     slot: int
     points: tuple[Point, ...]
     done_s: float
-    """Of the work, when it begins."""
+    """The start of the work."""
     others: tuple[str, ...]
     speed: float
 
@@ -177,7 +176,7 @@ class Worker:
         self._now = self._begin(0.0, world.beside(device.target, pid))
 
     def turn(self) -> str | None:
-        """Look; returns how the job ended, or None while it goes on."""
+        """Check the co-runners and return how the job ended, or None while it continues."""
         now_ns, stretch = self._world.now_ns(), self._now
         if now_ns >= stretch.points[-1].time_ns:
             self.end(stretch.points[-1].time_ns, "done")
@@ -205,7 +204,7 @@ class Worker:
         return max(0.0, (self._now.points[-1].time_ns - self._world.now_ns()) / 1e9)
 
     def _change(self, others: tuple[str, ...]) -> None:
-        """Go on at another speed from the moment at which the old schedule is cut."""
+        """Continue at another speed from the end of the old schedule."""
         before = self._now
         cut_ns = self._world.now_ns() + self._lead_ns
         if before.points[-1].time_ns <= cut_ns:

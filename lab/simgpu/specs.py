@@ -77,7 +77,7 @@ class GpuSpec:
     nvlink_version: int = 4
     """As in pynvml: 4 = 3.0, 6 = 4.0, 7 = 5.0."""
     nvlink_mb_per_s: int = 25_000
-    """Of one link in one direction."""
+    """The bandwidth of one link in one direction."""
     nvlink_tx_bytes_per_s: int = 20_000_000_000
     """All links together, at 100 %."""
     nvlink_rx_bytes_per_s: int = 10_000_000_000

@@ -1,12 +1,11 @@
-"""The truth about simulated work: what each process did to each GPU, from its schedule alone.
+"""The truth about simulated work: the use of each GPU by each process, from its schedule alone.
 
-simgpu writes one file per process and GPU when it starts and again when it ends; nothing in it was read
-through NVML. ``usage`` integrates the files over an interval: what records are compared with.
+simgpu writes one file per process and GPU when it starts and again when it ends, without reading NVML.
+``usage`` integrates the files over an interval, for comparison with records.
 
-Definitions, as in docs/contracts.md: utilisation is each process's share of the device's (processes that
-ask for more than 100 % together are cut in proportion); used memory is a fraction of the whole memory and
-leaves out what the driver reserves (MemoryInfo_v2 counts the same way). Outside its schedule a process
-counts as 0.
+Definitions are those of docs/contracts.md. Utilisation is each process's share of the device's; processes
+that request more than 100 % together are reduced in proportion. Used memory is a fraction of the whole,
+without the memory that the driver reserves, as in MemoryInfo_v2. Outside its schedule a process counts as 0.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class ProcessTruth:
     points: tuple[Point, ...]
     """Absolute wall-clock times in ns."""
     end_ns: int | None = None
-    """None while it runs, and for ever if it was killed by SIGKILL."""
+    """None while it runs, and also later if SIGKILL ended it."""
     ended_by: str | None = None
     """``schedule``, or the name of the signal."""
     activity: Activity = USUAL
@@ -54,7 +53,7 @@ class ProcessTruth:
         return f"{_PREFIX}{run}-{self.pid}-{self.points[0].time_ns}-{self.uuid}.json"
 
     def write(self, directory: Path) -> None:
-        """Write the file, or write it anew."""
+        """Write or replace the file."""
         new = directory / f".{self.path_name}"
         new.write_text(json.dumps(asdict(self)) + "\n")
         new.replace(directory / self.path_name)
@@ -78,7 +77,7 @@ class Usage:
     processes: int
     """How many processes of the job ran in the interval."""
     activity: Activity = _NOTHING
-    """What GPM tells, as fractions: the job's share."""
+    """The GPM metrics of the job's share, as fractions."""
     device_activity: Activity = _NOTHING
     """The same by everyone: what GPM should say."""
 

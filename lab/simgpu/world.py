@@ -39,7 +39,7 @@ class Device:
     """NVML's, of the GPU."""
     uuid: str
     minor: int
-    """Of the GPU."""
+    """The NVML index of the GPU."""
     pci: tuple[int, int, int]
     memory_mib: int
     reserved_mib: int
@@ -93,12 +93,12 @@ class World:
         self.content.fake_now_ns = 0 if at_ns is None else at_ns
 
     def step_clock(self, by_ns: int) -> None:
-        """Let the wall clock jump: NVML stamps what happens from now on as so much later, or earlier.
+        """Let the wall clock jump: NVML's timestamps are later, or earlier, by that from now on.
 
-        Who has lab/nvml/wallclock.c preloaded sees it, too. Schedules, truth and ``now_ns`` go on evenly.
-        Of several steps the last two count: what happened before is stamped as if between them.
+        Processes with lab/nvml/wallclock.c preloaded see it, too. Schedules, truth and ``now_ns`` continue.
+        Only the last two of several steps count: earlier timestamps are as if between them.
         """
-        # In this order there is no moment at which anything is stamped by a clock that nobody ever had.
+        # In this order, no timestamp comes from a clock that never existed.
         self.content.clock_before_ns = self.content.clock_step_ns
         self.content.clock_step_at_ns = self.now_ns()
         self.content.clock_step_ns += by_ns
@@ -130,7 +130,7 @@ class World:
 
     @property
     def computing(self) -> list[Device]:
-        """What programs can compute on: a GPU as a whole only where MIG is not enabled."""
+        """The targets of programs: whole GPUs without MIG, and MIG instances."""
         whole = [
             device
             for device in self.devices
@@ -168,7 +168,7 @@ class World:
         """Put a process with its schedule on a target and return its slot.
 
         A GPU's target is its NVML index, a MIG instance's is in ``instances``. ``started`` is the process's
-        start time in ticks, looked up if None; with 0 nobody looks whether the process exists, so that tests
+        start time in ticks, read from /proc if None; with 0 the process need not exist, so that tests
         may invent some.
         """
         (slot,), _ = self.begin(
@@ -228,8 +228,8 @@ class World:
     def beside(self, target: int, pid: int) -> tuple[str, ...]:
         """The applications of all other processes on a target that have one, sorted.
 
-        Those count that have begun or are about to, and have not been seen to end. One that goes on by
-        another schedule has two for a moment, and counts once.
+        They include processes that are about to begin, until their end is noticed. A process that changes its
+        schedule has two for a moment, and counts once.
         """
         with self.locked():
             self._end_vanished()
@@ -259,7 +259,7 @@ class World:
             return is_out
 
     def set_instances(self, device: int, specs: Sequence[MigSpec]) -> None:
-        """Cut a device anew: its MIG instances vanish, with whatever ran on them, and these are there."""
+        """Replace the MIG instances of a device; the processes on the old ones vanish."""
         new = instances(specs, device)
         with self.locked():
             now_ns = self.now_ns()
@@ -278,7 +278,7 @@ class World:
         self.content.driver_loaded = 0
 
     def load_driver(self) -> None:
-        """Let nvmlInit work again if it failed; counters start anew, schedules go on."""
+        """Let nvmlInit work again if it failed; counters restart, schedules continue."""
         if self.content.driver_loaded:
             return
         with self.locked():
@@ -299,7 +299,7 @@ class World:
             self.content.driver_loaded = 1
 
     def add_xid(self, device: int, code: int, gpu_instance: int | None = None) -> None:
-        """Let the driver tell an error."""
+        """Let the driver report an error."""
         with self.locked():
             xid = self.content.xids[self.content.n_xids % layout.MAX_XIDS]
             xid.time_ns, xid.device, xid.code = self.now_ns(), device, code

@@ -35,7 +35,7 @@ def test_every_row_is_within_one_point_of_what_the_gpus_really_did(lab: Lab) -> 
         for entry in accepted
     }
     # 0 is a measurement, None is a gap.
-    idle, cpu_only = row["holds a GPU and forgets it"], row["no GPU at all"]
+    idle, cpu_only = row["allocates a GPU and leaves it idle"], row["no GPU at all"]
     assert (idle["nGPU"], idle["uGPUcore"], idle["uGPUmem"]) == (1, 0, 0)
     assert (cpu_only["nGPU"], cpu_only["uGPUcore"], cpu_only["uGPUmem"]) == (0, None, None)
     assert row["a quarter of a GPU"]["nGPU"] == 0.25

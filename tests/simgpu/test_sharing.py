@@ -135,8 +135,8 @@ def test_phases_go_on_where_they_were_when_the_speed_changes():
 @pytest.mark.parametrize(
     ("speeds", "complaint"),
     [
-        ({"a": {"b": 1.2}}, "speed 1.2 of a beside b: must be from above 0 to 1"),
-        ({"a": {"b": 0}}, "speed 0 of a beside b"),
+        ({"a": {"b": 1.2}}, r"speed 1.2 of a with b: must be in \(0, 1\]"),
+        ({"a": {"b": 0}}, "speed 0 of a with b"),
         ({"x" * 40: {}}, "must have 1 to 36 bytes"),
     ],
 )
