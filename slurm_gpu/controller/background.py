@@ -1,4 +1,4 @@
-"""Tasks in a thread beside the watcher, which never waits."""
+"""Run tasks in a thread, so that the watcher never waits."""
 
 from __future__ import annotations
 

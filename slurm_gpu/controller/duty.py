@@ -23,23 +23,23 @@ log = logging.getLogger("slurm-gpuctld")
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """The use of the cluster at one poll; the policy is an empty one where none is installed."""
+    """The use of the cluster at one poll; the policy is empty if none is installed."""
 
     policy: PolicyInForce
     snapshot: Snapshot
     by_kind: Callable[[], Mapping[str, Usage]]
-    """In jobs of one kind alone, where a rule sums these up."""
+    """Use by jobs of one kind alone, for rules that count it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The last poll of the queue. Where slurmctld did not answer only `in_charge` and `running` count."""
+    """The last poll of the queue; only `in_charge` and `running` are valid if slurmctld did not answer."""
 
     answered: bool = False
     in_charge: bool = False
-    """Whether the slurmctld of this host is in charge."""
+    """Whether the slurmctld of this host is active."""
     running: int = 0
-    """Changes whenever other jobs run, or run elsewhere."""
+    """Changes whenever the running jobs or their nodes change."""
     jobs: Sequence[CountedJob] = ()
     policy: PolicyInForce = field(default_factory=PolicyInForce)
     facts: CountingFacts = field(default_factory=CountingFacts)
@@ -48,7 +48,7 @@ class QueueView:
 
 
 class Duty(ABC):
-    """One kind of work. A failure is logged once, and the work is tried again when it is next due."""
+    """One kind of repeated work; a failure is logged once and retried when next due."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Duty(ABC):
         cpu_share: float = 1.0,
         background: Background | None = None,
     ) -> None:
-        """`failing` has one %s, for the reason. The work uses at most `cpu_share` of a core.
+        """`failing` has one %s for the reason. The work uses at most `cpu_share` of a core.
 
-        With `background` it runs there, where it may wait, one at a time.
+        With `background` the work runs there, one task at a time, and may block.
         """
         self._clock, self._every_s = clock, every_s
         self._background = None if background is None else BackgroundTask[None](background)
@@ -89,12 +89,12 @@ class Duty(ABC):
             self._background.start(lambda: self._attempt(view))
 
     def prepare(self, view: QueueView) -> bool:
-        """Note what each view shows; return whether there is work, due or not."""
+        """Update from the view; return whether there is work, due or not."""
         return view.answered and view.in_charge
 
     @abstractmethod
     def work(self, view: QueueView) -> None:
-        """Do the work; raises SlurmGpuError."""
+        """Do the work; raise SlurmGpuError."""
 
     def reschedule(self, cpu_s: float) -> None:
         """Set when the work is next due, after it used this CPU time."""

@@ -1,4 +1,4 @@
-"""slurm-gpuctld: watches Slurm on the controller, and writes down for job_submit.lua who uses what."""
+"""slurm-gpuctld: watch Slurm on the controller, and publish the use of the cluster for job_submit.lua."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.terminations import Terminations
 from slurm_gpu.controller.duty import Duty
 from slurm_gpu.controller.notices.cancellations import Cancellations
-from slurm_gpu.controller.notices.poll import look_at
+from slurm_gpu.controller.notices.poll import poll_database
 from slurm_gpu.controller.notices.reconciler import NoticeController
 from slurm_gpu.controller.placement.priorities import PriorityController
 from slurm_gpu.controller.placement.weights import WeightController
@@ -64,12 +64,12 @@ log = logging.getLogger("slurm-gpuctld")
 
 _LOCK = "slurm-gpuctld.lock"
 _REPORT_EVERY_S = 3600.0
+# Interval at which demand for an earlier poll is checked.
 _NOTICE_S = 0.5
-"""While the next look is not due: how often it is asked whether somebody waits for it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon; returns the exit code (2 wrong usage, 3 something outside failed)."""
+    """Run the daemon; return the exit code (2: usage error, 3: external failure)."""
     options = make_parser().parse_args(argv)
     log_to_stderr(for_people=options.foreground or options.once)
     return exit_code_of("slurm-gpuctld", lambda: _run(options))
@@ -114,8 +114,8 @@ def _run(options: argparse.Namespace) -> None:
     mix = JobMix(clock, options.run_dir / jobmix.FILE_NAME, config.placement.partitions)
     controller = WeightController(config, options.run_dir, client, nodes, clock, acts, cpu_seconds, mix=mix)
     if options.once:
-        snapshot = watcher.look()
-        log.info("users with jobs: %d; asked of Slurm: %s", len(snapshot.usage.uids), calls)
+        snapshot = watcher.poll()
+        log.info("users with jobs: %d; calls of Slurm: %s", len(snapshot.usage.uids), calls)
         return
     lock = _only_one(options.run_dir)
     try:
@@ -131,7 +131,7 @@ def _run(options: argparse.Namespace) -> None:
                 options.config.parent / NOTICES_FILE,
                 client,
                 Cancellations(config.cluster, JobTerminationClient(calls), acts, clock.wall),
-                lambda: database(lambda client: look_at(client, clock.wall)),
+                lambda: database(lambda client: poll_database(client, clock.wall)),
                 in_background,
                 options.run_dir,
                 clock,
@@ -161,7 +161,7 @@ def _reservations(
     clock: Clock,
     acts: AuditReporter,
 ) -> ReservationReconciler | None:
-    """Who looks after reservations; None where there are none."""
+    """Return the reconciler of reservations; None if they are not configured."""
     settings = config.placement.reservations
     if settings is None:
         return None
@@ -182,42 +182,42 @@ def _watch(
     clock: Clock,
     notifier: Notifier,
 ) -> None:
-    # Even while Slurm is being asked: an answer may be a minute away, and nothing is lost with it.
+    # Exit even during a call of Slurm: an answer may take a minute, and nothing is lost.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     report_at = clock.monotonic() + _REPORT_EVERY_S
     try:
         log.info("slurm-gpuctld %s writes %s", slurm_gpu.__version__, watcher.path)
-        # Whether or not slurmctld answers: while it does not, there is nothing to mend here.
+        # Ready even if slurmctld does not answer: slurm-gpuctld cannot fix that.
         notifier.ready()
         while True:
-            pause_s = watcher.turn()
+            pause_s = watcher.run_once()
             view = watcher.view
             if view.answered:
-                mix.look(view.jobs, view.facts)
+                mix.update(view.jobs, view.facts)
             for duty in duties:
                 duty.run(replace(view, in_charge=controller.in_charge))
             notifier.turned(clock.monotonic(), f"snapshots written: {watcher.written}")
             _rest(watcher, pause_s, clock)
             if clock.monotonic() >= report_at:
                 report_at += _REPORT_EVERY_S
-                log.info("snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
+                log.info("snapshots written: %d; calls of Slurm: %s", watcher.written, calls)
     finally:
-        # What is being put back is put back whole: systemd kills us where that takes too long.
+        # Restoring weights must complete; systemd kills the process if it takes too long.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         notifier.stopping()
         controller.stop()
-        log.info("stopped; snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
+        log.info("stopped; snapshots written: %d; calls of Slurm: %s", watcher.written, calls)
 
 
 def _rest(watcher: QueueWatcher, pause_s: float, clock: Clock) -> None:
-    """Until the next look, which may become due sooner meanwhile."""
+    """Sleep until the next poll, which may become due earlier."""
     began = clock.monotonic()
     while (left_s := watcher.hurried(pause_s) - (clock.monotonic() - began)) > 0:
         time.sleep(min(left_s, _NOTICE_S))
 
 
 def _only_one(run_directory: Path) -> _Lock:
-    """Two watchers would ask slurmctld twice, and overwrite each other's snapshots."""
+    """Lock the run directory: two processes would poll twice and overwrite each other's snapshots."""
     try:
         return _Lock(run_directory / _LOCK)
     except BlockingIOError:
@@ -227,7 +227,7 @@ def _only_one(run_directory: Path) -> _Lock:
 
 
 class _Lock:
-    """Held until closed, or until the process ends, however it ends."""
+    """A file lock held until it is closed or the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")
@@ -242,7 +242,7 @@ class _Lock:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """What the command line may say."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="slurm-gpuctld", description=__doc__)
     add = parser.add_argument
     add("--version", action="version", version=f"slurm-gpuctld {slurm_gpu.__version__}")
@@ -255,7 +255,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="where snapshot.txt is written (default %(default)s)",
     )
     add("--foreground", action="store_true", help="run by hand: log with times, not for journald")
-    add("--once", action="store_true", help="take one look, write nothing, say what it took, and exit")
+    add("--once", action="store_true", help="poll once, write nothing, report the cost, and exit")
     return parser
 
 

@@ -1,8 +1,8 @@
-"""Tells the audit of each urgent job that started: whose, why, whom it overtook, what was requeued for it.
+"""Record an audit event for each urgent job that started: owner, reason, overtaken and requeued jobs.
 
-Slurm's accounting is what is told from, and an act's id is made of the job and its start: so nothing has to
-be kept here. A slurm-gpuctld that was killed, or away for days, tells what it missed; what is told twice is
-one act. Only whom a job overtook is seen in the queue at that moment, and unknown where nobody looked.
+The source is Slurm's accounting, and the ID of an event follows from the job and its start, so no state is
+kept. After an outage slurm-gpuctld reports what it missed, and repeated reports are one event. Only overtaken
+jobs must be observed in the queue at the start; without an observation they are unknown.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from slurm_gpu.wire.answers.runs import AuditEvent
 log = logging.getLogger("slurm-gpuctld")
 
 ACT = "urgent job started"
+# Delay after a start: slurmdbd then has the preempted jobs, and slurm-gpudbd the reason.
 SETTLES_S = 15.0
-"""After its start slurmdbd knows what gave way to it, and slurm-gpudbd why it was asked for."""
 _EVERY_S = 600.0
 _RETRY_S = 60.0
 _BACK_S = 7 * 86400
 _REASON_WITHIN_S = 300.0
+# Maximum time between the end of a preempted job and the start of the urgent one.
 _GAVE_WAY_WITHIN_S = 300
-"""Before an urgent job starts, what was preempted for it has ended at most so long ago."""
+# Maximum number of overtaken jobs listed; the event also has their total.
 _NAMED = 50
-"""Of the jobs that were overtaken; how many there were is told as well."""
 _AT_ONCE = 100
-_MOST_TOLD = 1000
+_MAX_KNOWN = 1000
 _TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
 
+# (job ID, start time): a requeued job has several.
 _Start = tuple[int, int]
-"""A job's id, and when it started: of one that is requeued there are several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """Jobs that were submitted earlier for the same partition, and still waited."""
+    """Jobs submitted earlier to the same partition that still waited."""
 
     n: int
     job_ids: tuple[int, ...]
-    """The first of them."""
+    """The first ones."""
 
 
 class UrgentAudit(Duty):
-    """Notes on each view of the queue which urgent jobs run; reports in the background."""
+    """Tracks running urgent jobs in each view of the queue; reports them in the background."""
 
     def __init__(
         self,
@@ -69,29 +69,29 @@ class UrgentAudit(Duty):
     ) -> None:
         super().__init__(
             clock,
-            "the audit lacks urgent jobs for now: %s; retrying",
-            "the audit has all urgent jobs again",
+            "urgent jobs are missing in the audit: %s; retrying",
+            "all urgent jobs are in the audit again",
             every_s=_RETRY_S,
             background=background,
         )
         self._cluster, self._accounting, self._connect = cluster, accounting, connect
         self._waited: frozenset[int] = frozenset()
-        """Urgent jobs that waited at the last look."""
+        """Urgent jobs that waited in the last view."""
         self._overtook: dict[_Start, Overtaken] = {}
         self._tokens: dict[int, str] = {}
-        self._told: set[_Start] = set()
+        self._reported: set[_Start] = set()
         self._seen: set[_Start] = set()
-        """Those that ran when somebody looked, also when they ended before they were told."""
+        """Starts seen running and not reported yet, even if they ended before."""
         self._hurried: set[_Start] = set()
-        """Those for which accounting was asked at once."""
+        """Starts for which accounting was queried early."""
 
     def prepare(self, view: QueueView) -> bool:
-        """Note which urgent jobs run, and which jobs they overtook."""
+        """Track which urgent jobs run and which jobs they overtook."""
         qos, jobs = view.policy.urgent_qos, view.jobs
         if qos is None or not view.in_charge:
             return False
         urgent = [job for job in jobs if job.qos == qos]
-        # Of jobs that slurmctld has forgotten accounting has the comment; of those that run it has none yet.
+        # Accounting has the comment only after a job's end; slurmctld has it only until it forgets the job.
         found = ((job.job_id, _TOKEN.match(job.admin_comment)) for job in urgent)
         self._tokens = {job_id: match[1] for job_id, match in found if match}
         now_s = self._clock.wall()
@@ -101,46 +101,46 @@ class UrgentAudit(Duty):
             if job.phase is JobPhase.RUNNING and job.start_s is not None
         }
         for key, job in started.items():
-            if key not in self._told and job.job_id in self._waited and key not in self._overtook:
+            if key not in self._reported and job.job_id in self._waited and key not in self._overtook:
                 self._overtook[key] = overtaken_by(job, jobs)
         self._waited = frozenset(job.job_id for job in urgent if job.phase is JobPhase.PENDING)
         self._seen = {
             key
             for key in self._seen | started.keys()
-            if key not in self._told and (key in started or key not in self._hurried)
+            if key not in self._reported and (key in started or key not in self._hurried)
         }
         settled = {key for key in self._seen if now_s - key[1] >= SETTLES_S}
         if settled - self._hurried and not self._outage.lasts:
-            self._hurried = settled  # once: whose reason is not known yet would have sacct asked each second
+            self._hurried = settled  # once: an unknown reason would query sacct every second
             self._due_s = min(self._due_s, self._clock.monotonic())
         return True
 
     def work(self, view: QueueView) -> None:
-        """Report all that started in the last days and was not reported yet."""
+        """Report all starts of the last days that were not reported yet."""
         assert view.policy.urgent_qos is not None
-        if self._tell(view.policy.urgent_qos):
+        if self._report(view.policy.urgent_qos):
             self._due_s = self._clock.monotonic() + _EVERY_S
 
-    def _tell(self, qos: str) -> bool:
-        """Whether nothing is left to be told a little later."""
+    def _report(self, qos: str) -> bool:
+        """Report starts; return False if some must be reported later."""
         now_s = int(self._clock.wall())
         runs = sorted(
             (run for run in self._accounting.of_qos(qos, now_s - _BACK_S) if run.start_s is not None),
             key=lambda run: (run.start_s or 0, run.job_id),
         )
         keys: list[_Start] = [(run.job_id, run.start_s or 0) for run in runs]
-        self._told.intersection_update(keys)
-        if keys and not self._told:  # of an earlier process, most likely
-            known = {act.id for act in self._connect(lambda database: database.acts(_MOST_TOLD))}
-            self._told.update(key for key in keys if self._id_of(key) in known)
-        if self._told.issuperset(keys):
+        self._reported.intersection_update(keys)
+        if keys and not self._reported:  # of an earlier process, most likely
+            known = {act.id for act in self._connect(lambda database: database.acts(_MAX_KNOWN))}
+            self._reported.update(key for key in keys if self._id_of(key) in known)
+        if self._reported.issuperset(keys):
             return True
         since_s = min(run.start_s or now_s for run in runs) - _GAVE_WAY_WITHIN_S
         gave_way = gave_way_to(runs, self._accounting.preempted(since_s, now_s), qos)
         acts: dict[_Start, AuditEvent] = {}
         complete = True
         for key, run in zip(keys, runs, strict=True):
-            if key in self._told:
+            if key in self._reported:
                 continue
             reason = self._reason(run)
             if now_s - key[1] < SETTLES_S or (reason is None and now_s - key[1] < _REASON_WITHIN_S):
@@ -149,14 +149,14 @@ class UrgentAudit(Duty):
             acts[key] = self._act(run, key, reason, gave_way[key])
         for first in range(0, len(acts), _AT_ONCE):
             some = list(acts)[first : first + _AT_ONCE]
-            self._tell_acts([acts[key] for key in some])
-            self._told.update(some)
+            self._send([acts[key] for key in some])
+            self._reported.update(some)
             for key in some:
                 log.info("%s: %s (%s)", ACT, acts[key].subject, acts[key].why)
                 self._overtook.pop(key, None)
         return complete
 
-    def _tell_acts(self, acts: Sequence[AuditEvent]) -> None:
+    def _send(self, acts: Sequence[AuditEvent]) -> None:
         self._connect(lambda database: database.tell_acts(acts))
 
     def _reason(self, run: AccountingRun) -> str | None:
@@ -200,7 +200,7 @@ class UrgentAudit(Duty):
 
 
 def overtaken_by(job: CountedJob, jobs: Iterable[CountedJob]) -> Overtaken:
-    """Jobs of its partition that were there before it, in other QOS, and wait while it runs."""
+    """Return the jobs of its partition in other QOS that were submitted earlier and still wait."""
     earlier = sorted(
         other.job_id
         for other in jobs
@@ -217,9 +217,9 @@ def overtaken_by(job: CountedJob, jobs: Iterable[CountedJob]) -> Overtaken:
 def gave_way_to(
     urgent: Sequence[AccountingRun], preempted: Iterable[AccountingRun], qos: str
 ) -> Mapping[_Start, Sequence[AccountingRun]]:
-    """Of each urgent run, in the order of their starts, what was requeued for it; each run for one of them.
+    """Return for each urgent run, in order of start, the runs requeued for it; each run counts once.
 
-    Slurm tells nobody for whom it preempted a job; but that one starts next on its nodes.
+    Slurm does not record for which job it preempted another, but that job starts next on its nodes.
     """
     found: dict[_Start, list[AccountingRun]] = {(run.job_id, run.start_s or 0): [] for run in urgent}
     nodes = {(run.job_id, run.start_s or 0): _nodes(run) for run in urgent}
@@ -240,11 +240,11 @@ def gave_way_to(
 def _nodes(run: AccountingRun) -> frozenset[str]:
     try:
         return frozenset(expand(run.nodes))
-    except ValueError:  # Slurm's accounting has nodes that are no list
+    except ValueError:  # accounting may have a nodes field that is no hostlist
         return frozenset()
 
 
 def _in_words(overtook: Overtaken | None, gave_way: Sequence[AccountingRun]) -> str:
-    before = "not known whom it overtook" if overtook is None else f"overtook {counted(overtook.n, 'job')}"
+    before = "overtook unknown jobs" if overtook is None else f"overtook {counted(overtook.n, 'job')}"
     names = few((one.job_id for one in gave_way), _NAMED)
     return f"{before}; requeued for it: {names or 'none'}"

@@ -1,4 +1,4 @@
-"""The one watcher: asks slurmctld for its queue, sums it up, and writes snapshot.txt."""
+"""Poll the queue of slurmctld, sum it up, and write snapshot.txt."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from slurm_gpu.slurm.submission import Partition
 
 log = logging.getLogger("slurm-gpuctld")
 
+# How long after its submission the token of a job is listed.
 SEEN_S = 120
-"""For so long after its submission a job's token is named."""
 _SETTINGS_EVERY_S = 600.0
 _NODES_EVERY_S = 60.0
 _NODES_EVERY_WITH_ZONES_S = 10.0
@@ -53,7 +53,7 @@ _TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of the commands that it ran."""
+    """Return the CPU time of this process and its finished commands."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
@@ -67,10 +67,10 @@ class _Script:
 
 
 class QueueWatcher:
-    """Holds what was learnt between looks. `turn` takes one look and says when the next is due.
+    """Polls Slurm and writes snapshots; `run_once` returns when the next poll is due.
 
-    Nothing that fails ends it: a snapshot that cannot be renewed grows old, and job_submit.lua then does
-    without.
+    No failure ends it. A snapshot that cannot be renewed becomes outdated, and job_submit.lua then ignores
+    it.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class QueueWatcher:
         self._partitions: tuple[float, Sequence[Partition]] | None = None
         self._generation = snapshots.last_generation(self.path)
         self._outage = OutageLog(
-            log, f"%s; {self.path} is not renewed", clock, over=f"{self.path} is renewed again"
+            log, f"snapshot {self.path} is not written: %s", clock, over=f"{self.path} is written again"
         )
         self._asked_s = 0.0
-        """What the last answer cost slurmctld at most."""
+        """Upper limit of the time that slurmctld needed for the last answer."""
         self._answered = False
         self._jobs: Sequence[CountedJob] = ()
         self._snapshot: Snapshot | None = None
         self.facts = CountingFacts()
-        """What jobs were counted by at the last look."""
+        """The facts used to count jobs in the last poll."""
         self.written = 0
-        """Snapshots so far."""
+        """Number of snapshots written."""
 
     @property
     def view(self) -> QueueView:
@@ -133,12 +133,12 @@ class QueueWatcher:
             in_use=InUse(policy, self._snapshot, lambda: usage_by_kind(policy, jobs, facts)),
         )
 
-    def turn(self) -> float:
-        """Take one look and write what was seen; returns the seconds until the next."""
+    def run_once(self) -> float:
+        """Poll once and write the snapshot; return the seconds until the next poll."""
         began, cpu_s = self._clock.monotonic(), self._cpu()
         self._answered = False
         try:
-            text = snapshots.render(self.look())
+            text = snapshots.render(self.poll())
         except SlurmError as error:
             took_s = self._clock.monotonic() - began
             self._outage.failed(error)
@@ -156,13 +156,13 @@ class QueueWatcher:
         return self._pace.after_answer(self._asked_s, now - began, self._cpu() - cpu_s, demand)
 
     def hurried(self, pause_s: float) -> float:
-        """The pause that `turn` returned, or less of it where somebody waits for the next look meanwhile."""
+        """Return the pause, shortened if a submission waits for the next poll meanwhile."""
         if not self._answered:
             return pause_s
         return min(pause_s, self._pace.while_asked_for(self._decisions.demand(self._clock.monotonic())))
 
-    def look(self) -> Snapshot:
-        """The cluster as it is now; raises SlurmError where slurmctld does not answer."""
+    def poll(self) -> Snapshot:
+        """Return the current state of the cluster; raise SlurmError if slurmctld does not answer."""
         settings, nodes, partitions = self._slow_answers()
         now_s = self._clock.wall()
         asked_at = self._clock.monotonic()
@@ -191,7 +191,7 @@ class QueueWatcher:
         return self._snapshot
 
     def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode], Sequence[Partition]]:
-        """Configuration, nodes and partitions, asked for anew now and then."""
+        """Return configuration, nodes and partitions, which are polled less often."""
         now = self._clock.monotonic()
         every_s = _NODES_EVERY_WITH_ZONES_S if self._zones else _NODES_EVERY_S
         if self._settings is None or now - self._settings[0] >= _SETTINGS_EVERY_S:
@@ -202,17 +202,17 @@ class QueueWatcher:
         return self._settings[1], nodes, self._partitions[1]
 
     def _policy(self, script: Path) -> PolicyInForce:
-        """That of the installed script, read again when the file is another one."""
+        """Return the policy of the installed script, reloaded when the file changes."""
         try:
             status = script.stat()
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        except OSError:  # not there, or not for us to see
+        except OSError:  # missing or not readable
             stamp = None
         if stamp != self._script.stamp or stamp is None:
             try:
                 found = None if stamp is None else self._read_policy(script)
             except OutsideError as error:
-                log.warning("%s; nothing is summed up by group", error)
+                log.warning("use by group is not counted: %s", error)
                 found = None
             self._script = _Script(stamp, PolicyInForce() if found is None else found)
         return self._script.policy
@@ -236,14 +236,14 @@ class QueueWatcher:
 
 
 def _has_accounting(settings: SlurmSettings) -> bool:
-    """Without it nobody knows what ended before we looked."""
+    """Return whether slurmdbd knows jobs that ended before the first poll."""
     return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
 def facts_of(
     policy: PolicyInForce, nodes: Sequence[SlurmNode], partitions: Sequence[Partition]
 ) -> CountingFacts:
-    """What must be known to count."""
+    """Return the facts needed to count jobs."""
     types = {}
     for node in nodes:
         kinds = [kind for kind, count in node.gpus.items() if count]
@@ -262,7 +262,7 @@ def facts_of(
 
 
 def _tokens(jobs: Sequence[CountedJob], now_s: float) -> dict[str, int]:
-    """By token, when slurmctld put the job in, the last first; an array's tasks have one token."""
+    """Return submission times by token, the latest first; the tasks of an array share a token."""
     tokens: dict[str, int] = {}
     for job in jobs:
         if job.submit_s is not None and now_s - job.submit_s <= SEEN_S:

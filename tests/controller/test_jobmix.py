@@ -55,7 +55,7 @@ def clock() -> Clock:
 def test_each_job_counts_once_while_it_is_in_the_queue(clock: Clock) -> None:
     mix = JobMix(clock)
     for jobs in ([job(1), job(2, 4, 32)], [job(1), job(2, 4, 32), job(3)], [job(3), job(4)], []):
-        mix.look(jobs, FACTS)
+        mix.update(jobs, FACTS)
         clock.advance(LATER_S)
     assert counted(mix) == {(1, 8): 0.75, (4, 32): 0.25}
     assert mix.n_seen == pytest.approx(4, abs=0.01)
@@ -63,30 +63,30 @@ def test_each_job_counts_once_while_it_is_in_the_queue(clock: Clock) -> None:
 
 def test_between_two_looks_nothing_is_counted_and_nothing_missed(clock: Clock) -> None:
     mix = JobMix(clock)
-    mix.look([job(1)], FACTS)
+    mix.update([job(1)], FACTS)
     clock.advance(1)
-    mix.look([job(1), job(2)], FACTS)
+    mix.update([job(1), job(2)], FACTS)
     assert mix.counted == 1
     clock.advance(LATER_S)
-    mix.look([job(1), job(2, phase=JobPhase.ENDED)], FACTS)
+    mix.update([job(1), job(2, phase=JobPhase.ENDED)], FACTS)
     assert mix.counted == 2
 
 
 def test_jobs_that_wait_count_and_those_on_several_nodes_for_each(clock: Clock) -> None:
     mix = JobMix(clock)
     waits = job(2, 2, n_nodes=3, n_cpus=48, phase=JobPhase.PENDING, tres="cpu=48,node=3,gres/gpu=6", nodes="")
-    mix.look([job(1), waits], FACTS)
+    mix.update([job(1), waits], FACTS)
     assert counted(mix) == {(1, 8): 0.25, (2, 16): 0.75}
 
 
 def test_what_came_long_ago_counts_for_less(clock: Clock) -> None:
     mix = JobMix(clock)
-    mix.look([job(1), job(2)], FACTS)
+    mix.update([job(1), job(2)], FACTS)
     clock.advance(HALF_LIFE_S)
-    mix.look([job(3, 4, 32)], FACTS)
+    mix.update([job(3, 4, 32)], FACTS)
     assert counted(mix) == {(1, 8): 0.5, (4, 32): 0.5}
     clock.advance(60 * HALF_LIFE_S)
-    mix.look([job(4, 2, 16)], FACTS)
+    mix.update([job(4, 2, 16)], FACTS)
     assert counted(mix) == {(2, 16): 1.0}
 
 
@@ -97,7 +97,7 @@ def test_jobs_of_partitions_that_are_not_managed_do_not_count(clock: Clock) -> N
         job(2, partition="private,gpu"),
         job(3, 0, tres="cpu=8,node=1", per_node=""),
     ]
-    mix.look(jobs, FACTS)
+    mix.update(jobs, FACTS)
     assert mix.counted == 1
 
 
@@ -117,16 +117,16 @@ def test_a_restart_goes_on_with_what_was_counted_and_counts_nothing_twice(
 ) -> None:
     path = tmp_path / "jobmix.json"
     first = JobMix(clock, path)
-    first.look([job(1), job(2, 4, 32)], FACTS)
+    first.update([job(1), job(2, 4, 32)], FACTS)
     first.write()
     clock.advance(60)
     again = JobMix(clock, path)
     assert counted(again) == counted(first)
-    again.look([job(1), job(2, 4, 32), job(3, submit_s=NOON_S + 30)], FACTS)
+    again.update([job(1), job(2, 4, 32), job(3, submit_s=NOON_S + 30)], FACTS)
     assert counted(again) == pytest.approx({(1, 8): 2 / 3, (4, 32): 1 / 3}, abs=0.001)
     # An array's task that starts now is a job of its own, though it was submitted long ago.
     clock.advance(LATER_S)
-    again.look([job(1), job(4)], FACTS)
+    again.update([job(1), job(4)], FACTS)
     assert again.counted == pytest.approx(4)
 
 
@@ -134,7 +134,7 @@ def test_killed_at_any_time_it_has_lost_a_minute_at_most(clock: Clock, tmp_path:
     path = tmp_path / "jobmix.json"
     mix = JobMix(clock, path)
     for number in range(20):
-        mix.look([job(number, submit_s=int(clock.wall()))], FACTS)
+        mix.update([job(number, submit_s=int(clock.wall()))], FACTS)
         clock.advance(LATER_S)
     assert JobMix(clock, path).n_seen >= 14
 
@@ -163,7 +163,7 @@ def test_what_is_damaged_is_named_and_the_mix_begins_anew(
     mix = JobMix(clock, path)
     assert f"{path} cannot be read" in caplog.text
     assert mix.n_seen == 0
-    mix.look([job(1)], FACTS)
+    mix.update([job(1)], FACTS)
     assert json.loads(path.read_text())["classes"][0]["cpus"] == 8
 
 
@@ -172,7 +172,7 @@ def test_where_nothing_can_be_kept_one_line_says_so(
 ) -> None:
     caplog.set_level(logging.WARNING)
     mix = JobMix(clock, tmp_path / "gone" / "jobmix.json")
-    mix.look([job(1)], FACTS)
+    mix.update([job(1)], FACTS)
     mix.write()
     assert caplog.text.count("after a restart the mix of jobs begins with those of the queue") == 1
     assert mix.counted == 1
@@ -183,7 +183,7 @@ def test_where_nothing_can_be_kept_one_line_says_so(
 def test_memory_is_bounded_whatever_is_asked_for(tmp_path: Path, asked: list[tuple[int, int]]) -> None:
     clock, path = Clock(), tmp_path / "jobmix.json"
     mix = JobMix(clock, path)
-    mix.look([job(number, gpus, cpus) for number, (gpus, cpus) in enumerate(asked)], FACTS)
+    mix.update([job(number, gpus, cpus) for number, (gpus, cpus) in enumerate(asked)], FACTS)
     assert len(mix.mix().requests) <= MOST_CLASSES
     mix.write()
     assert path.stat().st_size < 200 * MOST_CLASSES
@@ -195,14 +195,14 @@ def test_the_order_is_made_anew_when_the_mix_has_moved_or_another_kind_of_node_c
     kinds = {NodeKind(("a100",) * 4, 32, 64_000): 2}
     orders = MixedOrder(mix)
     assert orders.of(kinds) is None
-    mix.look([job(number) for number in range(100)], FACTS)
+    mix.update([job(number) for number in range(100)], FACTS)
     first = orders.of(kinds)
     clock.advance(LATER_S)
-    mix.look([job(number) for number in range(103)], FACTS)
+    mix.update([job(number) for number in range(103)], FACTS)
     assert first is not None
     assert orders.of(kinds) is first
     clock.advance(LATER_S)
-    mix.look([job(number) for number in range(110)], FACTS)
+    mix.update([job(number) for number in range(110)], FACTS)
     second = orders.of(kinds)
     assert second is not first
     more = kinds | {NodeKind(("a100",) * 8, 64, 64_000): 1}

@@ -51,7 +51,7 @@ def test_one_look_says_what_it_cost_and_writes_nothing(tmp_path: Path, environ: 
         assert once.stderr is not None
         said = once.stderr.read()
     assert once.returncode == 0, said
-    assert "users with jobs: 0; asked of Slurm: scontrol 3 (" in said
+    assert "users with jobs: 0; calls of Slurm: scontrol 3 (" in said
     assert not (tmp_path / "snapshot.txt").exists()
 
 

@@ -158,7 +158,7 @@ def test_what_started_and_ended_while_nobody_looked_is_told_later_and_whom_it_ov
     (act,) = world.turn()
     assert act.why == WHY
     assert act.evidence["overtook"] is None
-    assert act.new == "not known whom it overtook; requeued for it: none"
+    assert act.new == "overtook unknown jobs; requeued for it: none"
 
 
 @pytest.mark.parametrize(("tells_acts", "tells"), [(True, 1), (False, 2)])
@@ -210,8 +210,8 @@ def test_nothing_is_lost_while_slurm_gpudbd_or_slurmdbd_is_away(
         assert world.turn(after_s=90) == []
     setattr(world, away, False)
     assert len(world.turn(after_s=90)) == 1
-    assert caplog.text.count("the audit lacks urgent jobs for now") == 1
-    assert caplog.text.count("the audit has all urgent jobs again") == 1
+    assert caplog.text.count("urgent jobs are missing in the audit") == 1
+    assert caplog.text.count("all urgent jobs are in the audit again") == 1
 
 
 def test_without_urgent_jobs_in_the_policy_nobody_is_asked(world: World):

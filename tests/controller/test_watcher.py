@@ -61,7 +61,7 @@ class Site:
         return self.policy
 
     def turn(self) -> Snapshot:
-        self.pause_s = self.watcher.turn()
+        self.pause_s = self.watcher.run_once()
         return self.snapshot()
 
     def snapshot(self) -> Snapshot:
@@ -90,7 +90,7 @@ def test_each_second_one_question_and_one_snapshot(site: Site) -> None:
 
 def test_as_of_is_before_slurmctld_was_asked(site: Site) -> None:
     """What is admitted while it answers may be missing from the answer."""
-    site.watcher.turn()
+    site.watcher.run_once()
     site.slurm.answers_after_s = 3.0
     asked_s = site.clock.wall()
     asked_up_s = site.clock.monotonic()
@@ -116,7 +116,7 @@ def test_a_long_queue_costs_no_more_of_a_core_than_a_short_one(site: Site) -> No
     """Unless somebody was refused, and waits for room."""
 
     def look() -> float:
-        return site.watcher.turn()
+        return site.watcher.run_once()
 
     site.watcher = site.new_watcher()
     costly = site.slurm.read
@@ -171,8 +171,8 @@ def test_a_slurmctld_that_is_away_is_asked_ever_less_often_and_said_once(
     site.turn()
     assert site.pause_s < 1
     assert [record.message.partition(";")[0] for record in caplog.records] == [
-        "Unable to contact slurm controller (connect failure)",
-        f"{site.watcher.path} is renewed again",
+        f"snapshot {site.watcher.path} is not written: Unable to contact slurm controller (connect failure)",
+        f"{site.watcher.path} is written again",
     ]
 
 
@@ -180,8 +180,8 @@ def test_a_directory_that_cannot_be_written_does_not_end_it(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.watcher.path = site.directory / "gone" / "snapshot.txt"
-    site.watcher.turn()
-    site.watcher.turn()
+    site.watcher.run_once()
+    site.watcher.run_once()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "gone" in caplog.text
 
@@ -390,5 +390,5 @@ def test_zones_with_their_features_are_told_and_scored_anew_with_the_nodes(tmp_p
     ]
     assert site.watcher.view.answered
     site.slurm.away = True
-    site.watcher.turn()
+    site.watcher.run_once()
     assert not site.watcher.view.answered

@@ -88,7 +88,7 @@ def test_a_weight_that_somebody_typed_is_left_alone_and_told_once(
     site.turn()
     site.turn()
     assert site.weights == PACKED | {"n3": 500}
-    assert caplog.text.count("Weight of n3 is neither the site's nor slurm-gpuctld's") == 1
+    assert caplog.text.count("Weight of n3 was set by hand") == 1
     assert site.table().by_hand == ["n3"]
     site.slurm.set_weight(["n3"], 1)  # what doctor says to type
     site.turn()
@@ -176,7 +176,7 @@ def test_gpus_without_the_cores_that_jobs_of_late_need_come_first(
         for node in site.slurm.node_list
     ]
     tres = f"cpu={cpus},node=1,gres/gpu=1"
-    site.mix.look([make_job(number, n_cpus=cpus, tres=tres) for number in range(999)], CountingFacts())
+    site.mix.update([make_job(number, n_cpus=cpus, tres=tres) for number in range(999)], CountingFacts())
     site.start()
     assert site.weights[first] < site.weights[second] < site.weights["n1"] < site.weights["n4"]
     table = site.table()
@@ -187,7 +187,7 @@ def test_gpus_without_the_cores_that_jobs_of_late_need_come_first(
 
 
 def test_the_mix_is_kept_when_it_ends(site: Site) -> None:
-    site.mix.look([make_job(1)], CountingFacts())
+    site.mix.update([make_job(1)], CountingFacts())
     site.start()
     (site.directory / "jobmix.json").unlink()
     site.stop()

@@ -163,7 +163,7 @@ def test_a_slurmctld_that_is_away_costs_a_line_and_a_stop_does_not_wait_for_it(
     site.slurm.asked.clear()
     site.controller.stop()
     assert site.slurm.asked == ["ping"]
-    assert "`slurm-gpu placement release` does that" in caplog.text
+    assert "run `slurm-gpu placement release`" in caplog.text
     site.slurm.away = False
     site.start()  # after all that the memory is still there
     site.stop()

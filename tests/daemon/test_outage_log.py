@@ -184,8 +184,8 @@ class Snapshots(Loop):
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
         self.site = Site(tmp_path)
-        self.look = self.site.watcher.look
-        self.site.watcher.look = self.timing  # type: ignore[method-assign]
+        self.look = self.site.watcher.poll
+        self.site.watcher.poll = self.looked  # type: ignore[method-assign]
 
     def looked(self) -> Any:
         self.work()
@@ -195,7 +195,7 @@ class Snapshots(Loop):
         self.site.clock.advance(30)
 
     def once(self) -> None:
-        self.site.watcher.turn()
+        self.site.watcher.run_once()
 
 
 class TellActs(Loop):

@@ -191,15 +191,15 @@ def test_killed_at_any_moment_it_leaves_a_whole_snapshot_and_goes_on(lab: Lab, d
 
 
 def test_a_slurmctld_that_is_away_costs_a_line_and_nothing_else(lab: Lab, daemon: Daemon) -> None:
-    before, lines = snapshot_after(lab), daemon.log.read_text().count("is not renewed")
+    before, lines = snapshot_after(lab), daemon.log.read_text().count("is not written")
     lab.daemons["slurmctld"].kill9()
-    wait_for(lambda: daemon.log.read_text().count("is not renewed") > lines, DEADLINE_S, "it is said")
+    wait_for(lambda: daemon.log.read_text().count("is not written") > lines, DEADLINE_S, "it is said")
     assert parse(path_of(lab).read_text()).generation >= before.generation
     lab.daemons["slurmctld"].start()
     after = snapshot_after(lab)
     assert after.groups_id == before.groups_id
     assert daemon.running
-    assert daemon.log.read_text().count("is not renewed") == lines + 1
+    assert daemon.log.read_text().count("is not written") == lines + 1
 
 
 def test_a_new_policy_is_counted_by_within_a_look(lab: Lab) -> None:
@@ -234,6 +234,6 @@ def test_there_is_only_one(lab: Lab) -> None:
     assert second.returncode == 3
     assert "another slurm-gpuctld writes to" in second.stderr
     once = lab.run_as("root", ["slurm-gpuctld", "--once"])
-    assert "asked of Slurm: scontrol 3" in once.stderr
+    assert "calls of Slurm: scontrol 3" in once.stderr
     # squeue is also asked of its version and its columns, which is none of slurmctld's affair.
     assert re.search(r"squeue [1-3] \(", once.stderr)

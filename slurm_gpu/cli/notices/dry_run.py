@@ -14,7 +14,7 @@ from slurm_gpu.cli.notices.table import print_lines
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller.notices.judging import Judgment, judge, message, outlook
-from slurm_gpu.controller.notices.poll import diagnosed, look_at, rules_of
+from slurm_gpu.controller.notices.poll import diagnosed, poll_database, rules_of
 from slurm_gpu.controller.notices.reconciler import ledger_path
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
@@ -90,25 +90,25 @@ def _judged(
 ) -> Judgment:
     rules = rules_of(site.config)
     with site.database() as database:
-        look = look_at(database, site.wall)
+        poll = poll_database(database, site.wall)
     seen = DatabaseState(
-        cluster=look.cluster,
-        live=look.live,
-        live_s=look.at_s,
+        cluster=poll.cluster,
+        live=poll.live,
+        live_s=poll.at_s,
         reports=(),
         reservations=None,
-        running=look.running,
+        running=poll.running,
     )
-    flags = recorded_alerts(look.at_s, seen, rules)
+    flags = recorded_alerts(poll.at_s, seen, rules)
 
     def binds(job: ClusterJob) -> bool:
         return (
             rule is not None
             and job.uid is not None
-            and rule.binds(job.uid, job.account, job.qos, job.partition, look.at_s)
+            and rule.binds(job.uid, job.account, job.qos, job.partition, poll.at_s)
         )
 
-    return judge(look, [*(flags or ()), *diagnosed(look, rules)], settings, rule, binds, ledger, look.at_s)
+    return judge(poll, [*(flags or ()), *diagnosed(poll, rules)], settings, rule, binds, ledger, poll.at_s)
 
 
 def _rule(site: CommandSite) -> CancelIdleInForce | None:

@@ -1,4 +1,4 @@
-"""Cancellations jobs of which no GPU ever computed, once all warnings went out; on disk before it is done."""
+"""End jobs that never used a GPU once all warnings were sent; recorded on disk first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_ATTEMPTS = 3
 
 
 class Cancellations:
-    """`save` has the ledger on disk before it returns; raises OutsideError."""
+    """Ends idle jobs; `save` writes the ledger to disk and raises OutsideError on failure."""
 
     def __init__(
         self, cluster: str, control: JobTerminationClient, acts: AuditReporter, wall: Callable[[], float]
@@ -30,25 +30,25 @@ class Cancellations:
         self._cluster, self._control, self._acts, self._wall = cluster, control, acts, wall
 
     def settle(self, ledger: Ledger, running: Collection[NoticedRun]) -> None:
-        """What an earlier process was ending: a job that still runs is judged anew."""
+        """Settle what an earlier process was ending: a job that still runs is judged again."""
         left = []
         for end in ledger.ended:
             if end.state is EndState.ENDING:
                 if end.run in running:
                     continue
-                end.state, end.why = EndState.ENDED, "it ended while slurm-gpuctld did it"
+                end.state, end.why = EndState.ENDED, "it ended while slurm-gpuctld was ending it"
             left.append(end)
         ledger.ended = left
 
     def may_try(self, ledger: Ledger, run: NoticedRun, now_s: float) -> bool:
-        """Whether it was not tried in vain, just now or too often."""
+        """Return whether attempts have not failed just now or too often."""
         failed = [one for one in ledger.ended if one.run == run]
         return len(failed) < _MOST_ATTEMPTS and all(abs(now_s - one.at_s) >= _AGAIN_AFTER_S for one in failed)
 
     def end(
         self, ledger: Ledger, standing: IdleStanding, rule: CancelIdleInForce, save: Callable[[], None]
     ) -> None:
-        """Do it; what Slurm says against it is noted."""
+        """End the job and record the result."""
         job = standing.finding.job
         end = End(
             run=job.run,
@@ -73,13 +73,13 @@ class Cancellations:
                 self._control.cancel(job.id)
         except SlurmError as error:
             end.state, end.why = EndState.FAILED, str(error)[:300]
-            log.warning("job %s stays, though it never used its GPUs: %s", job.id, error)
+            log.warning("idle job %s could not be ended: %s", job.id, error)
         else:
             end.state = EndState.ENDED
         save()
 
     def audit(self, ledger: Ledger, rule: CancelIdleInForce | None, ids: Mapping[NoticedRun, str]) -> bool:
-        """Tell the audit of what went out and was done; whether there was any. `ids` as users know jobs."""
+        """Record warnings and ends in the audit; return whether there were any. `ids`: IDs for users."""
         found = False
         why = "" if rule is None else rule.why
         for notice in ledger.notices:

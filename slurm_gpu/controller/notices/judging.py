@@ -1,4 +1,4 @@
-"""From a look at the cluster to who is told what, and which jobs may be ended: decides, and does nothing."""
+"""Decide from a poll of the cluster which notices to send and which jobs may be ended; without any effect."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from slurm_gpu.policy.language.model import Mode
 from slurm_gpu.policy.lua.installed import CancelIdleInForce
 from slurm_gpu.wire.answers.cluster import ClusterJob
 
+# Returns whether `cancel_idle` applies to a job.
 Binds = Callable[[ClusterJob], bool]
-"""Whether `cancel_idle` is for a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgment:
-    """What is so at one moment."""
+    """The decisions at one moment."""
 
     now_s: float
     outcomes: Sequence[FindingOutcome]
     drafts: Sequence[Draft]
     standings: Mapping[int, IdleStanding]
-    """Of idle jobs for which the rule is, in any of its modes."""
+    """Idle jobs to which the rule applies, in any of its modes, by job ID."""
     rule: CancelIdleInForce | None
     ledger: Ledger
 
     def may_end(self) -> list[IdleStanding]:
-        """Jobs of which all warnings went out, and whose time is over; none unless the rule is enforced."""
+        """Return the jobs with all warnings sent and their time over; none unless the rule is enforced."""
         if self.rule is None or self.rule.mode != Mode.ENFORCE:
             return []
         return [one for one in self.standings.values() if one.step is IdleStage.END]
 
     def about(self, kind: str, stage: int) -> Sequence[JobFinding]:
-        """What is so of that kind."""
+        """Return the current findings of this kind and stage."""
         return [
             one.finding for one in self.outcomes if one.finding.kind == kind and one.finding.stage == stage
         ]
 
 
 def judge(
-    look: ClusterPoll,
+    poll: ClusterPoll,
     flags: Sequence[Alert],
     settings: Settings,
     rule: CancelIdleInForce | None,
@@ -59,12 +59,12 @@ def judge(
     ledger: Ledger,
     now_s: float,
 ) -> Judgment:
-    """`flags` are those of the look; `ledger` has what was told and done before."""
+    """Return the decisions; `flags` are the alerts of the poll, and `ledger` the earlier notices and ends."""
     warns = rule is not None and rule.mode != Mode.OBSERVE
-    findings, _ = findings_of(look, flags, settings, binds if warns else lambda job: False)
+    findings, _ = findings_of(poll, flags, settings, binds if warns else lambda job: False)
     found: Mapping[int, IdleStanding] = {}
     if rule is not None:
-        _, idle = findings_of(look, flags, settings, binds)
+        _, idle = findings_of(poll, flags, settings, binds)
         ours = {one.run for one in ledger.ended if one.state is not EndState.FAILED}
         idle = [one for one in idle if one.job.user not in settings.exempt_users and one.job.run not in ours]
         found = standings(now_s, idle, IdleRule(warn_s=rule.warn_s, after_s=rule.after_s), ledger)
@@ -74,7 +74,7 @@ def judge(
 
 
 def _ended(ledger: Ledger, now_s: float) -> list[JobFinding]:
-    """Whose jobs we ended within the last day is told so."""
+    """Return findings for the notices about jobs that were ended within the last day."""
     return [
         JobFinding(
             job=NoticedJob(
@@ -105,7 +105,7 @@ def message(
     templates: Mapping[str, Template],
     around: NoticeContext,
 ) -> Message:
-    """The notice itself, of what is so now."""
+    """Return the message of a notice about the current findings."""
     rule, fate = judgment.rule, ""
     if kind == WARNING and rule is not None:
         end_s = min(one.end_s for one in findings if one.end_s is not None)
@@ -127,7 +127,7 @@ def message(
 
 
 def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[OutlookEntry]:
-    """For operators: each thing once, and what becomes of it."""
+    """Describe each finding and its fate once, for operators."""
     rule = judgment.rule
     lines = []
     for outcome in judgment.outcomes:

@@ -1,4 +1,4 @@
-"""What slurm-gpudbd tells of the jobs that run, and what is to be thought of it."""
+"""Poll slurm-gpudbd for running jobs, and derive alerts and findings."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 _RUNS = frozenset({"RUNNING", "SUSPENDED"})
+# Alerts about every GPU of a job: values of all of them are required.
 _OF_ALL_GPUS = frozenset({AlertKind.HELD_IDLE, AlertKind.USED_THEN_IDLE})
-"""Concerns that say something of every GPU of a job: all of them must have been seen."""
-_BESIDES = frozenset({AlertKind.MEMORY_IDLE, AlertKind.UNHEALTHY})
+_SECONDARY = frozenset({AlertKind.MEMORY_IDLE, AlertKind.UNHEALTHY})
+# Maximum age of a value that shows the current use of a device.
 _NOW_S = 60.0
-"""A value that is older says nothing of what a device does now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPoll:
-    """The answers of one moment."""
+    """The responses of slurm-gpudbd at one moment."""
 
     at_s: float
-    """Wall clock, just before they were asked for."""
+    """Wall clock just before the requests."""
     cluster: ClusterState
     live: Mapping[str, Live]
     running: Running
     verdicts: Verdicts | None = None
-    """Trouble of trainings; None of an older slurm-gpudbd."""
+    """Diagnosed faults of trainings; None with an older slurm-gpudbd."""
     reports: Sequence[NodeReport] = ()
-    """How nodes number their GPUs, where verdicts name any."""
+    """GPU numbers of nodes, if verdicts name any devices."""
 
     @property
     def jobs(self) -> Sequence[ClusterJob]:
-        """Those that hold GPUs, and not a part of one."""
+        """Running jobs with at least one whole GPU."""
         return [job for job in self.cluster.jobs if job.state in _RUNS and _has_whole_gpus(job)]
 
     @property
     def suspended(self) -> Collection[NoticedRun]:
-        """Of those that stand still nobody expects that they compute."""
+        """Suspended runs, which are not expected to use their GPUs."""
         jobs = [job for job in self.jobs if job.state == "SUSPENDED" and job.start_s is not None]
         return {NoticedRun(job.job_id, job.start_s or 0) for job in jobs}
 
 
-def look_at(database: DatabaseClient, wall: Callable[[], float]) -> ClusterPoll:
-    """Ask once; raises SlurmGpuError."""
+def poll_database(database: DatabaseClient, wall: Callable[[], float]) -> ClusterPoll:
+    """Poll once; raise SlurmGpuError."""
     at_s = wall()
     cluster = database.cluster()
     live, running = live_of_slurm(cluster, database.live("jobs")), database.running()
     try:
         verdicts = database.verdicts()
-    except NotFoundError:  # the rest is told all the same
+    except NotFoundError:  # an older slurm-gpudbd
         verdicts = None
     named = verdicts is not None and any(item.devices for item in verdicts.verdicts)
     reports = database.nodes() if named else ()
@@ -74,35 +74,35 @@ def look_at(database: DatabaseClient, wall: Callable[[], float]) -> ClusterPoll:
 
 
 def rules_of(config: SiteConfig) -> AlertThresholds:
-    """The site's own min_coverage: below it nothing is judged."""
+    """Return the thresholds with the site's own min_coverage."""
     usual = AlertThresholds()
     least = config.sampling.min_coverage
     return AlertThresholds(min_coverage=least) if least > 0 else usual
 
 
-def watch(rules: Watch, look: ClusterPoll) -> list[Alert]:
-    """Take in a look; returns all concerns that the watch has now."""
-    rules.take_in(look.at_s, look.jobs, look.running, look.live)
-    return [*rules.alerts(look.at_s), *diagnosed(look, rules.rules)]
+def watch(rules: Watch, poll: ClusterPoll) -> list[Alert]:
+    """Add a poll to the watch, and return all current alerts."""
+    rules.take_in(poll.at_s, poll.jobs, poll.running, poll.live)
+    return [*rules.alerts(poll.at_s), *diagnosed(poll, rules.rules)]
 
 
-def diagnosed(look: ClusterPoll, rules: AlertThresholds) -> list[Alert]:
-    """What slurm-gpudbd's watch found, of which enough was seen."""
-    runs = {(job.job_id, job.start_s) for job in look.jobs}
-    found = unhealthy(look.verdicts, runs, look.reports, look.live)
+def diagnosed(poll: ClusterPoll, rules: AlertThresholds) -> list[Alert]:
+    """Return the alerts of slurm-gpudbd's watch with enough coverage."""
+    runs = {(job.job_id, job.start_s) for job in poll.jobs}
+    found = unhealthy(poll.verdicts, runs, poll.reports, poll.live)
     return [flag for flag in found if flag.coverage >= rules.min_coverage]
 
 
 def findings_of(
-    look: ClusterPoll, flags: Sequence[Alert], settings: Settings, ruled: Callable[[ClusterJob], bool]
+    poll: ClusterPoll, flags: Sequence[Alert], settings: Settings, ruled: Callable[[ClusterJob], bool]
 ) -> tuple[list[JobFinding], list[IdleJob]]:
-    """What is to be told, and the jobs for which the rule on idle jobs is (`ruled`): never of both.
+    """Return the findings to report, and the jobs under the idle rule (`ruled`); never one job in both.
 
-    Nothing is said of GPUs that nobody saw. Of a job that computes nothing at all its full memory is not
-    told besides, nor a diagnosis.
+    GPUs without values cause no findings. A job with only idle GPUs is not also reported for its full memory
+    or a diagnosis.
     """
-    jobs = {job.job_id: job for job in look.jobs}
-    uses, now_seen = _uses(look), _seen_now(look)
+    jobs = {job.job_id: job for job in poll.jobs}
+    uses, now_seen = _uses(poll), _seen_now(poll)
     idle = {flag.job_id for flag in flags if flag.kind in _OF_ALL_GPUS}
     findings: list[JobFinding] = []
     candidates: list[IdleJob] = []
@@ -112,15 +112,15 @@ def findings_of(
             continue
         if flag.kind in _OF_ALL_GPUS and len(flag.devices) != job.n_gpus:
             continue
-        if flag.kind in _BESIDES and job.job_id in idle:
+        if flag.kind in _SECONDARY and job.job_id in idle:
             continue
-        if flag.kind is AlertKind.HELD_IDLE and ruled(job) and not _told(job).is_component:
+        if flag.kind is AlertKind.HELD_IDLE and ruled(job) and not _noticed(job).is_component:
             use = uses.get(job.job_id)
             is_whole = now_seen.issuperset(flag.devices) and flag.coverage >= COVERAGE
             if use is not None and use.used is False and use.coverage >= COVERAGE and is_whole:
                 candidates.append(
                     IdleJob(
-                        job=_told(job),
+                        job=_noticed(job),
                         since_s=flag.since_s,
                         coverage=min(use.coverage, flag.coverage),
                         n_devices=len(flag.devices),
@@ -128,14 +128,14 @@ def findings_of(
                 )
             continue
         if flag.kind in settings.concerns:
-            findings.append(_finding(job, flag, settings, _found_s(look, flag)))
+            findings.append(_finding(job, flag, settings, _found_s(poll, flag)))
     return findings, candidates
 
 
 def _finding(job: ClusterJob, flag: Alert, settings: Settings, found_s: float) -> JobFinding:
     at_once = flag.kind is AlertKind.XID
     return JobFinding(
-        job=_told(job),
+        job=_noticed(job),
         kind=str(flag.kind),
         since_s=flag.since_s,
         coverage=flag.coverage,
@@ -145,12 +145,12 @@ def _finding(job: ClusterJob, flag: Alert, settings: Settings, found_s: float) -
     )
 
 
-def _found_s(look: ClusterPoll, flag: Alert) -> float:
-    """From when it has to last: a diagnosis from when it was made, however long ago the trouble began."""
-    if flag.diagnosis is None or look.verdicts is None:
+def _found_s(poll: ClusterPoll, flag: Alert) -> float:
+    """Return the start of the minimum duration: the report of a diagnosis, or the start of the alert."""
+    if flag.diagnosis is None or poll.verdicts is None:
         return flag.since_s
     of = (flag.job_id, flag.diagnosis.cause)
-    return max(float(one.reported_at_s) for one in look.verdicts.verdicts if (one.job_id, one.cause) == of)
+    return max(float(one.reported_at_s) for one in poll.verdicts.verdicts if (one.job_id, one.cause) == of)
 
 
 def _has_whole_gpus(job: ClusterJob) -> bool:
@@ -158,7 +158,7 @@ def _has_whole_gpus(job: ClusterJob) -> bool:
     return job.n_gpus is not None and job.n_gpus >= 1
 
 
-def _told(job: ClusterJob) -> NoticedJob:
+def _noticed(job: ClusterJob) -> NoticedJob:
     assert job.start_s is not None
     assert job.n_gpus is not None
     return NoticedJob(
@@ -173,17 +173,17 @@ def _told(job: ClusterJob) -> NoticedJob:
     )
 
 
-def _seen_now(look: ClusterPoll) -> frozenset[str]:
-    """Devices of which it is known what they do at this moment, not only what they did before."""
+def _seen_now(poll: ClusterPoll) -> frozenset[str]:
+    """Return the devices whose current use is known."""
     return frozenset(
         uuid
-        for node in look.live.values()
-        if look.at_s - node.at_s <= _NOW_S
+        for node in poll.live.values()
+        if poll.at_s - node.at_s <= _NOW_S
         for uuid, value in node.devices.items()
         if value.util_pct is not None
     )
 
 
-def _uses(look: ClusterPoll) -> Mapping[int, RunningUse]:
-    """How the runs that go on have used their GPUs."""
-    return look.running.uses_of({job.job_id: job.start_s for job in look.jobs})
+def _uses(poll: ClusterPoll) -> Mapping[int, RunningUse]:
+    """Return the use of GPUs by running jobs, by job ID."""
+    return poll.running.uses_of({job.job_id: job.start_s for job in poll.jobs})

@@ -1,7 +1,7 @@
-"""Watches, tells and ends: one look after another, on the host whose slurmctld is in charge.
+"""Watch jobs, send notices and end idle jobs, one poll after another, next to the active slurmctld.
 
-What slurm-gpudbd is asked and what is sent goes on beside the watcher, one thing at a time; the ledger is
-touched by nobody else meanwhile.
+Requests to slurm-gpudbd and sending run in the background, one at a time, and nothing else changes the ledger
+meanwhile.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from slurm_gpu.wire.answers.cluster import ClusterJob
 
 log = logging.getLogger("slurm-gpuctld")
 
-LOOK_EVERY_S = 15.0
-"""A node with jobs posts each 10 s for us, and a value counts for 30 s."""
+# Poll interval: nodes with jobs post every 10 s for slurm-gpuctld, and a value covers 30 s.
+POLL_EVERY_S = 15.0
+# Maximum age of a poll on which jobs are ended.
 _STALE_S = 60.0
-"""On what was seen so long ago no job is ended."""
 
 
 def channels_of(settings: Settings) -> dict[str, Channel]:
-    """Those that notices.yaml names."""
-    # Only now: what speaks SMTP and TLS takes memory that a site without notices does not need.
+    """Return the channels that notices.yaml names."""
+    # Imported here because SMTP and TLS need memory that sites without notices can save.
     from slurm_gpu.notices.mail import MailChannel
     from slurm_gpu.notices.webhook import WebhookChannel
 
@@ -58,13 +58,13 @@ def channels_of(settings: Settings) -> dict[str, Channel]:
 
 
 def ledger_path(settings: SlurmSettings) -> Path:
-    """Where the ledger of this Slurm lies: hosts of slurmctld share it."""
+    """Return the path of the ledger, which the hosts of slurmctld share."""
     state = Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld"))
     return state / "slurm-gpu" / ledgers.FILE_NAME
 
 
 class NoticeController(Duty):
-    """Reads slurm-gpudbd and sends in the background; acts on what was read."""
+    """Polls slurm-gpudbd and sends in the background; acts on the results."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class NoticeController(Duty):
         settings_path: Path,
         client: SlurmClient,
         cancellations: Cancellations,
-        look: Callable[[], ClusterPoll],
+        poll: Callable[[], ClusterPoll],
         background: Background,
         run_directory: Path,
         clock: Clock,
         channels: Callable[[Settings], Mapping[str, Channel]] = channels_of,
     ) -> None:
-        super().__init__(clock, "no user is notified, and no job is ended: %s", "users are notified again")
+        super().__init__(clock, "no notices are sent, and no idle jobs ended: %s", "notices are sent again")
         self._config, self._settings_path, self._client = config, settings_path, client
-        self._cancellations, self._look = cancellations, look
+        self._cancellations, self._poll = cancellations, poll
         self._path, self._channels = run_directory / status.FILE_NAME, channels
         self._zone = ZoneInfo(config.timezone)
         self._watch = Watch(rules_of(config))
@@ -88,12 +88,12 @@ class NoticeController(Duty):
         self._stamp: tuple[int, int, int] | None = None
         self._slurm: SlurmSettings | None = None
         self._ledger: Ledger | None = None
-        self._looking = BackgroundTask[ClusterPoll](background)
+        self._polling = BackgroundTask[ClusterPoll](background)
         self._sending = BackgroundTask[None](background)
         self._next_s = 0.0
 
     def prepare(self, view: QueueView) -> bool:
-        """Read slurm-gpudbd now and then; there is work when it has answered and nothing is being sent."""
+        """Start polls of slurm-gpudbd; return whether one has finished and nothing is being sent."""
         if not view.answered:
             return False
         if self._sending.is_done:
@@ -103,25 +103,25 @@ class NoticeController(Duty):
         if self._current_settings() is None or not view.in_charge:
             self._rest()
             return False
-        if self._looking.is_free and self._clock.monotonic() >= self._next_s:
-            self._next_s = self._clock.monotonic() + LOOK_EVERY_S
-            self._looking.start(self._look)
+        if self._polling.is_free and self._clock.monotonic() >= self._next_s:
+            self._next_s = self._clock.monotonic() + POLL_EVERY_S
+            self._polling.start(self._poll)
             return False
-        return self._looking.is_done
+        return self._polling.is_done
 
     def work(self, view: QueueView) -> None:
-        """Act on the answer of slurm-gpudbd."""
+        """Act on the responses of slurm-gpudbd."""
         assert self._settings is not None
-        self._act(self._looking.take(), view.jobs, self._settings, view.policy.cancel_idle)
+        self._act(self._polling.take(), view.jobs, self._settings, view.policy.cancel_idle)
 
     def _rest(self) -> None:
-        """Whoever is in charge next reads the ledger anew, and sees for itself what is so."""
+        """Drop all state: the next active one reads the ledger and observes jobs itself."""
         if self._ledger is not None:
             self._ledger, self._watch = None, Watch(rules_of(self._config))
             self._path.unlink(missing_ok=True)
 
     def _current_settings(self) -> Settings | None:
-        """Those of notices.yaml as it is now; raises InvalidFileError, once, where it is wrong."""
+        """Return the current settings of notices.yaml; raise InvalidFileError once if they are invalid."""
         try:
             found = self._settings_path.stat()
             stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -140,7 +140,7 @@ class NoticeController(Duty):
 
     def _act(
         self,
-        look: ClusterPoll,
+        poll: ClusterPoll,
         jobs: Sequence[CountedJob],
         settings: Settings,
         rule: CancelIdleInForce | None,
@@ -151,9 +151,9 @@ class NoticeController(Duty):
             for job in jobs
             if job.phase is JobPhase.RUNNING and job.start_s is not None
         }
-        flags: Sequence[Alert] = watch(self._watch, look)
+        flags: Sequence[Alert] = watch(self._watch, poll)
         self._cancellations.settle(ledger, running)
-        ledger.take_back(look.suspended, WARNING)  # who stands still has been idle for no fault of its own
+        ledger.take_back(poll.suspended, WARNING)  # a suspended job cannot use its GPUs
         ledger.prune(running, now_s)
 
         def binds(job: ClusterJob) -> bool:
@@ -164,8 +164,8 @@ class NoticeController(Duty):
                 and rule.binds(counted.uid, counted.account, counted.qos, counted.partition, now_s)
             )
 
-        judged = judge(look, flags, settings, rule, binds, ledger, now_s)
-        if settings.sends and abs(now_s - look.at_s) <= _STALE_S:
+        judged = judge(poll, flags, settings, rule, binds, ledger, now_s)
+        if settings.sends and abs(now_s - poll.at_s) <= _STALE_S:
             for standing in judged.may_end():
                 if rule is not None and self._cancellations.may_try(ledger, standing.finding.job.run, now_s):
                     self._cancellations.end(ledger, standing, rule, self._save)
@@ -214,7 +214,9 @@ class NoticeController(Duty):
             self._slurm = self._client.settings()
             found = ledgers.read(ledger_path(self._slurm))
             for notice in ledgers.after_a_kill(found):
-                log.warning("perhaps told before slurm-gpuctld ended: %s to %s", notice.kind, notice.user)
+                log.warning(
+                    "notice may have been sent before slurm-gpuctld ended: %s to %s", notice.kind, notice.user
+                )
             self._ledger = found
         return self._ledger
 
@@ -225,10 +227,10 @@ class NoticeController(Duty):
 
     def _write_status(self, judged: Judgment, settings: Settings) -> None:
         assert self._slurm is not None
-        told = Status(
+        current = Status(
             as_of_s=judged.now_s,
             mode=settings.mode,
             cancels=None if judged.rule is None else judged.rule.mode,
             outlook=outlook(judged, settings, self._zone),
         )
-        status.write(self._path, told, self._slurm.slurm_user_uid)
+        status.write(self._path, current, self._slurm.slurm_user_uid)

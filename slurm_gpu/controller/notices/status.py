@@ -1,4 +1,4 @@
-"""What slurm-gpuctld sees that somebody is to be told, for `slurm-gpu notices`: notices.json in /run."""
+"""The current findings of slurm-gpuctld for `slurm-gpu notices`: notices.json in /run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from slurm_gpu.files.atomic import write_whole
 
 FILE_NAME = "notices.json"
 _VERSION = 1
+# Maximum age of a current status.
 FRESH_S = 120
-"""An older one is no word on what is so now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlookEntry:
-    """One thing about one job, and what becomes of it."""
+    """One finding about one job, and its fate."""
 
     job_id: int
     id: str
@@ -32,24 +32,24 @@ class OutlookEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """All of it."""
+    """The state of notices at one moment."""
 
     as_of_s: float
     mode: str
     cancels: str | None
-    """The mode of cancel_idle in the policy in force; None where it has none."""
+    """The mode of cancel_idle in the policy in force; None without it."""
     outlook: Sequence[OutlookEntry]
 
 
 def write(path: Path, status: Status, owner_uid: int) -> None:
-    """In one step, SlurmUser's alone: it names jobs of others. Raises OutsideError."""
+    """Write the file atomically, readable only by SlurmUser: it names jobs of all users."""
     with outside(path):
         text = json.dumps({"version": _VERSION, **asdict(status)}) + "\n"
         write_whole(path, text, owner_uid=owner_uid)
 
 
 def read(path: Path) -> Status | None:
-    """What it says; None where there is none, or it is damaged. Raises OutsideError."""
+    """Read the status; None if it is missing or damaged; raise OutsideError."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain["version"] != _VERSION:

@@ -1,8 +1,7 @@
-"""Which Weight of each node is the site's own: written to disk before the first of ours is set.
+"""The record of each node's original Weight, written to disk before the first weight is changed.
 
-It lies in slurmctld's StateSaveLocation, which the hosts of slurmctld share, so that whichever
-slurm-gpuctld comes next, here or on the backup's host, after whatever end of the last one, can tell the
-site's from ours.
+It is stored in slurmctld's StateSaveLocation, which all slurmctld hosts share. So the next slurm-gpuctld,
+here or on a backup, can distinguish original weights from ours, however the last one ended.
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ class RecordedWeights:
 
     site: int
     ours: frozenset[int] = frozenset()
-    """All that may have been set in its place."""
+    """All weights that may have been set instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginalWeights:
-    """What is known of nodes whose weights were set; empty once all have the site's own again."""
+    """The recorded nodes; empty once all have their original Weight again."""
 
     nodes: Mapping[str, RecordedWeights] = field(default_factory=dict)
     host: str = ""
-    """Whose slurm-gpuctld wrote it."""
+    """The host whose slurm-gpuctld wrote it."""
     at_s: int = 0
 
     def with_nodes(self, nodes: Mapping[str, RecordedWeights]) -> OriginalWeights:
-        """The same of other nodes."""
+        """Return the record with other nodes."""
         return replace(self, nodes=nodes)
 
 
 def path_of(settings: SlurmSettings) -> Path:
-    """Where the memory of this Slurm lies."""
+    """Return the path of the record for this Slurm."""
     return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / _DIRECTORY / FILE_NAME
 
 
 def read(path: Path) -> OriginalWeights:
-    """The memory at `path`, empty where there is none; raises OutsideError where it cannot be read."""
+    """Read the record at `path`, empty if there is none; raise OutsideError if it cannot be read."""
     advice = (
-        "; it says which Weight of each node is the site's own: "
-        "mend it, or move it away and run `scontrol reconfigure`"
+        "; it stores the original Weight of each node: "
+        "repair it, or move it away and run `scontrol reconfigure`"
     )
     found = read_state(path, lambda plain: _from_plain(path, plain), advice)
     return OriginalWeights() if found is None else found
@@ -71,7 +70,7 @@ def _from_plain(path: Path, plain: Any) -> OriginalWeights:
 
 
 def write(path: Path, memory: OriginalWeights, owner_uid: int) -> None:
-    """Have it on disk before this returns, of an empty memory nothing; raises OutsideError."""
+    """Write the record to disk, or remove it if it is empty; raise OutsideError."""
     if memory.nodes:
         write_state(path, _plain(memory), owner_uid, 0o644)
         return
@@ -97,10 +96,10 @@ def _plain(memory: OriginalWeights) -> dict[str, Any]:
 def as_known(
     memory: OriginalWeights, weights: Mapping[str, int], written: Mapping[str, int]
 ) -> dict[str, RecordedWeights]:
-    """What is known of nodes with these weights.
+    """Return the recorded weights of nodes, given their actual weights.
 
-    The site's own is what slurm.conf says (`written`), since that is what a reconfiguration brings back; of
-    nodes that it does not name (dynamic ones), what they had when they were first seen.
+    The original Weight is that of slurm.conf (`written`), because a reconfiguration restores it. For nodes
+    that slurm.conf does not name (dynamic nodes), it is the Weight when first seen.
     """
     nodes = {}
     for name, weight in weights.items():
@@ -112,11 +111,11 @@ def as_known(
 def set_by_hand(
     memory: OriginalWeights, nodes: Mapping[str, RecordedWeights], weights: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Those nodes whose Weight is neither the site's nor ours, with that Weight: somebody typed it."""
+    """Return the nodes, with their Weight, whose Weight is neither original nor ours."""
     found = {}
     for name, known in nodes.items():
         before, weight = memory.nodes.get(name, known), weights[name]
-        # The site's of before: slurm.conf was changed, and Slurm has not read it yet.
+        # The previous original: slurm.conf was changed and Slurm has not read it yet.
         if weight not in (known.site, before.site) and weight not in known.ours:
             found[name] = weight
     return found

@@ -1,7 +1,8 @@
-"""Gives waiting jobs the points that they have earned (SiteFactor), by scale and how long they wait.
+"""Set the priority points (SiteFactor) that waiting jobs have earned, by scale and waiting time.
 
-Never `priority` itself, which would freeze what Slurm makes of a job's age. The weights are read anew when
-slurm-gpu.yaml changes. When slurm-gpuctld ends jobs keep their points, and the next one goes on from there.
+`priority` itself is never set, because that would freeze Slurm's own age factor. The weights are reloaded
+when slurm-gpu.yaml changes. Jobs keep their points when slurm-gpuctld exits, and the next one continues from
+there.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from slurm_gpu.text.hostlist import expand
 log = logging.getLogger("slurm-gpuctld")
 
 CYCLE_S = 60.0
+# Maximum share of a core that this uses.
 _CPU_SHARE = 0.005
-"""At most this part of a core goes into it."""
 _SITE_PLUGIN = "PrioritySiteFactorPlugin"
 _NO_PLUGIN = ("", "(null)", "site_factor/none")
 
 
 def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
-    """How few of these nodes would do for a job: of a range Slurm tells the most that it could have.
+    """Return the fewest of these nodes that fit a job, because for a range Slurm reports the maximum.
 
-    By its CPUs, memory and GPUs and the largest node; never more than Slurm tells.
+    Computed from its CPUs, memory and GPUs and the largest node; at most the number that Slurm reports.
     """
     needs = [int(job.tres.get("node", job.n_nodes))]
     for name, most in (
@@ -50,7 +51,7 @@ def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
 
 
 class PriorityController(Duty):
-    """Keeps what was set between runs; jobs keep the points that they have while it fails."""
+    """Sets priority points; while it fails, jobs keep the points that they have."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class PriorityController(Duty):
     ) -> None:
         super().__init__(
             clock,
-            "jobs keep the priority that they have: %s",
+            "priorities of waiting jobs are not updated: %s",
             "priorities of waiting jobs are updated again",
             every_s=CYCLE_S,
             cpu=cpu,
@@ -76,10 +77,10 @@ class PriorityController(Duty):
         self._weights, self._enforces = weights_of(config), config.placement.mode == "enforce"
         self._most_medium = _most_medium(config)
         self._set: dict[int, int] = {}
-        """Points of each waiting job that are surely ours."""
+        """Points of each waiting job that were set by this process."""
 
     def prepare(self, view: QueueView) -> bool:
-        """Read the weights where the file was changed."""
+        """Reload the weights if the file changed."""
         self._read_weights()
         has_work = self._enforces and view.in_charge and (self._weights is not None or bool(self._set))
         if not has_work:
@@ -87,12 +88,12 @@ class PriorityController(Duty):
         return has_work
 
     def work(self, view: QueueView) -> None:
-        """Set the points that each waiting job should have."""
+        """Set the points of each waiting job."""
         if self._client.settings().raw.get(_SITE_PLUGIN, "") not in _NO_PLUGIN:
-            raise SlurmError(f"{_SITE_PLUGIN} of this Slurm sets the same part of it")
+            raise SlurmError(f"{_SITE_PLUGIN} of Slurm is set and uses the same field")
         jobs = self._client.waiting()
         if jobs is None:
-            raise SlurmError("PriorityType of this Slurm is not priority/multifactor")
+            raise SlurmError("PriorityType of Slurm is not priority/multifactor")
         wanted = self._wanted(jobs, self._nodes.within(CYCLE_S) if jobs else ())
         steps: defaultdict[int, list[int]] = defaultdict(list)
         for job in jobs:
@@ -109,7 +110,7 @@ class PriorityController(Duty):
             raise failed
 
     def _wanted(self, jobs: Sequence[WaitingJob], nodes: Sequence[SlurmNode]) -> dict[int, int]:
-        """The points that each job should have, of those whose points nobody set by hand."""
+        """Return the points of each job, except jobs whose points were set by hand."""
         wanted: dict[int, int] = {}
         now_s = self._clock.wall()
         for job in jobs:
@@ -125,13 +126,13 @@ class PriorityController(Duty):
         return wanted
 
     def _any_took(self, steps: dict[int, list[int]]) -> bool:
-        """Whether some job has what was set: then the others have started or ended."""
+        """Return whether some job has its new points: then the others have started or ended."""
         wanted = {job_id: value for value, job_ids in steps.items() for job_id in job_ids}
         waiting = [job for job in self._client.waiting() or () if job.job_id in wanted]
         return not waiting or any(job.site_factor == wanted[job.job_id] for job in waiting)
 
     def _read_weights(self) -> None:
-        """Those of the site file, where it is another than before; a file with mistakes changes nothing."""
+        """Reload the weights if the site file changed; keep them if it has errors."""
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return
@@ -139,7 +140,7 @@ class PriorityController(Duty):
         try:
             config = load_config(self._path)
         except SlurmGpuError as error:
-            log.warning("priorities stay as they were: %s", error)
+            log.warning("priority weights are not reloaded: %s", error)
             return
         fresh = weights_of(config)
         if fresh != self._weights:
@@ -154,7 +155,7 @@ class PriorityController(Duty):
 
 
 def weights_of(config: SiteConfig) -> PriorityWeights | None:
-    """What the site file says; None where it says nothing of priority."""
+    """Return the priority weights of the site file; None without any."""
     said = config.placement.priority
     if said is None:
         return None
@@ -178,7 +179,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _text(weights: PriorityWeights | None) -> str:
-    """Such as "large 40, medium 20 an hour, 1000 at most"."""
+    """Return for example "large 40, medium 20 an hour, 1000 at most"."""
     if weights is None:
         return "none"
     rates = ", ".join(f"{scale} {rate:g}" for scale, rate in sorted(weights.per_hour.items()))

@@ -1,4 +1,4 @@
-"""placement.json: what slurm-gpuctld saw of nodes and did to them last (docs/contracts.md, section 6)."""
+"""placement.json: the last state of nodes and the last action on them (docs/contracts.md, section 6)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from slurm_gpu.controller.queue.job_mix import JobMix
 from slurm_gpu.controller.run_file import write_run_file
 
 FILE_NAME = "placement.json"
+# Number of its own cycles after which a table is outdated.
 STALE_CYCLES = 3
-"""A table that is older than so many of its own cycles says what was, not what is."""
 _VERSION = 1
-_MOST_TOLD = 5
-"""Classes of the mix."""
+# Maximum number of classes of the mix.
+_MAX_CLASSES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,39 +29,39 @@ class NodeLine:
     state: str
     gpus: int
     busy: float
-    """GPUs in use, parts of shared ones as parts."""
+    """GPUs in use; shared GPUs count in fractions."""
     weight: int
     wanted: int | None
-    """None where its Weight is left alone: it takes no jobs, or somebody set it by hand."""
+    """None if its Weight is left alone: it accepts no jobs, or its Weight was set by hand."""
     site: int
     ours: bool
-    """Whether its Weight may be one that slurm-gpuctld set."""
+    """Whether slurm-gpuctld may have set its Weight."""
     whole: bool
     by_hand: bool
     useful: float | None = None
-    """Of its free GPUs, as many as jobs of the mix can use; None where no jobs were seen yet."""
+    """Free GPUs that jobs of the mix can use; None before any jobs were seen."""
     strands: float | None = None
-    """GPUs that the next small job is expected to strand there; None where none has room, or is known."""
+    """Expected GPUs that the next small job strands; None if none fits or the mix is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixLine:
-    """One class of what is asked for of late."""
+    """One class of the recent mix of jobs."""
 
     gpus: int
     share_mgpu: int
-    """Thousandths of one GPU, in place of whole ones."""
+    """Thousandths of one GPU, instead of whole GPUs."""
     cpus: int
     memory_mib: int
     gpu_type: str
-    """"" is any."""
+    """"" for any type."""
     popularity: float
-    """Its part (0 to 1) of what is asked for."""
+    """Share (0 to 1) of the mix."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastAct:
-    """What was last done to weights."""
+    """The last change of weights."""
 
     at_s: int
     act: str
@@ -72,40 +72,40 @@ class LastAct:
 
 @dataclass(frozen=True, slots=True)
 class PlacementTable:
-    """All managed nodes at one look."""
+    """All managed nodes in one cycle."""
 
     as_of_s: int
     host: str
     mode: str
     in_charge: bool
-    """Whether slurmctld is in charge on this host: only then weights are set from here."""
+    """Whether slurmctld is active on this host; weights are set only then."""
     cycle_s: float
-    """Until the next look at the latest."""
+    """Maximum seconds until the next cycle."""
     nodes: tuple[NodeLine, ...] = ()
     last_act: LastAct | None = None
     mix: tuple[MixLine, ...] = ()
-    """By which it was judged what is at stake, the most popular first; empty where no jobs were seen yet."""
+    """The mix that determines the stakes, the most popular class first; empty before any jobs were seen."""
 
     @property
     def whole_free(self) -> int:
-        """Nodes that a job of all their GPUs could have at once."""
+        """Nodes that a job of all their GPUs could use at once."""
         return sum(line.whole for line in self.nodes)
 
     @property
     def by_hand(self) -> list[str]:
-        """Nodes whose Weight is neither the site's nor ours."""
+        """Nodes whose Weight is neither original nor ours."""
         return [line.name for line in self.nodes if line.by_hand]
 
     def age_s(self, now_s: float) -> float:
-        """Seconds since the look."""
+        """Seconds since the cycle."""
         return max(0.0, now_s - self.as_of_s)
 
     def is_stale(self, now_s: float) -> bool:
-        """Whether whoever writes it has missed several looks."""
+        """Whether its writer has missed several cycles."""
         return self.age_s(now_s) > STALE_CYCLES * self.cycle_s
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
+        """Return a dict for json.dumps."""
         plain = asdict(self)
         return {
             "version": _VERSION,
@@ -121,7 +121,7 @@ class PlacementTable:
 def lines_of(
     plans: Iterable[NodePlan], zones: Mapping[str, str], now: Mapping[str, int]
 ) -> tuple[NodeLine, ...]:
-    """A line for each node of a plan; `now` are weights that were set since slurmctld was asked."""
+    """Return an entry for each planned node; `now` are weights set after slurmctld was polled."""
     lines = []
     for one in plans:
         weight = now.get(one.node.name, one.node.weight)
@@ -148,22 +148,22 @@ def lines_of(
 
 
 def mix_lines(jobs: JobMix) -> tuple[MixLine, ...]:
-    """What a mix mostly is."""
+    """Return the largest classes of a mix."""
     mix = jobs.mix()
     ranked = sorted(zip(mix.requests, mix.popularity, strict=True), key=lambda one: -one[1])
     return tuple(
         MixLine(one.gpus, one.share_mgpu, one.cpus, one.memory_mib, one.gpu_type, round(popularity, 3))
-        for one, popularity in ranked[:_MOST_TOLD]
+        for one, popularity in ranked[:_MAX_CLASSES]
     )
 
 
 def write(path: Path, table: PlacementTable) -> None:
-    """Put it there in one step; raises OutsideError where it cannot be written."""
+    """Replace the file atomically; raise OutsideError if it cannot be written."""
     write_run_file(path, json.dumps(table.to_json()) + "\n")
 
 
 def read(path: Path) -> PlacementTable | None:
-    """The table at `path`; None where there is none that can be read."""
+    """Read the table at `path`; None if it is missing or damaged."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain.pop("version") != _VERSION:

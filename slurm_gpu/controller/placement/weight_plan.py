@@ -1,4 +1,4 @@
-"""What the weights of managed nodes should be, from what slurmctld, the site file and slurm.conf say."""
+"""Plan the weights of managed nodes from the state of slurmctld, the site file and slurm.conf."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from slurm_gpu.text.hostlist import expand
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """One managed node."""
+    """The plan for one managed node."""
 
     node: SlurmNode
     room: NodeRoom
     known: RecordedWeights
     level: int | None
-    """None where its Weight is left alone: it takes no jobs, or somebody set it by hand."""
+    """None if its Weight is left alone: it accepts no jobs, or its Weight was set by hand."""
     wanted: int | None
     is_by_hand: bool
     stake: Stake | None = None
-    """What is at stake there by the mix of jobs; None where that is not known."""
+    """The stake by the mix of jobs; None if unknown."""
 
     @property
     def is_whole(self) -> bool:
-        """It takes jobs, and has all GPUs free, with cores and memory for them."""
+        """Whether it accepts jobs and has all GPUs free with enough cores and memory."""
         return self.room.is_whole and not out_of_service(self.node)
 
 
 class Managed:
-    """Which nodes the site file puts into slurm-gpuctld's charge; raises UsageError on a wrong hostlist."""
+    """The nodes that slurm-gpuctld manages by the site file; raises UsageError for an invalid hostlist."""
 
     def __init__(self, placement: Placement) -> None:
         self._partitions = None if placement.partitions is None else frozenset(placement.partitions)
@@ -57,7 +57,7 @@ class Managed:
             raise UsageError(f"slurm-gpu.yaml: placement: nodes: {error}") from None
 
     def of(self, nodes: Iterable[SlurmNode]) -> list[SlurmNode]:
-        """Those with GPUs, in the partitions and with the names that the site file gives."""
+        """Return the nodes with GPUs that match the partitions and names of the site file."""
         return [
             node
             for node in nodes
@@ -68,7 +68,7 @@ class Managed:
 
 
 def kind_and_room(node: SlurmNode) -> tuple[NodeKind, FreeRoom]:
-    """What a node has, and what is free of it; what exceeds that, as jobs may for a moment, is left out."""
+    """Return the kind of a node and its free resources; allocations in excess of the node are ignored."""
     types, free_mgpu = gpus_by_type(
         {kind.lower(): n for kind, n in node.gpus.items()},
         {kind.lower(): n for kind, n in node.gpus_allocated.items()},
@@ -80,15 +80,15 @@ def kind_and_room(node: SlurmNode) -> tuple[NodeKind, FreeRoom]:
 
 @dataclass(frozen=True, slots=True)
 class RunningOnNode:
-    """The jobs on one node."""
+    """The jobs running on one node."""
 
     n: int
     until_s: float
-    """When the last is over by its time limit; inf where one has none."""
+    """When the last one reaches its time limit; inf without a limit."""
 
 
 def running_on(jobs: Iterable[CountedJob]) -> dict[str, RunningOnNode]:
-    """By node; those on which nothing runs are left out."""
+    """Return the running jobs by node; idle nodes are left out."""
     found: dict[str, RunningOnNode] = {}
     for job in jobs:
         if job.phase is not JobPhase.RUNNING:
@@ -106,7 +106,7 @@ def running_on(jobs: Iterable[CountedJob]) -> dict[str, RunningOnNode]:
 
 @lru_cache(maxsize=20_000)
 def _names(nodes: str) -> tuple[str, ...]:
-    """Of a hostlist; none where it cannot be read: nothing is known of these nodes then."""
+    """Expand a hostlist; return nothing if it is invalid."""
     try:
         return tuple(expand(nodes))
     except ValueError:
@@ -120,7 +120,7 @@ def room_of(
     running: RunningOnNode | None = None,
     now_s: float = 0.0,
 ) -> NodeRoom:
-    """What a node has left; `running` is None where its jobs are not known."""
+    """Return the free resources of a node; `running` is None if its jobs are unknown."""
     used = sum(node.gpus_allocated.values()) + node.shared_mgpu / GPU_MGPU
     return NodeRoom(
         name=node.name,
@@ -147,11 +147,11 @@ def plan(
     running: Mapping[str, RunningOnNode] | None = None,
     now_s: float = 0.0,
 ) -> list[NodePlan]:
-    """One line for each managed node, in their order.
+    """Return the plan for each managed node, in order.
 
-    `written` are the weights in slurm.conf, `before` the levels of the last plan, `order_of` the order of
-    nodes of some kinds; without one it is by how full they are. `running`: the jobs on nodes, by which it
-    counts when they will be whole; None where nobody told of any.
+    `written`: weights in slurm.conf; `before`: levels of the previous plan; `order_of`: returns the order of
+    nodes of some kinds, or None to order by fullness; `running`: jobs by node, which determine when nodes
+    become whole, or None if unknown.
     """
     weights = {node.name: node.weight for node in managed}
     known = as_known(memory, weights, written)
@@ -172,7 +172,7 @@ def plan(
         mine = ours[one.site]
         last = before.get(name)
         if last is None and node.weight != one.site and node.weight in mine:
-            last = mine.index(node.weight)  # set by who ran before us
+            last = mine.index(node.weight)  # set by the previous process
         level = level_of(rooms[name], scale, last)
         one = replace(one, ours=one.ours | set(mine))
         lines.append(NodePlan(node, rooms[name], one, level, mine[level], False, stakes.get(name)))
@@ -185,7 +185,7 @@ def _judged(
     running: Mapping[str, RunningOnNode],
     now_s: float,
 ) -> tuple[dict[str, Stake], dict[str, NodeRoom], int]:
-    """What is at stake on each node, what it has left, and how many ranks of whole nodes there are."""
+    """Return the stakes, the free resources and the number of ranks of whole nodes."""
     found = [kind_and_room(node) for node in managed]
     order = order_of(Counter(kind for kind, _ in found))
     if order is None:
@@ -201,7 +201,7 @@ def _judged(
 
 
 def _weights_beside(nodes: Iterable[SlurmNode], managed: Sequence[SlurmNode]) -> set[int]:
-    """Weights of nodes that are not managed, but compete with managed ones for some partition's jobs."""
+    """Return the weights of nodes that are not managed but share a partition with managed ones."""
     names = {node.name for node in managed}
     partitions = {partition for node in managed for partition in node.partitions}
     return {

@@ -1,9 +1,8 @@
-"""Sets the weights of nodes so that Slurm fills those where least is at stake; puts the site's own back when
-it ends.
+"""Set node weights so that Slurm fills the nodes with the least at stake; restore the originals on exit.
 
-slurmctld forgets weights when it is reconfigured (22.05 also when it is restarted), so each look compares
-what it has with what it should have. Each call splits slurmctld's records of nodes for good, so nodes of
-one Weight go in one call and only those that lack it. Only the slurm-gpuctld beside the slurmctld in charge
+slurmctld forgets weights when it is reconfigured (22.05 also when it restarts), so each cycle compares the
+actual weights with the wanted ones. Each call permanently splits slurmctld's node records, so nodes with one
+new Weight share a call, and unchanged nodes are left out. Only the slurm-gpuctld next to the active slurmctld
 acts.
 """
 
@@ -36,22 +35,22 @@ from slurm_gpu.text.hostlist import compress
 
 log = logging.getLogger("slurm-gpuctld")
 
+# Maximum interval between cheap cycles: the time in which lost weights are restored.
 CYCLE_S = 10.0
-"""Between two looks at the latest, while they are cheap: so soon weights are back when Slurm lost them."""
 _LEAST_S = 1.0
 _LATEST_S = 60.0
+# Delay after a job's end, because it leaves its node only after the epilog.
 _AFTER_CHANGE_S = 3.0
-"""Jobs that ended leave their node when their epilog has run."""
+# Maximum share of a core for the cycles, unless they would be more than _LATEST_S apart.
 _CPU_SHARE = 0.01
-"""At most this part of a core goes into looks at nodes, unless they would come later than _LATEST_S then."""
 _SETTINGS_EVERY_S = 600.0
 _ADVICE_EVERY_S = 60.0
+# Maximum characters of a hostlist in a log line or audit event; the evidence has all of it.
 _MOST_NAMED = 200
-"""Characters of a hostlist in a log or an act: the rest is in the act's evidence."""
 
 
 class WeightController(Duty):
-    """Keeps what was learnt between runs; weights stay as they are while it fails."""
+    """Sets node weights; while it fails, weights stay as they are."""
 
     def __init__(
         self,
@@ -76,21 +75,21 @@ class WeightController(Duty):
         self._order = MixedOrder(JobMix(clock) if mix is None else mix)
         self._settings: tuple[float, SlurmSettings] | None = None
         self._memory: OriginalWeights | None = None
-        """None until it was read, and while slurmctld is in charge on another host."""
+        """None until read, and while slurmctld is active on another host."""
         self._levels: dict[str, int] = {}
         self._set: dict[str, int] = {}
-        """Weights that we set, or found to be as they should be."""
+        """Weights that were set, or were correct already."""
         self._by_hand: frozenset[str] = frozenset()
         self._running: int | None = None
         self._jobs: Sequence[CountedJob] | None = None
         self._next_s, self._again_s = 0.0, 0.0
         self._last_act: LastAct | None = None
         self.in_charge = False
-        """Whether the slurmctld of this host was in charge at the last look."""
+        """Whether the slurmctld of this host was active in the last cycle."""
         self._advised: tuple[float, str] = (0.0, "")
 
     def prepare(self, view: QueueView) -> bool:
-        """Hurry where other jobs run, or run elsewhere."""
+        """Run sooner if running jobs or their nodes changed."""
         if view.answered:
             self._jobs = view.jobs
         now = self._clock.monotonic()
@@ -99,7 +98,7 @@ class WeightController(Duty):
         return now >= self._next_s
 
     def reschedule(self, cpu_s: float) -> None:
-        """Set when to run at the earliest, and when at the latest."""
+        """Set the earliest and the latest time of the next cycle."""
         now = self._clock.monotonic()
         self._due_s = now + min(max(_LEAST_S, cpu_s / _CPU_SHARE), _LATEST_S)
         self._next_s = now + self.cycle_s
@@ -108,26 +107,26 @@ class WeightController(Duty):
 
     @property
     def cycle_s(self) -> float:
-        """Until the next look at the latest, after one that cost what the last did."""
+        """Maximum time until the next cycle, if it costs as much as the last one."""
         return max(CYCLE_S, self._due_s - self._clock.monotonic())
 
     def stop(self) -> None:
-        """Put the site's own weights back, if any of ours may be in force; tells what stands in the way."""
+        """Restore the original weights if any were changed; log a warning if that fails."""
         try:
             if self._mode == "enforce" and self._memory is not None and self._memory.nodes:
-                self._client.ping()  # the rest would wait long for a slurmctld that is away
+                self._client.ping()  # the following calls would wait long for an unreachable slurmctld
                 self._release("slurm-gpuctld ends")
         except SlurmGpuError as error:
             log.warning(
-                "the site's own weights could not be put back: %s; `slurm-gpu placement release` does that",
+                "original node weights could not be restored: %s; run `slurm-gpu placement release`",
                 error,
             )
-        self.path.unlink(missing_ok=True)  # nobody looks any more
+        self.path.unlink(missing_ok=True)  # no further cycle runs
         self._order.jobs.write()
         self._acts.close()
 
     def work(self, view: QueueView) -> None:
-        """Compare the weights with those that nodes should have, and act."""
+        """Compare the actual weights with the wanted ones, and act."""
         settings = self._slurm_settings()
         self.in_charge = self._is_in_charge(settings)
         if not self.in_charge:
@@ -190,7 +189,7 @@ class WeightController(Duty):
             )
 
     def _remember(self, known: Mapping[str, RecordedWeights], settings: SlurmSettings) -> None:
-        """On disk before anything is set; what was set earlier stays known until the site's own is back."""
+        """Write new entries to disk before setting weights; entries stay until the original is restored."""
         assert self._memory is not None
         nodes = {**self._memory.nodes, **known}
         if nodes == self._memory.nodes:
@@ -210,7 +209,7 @@ class WeightController(Duty):
             )
 
     def _give_up_others(self, nodes: Sequence[SlurmNode], settings: SlurmSettings) -> bool:
-        """Nodes that are managed no more get the site's own Weight back; who is gone is forgotten."""
+        """Restore the original Weight of nodes that are no longer managed; forget nodes that are gone."""
         assert self._memory is not None
         managed = {node.name for node in self._managed.of(nodes)}
         gone = self._memory.nodes.keys() - managed
@@ -245,21 +244,20 @@ class WeightController(Duty):
             f"scontrol update NodeName={compress(names)} Weight={weight}" for weight, names in steps.items()
         )
         if text and text != told and self._clock.monotonic() - reported_at_s >= _ADVICE_EVERY_S:
-            log.info("placement would type: %s", text)
+            log.info("placement would run: %s", text)
             self._advised = self._clock.monotonic(), text
 
     def _notice_by_hand(self, plans: Sequence[NodePlan]) -> None:
         found = frozenset(one.node.name for one in plans if one.is_by_hand)
         if found - self._by_hand:
             log.warning(
-                "Weight of %s is neither the site's nor slurm-gpuctld's: it is left alone; "
-                "`slurm-gpu doctor` says what to type",
+                "Weight of %s was set by hand and is left alone; `slurm-gpu doctor` shows the command",
                 _named(found),
             )
         self._by_hand = found
 
     def _is_in_charge(self, settings: SlurmSettings) -> bool:
-        """Without backups whoever runs is; with them, who is on the first host that is up."""
+        """Return True without backups; with backups, whether this host's slurmctld is the first one up."""
         if len(controllers(settings)) < 2:
             return True
         return next((one.name for one in self._client.controllers() if one.is_up), None) == self._host
@@ -285,7 +283,7 @@ class WeightController(Duty):
 
 
 def written_weights(settings: SlurmSettings) -> Mapping[str, int]:
-    """The weights in slurm.conf, by node; raises OutsideError where it cannot be read."""
+    """Return the weights in slurm.conf by node; raise OutsideError if it cannot be read."""
     with outside(settings.conf_path):
         return node_weights(read_conf(Path(settings.conf_path)))
 
@@ -293,9 +291,9 @@ def written_weights(settings: SlurmSettings) -> Mapping[str, int]:
 def release(
     client: SlurmClient, settings: SlurmSettings, memory: OriginalWeights, acts: AuditReporter, why: str
 ) -> list[str]:
-    """Give every node of the memory its own Weight back, and forget; returns those that had one of ours.
+    """Restore the original Weight of every recorded node; return the nodes that were changed.
 
-    Raises SlurmError or OutsideError, and then the memory stays.
+    Raise SlurmError or OutsideError on failure; the record is kept then.
     """
     names = put_back(client, memory, client.nodes(), written_weights(settings))
     weightmemory.write(weightmemory.path_of(settings), replace(memory, nodes={}), settings.slurm_user_uid)
@@ -313,7 +311,7 @@ def release(
 def put_back(
     client: SlurmClient, memory: OriginalWeights, nodes: Sequence[SlurmNode], written: Mapping[str, int]
 ) -> list[str]:
-    """Set the site's own Weight where one of ours is in force; what somebody set by hand stays."""
+    """Restore the original Weight of nodes with one of ours; leave weights set by hand."""
     now = {node.name: node.weight for node in nodes if node.name in memory.nodes}
     known = as_known(memory, now, written)
     ours = {name: one.site for name, one in known.items() if now[name] in one.ours}
@@ -325,14 +323,14 @@ def put_back(
 
 
 def _named(names: Iterable[str]) -> str:
-    """A hostlist, or how many they are where it would be long."""
+    """Return a hostlist, or the number of nodes if it would be long."""
     names = list(names)
     text = compress(names)
     return text if len(text) <= _MOST_NAMED else f"{len(names)} nodes"
 
 
 def _weights_text(weights: Mapping[str, int]) -> str:
-    """Such as "1 of n[1-2], 10 of n3"."""
+    """Return for example "1 of n[1-2], 10 of n3"."""
     by_weight: dict[int, list[str]] = {}
     for name, weight in weights.items():
         by_weight.setdefault(weight, []).append(name)
@@ -340,5 +338,5 @@ def _weights_text(weights: Mapping[str, int]) -> str:
 
 
 def _range_text(weights: Collection[int]) -> str:
-    """Such as "1 to 5"."""
+    """Return for example "1 to 5"."""
     return f"{min(weights)} to {max(weights)}"

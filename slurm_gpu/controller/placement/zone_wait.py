@@ -1,9 +1,9 @@
-"""Pending jobs that job_submit.lua keeps in one zone: how long at most, and which zone comes first.
+"""Manage pending jobs that job_submit.lua keeps in one zone: the maximum wait and the order of zones.
 
-A job waits for its zone only while it is its turn: seconds count in which Slurm names the nodes as the
-reason (Resources and the like), not those behind other jobs, limits or a dependency. When they come to
-`zone_wait`, the job gets its own constraint back, to the letter, and keeps its place in the queue. So it does
-at once where the constraint has become wrong, or zones are no longer enforced.
+The wait counts only while Slurm gives the nodes as the reason (Resources and the like), not while other jobs,
+limits or a dependency delay the job. After `zone_wait` the job gets its own constraint back, verbatim, and
+keeps its place in the queue. This happens at once if the constraint has become invalid or zones are no longer
+enforced.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from slurm_gpu.text.units import few
 log = logging.getLogger("slurm-gpuctld")
 
 FILE_NAME = "zonewait.json"
+# Interval at which jobs waiting for a zone are checked.
 EVERY_S = 20.0
-"""Between two looks at the jobs that wait for a zone."""
+# Maximum time between checks that counts: after a longer one slurmctld was down and started no jobs.
 _MOST_BETWEEN_S = 60.0
-"""So much of the time between two looks counts: where it was more, slurmctld was away, and placed nobody."""
+# Minimum advantage, in points, of another zone for reordering a job's alternatives.
 MARGIN = 100
-"""By so many points another zone has to be better before a job's alternatives are put in another order."""
 
 _ZONES = re.compile(r"slurm-gpu/1 t=\w+(?: [kwqlcr]=\S+)* z=(\S+)")
 _FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes_required_for_job", "Nodes required for job", "NodeDown")
@@ -46,20 +46,20 @@ _WRONG = "BadConstraints"
 
 @dataclass(frozen=True, slots=True)
 class ConstraintChange:
-    """A constraint to be written."""
+    """A constraint to write."""
 
     features: str
     why: str
 
 
 def written_zones(admin_comment: str) -> frozenset[str]:
-    """The zones that job_submit.lua wrote into a job's constraint, as it noted them; empty for none."""
+    """Return the zones that job_submit.lua wrote into a job's constraint, by its comment; empty for none."""
     match = _ZONES.match(admin_comment)
     return frozenset(part.rpartition(":")[0] for part in match[1].split(",")) if match else frozenset()
 
 
 def ours(job: ConstrainedJob, zones: frozenset[str]) -> ZoneConstraint | None:
-    """The constraint as it was written; None where the job has another one by now, which is its owner's."""
+    """Return the constraint as job_submit.lua wrote it; None if the owner has changed it."""
     found = taken_apart(job.features)
     return found if found is not None and frozenset(found.zones) == zones else None
 
@@ -67,23 +67,23 @@ def ours(job: ConstrainedJob, zones: frozenset[str]) -> ZoneConstraint | None:
 def change_of(
     written: ZoneConstraint, nodes: int, reason: str, waited_s: float, wait_s: float, table: ZoneTable | None
 ) -> ConstraintChange | None:
-    """What to write into a pending job's constraint; None where it stays as it is."""
+    """Return the change to a pending job's constraint; None for no change."""
     if table is None or table.mode != "enforce":
         return ConstraintChange(written.own, "zones are not enforced")
     if reason.startswith(_WRONG):
         return ConstraintChange(written.own, f"Slurm says {_WRONG}")
     if waited_s >= wait_s:
-        return ConstraintChange(written.own, f"they waited {wait_s:.0f} s for a zone")
+        return ConstraintChange(written.own, f"waited {wait_s:.0f} s for a zone")
     scale = scale_of(nodes, table.most_medium)
     points = {name: by_scale[scale] for name, by_scale in table.scores.items()}
     order = reordered(written.zones, points, MARGIN)
     return (
-        None if order is None else ConstraintChange(joined(written.own, order), f"{order[0]} is better now")
+        None if order is None else ConstraintChange(joined(written.own, order), f"{order[0]} scores higher")
     )
 
 
 class ZoneWait(Duty):
-    """Remembers for how long each job waited for its zone, across restarts too."""
+    """Tracks how long each job has waited for its zone, across restarts."""
 
     def __init__(
         self,
@@ -95,33 +95,33 @@ class ZoneWait(Duty):
     ) -> None:
         super().__init__(
             clock,
-            f"%s; jobs that wait for a zone are checked again every {EVERY_S:.0f} s",
-            "jobs that wait for a zone are checked again",
+            f"zones of waiting jobs are not checked: %s; retrying every {EVERY_S:.0f} s",
+            "zones of waiting jobs are checked again",
             every_s=EVERY_S,
         )
         self._features, self._wait_s, self._acts = features, wait_s, acts
         self._path = run_directory / FILE_NAME
         self._waited_s = _read(self._path)
-        self._refused = OutageLog(log, "jobs %s; those that still wait are checked again", clock)
+        self._refused = OutageLog(log, "constraint not changed: jobs %s; retrying while they wait", clock)
         self._unwritten = OutageLog(
             log,
-            "%s; after a restart the time that jobs waited for a zone counts from 0",
+            "waiting times for zones are not saved: %s; they count from 0 after a restart",
             clock,
             over=f"{self._path} is written again",
         )
         self._looked_at: float | None = None
         self._stood: frozenset[int] = frozenset()
-        """Jobs that waited for nodes at the last look."""
+        """Jobs whose reason was the nodes at the last check."""
 
     def prepare(self, view: QueueView) -> bool:
-        """Return True also beside a slurmctld that is not in charge: see `work`."""
+        """Return True even if slurmctld is not active here: see `work`."""
         return view.answered
 
     def work(self, view: QueueView) -> None:
-        """Look at the jobs that wait for a zone.
+        """Check the jobs that wait for a zone.
 
-        Constraints are written beside the slurmctld that is in charge only: another host's slurm-gpu.yaml may
-        differ. How long jobs wait is counted on each, for the one that takes over.
+        Only the slurm-gpuctld next to the active slurmctld writes constraints, because slurm-gpu.yaml may
+        differ between hosts. Every one counts the waiting times, for a failover.
         """
         zoned = {
             job.job_id: (job, zones)
@@ -165,7 +165,7 @@ class ZoneWait(Duty):
         if taken_apart(change.features) is None:
             self._acts.add("own constraint given back", f"jobs {named}", change.why, old, change.features)
         else:
-            log.info("jobs %s: constraint is now %s, as %s", named, change.features, change.why)
+            log.info("jobs %s: constraint changed to %s: %s", named, change.features, change.why)
 
     def _write(self) -> None:
         waited_s = {str(job): round(seconds, 1) for job, seconds in self._waited_s.items()}
@@ -177,7 +177,7 @@ class ZoneWait(Duty):
 
 
 def _read(path: Path) -> dict[int, float]:
-    """Seconds by job; nothing where none were written, or what was is damaged."""
+    """Read the seconds by job; return none if the file is missing or damaged."""
     try:
         found = {int(job_id): float(seconds) for job_id, seconds in json.loads(path.read_text()).items()}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):

@@ -77,7 +77,7 @@ class JobMix:
         """What is asked for, as often as it is."""
         return Mix.of(self._classes.items())
 
-    def look(self, jobs: Sequence[CountedJob], facts: CountingFacts) -> None:
+    def update(self, jobs: Sequence[CountedJob], facts: CountingFacts) -> None:
         """Count those that were not there at the last look; not more often than is worth while."""
         now = self._clock.monotonic()
         if now < self._next_look_s:

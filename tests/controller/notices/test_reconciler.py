@@ -239,7 +239,7 @@ def test_what_slurm_will_not_end_stays_and_is_tried_a_few_times(
     world.hold(17)
     world.go_on(180)
     assert [argv for _, argv in world.ended()] == [["scancel", "17"]] * 3
-    assert "job 17 stays, though it never used its GPUs" in caplog.text
+    assert "idle job 17 could not be ended" in caplog.text
     assert [kind for _, kind in world.told()] == ["warning", "warning"]
     assert {one.act for one in world.acts.values()} == {"idle job warned"}
 
@@ -301,7 +301,7 @@ def test_while_slurm_gpudbd_is_away_nothing_is_judged_and_it_is_told_once(
     world.go_on(160)
     assert world.told() == [(30, "warning")]
     assert world.commands == []
-    assert caplog.text.count("no user is notified, and no job is ended: nobody is there") == 1
+    assert caplog.text.count("no notices are sent, and no idle jobs ended: nobody is there") == 1
 
 
 def test_a_damaged_ledger_is_no_empty_one(world: World, caplog: pytest.LogCaptureFixture) -> None:

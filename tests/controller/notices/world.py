@@ -11,7 +11,7 @@ from typing import Any
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.notices.cancellations import Cancellations
-from slurm_gpu.controller.notices.poll import ClusterPoll, look_at
+from slurm_gpu.controller.notices.poll import ClusterPoll, poll_database
 from slurm_gpu.controller.notices.reconciler import NoticeController
 from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
@@ -91,7 +91,7 @@ class World:
             self.settings,
             self.slurm,
             ends,
-            self._look,
+            self._poll,
             _at_once,
             self.directory,
             self.clock,
@@ -103,10 +103,10 @@ class World:
 
     # What slurm-gpudbd tells
 
-    def _look(self) -> ClusterPoll:
+    def _poll(self) -> ClusterPoll:
         if self.is_away:
             raise DatabaseError("nobody is there")
-        return look_at(self, self.clock.wall)
+        return poll_database(self, self.clock.wall)
 
     def cluster(self) -> ClusterState:
         return clusters.cluster(
