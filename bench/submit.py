@@ -73,11 +73,12 @@ TOMORROW_S = 86400
 # Four rules bind each job, and a bundle; none is ever reached.
 POLICY = """\
 version: 1
+mode: enforce
 groups:
   vision: {accounts: [vision]}
   here: {partitions: [gpu], qos: [normal]}
   everyone: {}
-bundles: {train: {gpus: 1, cpus: 32, memory: 900G}, host: {gpus: 0, cpus: 32}}
+bundles: {train: {gpus: 1, cpus: 32, memory: 900G, mode: advise}, host: {gpus: 0, cpus: 32, mode: advise}}
 rules:
   - {id: share, for: vision, per: user, why: bench, limits: {gpus_total: 900000, jobs_total: 900000}}
   - {id: together, for: here, per: group, why: bench, limits: {gpus_total: 900000, jobs_total: 900000}}

@@ -210,6 +210,7 @@ def test_slurm_22_05_cannot_have_mig_and_shards(
 
 _POLICY = """\
 version: 1
+mode: enforce
 contact: gpu-help@example.edu
 groups: {all: {accounts: [vision]}}
 rules:

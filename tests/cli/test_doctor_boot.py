@@ -18,6 +18,7 @@ REPORT = "slurm-gpu-report@day.service"
 LIMITS = "{gpus_running: 4}"
 ADJUSTED = """\
 version: 1
+mode: enforce
 contact: gpu-help@example.edu
 groups: {g: {}}
 rules:

@@ -23,7 +23,8 @@ from tests.slurm.recorded import NOW_S
 def install(installed: Installation, limits: str) -> str:
     """Put a policy into force; gives its groups' digest."""
     text = (
-        f"version: 1\ngroups: {{g: {{}}}}\nrules: [{{id: r, for: g, per: user, why: W., limits: {limits}}}]\n"
+        "version: 1\nmode: enforce\ngroups: {g: {}}\n"
+        f"rules: [{{id: r, for: g, per: user, why: W., limits: {limits}}}]\n"
     )
     source = parse_yaml(text, "policy.yaml")
     policy = check_policy(source)

@@ -216,6 +216,7 @@ def test_a_job_that_would_never_start_has_no_forecast(
 
 POLICY = """\
 version: 1
+mode: enforce
 groups: {vision: {accounts: [vision]}}
 bundles:
   train: {gpus: 1, cpus: 4, memory: 32G, mode: fit}

@@ -29,6 +29,7 @@ from tests.docs.pages import DOCS, fences
 ME = getpass.getuser()
 POLICY = """\
 version: 1
+mode: enforce
 groups:
   vision: {accounts: [vision]}
   nlp: {accounts: [nlp]}
@@ -160,7 +161,7 @@ def test_without_a_snapshot_to_go_by_the_queue_is_counted(quota: Command, snapsh
 
 def test_rules_for_interactive_jobs_count_these_alone(quota: Command) -> None:
     quota.install(
-        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
         "  - {id: shells, for: all, per: user, kind: interactive, why: W., limits: {jobs_total: 1}}\n"
         "  - {id: scripts, for: all, per: user, kind: batch, why: W., limits: {gpus_total: 8}}\n"
     )
@@ -175,7 +176,7 @@ def test_rules_for_interactive_jobs_count_these_alone(quota: Command) -> None:
 
 def test_a_few_minutes_of_a_gpu_are_not_0_gpu_hours(quota: Command) -> None:
     quota.install(
-        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
         "  - {id: week, for: all, per: user, why: W., limits: {gpu_hours: {week: 500, day: 0.5}}}\n"
     )
     hours = {Subject(ME, "all"): {CalendarPeriod.DAY: 0.0514, CalendarPeriod.WEEK: 410.25}}

@@ -17,6 +17,7 @@ HOUR = 3600
 DAY = 24 * HOUR
 POLICY = """\
 version: 1
+mode: enforce
 manages: {accounts: [vision]}
 groups: {grads: {accounts: [vision]}}
 rules:

@@ -11,6 +11,7 @@ from tests.cli.conftest import START_S, CommandLine, make_run
 
 POLICY = """\
 version: 1
+mode: enforce
 groups: {vision: {accounts: [vision]}}
 rules:
   - {id: share, for: vision, per: user, why: "Three each.", limits: {gpus_total: 3}}
@@ -65,7 +66,7 @@ def test_starts_tells_when_jobs_would_have_begun_under_limits_on_what_runs(
 ) -> None:
     one_each = tmp_path / "one.yaml"
     one_each.write_text(
-        "version: 1\nmanages: {accounts: [vision]}\ngroups: {vision: {accounts: [vision]}}\n"
+        "version: 1\nmode: enforce\nmanages: {accounts: [vision]}\ngroups: {vision: {accounts: [vision]}}\n"
         'rules:\n  - {id: one, for: vision, per: user, why: "One.", limits: {jobs_running: 1}}\n'
     )
     tres = {"cpu": 1.0, "mem": 1.0, "gres/gpu": 1.0}
@@ -109,7 +110,8 @@ def test_somebody_who_does_not_see_everything_is_told_so(replay: CommandLine) ->
 def test_what_would_have_been_on_loan_is_counted(replay: CommandLine, tmp_path: Path) -> None:
     lending = tmp_path / "lending.yaml"
     lending.write_text(
-        "version: 1\nmanages: {qos: [sg-*], accounts: [other]}\ngroups: {other: {accounts: [other]}}\n"
+        "version: 1\nmode: enforce\nmanages: {qos: [sg-*], accounts: [other]}\n"
+        "groups: {other: {accounts: [other]}}\n"
         "owners: {other: {gpus: 11, lend_in: sg-loans, return_within: 10m}}\nrules: []\n"
     )
     assert replay("policy", "replay", str(lending), "--since", "1d") == 0

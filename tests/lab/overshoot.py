@@ -64,7 +64,7 @@ class Kind:
     def policy(self, why: str) -> str:
         """Return a policy.yaml."""
         return (
-            "version: 1\n"
+            "version: 1\nmode: enforce\n"
             "groups: {vision: {accounts: [vision]}}\n"
             f'rules: [{{id: {self.name}, for: vision, why: "{why}", {self.rule}}}]\n'
         )

@@ -16,6 +16,7 @@ from .seconds import leave_no_job, next_second
 LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
 POLICY = """\
 version: 1
+mode: enforce
 groups: {all: {}}
 rules:
   - {id: share, for: all, per: user, why: W., limits: {gpus_total: 8}}

@@ -36,7 +36,7 @@ def apply(lab: Lab, tmp_path: Path, rules: str, more: str = "") -> None:
     """Put a policy of these rules into force; groups are those of the lab."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(
-        "version: 1\n"
+        "version: 1\nmode: enforce\n"
         "groups: {all: {}, alice: {users: [alice]}, course: {unix_groups: [undergrad]}}\n"
         f"{more}rules:\n{rules}"
     )

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.long
 
 POLICY = """\
 version: 1
+mode: enforce
 groups:
   vision: {accounts: [vision]}
   undergrads: {unix_groups: [undergrad]}

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.long
 
 POLICY = """\
 version: 1
+mode: enforce
 contact: gpu-help@lab.example
 manages: {accounts: [vision, nlp]}
 groups:

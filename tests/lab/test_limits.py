@@ -20,6 +20,7 @@ LIMIT = 5
 
 POLICY = """\
 version: 1
+mode: enforce
 contact: gpu-help@lab.example
 groups:
   vision: {accounts: [vision]}
@@ -200,6 +201,7 @@ def test_an_accepted_job_cannot_be_grown_past_a_limit(lab: Lab) -> None:
 
 GROWTH = """\
 version: 1
+mode: enforce
 groups:
   all: {}
   long: {qos: [sg-long]}

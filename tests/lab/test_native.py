@@ -17,6 +17,7 @@ pytestmark = pytest.mark.long
 
 POLICY = """\
 version: 1
+mode: enforce
 manages: {accounts: [vision], qos: [sg-*]}
 groups:
   vision: {accounts: [vision]}

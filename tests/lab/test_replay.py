@@ -14,6 +14,7 @@ pytestmark = pytest.mark.long
 
 POLICY = """\
 version: 1
+mode: enforce
 groups: {vision: {accounts: [vision]}, everyone: {}}
 rules:
   - {id: two, for: vision, per: user, why: "Two each.", limits: {gpus_total: 2}}

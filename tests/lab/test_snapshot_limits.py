@@ -105,7 +105,7 @@ def test_the_snapshot_counts_what_the_script_counted(lab: Lab) -> None:
     """One form of asking after the other: GPUs, CPUs and memory, as admitted and as they wait."""
     policy = lab.layout.root / "counting-policy.yaml"
     policy.write_text(
-        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
         "  - {id: r, for: all, per: user, why: W., limits: {cpus_total: 9999, gpus_total: {a100: 999}}}\n"
     )
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])

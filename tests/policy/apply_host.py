@@ -15,6 +15,7 @@ from .limitstore import MemoryStore, account, qos, user
 
 POLICY = """\
 version: 1
+mode: enforce
 manages: {accounts: [vision]}
 groups: {vision: {accounts: [vision]}}
 rules:

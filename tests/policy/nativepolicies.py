@@ -53,6 +53,7 @@ def numbers(wanted: WantedLimits) -> dict[str, dict[str, int]]:
 
 RULES = """\
     version: 1
+    mode: enforce
     manages: {accounts: [vision, nlp], qos: [sg-*]}
     groups:
       grads: {accounts: [vision]}

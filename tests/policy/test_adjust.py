@@ -19,6 +19,7 @@ from tests.policy.checking import check, mistakes
 
 TEXT = """\
 version: 1
+mode: enforce
 manages: {accounts: [vision]}
 groups: {grads: {accounts: [vision]}}
 rules:

@@ -26,6 +26,7 @@ from tests.reports.recommending import nodes
 
 POLICY = """\
 version: 1
+mode: enforce
 manages: {accounts: [vision]}
 groups: {vision: {accounts: [vision]}}
 rules:

@@ -55,7 +55,7 @@ def bundle_of(text: str) -> str:
 def test_hostile_text_is_shown_as_it_is(text: str) -> None:
     quoted = "'" + text.replace("'", "''") + "'"
     bundle = bundle_of(
-        f"version: 1\ncontact: {quoted}\ngroups: {{g: {{accounts: [vision, {quoted}]}}}}\n"
+        f"version: 1\nmode: enforce\ncontact: {quoted}\ngroups: {{g: {{accounts: [vision, {quoted}]}}}}\n"
         f"rules: [{{id: r, for: g, per: job, why: {quoted}, limits: {{gpus: 0}}}}]\n"
     )
     verdict = PolicyScript(bundle).submit(description(ALICE), PARTITIONS)
@@ -123,7 +123,7 @@ def test_modules_that_cannot_be_ordered_are_named(
 
 def test_a_users_group_holds_ids_and_primary_members() -> None:
     bundle = bundle_of(
-        "version: 1\ngroups: {u: {unix_groups: [undergrad]}}\n"
+        "version: 1\nmode: enforce\ngroups: {u: {unix_groups: [undergrad]}}\n"
         "rules: [{id: none, for: u, per: job, why: w, limits: {gpus: 0}}]\n"
     )
     for lua in LUA_VERSIONS:
@@ -136,7 +136,7 @@ def test_a_users_group_holds_ids_and_primary_members() -> None:
 
 def test_a_group_and_an_exception_end_with_their_last_day() -> None:
     bundle = bundle_of(
-        "version: 1\ngroups: {g: {until: 2026-12-20}}\n"
+        "version: 1\nmode: enforce\ngroups: {g: {until: 2026-12-20}}\n"
         "rules: [{id: r, for: g, per: job, why: w, limits: {gpus: 0}}]\n"
         "exceptions: [{rule: r, user: alice, limits: {gpus: 1}, until: 2026-12-05, why: deadline}]\n"
     )

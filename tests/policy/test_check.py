@@ -10,9 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.config.site import Placement
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.language.model import GpuLimit, Mode, OnError, Per, RuleLimits, WalltimeStep
+from slurm_gpu.notices.settings import Settings
+from slurm_gpu.policy.language.model import BundleMode, GpuLimit, Mode, OnError, Per, RuleLimits, WalltimeStep
 
 from .checking import check, mistakes
 
@@ -51,12 +53,35 @@ def test_a_whole_policy_is_read() -> None:
     assert policy.groups["grads"].accounts == ("vision", "nlp")
     assert policy.groups["course"].until == dt.date(2026, 12, 20)
     share, days = policy.rules
-    assert (share.per, share.why, share.mode) == (Per.USER, "Sixteen each keeps waiting short.", Mode.ENFORCE)
+    assert (share.per, share.why, share.mode) == (Per.USER, "Sixteen each keeps waiting short.", Mode.OBSERVE)
     assert share.limits == RuleLimits(gpus_total=GpuLimit(2500), jobs_total=0)
     assert share.on_error is OnError.DENY  # the policy's, where the rule says nothing
     assert days.limits == RuleLimits(gpus=GpuLimit(16000), walltime=(WalltimeStep(0, 36 * 3600),))
     assert (days.mode, days.on_error) == (Mode.ADVISE, OnError.ALLOW)
     assert policy.exceptions[0].limits.gpus_total == GpuLimit(32000)
+
+
+def test_a_mode_that_is_left_out_observes() -> None:
+    policy = check(
+        "version: 1\ngroups: {all: {}}\nbundles: {train: {gpus: 1, cpus: 8}}\ncolocation: {why: x}\n"
+        "cancel_idle: {warn: [30m], after: 2h, why: x}\n"
+        "rules: [{id: a, for: all, per: job, why: x, limits: {gpus: 1}}]\n"
+    )
+    assert policy.mode is policy.rules[0].mode is Mode.OBSERVE
+    assert policy.bundles["train"].mode is BundleMode.OBSERVE
+    assert policy.colocation is not None
+    assert policy.colocation.mode is Mode.OBSERVE
+    assert policy.cancel_idle is not None
+    assert policy.cancel_idle.mode is Mode.OBSERVE
+    assert Placement().mode == Settings().mode == "observe"
+
+
+def test_urgent_jobs_are_limited_whatever_the_mode_of_other_rules() -> None:
+    policy = check(
+        "version: 1\nmode: advise\nmanages: {qos: [urgent]}\ngroups: {leads: {users: [carol]}}\n"
+        "urgent: {for: [leads], jobs_running: 2, why: x}\n"
+    )
+    assert [(rule.id, rule.mode) for rule in policy.rules] == [("urgent", Mode.ENFORCE)]
 
 
 def test_a_policy_without_rules_is_a_policy() -> None:

@@ -21,6 +21,7 @@ from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 
 POLICY = """\
 version: 1
+mode: enforce
 groups: {vision: {accounts: [vision]}}
 rules:
   - id: share
@@ -127,7 +128,7 @@ def test_check_exits_1_with_all_mistakes(cluster: Cluster, capsys: pytest.Captur
     (cluster.root / "policy.yaml").write_text(POLICY.replace("vision\n", "visin\n").replace("4}", "x}"))
     assert cluster.run("policy", "check") == 1
     said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[1:3] for line in said] == [["5", "10"], ["8", "26"]]
+    assert [line.split(":")[1:3] for line in said] == [["6", "10"], ["9", "26"]]
 
 
 def test_apply_installs_and_a_broken_policy_changes_nothing(
@@ -138,7 +139,7 @@ def test_apply_installs_and_a_broken_policy_changes_nothing(
     before = script.read_text()
     (cluster.root / "policy.yaml").write_text(POLICY.replace("4}", "x}"))
     assert cluster.apply() == 2
-    assert "policy.yaml:8:26: gpus_total: 'x' must be a number" in capsys.readouterr().err
+    assert "policy.yaml:9:26: gpus_total: 'x' must be a number" in capsys.readouterr().err
     assert script.read_text() == before
 
 
@@ -212,7 +213,7 @@ def test_check_warns_of_accounts_that_are_not_managed(
     (cluster.root / "policy.yaml").write_text(POLICY + "manages: {accounts: [visions]}\n")
     assert cluster.run("policy", "check") == 0
     assert (
-        "policy.yaml:2:30: account 'vision' is not among manages: accounts; did you mean visions?"
+        "policy.yaml:3:30: account 'vision' is not among manages: accounts; did you mean visions?"
         in capsys.readouterr().err
     )
 

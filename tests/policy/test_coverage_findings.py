@@ -51,7 +51,13 @@ def rule(name: str, group: str, per: str, limits: str, more: str = "") -> str:
 def doubts(
     *rules: str, tail: str = "", head: str = HEAD, manages: str = "manages: {qos: [sg-a]}\n"
 ) -> list[str]:
-    text = (head if rules else head.replace("rules:\n", "")) + "".join(rules) + tail + manages
+    text = (
+        (head if rules else head.replace("rules:\n", ""))
+        + "".join(rules)
+        + tail
+        + manages
+        + "mode: enforce\n"
+    )
     source = parse_yaml(text, "p.yaml")
     policy = check_policy(source)
     return [

@@ -178,7 +178,10 @@ def test_the_trial_looks_at_no_snapshot_of_the_clusters(tmp_path: Path) -> None:
 
 
 def bundle_table(limits: str, run_directory: Path = Path("/nonexistent")) -> dict[str, Plain]:
-    text = f"version: 1\ngroups: {{g: {{}}}}\nrules: [{{id: r, for: g, per: user, why: W., {limits}}}]\n"
+    text = (
+        "version: 1\nmode: enforce\ngroups: {g: {}}\n"
+        f"rules: [{{id: r, for: g, per: user, why: W., {limits}}}]\n"
+    )
     source = parse_yaml(text, "policy.yaml")
     policy = check_policy(source)
     return compile_policy(

@@ -19,6 +19,7 @@ from .users import Directory
 
 POLICY = """\
 version: 1
+mode: enforce
 groups:
   vision: {accounts: [Vision], qos: [High], partitions: [gpu]}
   undergrads: {unix_groups: [undergrad]}

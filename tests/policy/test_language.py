@@ -33,6 +33,7 @@ from .users import Directory
 
 WHOLE = """\
 version: 1
+mode: enforce
 chain: {before: /etc/slurm/site.lua}
 bundles:
   train: {gpus: 1, cpus: 8, memory: 64G, gpu_types: [A100], mode: fit}
@@ -118,7 +119,7 @@ def test_the_rest_of_a_policy_is_read() -> None:
     assert job.when == Hours(frozenset({0, 1, 5}), (22 * 60 + 30, 1440))
     train, prep = policy.bundles.values()
     assert (train.mgpu, train.cpus, train.memory_mib, train.gpu_types) == (1000, 8, 65536, ("a100",))
-    assert (train.mode, prep.mode) == (BundleMode.FIT, BundleMode.ADVISE)
+    assert (train.mode, prep.mode) == (BundleMode.FIT, BundleMode.OBSERVE)
     assert (prep.mgpu, prep.partitions, prep.memory_mib) == (0, ("cpu",), None)
     assert policy.chain.before == Path("/etc/slurm/site.lua")
     assert policy.exceptions[0].until == dt.date(2026, 12, 5)  # in quotes it is a day too
@@ -165,7 +166,7 @@ def test_the_lua_gets_one_number_per_limit() -> None:
         (
             "memory_per_gpu: 64G",
             "memory_per_gpu: 64",
-            "p.yaml:20:23: memory_per_gpu: 64 has no unit; write 64G (or 64M, 64T)",
+            "p.yaml:21:23: memory_per_gpu: 64 has no unit; write 64G (or 64M, 64T)",
         ),
         ("memory_per_gpu: 64G", "memory_per_gpu: 64M", "'64M' is less than any program needs; did you mean"),
         (
@@ -183,12 +184,12 @@ def test_the_lua_gets_one_number_per_limit() -> None:
             "memory_per_gpu: 0.3G",
             "'0.3G' must be whole MiB, as Slurm counts, such as 307M",
         ),
-        ("memory: 64G", "memory: 64", "p.yaml:4:37: memory: 64 has no unit; write 64G"),
+        ("memory: 64G", "memory: 64", "p.yaml:5:37: memory: 64 has no unit; write 64G"),
         ("gpus: 1, cpus: 8, memory: 64G", "gpus: 0.25, memory: 2T", "memory: 2T is 8T for each GPU, more"),
         (
             "1: 7d",
             "1: 70000h",
-            "p.yaml:23:28: walltime: '70000h' is 2917 days; the most is 366d. Did you mean 70000m?",
+            "p.yaml:24:28: walltime: '70000h' is 2917 days; the most is 366d. Did you mean 70000m?",
         ),
         ("1: 7d", "1: 7", "walltime: 7 has no unit; write 7h or 7d"),
         ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours from 0 up, such as 500"),
@@ -261,7 +262,7 @@ def test_a_rule_has_the_policys_mode_unless_it_says_otherwise() -> None:
 
 def test_what_is_said_once_with_an_anchor_holds_where_it_is_named() -> None:
     policy = check(
-        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
         "  - {id: a, for: all, per: job, why: w, limits: &small {gpus: 2, walltime: 4h}}\n"
         "  - {id: b, for: all, per: job, why: w, limits: {<<: *small, gpus: 4}}\n"
     )

@@ -25,6 +25,7 @@ from .users import Directory
 
 POLICY = """\
 version: 1
+mode: enforce
 manages: {qos: [sg-*], accounts: [vision, nlp]}
 groups:
   vision: {accounts: [vision]}

@@ -168,7 +168,7 @@ def test_an_owner_that_is_gone_gives_all_back(store: MemoryStore, tmp_path) -> N
 
 def test_a_rule_that_is_tighter_stays_so(store: MemoryStore) -> None:
     text = POLICY.replace("groups: {", "groups: {own: {qos: [sg-vision]}, ") + (
-        "rules: [{id: few, for: own, per: group, why: x, limits: {gpus_running: 10}}]\n"
+        "rules: [{id: few, for: own, per: group, mode: enforce, why: x, limits: {gpus_running: 10}}]\n"
     )
     store.add_qos("sg-vision", "", requeued=False)
     assert "QOS sg-vision: GrpTRES=gres/gpu=10" in steps(plan(store, text))
@@ -176,7 +176,7 @@ def test_a_rule_that_is_tighter_stays_so(store: MemoryStore) -> None:
 
 def test_rules_for_loans_hold_from_the_apply_on_that_makes_their_qos(store: MemoryStore, tmp_path) -> None:
     text = POLICY.replace("groups: {", "groups: {loans: {qos: [sg-loans]}, ") + (
-        "rules: [{id: share, for: loans, per: user, why: x, limits: {gpus_total: 10}}]\n"
+        "rules: [{id: share, for: loans, per: user, mode: enforce, why: x, limits: {gpus_total: 10}}]\n"
     )
     native = plan(store, text)
     assert "QOS sg-loans: MaxTRESPU=gres/gpu=10" in steps(native)

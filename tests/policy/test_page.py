@@ -67,7 +67,7 @@ prep  (jobs without GPUs)
     GPU nodes are for GPU jobs.
     at most 16 CPUs
     only in cpu
-    Advice: jobs beyond it are accepted, with a message.
+    On trial: jobs beyond it are only counted.
 """
 
 

@@ -27,6 +27,7 @@ T0 = 1795262400
 HOUR = 3600
 POLICY = """\
 version: 1
+mode: enforce
 groups: {vision: {accounts: [vision]}, everyone: {}}
 rules:
   - {id: share, for: vision, per: user, why: "Four each.", limits: {gpus_total: 4, jobs_total: 3}}
@@ -176,6 +177,7 @@ def test_what_records_do_not_tell_is_left_out_and_said() -> None:
 
 LENDING = """\
 version: 1
+mode: enforce
 manages: {qos: [sg-*, normal], accounts: [vision, nlp]}
 groups: {vision: {accounts: [vision]}, borrowers: {qos: [sg-loans]}, owning: {qos: [sg-vision]}}
 owners: {vision: {gpus: 12, lend_in: sg-loans, return_within: 10m}}

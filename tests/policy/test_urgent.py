@@ -35,6 +35,7 @@ from .users import UIDS, Directory
 
 POLICY = """\
 version: 1
+mode: enforce
 contact: gpu-help
 manages: {qos: [urgent, normal], accounts: [vision, nlp]}
 groups:

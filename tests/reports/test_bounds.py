@@ -15,6 +15,7 @@ JOBS = RuleLimit("share", "jobs_running")
 BOTH = policy(
     """\
 version: 1
+mode: enforce
 manages: {accounts: [vision]}
 groups: {grads: {accounts: [vision]}}
 rules:

@@ -16,6 +16,7 @@ from tests.reports.recommending import HOUR, T0, nodes, past_run, policy, record
 
 TWO_EACH = """\
 version: 1
+mode: enforce
 manages: {accounts: [vision]}
 groups: {grads: {accounts: [vision]}}
 rules:
@@ -23,6 +24,7 @@ rules:
 """
 TWO_GROUPS = """\
 version: 1
+mode: enforce
 manages: {accounts: [vision, nlp]}
 groups: {grads: {accounts: [vision]}, others: {accounts: [nlp]}}
 rules:

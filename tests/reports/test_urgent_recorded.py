@@ -12,6 +12,7 @@ from tests.reports.recommending import HOUR, T0, nodes, past_run, policy, record
 
 POLICY = """\
 version: 1
+mode: enforce
 manages: {qos: [urgent, normal, sg-*], accounts: [vision]}
 groups: {leads: {users: [alice]}, vision: {accounts: [vision]}}
 urgent: {for: [leads], jobs_running: 1, why: "Deadlines."}

@@ -27,6 +27,7 @@ from slurm_gpu.policy.language.model import (
     Goal,
     GpuOwner,
     Group,
+    Mode,
     Per,
     Policy,
     PolicyRule,
@@ -301,6 +302,6 @@ class _Check(Decoder):
                 message = f"id: {URGENT!r} is the id of `urgent:`; ids differ"
                 self.fail((*rule.location, "id"), message)
         limits = RuleLimits(jobs_running=urgent.jobs_running)
-        rule = PolicyRule(URGENT, URGENT, Per.GROUP, urgent.why, limits, location=("urgent",))
+        rule = PolicyRule(URGENT, URGENT, Per.GROUP, urgent.why, limits, Mode.ENFORCE, location=("urgent",))
         group = Group(URGENT, qos=(urgent.qos,))
         return replace(policy, groups={**policy.groups, URGENT: group}, rules=(*policy.rules, rule))

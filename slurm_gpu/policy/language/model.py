@@ -229,7 +229,7 @@ class PolicyRule:
     per: Annotated[Per, "The jobs over which its limits are taken."]
     why: Annotated[str, TEXT, "The reason, as a refusal says it."]
     limits: Annotated[RuleLimits, _NAMES, "The limits."]
-    mode: Annotated[Mode, "Log it, warn the user, or refuse the job."] = Mode.ENFORCE
+    mode: Annotated[Mode, "Log it, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "What happens to a job when slurm-gpu's own code fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "When it applies, by the moment of submission."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch), or without one (interactive)."] = None
@@ -261,7 +261,7 @@ class Bundle:
     )
     gpu_types: Annotated[GpuTypeNames | None, "The GPU types that it applies to."] = None
     mode: Annotated[BundleMode, "`fit` fills in what the job leaves out, and advises on the rest."] = (
-        BundleMode.ADVISE
+        BundleMode.OBSERVE
     )
     why: Annotated[str | None, TEXT, "The reason."] = None
 
@@ -386,7 +386,7 @@ class Policy:
     manages: Annotated[Manages, "What `policy apply` may write to."] = field(default_factory=Manages)
     chain: Annotated[Chain, "A site's own job_submit.lua."] = field(default_factory=Chain)
     on_error: Annotated[OnError, "What happens to a job when slurm-gpu's own code fails."] = OnError.ALLOW
-    mode: Annotated[Mode, "The mode of rules that have none."] = Mode.ENFORCE
+    mode: Annotated[Mode, "The mode of rules that have none."] = Mode.OBSERVE
     # A job belongs to the first that fits it.
     bundles: Annotated[
         Mapping[Annotated[str, ID], Bundle], "Resources that this many GPUs may have, by name."
