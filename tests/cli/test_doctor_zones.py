@@ -56,7 +56,7 @@ def test_a_zone_without_its_feature_is_named_with_the_line_to_write(installed: I
 def test_a_feature_beyond_the_zone_is_named(installed: Installation) -> None:
     write(installed, "{zone1: {nodes: n1}}")
     assert worst(zones.zones(installed.at("node"))).message.startswith(
-        "zone1: the feature zone1 is also that of n2"
+        "zone1: n2 outside the zone has the feature zone1 too"
     )
 
 

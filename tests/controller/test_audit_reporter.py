@@ -78,7 +78,7 @@ def test_what_is_given_up_is_named(
     monkeypatch.setattr(module, "_KEPT", 2)
     acts = AuditReporter(Clock(), listener)
     add(acts, "a", "b", "c")
-    assert "is not told any more of: done: a" in caplog.text
+    assert "audit event dropped, too many are unsent: done: a" in caplog.text
     acts.close()
     assert listener.subjects == ["b", "c"]
 
@@ -115,8 +115,8 @@ def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.Log
     acts.add("done", "n1", "because", "1", "2")
     acts.close()
     acts.close()
-    assert caplog.text.count("audit events could not be sent to slurm-gpudbd: it is away") == 1
-    assert "slurm-gpudbd was not told of 1 acts" in caplog.text
+    assert caplog.text.count("audit events are not sent to slurm-gpudbd: it is away") == 1
+    assert "1 audit events were not sent to slurm-gpudbd" in caplog.text
     away = False
     acts.close()
     assert [act.subject for act in told] == ["n1"]
@@ -148,4 +148,4 @@ def test_one_that_is_refused_keeps_no_other_from_being_told(
     add(following, "c")
     following.close()
     assert listener.subjects == ["b", "c"]
-    assert "slurm-gpudbd does not take an act: done: a: id 'somebody changed it'" in caplog.text
+    assert "slurm-gpudbd refused an audit event: done: a: id 'somebody changed it'" in caplog.text

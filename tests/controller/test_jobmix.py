@@ -161,7 +161,7 @@ def test_what_is_damaged_is_named_and_the_mix_begins_anew(
     path = tmp_path / "jobmix.json"
     path.write_text(damaged)
     mix = JobMix(clock, path)
-    assert f"{path} cannot be read" in caplog.text
+    assert f"mix of jobs not loaded: {path}: " in caplog.text
     assert mix.n_seen == 0
     mix.update([job(1)], FACTS)
     assert json.loads(path.read_text())["classes"][0]["cpus"] == 8
@@ -174,7 +174,7 @@ def test_where_nothing_can_be_kept_one_line_says_so(
     mix = JobMix(clock, tmp_path / "gone" / "jobmix.json")
     mix.update([job(1)], FACTS)
     mix.write()
-    assert caplog.text.count("after a restart the mix of jobs begins with those of the queue") == 1
+    assert caplog.text.count("after a restart it starts with the jobs of the queue") == 1
     assert mix.counted == 1
 
 

@@ -84,7 +84,7 @@ def test_who_is_known_to_nobody_and_a_host_without_a_policy_are_said_to_be_so() 
     site.wanted = ["nobody", "alice"]
     site.turn()
     assert (site.told["nobody"].limits, site.told["alice"].why) == (None, None)
-    assert "no user nobody on slurm-gpuctld's host" in str(site.told["nobody"].why)
+    assert "user nobody does not exist on slurm-gpuctld's host" in str(site.told["nobody"].why)
     site.turn(PolicyInForce())
     assert "slurm-gpu policy apply" in str(site.told["alice"].why)
     assert site.told["alice"].limits is None

@@ -26,7 +26,7 @@ def made(nodes: list[SlurmNode], mode: str = "enforce") -> ZoneTable | None:
 
 
 def trouble_of(name: str, nodes: list[SlurmNode]) -> str | None:
-    return next(zone.trouble for zone in zone_nodes(ZONES, nodes) if zone.name == name)
+    return next(zone.error for zone in zone_nodes(ZONES, nodes) if zone.name == name)
 
 
 def test_the_lines_are_those_of_the_contract() -> None:
@@ -52,7 +52,7 @@ def test_a_zone_whose_nodes_lack_its_feature_is_not_used_and_its_nodes_are_in_no
 
 def test_a_feature_that_other_nodes_have_too_would_let_jobs_straddle() -> None:
     nodes = cluster(features=["zone1", "zone2"])
-    assert trouble_of("zone1", nodes) == "the feature zone1 is also that of n4"
+    assert trouble_of("zone1", nodes) == "n4 outside the zone has the feature zone1 too"
     assert trouble_of("zone2", nodes) is None
 
 

@@ -1,4 +1,4 @@
-"""What one task of a job counts for, as job_submit.lua counts it too. GPUs are thousandths (mgpu)."""
+"""Count the resources of one task of a job, like job_submit.lua; GPUs in mgpu."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MPS_PER_GPU = 100
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Of one task; `mgpu_by_type` is a part of `mgpu`, of what has a type."""
+    """Resources of one task; `mgpu_by_type` is the part of `mgpu` with a known type."""
 
     mgpu: int
     cpus: int
@@ -30,34 +30,34 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class CountingFacts:
-    """What must be known of the cluster to count."""
+    """Facts about the cluster needed for counting."""
 
     shards_per_gpu: int | None = None
-    """None where no node has shards: then they count for nothing."""
+    """None if no node has shards: then they do not count."""
     mps_per_gpu: int | None = None
     """None if no node has MPS; then 100 count as a GPU."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
-    """The fewest GPUs of a node of each partition, for jobs that have their nodes to themselves."""
+    """The minimum GPUs of a node of each partition, for jobs with exclusive nodes."""
     whole_partitions: frozenset[str] = frozenset()
-    """Those in which every job has its nodes to itself."""
+    """Partitions in which all jobs have exclusive nodes."""
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
     partition_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """What types of GPUs each partition has."""
+    """GPU types of each partition."""
     default_mib_per_cpu: int | None = None
-    """DefMemPerCPU of slurm.conf: what a job's total is by if it says nothing of memory."""
+    """DefMemPerCPU of slurm.conf, used in Slurm's total if a job requests no memory."""
     node_types: Mapping[str, str] = field(default_factory=dict)
-    """Nodes that have GPUs of one type, where Slurm's totals name none."""
+    """The GPU type of nodes with a single one, where Slurm's totals name none."""
 
 
 def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
-    """What each task of the job takes, or would; a request that cannot be read counts as Slurm totals it."""
+    """Return the resources of each task of a job; an unreadable request counts like Slurm's total."""
     tres = _totals(job.tres)
     if job.phase is JobPhase.PENDING:
         return _requested(job, tres, facts)
     gpus = int(amount(tres, "gpu"))
     mgpu, typed = mgpu_of_total(tres, facts), {kind: n * 1000 for kind, n in _typed(tres).items()}
     if mgpu == 0:
-        # slurmctld 22.05 that was just restarted starts jobs without their GPUs: these count all the same.
+        # A just restarted slurmctld 22.05 starts jobs without their GPUs, which count anyway.
         mgpu, typed = _asked(job, max(job.n_nodes, 1), facts)
     elif gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
         typed = {kind: gpus * 1000}
@@ -65,18 +65,18 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
 
 
 def asked_gpu_types(job: CountedJob) -> frozenset[str]:
-    """Types of GPUs that a job asks for by name, in lower case; empty where any will do."""
+    """Return the GPU types that a job requests by name, in lower case; empty if any will do."""
     texts = (job.per_job, job.per_node, job.per_socket, job.per_task)
     return frozenset(kind for text in texts for kind in _types(_entries(text), 1))
 
 
 def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts) -> Amounts:
     nodes = max(job.n_nodes, 1)
-    # Slurm's total is of the fewest nodes that the job can mean; of a range it may get the most.
+    # Slurm's total assumes the minimum number of nodes; for a range the job may get the maximum.
     times = nodes / max(_whole(tres, "node"), 1)
     mgpu, typed = _asked(job, nodes, facts)
-    # By task or by socket, of which Slurm's total knows the number. Those by task may be of another type than
-    # those in another form, and then come on top.
+    # By task or by socket, whose number Slurm's total includes. GPUs by task may be of another type than
+    # those requested in another form, and are added then.
     if mgpu == 0 or any(word in job.per_task for word in GPU_GRES):
         gpu_times = times if job.per_socket else 1
         for name, count in _types_of_total(job, tres, facts).items():
@@ -95,7 +95,7 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts)
 
 
 def _asked(job: CountedJob, nodes: int, facts: CountingFacts) -> tuple[int, dict[str, int]]:
-    """GPUs asked for by the job or by the node, in all and by type: of each type the most of both."""
+    """Return the GPUs requested per job or node, in total and by type: the maximum of both."""
     mgpu, most = 0, Counter[str]()
     for text, count in ((job.per_job, 1), (job.per_node, nodes)):
         entries = _entries(text)
@@ -106,9 +106,9 @@ def _asked(job: CountedJob, nodes: int, facts: CountingFacts) -> tuple[int, dict
 
 
 def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts) -> dict[str, int]:
-    """GPUs by type in the total of a pending job.
+    """Return the GPUs by type in the total of a pending job.
 
-    If tasks ask for one type that Slurm does not track, these are what the other types leave.
+    If tasks request one type that Slurm does not track, it gets the rest of the other types.
     """
     types = _typed(tres)
     untracked = _types(_entries(job.per_task), 1).keys() - types.keys()
@@ -122,7 +122,7 @@ def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: CountingF
 
 
 def _memory(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts, mgpu: int, times: float) -> int:
-    """MiB of a pending job. Slurm's total leaves out DefMemPerGPU, by which it will give it nonetheless."""
+    """Return the MiB of a pending job; Slurm's total omits DefMemPerGPU but allocates it."""
     total = _round(_whole(tres, "mem") * times)
     by_gpu = _round(_per_gpu(job.mib_per_gpu) * mgpu / 1000)
     asked = job.mib_per_gpu.startswith("gres")
@@ -133,12 +133,12 @@ def _memory(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts, mg
 
 
 def _per_gpu(text: str) -> int:
-    """The amount in "gres:gpu:8"; 0 where there is none."""
+    """Return the amount in "gres:gpu:8"; 0 if there is none."""
     return max((entry.count for entry in _entries(text) if entry.name == "gpu"), default=0)
 
 
 def _only_type(partitions: Iterable[str], facts: CountingFacts) -> str | None:
-    """The type that the GPUs of a job must get in these partitions; None where there is a choice."""
+    """Return the GPU type of a job in these partitions; None if there is a choice."""
     sets = [facts.partition_types.get(name, frozenset()) for name in partitions]
     kinds = frozenset[str]().union(*sets)
     return next(iter(kinds)) if all(sets) and len(kinds) == 1 else None
@@ -183,7 +183,7 @@ def _typed(tres: Mapping[str, float]) -> dict[str, int]:
 def mgpu_of_total(tres: Mapping[str, float], facts: CountingFacts) -> int:
     """Return the GPUs in a total such as {"gres/gpu": 2, "gres/shard": 3}.
 
-    Shards count for nothing where no node has any.
+    Shards do not count if no node has any.
     """
     if facts.shards_per_gpu is None:
         tres = {name: n for name, n in tres.items() if not name.startswith(f"{_GRES}shard")}
@@ -200,7 +200,7 @@ def _hosts(expression: str) -> tuple[str, ...]:
 
 
 def _type_of(nodes: str, node_types: Mapping[str, str]) -> str | None:
-    """The one type of all these nodes."""
+    """Return the single GPU type of these nodes."""
     kinds = {node_types.get(name) for name in _hosts(nodes)}
     return kinds.pop() if len(kinds) == 1 else None
 
@@ -210,5 +210,5 @@ def _whole(tres: Mapping[str, float], name: str) -> int:
 
 
 def _round(value: float) -> int:
-    """Halves upwards, as the Lua rounds; Python would round them to even."""
+    """Round halves up, like the Lua; Python rounds them to even."""
     return math.floor(value + 0.5)

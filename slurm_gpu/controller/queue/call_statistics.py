@@ -1,4 +1,4 @@
-"""How often Slurm was asked, and for how long: the watcher has to be kind to slurmctld, and to prove it."""
+"""Count the calls of Slurm's commands and their duration, to limit and show the load on slurmctld."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ASK_NO_DAEMON = (["--version"], ["--helpFormat"])
 
 @dataclass(slots=True)
 class CallStatistics:
-    """Of one of Slurm's commands; each asks a daemon once, but squeue asks for jobs and for partitions."""
+    """Statistics of one of Slurm's commands; each call queries a daemon once."""
 
     n: int = 0
     failed: int = 0
@@ -21,14 +21,14 @@ class CallStatistics:
 
 
 class CountingRun:
-    """Runs Slurm's commands like `run_command`, and counts them by name."""
+    """Runs Slurm's commands like `run_command` and counts them by name."""
 
     def __init__(self, clock: Clock, run: CommandRunner = run_command) -> None:
         self._clock, self._run = clock, run
         self.by_command: dict[str, CallStatistics] = {}
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
-        """Run a command and count it, also where it fails; what asks no daemon is not counted."""
+        """Run a command and count it even if it fails, unless it queries no daemon."""
         if argv[1:] in _ASK_NO_DAEMON:
             return self._run(argv, environ, timeout_s)
         calls = self.by_command.setdefault(argv[0], CallStatistics())
@@ -43,7 +43,7 @@ class CountingRun:
         return text
 
     def __str__(self) -> str:
-        """Such as "squeue 3600 (12 ms each), scontrol 61 (9 ms each, 1 failed)"."""
+        """Return for example "squeue 3600 (12 ms each), scontrol 61 (9 ms each, 1 failed)"."""
         words = []
         for name, calls in sorted(self.by_command.items()):
             failed = f", {calls.failed} failed" if calls.failed else ""

@@ -1,4 +1,4 @@
-"""Who waits for the next snapshot: what job_submit.lua decided since the last, from decisions.log."""
+"""Measure demand for the next snapshot: the decisions of job_submit.lua since the last one."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 from enum import IntEnum
 from pathlib import Path
 
+# How long a recent admission counts: the job may not exist, and counts until a snapshot shows it.
 _LASTS_S = 3.0
-"""A job let in so lately may have come to nothing, and counts until a snapshot says so."""
+# Maximum bytes of the log that are read; more arrives only when demand is high anyway.
 _AT_ONCE = 1 << 20
-"""Bytes of the log that are read, at most; more came in only where nobody could have missed it."""
 
 
 class Demand(IntEnum):
-    """From least to most."""
+    """Demand for a snapshot, in ascending order."""
 
     NONE = 0
     DECIDED = 1
-    """Jobs were asked for: those that came to nothing count until a snapshot has shown that."""
+    """Jobs were submitted: those that do not exist count until a snapshot shows it."""
     REFUSED = 2
-    """Somebody is at a limit, and waits for room."""
+    """A user reached a limit and waits for room."""
 
 
 class DecisionsWatch:
-    """Looks at what was appended to the log, wherever it is moved."""
+    """Reads what was appended to the log, even across rotations."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class DecisionsWatch:
         self._seen: dict[Demand, float] = {}
 
     def demand(self, now: float) -> Demand:
-        """What was asked for in the last seconds; `now` on a clock that never goes back."""
+        """Return the demand of the last seconds; `now` is monotonic."""
         text = self._appended()
         if text:
             self._seen[Demand.DECIDED] = now
@@ -48,8 +48,8 @@ class DecisionsWatch:
                 begin = self._read_to if self._file == known and self._read_to <= status.st_size else 0
                 self._read_to = status.st_size
                 if known is None:
-                    return b""  # what was there before us concerns nobody any more
+                    return b""  # earlier content is not relevant
                 file.seek(max(begin, status.st_size - _AT_ONCE))
                 return file.read(status.st_size - file.tell())
         except OSError:
-            return b""  # there is no script that decides, or its log is not for us to see
+            return b""  # no script is installed, or its log is not readable

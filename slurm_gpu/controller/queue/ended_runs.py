@@ -1,7 +1,7 @@
-"""Runs of this month that ended before slurm-gpuctld looked, from Slurm's accounting.
+"""Poll Slurm's accounting for runs of this month that ended before slurm-gpuctld started.
 
-slurmdbd may take minutes for a month of a large cluster. So it is asked beside the watcher, once back to the
-beginning of the periods, and from then on now and again for what ended lately.
+slurmdbd may need minutes for a month of a large cluster. It is therefore queried in the background: once back
+to the start of the periods, then regularly for recently ended runs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ log = logging.getLogger("slurm-gpuctld")
 
 EVERY_S = 600.0
 _RETRY_S = 60.0
+# slurmctld may report to slurmdbd late, after an outage of slurmdbd.
 _OVERLAP_S = 3600
-"""slurmctld may tell slurmdbd late, after an outage of the latter."""
 _AT_ONCE_S = 86400
 
 
 class EndedRunsPoll:
-    """Asks for what ended, without ever keeping the watcher waiting."""
+    """Queries ended runs without blocking the watcher."""
 
     def __init__(self, client: SlurmClient, background: Background) -> None:
         self._client = client
@@ -36,15 +36,15 @@ class EndedRunsPoll:
         self._told_until_s: float | None = None
         self._next_s = 0.0
         self._outage = OutageLog(
-            log, "GPU-hours are not up to date: %s", SystemClock(), over="GPU-hours are up to date again"
+            log, "GPU-hours are not updated: %s", SystemClock(), over="GPU-hours are updated again"
         )
         self.complete = False
-        """Whether everything since the beginning of the periods has been told."""
+        """Whether everything since the start of the periods was received."""
 
     def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> list[GpuRun]:
-        """What has come in since the last call; `first_s` is the beginning of the longest period."""
+        """Return the runs received since the last call; `first_s` is the start of the longest period."""
         if now_s < self._began_s - _OVERLAP_S:
-            # The clock was set far back: what was told until then may be of other periods.
+            # The clock was set far back: earlier answers may be of other periods.
             self._told_until_s, self._next_s, self.complete = None, 0.0, False
             self._asking.drop()
         if self._asking.is_free and now_s >= self._next_s:
@@ -65,7 +65,7 @@ class EndedRunsPoll:
 
     def _read(self, since_s: int, now_s: int, facts: CountingFacts) -> list[GpuRun]:
         runs = []
-        # A question about a month may take slurmdbd longer than it is waited for.
+        # A query of a month may take slurmdbd longer than the timeout.
         for begin_s in range(since_s, now_s, _AT_ONCE_S):
             end_s = begin_s + _AT_ONCE_S
             rows = self._client.accounting(begin_s, end_s if end_s < now_s else None)
@@ -77,6 +77,6 @@ def _run(row: AccountingRun, facts: CountingFacts) -> GpuRun | None:
     if row.start_s is None or row.end_s is None or row.uid is None:
         return None
     owner = UsageOwner(row.uid, row.user, row.account, row.qos, row.partition)
-    # A row after a resize may have the start of the whole run; it was submitted when it began.
+    # A row after a resize may have the start of the whole run; its own start is its submission.
     begin_s = max(row.start_s, row.submit_s)
     return GpuRun(row.job_id, owner, mgpu_of_total(row.tres_allocated, facts), begin_s, row.end_s)

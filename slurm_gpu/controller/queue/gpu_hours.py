@@ -1,12 +1,13 @@
-"""GPU-hours of the running day, week and month, in the site's time zone.
+"""GPU-hours of the current day, week and month, in the site's time zone.
 
-Runs that ended come from Slurm's accounting, read once back to the beginning of the periods, and from then on
-from the queue, in which a job stays for some minutes after its end. Runs that go on count up to now. Slurm's
-allocated GPUs × (end − start): a suspended job keeps its GPUs, and they count.
+Ended runs are read from Slurm's accounting once, back to the start of the periods, and then from the queue,
+which lists a job for some minutes after its end. Running jobs count up to now. A run counts Slurm's allocated
+GPUs × (end − start); a suspended job keeps its GPUs, so they count.
 
-A run that its owner resizes is several parts, one after the other. The accounting has a row for each; the
-queue has the GPUs of the last and the start of the first, so it speaks only for the time after those parts
-that are known. A resize that the accounting has not told yet shows as other GPUs than at the last look.
+A run that its owner resizes has several parts, one after another. Accounting has a row for each. The queue
+has the GPUs of the last part and the start of the first, so it counts only for the time after the known
+parts. A resize that accounting has not reported yet appears as a different number of GPUs than in the last
+poll.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from slurm_gpu.policy.lua.installed import GroupInForce
 
 
 class CalendarPeriod(StrEnum):
-    """Over what GPU-hours are limited; a week begins on Monday."""
+    """The periods of GPU-hour limits; a week starts on Monday."""
 
     DAY = "day"
     WEEK = "week"
@@ -30,7 +31,7 @@ class CalendarPeriod(StrEnum):
 
 
 def period_starts(now_s: float, zone: ZoneInfo) -> dict[CalendarPeriod, int]:
-    """When each period that `now_s` lies in began, as epoch seconds."""
+    """Return the start of each period that contains `now_s`, in epoch seconds."""
     today = dt.datetime.fromtimestamp(now_s, zone).date()
     days = {
         CalendarPeriod.DAY: today,
@@ -42,7 +43,7 @@ def period_starts(now_s: float, zone: ZoneInfo) -> dict[CalendarPeriod, int]:
 
 @dataclass(frozen=True, slots=True)
 class GpuRun:
-    """One execution of a job on GPUs, or a part of one that was resized; `end_s` is None while it goes on."""
+    """One run of a job on GPUs, or a part of a resized one; `end_s` is None while it runs."""
 
     job_id: int
     owner: UsageOwner
@@ -52,26 +53,26 @@ class GpuRun:
 
 
 class GpuHours:
-    """A store of runs; each moment of a job is counted once, however often it is told."""
+    """Sums GPU-hours over runs; each moment of a job counts once, however often it is reported."""
 
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
         self._ended: dict[int, tuple[GpuRun, ...]] = {}
-        """What the accounting told, by job id."""
+        """Runs from accounting by job ID."""
         self._sums: dict[UsageOwner, dict[CalendarPeriod, float]] = {}
-        """Over `_ended`, from `_starts` on."""
+        """Sums over `_ended` since `_starts`."""
         self._starts: dict[CalendarPeriod, int] = {}
         self._unreported: dict[int, tuple[GpuRun, ...]] = {}
-        """What ended by the queue, until the accounting tells of that time."""
+        """Ended runs from the queue, until accounting covers that time."""
         self._running: dict[int, GpuRun] = {}
-        """As the queue had them at the last look."""
+        """Running runs in the last poll of the queue."""
 
     def starts(self, now_s: float) -> Mapping[CalendarPeriod, int]:
-        """When the periods of now began."""
+        """Return the starts of the current periods."""
         return period_starts(now_s, self._zone)
 
     def note_ended(self, run: GpuRun) -> None:
-        """Remember a run, or a part of one, that is over by the accounting."""
+        """Add a run, or a part of one, that ended by accounting."""
         told = self._ended.get(run.job_id, ())
         if run.end_s is None or run.end_s <= run.start_s or run.mgpu == 0:
             return
@@ -84,14 +85,12 @@ class GpuHours:
             self._unreported[run.job_id] = left
 
     def note_gone(self, run: GpuRun) -> None:
-        """Remember a run that is over by the queue."""
+        """Add a run that ended by the queue."""
         before = self._running.get(run.job_id)
         if before is not None and before.start_s == run.start_s:
-            run = replace(
-                run, mgpu=before.mgpu
-            )  # resized since the last look: when, the accounting will tell
+            run = replace(run, mgpu=before.mgpu)  # resized since the last poll: accounting will report when
         begin_s = self._unreported_from(run)
-        # The accounting's seconds may be one off the queue's.
+        # The times of accounting may differ by a second from those of the queue.
         least_s = 0 if begin_s == run.start_s else 1
         if run.end_s is not None and run.end_s - begin_s > least_s and run.mgpu:
             part = replace(run, start_s=begin_s)
@@ -100,7 +99,7 @@ class GpuHours:
     def totals(
         self, running: Iterable[GpuRun], groups: Iterable[GroupInForce], now_s: float
     ) -> dict[Subject, dict[CalendarPeriod, float]]:
-        """Hours of each subject that has any, with those of the runs that go on."""
+        """Return the hours of each subject with any, including running jobs."""
         starts = period_starts(now_s, self._zone)
         if starts != self._starts:
             self._turn_over(starts)
@@ -128,13 +127,13 @@ class GpuHours:
         return by_subject
 
     def _unreported_from(self, run: GpuRun) -> int:
-        """When that part of a run of the queue began of which nothing is known yet."""
+        """Return the start of the part of a queued run that is not covered yet."""
         known = (*self._ended.get(run.job_id, ()), *self._unreported.get(run.job_id, ()))
         ends = [part.end_s for part in known if part.end_s is not None and part.start_s >= run.start_s - 1]
         return max([run.start_s, *ends])
 
     def _turn_over(self, starts: dict[CalendarPeriod, int]) -> None:
-        """A new day, week or month: forget what no period holds any more, and sum up anew."""
+        """Start new periods: drop runs before all of them, and sum up again."""
         self._starts, self._sums = starts, {}
         first_s = min(starts.values())
         self._ended, self._unreported = _since(first_s, self._ended), _since(first_s, self._unreported)
@@ -157,7 +156,7 @@ def _overlap(run: GpuRun, other: GpuRun) -> bool:
 
 
 def _since(first_s: int, runs_of: Mapping[int, tuple[GpuRun, ...]]) -> dict[int, tuple[GpuRun, ...]]:
-    """Of runs by job id those that ended after `first_s`."""
+    """Return the runs that ended after `first_s`, by job ID."""
     late = {
         job_id: tuple(run for run in runs if run.end_s is not None and run.end_s > first_s)
         for job_id, runs in runs_of.items()

@@ -1,8 +1,8 @@
-"""What jobs ask for of late, by which free GPUs are of use or not: each job in slurmctld's queue counts once.
+"""The recent mix of requests, which determines whether free GPUs are usable; each job counts once.
 
-It counts when it is first seen, whether it waits or runs, and less the longer that is ago; of an array each
-task counts once it is a job of its own. Nobody else is asked, so nothing but slurmctld has to be there. What
-was counted is kept across restarts of slurm-gpuctld; after a boot it begins with the jobs of the queue.
+A job counts when it is first seen, pending or running, and less the longer ago that was. Array tasks count
+once they are jobs of their own. slurmctld is the only source. The mix survives restarts of slurm-gpuctld;
+after a boot it starts with the jobs of the queue.
 """
 
 from __future__ import annotations
@@ -28,57 +28,57 @@ from slurm_gpu.slurm.queue import CountedJob
 log = logging.getLogger("slurm-gpuctld")
 
 FILE_NAME = "jobmix.json"
+# Time after which a job counts half.
 HALF_LIFE_S = 3 * 86400.0
-"""After so long a job counts for half as much."""
+# Maximum number of classes kept, those that count most; a request made once a month is dropped.
 MOST_CLASSES = 256
-"""Kinds of requests that are kept, those that count most: what is asked for once a month is let go."""
+# slurmctld lists jobs for minutes after their end (MinJobAge), so none is missed.
 _LOOK_EVERY_S = 10.0
-"""slurmctld shows jobs for minutes after their end (MinJobAge), so that none is missed."""
 _WRITE_EVERY_S = 60.0
 _VERSION = 1
 _FORGOTTEN = 1e-3
+# Share of new jobs after which an order of nodes is rebuilt.
 _MOVED = 0.05
-"""An order of nodes is made anew once so large a part of the jobs has come since."""
 
 
 class JobMix:
-    """Requests, each of one node's part, and what they count for together."""
+    """Requests per node with their weights."""
 
     def __init__(
         self, clock: Clock, path: Path | None = None, partitions: Collection[str] | None = None
     ) -> None:
-        """Goes on with what `path` holds; jobs of other partitions do not count, where any are given."""
+        """Continue with the content of `path`; count only jobs of `partitions`, if given."""
         self._clock, self._path = clock, path
         self._partitions = None if partitions is None else frozenset(partitions)
         self._classes: dict[ResourceRequest, float] = {}
         self._at_s = clock.wall()
-        """When the jobs counted for so much."""
+        """Time to which the weights are decayed."""
         self._counted_until_s: float | None = None
-        """Jobs submitted until then were counted by who ran before; None once that is settled."""
+        """Jobs submitted until then were counted by the previous process; None once that is settled."""
         self._ids: frozenset[int] = frozenset()
         self._next_look_s = self._next_write_s = 0.0
         self._outage = OutageLog(
             log,
-            "%s; after a restart the mix of jobs begins with those of the queue",
+            "the mix of jobs is not saved: %s; after a restart it starts with the jobs of the queue",
             clock,
-            over="the mix of jobs is written again",
+            over="the mix of jobs is saved again",
         )
         self.counted = 0.0
-        """What came in, in all: another number whenever the mix is another one."""
+        """Total weight ever counted; changes whenever the mix does."""
         if path is not None:
             self._read(path)
 
     @property
     def n_seen(self) -> float:
-        """What the jobs count for together; one that came just now counts 1 for each of its nodes."""
+        """The total weight of jobs; a new job counts 1 for each of its nodes."""
         return sum(self._classes.values())
 
     def mix(self) -> Mix:
-        """What is asked for, as often as it is."""
+        """Return the mix of requests by their weights."""
         return Mix.of(self._classes.items())
 
     def update(self, jobs: Sequence[CountedJob], facts: CountingFacts) -> None:
-        """Count those that were not there at the last look; not more often than is worth while."""
+        """Count jobs that were not there at the last update; at most every `_LOOK_EVERY_S`."""
         now = self._clock.monotonic()
         if now < self._next_look_s:
             return
@@ -97,7 +97,7 @@ class JobMix:
             self.write()
 
     def write(self) -> None:
-        """Keep what was counted; where that fails a line says so once."""
+        """Save the mix; log a failure once."""
         if self._path is None or not self.counted:
             return
         try:
@@ -111,7 +111,7 @@ class JobMix:
         return self._partitions is None or not self._partitions.isdisjoint(job.partition.split(","))
 
     def _count(self, requests: Iterable[ResourceRequest]) -> bool:
-        """Whether there were any."""
+        """Count requests; return whether there were any."""
         n = 0
         for request in requests:
             if not n:
@@ -126,7 +126,7 @@ class JobMix:
         return n > 0
 
     def _age(self) -> None:
-        """What was counted earlier counts for less by now."""
+        """Decay earlier weights to the current time."""
         now_s = self._clock.wall()
         part = 0.5 ** (max(0.0, now_s - self._at_s) / HALF_LIFE_S)
         self._at_s = now_s
@@ -143,7 +143,7 @@ class JobMix:
         }
 
     def _read(self, path: Path) -> None:
-        """Nothing where there is none; what is damaged is left out, and a line says so."""
+        """Load the mix, if there is one; log and ignore a damaged file."""
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
             if plain["version"] != _VERSION:
@@ -161,7 +161,7 @@ class JobMix:
             OverflowError,
             RecursionError,
         ) as error:
-            log.warning("%s cannot be read (%r): the mix of jobs begins with those of the queue", path, error)
+            log.warning("mix of jobs not loaded: %s: %r; it starts with the jobs of the queue", path, error)
             return
         self._classes = classes
         self._at_s = min(at_s, self._clock.wall())
@@ -170,7 +170,7 @@ class JobMix:
 
 
 class MixedOrder:
-    """The order of nodes by a mix that moves; made anew when that, or the nodes, are others."""
+    """The order of nodes by the current mix, rebuilt when the mix or the nodes change."""
 
     def __init__(self, mix: JobMix) -> None:
         self.jobs = mix
@@ -179,7 +179,7 @@ class MixedOrder:
         self._counted = 0.0
 
     def of(self, kinds: Mapping[NodeKind, int]) -> NodeOrder | None:
-        """That of nodes of these kinds; None where no jobs were seen, so that they are put in none."""
+        """Return the order of nodes of these kinds; None before any jobs were seen."""
         if not self.jobs.counted:
             return None
         moved = self.jobs.counted - self._counted > _MOVED * self.jobs.n_seen
@@ -190,7 +190,7 @@ class MixedOrder:
 
 
 def request_of(job: CountedJob, facts: CountingFacts) -> ResourceRequest | None:
-    """What a job, or each task of an array, needs on each of its nodes; None where that is no GPU."""
+    """Return the request of a job or array task on each of its nodes; None without GPUs."""
     amounts = amounts_of(job, facts)
     if not amounts.mgpu:
         return None
@@ -220,7 +220,7 @@ def _fields(request: ResourceRequest) -> dict[str, Any]:
 def _class_of(plain: Mapping[str, Any]) -> tuple[ResourceRequest, float]:
     times = float(plain["times"])
     if not 0 < times < math.inf:
-        raise ValueError(f"a class counts {times} times")
+        raise ValueError(f"invalid count of a class: {times}")
     return ResourceRequest(
         gpus=int(plain["gpus"]),
         share_mgpu=int(plain["share_mgpu"]),

@@ -1,7 +1,7 @@
-"""Who lends how much to others at the moment: a pure function of policy and use.
+"""Compute the current loans of each owner: a pure function of policy and use.
 
-GPUs have no owner each: what is lent is what runs on loan beyond what nobody owns, and of several owners each
-lends by what it has idle.
+GPUs have no individual owner: the lent amount is the use on loan over the unowned GPUs, and owners lend in
+proportion to their idle GPUs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class LendingLine:
 
     owner: OwnerInForce
     own: int
-    """Of what it owns, in use by its own jobs."""
+    """Its owned GPUs that its own jobs use."""
     lent: int
     borrowed: int
-    """On loan to its own jobs, beyond what it owns."""
+    """Loans to its own jobs, over its owned GPUs."""
 
 
 def lending_of(lending: LendingInForce, usage: Usage) -> list[LendingLine]:
-    """Every owner, in the order of the policy."""
+    """Return all owners in the order of the policy."""
 
     def running(group: str) -> int:
         return usage.of(None, group).running.mgpu

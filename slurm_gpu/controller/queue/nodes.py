@@ -1,4 +1,4 @@
-"""The nodes of slurmctld, asked for once for all who need them."""
+"""The nodes of slurmctld, polled once for all users of the cache."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from slurm_gpu.slurm.client import SlurmClient, SlurmNode
 
 
 class NodeCache:
-    """The last answer, for as long as it is new enough."""
+    """Caches the last answer."""
 
     def __init__(self, client: SlurmClient, clock: Clock) -> None:
         self._client, self._clock = client, clock
         self._last: tuple[float, Sequence[SlurmNode]] | None = None
 
     def within(self, age_s: float) -> Sequence[SlurmNode]:
-        """Nodes as they were at most so long ago; raises SlurmError where nobody answers."""
+        """Return nodes at most this many seconds old; raise SlurmError if slurmctld does not answer."""
         now = self._clock.monotonic()
         if self._last is None or now - self._last[0] >= age_s:
             self._last = now, self._client.nodes()

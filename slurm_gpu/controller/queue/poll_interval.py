@@ -1,42 +1,42 @@
-"""When slurmctld is asked next: each second while looks are cheap, ever less often while they are not."""
+"""Choose when to poll slurmctld next: every second while polls are cheap, less often otherwise."""
 
 from __future__ import annotations
 
 from slurm_gpu.controller.queue.demand import Demand
 
 INTERVAL_S = 1.0
+# A cancelled admission counts until a poll that started at least 0.7 s later (MARGIN_S of ledger.lua). The
+# promise is 2 s, so a second between polls would leave too little time for slurmctld and squeue.
 _INTERVAL_WHILE_DECIDED_S = 0.5
-"""A cancelled admission counts until a poll that began at least 0.7 s later (MARGIN_S of ledger.lua). The
-promise is 2 s, of which a whole second between polls would leave too little for slurmctld and squeue."""
+# Maximum share of time during which a query runs; most of it is squeue's own.
 _SHARE = 0.3
-"""At most this part of the time a question may be under way; most of it is squeue's own."""
+# Maximum share of a core for polls, ours and squeue's, without demand.
 _CPU_SHARE = 0.02
-"""At most this part of a core goes into looks, ours and squeue's, while nobody waits for one."""
 _CPU_SHARE_WHILE_REFUSED = 0.3
+# Maximum interval while slurmctld answers: a snapshot is valid for 30 s.
 _LONGEST_S = 15.0
-"""Between two looks while slurmctld answers: a snapshot is good for 30 s."""
+# Maximum interval between failed queries: a snapshot is needed as soon as slurmctld is back.
 _LONGEST_AWAY_S = 20.0
-"""Between two questions that are not answered: a snapshot is missed as soon as slurmctld is back."""
 
 
 class PollPace:
-    """The growing delay of one watcher."""
+    """The adaptive interval of one watcher."""
 
     def __init__(self) -> None:
         self._failures = 0
         self._cost = (0.0, 0.0, 0.0)
 
     def after_answer(self, asked_s: float, took_s: float, cpu_s: float, demand: Demand) -> float:
-        """Seconds to wait after a look of `took_s` and `cpu_s` of a core, for which slurmctld took `asked_s`.
+        """Return the delay after a poll of `took_s` and `cpu_s`, in which slurmctld needed `asked_s`.
 
-        Both are spared, slurmctld and the core; but whoever was refused is not kept waiting for the latter.
+        It limits the load on slurmctld and on the core, but the latter not for refused users.
         """
         self._failures = 0
         self._cost = asked_s, took_s, cpu_s
         return self.while_asked_for(demand)
 
     def while_asked_for(self, demand: Demand) -> float:
-        """The same, with what is asked for meanwhile."""
+        """Return the delay given the demand since."""
         asked_s, took_s, cpu_s = self._cost
         interval_s = INTERVAL_S if demand is Demand.NONE else _INTERVAL_WHILE_DECIDED_S
         share = _CPU_SHARE_WHILE_REFUSED if demand is Demand.REFUSED else _CPU_SHARE
@@ -45,9 +45,9 @@ class PollPace:
         )
 
     def after_failure(self, took_s: float) -> float:
-        """Seconds to wait when there was no answer: twice as long each time.
+        """Return the delay after a failed query, doubled each time.
 
-        Slurm's commands may themselves try for many seconds before they give up.
+        Slurm's commands may themselves retry for many seconds before they fail.
         """
         self._failures += 1
         return max(INTERVAL_S, min(INTERVAL_S * 2.0**self._failures, _LONGEST_AWAY_S) - took_s)

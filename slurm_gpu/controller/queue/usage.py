@@ -1,4 +1,4 @@
-"""What is in use, by user, by user within a group, and by group: a pure function of the queue."""
+"""Sum up use by user, by user within a group, and by group: a pure function of the queue."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
 
 
 class Subject(NamedTuple):
-    """Whose use it is: a user's in all, a user's in a group, or a group's in all."""
+    """The owner of a sum: a user, a user within a group, or a group."""
 
     user: str | None
     group: str | None
 
 
 class UsageOwner(NamedTuple):
-    """Jobs that no rule can tell apart."""
+    """Properties of jobs that rules distinguish."""
 
     uid: int
     user: str
@@ -33,7 +33,7 @@ class UsageOwner(NamedTuple):
 
 @dataclass(slots=True)
 class UsageTotals:
-    """Sums over jobs; GPUs in thousandths, memory in MiB; `by_type` holds typed GPUs alone."""
+    """Sums over jobs; GPUs in mgpu, memory in MiB; `by_type` counts only GPUs of known type."""
 
     jobs: int = 0
     mgpu: int = 0
@@ -43,7 +43,7 @@ class UsageTotals:
     by_type: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: UsageTotals) -> None:
-        """Count the other's jobs too."""
+        """Add the jobs of another sum."""
         self.jobs += other.jobs
         self.mgpu += other.mgpu
         self.cpus += other.cpus
@@ -60,38 +60,38 @@ class RunningAndPending:
     running: UsageTotals = field(default_factory=UsageTotals)
     pending: UsageTotals = field(default_factory=UsageTotals)
     last_pending: int | None = None
-    """Id of one user's pending job that came last; None where none waits, and for a group's in all."""
+    """ID of the user's latest pending job; None without one, and for sums of groups."""
 
     def saw_pending(self, job_id: int | None) -> None:
-        """A pending job of that user."""
+        """Record a pending job of the user."""
         if job_id is not None and (self.last_pending is None or job_id > self.last_pending):
             self.last_pending = job_id
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Who uses what. A subject that uses nothing is not in `by_subject`."""
+    """Use by subject; a subject without use is not in `by_subject`."""
 
     by_subject: Mapping[Subject, RunningAndPending]
     uids: Mapping[str, int]
 
     def of(self, user: str | None, group: str | None) -> RunningAndPending:
-        """The use of one subject; zeros where it has no jobs."""
+        """Return the use of one subject; zeros without jobs."""
         return self.by_subject.get(Subject(user, group), RunningAndPending())
 
 
 def submitted_as(job: CountedJob) -> str:
-    """`interactive` or `batch`, as rules have it: job_submit.lua notes it when the job comes."""
+    """Return `interactive` or `batch`, which job_submit.lua recorded at submission."""
     return "interactive" if _INTERACTIVE.search(job.admin_comment) else "batch"
 
 
 def owner_of(job: CountedJob) -> UsageOwner:
-    """The part of a job that rules look at."""
+    """Return the properties of a job that rules distinguish."""
     return UsageOwner(job.uid, job.user, job.account, job.qos, job.partition)
 
 
 def subjects_of(owner: UsageOwner, groups: Iterable[GroupInForce]) -> list[Subject]:
-    """Whose use a job of this owner is."""
+    """Return the subjects to which a job of this owner counts."""
     found = [Subject(owner.user, None)]
     for group in groups:
         if group.matches(owner.uid, owner.account, owner.qos, owner.partition):
@@ -100,7 +100,7 @@ def subjects_of(owner: UsageOwner, groups: Iterable[GroupInForce]) -> list[Subje
 
 
 class _TaskClass(NamedTuple):
-    """Tasks that count for the same."""
+    """Tasks that count equally."""
 
     owner: UsageOwner
     running: bool
@@ -113,7 +113,7 @@ class _TaskClass(NamedTuple):
 
 @dataclass(slots=True)
 class _Tally:
-    """Of one kind."""
+    """Counts of one class."""
 
     kind: _TaskClass
     tasks: int = 0
@@ -121,12 +121,12 @@ class _Tally:
 
 
 class UsageCounter:
-    """Sums up queue after queue; what a job counts for is worked out once, while it stays as it is."""
+    """Sums up one queue after another; the amounts of a job are computed once, while it is unchanged."""
 
     def __init__(self) -> None:
         self._facts: CountingFacts | None = None
         self._kinds: dict[int, tuple[CountedJob, _TaskClass]] = {}
-        """By the id of the job's object, which is kept so that no other can have it."""
+        """By the id() of the job object, which is kept so that it stays unique."""
 
     def usage_of(
         self, jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: CountingFacts
@@ -174,14 +174,14 @@ def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: 
 
 
 def kinds_summed_up(policy: PolicyInForce) -> frozenset[str]:
-    """`interactive`, `batch`: those whose jobs a rule sums up alone."""
+    """Return the kinds (`interactive`, `batch`) whose jobs a rule sums up separately."""
     return frozenset(rule.kind for rule in policy.rules if rule.kind is not None and rule.per != "job")
 
 
 def usage_by_kind(
     policy: PolicyInForce, jobs: Sequence[CountedJob], facts: CountingFacts
 ) -> dict[str, Usage]:
-    """What is in use by jobs of each of these kinds alone."""
+    """Return the use by jobs of each of these kinds."""
     return {
         kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
         for kind in kinds_summed_up(policy)

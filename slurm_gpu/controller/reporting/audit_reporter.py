@@ -1,4 +1,4 @@
-"""Telling slurm-gpudbd what was done to the cluster, beside the watcher: it may be away for long."""
+"""Report audit events to slurm-gpudbd in the background, which may be down for long."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from slurm_gpu.wire.answers.runs import AuditEvent
 
 log = logging.getLogger("slurm-gpuctld")
 
+# In the run directory: events not reported to slurm-gpudbd yet.
 FILE_NAME = "acts.json"
-"""In the run directory: acts that slurm-gpudbd has not been told of yet."""
 _RETRY_S = 60.0
+# Maximum number of unsent events.
 _KEPT = 1000
-"""AuditReporter that wait to be told, at most."""
+# Maximum number that slurm-gpudbd accepts at once.
 _AT_ONCE = 100
-"""As many as slurm-gpudbd takes."""
+# Maximum characters that slurm-gpudbd accepts.
 _LONGEST_NAME, _LONGEST_TEXT = 255, 10_000
-"""Characters that slurm-gpudbd takes."""
 _AT_THE_END_S = 5.0
 
 Send = Callable[[list[AuditEvent]], None]
 
 
 class AuditReporter(Duty):
-    """A queue of acts. With `path` they outlive this process, however it ends, until they are reported."""
+    """A queue of audit events; with `path` unsent events survive this process, however it ends."""
 
     def __init__(self, clock: Clock, send: Send, path: Path | None = None) -> None:
         super().__init__(
             clock,
-            "audit events could not be sent to slurm-gpudbd: %s; retrying",
+            "audit events are not sent to slurm-gpudbd: %s; retrying",
             "slurm-gpudbd has all audit events",
             every_s=_RETRY_S,
             background=in_background,
         )
         self._send, self._path = send, path
         self._lock = threading.Lock()
-        """Of `_waiting`, and of the file."""
+        """Protects `_waiting` and the file."""
         self._waiting: list[AuditEvent] = [] if path is None else _read(path)
         self._unwritten = OutageLog(
             log,
-            "%s; audit events that were not sent are lost if slurm-gpuctld is killed",
+            "unsent audit events are not saved: %s; they are lost if slurm-gpuctld is killed",
             clock,
-            over="audit events that were not sent are written again",
+            over="unsent audit events are saved again",
         )
 
     def add(
@@ -68,7 +68,7 @@ class AuditReporter(Duty):
         evidence: Any = None,
         act_id: str | None = None,
     ) -> None:
-        """Log an act, and tell it as soon as may be; one with the `act_id` of another is the same."""
+        """Log an event and report it as soon as possible; events with equal `act_id` are the same."""
         log.info("%s: %s (%s)", act, subject, why)
         made = AuditEvent(
             id=uuid.uuid4().hex if act_id is None else act_id,
@@ -85,36 +85,36 @@ class AuditReporter(Duty):
             self._waiting.append(made)
             if len(self._waiting) > _KEPT:
                 lost = self._waiting.pop(0)
-                log.warning("slurm-gpudbd is not told any more of: %s: %s", lost.act, lost.subject)
+                log.warning("audit event dropped, too many are unsent: %s: %s", lost.act, lost.subject)
             self._write()
         self._due_s = 0.0
 
     def close(self) -> None:
-        """Report what waits, for a few seconds at most."""
+        """Report unsent events, waiting a few seconds at most."""
         self._due_s = 0.0
         self.run(QueueView())
         if self._background is not None:
             self._background.wait(_AT_THE_END_S)
         if self._waiting:
-            later = "" if self._path is None else "; the next slurm-gpuctld on this host tells it"
-            log.warning("slurm-gpudbd was not told of %d acts%s", len(self._waiting), later)
+            later = "" if self._path is None else "; the next slurm-gpuctld on this host sends them"
+            log.warning("%d audit events were not sent to slurm-gpudbd%s", len(self._waiting), later)
 
     def prepare(self, view: QueueView) -> bool:
-        """Return whether acts wait; those of a host that is not in charge are reported too."""
+        """Return whether there are unsent events, also on a host whose slurmctld is not active."""
         return bool(self._waiting)
 
     def work(self, view: QueueView) -> None:
-        """Report all acts that wait."""
+        """Report all unsent events."""
         while self._waiting:
             acts = self._waiting[:_AT_ONCE]
             self._send_all(acts)
             with self._lock:
-                told = {act.id for act in acts}
-                self._waiting = [act for act in self._waiting if act.id not in told]
+                sent = {act.id for act in acts}
+                self._waiting = [act for act in self._waiting if act.id not in sent]
                 self._write()
 
     def _send_all(self, acts: list[AuditEvent]) -> None:
-        """One that is refused for what it says keeps no other from being told."""
+        """Send events; one that is refused for its content does not block the others."""
         try:
             self._send(acts)
         except UsageError as error:
@@ -123,7 +123,7 @@ class AuditReporter(Duty):
                     self._send_all([act])
             else:
                 log.warning(
-                    "slurm-gpudbd does not take an act: %s: %s: %s", acts[0].act, acts[0].subject, error
+                    "slurm-gpudbd refused an audit event: %s: %s: %s", acts[0].act, acts[0].subject, error
                 )
 
     def _write(self) -> None:
@@ -137,7 +137,7 @@ class AuditReporter(Duty):
 
 
 def _read(path: Path) -> list[AuditEvent]:
-    """What an earlier process left; nothing where it left none, or what it left is damaged."""
+    """Return the events that an earlier process left; none if the file is missing or damaged."""
     try:
         return decode(list[AuditEvent], path.read_bytes())
     except (OSError, ValueError, RecursionError, SlurmGpuError):

@@ -1,4 +1,4 @@
-"""Reads decisions.log from where it was last read on, wherever the file is moved meanwhile."""
+"""Read decisions.log from the last position on, even across rotations."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The position up to which the log was read: a file, by device and inode, and a byte offset.
+    """A position in the log: a file, by device and inode, and a byte offset.
 
-    `last` is the id of the decision that was shipped last; None where none was, or it is not known.
+    `last` is the ID of the last decision shipped; None if there was none or it is unknown.
     """
 
     device: int
@@ -28,7 +28,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A whole line, and where it stood: two lines that say the same are two."""
+    """A whole line and its position, which distinguishes equal lines."""
 
     inode: int
     offset: int
@@ -37,27 +37,27 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some lines in a row, and the mark behind them."""
+    """Consecutive lines, and the mark after them."""
 
     lines: tuple[LogLine, ...]
     mark: Mark
     lost: bool = False
-    """Whether lines were moved away twice, and so removed, before they were read."""
+    """Whether unread lines were lost because the log was rotated twice."""
 
 
 class DecisionLog:
-    """The log and the one before it, `.1`. The mark outlives this process, and lies in memory as they do."""
+    """The log and its predecessor `.1`; the mark survives this process, in memory like the log."""
 
     def __init__(self, log: Path, mark: Path) -> None:
         self._log, self._mark_path = log, mark
         self._mark = _read_mark(mark)
 
     def next(self, most_bytes: int, most_lines: int) -> Piece | None:
-        """What comes behind the mark; None where nothing does. Raises OSError where it cannot be read."""
+        """Return the lines after the mark; None without any. Raise OSError if they cannot be read."""
         lost = False
         files = self._files()
         if self._mark is None and files:
-            # At once: what is moved away twice before anything could be shipped is lost as well.
+            # Set at once: a log rotated twice before the first shipment also loses lines.
             self._put_mark(Mark(files[0][1].device, files[0][1].inode, 0))
         if self._mark is not None:
             known = [place for place, (_, mark) in enumerate(files) if _same(mark, self._mark)]
@@ -67,25 +67,25 @@ class DecisionLog:
             is_last = place == len(files) - 1
             begin = self._mark.offset if self._mark is not None and _same(mark, self._mark) else 0
             if begin > mark.offset:
-                begin = 0  # somebody emptied it
+                begin = 0  # the file was truncated
             piece = _piece(path, mark, begin, (most_bytes, most_lines), is_last=is_last)
             if piece is None:
-                return self.next(most_bytes, most_lines)  # it was moved just now
+                return self.next(most_bytes, most_lines)  # the file was rotated meanwhile
             if piece.lines or lost:
                 return Piece(piece.lines, piece.mark, lost)
         return None
 
     @property
     def last(self) -> str | None:
-        """Return the id of the decision that was shipped last."""
+        """The ID of the last decision shipped."""
         return None if self._mark is None else self._mark.last
 
     def done(self, piece: Piece, last: str | None = None) -> None:
-        """What this piece holds is where it belongs; raises OutsideError where that cannot be written."""
+        """Record that the piece was shipped; raise OutsideError if that cannot be written."""
         self._put_mark(replace(piece.mark, last=self.last if last is None else last))
 
     def restart(self) -> None:
-        """Read again from the beginning, as slurm-gpudbd has lost shipped decisions."""
+        """Start again from the beginning, after slurm-gpudbd lost shipped decisions."""
         self._mark = None
 
     def _put_mark(self, mark: Mark) -> None:
@@ -93,7 +93,7 @@ class DecisionLog:
         write_run_file(self._mark_path, json.dumps({"version": _VERSION, **asdict(mark)}))
 
     def _files(self) -> list[tuple[Path, Mark]]:
-        """Those that are there, the older first, each with its size as offset."""
+        """Return the existing files, the older first, each with its size as offset."""
         found = []
         for path in (self._log.with_name(f"{self._log.name}.1"), self._log):
             try:
@@ -109,7 +109,7 @@ def _same(one: Mark, other: Mark) -> bool:
 
 
 def _piece(path: Path, size: Mark, begin: int, most: tuple[int, int], *, is_last: bool) -> Piece | None:
-    """Whole lines from `begin` on; None where another file is there by now."""
+    """Return whole lines from `begin` on; None if the path has another file by now."""
     most_bytes, most_lines = most
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -123,14 +123,14 @@ def _piece(path: Path, size: Mark, begin: int, most: tuple[int, int], *, is_last
         lines.append(LogLine(size.inode, begin + at, text[at:end]))
         at = end + 1
     if not lines and text and (not is_last or len(text) == most_bytes):
-        # No line is so long, and none ever ends in a file that is written no more.
+        # Lines are never this long, and a rotated file gets no more line ends.
         lines.append(LogLine(size.inode, begin, text))
         at = len(text)
     return Piece(tuple(lines), Mark(size.device, size.inode, begin + at))
 
 
 def _read_mark(path: Path) -> Mark | None:
-    """None where there is none, or it is damaged: then all is shipped again, which makes nothing twice."""
+    """Read the mark; None if it is missing or damaged: then all is shipped again, without duplicates."""
     try:
         held = json.loads(path.read_text())
         device, inode, offset = numbers = [held[name] for name in ("device", "inode", "offset")]

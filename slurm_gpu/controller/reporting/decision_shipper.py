@@ -1,7 +1,7 @@
-"""Ships decisions.log to slurm-gpudbd, beside the watcher: it may be away for long.
+"""Ship decisions.log to slurm-gpudbd in the background, which may be down for long.
 
-The log itself is the spool: it and the one before it hold 128 MiB, some 800,000 decisions. What was
-moved away before slurm-gpudbd had it is lost to the database, and said: in the log, and as an act.
+The log itself is the spool: it and its predecessor hold 128 MiB, some 800,000 decisions. Decisions that were
+rotated away before they were shipped are lost to the database; the log and an audit event report it.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ log = logging.getLogger("slurm-gpuctld")
 EVERY_S = 10.0
 _RETRY_S = 60.0
 _AT_ONCE_BYTES = 256 * 1024
+# The number of shortest lines that stay below the 1 MiB that slurm-gpudbd accepts at once.
 _AT_ONCE = 1000
-"""Of the shortest lines, so many come to less than the 1 MiB that slurm-gpudbd takes at once."""
+# Maximum characters of one value: a user may request a partition with a name of any length.
 _LONGEST_TEXT = 2000
-"""Characters of one value: a user may ask for a partition with a name of any length."""
+# Maximum refusals of a user shipped per hour, so that a script that retries cannot fill the database.
 REFUSALS_OF_A_USER = 1000
-"""Shipped of one hour: a script that submits until it is let in must not fill the database for days."""
 _HOUR_S = 3600
 _NUMBER = re.compile(r"[0-9]{1,9}|[1-3][0-9]{9}")
 _TOKEN = re.compile(r"[0-9A-Za-z]{1,64}")
+# Maximum number of fields of a decision that slurm-gpudbd accepts.
 _MOST_FIELDS = 32
-"""Of a decision that slurm-gpudbd takes."""
 _HELD_IN = ("uid", "rules", "zone")
 
+# Ships decisions with the ID of the one before them; returns whether slurm-gpudbd lacks that one.
 Send = Callable[[Sequence[Decision], str | None], bool]
-"""Ships decisions, with the id of the one before them; returns whether slurm-gpudbd lacks that one."""
 _UserHour = tuple[int, int]
 
 
 class DecisionShipper(Duty):
-    """Ships the decisions that are there, in the background."""
+    """Ships new decisions in the background."""
 
     def __init__(
         self,
@@ -61,38 +61,38 @@ class DecisionShipper(Duty):
         path = run_directory / DECISIONS_LOG
         super().__init__(
             clock,
-            f"decisions stay in {path} for now: %s; retrying",
+            f"decisions are not shipped and stay in {path}: %s; retrying",
             "slurm-gpudbd has all decisions again",
             background=background,
         )
         self._log = DecisionLog(path, run_directory / MARK_FILE)
         self._path, self._acts, self._send = path, acts, send
         self._refusals: Counter[_UserHour] = Counter()
-        """That slurm-gpudbd has, and those that were left out."""
+        """Refusals by user and hour, including those left out."""
 
     def prepare(self, view: QueueView) -> bool:
-        """Return True: each host of slurmctld ships its own log, in charge or not."""
+        """Return True: each slurmctld host ships its own log, active or not."""
         self._every_s = _RETRY_S if self._outage.lasts else EVERY_S
         return True
 
     def work(self, view: QueueView) -> None:
-        """Ship all that is there now."""
+        """Ship all new decisions."""
         try:
             while (piece := self._log.next(_AT_ONCE_BYTES, _AT_ONCE)) is not None:
                 refusals = Counter(self._refusals)
                 decisions = list(self._decisions(piece.lines, refusals))
                 if decisions and self._send(decisions, self._log.last):
-                    log.warning("slurm-gpudbd has lost decisions: all in %s are shipped again", self._path)
+                    log.warning("slurm-gpudbd lost decisions; all in %s are shipped again", self._path)
                     self._refusals.clear()
                     self._log.restart()
                     continue
                 self._log.done(piece, decisions[-1].id if decisions else None)
-                self._tell_of(refusals)
+                self._warn_of(refusals)
                 if piece.lost:
                     self._acts.add(
                         "decisions lost",
                         str(self._path),
-                        "the log was moved away twice before slurm-gpudbd had all of it",
+                        "the log was rotated twice before slurm-gpudbd had all of it",
                         "",
                         "",
                     )
@@ -100,7 +100,7 @@ class DecisionShipper(Duty):
             raise OutsideError(str(error)) from error
 
     def _decisions(self, lines: Sequence[LogLine], refusals: Counter[_UserHour]) -> Iterator[Decision]:
-        """Those to be shipped; counts refusals."""
+        """Yield the decisions to ship; count refusals."""
         unreadable = 0
         for line in lines:
             decision = decision_of(line)
@@ -114,14 +114,14 @@ class DecisionShipper(Duty):
                     continue
             yield decision
         if unreadable:
-            log.warning("%s: %d lines are no decisions, and left out", self._path, unreadable)
+            log.warning("%s: skipped %d lines that are no decisions", self._path, unreadable)
 
-    def _tell_of(self, refusals: Counter[_UserHour]) -> None:
-        """Once of each user and hour; hours that are over are forgotten."""
+    def _warn_of(self, refusals: Counter[_UserHour]) -> None:
+        """Warn once per user and hour; forget past hours."""
         for key, count in refusals.items():
             if count > REFUSALS_OF_A_USER >= self._refusals[key]:
                 log.warning(
-                    "uid %d was refused more than %d times within an hour: the others stand in %s alone",
+                    "uid %d was refused more than %d times within an hour: %s has the others",
                     key[0],
                     REFUSALS_OF_A_USER,
                     self._path,
@@ -131,7 +131,7 @@ class DecisionShipper(Duty):
 
 
 def decision_of(line: LogLine) -> Decision | None:
-    """What a line says, named so that it is the same decision whenever it is shipped; None of no decision."""
+    """Parse a line, with an ID that is the same whenever it is shipped; None if it is not a decision."""
     host = this_host()
     read = DecisionLine.read(line.text.decode("utf-8", "replace"))
     if read is None or len(read.said) > _MOST_FIELDS or not _NUMBER.fullmatch(read.said.get("uid", "")):

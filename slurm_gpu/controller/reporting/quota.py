@@ -1,4 +1,4 @@
-"""A user's own use against each limit that can bind that user's jobs: a pure function of policy and use."""
+"""Compute a user's use of each limit on the user's jobs: a pure function of policy and use."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class QuotaLine:
-    """One limit. Amounts are mgpu, MiB, seconds, hours or counts, as `kind.measure` says."""
+    """One limit; amounts are mgpu, MiB, seconds, hours or counts, by `kind.measure`."""
 
     rule: RuleInForce
     kind: LimitKind
     of: str | None
-    """The type of GPU, or the period; None where the limit is on all."""
+    """The GPU type or the period; None for a limit on all GPUs."""
     limit: Any
     used: float | None
-    """None for limits of single jobs, and where it is not known."""
+    """None for limits on single jobs, and if unknown."""
     until_s: int | None = None
-    """When the exception ends that the limit comes from."""
+    """When the exception that sets the limit ends."""
 
     @property
     def key(self) -> str:
-        """As in the compiled table."""
+        """The key in the compiled table."""
         return self.kind.key if self.of is None else f"{self.kind.key}:{self.of}"
 
     @property
     def on(self) -> str:
-        """For people: what is limited, as "GPUs (a100) running"."""
+        """The limited resource in words, for example "GPUs (a100) running"."""
         return f"{_HELD[self.kind.scope]}{self.kind.what}{self._of}{_STATE[self.kind.scope]}"
 
     @property
@@ -59,16 +59,18 @@ class QuotaLine:
 
     @property
     def left(self) -> float | None:
-        """What may be asked for besides; 0 where more than the limit is in use."""
+        """The amount still available; 0 over the limit."""
         return None if self.used is None else max(0.0, self.limit - self.used)
 
     def to_json(self) -> dict[str, Any]:
-        """With the keys that docs/commands.md explains; GPUs as GPUs."""
+        """Return the keys of docs/commands.md; GPUs in whole GPUs."""
         scale = 1000 if self.kind.measure is LimitUnit.GPUS else 1
         values = {"limit": self.limit, "used": self.used, "left": self.left}
-        told = {k: v / scale if isinstance(v, int | float) and scale != 1 else v for k, v in values.items()}
+        amounts = {
+            k: v / scale if isinstance(v, int | float) and scale != 1 else v for k, v in values.items()
+        }
         if isinstance(self.limit, Mapping):
-            told["limit"] = _listed(self.limit)
+            amounts["limit"] = _listed(self.limit)
         return {
             "rule": self.rule.id,
             "group": self.rule.group.name,
@@ -76,7 +78,7 @@ class QuotaLine:
             "on": self.on,
             "key": self.key,
             "unit": _UNITS[self.kind.measure],
-            **told,
+            **amounts,
             "mode": self.rule.mode,
             "why": self.rule.why,
             "until_s": self.until_s,
@@ -92,21 +94,20 @@ def quota_of(
     now_s: float,
     by_kind: Mapping[str, Usage] | None = None,
 ) -> list[QuotaLine]:
-    """Every limit that the user's jobs can meet, in the order of the policy.
+    """Return all limits that can apply to the user's jobs, in the order of the policy.
 
-    A snapshot does not tell interactive jobs from others: rules for either go by `by_kind`, and where that
-    lacks theirs their use is not known. Limits of groups in which the user can have no job, by the accounts
-    and QOS at hand, are left out.
+    A snapshot does not distinguish interactive jobs: rules for a kind use `by_kind`, and without it their use
+    is unknown. Limits of groups in which the user cannot have jobs, by accounts and QOS, are left out.
     """
     lines: list[QuotaLine] = []
     for rule in policy.rules:
-        if _concerns(rule.group, uid, places, now_s):
+        if _may_bind(rule.group, uid, places, now_s):
             usage = snapshot.usage if rule.kind is None else (by_kind or {}).get(rule.kind)
             lines += _lines(rule, usage, snapshot, user, uid, now_s)
     return lines
 
 
-def _concerns(group: GroupInForce, uid: int, places: UserAssociations, now_s: float) -> bool:
+def _may_bind(group: GroupInForce, uid: int, places: UserAssociations, now_s: float) -> bool:
     def possible(wanted: frozenset[str] | None, had: frozenset[str] | None) -> bool:
         return wanted is None or had is None or not wanted.isdisjoint(had)
 
@@ -126,7 +127,7 @@ def _lines(
     if limits is not rule.limits:
         excepted = rule.exceptions[uid]["limits"]
     subject = (user if rule.per == "user" else None, rule.group.name)
-    for kind in LIMITS.values():  # in the order in which people read them
+    for kind in LIMITS.values():  # display order
         for key, limit in sorted(limits.items()):
             name, _, of = key.partition(":")
             if name == kind.key:
@@ -164,7 +165,7 @@ def _used(
 
 
 def _gpus(both: RunningAndPending, of: str | None, *, with_pending: bool) -> int:
-    """GPUs whose type is not known yet count for every type, as job_submit.lua counts them."""
+    """Return the GPUs in use; GPUs of unknown type count for every type, as in job_submit.lua."""
     total = 0
     for use in (both.running, both.pending) if with_pending else (both.running,):
         untyped = max(0, use.mgpu - sum(use.by_type.values()))
@@ -173,7 +174,7 @@ def _gpus(both: RunningAndPending, of: str | None, *, with_pending: bool) -> int
 
 
 def _listed(limit: Mapping[Any, Any]) -> list[Any]:
-    """Names that are allowed, or walltime by GPUs."""
+    """Return the allowed names, or the walltime by GPUs."""
     if all(isinstance(key, str) for key in limit):
         return sorted(limit)
     return [{"gpus": limit[index]["mgpu"] / 1000, "s": limit[index]["s"]} for index in sorted(limit)]

@@ -1,4 +1,4 @@
-"""Tells slurm-gpudbd the limits of whoever looks at them, and what is used: it knows no policy itself."""
+"""Report the limits and use of users who view them to slurm-gpudbd, which has no policy."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("slurm-gpuctld")
 
 EVERY_S = 15.0
+# Maximum users per message: with dozens of limits each it stays far below slurm-gpudbd's limit.
 _AT_ONCE = 20
-"""Users in one message: with some dozens of limits each it stays far below what slurm-gpudbd takes."""
+# How long accounts and QOS of a user are cached: only an administrator changes them.
 _PLACES_KEPT_S = 600.0
-"""Accounts and QOS of a user are asked of Slurm so often: they change by an administrator's hand alone."""
 
 
 class QuotaReporter(Duty):
-    """Asks in the background who looks, and tells them; slurm-gpudbd may be away for long: nothing waits."""
+    """Polls in the background for users who view their limits, and reports them."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class QuotaReporter(Duty):
     ) -> None:
         super().__init__(
             clock,
-            "pages show no limits: %s; retrying",
+            "limits are not sent to slurm-gpudbd: %s; retrying",
             "limits are sent to slurm-gpudbd again",
             every_s=EVERY_S,
             background=background,
@@ -53,16 +53,16 @@ class QuotaReporter(Duty):
         self._places: dict[str, tuple[float, UserAssociations]] = {}
 
     def work(self, view: QueueView) -> None:
-        """Ask whose limits are wanted, and send them."""
+        """Poll for wanted limits and send them."""
         assert view.in_use is not None
         in_use = view.in_use
         try:
-            self._connect(lambda database: self.tell(database, in_use))
+            self._connect(lambda database: self.report(database, in_use))
         except NotFoundError as error:
-            raise NotFoundError(f"{error}; it is of an earlier version") from error
+            raise NotFoundError(f"{error}; slurm-gpudbd is an earlier version") from error
 
-    def tell(self, database: DatabaseClient, in_use: InUse) -> None:
-        """Tell the limits of everybody who looks."""
+    def report(self, database: DatabaseClient, in_use: InUse) -> None:
+        """Report the limits of all users who view them."""
         wanted = database.quotas_wanted()
         by_kind = in_use.by_kind() if wanted else {}
         for at in range(0, len(wanted), _AT_ONCE):
@@ -71,11 +71,11 @@ class QuotaReporter(Duty):
     def _quota(self, user: str, in_use: InUse, by_kind: Mapping[str, Usage]) -> Quota:
         unknown = Quota(user=user, as_of_s=in_use.snapshot.as_of_s, limits=None, why=None)
         if in_use.policy == PolicyInForce():
-            return replace(unknown, why="no policy is in force: an operator runs slurm-gpu policy apply")
+            return replace(unknown, why="no policy is in force; an operator must run slurm-gpu policy apply")
         try:
             uid = self._uid_of(user)
         except (KeyError, ValueError):
-            return replace(unknown, why=f"there is no user {user} on slurm-gpuctld's host")
+            return replace(unknown, why=f"user {user} does not exist on slurm-gpuctld's host")
         places, now_s = self._places_of(user), self._clock.wall()
         lines = quota_of(in_use.policy, in_use.snapshot, user, uid, places, now_s, by_kind)
         return replace(unknown, limits=[line.to_json() for line in lines], uid=uid)

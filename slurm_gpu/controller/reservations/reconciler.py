@@ -1,9 +1,9 @@
-"""Makes in Slurm what operators approved, gives up what nobody uses, and takes away what is over.
+"""Create approved reservations in Slurm, release unused ones, and delete those that are over.
 
-The table in slurm-gpudbd is what counts: each look makes Slurm agree with it, so that nothing is left over by
-a kill -9, a restart, or a slurmctld that lost its state. What is over in the table is deleted in Slurm; never
-the other way round, so that whoever goes on, here or beside the backup slurmctld, ends in the same state.
-Of Slurm's reservations only those are touched that bear the name, the user and the nodes of a row.
+The table in slurm-gpudbd is authoritative: each cycle makes Slurm agree with it, so nothing is left over
+after a kill -9, a restart, or a slurmctld that lost its state. A reservation that is over in the table is
+deleted in Slurm, never the reverse, so any slurm-gpuctld that continues, also next to a backup slurmctld,
+ends in the same state. Only reservations with the name, the user and the nodes of a row are changed.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationS
 
 log = logging.getLogger("slurm-gpuctld")
 
+# Interval of requests to slurm-gpudbd; Slurm is checked after each answer, or without one after a while.
 EVERY_S = 10.0
-"""So often slurm-gpudbd is asked; when it has answered Slurm is looked at, and so it is where it does not."""
+# Maximum time between cycles that counts as idle: after a longer one slurmctld was down.
 _MOST_BETWEEN_S = 60.0
-"""So much of the time between two looks counts as idle: where it was more, slurmctld was away."""
+# Time before its end at which jobs that may outlast a reservation are removed from it.
 _LET_GO_S = 300
-"""So long before it ends jobs are let go that may go on."""
+# Multiple of `release_unused` for which a job may wait for an empty reservation: it cannot start there.
 _IN_VAIN = 2
-"""For so many times `release_unused` a job may wait beside one that nobody is in: it cannot start there."""
+# Minimum time left in the window for creating a reservation.
 _LEAST_LEFT_S = 60
-"""With less of its window left, one is not made any more."""
 
 
 def is_ours(found: SlurmReservation, row: Reservation) -> bool:
-    """Whether Slurm's reservation is this row's, and not the site's of the same name.
+    """Return whether Slurm's reservation belongs to this row, rather than to the site under the same name.
 
-    Operators may have let others in besides (`Users+=`).
+    Operators may have added users (`Users+=`).
     """
     return (
         found.name == row.name
@@ -57,7 +57,7 @@ def is_ours(found: SlurmReservation, row: Reservation) -> bool:
 
 
 class ReservationReconciler(Duty):
-    """Keeps for how long each reservation was idle."""
+    """Keeps Slurm's reservations in agreement with the table, and tracks how long each was idle."""
 
     def __init__(
         self,
@@ -78,23 +78,23 @@ class ReservationReconciler(Duty):
         self._looked_s: float | None = None
         self._idle_s: dict[int, float] = {}
         self._waited_s: dict[int, float] = {}
-        """For how long a job waits for each, while nobody is in it and all of its nodes are in service."""
+        """How long a job has waited for each one while it was empty with all nodes in service."""
         self._seen: frozenset[int] = frozenset()
-        """Ids that names in Slurm speak of."""
+        """IDs in the names of Slurm's reservations."""
         self._made: set[int] = set()
         self._given_up: set[int] = set()
-        """Those that were told to be given up."""
+        """Those reported as released."""
         self._in_use: set[int] = set()
-        """Those that are over, and that Slurm does not delete yet."""
+        """Those that are over but that Slurm does not delete yet."""
         self._refused = OutageLog(log, "%s", clock)
 
     def rows(self) -> Iterable[Reservation] | None:
-        """The table as last known; None before its first answer."""
+        """Return the table as last read; None before the first answer."""
         rows = self._table.rows
         return None if rows is None else rows.values()
 
     def prepare(self, view: QueueView) -> bool:
-        """Ask slurm-gpudbd now and then; there is work when it has answered, or does not answer for long."""
+        """Query slurm-gpudbd regularly; return whether an answer came or has been missing for long."""
         now = self._clock.monotonic()
         is_due = now >= self._ask_s
         if is_due:
@@ -112,16 +112,16 @@ class ReservationReconciler(Duty):
         """Make Slurm agree with the table."""
         assert self._table.rows is not None
         try:
-            self._look(self._table.rows)
+            self._reconcile(self._table.rows)
         except SlurmError:
             self._looked_s = None
             raise
 
-    def _look(self, rows: Mapping[int, Reservation]) -> None:
+    def _reconcile(self, rows: Mapping[int, Reservation]) -> None:
         there = {one.name: one for one in self._slurm.all()}
         self._seen = frozenset(number for name in there if (number := id_of(name)) is not None)
         now_s = int(self._clock.wall())
-        self._repairer.look([row for row in rows.values() if row.state.is_promised])
+        self._repairer.update([row for row in rows.values() if row.state.is_promised])
         uses = self._uses([row for row in rows.values() if _has_begun(row, now_s)], there, now_s)
         for number, row in rows.items():
             found = there.get(row.name)
@@ -129,10 +129,10 @@ class ReservationReconciler(Duty):
                 use = uses.get(number)
                 self._keep(row, found, use, now_s)
                 if found is not None and is_ours(found, row):
-                    self._let_go(row, use, there.values(), rows.values(), now_s)
+                    self._release_jobs(row, use, there.values(), rows.values(), now_s)
                     if use is None or not use.is_in_use:
-                        self._mend(row, there.values(), rows.values(), now_s)
-            elif found is not None and is_ours(found, row) and self._table.is_told(number):
+                        self._replace_nodes(row, there.values(), rows.values(), now_s)
+            elif found is not None and is_ours(found, row) and self._table.is_reported(number):
                 self._remove(row)
         self._given_up &= uses.keys()
         for seconds in (self._idle_s, self._waited_s):
@@ -143,7 +143,7 @@ class ReservationReconciler(Duty):
     def _keep(
         self, row: Reservation, found: SlurmReservation | None, use: ReservationUse | None, now_s: int
     ) -> None:
-        """What is promised is in Slurm, and what became of it in the table."""
+        """Ensure that a promised reservation exists in Slurm, and report changes to the table."""
         assert row.start_s is not None
         assert row.end_s is not None
         report = Report(
@@ -164,12 +164,12 @@ class ReservationReconciler(Duty):
             )
         was_used = report.first_start_s is not None
         if now_s >= row.end_s:
-            why = "its window is over" if was_used else "its window is over, and nobody used it"
+            why = "its window is over" if was_used else "its window is over, and it was not used"
             if found is None and row.error is not None:
-                why += f"; Slurm did not have it: {row.error}"
+                why += f"; it was not in Slurm: {row.error}"
             error = None if found is not None and is_ours(found, row) else row.error
             report = replace(report, state=ReservationState.ENDED, why=why, error=error)
-        elif found is not None and not is_ours(found, row) and self._repairer.is_mended(row, found):
+        elif found is not None and not is_ours(found, row) and self._repairer.is_repaired(row, found):
             report = replace(report, error=None, nodes=found.nodes)
         elif found is not None and not is_ours(found, row):
             report = replace(report, error=f"Slurm has another reservation called {row.name}")
@@ -184,7 +184,7 @@ class ReservationReconciler(Duty):
                 why_over = self._why_given_up(row, use, was_used=was_used)
                 if why_over is not None:
                     report = replace(report, state=ReservationState.RELEASED, why=why_over)
-                    if row.id not in self._given_up:  # it may not be taken: see store_reports
+                    if row.id not in self._given_up:  # slurm-gpudbd may refuse it: see store_reports
                         self._given_up.add(row.id)
                         self._acts.add(
                             "reservation released", row.name, why_over, row.state, ReservationState.RELEASED
@@ -192,17 +192,17 @@ class ReservationReconciler(Duty):
         same = replace(report, state=row.state, error=row.error)
         is_news = report.state is not row.state or report.error != row.error or report.nodes is not None
         if is_news or (same.first_start_s is not None and row.first_start_s is None):
-            self._table.tell(report)
+            self._table.report(report)
 
     def _make(self, row: Reservation, now_s: int) -> str | None:
-        """Make it in Slurm; returns what stands in the way, None where it is there now."""
+        """Create it in Slurm; return the error, or None if it exists now."""
         assert row.start_s is not None
         assert row.end_s is not None
         if row.end_s - now_s < _LEAST_LEFT_S:
             return row.error
-        # Slurm takes a name, and would let in whoever has it now.
+        # Slurm stores a user name, and would admit whichever uid has it now.
         if row.uid is not None and (uid := self._uid_of(row.user)) is not None and uid != row.uid:
-            return f"{row.user} is uid {uid} now, and was uid {row.uid} when this was asked for"
+            return f"{row.user} has uid {uid} now, but had uid {row.uid} when this was requested"
         start_s = max(row.start_s, now_s)
         ignores_jobs = False
         try:
@@ -214,13 +214,13 @@ class ReservationReconciler(Duty):
         except SlurmError as error:
             why = _words_of(error)
             if why != row.error:
-                log.warning("reservation %s cannot be made: %s; retrying", row.name, why)
+                log.warning("reservation %s not created: %s; retrying", row.name, why)
             return why
         why = "it was approved"
         if row.id in self._made or row.state is ReservationState.ACTIVE:
             why = "Slurm had lost it"
         if ignores_jobs:
-            why += "; jobs may still be on its nodes when it begins"
+            why += "; jobs may still run on its nodes when it starts"
         self._made.add(row.id)
         assert row.nodes is not None
         assert row.end_s is not None
@@ -242,7 +242,7 @@ class ReservationReconciler(Duty):
             ignores_jobs=ignores_jobs,
         )
 
-    def _let_go(
+    def _release_jobs(
         self,
         row: Reservation,
         use: ReservationUse | None,
@@ -250,7 +250,7 @@ class ReservationReconciler(Duty):
         rows: Iterable[Reservation],
         now_s: int,
     ) -> None:
-        """Shortly before it ends, have those of its jobs go on that would be in nobody's way."""
+        """Shortly before its end, remove jobs from it that can continue without disturbing another one."""
         assert row.end_s is not None
         if use is None or not row.end_s - _LET_GO_S <= now_s < row.end_s:
             return
@@ -261,19 +261,19 @@ class ReservationReconciler(Duty):
             try:
                 self._slurm.remove_job(job.job_id)
             except SlurmError as error:
-                self._refused.failed(f"job {job.job_id} ends with {row.name}: {_words_of(error)}")
+                self._refused.failed(f"job {job.job_id} will end with {row.name}: {_words_of(error)}")
                 continue
-            why = f"{row.name} ends before its time limit, and its nodes are nobody else's then"
-            self._acts.add("job goes on beyond its reservation", f"job {job.job_id}", why, row.name, "none")
+            why = f"{row.name} ends before the time limit of the job, and its nodes are not reserved then"
+            self._acts.add("job continues beyond its reservation", f"job {job.job_id}", why, row.name, "none")
 
-    def _mend(
+    def _replace_nodes(
         self,
         row: Reservation,
         in_slurm: Iterable[SlurmReservation],
         rows: Iterable[Reservation],
         now_s: int,
     ) -> None:
-        """Have it on others in place of nodes that went out of service; the next look tells the table."""
+        """Replace nodes that went out of service; the next cycle reports it to the table."""
         nodes = self._repairer.instead(row, in_slurm, rows, now_s)
         if nodes is None:
             return
@@ -281,18 +281,18 @@ class ReservationReconciler(Duty):
         try:
             self._slurm.move(row.name, nodes)
         except SlurmError as error:
-            self._refused.failed(f"reservation {row.name} stays without {lost}: {_words_of(error)}")
+            self._refused.failed(f"reservation {row.name} lacks {lost}: {_words_of(error)}")
             return
         self._acts.add("reservation moved", row.name, f"out of service: {lost}", row.nodes or "", nodes)
 
     def _remove(self, row: Reservation) -> None:
         try:
             self._slurm.delete(row.name)
-        except SlurmError as error:  # also while a job is in it: then it is tried again when that has ended
+        except SlurmError as error:  # also while a job uses it: retried after the job
             if row.id not in self._in_use:
                 self._in_use.add(row.id)
                 log.info(
-                    "reservation %s is %s, and still in Slurm: %s", row.name, row.state, _words_of(error)
+                    "reservation %s is %s, but still in Slurm: %s", row.name, row.state, _words_of(error)
                 )
                 self._repel(row)
             return
@@ -301,11 +301,11 @@ class ReservationReconciler(Duty):
         self._acts.add("reservation removed", row.name, f"it is {row.state}", f"{row.nodes}", "none")
 
     def _repel(self, row: Reservation) -> None:
-        """Or one job after the other would keep it."""
+        """Keep further jobs out, which would keep it in Slurm."""
         try:
             self._slurm.unset_magnetic(row.name)
         except SlurmError as error:
-            log.warning("reservation %s still draws jobs: %s", row.name, _words_of(error))
+            log.warning("reservation %s still attracts jobs: %s", row.name, _words_of(error))
 
     def _uses(
         self, begun: Sequence[Reservation], there: Mapping[str, SlurmReservation], now_s: int
@@ -315,7 +315,7 @@ class ReservationReconciler(Duty):
         return {row.id: use_of(row, there.get(row.name), jobs, now_s) for row in begun}
 
     def _why_given_up(self, row: Reservation, use: ReservationUse, *, was_used: bool) -> str | None:
-        """Why it is over before its window is; None where it is not."""
+        """Return why it is released before its end; None if it is not."""
         unused_s = self._settings.release_unused_s
         all_there = not self._repairer.out(row.nodes or "")
         waits = use.waiting is not None and not use.is_in_use and all_there
@@ -330,7 +330,7 @@ class ReservationReconciler(Duty):
         return None
 
     def _counted(self, seconds: dict[int, float], number: int, *, counts: bool) -> float:
-        """Seconds at a stretch for which it counts; an outage of slurmctld does not."""
+        """Return the seconds for which the condition has lasted, without outages of slurmctld."""
         if not counts:
             seconds[number] = 0.0
         elif number not in seconds or self._looked_s is None:
@@ -345,7 +345,7 @@ def _has_begun(row: Reservation, now_s: int) -> bool:
 
 
 def _words_of(error: SlurmError) -> str:
-    """What Slurm says, without the command and the hints around it."""
+    """Return Slurm's message without the command and hints around it."""
     lines = str(error).splitlines()
     said = next((line for line in lines if "rror" in line), lines[-1] if lines else str(error))
     return said.rpartition("Error creating the reservation: ")[2].strip()[:500]

@@ -1,4 +1,4 @@
-"""Nodes that go out of service after they were promised, and others in their place while there are any."""
+"""Replace nodes of promised reservations that go out of service."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.wire.answers.reservation import Reservation
 
+# Time out of service after which a node is replaced; a reboot takes less.
 OUT_S = 600.0
-"""A node that is out of service for so long is replaced: a reboot takes less."""
+# Interval at which nodes, and jobs on other nodes, are polled.
 EVERY_S = 60.0
-"""Between two looks at the nodes, and at the jobs that run on others."""
 
 
 class ReservationRepairer:
-    """Counts for how long promised nodes are out of service; a restart begins anew. All raise SlurmError."""
+    """Tracks how long promised nodes are out of service, since its start; methods raise SlurmError."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class ReservationRepairer:
         timezone: ZoneInfo,
         clock: Clock,
     ) -> None:
-        """`nodes` are those of slurmctld, as they were at most so many seconds ago."""
+        """`nodes` returns those of slurmctld, at most that many seconds old."""
         self._nodes, self._jobs, self._zones, self._timezone = nodes, jobs, zones, timezone
         self._clock = clock
         self._since: dict[str, float] = {}
         self._tried: dict[int, float] = {}
 
-    def look(self, promised: Collection[Reservation]) -> None:
-        """Which of their nodes are out of service; asks Slurm only where there are any."""
+    def update(self, promised: Collection[Reservation]) -> None:
+        """Track which of their nodes are out of service; polls Slurm only if there are any."""
         if not promised:
             self._since, self._tried = {}, {}
             return
@@ -50,11 +50,11 @@ class ReservationRepairer:
         self._tried = {number: at for number, at in self._tried.items() if number in ids}
 
     def out(self, nodes: str) -> frozenset[str]:
-        """Of these nodes those that are out of service."""
+        """Return those of these nodes that are out of service."""
         return frozenset(expand(nodes)).intersection(self._since)
 
     def lost(self, row: Reservation) -> frozenset[str]:
-        """Its nodes that are out of service for OUT_S and more."""
+        """Return its nodes that have been out of service for at least OUT_S."""
         before = self._clock.monotonic() - OUT_S
         return frozenset(name for name in self.out(row.nodes or "") if self._since[name] <= before)
 
@@ -65,7 +65,7 @@ class ReservationRepairer:
         rows: Iterable[Reservation],
         now_s: float,
     ) -> str | None:
-        """Its nodes with others in place of those that it lost; None where there are none of either."""
+        """Return its nodes with replacements for the lost ones; None without lost nodes or replacements."""
         lost, now = self.lost(row), self._clock.monotonic()
         if not lost or now - self._tried.get(row.id, -EVERY_S) < EVERY_S:
             return None
@@ -73,7 +73,7 @@ class ReservationRepairer:
         nodes = self._nodes(EVERY_S)
         return without(row, lost, nodes, self._jobs(), in_slurm, rows, self._zones, now_s, self._timezone)
 
-    def is_mended(self, row: Reservation, found: SlurmReservation) -> bool:
-        """Whether Slurm has it on as many nodes, others only in place of some that are out of service."""
+    def is_repaired(self, row: Reservation, found: SlurmReservation) -> bool:
+        """Return whether Slurm has it on as many nodes, where only nodes out of service were replaced."""
         before, after = set(expand(row.nodes or "")), set(expand(found.nodes))
         return row.user in found.users and len(before) == len(after) and before - after <= self._since.keys()

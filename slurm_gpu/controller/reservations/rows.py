@@ -1,4 +1,4 @@
-"""The table of reservations, which slurm-gpudbd keeps: read and told, in the background."""
+"""The table of reservations in slurm-gpudbd, read and updated in the background."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("slurm-gpuctld")
 
+# Sends these reports, then returns the current rows and the rows with these IDs.
 Exchange = Callable[[Sequence[Report], Collection[int]], Sequence[Reservation]]
-"""Tells these reports, then reads what is not over, and the rows with these ids."""
 
 
 class ReservationTable:
-    """The rows as last read, and what was not told yet. slurm-gpudbd may be away for long: nothing waits."""
+    """The rows as last read, and reports not sent yet; never blocks, even while slurm-gpudbd is down."""
 
     def __init__(self, exchange: Exchange, background: Background) -> None:
         self._exchange = exchange
@@ -33,44 +33,44 @@ class ReservationTable:
         self._asking = BackgroundTask[Sequence[Reservation]](background)
         self._outage = OutageLog(
             log,
-            "reservations stay as they are: %s; slurm-gpudbd is asked again",
+            "reservations are not updated from slurm-gpudbd: %s; retrying",
             SystemClock(),
-            over="slurm-gpudbd reports reservations again",
+            over="reservations are updated from slurm-gpudbd again",
         )
 
     @property
     def rows(self) -> Mapping[int, Reservation] | None:
-        """By id, with what is still to be told; None before the first answer."""
+        """Rows by ID with unsent reports applied; None before the first answer."""
         if self._rows is None:
             return None
         return {number: _with(row, self._reports.get(number)) for number, row in self._rows.items()}
 
-    def is_told(self, number: int) -> bool:
-        """Whether the table knows all that we know of this one."""
+    def is_reported(self, number: int) -> bool:
+        """Return whether all reports about this row were sent."""
         return number not in self._reports
 
-    def tell(self, report: Report) -> None:
-        """Have the table know, as soon as may be; a later word on the same one takes the place of this."""
+    def report(self, report: Report) -> None:
+        """Send a report as soon as possible; it replaces an unsent one about the same row."""
         before = self._reports.get(report.id)
         if report.nodes is None and before is not None:
             report = replace(report, nodes=before.nodes)
         self._reports[report.id] = report
 
     def poll(self, ids: Collection[int], *, begin: bool) -> bool:
-        """Take in what came; where `begin`, ask again, unless an answer is under way.
+        """Take the answer if there is one; with `begin`, query again unless a query is running.
 
-        Returns whether something came.
+        Return whether an answer came.
         """
         came = self._asking.is_done
         if came:
-            self._take_in()
+            self._take_answer()
         if begin and self._asking.is_free:
             self._sent = dict(self._reports)
             reports, wanted = list(self._sent.values()), sorted(ids)
             self._asking.start(lambda: self._exchange(reports, wanted))
         return came
 
-    def _take_in(self) -> None:
+    def _take_answer(self) -> None:
         try:
             rows = self._asking.take()
         except SlurmGpuError as error:
@@ -86,7 +86,7 @@ class ReservationTable:
 def exchanged(
     database: DatabaseClient, reports: Sequence[Report], ids: Collection[int]
 ) -> Sequence[Reservation]:
-    """Tell all reports, then read all rows; more than slurm-gpudbd takes at once one after the other."""
+    """Send all reports, then read all rows, in batches of the size that slurm-gpudbd accepts."""
     for at in range(0, len(reports), MOST_REPORTS):
         database.tell_reservations(reports[at : at + MOST_REPORTS])
     named = list(ids)
@@ -97,7 +97,7 @@ def exchanged(
 
 
 def _with(row: Reservation, report: Report | None) -> Reservation:
-    """A row as it will be once the report is told."""
+    """Return a row with a report applied."""
     if report is None or not row.state.is_promised:
         return row
     nodes = row.nodes if report.nodes is None else report.nodes

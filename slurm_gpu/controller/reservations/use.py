@@ -1,4 +1,4 @@
-"""Who uses a reservation: its first job, and whether a job is in it or about to be. Pure functions."""
+"""Determine the use of a reservation: its first job, running jobs and waiting ones. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _WAITING = "PENDING"
 _HOLDING = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING"}
 )
+# Prefixes of reasons that nodes cannot end: holds, limits and impossible requests.
 _NOT_FOR_NODES = (
     "JobHeld",
     "Assoc",
@@ -24,32 +25,31 @@ _NOT_FOR_NODES = (
     "JobArrayTaskLimit",
     "Licenses",
 )
-"""How reasons begin that no nodes end: holds, limits, and what can never run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationUse:
-    """What becomes of a reservation whose window has begun."""
+    """The use of a reservation whose window has begun."""
 
     first: ReservationUserJob | None
-    """Of the jobs that ran in it and are still known, the one that started first."""
+    """The earliest known job that ran in it."""
     is_in_use: bool
-    """A job is in it."""
+    """Whether a job runs in it."""
     waiting: ReservationUserJob | None
-    """Of the jobs that wait, and could start in what is left of its window, the first."""
+    """The first waiting job that could still start in its window."""
     beyond: tuple[ReservationUserJob, ...] = ()
-    """Of the jobs in it those that it would end: Slurm looks at no time limit when it draws one in."""
+    """Running jobs that it would end: Slurm ignores time limits when it attracts jobs."""
 
     @property
     def is_used(self) -> bool:
-        """Whether somebody has, or seems to have, use for it."""
+        """Whether it is used or a job waits that could use it."""
         return self.is_in_use or self.waiting is not None
 
 
 def use_of(
     row: Reservation, found: SlurmReservation | None, jobs: Sequence[ReservationUserJob], now_s: int
 ) -> ReservationUse:
-    """Use of `row`, which is `found` in Slurm, by the jobs of its users, as slurmctld tells them."""
+    """Return the use of `row`, which is `found` in Slurm, by the jobs of its users."""
     in_it = [job for job in jobs if job.reservation == row.name]
     ran = [job for job in in_it if job.state != _WAITING and job.start_s is not None and job.nodes]
     first = min(ran, key=lambda job: (job.start_s or 0, job.job_id), default=None)
@@ -67,14 +67,14 @@ def use_of(
 
 
 def ends_s(job: ReservationUserJob) -> float:
-    """When a job that holds nodes has used up its time limit; never, for one without."""
+    """Return when a running job reaches its time limit; inf without one."""
     if job.start_s is None or job.time_limit_s is None:
         return math.inf
     return job.start_s + job.time_limit_s
 
 
 def whose(row: Reservation, found: SlurmReservation | None) -> tuple[frozenset[str], frozenset[str]]:
-    """Its users and accounts: those that an operator added in Slurm by hand, too."""
+    """Return its users and accounts, including those that an operator added in Slurm."""
     users, accounts = {row.user}, {row.account}
     if found is not None:
         users |= {name for name in found.users if not name.startswith("-")}
@@ -83,9 +83,9 @@ def whose(row: Reservation, found: SlurmReservation | None) -> tuple[frozenset[s
 
 
 def _could_start(row: Reservation, job: ReservationUserJob, now_s: int) -> bool:
-    """Whether it waits for nothing but nodes, and would end within the window.
+    """Return whether it waits only for nodes and would end within the window.
 
-    How few nodes would do is not known: squeue tells 4 of a job that waits with --nodes=1-4.
+    Its minimum number of nodes is unknown: squeue shows 4 for a waiting job with --nodes=1-4.
     """
     return (
         job.state == _WAITING

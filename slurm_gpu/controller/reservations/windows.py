@@ -1,4 +1,4 @@
-"""What a reservation is planned by: the nodes that would do, and for how long each of them is taken."""
+"""Plan reservations: the suitable nodes, and the spans in which each is taken."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOLDING = frozenset(
 
 
 def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None) -> list[SlurmNode]:
-    """Those in service with GPUs (of this type) in a partition."""
+    """Return the nodes in service in a partition with GPUs (of this type)."""
     return [
         node
         for node in nodes
@@ -34,7 +34,7 @@ def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None)
 
 
 def nodes_needed(nodes: Collection[SlurmNode], gpus: int, gpu_type: str | None) -> int:
-    """How few of these nodes have so many GPUs, as many on each; more than there are, where they have not."""
+    """Return the fewest of these nodes with `gpus` GPUs in equal parts; more than exist if too few."""
     having = sorted((_gpus(node, gpu_type) for node in nodes), reverse=True)
     for n_nodes, least in enumerate(having, start=1):
         if least * n_nodes >= gpus:
@@ -55,11 +55,11 @@ def plan(
     timezone: ZoneInfo,
     only: Collection[str] | None = None,
 ) -> CalendarWindow | None:
-    """Where and when a request fits first; None where it does not begin by `latest_s`.
+    """Return the first window for a request; None if it does not start by `latest_s`.
 
-    The window is `spare_s` longer than asked, so that a job of full length that starts late still fits. With
-    `only`, on these nodes. `timezone` is slurmctld's. Raises UsageError where the nodes that there are could
-    never hold it.
+    The window is `spare_s` longer than requested, so that a job of full length that starts late still fits.
+    With `only`, use these nodes. `timezone` is slurmctld's. Raise UsageError if the existing nodes can never
+    host it.
     """
     per_node = math.ceil(one.gpus / one.n_nodes)
     zone_of = group_by_node("zones", zones)
@@ -72,8 +72,8 @@ def plan(
         kind = f"{one.gpu_type} GPUs" if one.gpu_type else "GPUs"
         where = f"partition {one.partition}" if only is None else "those named"
         raise UsageError(
-            f"it takes {counted(one.n_nodes, 'node')} with {per_node} {kind} each, and {len(found)} of "
-            f"{where} are in service"
+            f"the reservation needs {counted(one.n_nodes, 'node')} with {per_node} {kind} each, and "
+            f"{len(found)} of {where} are in service"
         )
     now = math.ceil(now_s)
     duration_s = one.duration_s + math.ceil(spare_s)
@@ -98,9 +98,9 @@ def without(
     now_s: float,
     timezone: ZoneInfo,
 ) -> str | None:
-    """The nodes of what is promised, with others that are free for what is left in place of those `lost`.
+    """Return the nodes of a reservation with replacements for `lost` ones that are free until its end.
 
-    Of the same zone as the others, if they can be. None where there are not so many.
+    Prefer the zones of its other nodes. Return None if there are too few.
     """
     assert row.start_s is not None
     assert row.end_s is not None
@@ -128,7 +128,7 @@ def without(
 
 
 def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[Taken]:
-    """Until their time limits, by the minute, and a minute for the epilog."""
+    """Yield spans of jobs until their time limits, rounded up to a minute, plus a minute for the epilog."""
     for job in jobs:
         if job.state in _HOLDING:
             ended_s = FOREVER if job.end_s is None else _up_to_minute(max(job.end_s, now_s) + _MINUTE_S)
@@ -136,7 +136,7 @@ def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[Taken]:
 
 
 def _by_slurm(found: Iterable[SlurmReservation], until_s: int, timezone: ZoneInfo) -> Iterator[Taken]:
-    """Those of the site, as often as they come again; ours are in the table, but for strays."""
+    """Yield spans of Slurm's reservations with repetitions; ours are in the table, except leftovers."""
     for one in found:
         for start_s, end_s in one.spans(until_s, timezone):
             yield from (Taken(node, start_s, end_s) for node in expand(one.nodes))
@@ -157,7 +157,7 @@ def is_reserved(
     but_for: Reservation,
     timezone: ZoneInfo,
 ) -> bool:
-    """Whether any of these nodes is another's for a part of [from_s, until_s), in Slurm or by promise."""
+    """Return whether another reservation, in Slurm or promised, has any of the nodes in [from_s, until_s)."""
     mine, until = set(nodes), int(min(until_s, FOREVER))
     others = [one for one in in_slurm if one.name != but_for.name and not mine.isdisjoint(expand(one.nodes))]
     taken = itertools.chain(_by_slurm(others, until, timezone), _by_promises(promised, but_for.id))
@@ -165,7 +165,7 @@ def is_reserved(
 
 
 def sites_own(found: Sequence[SlurmReservation], rows: Iterable[Reservation]) -> list[SlurmReservation]:
-    """Slurm's reservations that are none of the table's."""
+    """Return Slurm's reservations that are not in the table."""
     known = {row.id for row in rows}
     return [one for one in found if id_of(one.name) not in known]
 

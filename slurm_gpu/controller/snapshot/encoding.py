@@ -1,4 +1,4 @@
-"""Names as snapshot.txt writes them."""
+"""Encode names for snapshot.txt."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from urllib.parse import quote
 
 
 def encode(name: str) -> str:
-    """Letters, digits, `_`, `.` and `-` as they are, every other byte as %XX."""
+    """Keep letters, digits, `_`, `.` and `-`; write every other byte as %XX."""
     return quote(name, safe="").replace("~", "%7E")

@@ -1,4 +1,4 @@
-"""What job_submit.lua is told of reservations: from which size on jobs need one, and who has one."""
+"""Reservations for job_submit.lua: the job size from which one is required, and the promised ones."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from slurm_gpu.wire.answers.reservation import Reservation
 
 @dataclass(frozen=True, slots=True)
 class ReserveTable:
-    """The lines about reservations of a snapshot (docs/contracts.md, section 4)."""
+    """The lines of a snapshot about reservations (docs/contracts.md, section 4)."""
 
     mode: str
     mgpu: int | None
-    """Jobs of so much and more need one; None: no job does."""
+    """Size from which jobs need one; None if no job does."""
     promised: tuple[Reservation, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """One for the rule, one for each that is promised."""
+        """Yield a line for the rule and one for each promised reservation."""
         yield f"reserve {self.mode} mgpu={'-' if self.mgpu is None else self.mgpu}"
         for row in self.promised:
             names = " ".join(map(encode, (row.user, row.account, row.partition)))
@@ -29,7 +29,7 @@ class ReserveTable:
 
 
 def reserve_table(placement: Placement, rows: Iterable[Reservation] | None) -> ReserveTable | None:
-    """The table; None where there is nothing to tell, or the reservations are not known (yet)."""
+    """Return the table; None if there are no reservations or they are unknown."""
     settings = placement.reservations
     if settings is None or rows is None:
         return None

@@ -1,4 +1,4 @@
-"""What job_submit.lua is told of jobs that share: whether there are places, and shards by key."""
+"""Shared jobs for job_submit.lua: whether sharing is available, and the shards by key."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ShareTable:
-    """The lines about jobs that share of a snapshot (docs/contracts.md, section 4)."""
+    """The lines of a snapshot about shared jobs (docs/contracts.md, section 4)."""
 
     shards_per_gpu: int
     shares: Mapping[str, int]
-    """Shards by key, as job_submit.lua writes keys."""
+    """Shards by key, in the form of job_submit.lua."""
 
     def lines(self) -> Iterator[str]:
-        """One that there are places, one for each key."""
+        """Yield a line that sharing is available, and one for each key."""
         yield f"colocation {self.shards_per_gpu}"
         for key, shards in sorted(self.shares.items()):
             yield f"share {key} {shards}"

@@ -1,4 +1,4 @@
-"""snapshot.txt: what job_submit.lua reads of the cluster (docs/contracts.md, section 4)."""
+"""snapshot.txt: the state of the cluster for job_submit.lua (docs/contracts.md, section 4)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from slurm_gpu.controller.snapshot.zone_table import ZoneTable
 from slurm_gpu.controller.snapshot.zones import ZoneRoom
 
 FILE_NAME = "snapshot.txt"
+# Maximum age of a valid snapshot.
 FRESH_S = 30
-"""An older snapshot says nothing any more."""
 
 _HEADER = re.compile(r"slurm-gpu-snapshot 1 (\d+) (\d+)")
 _COUNTS = ("jobs", "mgpu", "cpus", "mib", "nodes")
@@ -28,58 +28,58 @@ _HALVES = (("run", "running"), ("pend", "pending"))
 
 @dataclass(frozen=True, slots=True)
 class QueryTiming:
-    """When slurmctld was asked, by the uptime of the machine: finer than `as_of_s`, and never set back."""
+    """Time of the query by the machine's uptime: more precise than `as_of_s`, and never set back."""
 
     began_s: float
-    """Rounded down to hundredths in the file."""
+    """Start of the query; rounded down to hundredths in the file."""
     took_s: float
-    """Until it had answered; rounded up."""
+    """Duration until the answer; rounded up."""
     boot_id: str
-    """Uptimes compare only within one boot of one machine."""
+    """Uptimes are comparable only within one boot of one machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster as slurmctld told it in the second `as_of_s`."""
+    """The state of the cluster that slurmctld reported in the second `as_of_s`."""
 
     generation: int
-    """Larger in every newer one."""
+    """Increases with every snapshot."""
     as_of_s: int
     groups_id: str | None
-    """Of the policy whose groups were counted; None where none is installed."""
+    """The policy whose groups were counted; None if none is installed."""
     usage: Usage
     hours: Mapping[Subject, Mapping[CalendarPeriod, float]] | None = None
-    """GPU-hours of each subject that has any; None while they are not known."""
+    """GPU-hours of each subject with any; None if unknown."""
     period_starts: Mapping[CalendarPeriod, int] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
-    """Tokens of jobs let in lately that are counted, with when slurmctld put them in; the last first."""
+    """Tokens of recently admitted jobs that are counted, with their submission time; the latest first."""
     zones: tuple[ZoneRoom, ...] = ()
     placement: ZoneTable | None = None
-    """What job_submit.lua alone reads, as `shares` and `reserve`: `parse` leaves them out."""
+    """Only for job_submit.lua, like `shares` and `reserve`: `parse` omits them."""
     shares: ShareTable | None = None
     reserve: ReserveTable | None = None
     timing: QueryTiming | None = None
 
     def hours_of(self, user: str | None, group: str | None, period: CalendarPeriod) -> float | None:
-        """GPU-hours of one subject; None while they are not known."""
+        """Return the GPU-hours of one subject; None if unknown."""
         if self.hours is None:
             return None
         return self.hours.get(Subject(user, group), {}).get(period, 0.0)
 
 
 def render(snapshot: Snapshot) -> str:
-    """The whole file."""
+    """Return the content of the file."""
     return "\n".join(_lines(snapshot)) + "\n"
 
 
 def parse(text: str) -> Snapshot:
-    """What `render` wrote; raises ValueError where it is not whole, or not that."""
+    """Parse the output of `render`; raise ValueError if it is incomplete or something else."""
     lines = text.splitlines()
     header = _HEADER.fullmatch(lines[0]) if lines else None
     if header is None:
-        raise ValueError("it does not begin with the header of a snapshot")
+        raise ValueError("header of a snapshot is missing")
     if not text.endswith("\n") or lines[-1] != f"end {header[1]}":
-        raise ValueError("it is not whole: its end is missing")
+        raise ValueError("incomplete snapshot: its end is missing")
     by_subject: dict[Subject, RunningAndPending] = {}
     hours: dict[Subject, dict[CalendarPeriod, float]] = {}
     uids: dict[str, int] = {}
@@ -118,7 +118,7 @@ def parse(text: str) -> Snapshot:
 
 
 def read_fresh(path: Path, now_s: float) -> Snapshot | None:
-    """The snapshot at `path`; None where it is missing, not whole or too old to say anything."""
+    """Read the snapshot at `path`; None if it is missing, incomplete or too old."""
     try:
         snapshot = parse(path.read_text(encoding="ascii"))
     except (OSError, ValueError, IndexError):
@@ -127,7 +127,7 @@ def read_fresh(path: Path, now_s: float) -> Snapshot | None:
 
 
 def last_generation(path: Path) -> int:
-    """Of the snapshot that lies there, whole or not; 0 where there is none."""
+    """Return the generation of the file, complete or not; 0 without one."""
     try:
         with path.open(encoding="ascii", errors="replace") as file:
             header = _HEADER.fullmatch(file.readline().rstrip("\n"))

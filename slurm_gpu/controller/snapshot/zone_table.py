@@ -1,4 +1,4 @@
-"""What job_submit.lua is told of zones: who may be placed, where there is room, and how good each zone is."""
+"""Zones for job_submit.lua: the jobs to place, the free nodes, and the score of each zone."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from slurm_gpu.slurm.occupancy import out_of_service
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.text.hostlist import compress, expand
 
+# Zone name in a pool of nodes outside all usable zones.
 NO_ZONE = "-"
-"""In a pool of nodes that belong to no zone which jobs are kept in."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneNodes:
-    """A zone of slurm-gpu.yaml beside what Slurm knows of it."""
+    """A zone of slurm-gpu.yaml with its nodes in Slurm."""
 
     name: str
     role: str | None
     nodes: tuple[SlurmNode, ...]
-    """Those of its hosts that Slurm knows."""
-    trouble: str | None = None
-    """Why no job is kept in it; None where jobs are."""
+    """Its hosts that exist in Slurm."""
+    error: str | None = None
+    """Why no job is kept in it; None if it is usable."""
     remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pool:
-    """Nodes of one zone and partition that are alike and take jobs; amounts are of each node."""
+    """Equal nodes of one zone and partition that accept jobs; amounts are per node."""
 
     zone: str
     partition: str
@@ -43,25 +43,25 @@ class Pool:
     cpus: int
     mib: int
     types: tuple[tuple[str, int], ...]
-    """GPUs by type, in lower case."""
+    """GPUs by type in lower case."""
     features: tuple[str, ...]
     nodes: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneTable:
-    """All of it, at one moment."""
+    """All zones at one moment."""
 
     mode: str
-    """observe, advise or enforce."""
+    """`observe`, `advise` or `enforce`."""
     most_medium: int
-    """Nodes up to which a job of several is medium."""
+    """Maximum nodes of a medium job."""
     scores: Mapping[str, Mapping[JobScale, int]]
-    """By zone and scale, of the zones that jobs are kept in."""
+    """Scores by zone and scale, for usable zones."""
     pools: tuple[Pool, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """The lines of snapshot.txt (docs/contracts.md, section 4)."""
+        """Yield the lines of snapshot.txt (docs/contracts.md, section 4)."""
         yield f"placement {self.mode} medium={self.most_medium}"
         for zone, by_scale in self.scores.items():
             points = " ".join(f"{scale}={by_scale[scale]}" for scale in JobScale)
@@ -77,7 +77,7 @@ class ZoneTable:
 
 
 class ZoneTables:
-    """The table anew whenever nodes were asked for anew, which is much rarer than the queue."""
+    """Rebuilds the table whenever nodes were polled, much less often than the queue."""
 
     def __init__(self, placement: Placement, zones: Mapping[str, Zone]) -> None:
         self._placement, self._zones = placement, zones
@@ -87,7 +87,7 @@ class ZoneTables:
     def of(
         self, nodes: Sequence[SlurmNode], jobs: Iterable[CountedJob], facts: CountingFacts
     ) -> ZoneTable | None:
-        """That of these nodes, and of what jobs want at the moment; None where no zone is used."""
+        """Return the table for these nodes and the current demand; None if no zone is usable."""
         if self._zones and nodes is not self._nodes:
             zones = zone_nodes(self._zones, nodes)
             demand = demand_by_scale(jobs, facts, medium_bound(zones))
@@ -96,7 +96,7 @@ class ZoneTables:
 
 
 def zone_nodes(zones: Mapping[str, Zone], nodes: Iterable[SlurmNode]) -> list[ZoneNodes]:
-    """The site's zones in their order; raises ValueError where a list of hosts cannot be read.
+    """Return the site's zones in order; raise ValueError for an invalid hostlist.
 
     Jobs are kept in a zone by the feature of its name, which all of its nodes must have, and no others.
     """
@@ -114,11 +114,11 @@ def table(
     nodes: Iterable[SlurmNode],
     demand: Mapping[JobScale, int],
 ) -> ZoneTable | None:
-    """What the Lua goes by; None where there is no zone that jobs could be kept in.
+    """Return the table for the Lua; None if no zone is usable.
 
-    Jobs in partitions that are not managed find no pool, and are left alone.
+    Jobs in partitions that are not managed find no pool and are left alone.
     """
-    used = [zone for zone in zones if zone.trouble is None]
+    used = [zone for zone in zones if zone.error is None]
     if not used:
         return None
     loads = [_load(zone) for zone in used]
@@ -142,7 +142,7 @@ def table(
 def demand_by_scale(
     jobs: Iterable[CountedJob], facts: CountingFacts, most_medium: int
 ) -> dict[JobScale, int]:
-    """What jobs of each scale hold and wait for, in mgpu."""
+    """Return the mgpu that jobs of each scale have allocated or wait for."""
     demand = dict.fromkeys(JobScale, 0)
     for job in jobs:
         if job.phase is not JobPhase.ENDED:
@@ -153,32 +153,36 @@ def demand_by_scale(
 
 
 def medium_bound(zones: Iterable[ZoneNodes]) -> int:
-    """Nodes up to which a job of several is medium, here and now."""
-    return most_medium_nodes(_load(zone) for zone in zones if zone.trouble is None)
+    """Return the maximum nodes of a medium job with these zones."""
+    return most_medium_nodes(_load(zone) for zone in zones if zone.error is None)
 
 
 def _zone(name: str, zone: Zone, by_name: Mapping[str, SlurmNode], having: set[str]) -> ZoneNodes:
     hosts = [host for host in expand(zone.nodes) if host in by_name]
     nodes = tuple(by_name[host] for host in hosts)
-    trouble = remedy = None
+    error = remedy = None
     lacking, others = compress(set(hosts) - having), compress(having - set(hosts))
     if not is_zone_name(name):
-        trouble = "its name cannot be that of a feature"
+        error = "its name cannot be that of a feature"
         remedy = "give it a name of letters, digits, `_`, `.` and `-`, a letter first, in slurm-gpu.yaml"
     elif not hosts:
-        trouble = f"slurmctld knows none of its nodes {zone.nodes}"
-        remedy = "mend nodes: in slurm-gpu.yaml"
+        error = f"its nodes {zone.nodes} do not exist in slurmctld"
+        remedy = "fix nodes: in slurm-gpu.yaml"
     elif lacking:
-        trouble = f"{lacking} {_lacks(lacking)} the feature {name}"
+        error = f"{lacking} {_lacks(lacking)} the feature {name}"
         remedy = f"add Feature={name} to the line NodeName={lacking} of slurm.conf, then scontrol reconfigure"
     elif others:
-        trouble = f"the feature {name} is also that of {others}"
-        remedy = f"take Feature={name} from {others} in slurm.conf, or put these nodes into the zone"
-    return ZoneNodes(name, zone.role, nodes, trouble, remedy)
+        error = f"{others} outside the zone {_has(others)} the feature {name} too"
+        remedy = f"remove Feature={name} from {others} in slurm.conf, or add these nodes to the zone"
+    return ZoneNodes(name, zone.role, nodes, error, remedy)
 
 
 def _lacks(hosts: str) -> str:
     return "lack" if "[" in hosts or "," in hosts else "lacks"
+
+
+def _has(hosts: str) -> str:
+    return "have" if "[" in hosts or "," in hosts else "has"
 
 
 def _load(zone: ZoneNodes) -> ZoneLoad:

@@ -1,4 +1,4 @@
-"""How much room each of the site's zones has now."""
+"""Free resources of each zone of the site."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from slurm_gpu.slurm.occupancy import out_of_service
 
 @dataclass(frozen=True, slots=True)
 class ZoneRoom:
-    """A zone with what is free of its nodes that take jobs."""
+    """The free resources of a zone's nodes that accept jobs."""
 
     name: str
     role: str | None
     free_mgpu: int
-    """Thousandths of GPUs, parts of shared ones too."""
+    """Free mgpu, including parts of shared GPUs."""
     free_nodes: int
-    """Nodes of which no GPU is in use."""
+    """Nodes with no GPU in use."""
 
 
 class ZoneMap:
@@ -36,7 +36,7 @@ class ZoneMap:
         return bool(self._zones)
 
     def rooms(self, nodes: Iterable[SlurmNode]) -> Iterator[ZoneRoom]:
-        """One per zone, in the order of slurm-gpu.yaml."""
+        """Yield one per zone, in the order of slurm-gpu.yaml."""
         by_name = {node.name: node for node in nodes if node.n_gpus and not out_of_service(node)}
         for name, role, hosts in self._zones:
             free = {host: _free_mgpu(by_name[host]) for host in hosts if host in by_name}

@@ -25,7 +25,7 @@ def test_a_job_that_would_end_with_it_goes_on_where_nobody_needs_its_nodes() -> 
     assert site.slurm.removed_jobs == []
     site.turns(300)
     assert site.slurm.removed_jobs == [17, 19]
-    assert site.acted()[1:] == ["job goes on beyond its reservation"] * 2
+    assert site.acted()[1:] == ["job continues beyond its reservation"] * 2
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_where_slurm_does_not_let_a_job_go_that_is_said(caplog: pytest.LogCaptur
     site.turns(60)
     site.slurm.jobs, site.slurm.refuses = [BEYOND], "Invalid job id specified"
     site.turns(END_S - 100)
-    assert "job 17 ends with sg_3: " in caplog.text
+    assert "job 17 will end with sg_3: " in caplog.text
     assert site.row.state is ReservationState.ACTIVE

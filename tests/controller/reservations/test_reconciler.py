@@ -36,7 +36,7 @@ def test_it_is_not_made_for_another_uid_that_has_the_name_by_now() -> None:
     site.uids["alice"] = 2001
     site.turns()
     assert "sg_3" not in site.slurm.there
-    assert site.rows[3].error == "alice is uid 2001 now, and was uid 1001 when this was asked for"
+    assert site.rows[3].error == "alice has uid 2001 now, but had uid 1001 when this was requested"
     site.uids["alice"] = 1001
     site.turns()
     site.turns()
@@ -50,7 +50,7 @@ def test_where_jobs_would_still_run_it_is_made_all_the_same_and_that_is_said() -
     site.turns()
     assert site.slurm.ignored == [True]
     site.acts.close()
-    assert site.told[0].why == "it was approved; jobs may still be on its nodes when it begins"
+    assert site.told[0].why == "it was approved; jobs may still run on its nodes when it starts"
 
 
 def test_what_slurm_refuses_is_told_and_tried_again() -> None:
@@ -208,8 +208,8 @@ def test_while_a_job_keeps_one_that_is_over_it_draws_no_others_and_that_is_said_
     site.rows[3] = replace(site.row, state=ReservationState.CANCELLED)
     site.turns(10 * EVERY_S)
     assert site.slurm.no_longer_magnetic == ["sg_3"]
-    assert caplog.text.count("sg_3 is cancelled, and still in Slurm") == 1
-    assert caplog.text.count("sg_3 still draws jobs: ") == (refuses is not None)
+    assert caplog.text.count("sg_3 is cancelled, but still in Slurm") == 1
+    assert caplog.text.count("sg_3 still attracts jobs: ") == (refuses is not None)
     assert "not looked after" not in caplog.text
 
 
@@ -255,7 +255,7 @@ def test_one_that_slurm_never_had_is_not_called_unused_alone() -> None:
     site.turns(WINDOW_S + 60 + 3 * EVERY_S)
     assert (site.row.state, site.row.ended_why) == (
         ReservationState.ENDED,
-        "its window is over, and nobody used it; Slurm did not have it: Invalid node name specified",
+        "its window is over, and it was not used; it was not in Slurm: Invalid node name specified",
     )
     assert not site.row.was_made
 

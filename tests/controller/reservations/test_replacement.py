@@ -107,4 +107,4 @@ def test_where_slurm_does_not_move_it_that_is_said(caplog: pytest.LogCaptureFixt
     site.slurm.refuses = "Requested nodes are busy"
     site.goes_down("n2")
     site.turns(OUT_S + 5 * EVERY_S)
-    assert "reservation sg_3 stays without n2: " in caplog.text
+    assert "reservation sg_3 lacks n2: " in caplog.text

@@ -26,10 +26,10 @@ def zones(at: DoctorContext) -> Iterator[CheckResult]:
         found = zone_nodes(at.site.config.zones, at.nodes)
     except ValueError as error:
         raise UsageError(f"slurm-gpu.yaml: zones: {error}") from None
-    fine = [zone.name for zone in found if zone.trouble is None]
+    fine = [zone.name for zone in found if zone.error is None]
     for zone in found:
-        if zone.trouble is not None and zone.remedy is not None:
-            yield warn(f"{zone.name}: {zone.trouble}: no job is kept in it", zone.remedy)
+        if zone.error is not None and zone.remedy is not None:
+            yield warn(f"{zone.name}: {zone.error}: no job is kept in it", zone.remedy)
     if fine:
         mode = at.site.config.placement.mode
         yield ok(f"{len(fine)} of {counted(len(found), 'zone')} can hold jobs; placement's mode is {mode}")
