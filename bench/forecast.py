@@ -111,7 +111,7 @@ def gradient_boosting(past: WaitSamples, now: QueueSamples) -> Floats:
     rows = np.flatnonzero(past.started)
     rows = rows[:: -(-len(rows) // MOST_ROWS)]
     model = HistGradientBoostingRegressor(random_state=0)
-    model.fit(past.looks.features[rows], np.log2(past.wait_s[rows]))
+    model.fit(past.samples.features[rows], np.log2(past.wait_s[rows]))
     return np.asarray(2.0 ** model.predict(now.features))
 
 

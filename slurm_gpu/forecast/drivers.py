@@ -1,4 +1,4 @@
-"""What a forecast hangs on: how much it would change for a job that is ordinary in one respect."""
+"""Explain a forecast: how much it would change for a job that is typical in one respect."""
 
 from __future__ import annotations
 
@@ -10,82 +10,82 @@ import numpy as np
 from slurm_gpu.forecast.forecaster import LEARNED, Forecaster
 from slurm_gpu.forecast.samples import Floats, QueueSamples
 
-# By what people call them, the features: names, or with a final _ how they begin.
-RESPECTS: Mapping[str, Sequence[str]] = {
-    "GPUs asked for": ("gpus", "gpu_hours"),
-    "cores, memory and nodes asked for": ("cores", "mem", "nodes", "core_hours"),
+# The features of each driver, by its name for users: full names, or prefixes with a final _.
+FEATURES_OF: Mapping[str, Sequence[str]] = {
+    "requested GPUs": ("gpus", "gpu_hours"),
+    "requested cores, memory and nodes": ("cores", "mem", "nodes", "core_hours"),
     "time limit": ("limit",),
-    "how long it has waited": ("waited",),
+    "time already waited": ("waited",),
     "hour of the day": ("hour",),
     "the whole queue ahead": ("q_",),
-    "the partition: queue ahead, what runs": ("q_p_", "r_p_"),
-    "the account: its queue ahead, what it runs": ("q_a_", "r_a_", "q_p_a_", "r_p_a_"),
+    "the partition: queue ahead, running jobs": ("q_p_", "r_p_"),
+    "the account: queue ahead, running jobs": ("q_a_", "r_a_", "q_p_a_", "r_p_a_"),
 }
 _GROUPINGS = {
-    "kind": "jobs with as many GPUs or none",
-    "age": "how long it has waited",
+    "kind": "use of GPUs",
+    "age": "time already waited",
     "partition": "the partition",
-    "size": "its size: GPUs and time limit",
+    "size": "GPUs and time limit",
     "account and partition": "the account",
 }
-_MOST = 4
-# What changes the forecast by less goes without saying.
-LEAST_FACTOR = 1.15
+_MAX_DRIVERS = 4
+# Drivers that change the forecast by less are left out.
+MIN_FACTOR = 1.15
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """`factor` times as long is the wait forecast because of `what`; less than 1 where it is shorter."""
+    """A property of a job, `what`, that multiplies the forecast wait by `factor`."""
 
     what: str
     factor: float
 
 
-def drivers(forecaster: Forecaster, look: QueueSamples, typical: Floats) -> list[Driver]:
-    """What drives the forecast of one job, the strongest first.
+def drivers(forecaster: Forecaster, sample: QueueSamples, typical: Floats) -> list[Driver]:
+    """Return the drivers of the forecast of one job, the strongest first.
 
-    `typical` are the features of an ordinary job: without a learned forecast it is told instead which group's
-    history made the tables say more or less than the wider one's.
+    `typical` has the features of a typical job. Without a learned forecast, a driver is a group of jobs whose
+    history changed the forecast of the tables.
     """
-    said = forecaster.forecast(look)
-    if said.source[0] == LEARNED and forecaster.regression is not None:
-        found = _of_features(forecaster, look, typical)
+    predicted = forecaster.forecast(sample)
+    if predicted.source[0] == LEARNED and forecaster.regression is not None:
+        found = _of_features(forecaster, sample, typical)
     else:
-        found = _of_tables(forecaster, look)
-    strong = [driver for driver in found if abs(np.log2(driver.factor)) >= np.log2(LEAST_FACTOR)]
-    return sorted(strong, key=lambda driver: -abs(np.log2(driver.factor)))[:_MOST]
+        found = _of_tables(forecaster, sample)
+    strong = [driver for driver in found if abs(np.log2(driver.factor)) >= np.log2(MIN_FACTOR)]
+    return sorted(strong, key=lambda driver: -abs(np.log2(driver.factor)))[:_MAX_DRIVERS]
 
 
-def _of_features(forecaster: Forecaster, look: QueueSamples, typical: Floats) -> list[Driver]:
+def _of_features(forecaster: Forecaster, sample: QueueSamples, typical: Floats) -> list[Driver]:
     regression = forecaster.regression
     assert regression is not None
-    whole = regression.log2_wait(look)[0]
+    whole = regression.log2_wait(sample)[0]
     found = []
-    for what in RESPECTS:
-        other = look.features.copy()
-        for column in (i for i, name in enumerate(look.names) if _respect(name) == what):
+    for what in FEATURES_OF:
+        other = sample.features.copy()
+        for column in (i for i, name in enumerate(sample.names) if _driver_of(name) == what):
             other[0, column] = typical[column]
         found.append(
-            Driver(what, float(2.0 ** (whole - regression.log2_wait(replace(look, features=other))[0])))
+            Driver(what, float(2.0 ** (whole - regression.log2_wait(replace(sample, features=other))[0])))
         )
     return found
 
 
-def _respect(name: str) -> str | None:
-    """The longest beginning wins: q_p_a_jobs is the account's."""
+def _driver_of(name: str) -> str | None:
+    """Return the driver of a feature, by the longest prefix: q_p_a_jobs belongs to the account."""
     fits = [
         (len(feature), what)
-        for what, features in RESPECTS.items()
+        for what, features in FEATURES_OF.items()
         for feature in features
         if name == feature or (feature.endswith("_") and name.startswith(feature))
     ]
     return max(fits)[1] if fits else None
 
 
-def _of_tables(forecaster: Forecaster, look: QueueSamples) -> list[Driver]:
+def _of_tables(forecaster: Forecaster, sample: QueueSamples) -> list[Driver]:
     tables = forecaster.tables
     steps = [
-        replace(tables, order=tables.order[: n + 1]).log2_wait(look)[0] for n in range(len(tables.order))
+        replace(tables, order=tables.order[: n + 1]).log2_wait(sample)[0] for n in range(len(tables.order))
     ]
     changes = np.diff(steps)
     return [

@@ -1,8 +1,7 @@
-"""Trains on the past, judges on its last part, and forecasts.
+"""Train forecasts on the past, evaluate them on its last part, and forecast.
 
-Tables and regression are both made to forecast the last blocks of history from what was known before each.
-For jobs with and without GPUs apart, the one that was nearer to the truth is taken, and its errors there give
-the forecasts their interval.
+Tables and regression both forecast the last blocks of history from what was known before each. The more
+accurate one is used, separately for jobs with and without GPUs. Its errors give the interval.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from slurm_gpu.forecast.samples import Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.tables import WaitTables, wait_tables
 from slurm_gpu.forecast.wait_grid import around, likeliest, quantile, spread_of
 
-# The share of jobs whose wait is to lie within the interval.
+# The share of jobs whose wait should be inside the interval.
 INTERVAL = 0.8
 
 
@@ -28,14 +27,14 @@ class Errors:
 
     log2_ratio: Floats
     weight: Floats
-    """For what forecasts are judged and corrected by: that of an array with a thousand tasks is one."""
+    """Weight for scores and corrections. A group of like jobs, such as an array, has weight 1 in total."""
     n_jobs: Floats
-    """How many jobs each stands for, recent ones more: an interval is to hold a share of all jobs."""
+    """The number of jobs that each error represents, weighted by age. Intervals cover a share of all jobs."""
     n_groups: int
-    """How many groups of like jobs these are of: tasks of one array are wrong together."""
+    """The number of groups of like jobs, whose errors depend on each other, such as tasks of one array."""
 
     def within(self, factor: float) -> float:
-        """The share of forecasts that were not further than `factor` from the truth; NaN of none."""
+        """Return the share of forecasts within `factor` of the true wait; NaN without forecasts."""
         total = self.weight.sum()
         near = np.abs(self.log2_ratio) <= np.log2(factor)
         return float((self.weight * near).sum() / total) if total > 0 else float("nan")
@@ -45,14 +44,14 @@ class Errors:
         return (self.within(2.0) + self.within(3.0)) / 2
 
     def spread(self) -> Floats:
-        """How errors lie about the forecast, see `waitgrid.spread_of`.
+        """Return the distribution of the errors, see `wait_grid.spread_of`.
 
-        An array counts for the root of its tasks: between one and all, as they are wrong together, but many.
+        An array has the weight of the square root of its tasks, because their errors are correlated.
         """
         return spread_of(self.log2_ratio, np.sqrt(self.weight * self.n_jobs))
 
     def bounds(self) -> tuple[float, float]:
-        """Octaves between which INTERVAL of the errors lay, as much of the rest on either side."""
+        """Return the octaves between which the central INTERVAL of the errors is."""
         order = np.argsort(self.log2_ratio)
         total = np.cumsum(self.n_jobs[order])
         place = (total - self.n_jobs[order] / 2) / total[-1]
@@ -64,17 +63,17 @@ TABLES, LEARNED = "tables", "learned"
 # Jobs without and with GPUs: the codes of the grouping `kind`.
 KINDS: Mapping[str, int] = {"cpu": 0, "gpu": 1}
 KIND = "kind"
-# At so many moments jobs must have been looked at before forecasts can be judged.
-FEWEST_MOMENTS = 4
-# Of so many groups of like jobs must the fate be known, or nothing can be said of the accuracy.
-FEWEST_JUDGED = 30
+# Number of sampled moments that an evaluation requires.
+MIN_MOMENTS = 4
+# Number of groups of like jobs with a known outcome that an estimate of the accuracy requires.
+MIN_GROUPS = 30
 
-# Into so many blocks is cut what forecasts are judged by; each costs a training.
+# Number of blocks in the evaluation; each requires one training.
 BLOCKS = 4
-_JUDGED_SHARE = 0.5
-# A thousand tasks of one array say little more than a few of them.
-_MOST_ALIKE = 8
-# What n like jobs count for, compared with one: n to this power.
+_EVALUATED_SHARE = 0.5
+# A thousand tasks of one array are hardly more informative than a few of them.
+_MAX_ALIKE = 8
+# n like jobs have n to this power times the weight of one.
 _ALIKE_POWER = 0.3
 _HALF_LIFE_DAYS = 60.0
 _ERROR_HALF_LIFE_DAYS = 10.0
@@ -85,23 +84,23 @@ Learner = Callable[[WaitSamples, Sequence[str], Floats], Regression]
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What the errors of the last blocks say for one kind of jobs."""
+    """The choice of source and the interval for one kind of jobs, from the errors of the last blocks."""
 
     source: str
     """TABLES or LEARNED."""
     bounds: Mapping[str, tuple[float, float]]
-    """By source, octaves to add to what it says, for the ends of the interval."""
+    """By source, octaves to add to the forecast for the ends of the interval."""
     judged: int
-    """How many groups of like jobs that stands on."""
+    """The number of groups of like jobs in the evaluation."""
     within: Mapping[str, tuple[float, float]]
-    """By source, the shares of forecasts within 2x and within 3x of the truth."""
+    """By source, the shares of forecasts within 2x and within 3x of the true wait."""
     spread: Sequence[float] = ()
-    """How far the truth lay from the middle of what was learned, see `waitgrid.spread_of`."""
+    """The distribution of the errors of the regression, see `wait_grid.spread_of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastIntervals:
-    """Of n jobs, seconds from the look on."""
+    """The remaining wait of n jobs, in seconds from the sample."""
 
     lower_s: Floats
     median_s: Floats
@@ -111,52 +110,52 @@ class ForecastIntervals:
 
 @dataclass(frozen=True, slots=True)
 class Forecaster:
-    """Made of what was known at a moment; forecasts for looks at that moment or later."""
+    """A trained forecaster, for samples at the time of its training or later."""
 
     made_at_s: float
     tables: WaitTables
     regression: Regression | None
     corrections: Mapping[str, Correction]
-    """By kind; a kind that is missing had too little history to be judged by."""
+    """By kind. A kind with too little history for an evaluation is absent."""
 
-    def forecast(self, looks: QueueSamples) -> ForecastIntervals:
-        """How long each of these jobs goes on to wait, with an interval that is to hold 80 % of the truth."""
-        mass = self.tables.distribution(looks)
+    def forecast(self, samples: QueueSamples) -> ForecastIntervals:
+        """Return the remaining wait of each job, with an 80 % interval."""
+        mass = self.tables.distribution(samples)
         low, middle, high = (np.log2(quantile(mass, share)) for share in (0.1, 0.5, 0.9))
-        source = np.full(len(looks), TABLES, dtype="U8")
+        source = np.full(len(samples), TABLES, dtype="U8")
         for kind, correction in self.corrections.items():
-            of_kind = looks.groups[KIND] == KINDS[kind]
+            of_kind = samples.groups[KIND] == KINDS[kind]
             if correction.source == LEARNED and self.regression is not None:
-                said = _Learned.of(self.regression, looks[of_kind])
-                base = said.likeliest(np.array(correction.spread))
+                learned = _LearnedForecasts.of(self.regression, samples[of_kind])
+                base = learned.likeliest(np.array(correction.spread))
             else:
                 base = np.log2(likeliest(mass[of_kind]))
             middle[of_kind] = base
             below, above = correction.bounds[correction.source]
             low[of_kind], high[of_kind] = base + below, base + above
             source[of_kind] = correction.source
-        # The likeliest wait may lie outside of the middle 80 %: then the interval reaches as far.
+        # The likeliest wait may be outside the central 80 %; the interval is extended to it.
         return ForecastIntervals(
             2.0 ** np.minimum(low, middle), 2.0**middle, 2.0 ** np.maximum(high, middle), source
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Learned:
-    """What a regression says of n looks."""
+class _LearnedForecasts:
+    """The forecasts of a regression for n samples."""
 
     middle: Floats
     mass: Floats
 
     @classmethod
-    def of(cls, regression: Regression, looks: QueueSamples) -> _Learned:
-        return cls(regression.log2_wait(looks), regression.distribution(looks))
+    def of(cls, regression: Regression, samples: QueueSamples) -> _LearnedForecasts:
+        return cls(regression.log2_wait(samples), regression.distribution(samples))
 
     def likeliest(self, spread: Floats) -> Floats:
-        """(n) log2 of the seconds from which the truth is least likely to be far.
+        """Return (n) log2 of the wait in seconds that is most likely close to the true wait.
 
-        Jobs that the trees take for alike count half, what is usual about the middle the other half: the
-        first knows of two peaks where there are two, the second that days to come are unlike those seen.
+        The distribution is the mean of two: jobs in the same leaves of the trees, and past errors around the
+        middle. The first can have two peaks; the second includes how far new days differ from earlier ones.
         """
         return np.log2(likeliest((self.mass + around(self.middle, spread)) / 2))
 
@@ -168,18 +167,18 @@ def train(
     learner: Learner | None = None,
     blocks: int = BLOCKS,
 ) -> Forecaster:
-    """A forecaster of what is known of the past.
+    """Return a forecaster trained on the known past.
 
-    `order` names groupings for the tables, the widest first, `names` the features for the `learner`. Without
-    a learner, or without enough history to judge it by, the tables forecast. The more
-    `blocks`, the fresher is what they are judged by, and the longer it takes.
+    `order` has the groupings for the tables, the widest first; `names` the features for the `learner`. The
+    tables forecast without a learner, and without enough history for an evaluation. More `blocks` evaluate
+    more recent training data and take longer.
     """
     sample, weight, _ = _sample(past)
     tables = wait_tables(sample, order, weight)
     errors, spreads = _walk_forward(past, order, names, learner, blocks)
     corrections: dict[str, Correction] = {}
     for kind, of_sources in errors.items():
-        if of_sources[TABLES].n_groups >= FEWEST_JUDGED:
+        if of_sources[TABLES].n_groups >= MIN_GROUPS:
             corrections[kind] = _correction(of_sources, spreads.get(kind))
     learned = any(correction.source == LEARNED for correction in corrections.values())
     regression = learner(sample, names, weight) if learner is not None and learned else None
@@ -187,45 +186,47 @@ def train(
 
 
 def _sample(past: WaitSamples) -> tuple[WaitSamples, Floats, Floats]:
-    """A few of each group of like jobs, what each counts for, and for how many jobs it stands."""
-    order = np.lexsort((_scattered(len(past.wait_s)), past.looks.alike))
-    alike = past.looks.alike[order]
+    """Return a few of each group of like jobs, their weights, and the number of jobs that each represents."""
+    order = np.lexsort((_scattered(len(past.wait_s)), past.samples.alike))
+    alike = past.samples.alike[order]
     first = np.flatnonzero(np.concatenate([[True], alike[1:] != alike[:-1]])) if len(order) else order
     sizes = np.diff([*first, len(order)])
     rank = np.arange(len(order)) - np.repeat(first, sizes)
-    taken = rank < _MOST_ALIKE
+    taken = rank < _MAX_ALIKE
     size = np.repeat(sizes, sizes)[taken]
     sample = past[order[taken]]
-    n_jobs = size / np.minimum(size, _MOST_ALIKE)
+    n_jobs = size / np.minimum(size, _MAX_ALIKE)
     weight = n_jobs * size ** (_ALIKE_POWER - 1.0)
     return sample, weight * 0.5 ** (sample.age_days / _HALF_LIFE_DAYS), n_jobs
 
 
 def _scattered(n: int) -> NDArray[np.uint64]:
-    """N different numbers in no order, always the same ones: the golden ratio's multiples."""
+    """Return n different pseudo-random numbers, the same in each call."""
+    # Multiples of the golden ratio.
     return np.arange(n, dtype=np.uint64) * np.uint64(11400714819323198485)
 
 
 def _walk_forward(
     past: WaitSamples, order: Sequence[str], names: Sequence[str], learner: Learner | None, most_blocks: int
 ) -> tuple[dict[str, dict[str, Errors]], dict[str, Floats]]:
-    """By kind and source, the errors of forecasts of the last blocks from what was known before each; and by
-    kind how the truth lay about the middle of what was learned.
+    """Return the errors of forecasts of the last blocks, each trained on the time before it.
+
+    The first result is by kind and source; the second is the error distribution of the regression by kind.
     """
-    moments = np.unique(past.looks.at_s)
-    if len(moments) < FEWEST_MOMENTS:
+    moments = np.unique(past.samples.at_s)
+    if len(moments) < MIN_MOMENTS:
         return {}, {}
-    judged = moments[-max(1, int(len(moments) * _JUDGED_SHARE)) :]
-    blocks = np.array_split(judged, min(most_blocks, len(judged)))
+    evaluated = moments[-max(1, int(len(moments) * _EVALUATED_SHARE)) :]
+    blocks = np.array_split(evaluated, min(most_blocks, len(evaluated)))
     tables: list[_Part] = []
     learned: list[_Part] = []
-    found: list[_Learned] = []
+    found: list[_LearnedForecasts] = []
     for block in blocks:
-        before, weight, _ = _sample(past.looks.known_at(block[0]))
-        now, _, n_jobs = _sample(past[(past.looks.at_s >= block[0]) & (past.looks.at_s <= block[-1])])
-        tables.append((now, n_jobs, wait_tables(before, order, weight).log2_wait(now.looks)))
+        before, weight, _ = _sample(past.samples.known_at(block[0]))
+        now, _, n_jobs = _sample(past[(past.samples.at_s >= block[0]) & (past.samples.at_s <= block[-1])])
+        tables.append((now, n_jobs, wait_tables(before, order, weight).log2_wait(now.samples)))
         if learner is not None:
-            found.append(_Learned.of(learner(before, names, weight), now.looks))
+            found.append(_LearnedForecasts.of(learner(before, names, weight), now.samples))
             learned.append((now, n_jobs, found[-1].middle))
     errors: dict[str, dict[str, Errors]] = {}
     spreads: dict[str, Floats] = {}
@@ -234,28 +235,28 @@ def _walk_forward(
         middle = _errors(learned, code) if learned else None
         if middle is not None and middle.n_groups:
             spread = spreads[kind] = middle.spread()
-            said = [
+            predicted = [
                 (now, n_jobs, of.likeliest(spread))
                 for (now, n_jobs, _), of in zip(learned, found, strict=True)
             ]
-            errors[kind][LEARNED] = _errors(said, code)
+            errors[kind][LEARNED] = _errors(predicted, code)
     return errors, spreads
 
 
-# Looks, for how many jobs each stands, and log2 of the seconds that were said.
+# Samples, the number of jobs that each represents, and log2 of the predicted seconds.
 _Part = tuple[WaitSamples, Floats, Floats]
 
 
 def _errors(parts: Sequence[_Part], code: int) -> Errors:
     ratios, weights, jobs, n_groups = [], [], [], 0
-    for now, n_jobs, said in parts:
-        of_kind = now.looks.groups[KIND] == code
+    for now, n_jobs, predicted in parts:
+        of_kind = now.samples.groups[KIND] == code
         wait = np.log2(now.wait_s)
-        # Who still waits was wrong by this at least; as long again is as good a guess as any.
-        wait = np.where(now.started, wait, np.maximum(wait + _STILL_WAITING_OCTAVES, said))
-        n_groups += len(np.unique(now.looks.alike[of_kind]))
-        _, group, size = np.unique(now.looks.alike, return_inverse=True, return_counts=True)
-        ratios.append((wait - said)[of_kind])
+        # A job that still waits counts with twice its wait so far, or as predicted if that is longer.
+        wait = np.where(now.started, wait, np.maximum(wait + _STILL_WAITING_OCTAVES, predicted))
+        n_groups += len(np.unique(now.samples.alike[of_kind]))
+        _, group, size = np.unique(now.samples.alike, return_inverse=True, return_counts=True)
+        ratios.append((wait - predicted)[of_kind])
         recent = 0.5 ** (now.age_days / _ERROR_HALF_LIFE_DAYS)
         weights.append((recent / size[group])[of_kind])
         jobs.append((recent * n_jobs)[of_kind])

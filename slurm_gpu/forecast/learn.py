@@ -1,4 +1,4 @@
-"""Grows the trees and fits the line of a `Regression`; takes scikit-learn (extra `learn`)."""
+"""Train the trees and the line of a `Regression` with scikit-learn (extra `learn`)."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ _TREES_OF_A_KIND = 30
 _SMALLEST_LEAF = 5
 _FEATURES_OF_A_SPLIT = 0.33
 _PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
-# Who still waits is taken to wait as long again as it has.
+# A job that still waits counts as if it waited twice as long as so far.
 _STILL_WAITING_OCTAVES = 1.0
-# Each tree sees the looks of this share of all days. Jobs of one day wait alike: a tree that sees all days
-# learns what sets them apart, which says nothing of days to come.
+# Each tree is trained on this share of all days. Jobs of one day have similar waits; a tree trained on all
+# days would learn the differences between days, which do not recur.
 _DAYS_OF_A_TREE = 0.5
 _SEED = 0
 
 
 def learn(past: WaitSamples, names: Sequence[str], weight: Floats) -> Regression:
-    """A regression on the columns `names` of the looks' features, as far as their fate is known."""
-    features = filled(past.looks, names)
+    """Return a regression on the feature columns `names`, trained on the known waits."""
+    features = filled(past.samples, names)
     wanted = np.log2(past.wait_s) + np.where(past.started, 0.0, _STILL_WAITING_OCTAVES)
     return Regression(
-        names, _trees(features, wanted, weight, past.looks.at_s // 86400.0), _line(features, wanted, weight)
+        names, _trees(features, wanted, weight, past.samples.at_s // 86400.0), _line(features, wanted, weight)
     )
 
 
 def _trees(features: NDArray[np.float32], wanted: Floats, weight: Floats, day: Floats) -> Trees:
     days, rng = np.unique(day), np.random.default_rng(_SEED)
-    grown, held = [], []
+    grown, leaves = [], []
     for number in range(2 * _TREES_OF_A_KIND):
         kind = ExtraTreeRegressor if number % 2 else DecisionTreeRegressor
         tree = kind(min_samples_leaf=_SMALLEST_LEAF, max_features=_FEATURES_OF_A_SPLIT, random_state=number)
         seen = np.isin(day, rng.choice(days, max(1, round(len(days) * _DAYS_OF_A_TREE)), replace=False))
         tree.fit(features[seen], wanted[seen], sample_weight=weight[seen])
         grown.append(tree)
-        held.append(waits_of_leaves(tree.apply(features[seen]), wanted[seen], weight[seen]))
-    return trees_of(grown, held)
+        leaves.append(waits_of_leaves(tree.apply(features[seen]), wanted[seen], weight[seen]))
+    return trees_of(grown, leaves)
 
 
 def waits_of_leaves(leaf: NDArray[np.intp], wanted: Floats, weight: Floats) -> Floats:
-    """(3, entries): leaf, bin and share of its jobs, in this order."""
+    """Return (3, entries): leaf, bin and the share of the leaf's jobs in that bin, sorted."""
     cells, cell = np.unique(leaf * N_BINS + bin_of(2.0**wanted), return_inverse=True)
     share = np.bincount(cell, weight) / np.bincount(leaf, weight)[cells // N_BINS]
     return np.stack([cells // N_BINS, cells % N_BINS, share])
 
 
-def trees_of(models: Sequence[DecisionTreeRegressor], held: Sequence[Floats]) -> Trees:
-    """Fitted trees of scikit-learn as arrays; `held` tells of each which waits its leaves hold."""
+def trees_of(models: Sequence[DecisionTreeRegressor], waits: Sequence[Floats]) -> Trees:
+    """Return fitted trees of scikit-learn as arrays; `waits` has the result of waits_of_leaves for each."""
     grown = [model.tree_ for model in models]
     starts = np.cumsum([0, *(tree.node_count for tree in grown)])
     leaf = np.concatenate([tree.children_left for tree in grown]) < 0
@@ -66,8 +66,8 @@ def trees_of(models: Sequence[DecisionTreeRegressor], held: Sequence[Floats]) ->
     def joined(name: str) -> NDArray[np.float64]:
         return np.concatenate([getattr(tree, name).reshape(tree.node_count) for tree in grown])
 
-    entries = np.concatenate(held, axis=1)
-    node = entries[0] + np.repeat(starts[:-1], [part.shape[1] for part in held])
+    entries = np.concatenate(waits, axis=1)
+    node = entries[0] + np.repeat(starts[:-1], [part.shape[1] for part in waits])
     return Trees(
         roots=starts[:-1].astype(np.int32),
         feature=np.where(leaf, -1, joined("feature")).astype(np.int32),

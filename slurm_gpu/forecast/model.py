@@ -1,4 +1,4 @@
-"""What was learned of a site's waits, and all that it takes to forecast of its queue from it."""
+"""The forecast model of a site: training on its runs, and forecasts for jobs in its queue."""
 
 from __future__ import annotations
 
@@ -8,53 +8,54 @@ import numpy as np
 
 from slurm_gpu.forecast.drivers import Driver, drivers
 from slurm_gpu.forecast.forecaster import Correction, Forecaster, ForecastIntervals, Learner, train
-from slurm_gpu.forecast.queue import TABLE_ORDER, Runs, Vocabulary, look_for, past_looks
+from slurm_gpu.forecast.queue import TABLE_ORDER, Runs, Vocabulary, past_samples, samples_for
 from slurm_gpu.forecast.samples import Floats
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastModel:
-    """All that a forecast of a job takes, but the queue as it is now."""
+    """A forecast model. It needs only the present queue to forecast."""
 
     forecaster: Forecaster
     vocabulary: Vocabulary
     typical: Floats
-    """The features of an ordinary job."""
-    n_looks: int
+    """The features of a typical job."""
+    n_samples: int
+    """The number of samples of waiting jobs in the training data."""
     since_s: float
-    """How many looks at waiting jobs it stands on, and from when on."""
-    lost: str = ""
-    """Where the learned forecast that was stored cannot be read, why; then the tables forecast."""
+    """The time of the first sample."""
+    read_error: str = ""
+    """Why the stored regression cannot be read; then the tables forecast."""
 
     def forecast(self, queue: Runs, wanted: Runs, now_s: float) -> ForecastIntervals:
-        """Of the jobs `wanted`, with what waits and runs now."""
-        return self.forecaster.forecast(look_for(queue, wanted, self.vocabulary, now_s))
+        """Return the remaining wait of the jobs `wanted`, given the present queue."""
+        return self.forecaster.forecast(samples_for(queue, wanted, self.vocabulary, now_s))
 
     def drivers(self, queue: Runs, wanted: Runs, now_s: float) -> list[Driver]:
-        """What the forecast of one job hangs on."""
-        return drivers(self.forecaster, look_for(queue, wanted, self.vocabulary, now_s), self.typical)
+        """Return the drivers of the forecast of one job."""
+        return drivers(self.forecaster, samples_for(queue, wanted, self.vocabulary, now_s), self.typical)
 
     def correction(self, wanted: Runs) -> Correction | None:
-        """How near the last forecasts of such a job were; None where too little is known."""
+        """Return the correction for a job of this kind; None if there was too little history."""
         kind = "gpu" if wanted.gpus[0] > 0 else "cpu"
         return self.forecaster.corrections.get(kind)
 
 
 def make_model(runs: Runs, now_s: float, learner: Learner | None = None) -> ForecastModel:
-    """Of what was known of a site's runs at `now_s`; what lies later in them is not looked at."""
+    """Train a model on what was known of a site's runs at `now_s`; later events are ignored."""
     runs = known_runs(runs, now_s)
     vocabulary = Vocabulary.of(runs)
-    looks = past_looks(runs, vocabulary, now_s)
-    past = looks.known_at(now_s)
-    forecaster = train(past, TABLE_ORDER, looks.names, learner)
+    samples = past_samples(runs, vocabulary, now_s)
+    past = samples.known_at(now_s)
+    forecaster = train(past, TABLE_ORDER, samples.names, learner)
     n = len(past.wait_s)
-    typical = np.median(past.looks.features, axis=0) if n else np.zeros(len(looks.names))
-    since_s = float(past.looks.at_s.min()) if n else now_s
+    typical = np.median(past.samples.features, axis=0) if n else np.zeros(len(samples.names))
+    since_s = float(past.samples.at_s.min()) if n else now_s
     return ForecastModel(forecaster, vocabulary, typical.astype(float), n, since_s)
 
 
 def known_runs(runs: Runs, now_s: float) -> Runs:
-    """As they were known at `now_s`."""
+    """Return the runs as they were known at `now_s`."""
     here = runs[runs.eligible_s <= now_s]
     columns = {name: getattr(here, name) for name in Runs.__slots__}
     for name in ("start_s", "end_s"):

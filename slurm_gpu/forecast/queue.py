@@ -1,7 +1,7 @@
-"""Looks at a site's queue, now and as it was: made of runs, each with what it asked for and when it began.
+"""Sample a site's queue, now and in the past, from runs with their requests and times.
 
-At a past moment a run counts as far as it had come: what was submitted later is not there, what ended later
-runs. What was ahead of a job is counted by who was eligible first, since priorities are not on record.
+At a past moment, runs that were submitted later are absent, and runs that ended later are running. Jobs ahead
+of a job are those eligible before it, because priorities are not recorded.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from slurm_gpu.forecast.forecaster import KIND, KINDS
 from slurm_gpu.forecast.samples import Codes, Floats, QueueSamples, codes_of
 
-# So often the past is looked at.
+# Time between two past moments that are sampled.
 EVERY_S = 3 * 3600
 HISTORY_S = 60 * 86400
-# So many jobs, spread over all that wait, are taken of one look; the features count all.
-MOST_OF_A_LOOK = 400
+# Jobs that are sampled at one moment, evenly chosen. The features count all jobs.
+MAX_PER_MOMENT = 400
 TABLE_ORDER = ("all", KIND, "age", "partition", "size", "account and partition")
 _UNLIMITED_S = 30 * 86400.0
 _AMOUNTS = ("jobs", "cores", "mem", "core_hours", "gpus", "gpu_hours")
-# Of the whole cluster, the job's partition, its account, and its account in its partition.
+# The whole cluster, the job's partition, its account, and its account in its partition.
 _SCOPES = ("", "p_", "a_", "p_a_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """n runs; times are epoch seconds, NaN where it has not happened."""
+    """Columns of n runs. Times are epoch seconds, NaN if the event has not happened."""
 
     eligible_s: Floats
-    """When it was submitted, or free to start if that came later."""
+    """When it could start: its submit time, or later with a dependency or begin time."""
     start_s: Floats
     end_s: Floats
     cores: Floats
@@ -42,7 +42,7 @@ class Runs:
     """Shards as fractions."""
     nodes: Floats
     limit_s: Floats
-    """NaN for none."""
+    """NaN for no limit."""
     account: NDArray[np.str_]
     partition: NDArray[np.str_]
 
@@ -50,12 +50,12 @@ class Runs:
         return len(self.eligible_s)
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Runs:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Runs(**{field.name: getattr(self, field.name)[rows] for field in fields(Runs)})
 
     @staticmethod
     def joined(parts: Sequence[Runs]) -> Runs:
-        """All rows of `parts`."""
+        """Return all rows of `parts`."""
         return Runs(
             **{
                 field.name: np.concatenate([getattr(part, field.name) for part in parts])
@@ -66,50 +66,50 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The names behind the codes of groupings; a name that is not there has the code -1."""
+    """The names for the codes of groupings. An unknown name has the code -1."""
 
     account: NDArray[np.str_]
     partition: NDArray[np.str_]
 
     @classmethod
     def of(cls, runs: Runs) -> Vocabulary:
-        """All names of these runs."""
+        """Return all names of these runs."""
         return cls(np.unique(runs.account), np.unique(runs.partition))
 
 
-def past_looks(runs: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
-    """Looks at the queue as it was each EVERY_S before `now_s`, the oldest first.
+def past_samples(runs: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
+    """Return samples of the queue at each EVERY_S before `now_s`, the oldest first.
 
-    Who came between two looks is looked at on arrival, beside what the queue was at the earlier one: most
-    jobs wait so shortly that no look would find them.
+    Jobs that arrive between two moments are sampled on arrival, with the queue of the earlier moment: most
+    waits are shorter than EVERY_S.
     """
     scopes = _scopes(runs)
-    n_looks = int(HISTORY_S // EVERY_S)
-    moments = now_s - EVERY_S * np.arange(n_looks, 0, -1)
+    n_samples = int(HISTORY_S // EVERY_S)
+    moments = now_s - EVERY_S * np.arange(n_samples, 0, -1)
     first_s = np.nanmin(runs.eligible_s, initial=now_s)
     parts = [
-        _look_at(runs, vocabulary, scopes, moment, moment + EVERY_S)
+        _samples_at(runs, vocabulary, scopes, moment, moment + EVERY_S)
         for moment in moments[moments >= first_s - EVERY_S]
     ]
     if not parts:
-        return _look_at(runs[:0], vocabulary, _scopes(runs[:0]), now_s, now_s)
+        return _samples_at(runs[:0], vocabulary, _scopes(runs[:0]), now_s, now_s)
     return QueueSamples.joined(parts)
 
 
 def feature_names() -> Sequence[str]:
-    """The columns of the features of any look."""
+    """Return the names of the feature columns."""
     nothing: dict[str, Any] = {name: np.zeros(0) for name in Runs.__slots__}
     names: dict[str, Any] = {name: np.zeros(0, dtype=np.str_) for name in ("account", "partition")}
-    nobody = Runs(**nothing | names)
-    return past_looks(nobody, Vocabulary.of(nobody), 0.0).names
+    empty = Runs(**nothing | names)
+    return past_samples(empty, Vocabulary.of(empty), 0.0).names
 
 
-def _look_at(
+def _samples_at(
     runs: Runs, vocabulary: Vocabulary, scopes: Mapping[str, Codes], moment_s: float, until_s: float
 ) -> QueueSamples:
-    """Who waited at a moment, and who came from then until before `until_s`.
+    """Return samples of the jobs that wait at a moment, and of those that arrive after it before `until_s`.
 
-    At most MOST_OF_A_LOOK of those who waited and of those who came.
+    Each of the two groups has at most MAX_PER_MOMENT jobs.
     """
     here = runs.eligible_s <= moment_s
     begun = runs.start_s <= moment_s
@@ -118,26 +118,26 @@ def _look_at(
     runs_now = np.flatnonzero(begun & ~over)
     came = np.flatnonzero((runs.eligible_s > moment_s) & (runs.eligible_s < until_s))
     taken = np.concatenate([_spread(waits), _spread(came)])
-    return _looks(runs, taken, waits, runs_now, vocabulary, scopes, moment_s)
+    return _queue_samples(runs, taken, waits, runs_now, vocabulary, scopes, moment_s)
 
 
-def look_for(runs: Runs, wanted: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
-    """A look now at jobs `wanted`, of which none needs to be among `runs`; these alone are the queue."""
+def samples_for(runs: Runs, wanted: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
+    """Return samples of the jobs `wanted` now. The queue is `runs`; the jobs need not be among them."""
     both = Runs.joined([runs, wanted])
     is_run = np.arange(len(both)) < len(runs)
     here = is_run & (both.eligible_s <= now_s)
     begun, over = both.start_s <= now_s, both.end_s <= now_s
     waits, runs_now = np.flatnonzero(here & ~begun & ~over), np.flatnonzero(is_run & begun & ~over)
-    return _looks(both, np.flatnonzero(~is_run), waits, runs_now, vocabulary, _scopes(both), now_s)
+    return _queue_samples(both, np.flatnonzero(~is_run), waits, runs_now, vocabulary, _scopes(both), now_s)
 
 
 def _spread(rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    if len(rows) <= MOST_OF_A_LOOK:
+    if len(rows) <= MAX_PER_MOMENT:
         return rows
-    return rows[np.linspace(0, len(rows) - 1, MOST_OF_A_LOOK).astype(np.intp)]
+    return rows[np.linspace(0, len(rows) - 1, MAX_PER_MOMENT).astype(np.intp)]
 
 
-def _looks(
+def _queue_samples(
     runs: Runs,
     taken: NDArray[np.intp],
     waits: NDArray[np.intp],
@@ -162,12 +162,12 @@ def _looks(
     }
     for scope in _SCOPES:
         ahead = _ahead(runs, taken, waits, scopes[scope])
-        held = _held(runs, taken, runs_now, scopes[scope])
+        running = _running(runs, taken, runs_now, scopes[scope])
         feature |= {f"q_{scope}{amount}": _log(ahead[:, i]) for i, amount in enumerate(_AMOUNTS)}
-        if scope:  # of the whole cluster it is one value for all jobs of a look
-            feature |= {f"r_{scope}{amount}": _log(held[:, i]) for i, amount in enumerate(_AMOUNTS)}
+        if scope:  # the whole cluster has one value for all jobs of a moment
+            feature |= {f"r_{scope}{amount}": _log(running[:, i]) for i, amount in enumerate(_AMOUNTS)}
         for i, amount in ((1, "cores"), (4, "gpus")):
-            feature[f"q_{scope}{amount}/r"] = _log(ahead[:, i]) - _log(held[:, i])
+            feature[f"q_{scope}{amount}/r"] = _log(ahead[:, i]) - _log(running[:, i])
     names = list(feature)
     return QueueSamples(
         at_s=at_s,
@@ -192,7 +192,7 @@ def _groups(jobs: Runs, vocabulary: Vocabulary, waited: Floats) -> dict[str, Cod
     partition = _code(jobs.partition, vocabulary.partition)
     account = _code(jobs.account, vocabulary.account)
     gpu = np.where(jobs.gpus > 0, KINDS["gpu"], KINDS["cpu"]).astype(np.int64)
-    # Waited for nothing, less than an hour, less than a day, longer.
+    # Has waited less than a minute, less than an hour, less than a day, longer.
     age = gpu * 4 + np.searchsorted([5.9, 11.8, 16.4], waited)
     gpus = np.searchsorted([0, 1, 2, 4, 8], jobs.gpus)
     hours = np.searchsorted([1, 6, 24, 72], _limit_s(jobs) / 3600)
@@ -219,10 +219,10 @@ def _scopes(runs: Runs) -> dict[str, Codes]:
 
 
 def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: Codes) -> Floats:
-    """(len(taken), amounts): what of the same scope was eligible before each."""
+    """Return (len(taken), amounts) of the jobs in the same scope that were eligible before each."""
     order = waits[np.lexsort((waits, runs.eligible_s[waits], scope[waits]))]
     totals = np.concatenate([np.zeros((1, len(_AMOUNTS))), np.cumsum(_amounts(runs[order]), axis=0)])
-    # Both sides as one number that grows by scope, then by time.
+    # One number for both, sorted by scope, then by time.
     first_s = min(
         np.min(runs.eligible_s[order], initial=np.inf), np.min(runs.eligible_s[taken], initial=np.inf)
     )
@@ -237,8 +237,8 @@ def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: 
     return np.asarray(totals[before] - totals[begin])
 
 
-def _held(runs: Runs, taken: NDArray[np.intp], runs_now: NDArray[np.intp], scope: Codes) -> Floats:
-    """(len(taken), amounts): what runs of the same scope."""
+def _running(runs: Runs, taken: NDArray[np.intp], runs_now: NDArray[np.intp], scope: Codes) -> Floats:
+    """Return (len(taken), amounts) of the running jobs in the same scope."""
     amounts, n_scopes = _amounts(runs[runs_now]), int(scope.max(initial=-1)) + 1
     totals = np.stack(
         [np.bincount(scope[runs_now], amounts[:, i], n_scopes) for i in range(len(_AMOUNTS))], axis=1

@@ -1,7 +1,7 @@
-"""A learned forecast as plain arrays: trees and a straight line, each of which tells log2 of the wait.
+"""A learned forecast as plain arrays: trees and a linear regression, which predict log2 of the wait.
 
-They are grown elsewhere (`learn`) and used here, so that a forecast takes numpy alone, and a stored model is
-read without running anything that a file may hold.
+`learn` trains them with scikit-learn. Forecasts need only numpy, and reading a stored model executes nothing
+from the file.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from numpy.typing import NDArray
 from slurm_gpu.forecast.samples import Floats, QueueSamples
 from slurm_gpu.forecast.wait_grid import N_BINS
 
-# Stands for a missing feature: all others are logarithms of what is 1 or more.
+# The value of a missing feature. All others are logarithms of values of at least 1.
 GAP = -9.0
-# log2 of the seconds within which a forecast stays, however far the line would lead: 16 s to 97 days.
+# log2 of the shortest and longest forecast in seconds, 16 s and 97 days. The line alone is unbounded.
 _SHORTEST, _LONGEST = 4.0, 23.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Regression trees, one after the other in arrays of one element for each node."""
+    """Regression trees, concatenated in arrays with one element for each node."""
 
     roots: NDArray[np.int32]
     feature: NDArray[np.int32]
-    """Which column decides; -1 in a leaf."""
+    """The column that is compared; -1 in a leaf."""
     threshold: NDArray[np.float64]
-    """Rows that are not above it go to `left`."""
+    """Rows at or below it go to `left`."""
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     value: NDArray[np.float32]
-    """Of a leaf: log2 of the wait in seconds."""
+    """In a leaf, log2 of the wait in seconds."""
     first: NDArray[np.int32]
-    """(nodes + 1): where in `bins` and `shares` the jobs of each leaf begin; inner nodes have none."""
+    """(nodes + 1): the first index of each leaf in `bins` and `shares`; inner nodes have no entries."""
     bins: NDArray[np.uint8]
-    """Of the grid in `waitgrid`."""
+    """Bins of `wait_grid`."""
     shares: NDArray[np.float32]
-    """Of a leaf's jobs, those whose wait lay in the bin; 1 for each leaf together."""
+    """The share of the leaf's jobs with a wait in the bin; they add up to 1 for each leaf."""
 
     def predict(self, features: NDArray[np.float32]) -> Floats:
-        """(n) the mean of all trees for (n, columns)."""
+        """Return (n) means of all trees for (n, columns)."""
         total = np.zeros(len(features))
         for node in self._leaves(features):
             total += self.value[node]
         return total / len(self.roots)
 
     def distribution(self, features: NDArray[np.float32]) -> Floats:
-        """(n, N_BINS) how long those waited who fell into the same leaves, for (n, columns)."""
+        """Return (n, N_BINS) distributions of the waits in the same leaves, for (n, columns)."""
         mass = np.zeros(len(features) * N_BINS)
         for node in self._leaves(features):
             begin, count = self.first[node], np.diff(self.first)[node]
@@ -59,7 +59,7 @@ class Trees:
         return mass.reshape(len(features), N_BINS) / len(self.roots)
 
     def _leaves(self, features: NDArray[np.float32]) -> Iterator[NDArray[np.int32]]:
-        """Of each tree, (n) the leaf into which each row falls."""
+        """Yield for each tree the (n) leaves of the rows."""
         rows = np.arange(len(features))
         for root in self.roots:
             node = np.full(len(features), root, dtype=np.int32)
@@ -75,37 +75,37 @@ class Trees:
 
 @dataclass(frozen=True, slots=True)
 class LinearRegression:
-    """A linear regression."""
+    """Slopes and intercept of a linear regression."""
 
     slopes: Floats
     intercept: float
 
     def predict(self, features: NDArray[np.float32]) -> Floats:
-        """(n) for (n, columns)."""
+        """Return (n) values for (n, columns)."""
         return np.asarray(features @ self.slopes + self.intercept)
 
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """The learned forecast. Trees and line err in different ways, so its middle is halfway between them."""
+    """The learned forecast. It is the mean of trees and line, because their errors differ."""
 
     names: Sequence[str]
-    """The columns of the features that it knows."""
+    """Its feature columns."""
     trees: Trees
     line: LinearRegression
 
-    def log2_wait(self, looks: QueueSamples) -> Floats:
-        """(n) log2 of the seconds to wait, in the middle."""
-        features = filled(looks, self.names)
+    def log2_wait(self, samples: QueueSamples) -> Floats:
+        """Return (n) log2 of the remaining wait in seconds."""
+        features = filled(samples, self.names)
         both = (self.trees.predict(features) + self.line.predict(features)) / 2
         return np.clip(both, _SHORTEST, _LONGEST)
 
-    def distribution(self, looks: QueueSamples) -> Floats:
-        """(n, N_BINS): how long jobs waited that the trees take for alike."""
-        return self.trees.distribution(filled(looks, self.names))
+    def distribution(self, samples: QueueSamples) -> Floats:
+        """Return (n, N_BINS) distributions of the waits of jobs in the same leaves."""
+        return self.trees.distribution(filled(samples, self.names))
 
 
-def filled(looks: QueueSamples, names: Sequence[str]) -> NDArray[np.float32]:
-    """(n, len(names)) the named columns of the features, without gaps."""
-    columns = [looks.names.index(name) for name in names]
-    return np.nan_to_num(looks.features[:, columns], nan=GAP).astype(np.float32)
+def filled(samples: QueueSamples, names: Sequence[str]) -> NDArray[np.float32]:
+    """Return the (n, len(names)) named feature columns, with GAP for missing values."""
+    columns = [samples.names.index(name) for name in names]
+    return np.nan_to_num(samples.features[:, columns], nan=GAP).astype(np.float32)

@@ -1,8 +1,7 @@
-"""Looks: one row for a job that was seen waiting at some moment, with what was known of it then.
+"""Samples: one row for a waiting job at some moment, with its features at that moment.
 
-A job may be looked at several times. What came of it is known of the past only as far as it had happened by
-the moment at which a forecast is made; `known_at` is the one way to read it, so that no forecast can be made
-of what came later.
+A job may have several samples. `known_at` is the only access to outcomes: it returns those that had happened
+by the time of a forecast, so that no forecast can use later events.
 """
 
 from __future__ import annotations
@@ -21,45 +20,45 @@ SHORTEST_WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSamples:
-    """n rows; times are epoch seconds."""
+    """Columns of n samples. Times are epoch seconds."""
 
     at_s: Floats
-    """(n) when the job was seen waiting."""
+    """(n) time of the sample."""
     start_s: Floats
-    """(n) when it started; NaN where it is not known to have."""
+    """(n) start of the job; NaN if it is not known to have started."""
     gone_s: Floats
-    """(n) when it left the queue without a start (was cancelled); NaN where it is not known to have."""
+    """(n) when it left the queue without a start (cancelled); NaN if it is not known to have."""
     features: NDArray[np.float32]
-    """(n, len(names)): what was known at `at_s`; NaN for a gap."""
+    """(n, len(names)) features at `at_s`; NaN if unknown."""
     names: Sequence[str]
     groups: Mapping[str, Codes]
-    """By the name of a grouping, (n) which group the job is of: those of one group waited alike."""
+    """By grouping, (n) groups of the jobs. Jobs of one group have similar waits."""
     alike: Codes
-    """(n) equal for jobs of one owner that ask for the same at the same look, such as an array's tasks."""
+    """(n) equal for jobs of one account with the same request at the same moment, such as array tasks."""
 
     def __len__(self) -> int:
         return len(self.at_s)
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> QueueSamples:
-        """Some of the rows."""
+        """Return some of the rows."""
         groups = {name: codes[rows] for name, codes in self.groups.items()}
         arrays = ("at_s", "start_s", "gone_s", "features", "alike")
         return replace(self, groups=groups, **{name: getattr(self, name)[rows] for name in arrays})
 
     def known_at(self, now_s: float) -> WaitSamples:
-        """What was known at `now_s` of looks that were made before."""
-        looks = self[self.at_s < now_s]
-        started = looks.start_s < now_s
-        gone_s = np.where(looks.gone_s < now_s, looks.gone_s, now_s)
-        until_s = np.where(started, looks.start_s, gone_s)
-        wait_s = np.maximum(until_s - looks.at_s, SHORTEST_WAIT_S)
-        hidden = np.full(len(looks), np.nan)
-        looks = replace(looks, start_s=np.where(started, looks.start_s, hidden), gone_s=hidden)
-        return WaitSamples(now_s=now_s, looks=looks, wait_s=wait_s, started=started)
+        """Return the samples before `now_s` with the outcomes that were known then."""
+        samples = self[self.at_s < now_s]
+        started = samples.start_s < now_s
+        gone_s = np.where(samples.gone_s < now_s, samples.gone_s, now_s)
+        until_s = np.where(started, samples.start_s, gone_s)
+        wait_s = np.maximum(until_s - samples.at_s, SHORTEST_WAIT_S)
+        hidden = np.full(len(samples), np.nan)
+        samples = replace(samples, start_s=np.where(started, samples.start_s, hidden), gone_s=hidden)
+        return WaitSamples(now_s=now_s, samples=samples, wait_s=wait_s, started=started)
 
     @staticmethod
     def joined(parts: Sequence[QueueSamples]) -> QueueSamples:
-        """All rows of `parts`, which have the same features and groupings; `alike` stays apart."""
+        """Return all rows of `parts`, which have the same features and groupings; `alike` stays distinct."""
         first = parts[0]
         arrays = {
             field.name: np.concatenate([getattr(part, field.name) for part in parts])
@@ -74,28 +73,28 @@ class QueueSamples:
 
 @dataclass(frozen=True, slots=True)
 class WaitSamples:
-    """Looks as they are known at a moment: how long each job has waited since, and whether it has started."""
+    """Samples with the outcomes known at a moment: the wait since the sample, and whether the job started."""
 
     now_s: float
-    looks: QueueSamples
+    samples: QueueSamples
     wait_s: Floats
-    """(n) of those that started the wait; of others how long they are known to have waited."""
+    """(n) wait in seconds from the sample to the start, or so far for jobs that have not started."""
     started: NDArray[np.bool_]
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> WaitSamples:
-        return WaitSamples(self.now_s, self.looks[rows], self.wait_s[rows], self.started[rows])
+        return WaitSamples(self.now_s, self.samples[rows], self.wait_s[rows], self.started[rows])
 
     @property
     def age_days(self) -> Floats:
-        """(n) how long ago each look was."""
-        return (self.now_s - self.looks.at_s) / 86400.0
+        """Return the (n) ages of the samples in days."""
+        return (self.now_s - self.samples.at_s) / 86400.0
 
 
 def codes_of(*columns: NDArray[np.generic]) -> Codes:
-    """(n) numbers from 0: equal for rows that are equal in all columns."""
+    """Return (n) numbers from 0, equal for rows that are equal in all columns."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values, found = np.unique(column, return_inverse=True)
-        # Renumbered each time, or the products of many columns would leave 64 bits.
+        # Renumber each time: products of many columns would exceed 64 bits.
         code = np.unique(code * len(values) + found.ravel(), return_inverse=True)[1].ravel()
     return code

@@ -1,7 +1,7 @@
-"""Distributions of a wait over a fixed grid of its logarithm, and what is read off them.
+"""Distributions of waits on a fixed logarithmic grid, and their quantiles.
 
-A wait may be minutes or weeks, and a forecast is right by a factor and not by minutes, so bins grow by the
-same factor throughout. A distribution is an array (…, N_BINS) of probabilities that add up to 1.
+Waits range from minutes to weeks, and the error of a forecast is a factor, so bins have a constant ratio.
+A distribution is an array (…, N_BINS) of probabilities that add up to 1.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ Floats = NDArray[np.float64]
 
 _PER_OCTAVE = 4
 _FIRST_OCTAVE, _LAST_OCTAVE = 4, 23
-# Between bins: 16 s to 97 days, four bins for each doubling. What lies beyond has a bin of its own.
+# Edges between bins: 16 s to 97 days, four bins for each doubling. The first and last bin are open.
 EDGES_S: Floats = 2.0 ** (
     np.arange(_FIRST_OCTAVE * _PER_OCTAVE, _LAST_OCTAVE * _PER_OCTAVE + 1) / _PER_OCTAVE
 )
 N_BINS = len(EDGES_S) + 1
-# log2 of where bins begin and end.
+# log2 of the edges of all bins.
 _BOUNDS = np.concatenate(
     [[np.log2(EDGES_S[0]) - 1], np.log2(EDGES_S), [np.log2(EDGES_S[-1]) + 1 / _PER_OCTAVE]]
 )
-# Where those went whose end was never seen: into so many doublings after the last wait that was.
+# Jobs without a known end are distributed over this number of doublings after the longest known wait.
 _OCTAVES_BEYOND = 2
 _SMOOTH = np.array([1.0, 2.0, 3.0, 2.0, 1.0]) / 9.0
-# Between the bins of a spread: octaves by which the truth is more than what was said.
+# Edges of the bins of errors: octaves by which the true wait exceeds the forecast.
 SPREAD_OCTAVES: Floats = np.arange(-12 * _PER_OCTAVE, 12 * _PER_OCTAVE + 1) / _PER_OCTAVE
 
 
 def bin_of(wait_s: Floats) -> NDArray[np.intp]:
-    """The bin of each wait in seconds."""
+    """Return the bin of each wait in seconds."""
     return np.searchsorted(EDGES_S, wait_s, side="right")
 
 
 def distribution(started: Floats, waiting: Floats) -> Floats:
-    """What waits were, of those that `started` in each bin and those of which no more is known than that they
-    were still `waiting` in it: the estimator of Kaplan and Meier, for weights of shape (…, N_BINS).
+    """Return the Kaplan-Meier estimate of the waits.
 
-    Leaving out who still waits would make every forecast too short, most of all while the queue grows.
+    `started` has the weights of the jobs that started in each bin, `waiting` of those last known to wait in
+    it, both (…, N_BINS). Without the latter all forecasts would be too short, most of all in a growing queue.
     """
     seen = started + waiting
-    # Those who still wait when last seen did so, on average, through half of that bin.
+    # A job that waited when last seen was at risk, on average, for half of that bin.
     at_risk = np.cumsum(seen[..., ::-1], axis=-1)[..., ::-1] - waiting / 2
     hazard = np.divide(started, at_risk, out=np.zeros_like(seen), where=at_risk > 0).clip(0.0, 1.0)
     after = np.cumprod(1.0 - hazard, axis=-1)
@@ -56,7 +56,7 @@ def distribution(started: Floats, waiting: Floats) -> Floats:
 
 
 def spread_of(octaves: Floats, weight: Floats) -> Floats:
-    """The shares of past errors, (n) octaves that count for `weight` (n), in each bin of SPREAD_OCTAVES."""
+    """Return the distribution of past errors, (n) octaves with `weight` (n), in bins of SPREAD_OCTAVES."""
     inside = np.clip(octaves, SPREAD_OCTAVES[0], SPREAD_OCTAVES[-1])
     counts = np.histogram(inside, SPREAD_OCTAVES, weights=weight)[0]
     smooth = np.convolve(counts, _SMOOTH, mode="same")
@@ -64,14 +64,14 @@ def spread_of(octaves: Floats, weight: Floats) -> Floats:
 
 
 def around(log2_wait: Floats, spread: Floats) -> Floats:
-    """(n, N_BINS): what (n) waits may be of which the forecasts err as in the past; see `spread_of`."""
+    """Return (n, N_BINS) distributions around (n) forecasts with the error distribution of `spread_of`."""
     total = np.concatenate([[0.0], np.cumsum(spread)])
     bounds = np.concatenate([[-np.inf], _BOUNDS[1:-1], [np.inf]])
     return np.diff(np.interp(bounds - log2_wait[:, None], SPREAD_OCTAVES, total), axis=1)
 
 
 def quantile(mass: Floats, share: float | Floats) -> Floats:
-    """The wait in seconds that a `share` of each distribution does not exceed; (…) for (…, N_BINS)."""
+    """Return the quantile `share` of each distribution in seconds; (…) for (…, N_BINS)."""
     total = np.cumsum(mass, axis=-1)
     total /= total[..., -1:]
     wanted = np.broadcast_to(np.asarray(share, dtype=float), total.shape[:-1])[..., None]
@@ -84,28 +84,30 @@ def quantile(mass: Floats, share: float | Floats) -> Floats:
 
 
 def likeliest(mass: Floats, factor: float = 2.0, wider: float = 3.0) -> Floats:
-    """The wait in seconds from which the truth is least likely to be further than `factor` away.
+    """Return the wait in seconds that is most likely within `factor` of the true wait; (n) for (n, N_BINS).
 
-    (n) for (n, N_BINS). It is the middle of the window that holds most; one of `wider` counts as much,
-    so that of two peaks alike the one with more around it is taken. The median would lie between them.
+    It is the centre of the window with the highest probability. A second window of `wider` has the same
+    weight, so that of two equal peaks the broader one wins. The median could be between the peaks.
     """
     candidates = np.linspace(_BOUNDS[0], _BOUNDS[-1], 2 * N_BINS + 1)[None, :]
     total = _total(mass)
-    held = np.zeros((len(mass), candidates.shape[1]))
+    inside = np.zeros((len(mass), candidates.shape[1]))
     for width in (np.log2(factor), np.log2(wider)):
-        held += _total_at(total, candidates + width) - _total_at(total, candidates - width)
-    padded = np.pad(held, ((0, 0), (len(_SMOOTH) // 2,) * 2))
-    smooth = sum(weight * padded[:, offset : offset + held.shape[1]] for offset, weight in enumerate(_SMOOTH))
+        inside += _total_at(total, candidates + width) - _total_at(total, candidates - width)
+    padded = np.pad(inside, ((0, 0), (len(_SMOOTH) // 2,) * 2))
+    smooth = sum(
+        weight * padded[:, offset : offset + inside.shape[1]] for offset, weight in enumerate(_SMOOTH)
+    )
     return np.asarray(2.0 ** candidates[0, np.argmax(smooth, axis=1)])
 
 
 def _total(mass: Floats) -> Floats:
-    """(n, N_BINS + 1): what lies before each bound."""
+    """Return the (n, N_BINS + 1) cumulative probabilities at the edges."""
     return np.concatenate([np.zeros((len(mass), 1)), np.cumsum(mass, axis=1)], axis=1)
 
 
 def _total_at(total: Floats, exponents: Floats) -> Floats:
-    """`total` at log2 of waits, (n, k) or (1, k), straight between bounds."""
+    """Return `total` at log2 of waits, (n, k) or (1, k), interpolated linearly."""
     found = np.clip(np.searchsorted(_BOUNDS, exponents, side="right") - 1, 0, N_BINS - 1)
     found = np.broadcast_to(found, (len(total), found.shape[1]))
     share = ((exponents - _BOUNDS[found]) / (_BOUNDS[found + 1] - _BOUNDS[found])).clip(0.0, 1.0)

@@ -1,4 +1,4 @@
-"""What scikit-learn would make, in small: forecasts that are learned, without waiting for it."""
+"""A small learner instead of scikit-learn, for fast tests."""
 
 import numpy as np
 
@@ -7,8 +7,8 @@ from slurm_gpu.forecast.wait_grid import bin_of
 
 
 def plain_learner(past, names, weight):
-    """Least squares, and one tree that says the mean."""
-    features = filled(past.looks, names).astype(float)
+    """Fit least squares, and one tree with the mean."""
+    features = filled(past.samples, names).astype(float)
     wanted = np.log2(past.wait_s)
     mean, spread = features.mean(axis=0), features.std(axis=0) + 1.0
     scaled = (features - mean) / spread

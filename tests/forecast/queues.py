@@ -1,4 +1,4 @@
-"""Runs of a made-up site: a few kinds of jobs, each with its own way of waiting."""
+"""Runs of a synthetic site: a few kinds of jobs, each with its own distribution of waits."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ NOW_S = 1_700_000_000.0
 
 
 def made_up_runs(n: int = 500, days: float = 8.0, seed: int = 0, until_s: float = NOW_S) -> Runs:
-    """n runs over the last `days`; jobs with GPUs wait about 30 times as long, some are cancelled first."""
+    """Return n runs over the last `days`. Jobs with GPUs wait about 30 times as long; some are cancelled."""
     rng = np.random.default_rng(seed)
     eligible_s = np.sort(until_s - days * DAY_S * rng.random(n))
     gpus = np.where(rng.random(n) < 0.3, rng.integers(1, 5, n), 0).astype(float)
@@ -33,8 +33,7 @@ def made_up_runs(n: int = 500, days: float = 8.0, seed: int = 0, until_s: float 
 
 
 def with_other_future(runs: Runs, now_s: float) -> Runs:
-    """As it was known at `now_s`, and afterwards all is different: nobody who came later comes, what began or
-    ended later does so at other times, or never."""
+    """Return the runs as known at `now_s`, with another future: new jobs removed, other starts and ends."""
     here = runs[runs.eligible_s <= now_s]
     rng = np.random.default_rng(99)
     columns = {name: getattr(here, name).copy() for name in Runs.__slots__}

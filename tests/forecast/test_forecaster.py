@@ -1,9 +1,9 @@
-"""Forecasts against made-up sites of which is known how long jobs wait."""
+"""Forecasts for synthetic sites with known waits."""
 
 import numpy as np
 import pytest
 
-from slurm_gpu.forecast.forecaster import FEWEST_JUDGED
+from slurm_gpu.forecast.forecaster import MIN_GROUPS
 from slurm_gpu.forecast.model import known_runs, make_model
 from slurm_gpu.forecast.model_file import model_bytes, read_model
 from tests.forecast.queues import DAY_S, NOW_S, made_up_runs
@@ -20,12 +20,12 @@ def model(runs):
 
 
 def newcomers(runs):
-    """Who comes in the next two days, as if all came now."""
+    """Return the jobs of the next two days, as if all were submitted now."""
     later = runs[runs.eligible_s > NOW_S]
     return later[~np.isnan(later.start_s)]
 
 
-def test_the_interval_holds_about_four_of_five_jobs_to_come(runs, model):
+def test_the_interval_covers_about_80_percent_of_later_jobs(runs, model):
     wanted = newcomers(runs)
     said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
     wait_s = wanted.start_s - wanted.eligible_s
@@ -34,7 +34,7 @@ def test_the_interval_holds_about_four_of_five_jobs_to_come(runs, model):
     assert 0.7 <= held.mean() <= 0.92
 
 
-def test_jobs_with_gpus_are_told_their_longer_wait(runs, model):
+def test_jobs_with_gpus_have_a_longer_forecast(runs, model):
     wanted = newcomers(runs)
     said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
     with_gpus, without = np.median(said.median_s[wanted.gpus > 0]), np.median(said.median_s[wanted.gpus == 0])
@@ -43,7 +43,7 @@ def test_jobs_with_gpus_are_told_their_longer_wait(runs, model):
     assert 600 / 2 <= without <= 600 * 2
 
 
-def test_its_past_accuracy_is_that_of_the_forecasts_to_come(runs, model):
+def test_the_evaluated_accuracy_is_that_of_later_forecasts(runs, model):
     wanted = newcomers(runs)
     said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
     near = np.abs(np.log2(said.median_s / (wanted.start_s - wanted.eligible_s))) <= 1
@@ -52,24 +52,24 @@ def test_its_past_accuracy_is_that_of_the_forecasts_to_come(runs, model):
         assert correction.within["tables"][0] == pytest.approx(near[of_kind].mean(), abs=0.2)
 
 
-def test_what_drives_a_forecast_is_named(runs, model):
+def test_the_strongest_driver_is_named(runs, model):
     wanted = newcomers(runs)
     without_gpu = wanted[np.flatnonzero(wanted.gpus == 0)[:1]]
     strongest = model.drivers(known_runs(runs, NOW_S), without_gpu, NOW_S)[0]
     assert strongest.factor < 0.5
-    assert strongest.what == "jobs with as many GPUs or none"
+    assert strongest.what == "use of GPUs"
 
 
-def test_too_little_history_is_said_to_be(runs):
+def test_too_little_history_gives_no_correction(runs):
     first = runs[:20]
     model = make_model(first, float(first.eligible_s[-1] + 3600))
-    assert model.n_looks < FEWEST_JUDGED
+    assert model.n_samples < MIN_GROUPS
     assert not model.forecaster.corrections
     said = model.forecast(first, first[:1], float(first.eligible_s[-1] + 3600))
     assert said.lower_s[0] < said.median_s[0] < said.upper_s[0]
 
 
-def test_a_partition_of_which_nothing_is_known_gets_the_forecast_of_all(runs, model):
+def test_an_unknown_partition_gets_the_forecast_of_all_jobs(runs, model):
     wanted = newcomers(runs)[:1]
     elsewhere = type(wanted)(
         **{
@@ -78,7 +78,7 @@ def test_a_partition_of_which_nothing_is_known_gets_the_forecast_of_all(runs, mo
             if name not in ("partition", "account")
         },
         partition=np.array(["new"]),
-        account=np.array(["nobody"]),
+        account=np.array(["new"]),
     )
     said = model.forecast(known_runs(runs, NOW_S), elsewhere, NOW_S)
     assert np.isfinite([said.lower_s[0], said.median_s[0], said.upper_s[0]]).all()
@@ -86,10 +86,10 @@ def test_a_partition_of_which_nothing_is_known_gets_the_forecast_of_all(runs, mo
 
 def test_no_history_at_all_is_no_error(runs):
     empty = make_model(runs[:0], NOW_S)
-    assert empty.n_looks == 0
+    assert empty.n_samples == 0
 
 
-def test_a_stored_model_says_the_same(runs, model):
+def test_a_stored_model_forecasts_the_same(runs, model):
     wanted, queue = newcomers(runs), known_runs(runs, NOW_S)
     again = read_model(model_bytes(model))
     np.testing.assert_allclose(

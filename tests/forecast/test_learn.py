@@ -1,4 +1,4 @@
-"""The regression as arrays says what scikit-learn's own models say."""
+"""The regression as arrays gives the results of scikit-learn's models."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from slurm_gpu.forecast.forecaster import LEARNED
 from slurm_gpu.forecast.model import make_model
 from slurm_gpu.forecast.model_file import model_bytes, read_model
-from slurm_gpu.forecast.queue import Vocabulary, past_looks
+from slurm_gpu.forecast.queue import Vocabulary, past_samples
 from slurm_gpu.forecast.regression import filled
 from slurm_gpu.forecast.wait_grid import N_BINS, bin_of
 from tests.forecast.queues import NOW_S, made_up_runs
@@ -14,7 +14,7 @@ from tests.forecast.queues import NOW_S, made_up_runs
 sklearn_tree = pytest.importorskip("sklearn.tree", reason="needs the extra learn")
 
 
-def test_trees_as_arrays_say_what_the_trees_say():
+def test_trees_as_arrays_predict_the_same():
     from slurm_gpu.forecast import learn
 
     rng = np.random.default_rng(0)
@@ -42,15 +42,15 @@ def test_trees_as_arrays_say_what_the_trees_say():
     np.testing.assert_allclose(mass.sum(axis=1), 1, atol=1e-5)
 
 
-def test_a_learned_model_forecasts_near_the_truth_and_survives_storing():
+def test_a_learned_model_is_accurate_and_can_be_stored():
     from slurm_gpu.forecast.learn import learn
 
     runs = made_up_runs()
-    looks = past_looks(runs, Vocabulary.of(runs), NOW_S)
-    past = looks.known_at(NOW_S)
-    regression = learn(past, looks.names, np.ones(len(past.wait_s)))
-    assert filled(past.looks, looks.names).shape == (len(past.wait_s), len(looks.names))
-    off = np.abs(regression.log2_wait(past.looks) - np.log2(past.wait_s))[past.started]
+    samples = past_samples(runs, Vocabulary.of(runs), NOW_S)
+    past = samples.known_at(NOW_S)
+    regression = learn(past, samples.names, np.ones(len(past.wait_s)))
+    assert filled(past.samples, samples.names).shape == (len(past.wait_s), len(samples.names))
+    off = np.abs(regression.log2_wait(past.samples) - np.log2(past.wait_s))[past.started]
     assert np.median(off) < 1
 
     model = make_model(runs, NOW_S, learn)

@@ -1,4 +1,4 @@
-"""A stored model may be cut off, damaged or of any making: it is refused, in one way, or it forecasts."""
+"""A stored model may be truncated, damaged or forged: it is refused with one error, or it forecasts."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from slurm_gpu.forecast import packing
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES
 from slurm_gpu.forecast.model import known_runs, make_model
 from slurm_gpu.forecast.model_file import model_bytes, read_model
-from slurm_gpu.forecast.queue import Vocabulary, feature_names, past_looks
+from slurm_gpu.forecast.queue import Vocabulary, feature_names, past_samples
 from tests.examples import examples
 from tests.forecast.plainlearner import plain_learner
 from tests.forecast.queues import DAY_S, NOW_S, made_up_runs
@@ -26,10 +26,10 @@ WANTED = QUEUE[-3:]
 
 
 def learned_model():
-    """A model of which the learned part forecasts jobs of both kinds, be that the better one or not."""
+    """Return a model whose regression forecasts jobs of both kinds, even if the tables are better."""
     model = make_model(RUNS, NOW_S, plain_learner)
-    past = past_looks(RUNS, model.vocabulary, NOW_S).known_at(NOW_S)
-    regression = plain_learner(past, past.looks.names, np.ones(len(past.wait_s)))
+    past = past_samples(RUNS, model.vocabulary, NOW_S).known_at(NOW_S)
+    regression = plain_learner(past, past.samples.names, np.ones(len(past.wait_s)))
     found = model.forecaster.corrections
     corrections = {kind: replace(one, source=LEARNED) for kind, one in found.items()}
     assert set(corrections) == {"cpu", "gpu"}
@@ -46,7 +46,7 @@ TOLD = json.loads(PARTS["told.json"])
 
 
 def packed(parts, compression=zipfile.ZIP_DEFLATED):
-    """A zip file of these parts, as whoever may write into the database could make it."""
+    """Return a zip file of these parts, as a user with access to the database could forge it."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as made:
         for name, content in parts.items():
@@ -55,11 +55,11 @@ def packed(parts, compression=zipfile.ZIP_DEFLATED):
 
 
 def refused_or_forecasts(body):
-    """Whether it is refused; else its forecasts and their reasons are finite numbers in order."""
+    """Return whether it is refused; otherwise check that forecasts and drivers are finite and ordered."""
     try:
         model = read_model(body)
     except DatabaseError as error:
-        assert str(error).startswith("the stored forecasts cannot be read; make them anew: ")  # noqa: PT017
+        assert str(error).startswith("the stored forecast model cannot be read")  # noqa: PT017
         return True
     said = model.forecast(QUEUE, WANTED, NOW_S - DAY_S / 2)
     for values in (said.lower_s, said.median_s, said.upper_s):
@@ -69,13 +69,13 @@ def refused_or_forecasts(body):
     assert (said.median_s <= said.upper_s).all()
     for one in model.drivers(QUEUE, WANTED[:1], NOW_S - DAY_S / 2):
         assert 0 < one.factor < np.inf
-    json.dumps([said.lower_s.tolist(), model.n_looks, model.since_s], allow_nan=False)
+    json.dumps([said.lower_s.tolist(), model.n_samples, model.since_s], allow_nan=False)
     return False
 
 
-def test_a_whole_one_says_the_same_as_before_it_was_stored():
+def test_an_intact_model_forecasts_the_same_after_storage():
     again = read_model(BODY)
-    assert again.lost == ""
+    assert again.read_error == ""
     one, other = (model.forecast(QUEUE, WANTED, NOW_S) for model in (MODEL, again))
     assert set(other.source) == {LEARNED}
     for name in ("lower_s", "median_s", "upper_s"):
@@ -84,14 +84,14 @@ def test_a_whole_one_says_the_same_as_before_it_was_stored():
     assert model_bytes(again) == BODY
 
 
-def test_features_are_named_without_a_look_at_any_job():
-    assert list(feature_names()) == list(past_looks(RUNS, Vocabulary.of(RUNS), NOW_S).names)
+def test_feature_names_need_no_job():
+    assert list(feature_names()) == list(past_samples(RUNS, Vocabulary.of(RUNS), NOW_S).names)
 
 
 @settings(suppress_health_check=[HealthCheck.large_base_example, HealthCheck.data_too_large])
 @given(st.data())
 def test_damaged_bytes_are_refused_or_forecast(data):
-    """Bytes turned over, cut out, doubled, put in."""
+    """Bytes are flipped, removed, doubled or inserted."""
     body = bytearray(BODY)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, max(0, len(body) - 1)))
@@ -111,7 +111,7 @@ def test_damaged_bytes_are_refused_or_forecast(data):
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"PK\5\6" + bytes(18))
-def test_what_is_no_model_is_refused(body):
+def test_other_bytes_are_refused(body):
     assert refused_or_forecasts(body)
 
 
@@ -141,7 +141,7 @@ _NUMBERS = st.one_of(
 @settings(max_examples=examples(10))
 @given(data=st.data())
 def test_other_numbers_are_refused_or_forecast(name, dtype, data):
-    """In a file whose checksums are right: a few values set, and some cut off or added."""
+    """In a file with correct checksums some values are changed, and some are removed or added."""
     values = np.frombuffer(PARTS[name], dtype).copy()
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(values) - 1))
@@ -162,7 +162,7 @@ _JSON = st.recursive(
 @settings(max_examples=examples(40))
 @given(st.data())
 def test_other_words_are_refused_or_forecast(data):
-    """Something else at one place of the JSON."""
+    """One place of the JSON has another value."""
     told = json.loads(PARTS["told.json"])
     place = told
     while True:
@@ -176,15 +176,15 @@ def test_other_words_are_refused_or_forecast(data):
 
 
 @pytest.mark.parametrize("name", [name for name in PARTS if name != "told.json"])
-def test_where_the_learned_part_is_damaged_the_tables_go_on(name):
-    """Which ones they are the tables tell by the interval that their own errors gave."""
+def test_the_tables_forecast_if_the_regression_is_damaged(name):
+    """The interval is that of the errors of the tables."""
     parts = {part: content for part, content in PARTS.items() if part != name}
     if name.startswith(("started.", "waiting.")):
         with pytest.raises(DatabaseError, match=f"{name} is missing"):
             read_model(packed(parts))
         return
     model = read_model(packed(parts))
-    assert model.lost == f"{name} is missing"
+    assert model.read_error == f"{name} is missing"
     said = model.forecast(QUEUE, WANTED, NOW_S)
     assert set(said.source) == {TABLES}
     of_tables = {kind: replace(one, source=TABLES) for kind, one in MODEL.forecaster.corrections.items()}
@@ -197,56 +197,56 @@ def test_where_the_learned_part_is_damaged_the_tables_go_on(name):
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        (TOLD | {"format": 2}, "they have format 2, not 3"),
+        (TOLD | {"format": 2}, "it has format 2, not 3"),
         (TOLD | {"more": 1}, "unknown field `more`"),
         (TOLD | {"n_looks": "many"}, "Expected `int`"),
-        (TOLD | {"accounts": ["b", "a"]}, "accounts: are not different names in their order"),
+        (TOLD | {"accounts": ["b", "a"]}, "accounts are not sorted or not unique"),
         ({"format": 3}, "missing required field"),
     ],
 )
-def test_what_is_wrong_is_named(told, why):
+def test_the_error_names_the_damaged_part(told, why):
     with pytest.raises(DatabaseError, match=why):
         read_model(packed(PARTS | {"told.json": json.dumps(told)}))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"format":3,"x":' + "[" * 100_000, "\ud800", "NaN", ""])
-def test_words_that_are_no_json_are_refused(text):
+def test_invalid_json_is_refused(text):
     content = text.encode("utf-8", "surrogatepass")
     assert refused_or_forecasts(packed(PARTS | {"told.json": content}))
 
 
 def test_trees_that_never_end_are_refused():
-    """One that leads back to itself would forecast for ever."""
+    """A node that is its own child would never end a forecast."""
     loop = {
         "feature": np.zeros(1, "<i4"),
         "left": np.zeros(1, "<i4"),
         "right": np.zeros(1, "<i4"),
     }
     model = read_model(packed(PARTS | {name: array.tobytes() for name, array in loop.items()}))
-    assert model.lost.startswith("left, right: lead on for more than")
+    assert model.read_error == "a path by left and right has more than 1000 nodes"
 
 
-def test_what_unpacks_to_too_much_is_not_unpacked(monkeypatch):
+def test_a_zip_bomb_is_not_unpacked(monkeypatch):
     bomb = {f"bomb{n}": bytes(2**20) for n in range(3)}
     body = packed(PARTS | bomb)
     assert not refused_or_forecasts(body)
     assert len(body) < len(BODY) + 2**16
-    monkeypatch.setattr(packing, "MOST_UNPACKED_BYTES", 2**21)
-    with pytest.raises(DatabaseError, match="parts of 2097152 bytes in all may be"):
+    monkeypatch.setattr(packing, "MAX_UNPACKED_BYTES", 2**21)
+    with pytest.raises(DatabaseError, match="parts of 2097152 bytes are allowed"):
         read_model(body)
 
 
-def test_a_part_that_lies_about_its_size_is_not_unpacked_further():
-    """The directory says 8 bytes, and 16 MiB are packed."""
+def test_a_part_is_unpacked_only_up_to_its_stated_size():
+    """The directory of the file has 8 bytes instead of 16 MiB."""
     size = 2**24 + 4321
     body = packed(PARTS | {"typical": bytes(size)})
     lied = body.replace(size.to_bytes(4, "little"), (8).to_bytes(4, "little"))
     assert lied != body
-    assert read_model(lied).lost.startswith("typical: ")
+    assert read_model(lied).read_error.startswith("typical: ")
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_other_ways_to_pack_are_refused(compression):
-    """They unpack all at once, however much it is."""
-    with pytest.raises(DatabaseError, match="packed in another way"):
+def test_other_compressions_are_refused(compression):
+    """They unpack everything at once."""
+    with pytest.raises(DatabaseError, match="a compression other than deflate"):
         read_model(packed(PARTS, compression))

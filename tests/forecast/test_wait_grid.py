@@ -1,4 +1,4 @@
-"""What is read off distributions of waits."""
+"""Distributions of waits and their quantiles."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def counts(waits_s) -> np.ndarray:
 
 @settings(max_examples=25)
 @given(st.lists(st.floats(20, 1e6), min_size=1, max_size=50), st.lists(st.floats(20, 1e6), max_size=50))
-def test_probabilities_add_up_to_one_whoever_still_waits(started, waiting):
+def test_probabilities_add_up_to_one_with_waiting_jobs(started, waiting):
     mass = distribution(counts(started), counts(waiting))
     assert mass.min() >= 0
     assert mass.sum() == pytest.approx(1)
@@ -33,12 +33,12 @@ def test_probabilities_add_up_to_one_whoever_still_waits(started, waiting):
 
 @settings(max_examples=25)
 @given(st.floats(20, 1e6))
-def test_the_median_of_one_wait_is_that_wait_as_fine_as_bins_are(wait_s):
+def test_the_median_of_one_wait_is_that_wait_within_a_bin(wait_s):
     median = quantile(distribution(counts([wait_s]), counts([])), 0.5)[0]
     assert wait_s / _A_BIN <= median <= wait_s * _A_BIN
 
 
-def test_who_still_waits_makes_the_forecast_longer():
+def test_waiting_jobs_make_the_forecast_longer():
     ended = [600.0] * 50 + [6000.0] * 50
     alone = quantile(distribution(counts(ended), counts([])), 0.4)[0]
     with_others = quantile(distribution(counts(ended), counts([3000.0] * 100)), 0.4)[0]
@@ -52,14 +52,14 @@ def test_kaplan_and_meier_by_hand():
     assert mass[0, bin_of(np.array([86400.0]))].sum() == pytest.approx(2 / 3)
 
 
-def test_the_likeliest_lies_in_a_peak_and_the_median_between():
+def test_the_likeliest_wait_is_in_a_peak_and_the_median_between():
     mass = distribution(counts([100.0] * 45 + [2e4] * 55), counts([]))
     assert 1e4 <= likeliest(mass)[0] <= 4e4
     mass = distribution(counts([100.0] * 55 + [2e4] * 45), counts([]))
     assert 50 <= likeliest(mass)[0] <= 200
 
 
-def test_forecasts_that_said_too_little_in_the_past_are_taken_for_more():
+def test_forecasts_that_were_too_short_are_corrected():
     # Half of the forecasts were right, half said only a quarter of the wait.
     spread = spread_of(np.array([0.0] * 50 + [2.0] * 50), np.ones(100))
     mass = around(np.log2([3600.0, 1e9, 1.0]), spread)
@@ -68,7 +68,7 @@ def test_forecasts_that_said_too_little_in_the_past_are_taken_for_more():
     assert quantile(mass, 0.75)[0] == pytest.approx(4 * 3600, rel=0.2)
 
 
-def test_errors_count_for_what_they_weigh():
+def test_errors_are_weighted():
     spread = spread_of(np.array([0.0, 2.0]), np.array([3.0, 1.0]))
     mass = around(np.log2([3600.0]), spread)
     assert quantile(mass, 0.74)[0] < 2 * 3600 < quantile(mass, 0.76)[0]

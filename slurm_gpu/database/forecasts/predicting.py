@@ -76,7 +76,7 @@ class Foretelling:
         now_s = self._clock.wall()
         kept, runs = self._newest(), self._runs(queue)
         model = kept.model
-        if not model.n_looks:
+        if not model.n_samples:
             raise NoForecastError("no job that waited was on record when forecasts were learned last")
         said = model.forecast(runs, wanted, now_s)
         reasons: Sequence[Reason] = ()
@@ -99,7 +99,7 @@ class Foretelling:
             source=str(said.source[0]),
             reasons=reasons,
             created_s=kept.created_s,
-            samples=model.n_looks,
+            samples=model.n_samples,
             since_s=int(model.since_s),
             with_gpus=bool(wanted.gpus[0] > 0),
             judged=judged,
@@ -128,11 +128,11 @@ class Foretelling:
                 continue
             if wrong:
                 remark = f"{wrong}, so this stands on what was learned before"
-            elif model.lost:
+            elif model.read_error:
                 log.warning(
-                    "forecasts: of the model made at %d only tables are used: %s", created_s, model.lost
+                    "forecasts: of the model made at %d only tables are used: %s", created_s, model.read_error
                 )
-                remark = f"what was learned last cannot be read, so tables forecast: {model.lost}"
+                remark = f"what was learned last cannot be read, so tables forecast: {model.read_error}"
             else:
                 remark = None
             return _Kept(made[0], created_s, model, remark)

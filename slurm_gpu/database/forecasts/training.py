@@ -49,7 +49,7 @@ def train_from_database(
     body = model_bytes(model)
     database.write(lambda connection: store_model(connection, cluster, now_s, body))
     return TrainingResult(
-        runs=len(runs), looks=model.n_looks, bytes=len(body), corrections=dict(model.forecaster.corrections)
+        runs=len(runs), looks=model.n_samples, bytes=len(body), corrections=dict(model.forecaster.corrections)
     )
 
 
@@ -68,7 +68,7 @@ def foretell_waiting(
     if not taken or created_s is None:
         return 0
     model = read_model(body)
-    if not model.n_looks:
+    if not model.n_samples:
         return 0
     said = model.forecast(queue_runs(jobs, now_s), Runs.joined([job_run(job) for job in taken]), now_s)
     rows = [

@@ -190,7 +190,7 @@ def test_what_an_older_version_learned_is_to_be_learned_anew(site: Running) -> N
     with DatabaseClient(site.config) as client:
         said = client.forecast("17")
     assert isinstance(said, str)
-    assert said.startswith("the stored forecasts cannot be read; make them anew")
+    assert said.startswith("the stored forecast model cannot be read")
     assert said.endswith("`slurm-gpu forecast train` does it")
     store(site, *history())
     learn(site, created_s + 1)
@@ -215,7 +215,7 @@ def test_where_the_newest_cannot_be_read_the_one_before_goes_on_and_it_is_said(
     for before, after in zip(whole, told_and_asked(site), strict=True):
         assert (after.created_s, after.upper_s, before.remark) == (created_s, before.upper_s, None)
         assert after.remark is not None
-        assert after.remark.startswith("the stored forecasts cannot be read; make them anew: no zip file")
+        assert after.remark.startswith("the stored forecast model cannot be read: not a zip file")
         assert after.remark.endswith("so this stands on what was learned before")
     told = [record for record in caplog.records if "is left out" in record.getMessage()]
     assert len(told) == 1, "once, not with each question"
@@ -223,7 +223,7 @@ def test_where_the_newest_cannot_be_read_the_one_before_goes_on_and_it_is_said(
     assert {one.remark for one in told_and_asked(site)} == {None}
 
 
-def test_where_the_learned_part_is_damaged_the_tables_go_on_and_it_is_said(site: Running) -> None:
+def test_the_tables_forecast_if_the_regression_is_damaged_and_a_remark_says_so(site: Running) -> None:
     store(site, *history())
     created_s = learn(site)
     with site.database.reading() as connection:
@@ -249,7 +249,7 @@ def test_where_the_learned_part_is_damaged_the_tables_go_on_and_it_is_said(site:
         assert said.lower_s <= said.median_s <= said.upper_s
         assert said.judged is not None
         assert said.remark is not None
-        assert "so tables forecast: slopes: " in said.remark
+        assert "so tables forecast: slopes " in said.remark
 
 
 def _one_leaf() -> Trees:
