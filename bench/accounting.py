@@ -1,10 +1,10 @@
-"""Stands in for sacct: a file of rows as sacct prints them, made of a seed, and the answers out of it.
+"""A replacement for sacct: a file of generated rows in sacct's format, and answers from it.
 
-Rows lie in the order in which jobs became eligible, with their columns ended by one byte in place of the
-delimiter; beside them, three numbers for each row: eligible, end (0: goes on) and where its text begins.
+Rows are in the order of their eligible times. One byte ends each column instead of the delimiter. A second
+file has three numbers per row: eligible time, end (0: running) and offset of its text.
 
-As a program it answers what slurm-gpudbd asks: `accounting.py DIRECTORY sacct-options…`. It holds no table
-in memory and asks nobody, so that the time is that of who reads; a real sacct asks slurmdbd.
+As a program, `accounting.py DIRECTORY sacct-options…` answers the queries of slurm-gpudbd. It keeps no table
+in memory and queries no daemon, so that a benchmark measures the reader; a real sacct queries slurmdbd.
 """
 
 from __future__ import annotations
@@ -145,11 +145,11 @@ def _mapped(path: str) -> mmap.mmap:
 
 
 def main(directory: str, *options: str) -> None:
-    """What sacct does with these options."""
+    """Answer like sacct with these options."""
     given = dict(option.removeprefix("--").partition("=")[::2] for option in options)
     if "helpformat" in given:
         print(HELP)
-    elif "jobs" not in given:  # nothing here goes on, so nobody needs to ask for one
+    elif "jobs" not in given:  # all jobs have ended
         begin_s, end_s = (int(given[name].removeprefix("uts")) for name in ("starttime", "endtime"))
         answer(directory, begin_s, end_s, given["delimiter"].encode())
 

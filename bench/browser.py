@@ -34,7 +34,7 @@ class Worked:
         self._last = self._now()
 
     def since(self) -> float:
-        """What it took since this was asked for last."""
+        """Return the time since the last call."""
         before, self._last = self._last, self._now()
         return self._last - before
 

@@ -1,13 +1,14 @@
 """Planners of shared GPUs: makespans against one job at a time and against the linear program's bound.
 
-Every planner runs the same jobs, five workloads of thirty by so many seeds, with speeds that are known or
-predicted, in two modes: `throughput`, and `considerate`, where nobody may be slowed down by more than 1.10.
-Without --data the jobs are the DqnGPU thesis's applications on its Titan Xp, beside what its text tells of
-figures 10 to 17, slowed down by a model (bench/results/colocation.md). `--data` is a table of measured pairs,
-or Gavel's folder (throughputs_v100.json). Gaps are against the bound of the same jobs, under the same cap;
-"sparing" is against that of schedules that besides slow down 5 of 30 jobs at most by more than 2 %, which is
-no bound for planners that slow down more. The times of decisions are all, and those with 8 slots full (M=8):
-in the tables while other lists are worked on beside it, in the last lines by a single process.
+Every planner runs the same jobs: five workloads of thirty jobs per seed, with known or predicted speeds.
+There are two modes: `throughput`, and `considerate`, which slows down no job by more than a factor of 1.10.
+Without --data, the jobs are the applications of the DqnGPU thesis on its Titan Xp, with a model of their
+slowdown (bench/results/colocation.md), next to the text's statements on figures 10 to 17. `--data` is a table
+of measured pairs, or Gavel's folder (throughputs_v100.json). Gaps are relative to the bound of the same jobs
+under the same cap. "Sparing" is relative to the bound of schedules that also slow down at most 5 of 30 jobs
+by more than 2 %, which is no bound for planners that slow down more. Decision times are those of all calls,
+and of calls with 8 full slots (M=8). In the tables, other lists run at the same time; in the last lines, one
+process runs alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: small matrices, and other processes beside
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: small matrices, and several processes
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -119,10 +120,10 @@ def main() -> None:
 
 
 def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
-    """Without those that have nothing to learn from, which is told."""
+    """Return the planners without those that cannot be trained, and print their names."""
     left_out = set() if table is None else set(LEARNED_THEIRS)
     if left_out & set(asked):
-        print(f"not run: {', '.join(sorted(left_out & set(asked)))}: tables do not tell use over time")
+        print(f"not run: {', '.join(sorted(left_out & set(asked)))}: tables have no use over time")
     return tuple(name for name in asked if name not in left_out)
 
 
@@ -184,7 +185,7 @@ def arguments() -> argparse.Namespace:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Of planners; the baseline is always there."""
+    """Return the chosen planners; the baseline is always included."""
     asked = text.split(",")
     for name in asked:
         if name not in ALL:
@@ -193,7 +194,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def watched(results: Any, n: int) -> Any:
-    """Tells on a terminal how far it is."""
+    """Show progress on a terminal."""
     for at, one in enumerate(results, 1):
         if sys.stderr.isatty():
             print(f"\r{at} of {n} lists of jobs", end="\n" if at == n else "", file=sys.stderr, flush=True)
@@ -223,7 +224,7 @@ def show_mode(
     done: Sequence[Run], place: Place, mode: str, information: str, planners: Sequence[str]
 ) -> None:
     cap = MODES[mode]
-    what = "" if cap == float("inf") else f", nobody slowed down by more than {cap}"
+    what = "" if cap == float("inf") else f", no job slowed down by more than {cap}"
     print(f"{mode}{what}; speeds {information}: makespan by that of one job at a time")
     head = [*place.workloads, "most", "gap to LP", "jobs/GPU", "not slowed", "worst", "OOM", "p99 ms"]
     head += ["p99 ms, M=8", *(["gap, sparing"] if math.isfinite(cap) else [])]
@@ -392,7 +393,7 @@ def by_division(done: Sequence[Run], place: Place) -> list[float] | None:
 
 
 def row(name: str, cells: Sequence[str], width: int = 15, cell: int = 14) -> str:
-    """Of a table for people."""
+    """Return one cell of the printed table."""
     return f"{name:<{width}}" + "".join(f"{one:>{cell}}" for one in cells)
 
 

@@ -19,9 +19,9 @@ from slurm_gpu.colocation.speeds.groups import ends_s
 from slurm_gpu.colocation.speeds.predictor import Predicted, predict
 
 _ONE_RUN_DEVIATION = 0.02
-"""Of a pair's speed from run to run, until its own runs tell."""
+"""The assumed standard deviation of a pair's speed between runs, before it has runs of its own."""
 _REFUSED_PART = 0.25
-"""Who could not run beside so many of those it met is put beside nobody new, its memory being unknown."""
+"""An application of unknown memory that failed with this many co-runners gets no new ones."""
 _MANY = 4
 _OUTDONE = 5
 """So many runs of a larger pair for each time that a pair ran out of memory, and it may be tried again."""
@@ -32,10 +32,10 @@ _OfView = Callable[[int, tuple[int, ...]], float]
 
 
 class Learned:
-    """See planner.Belief: exact where a pair was seen, predicted elsewhere, and careful where that is unsure.
+    """A planner.Belief that uses measured speeds of pairs, and cautious predictions for other pairs.
 
-    `experience` and `headroom` may go on to grow; `learn` takes in what came, a fit of up to some seconds.
-    With a `cap` a pair must be within it at the lower end of what is likely (`confidence`, one-sided).
+    `experience` and `headroom` may grow; `learn` fits the predictor to them, for up to some seconds.
+    With a `cap`, the lower end of the one-sided interval of a pair (`confidence`) must be within it.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Learned:
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """See planner.Belief: whichever phase each may be in at any time, by how fast it may be.
+        """See planner.Belief: the check covers each phase that a job may be in, by its possible speeds.
 
-        Where nobody knows the memory of one of them, whether they were seen together, or, with none like them
-        that could not, are thought to run.
+        If the memory of a member is unknown, the group must have run together. Otherwise it must be predicted
+        to run, and no similar group may have failed.
         """
         if len(members) < 2:
             return True
-        # What is learned of errors meanwhile counts at once.
+        # Newly learned errors count at once.
         margins = self.headroom.part.value, self.headroom.group_mib.value
         if margins != self._margins:
             self._margins = margins
@@ -222,9 +222,9 @@ class Learned:
         )
 
     def _outdone(self, refused: tuple[int, ...], times: int) -> bool:
-        """Whether others like them that are no smaller did run together, _OUTDONE times as often.
+        """Return whether similar groups of at least the same memory ran together _OUTDONE times as often.
 
-        So a table, which tells what cannot be for good, is not outdone by what it tells of others.
+        A table lists pairs that never fit, so other entries of the table do not override them.
         """
         return len(refused) == 2 and any(
             seen.runs >= _OUTDONE * times and self._no_smaller_pair((one, *others), refused)
@@ -279,11 +279,11 @@ def _prior(profiles: Sequence[ApplicationProfile]) -> Floats:
 
 
 def _deviations(confidence: float) -> float:
-    """Of a normal distribution, below which so much less than `confidence` (0 to 1) lies."""
+    """Return the quantile of a normal distribution for `confidence` (0 to 1)."""
     return max(NormalDist().inv_cdf(min(max(confidence, 0.5), 0.9999)), 0.0)
 
 
 def _error(seen: Seen) -> float:
-    """Standard error of the mean of so many runs; a single run tells nothing of their spread."""
+    """Return the standard error of a mean; a single run has no standard deviation."""
     variance = (seen.spread**2 * (seen.runs - 1) + _ONE_RUN_DEVIATION**2) / seen.runs
     return math.sqrt(variance / seen.runs)

@@ -1,4 +1,4 @@
-"""What planners believe in bench/colocation.py: the truth, or what was predicted of pairs that never met."""
+"""Beliefs of planners in bench/colocation.py: true speeds, or predictions for unmeasured pairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIVISIONS = 5
 CONFIDENCE = 0.95
 """Under a cap a pair must be within it at the lower end of what is likely, one-sided."""
 SEEN_S = 5.0
-"""A pair that ran together for so long is known from then on."""
+"""The seconds together after which the speed of a pair counts as known."""
 
 
 def foretold(measured: Measured, folder: Path, n_seeds: int) -> tuple[Path, ...]:
@@ -38,10 +38,10 @@ def foretold(measured: Measured, folder: Path, n_seeds: int) -> tuple[Path, ...]
 
 
 def predict_unseen(measured: Measured, path: Path, division: int = 0) -> float:
-    """Each pair's speed as predicted without it, from the others, into a file; the mean absolute error.
+    """Write each pair's speed, predicted from other pairs, to a file, and return the mean absolute error.
 
-    A fifth of all pairs is left out at a time; which go together is by chance, another for each `division`.
-    Which pairs cannot run together is taken for known: that is memory, of which such tables tell nothing.
+    Each fold leaves out a random fifth of all pairs; `division` selects the random folds. Pairs that cannot
+    run together are taken as known, since such tables have no memory sizes.
     """
     true = measured.table().speeds
     n = len(true)

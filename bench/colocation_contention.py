@@ -19,9 +19,9 @@ LINK_KNEE = 0.7
 
 
 class TurnTaking:
-    """A world.World. `refill` is by application: how much longer it takes for each unit of others' use.
+    """A world.World. `refill` is the slowdown of each application per unit of the co-runners' use.
 
-    Profiles must tell util and pcie of every phase; raises ValueError, which names the application, else.
+    Raises ValueError, naming the application, for a profile without util and pcie of every phase.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class TurnTaking:
             )
             for (util, pcie), (application, _) in zip(uses, running, strict=True)
         ]
-        # Of neither can all together have more than there is.
+        # Neither resource can be used above its capacity.
         most = max(sum(use[at] * speed for use, speed in zip(uses, speeds, strict=True)) for at in (0, 1))
         return tuple(speed / max(most, 1.0) for speed in speeds)
 
 
 def level(value: float, low: float, high: float) -> int:
-    """Of five of equal width between two values, as figure 3 of the DqnGPU thesis shades them: 1 to 5."""
+    """Return one of five classes of equal width, as in figure 3 of the DqnGPU thesis: 1 to 5."""
     return max(1, min(5, math.ceil(5 * (value - low) / (high - low))))
 
 

@@ -1,4 +1,4 @@
-"""What applications that shared a GPU really achieved there, kept as running means."""
+"""Running means of the measured speeds of applications that shared a GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def contains(group: Sequence[int], small: Sequence[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One application beside certain others."""
+    """One application with certain co-runners."""
 
     speed: float
     """Relative to alone: the mean, weighed by time."""
@@ -37,10 +37,10 @@ class Seen:
 
 
 class Experience:
-    """Speeds by who ran beside whom, and who was found not to run together at all.
+    """Speeds by application and co-runners, and the groups that could not run together.
 
-    Applications are indices from 0 on; there may be more of them at any time. Means and spreads are updated
-    one run at a time (West, Updating mean and variance estimates, 1979).
+    Applications are indices from 0; more may be added at any time. Means and variances are updated one run at
+    a time (West, Updating mean and variance estimates, 1979).
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Experience:
 
     @classmethod
     def of(cls, table: Measured) -> Experience:
-        """What a table tells, by its own indices."""
+        """Return the experience of a table, by its own indices."""
         own = cls()
         for (one, others), speed in table.speeds.items():
             if speed > 0:
@@ -61,9 +61,9 @@ class Experience:
         return own
 
     def add(self, group: Sequence[int], speeds: Sequence[float], seconds: float) -> None:
-        """These ran together for so long, each at its speed; what is above 1 counts as 1.
+        """Add the speeds of a group that ran together for some seconds; speeds above 1 count as 1.
 
-        Raises ValueError for what cannot be; a stretch of no length tells nothing.
+        Raises ValueError for impossible values; 0 seconds add nothing.
         """
         if len(group) != len(speeds):
             raise ValueError(f"{len(group)} applications have {len(speeds)} speeds")
@@ -84,10 +84,10 @@ class Experience:
         self._refused[key] = self._refused.get(key, 0) + times
 
     def restore(self, one: int, others: Sequence[int], seen: Seen) -> None:
-        """What was kept elsewhere takes the place of what is known. Raises ValueError for what cannot be."""
+        """Replace the experience by a stored one. Raises ValueError for impossible values."""
         good = 0 <= seen.speed <= 1 and 0 <= seen.spread <= 1 and seen.runs >= 1
         if not good or not 0 < seen.seconds < math.inf or not others:
-            raise ValueError(f"{seen} of {one} beside {tuple(others)} cannot have been seen")
+            raise ValueError(f"{seen} of {one} with {tuple(others)} is impossible")
         self._seen[one, tuple(sorted(others))] = seen
 
     def seen(self, one: int, others: Sequence[int]) -> Seen | None:
@@ -95,7 +95,7 @@ class Experience:
         return self._seen.get((one, tuple(sorted(others))))
 
     def all_seen(self) -> Iterator[tuple[int, tuple[int, ...], Seen]]:
-        """Whoever ran, beside whom, and how."""
+        """Yield each application, its co-runners and the measurement."""
         for (one, others), seen in self._seen.items():
             yield one, others, seen
 
@@ -108,7 +108,7 @@ class Experience:
         return sorted(self._refused.items())
 
     def pairs(self, n: int) -> tuple[Floats, Floats]:
-        """(n, n) each: the speed of i beside j, NaN where never seen, and its number of runs."""
+        """Return two (n, n) arrays: the speed of i with j, NaN if not measured, and the number of runs."""
         speeds, runs = np.full((n, n), np.nan), np.zeros((n, n))
         for (one, others), seen in self._seen.items():
             if len(others) == 1 and max(one, others[0]) < n:

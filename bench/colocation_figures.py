@@ -17,12 +17,12 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 from slurm_gpu.colocation.simulation.sharing import SharingStretch, look_ahead
 
 PAIRS = ("vgg16", "googlenet", "LAMMPS", "GROMACS")
-"""Of figure 3; its fifth application, "CNN", is in no list of the thesis."""
+"""The applications of figure 3; its fifth, "CNN", is in no list of the thesis."""
 SHADES = ("time", "memory", "cores", "I/O")
 
 
 def draw(folder: Path, runs: Sequence[Run], default: str) -> Iterator[Path]:
-    """Writes SVG files; tells each."""
+    """Write SVG files and print their names."""
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:

@@ -1,29 +1,29 @@
-"""How fast programs are beside each other on the GPU that is there: a table of pairs and triples, measured.
+"""Measure the speeds of programs that share this machine's GPU: a table of pairs and triples.
 
     .venv/bin/python bench/colocation_gpu.py [--gpu 0] [--sharing timeslicing,mps] [--applications NAMES]
                                              [--triples 10] [--seconds 8] [--warmup 3] [--repeats 3]
                                              [--out DIR] [--device cpu] [--json]
 
-Each program (bench/gpu_applications.py) is a process of its own, as jobs that share are. Those of a group are
-started together; once all of them run, and have run together for the warm-up, the steps that each does in
-the same window are counted. A speed is that by the same program's alone, of the same round: each round
-measures all programs alone, all pairs (two of one program among them) and some triples, in an order of its
-own, so that a GPU that grows warm slows all of them alike. Told are medians of the rounds, and how far they
-are apart. Memory is the most that the GPU had in use, less what it had before.
+Each program (bench/gpu_applications.py) is a process of its own, like jobs that share a GPU. The programs of
+a group start together. After the warm-up of all of them, the steps of each in the same window are counted. A
+speed is relative to the same program alone in the same round. Each round measures all programs alone, all
+pairs, including two of one program, and some triples, in its own order, so that a warming GPU slows all of
+them alike. The results are medians of the rounds and their range. Memory is the maximum in use minus the
+memory in use before.
 
-timeslicing   what a GPU does by itself: processes take turns
-mps           by NVIDIA's Multi-Process Service, which this starts for itself and ends; where that is not
-              there, or not permitted, the reason is told
+timeslicing   the default of a GPU: processes take turns
+mps           NVIDIA's Multi-Process Service, which this benchmark starts and ends; if it is missing or not
+              permitted, the reason is printed
 
-A group that runs out of memory cannot run together (speed 0). For each way of sharing a table is written to
-DIR, in the format that `bench/colocation.py --data` and `slurm-gpu colocation` read. Without a GPU it says
-"skipped: no GPU" and exits with 0. `--device cpu` measures stand-ins on the processor, which says nothing of
-any GPU: it is for the tests. Needs torch (`pip install '.[train]'`), and pynvml for memory.
+A group that runs out of memory cannot run together (speed 0). One table for each way of sharing is written to
+DIR, in the format that `bench/colocation.py --data` and `slurm-gpu colocation` read. Without a GPU it prints
+"skipped: no GPU" and exits with 0. `--device cpu` measures stand-ins on the processor, for the tests only.
+Needs torch (`pip install '.[train]'`), and pynvml for memory.
 
 With --json the last line is {"gpu": …, "sharing": {WAY: {"table": …, "alone": {NAME: {"per_s": …,
 "spread": …, "memory_mib": …}}, "together": [{"applications": […], "speeds": […], "spreads": […],
-"memory_mib": …, "sum": …}]}}, "skipped": {WAY: why}}, or {"skipped": why}. A spread is half of how far rounds
-are apart, in parts of the median.
+"memory_mib": …, "sum": …}]}}, "skipped": {WAY: why}}, or {"skipped": why}. A spread is half of the range of
+the rounds, as a fraction of the median.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if torch.cuda.is_available():
 
 @dataclass
 class Rounds:
-    """What was measured of one group."""
+    """The measurements of one group."""
 
     per_s: list[tuple[float, ...]] = field(default_factory=list)
     """Steps per second of each, by round."""
@@ -113,7 +113,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sharing", type=_names(WAYS), help="[default: both; of --device cpu the first]")
     parser.add_argument("--applications", type=_names((*TORCH, *CPU)), help="[default: all]")
     parser.add_argument("--triples", type=number(0), default=10, help="So many, drawn by chance.")
-    parser.add_argument("--seconds", type=seconds(0.05), default=8.0, help="Of the window.")
+    parser.add_argument("--seconds", type=seconds(0.05), default=8.0, help="length of the window")
     parser.add_argument("--warmup", type=seconds(0), default=3.0)
     parser.add_argument("--repeats", type=number(1), default=3)
     parser.add_argument("--out", type=Path, default=Path())
@@ -174,7 +174,7 @@ def _sharing(way: str, options: argparse.Namespace) -> AbstractContextManager[di
     environment = _visible(options.gpu) | _one_thread()
     if way == "mps":
         return Mps(environment)
-    # Whatever service the site has is not asked: there is none in a directory of our own.
+    # An own directory, so that the service of the site is not used.
     return _without_mps(environment)
 
 

@@ -16,15 +16,15 @@ _ENOUGH = 30
 _LEAST_PART = 0.02
 _KEPT = 1000
 _BEYOND_LARGEST = 5.0
-"""In the error's range by their number: with n errors seen, of any that are spread evenly, so far beyond the
-largest as leaves one chance in a hundred and fifty (e**-5) that some are larger still."""
+"""The margin above the largest of n uniformly distributed errors that a further error exceeds with
+probability e**-5, one in a hundred and fifty."""
 
 
 class Margin:
-    """How much more than expected there may be, learned from errors as they come.
+    """An upper bound of errors, learned from errors one at a time.
 
-    It begins with `first`. Of few errors it grows with the largest; with many it falls to just above that.
-    This holds for errors that have an end; what has none is exceeded once in about as many as were seen.
+    It starts at `first`. After few errors it is well above the largest; after many it is just above it. This
+    is valid for bounded errors; unbounded ones exceed it about once in as many as were seen.
     """
 
     def __init__(self, first: float, least: float = 0.0) -> None:
@@ -34,7 +34,7 @@ class Margin:
         self._sorted: list[float] = []
 
     def add(self, error: float) -> None:
-        """What there was more (less is below 0) than expected. Raises ValueError where it is no number."""
+        """Add an error: used minus expected memory. Raises ValueError if it is not a number."""
         if not math.isfinite(error):
             raise ValueError(f"an error is a number, not {error}")
         insort(self._sorted, error)
@@ -58,13 +58,13 @@ class Margin:
 
 
 class Headroom:
-    """Room for what profiles do not tell of memory."""
+    """The headroom for memory that profiles do not contain."""
 
     def __init__(self, first_part: float = 0.25, first_group_mib: float = 300.0) -> None:
         self.part = Margin(first_part, min(first_part, _LEAST_PART))
-        """Of each job's own memory."""
+        """The headroom of each job's own memory."""
         self.group_mib = Margin(first_group_mib)
-        """Of what several take together, more than each has for itself."""
+        """The headroom of a group, above the sum of its members."""
         self._ran_out: dict[tuple[int, ...], float] = {}
         """By group, sorted: how many times more than expected they took, at least."""
 
@@ -74,7 +74,7 @@ class Headroom:
             self.part.add(taken_mib / expected_mib - 1)
 
     def saw_group(self, each_mib: Sequence[float], together_mib: float) -> None:
-        """What several jobs took, each and all together, as the GPU told."""
+        """Add the memory that several jobs used, each and in total, as the GPU reported it."""
         self.group_mib.add(together_mib - sum(each_mib))
 
     def saw_run_out(self, group: Sequence[int], expected_mib: float, capacity_mib: float) -> None:
@@ -83,21 +83,21 @@ class Headroom:
         Raises ValueError where that was nothing, or as much as there is: errors do not explain it then.
         """
         if not 0 < expected_mib < capacity_mib < math.inf:
-            raise ValueError(f"{expected_mib} MiB expected, of {capacity_mib}, tell nothing of errors")
+            raise ValueError(f"{expected_mib} MiB expected, of {capacity_mib}, are no valid sizes")
         key, times = tuple(sorted(group)), capacity_mib / expected_mib * (1 + _LEAST_PART)
         self._ran_out[key] = max(self._ran_out.get(key, 1.0), times)
 
     def times(self, group: Sequence[int]) -> float:
-        """How many times what is expected these applications may take together.
+        """Return the factor by which these applications may exceed their expected memory.
 
-        More where they, or some of them, ran out of memory before: so much that what was expected then would
-        not have fitted, and room for errors beside that.
+        It is larger if some of them ran out of memory before: with it, that group would not have fitted, with
+        a margin for errors.
         """
         own = [times for small, times in self._ran_out.items() if contains(group, small)]
         return max(own, default=1.0) * (1 + self.part.value)
 
     def needed_mib(self, each_mib: Sequence[float], times: float | None = None) -> float:
-        """What jobs of these profiles' memory may take together; `times`: as for who they are."""
+        """Return the memory that jobs of these profiles may use together; `times` is their factor."""
         if len(each_mib) < 2 or times is None:
             times = 1 + self.part.value
         return sum(each_mib) * times + (self.group_mib.value if len(each_mib) > 1 else 0.0)
@@ -146,7 +146,7 @@ def needed_mib(jobs: Sequence[Sequence[Stay]], headroom: Headroom, times: float 
 
 
 def at_most(jobs: Sequence[Sequence[Stay]], moment: float) -> list[float]:
-    """What each of those that may be there then is expected to take, in its largest phase that may be."""
+    """Return the expected memory of each possible member in its largest possible phase."""
     each = []
     for job in jobs:
         there = [stay.memory_mib for stay in job if stay.from_s <= moment < stay.until_s]

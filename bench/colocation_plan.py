@@ -1,14 +1,14 @@
-"""What it costs slurm-gpuctld to plan for jobs that share: time of a plan, and memory, by planner.
+"""Measure the cost of planning co-runners in slurm-gpuctld: time and memory by planner.
 
-    .venv/bin/python bench/colocation_plan.py [--gpus 64] [--waiting 200] [--keys 20] [--looks 40]
+    .venv/bin/python bench/colocation_plan.py [--gpus 64] [--waiting 200] [--keys 20] [--polls 40]
                                               [--planners annealing,greedy,…] [--model FILE] [--json]
 
-Nothing of Slurm runs: a queue of `--waiting` jobs of `--keys` kinds and nodes of eight GPUs are as
-slurm-gpuctld sees them. At each look the planner is asked as there; who starts is there at the next one, some
-of those that run have ended, and others have come for those that start. Speeds of half of all pairs are
-known. Each planner has a process of its own, which loads slurm-gpuctld first: memory is what it takes more
-than that. Time is the processor's. `fit` is what foretells speeds, of as many jobs and speeds as it ever
-takes: beside the looks, once a minute at most.
+Slurm does not run: a queue of `--waiting` jobs of `--keys` kinds, and nodes of eight GPUs, are as
+slurm-gpuctld sees them. The planner is called at each poll. Started jobs run at the next poll; some running
+jobs end, and new ones replace the started ones. The speeds of half of all pairs are known. Each planner has a
+process of its own, which loads slurm-gpuctld first; memory is the increase after that. Time is processor
+time. `fit` is the training of the speed predictor with its maximum number of jobs and speeds, at most once a
+minute between polls.
 
 With --json the last line is {"gpus": …, "waiting": …, "planners": {NAME: {"ms_p50": …, "ms_p99": …,
 "ms_max": …, "starts": …, "mib": …}}, "fit": {"ms": …, "mib": …}}.
@@ -34,7 +34,7 @@ from bench.arguments import number
 GPUS_OF_A_NODE = 8
 SHARDS = 8
 ENDS = 4
-"""Jobs that end between two looks."""
+"""The number of jobs that end between two polls."""
 DEFAULT = "annealing,greedy,sjf"
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=number(GPUS_OF_A_NODE), default=64)
     parser.add_argument("--waiting", type=number(1), default=200)
     parser.add_argument("--keys", type=number(2), default=20)
-    parser.add_argument("--looks", type=number(2), default=40)
+    parser.add_argument("--polls", type=number(2), default=40)
     parser.add_argument("--planners", default=DEFAULT)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--json", action="store_true")
@@ -55,7 +55,7 @@ def main() -> None:
         return
     found: dict[str, dict[str, float]] = {}
     print(
-        f"{options.gpus} GPUs, {options.waiting} waiting jobs of {options.keys} kinds, {options.looks} looks"
+        f"{options.gpus} GPUs, {options.waiting} waiting jobs of {options.keys} kinds, {options.polls} polls"
     )
     print(f"{'planner':<14}{'p50':>9}{'p99':>9}{'most':>9}{'starts':>9}{'memory':>10}")
     for name in options.planners.split(","):
@@ -125,7 +125,7 @@ def _planned(options: argparse.Namespace) -> dict[str, float]:
     planners = Planners()
     before = _mib()
     took_ms, starts = [], 0
-    for look in range(options.looks):
+    for look in range(options.polls):
         began_s = time.process_time()
         server = planners.server("gpu", policy, site.store, site.keys)
         acts = choose(site.now_s, site.rooms, site.waiting, site.running, site.store, server, frozenset())
@@ -147,7 +147,7 @@ def _planned(options: argparse.Namespace) -> dict[str, float]:
 
 
 class _Site:
-    """What slurm-gpuctld would see."""
+    """Return the queue and the nodes as slurm-gpuctld sees them."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         from slurm_gpu.controller.colocation.free_shards import CorunGpu, GpuPlace, SharedNode

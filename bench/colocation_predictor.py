@@ -1,12 +1,11 @@
-"""Speeds of pairs that nobody measured: how far off is a prediction, and by which method?
+"""Compare methods that predict the speeds of unmeasured pairs.
 
-Five folds of a table of pairs, by chance. `pairs`: a fold's pairs are left out, both ways. `applications`:
-of whole applications with their input all that they and others do to each other is left out; their name, size
-and speed alone are known, and nothing of them shared. `families`: so are all inputs of an application.
-`met N`: as applications, but each was seen beside N others that chance chooses. `bounded N`: as pairs, with a
-fit to N of the speeds: those that the predictor chooses, a random choice, or the first by order. The mean
-absolute error is of speeds relative to alone; pairs that cannot run together count for nothing. Nothing of a
-fold is in what a method learns from, neither targets nor features made of them.
+A table of pairs is split into five random folds. `pairs`: the pairs of a fold are left out, in both
+directions. `applications`: all pairs of whole applications with one input are left out; only their name, size
+and speed alone are known. `families`: the same for all inputs of an application. `met N`: like applications,
+but each was measured with N random others. `bounded N`: like pairs, with a fit to N of the speeds, chosen by
+the predictor, at random, or in order. The mean absolute error is that of speeds relative to alone, without
+pairs that cannot run together. No method learns from targets of a fold, or from features made of them.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def error(found: Floats, speeds: Floats, asked: Bools) -> float:
 
 
 def folds(kind: str, traits: Sequence[Traits], speeds: Floats, seed: int) -> Iterator[tuple[Floats, Bools]]:
-    """What is known, and what is asked."""
+    """The training pairs and the pairs to predict."""
     rng, n = np.random.default_rng(seed), len(speeds)
     there = np.nan_to_num(speeds) > 0
     if kind == "pairs":
@@ -178,7 +177,7 @@ def constant(traits: Sequence[Traits], seen: Floats) -> Floats:
 
 
 def effects(traits: Sequence[Traits], seen: Floats, penalty: float = 1.0) -> Floats:
-    """What one suffers plus what the other does, of logarithms of speeds (ridge, by turns)."""
+    """Predict log speeds as sensitivity plus intensity of the co-runner, by alternating ridge regression."""
     logs = np.log(seen)
     there = ~np.isnan(logs)
     level = np.nanmean(logs)

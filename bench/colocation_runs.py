@@ -1,4 +1,4 @@
-"""What bench/colocation.py runs: every planner, on the same jobs, with the same beliefs, beside the bound."""
+"""The runs of bench/colocation.py: every planner on the same jobs with the same beliefs, and the bound."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from slurm_gpu.colocation.simulation.world import World
 from slurm_gpu.colocation.tables.read import read_table
 
 MODES = {"throughput": math.inf, "considerate": 1.10}
-"""Nobody is slowed down by more."""
+"""The largest slowdown in mode considerate."""
 SLOWED = 1 / 6
-"""Of the jobs, so many may be slowed down noticeably in mode considerate: 25 of 30 are not."""
+"""The fraction of jobs that may be slowed down noticeably in mode considerate: 5 of 30."""
 TOGETHER_THESIS, TOGETHER_TABLE = 3, 2
 """So many jobs share a GPU at most: the thesis has up to three, tables know pairs."""
 
@@ -47,13 +47,13 @@ class Place:
     n_jobs: int
     n_gpus: int
     predicted: tuple[Path, ...] = ()
-    """What `predict_unseen` wrote, by division into folds; none: planners are told what is true alone."""
+    """The files of `predict_unseen`, by division into folds; empty: planners get true speeds only."""
     nets: Path | None = None
     """Where `colocation_learned.learn` wrote its nets."""
 
     @property
     def information(self) -> tuple[str, ...]:
-        """What planners are told, each by its name."""
+        """Return the beliefs of planners by name."""
         return ("known", "predicted") if self.predicted else ("known",)
 
     @property
@@ -79,7 +79,7 @@ def _table_world(table: Path, gpu_model: str | None) -> World:
 
 
 def known(place: Place, cap: float) -> KnownBelief:
-    """What is true."""
+    """The true speeds."""
     return KnownBelief(place.world(), most_together=place.most_together, cap=cap)
 
 
@@ -89,7 +89,7 @@ def division(place: Place, seed: int) -> int:
 
 
 def believed(place: Place, information: str, cap: float, seed: int) -> KnownBelief:
-    """By the name of what planners are told."""
+    """The results by the name of the belief."""
     if information == "known":
         return known(place, cap)
     if information == "predicted" and place.table is not None and place.predicted:
@@ -100,7 +100,7 @@ def believed(place: Place, information: str, cap: float, seed: int) -> KnownBeli
 
 
 def setting_of(place: Place, mode: str, information: str, *, seed: int) -> Setting:
-    """What a planner is made from."""
+    """The inputs from which a planner is built."""
     world = place.world()
     return Setting(
         belief=believed(place, information, MODES[mode], seed),
@@ -113,7 +113,7 @@ def setting_of(place: Place, mode: str, information: str, *, seed: int) -> Setti
 
 LEARNED_OURS = "dqngpu"
 LEARNED_THEIRS = ("dqngpu_thesis", "deeprm_max", "deeprm_mean")
-"""They look at use over time, of which tables of pairs tell nothing, and at no cap: trained once."""
+"""Planners that use utilisation over time, which tables of pairs lack, and no cap: trained once."""
 
 
 def net_path(folder: Path, mode: str, information: str, name: str) -> Path:
@@ -125,7 +125,7 @@ def net_path(folder: Path, mode: str, information: str, name: str) -> Path:
 
 @cache
 def nets(folder: Path, mode: str, information: str) -> Mapping[str, Net]:
-    """Of all planners that were trained for this."""
+    """The models of all trained planners."""
     paths = {name: net_path(folder, mode, information, name) for name in (LEARNED_OURS, *LEARNED_THEIRS)}
     return {name: read_any(path).net for name, path in paths.items() if path.exists()}
 
@@ -145,7 +145,7 @@ class Run:
     bound_s: float
     """No schedule that keeps the mode's cap is shorter."""
     spared_bound_s: float
-    """Nor one that besides slows down no more than a sixth of the jobs noticeably."""
+    """The bound of schedules that also slow down at most a sixth of the jobs noticeably."""
     utilisation: float | None
     memory: float | None
     memory_peak_mib: float | None
@@ -153,7 +153,7 @@ class Run:
     out_of_memory: int
     slowdown: tuple[float, ...]
     decisions_ms: tuple[float, ...]
-    """Of processor time, each call that had something to decide on."""
+    """Processor time of each call with a decision."""
     full_ms: tuple[float, ...]
     """Those of them in which so many waited that the scorer's slots were full, and a GPU had room."""
 
@@ -293,7 +293,7 @@ class AnyFit:
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """Of jobs whose memory is not what was recorded."""
+    """Return results for jobs whose memory differs from their profile."""
 
     n: int
     out_of_memory: int

@@ -1,4 +1,4 @@
-"""What the DqnGPU thesis tells of its figures 10 to 17, beside what came of the same here."""
+"""The statements of the DqnGPU thesis on its figures 10 to 17, next to the results of this benchmark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRAINED = "of SJF, training included"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One thing that the text tells."""
+    """One statement of the text."""
 
     planner: str
     what: str
@@ -36,7 +36,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure: what its text tells, and why some of it cannot be a target."""
+    """One figure: the statements of its text, and why some of them cannot be a target."""
 
     number: int
     workload: str
@@ -149,7 +149,7 @@ MEASURES: Mapping[str, Callable[[Run, float], float | None]] = {
     "not slowed of 30": lambda run, _: 30 * buckets(run.slowdown)[0] / len(run.slowdown),
     "10 % and more of 30": lambda run, _: 30 * sum(buckets(run.slowdown)[2:]) / len(run.slowdown),
 }
-"""What one run says to each thing that is told; with the seconds that its planner was trained."""
+"""The result of one run for each statement, with the training time of its planner in seconds."""
 
 
 Estimate = tuple[float, float]
@@ -213,7 +213,7 @@ def compare(
 def savings(
     runs: Sequence[Run], default: str, prices: Sequence[Comparison]
 ) -> list[tuple[str, float, Estimate | None]]:
-    """Figure 17: each comparison, what the thesis tells of it, and ours, in per cent."""
+    """Figure 17: each comparison by the thesis and by this benchmark, in percent."""
     return [
         (
             one.name,
@@ -231,7 +231,7 @@ def savings(
 
 
 def mean_and_interval(values: Sequence[float]) -> Estimate | None:
-    """None of nothing; of one value nobody knows an interval (nan)."""
+    """Return mean and interval: None without values, and nan as interval of one value."""
     if not values:
         return None
     many = np.asarray(values, dtype=float)

@@ -1,7 +1,7 @@
-"""The applications, the card and the five workloads of the DqnGPU thesis, as far as its text tells them.
+"""The applications, the GPU and the five workloads of the DqnGPU thesis, as far as its text has them.
 
-The other values are chosen so that the given ones hold: bench/results/colocation.md says which is which.
-How much they slow each other down is a model of our own (`colocation_contention.TurnTaking`).
+The other values are chosen so that the given ones hold; bench/results/colocation.md distinguishes them. The
+slowdown is a model of our own (`colocation_contention.TurnTaking`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Card:
 
 
 TITAN_XP = Card("NVIDIA TITAN Xp", 12196, 3840, 32.0)
-"""Its 12 GB as NVML tells them."""
+"""Its 12 GB as NVML reports them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _app(name: str, kind: str, refill: float, *phases: tuple[float, float, float
 
 
 def _training(name: str, seconds: float, util: float, mib: float, sm: float, pcie: float) -> _App:
-    """Loads its data, and goes on evenly to the end."""
+    """Load the data, then compute evenly to the end."""
     return _app(name, "training", 0.02, (8, 0.05, mib / 2, 0.02, 0.2), (seconds - 8, util, mib, sm, pcie))
 
 

@@ -1,10 +1,10 @@
-"""What slurm-gpuctld costs, itself and slurmctld, beside a queue of N pending jobs.
+"""Measure the cost of slurm-gpuctld, for itself and for slurmctld, with N pending jobs.
 
     .venv/bin/python bench/controller.py [--queued 0,10000] [--seconds 30] [--json]
 
-Brings up a lab of its own (root; the lab must be down). "looks" are snapshots written; slurmctld's time is
-what sdiag tells of the questions for jobs, of which each look asks one. With --json the last line is
-{"0": {"looks_per_s": …, "core_pct": …, "rss_mib": …, "slurmctld_ms": …, "slurmctld_pct": …, "bytes": …}, …}.
+Brings up a lab of its own (root; the lab must be down). slurmctld's time is that of the RPCs for jobs in
+sdiag, one per snapshot. With --json the last line is {"0": {"snapshots_per_s": …, "core_pct": …, "rss_mib":
+…, "slurmctld_ms": …, "slurmctld_pct": …, "bytes": …}, …}.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _JOB_INFO = re.compile(r"REQUEST_JOB_INFO\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:
 
 
 def measure(lab: Lab, seconds: float) -> dict[str, float]:
-    """Watch the daemon for so long."""
+    """Measure the daemon for `seconds`."""
     daemon, path = lab.daemons["slurm-gpuctld"], lab.layout.controller_run / "snapshot.txt"
     wait_for(lambda: daemon.pid is not None and path.exists(), 60, "slurm-gpuctld writes")
     time.sleep(_SETTLED_S)
@@ -45,7 +45,7 @@ def measure(lab: Lab, seconds: float) -> dict[str, float]:
     count, average_us = (0, 0) if found is None else (int(found[1]), int(found[2]))
     elapsed_s = after.at_s - before.at_s
     return {
-        "looks_per_s": round((len(generations) - 1) / elapsed_s, 2),
+        "snapshots_per_s": round((len(generations) - 1) / elapsed_s, 2),
         "core_pct": round(percent_of_a_core(before, after), 2),
         "rss_mib": round(after.rss_mib, 1),
         "slurmctld_ms": round(average_us / 1000, 2),
@@ -55,7 +55,7 @@ def measure(lab: Lab, seconds: float) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What slurm-gpuctld costs.")
+    parser = argparse.ArgumentParser(description="Measure the cost of slurm-gpuctld.")
     parser.add_argument(
         "--queued", type=arguments.numbers, default="0,10000", help="sizes of the queue (default 0,10000)"
     )

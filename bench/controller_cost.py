@@ -1,21 +1,20 @@
-"""What slurm-gpuctld costs a slurmctld with N simulated nodes and M jobs that come and go.
+"""Measure the cost of slurm-gpuctld for a slurmctld with N simulated nodes and M changing jobs.
 
     .venv/bin/python bench/controller_cost.py [--nodes 1000] [--jobs 10000] [--seconds 60] [--rounds 2]
 
 Brings up a lab of its own (root; the lab must be down). The nodes have eight GPUs each and no slurmd: they
-are Slurm's CLOUD nodes, which it takes to be powering up. So jobs are placed and hold their GPUs, and end
-when they are cancelled: some every second. Alternatives take turns, and each is watched for so long:
+are CLOUD nodes that Slurm believes to be powering up. Jobs are placed, keep their GPUs, and end when they are
+cancelled, some every second. The alternatives run in turn, for `--seconds` each:
 
 none      no slurm-gpuctld
-observe   it looks at jobs and nodes, and says what it would set
+observe   it reads jobs and nodes, and logs the weights that it would set
 enforce   it sets weights of nodes
 
-Printed for each: what is asked of slurmctld in a minute, by kind, as sdiag counts it; slurmctld's time for
-what SlurmUser asks; CPU of slurm-gpuctld with the commands that it runs, and its memory; the time of
-slurmctld's main scheduling cycle; and submissions a second. With --json the last line is {"none":
-{"rpc_per_min": {…}, "rpc_per_min_total": …, "slurmctld_pct": …, "core_pct": …, "rss_mib": …, "cycle_us": …,
-"submit_per_s": …, "submit_to_none": …}, "observe": …, "enforce": …, "nodes": …, "jobs": …,
-"weight_calls_per_min": …}.
+Printed for each: RPCs per minute by type, from sdiag; slurmctld's time for RPCs of SlurmUser; CPU time of
+slurm-gpuctld with the commands that it runs, and its memory; the time of slurmctld's main scheduling cycle;
+and submissions per second. With --json the last line is {"none": {"rpc_per_min": {…}, "rpc_per_min_total": …,
+"slurmctld_pct": …, "core_pct": …, "rss_mib": …, "cycle_us": …, "submit_per_s": …, "submit_to_none": …},
+"observe": …, "enforce": …, "nodes": …, "jobs": …, "weight_calls_per_min": …}.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ GPUS = 8
 CHURN_PER_S = 2
 """Jobs that end each second, and as many that start."""
 WHOLE = 0.6
-"""Of the nodes so many have a job of all their GPUs at first."""
+"""The fraction of nodes with one job on all their GPUs at the start."""
 SMALL = 0.2
-"""Of the GPUs so many have a job of their own at first. The rest is free: full nodes all weigh the same."""
+"""The fraction of GPUs with a job of their own at the start. The rest is free."""
 SETTLED_S = 15
 SUBMITTED, SUBMITTERS = 250, 4
 _USER_RPC = re.compile(
@@ -63,7 +62,7 @@ _ASKED = (
     "REQUEST_BUILD_INFO",
     "REQUEST_UPDATE_NODE",
 )
-"""What slurm-gpuctld asks; the churn asks something else."""
+"""The RPC types of slurm-gpuctld; the load uses others."""
 
 
 def slurm_conf(nodes: int) -> tuple[str, ...]:
@@ -87,7 +86,7 @@ class Cluster:
         self.lab, self._random = lab, random.Random(seed)
 
     def submit(self, jobs: int, gpus: int, *options: str) -> None:
-        """Arrays of jobs of so many GPUs of one node, in place of thousands of calls."""
+        """Submit arrays of jobs with `gpus` GPUs of one node each, instead of thousands of calls."""
         while jobs:
             n = min(jobs, 5000)
             self.lab.submit(
@@ -108,7 +107,7 @@ class Cluster:
         return self.lab.output(["squeue", "-h", "-t", "R,CF", "-p", "big", "-r", "-o", "%A"]).split()
 
     def churn(self, seconds: float) -> None:
-        """End jobs here and there, for so long; others come for them, and start where Slurm puts them."""
+        """Cancel random jobs for `seconds` and submit others, which Slurm places."""
         end = time.monotonic() + seconds
         jobs = self.running()
         self._random.shuffle(jobs)
@@ -186,7 +185,7 @@ def summary(turns: list[Mapping[str, Any]], none: list[Mapping[str, Any]]) -> di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What slurm-gpuctld costs a large slurmctld.")
+    parser = argparse.ArgumentParser(description="Measure the cost of slurm-gpuctld for a large slurmctld.")
     parser.add_argument(
         "--nodes", type=arguments.number(1, 9999), default=1000, help="simulated (default 1000)"
     )

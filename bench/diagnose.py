@@ -1,16 +1,16 @@
-"""How often `slurm-gpu diagnose` is right: trainings with injected faults, and healthy ones.
+"""Measure precision and recall of `slurm-gpu diagnose` on healthy trainings and injected faults.
 
     .venv/bin/python bench/diagnose.py [--cases 250] [--seed 1000] [--data FOLDER] [--jobs 2] [--json]
 
-The streams are synthetic: bench/diagnose_injector*.py simulates synchronous training step by step and tells
-of it as slurm-gpud would; it shares no code with slurm_gpu.diagnose. --data names the folder with
-straggler/trace-ST.parquet and trace-SE.parquet, from which bench/diagnose_resample.py makes trainings of real
-steps, judged with their timings as with `--steps`. **Seeds 1 to 99 are for development;
-those from 1000 on are for examination, and nobody who works on the rules looks at them.**
+The streams are synthetic: bench/diagnose_injector*.py simulates synchronous training step by step and records
+it like slurm-gpud; it shares no code with slurm_gpu.diagnose. --data names the folder with
+straggler/trace-ST.parquet and trace-SE.parquet. From these, bench/diagnose_resample.py builds trainings of
+real steps, which are judged with their timings as with `--steps`. **Seeds 1 to 99 are for development. Seeds
+from 1000 are for evaluation only; do not inspect them while working on the rules.**
 
-A case is right where its cause is; `cannot tell` is neither right nor wrong, but lowers recall. Suspicions
-count as much as what is sure. Of a healthy training four moments are judged; an alarm at any is a false one.
-Takes 3 to 5 minutes on 2 cores.
+A case is right if its cause is right; `cannot tell` is neither right nor wrong, but lowers recall. Suspicions
+count like certain verdicts. A healthy training is judged at four times; an alarm at any of them is a false
+alarm. Takes 3 to 5 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def specs(seed: int, cases: int) -> list[Spec]:
-    """What is drawn: faults of all classes alike, as many healthy trainings, a few that nobody can tell."""
+    """Draw cases: faults of all classes equally, as many healthy trainings, a few undetectable faults."""
     found: list[Spec] = [
         ("faulty", seed, cause.value, n) for n in range(-(-cases // len(CAUSES))) for cause in CAUSES
     ]
@@ -122,7 +122,7 @@ def drawn(spec: Spec) -> Case:
 
 
 def judge(spec: Spec) -> Outcome:
-    """Of a case the last look, those before it, and what the baselines say."""
+    """Return the last verdict of a case, the earlier ones, and the verdicts of the baselines."""
     case = drawn(spec)
     timed = case.steps is not None
     series = case.recording.series()
@@ -164,7 +164,7 @@ def judge(spec: Spec) -> Outcome:
 
 
 def _alarms(case: Case, spec: Spec) -> list[tuple[str, bool]]:
-    """What is found in a healthy training at moments before its end."""
+    """Return the verdicts on a healthy training at times before its end."""
     rng = np.random.default_rng([spec[1], spec[3], 1])
     found = []
     for at in rng.uniform(0.15, 1.0, HEALTHY_LOOKS) * case.length_s:
@@ -185,7 +185,7 @@ def _detected(case: Case, since_s: float) -> float | None:
 
 
 def report(outcomes: Sequence[Outcome], *, wrong: bool) -> dict[str, Any]:
-    """The tables, and what --json tells."""
+    """Print the tables and return the values of --json."""
     judged = [item for item in outcomes if not item.undecidable]
     _print_confusion(outcomes)
     classes = by_class(outcomes)
@@ -247,7 +247,7 @@ def _figures(
             "hang or failing": _delay(
                 [i for i in judged if i.truth is Cause.HANG or i.kind == "failing"], 30
             ),
-            "hang or failing, hosts told": _delay(
+            "hang or failing, with hosts": _delay(
                 [i for i in judged if i.hosts and (i.truth is Cause.HANG or i.kind == "failing")], 30
             ),
             "slow, >= 15 %": _delay(
@@ -277,7 +277,7 @@ def _delay(items: Sequence[Outcome], goal_s: float) -> dict[str, Any]:
 
 
 def _blamed(judged: Sequence[Outcome], name: str) -> dict[str, float]:
-    """Faulty or not, whoever says so: what baselines can say too."""
+    """Score faulty against healthy, which baselines can distinguish too."""
 
     def alarm(item: Outcome) -> tuple[bool, bool]:
         if name == "slurm-gpu":
@@ -302,12 +302,12 @@ def _print_confusion(outcomes: Sequence[Outcome]) -> None:
     print(f"{'is, and was said to be':22}" + "".join(f"{short[cause]:>15}" for cause in Cause))
     for truth, row in table.items():
         if any(row.values()):
-            name = "nobody could tell" if truth is Cause.UNKNOWN else truth.value
+            name = "undetectable" if truth is Cause.UNKNOWN else truth.value
             print(f"{name:22}" + "".join(f"{row[cause] or '·':>15}" for cause in Cause))
 
 
 def _print_parts(judged: Sequence[Outcome]) -> None:
-    """Recall by size, by what is told, and by kind of fault."""
+    """Print recall by size, by available data, and by kind of fault."""
     are = [item for item in judged if item.truth in TROUBLE]
     sized = [item for item in are if item.truth is not Cause.HANG and item.kind != "failing"]
     edges = (0.05, 0.10, 0.15, 0.25, 0.40, 0.61)
@@ -324,7 +324,7 @@ def _print_parts(judged: Sequence[Outcome]) -> None:
         "courses": [item for item in are if item.timeline],
         "timings": [item for item in are if item.timed],
     }
-    print("by what is told  " + _line(parts))
+    print("by data          " + _line(parts))
     for cause in TROUBLE:
         kinds = sorted({item.kind for item in are if item.truth is cause})
         parts = {kind: [item for item in are if item.truth is cause and item.kind == kind] for kind in kinds}

@@ -1,6 +1,6 @@
-"""What others would say of the same streams: our own implementations of two published ways, and so labelled.
+"""Our own implementations of two published methods, labelled as such, on the same streams.
 
-Both know one answer, who is faulty, and none of causes. Thresholds are those with the best F1 on development
+Both return the faulty worker only, without a cause. Thresholds are those with the best F1 on development
 seeds (bench/diagnose.py --seed 2), so that they are shown at their best.
 """
 
@@ -19,7 +19,7 @@ STRICT_Z, STRICT_CONTINUITY_S = 5.0, 240.0
 """With the published four minutes, and a threshold that lets few healthy ones through."""
 MINDER_S = 30.0
 _PRIORITY = (
-    # Of the metrics that Minder found to matter most, those that there are, in its order.
+    # The available ones of the metrics that Minder found most important, in its order.
     Metric.PCIE,
     Metric.CPU,
     Metric.UTIL,
@@ -111,7 +111,7 @@ def _continued(stretches: Floats, needed: int, threshold: float) -> int | None:
 
 
 def _means(matrix: Floats) -> Floats:
-    """Of each row, of what was told; NaN of gaps alone."""
+    """Return the mean of each row without gaps; NaN for gaps alone."""
     told = np.isfinite(matrix)
     count = told.sum(axis=1)
     return np.where(count > 0, np.where(told, matrix, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)

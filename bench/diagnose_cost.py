@@ -1,4 +1,4 @@
-"""What a diagnosis costs: time and memory of one, in a process of its own that does nothing else.
+"""Measure time and memory of one diagnosis in a process of its own.
 
 .venv/bin/python -m bench.diagnose_cost FILE    # a pickled Series of ours; bench/diagnose.py calls it so
 """
@@ -25,19 +25,19 @@ _RUNS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """`seconds` from what was told to the verdict, at worst of a few; the memory of the whole process."""
+    """The longest time in seconds from records to verdict, and the memory of the whole process."""
 
     seconds: float
     memory_mb: float
 
 
 def costs(seed: int) -> dict[str, Cost]:
-    """Of the last ten minutes of a training on 128 GPUs, and of its course of a day."""
+    """Measure the last ten minutes of a training on 128 GPUs, and its timeline of a day."""
     return {name: _cost_of(series) for name, series in _drawn(seed)}
 
 
 def _drawn(seed: int) -> Iterator[tuple[str, Series]]:
-    # Not above: the process that is measured imports this file, and needs none of them.
+    # Imported here, since the measured process imports this file without needing them.
     from bench.diagnose_injector import WINDOW_S, generator, perform
     from bench.diagnose_injector_job import draw_job
     from bench.diagnose_injector_play import Play
@@ -76,11 +76,11 @@ def main() -> None:
 
 
 def _most_mb() -> float:
-    """The most that this process had: getrusage tells what its parent had, too, until it became this one."""
+    """Return the peak memory of this process; getrusage includes that of its parent before exec."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("/proc/self/status does not tell VmHWM, the most memory that was used")
+    raise RuntimeError("/proc/self/status has no VmHWM, the peak memory")
 
 
 if __name__ == "__main__":

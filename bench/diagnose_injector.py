@@ -30,7 +30,7 @@ from slurm_gpu.diagnose.verdict import Cause
 
 WINDOW_S = 600
 TIMELINES = 4
-"""Every so many-th case is a course of hours, told by timelines; the others are windows of ten minutes."""
+"""One case in this number lasts hours and has timelines; the others are windows of ten minutes."""
 HEALTHY_KINDS = (
     "plain",
     "checkpoints",
@@ -56,7 +56,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One training as it was told, and what is to be found."""
+    """One recorded training, and its expected verdict."""
 
     name: str
     kind: str
@@ -68,10 +68,10 @@ class Case:
     length_s: float
     timeline: bool
     undecidable: bool = False
-    """Nothing that is told tells it from a training that is well."""
+    """Whether the recorded values equal those of a healthy training."""
     play: Play | None = field(default=None, repr=False)
     steps: StepSeries | None = field(default=None, repr=False)
-    """What the training timed itself."""
+    """The timings of the training itself."""
 
     @property
     def job(self) -> Job:
@@ -80,7 +80,7 @@ class Case:
 
     @property
     def cause(self) -> Cause:
-        """What is to be said."""
+        """The expected verdict."""
         return Cause.HEALTHY if self.fault is None else self.fault.cause
 
     @property
@@ -90,7 +90,7 @@ class Case:
 
 
 def generator(seed: int, name: str, number: int) -> np.random.Generator:
-    """Of that case alone."""
+    """The random generator of this case."""
     return np.random.default_rng([seed, zlib.crc32(name.encode()), number])
 
 
@@ -98,7 +98,7 @@ def faulty(seed: int, cause: Cause, number: int) -> Case:
     """The `number`th training with a fault of that class."""
     rng = generator(seed, cause.value, number)
     timeline = number % TIMELINES == TIMELINES - 1 and cause is not Cause.HANG
-    # The kinds of faults go round apart from who tells of them.
+    # Kinds of faults and kinds of recorded data vary independently.
     turn = number + number // TIMELINES
     length_s = _length(rng, timeline=timeline)
     job = _job(rng, length_s, pipeline=wants_pipeline(cause, turn))
@@ -111,7 +111,7 @@ def faulty(seed: int, cause: Cause, number: int) -> Case:
     collector = draw_collector(job, rng, length_s)
     if fault.needs_hosts:
         collector = replace(collector, hosts=True)
-        if timeline:  # which tells nothing of hosts: only that all are slower than before
+        if timeline:  # it has no host values, and shows only that all are slower than before
             fault = replace(fault, named=False, since_s=fault.since_s or 0.4 * length_s)
     if fault.lost is not None and fault.since_s is not None:
         collector = replace(collector, lost=((fault.lost, fault.since_s),))
@@ -131,7 +131,7 @@ def healthy(seed: int, number: int) -> Case:
 
 
 def undecidable(seed: int, number: int) -> Case:
-    """A training that is slow, of which nothing that is told could tell."""
+    """Return a slow training whose recorded values look healthy."""
     rng = generator(seed, "undecidable", number)
     job = _job(rng, WINDOW_S)
     kind = UNDECIDABLE_KINDS[number % len(UNDECIDABLE_KINDS)]
@@ -150,7 +150,7 @@ def _length(rng: np.random.Generator, *, timeline: bool) -> float:
 def _job(rng: np.random.Generator, length_s: float, pipeline: bool | None = None) -> Job:
     if length_s == WINDOW_S:
         return draw_job(rng, pipeline=pipeline)
-    # Of a day not every step is made: longer ones show the same in bins of minutes.
+    # A day is simulated with longer steps, which look the same in bins of minutes.
     least = max(4.0, length_s / 1500)
     return draw_job(rng, pipeline=pipeline, step_s=(least, least * 2))
 
@@ -224,7 +224,7 @@ def perform(
 
 
 def _life(job: Job, rng: np.random.Generator, length_s: float, kind: str) -> list[Happening]:
-    """What the training does besides training: always what `kind` says, the rest as may be."""
+    """Return the activities other than training: always `kind`, the others at random."""
     found: list[Happening] = []
     window = length_s == WINDOW_S
 

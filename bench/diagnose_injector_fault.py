@@ -1,7 +1,7 @@
-"""A fault as bench/diagnose.py injects it, and what all kinds of faults are made of.
+"""A fault that bench/diagnose.py injects, and the parts of all kinds of faults.
 
-The size of a fault is by how much longer something takes: of a slow GPU its computing, of an imbalance the
-work of those who have more (of unequal sequences the whole step's), of links and input the whole step.
+The size of a fault is the relative increase of a time. It is the computing time of a slow GPU, and the whole
+step for links, input and unequal sequences. For other imbalances it is the work of the most loaded workers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from slurm_gpu.wire import Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong from `since_s` on (None: from the beginning).
+    """A fault from `since_s` on (None: from the start).
 
-    `culprits` are workers; `exact`: they, and nobody else, are to be named. Where `named` is false nobody in
-    particular can be told by what is recorded: nobody is to be named, or them, or everybody.
+    `culprits` are workers; with `exact`, the verdict must name them and no others. If `named` is false, the
+    recorded values do not identify workers: the verdict may name none, the culprits, or all.
     """
 
     cause: Cause
@@ -31,9 +31,9 @@ class Fault:
     since_s: float | None
     condition: Condition = field(default_factory=Condition)
     stop: Pause | None = None
-    """Of a hang: how it stands still."""
+    """The state of the GPUs in a hang."""
     before: Pause | None = None
-    """What comes with it: a restart."""
+    """An accompanying event: a restart."""
     culprits: tuple[int, ...] = ()
     exact: bool = True
     named: bool = True

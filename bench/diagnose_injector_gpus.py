@@ -79,7 +79,7 @@ def slow_memory(job: Job, size: float, length_s: float, rng: np.random.Generator
 
 
 def failing(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """The driver tells an error; the process dies, and the others wait for it."""
+    """The driver reports an error; the process dies, and the others wait for it."""
     rows = one(job, rng)
     code = int(rng.choice(_FAILING_XIDS))
     since_s = since(length_s, rng)

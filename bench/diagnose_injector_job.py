@@ -1,7 +1,6 @@
 """Synchronous trainings that bench/diagnose.py injects faults into: GPUs, and how they share the work.
 
-Written from how such training works, without a look at slurm_gpu.diagnose. Where figures were published or
-measured they are those:
+It models such training independently of slurm_gpu.diagnose. These figures were published or measured:
 - forward to backward 1:2.1, GPUs of a stage apart by 0.2–0.9 %, microbatches by 2–3 %, gradients' exchange
   3–6 % of a step: the two traces of "Understanding Stragglers in Large Model Training Using What-if
   Analysis" (arXiv 2505.05713);
@@ -20,16 +19,16 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 FORWARD = 0.32
-"""Of a microbatch's time: the rest is the backward pass."""
+"""The fraction of a microbatch's time in the forward pass; the rest is the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What a kind of GPU does and tells. Link speeds in bytes/s, both directions together."""
+    """A GPU model and its metrics. Link speeds in bytes/s, both directions together."""
 
     name: str
     gpm: bool
-    """Whether SM, tensor and DRAM activity are told."""
+    """Whether SM, tensor and DRAM activity are recorded."""
     nvlink: float | None
     pcie: float
     sms: int
@@ -65,22 +64,22 @@ class Job:
     jitter: float
     """Coefficient of variation of a microbatch's time."""
     tensor_comm: float
-    """Of the computing time: all-reduces within the tensor-parallel group."""
+    """All-reduces within the tensor-parallel group, as a fraction of the computing time."""
     comm_s: float
     """Exchange of gradients and parameters once a step."""
     overlap: float
-    """Of the backward pass: what may hide it."""
+    """The fraction of the backward pass that can overlap with it."""
     optimizer_s: float
     gaps: float
-    """Of the computing time in which no kernel runs: launches, the interpreter."""
+    """The fraction of the computing time without a kernel: launches, the interpreter."""
     collections: float
     """How often a step meets a garbage collection of one worker's interpreter."""
     clock: Floats
-    """Of each worker at work, relative to the greatest clock: below 1 under a power cap."""
+    """The clock of each working worker relative to the maximum: below 1 under a power cap."""
     clock_bound: float
-    """Of the computing time: what grows as clocks fall; the rest is memory's."""
+    """The fraction of the computing time that depends on the clock; the rest is bound by memory."""
     memory: Floats
-    """Of each worker, the part of its memory in use."""
+    """The fraction of used memory of each worker."""
     sm: float
     tensor_activity: float
     dram: float
@@ -92,12 +91,12 @@ class Job:
     """Mean part of NVLink in use over a step."""
     pcie_use: float
     ib_bytes: float
-    """Of each node in a step; 0 on one node."""
+    """Bytes over the network per node and step; 0 on one node."""
     broadcast: bool
     """Whether the first of a tensor-parallel group reads for all of it, as in Megatron."""
     cpu: float
     net_bytes: float
-    """Of each node in a step: the data that it loads."""
+    """Bytes of data that each node loads per step."""
 
     @property
     def n_workers(self) -> int:
@@ -114,7 +113,7 @@ class Job:
         )
 
     def readers(self) -> NDArray[np.bool_]:
-        """Who loads data: the first stage (the last one reads labels, for which there is more time)."""
+        """Return the workers that load data: the first stage (labels of the last stage are not critical)."""
         stage, _, tensor = self.place()
         return (stage == 0) & ((tensor == 0) | (not self.broadcast))
 
@@ -135,7 +134,7 @@ class Job:
         return busy_s + self.exposed_s(1.0) + self.optimizer_s
 
     def exposed_s(self, factor: float) -> float:
-        """Of the exchange that takes `factor` times as long: what no computing hides."""
+        """Return the part of an exchange, `factor` times as long, that does not overlap with computing."""
         comm_s = self.comm_s * factor
         hidden_s = self.overlap * (1 - FORWARD) * self.microbatch_s * self.microbatches
         return max(comm_s - hidden_s, 0.1 * comm_s)

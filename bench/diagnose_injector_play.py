@@ -1,7 +1,7 @@
-"""What the GPUs and hosts of an injected training do: integrals over time of each counter.
+"""The counters of GPUs and hosts of an injected training, as integrals over time.
 
-Every counter is the sum of what a GPU does (computes, exchanges, spins, stands idle) times what that shows on
-it, so what any collector reads is a difference of these integrals.
+Every counter is the sum of the times of each activity (compute, exchange, spin, idle) times its rate, so that
+the reading of a collector is a difference of these integrals.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from bench.diagnose_injector_job import Floats, Job
 from bench.diagnose_injector_steps import Condition, Steps, run_steps, slowness
 
 UTIL, SM, TENSOR, DRAM, POWER, CLOCK, THROTTLE, NVLINK, PCIE = range(9)
-"""Of each worker. SM and tensor activity are integrals over cycles of the greatest clock: divide by CLOCK."""
+"""Counters per worker. SM and tensor activity are integrals over cycles: divide by CLOCK."""
 CPU, NETWORK, INFINIBAND = range(3)
-"""Of each node."""
+"""Counters per node."""
 _CHUNK = 1_500_000
 _WRITES = 2e9
 
@@ -28,7 +28,7 @@ Draw = Callable[[int], Floats]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Nobody trains. `spins` (n_workers,): who waits in a collective, where the others stand idle."""
+    """Advance without training. `spins` (n_workers,): workers that wait in a collective, not idle."""
 
     seconds: float
     spins: NDArray[np.bool_]
@@ -41,7 +41,7 @@ class Pause:
 
 @dataclass(slots=True)
 class Play:
-    """A training as it goes on; `now` in seconds, from `start` on."""
+    """A running training; `now` in seconds since `start`."""
 
     job: Job
     rng: np.random.Generator
@@ -72,7 +72,7 @@ class Play:
             seconds = float(steps.total_s.mean())
 
     def pause(self, pause: Pause) -> None:
-        """Stand still."""
+        """Advance while stalled."""
         job = self.job
         if pause.seconds <= 0:
             return

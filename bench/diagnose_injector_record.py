@@ -1,9 +1,8 @@
-"""What slurm-gpud tells of an injected training: the window second by second, or the timeline.
+"""The records of slurm-gpud for an injected training: the window second by second, or the timeline.
 
-As docs/slurm-gpud.md says how numbers come about: utilisation and memory each second, all else at looks at
-details, each `details_s`, whose phase is each node's own. Counters are means between two looks; the clock and
-what throttles it are the mean of what was seen at both. Clocks of nodes are up to 2 s apart, values are
-quantised as NVML tells them, and there are gaps.
+Sampling is as in docs/slurm-gpud.md: utilisation and memory every second, other metrics every `details_s`,
+with a phase of each node. Counters are means between two samples; the clock and throttle reasons are the mean
+of both samples. Clocks of nodes differ by up to 2 s, values are quantised as by NVML, and there are gaps.
 """
 
 from __future__ import annotations
@@ -67,13 +66,13 @@ class Collector:
     """How one case was watched."""
 
     offsets_s: Floats
-    """Of each node's clock."""
+    """The offset of each node's clock."""
     details_s: float
     phases_s: Floats
     gaps: tuple[tuple[int, float, float], ...]
-    """(node, from, to) in which it told nothing."""
+    """(node, from, to) without reports."""
     silent: tuple[int, ...]
-    """Nodes that tell nothing at all."""
+    """Nodes that report nothing."""
     hosts: bool
     lost: tuple[tuple[int, float], ...] = ()
     """(worker, since) that fell off the bus."""
@@ -128,7 +127,7 @@ class Recording:
             if self.hosts and number not in self.silent
         ]
         known = START_S + (n * self.width_s if until_s is None else until_s)
-        # XIDs are seen at looks at details, the last of which may be ten seconds old.
+        # Xids are read with the detailed samples, the last of which may be ten seconds old.
         events = [event for event in self.events if event.at_s <= known]
         return align(courses, hosts=hosts, missing=missing, events=events)
 
@@ -197,7 +196,7 @@ def record_window(
         means[..., SM] /= np.maximum(means[..., CLOCK], 1e-9)
         means[..., TENSOR] /= np.maximum(means[..., CLOCK], 1e-9)
         means[..., [CLOCK, THROTTLE]] = (seen[:-1] + seen[1:]) / 2
-        # A look's values stand in the seconds whose middle lies before it.
+        # The values of a sample belong to the seconds whose middle is before it.
         which = np.searchsorted(looks, np.arange(seconds) + 0.5) - 1
         there = (which >= 0) & (which < len(means))
         for channel, metric in _NAMES.items():

@@ -1,7 +1,7 @@
-"""Steps of synchronous training, one by one: who computes, waits, exchanges and stands idle for how long.
+"""Steps of synchronous training: the times in which each worker computes, waits, exchanges and idles.
 
-A microbatch takes a tensor-parallel group as long as its slowest GPU, and stages hand it on; all replicas
-meet at the exchange of gradients, so that a step takes every worker equally long. Who is done earlier spins.
+A tensor-parallel group takes as long for a microbatch as its slowest GPU, and stages pass it on. All replicas
+synchronise at the exchange of gradients, so that a step takes all workers equally long. Earlier workers spin.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from bench.diagnose_injector_job import FORWARD, Floats, Job
 LOADER_DEPTH = 2
 """Batches that a data loader has ready at most."""
 _LATE = 0.02
-"""Of the time that loading takes: by how much workers of one source get it later than the first."""
+"""The delay of later workers of one data source, as a fraction of the loading time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What is different while it holds; scalars hold for all. Factors are 1 where nothing is."""
+    """The changes by a fault; scalars apply to all workers. A factor of 1 is no change."""
 
     clock: Floats | float = 1.0
-    """Of each worker: what is left of its clock."""
+    """The remaining fraction of the clock per worker."""
     stall: Floats | float = 1.0
     """How many times as long each takes at the same clock: its memory, say."""
     throttled: Floats | float = 0.0
-    """Part of the time for which the driver tells a fault that holds the clock down."""
+    """The fraction of time in which the driver reports a fault that throttles the clock."""
     work: Floats | float = 1.0
-    """Of each replica (data,): how much there is to do."""
+    """The work factor of each replica (data,)."""
     stage: Floats | float = 1.0
-    """Of each stage (pipeline,): likewise."""
+    """The work factor of each stage (pipeline,)."""
     sequence: float = 0.0
     """Sigma of the logarithm of a microbatch's length."""
     comm: float = 1.0
@@ -40,18 +40,18 @@ class Condition:
     tensor_comm: Floats | float = 1.0
     """Likewise within each tensor-parallel group (pipeline, data)."""
     nvlink: Floats | float = 1.0
-    """What is left of each worker's NVLink traffic; the rest goes over PCIe."""
+    """The remaining fraction of each worker's NVLink traffic; the rest uses PCIe."""
     by_tcp: NDArray[np.bool_] | None = None
     """Nodes whose InfiniBand traffic goes over the network."""
     load_s: Floats | float = 0.0
-    """Of each worker: what its loader takes for the data of a step, in the mean."""
+    """The mean time of each worker's loader for the data of a step."""
     load_source: NDArray[np.intp] | None = None
-    """Of each worker: what it is fed by. Who shares CPUs or a file system is behind together with the others,
-    since who is ahead stops reading and leaves it to them. None: each by itself."""
+    """The data source of each worker. Workers that share CPUs or a file system fall behind together, since a
+    worker that is ahead stops reading. None: each has its own."""
     load_jitter: float = 0.05
     """Coefficient of variation of what a source takes for a step."""
     cpu: Floats | float = 0.0
-    """Of each node: part of its CPUs in use besides."""
+    """The fraction of CPUs of each node that other processes use."""
     forward_only: bool = False
     microbatches: float = 1.0
     """How many times as many: a batch that grows."""
@@ -59,10 +59,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What n steps consist of: seconds, (n, n_workers) of each worker, (n,) of all.
+    """The times of n steps in seconds: (n, n_workers) per worker, (n,) for all.
 
-    A step is `meet_s` until all replicas have done their work, then `comm_s`, then `optimizer_s`. In
-    `meet_s` a worker stands idle, computes (`busy_s`, with `tensor_s` of exchange in its group), and waits.
+    A step is `meet_s` until all replicas have finished their work, then `comm_s`, then `optimizer_s`. In
+    `meet_s` a worker is idle, computes (`busy_s`, with `tensor_s` of exchange in its group), and waits.
     """
 
     idle_s: Floats

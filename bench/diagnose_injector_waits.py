@@ -36,7 +36,7 @@ def congestion(job: Job, size: float, length_s: float, rng: np.random.Generator)
 
 
 def link(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """One node's link is slow. A ring carries as much everywhere, so nothing recorded tells whose."""
+    """One node's link is slow. A ring has equal traffic everywhere, so records cannot identify the node."""
     return Fault(
         cause=Cause.COMMUNICATION,
         kind="slow link",

@@ -1,15 +1,15 @@
-"""Whether `slurm-gpu diagnose` says what is wrong with trainings that run in the lab.
+"""Check verdicts of `slurm-gpu diagnose` on trainings that run in the lab.
 
     .venv/bin/python bench/diagnose_lab.py [--faults shard,heat,healthy] [--size 0.3] [--seed 1]
                                            [--well-s 120] [--ill-s 180] [--json]
 
-Trainings of bench/diagnose_injector*.py run as jobs of two nodes with four simulated H100s each: simgpu goes
-by their schedules below the real pynvml, slurm-gpud reads it and ships, slurm-gpudbd keeps and watches. So
-all of the way is as on a cluster, but for what GPUs and hosts do. Each is well for --well-s, then not for
---ill-s; those that fit beside each other run so. `slurm-gpu diagnose ID` is asked all the time while it runs
-(by the window), and of its whole course when it is over (by the timeline); the watch of slurm-gpudbd is
-listened to. All nodes are this host: what they tell of CPUs and networks is this machine's. Needs root; six
-faults take some 20 minutes. Exit status 1 where anything was told wrong.
+Trainings of bench/diagnose_injector*.py run as jobs of two nodes with four simulated H100s each. simgpu
+follows their schedules below the real pynvml, slurm-gpud samples and ships, slurm-gpudbd stores and watches.
+Only the load of GPUs and hosts is simulated. Each training is healthy for --well-s, then faulty for --ill-s;
+those that fit run at the same time. `slurm-gpu diagnose ID` is called repeatedly while it runs (window), and
+after its end (timeline); the verdicts of the watch of slurm-gpudbd are collected. All nodes are this host, so
+their CPU and network values are this machine's. Needs root; six faults take about 20 minutes. The exit status
+is 1 after any wrong verdict.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LAST_S = 3.0
 """It is no longer asked so shortly before the end."""
 _OVER_S = 120.0
 _HANG_OVER_S = 600
-"""A hang at the end of a job that is over is told from then on."""
+"""A hang at the end of a finished job is reported from then on."""
 _SCRIPT = """\
 #!/bin/sh
 at=$(($(date +%s) + {lead_s}))
@@ -81,12 +81,12 @@ class Said:
     by: str
     right: bool
     named: bool
-    """Whether those are named that there are to name, and nobody who is innocent."""
+    """Return whether all culprits are named, and no healthy worker."""
 
 
 @dataclass(kw_only=True)
 class Found:
-    """What was told of one training."""
+    """The verdicts on one training."""
 
     fault: str
     cause: str
@@ -95,9 +95,9 @@ class Found:
     since_s: float | None
     """When it begins; seconds of the training, as are all below."""
     synthetic: Said
-    """Of the stream that no lab was between."""
+    """The verdict on the stream without the lab."""
     stream_s: float | None = None
-    """When it was first told of that, and from then on."""
+    """When the right verdict was first reported, and continuously from then on."""
     live: Said | None = None
     """By `slurm-gpu diagnose` just before it was over."""
     over: Said | None = None
@@ -105,16 +105,16 @@ class Found:
     asked_s: float | None = None
     """When `slurm-gpu diagnose` first said what is right, and went on to."""
     watch_s: float | None = None
-    """When the watch told it."""
+    """When the watch reported it."""
     watch: Said | None = None
     alarms: list[str] = field(default_factory=list)
-    """Whatever else was said of it, by either."""
+    """Other verdicts of both."""
     over_can_tell: bool = True
     """Not of a hang that lasted less than ten minutes: that is how jobs end."""
 
     @property
     def right(self) -> bool:
-        """Whether all was told as it should be."""
+        """Whether all verdicts were right."""
         said = [self.live] + [self.over] * (self.cause != Cause.HANG or self.over_can_tell)
         return all(one is not None and one.right and one.named for one in said) and not self.alarms
 
@@ -160,7 +160,7 @@ class Training:
 
 
 def _told_of_stream(case: Case) -> float | None:
-    """When the stream itself first shows what is right, and goes on to."""
+    """Return when the stream itself first gives the right verdict continuously."""
     first = None
     for second in range(_STREAM_EACH_S, int(case.length_s) + 1, _STREAM_EACH_S):
         said = _said(case, diagnose(case.recording.series(float(second))), "stream")
@@ -264,7 +264,7 @@ def _ask(lab: Lab, one: Training, say: Callable[[str], None]) -> None:
             raise LabError(f"{one.found.fault}: job {one.job_id} is {state or 'gone'}\n{output}")
         answer = lab.run_as(USER, ["slurm-gpu", "diagnose", str(one.job_id), "--json"], check=False)
         if one.since_start() > one.case.length_s:
-            return  # it tells of the end
+            return  # reported after the end
         if answer.returncode > 1:
             say(f"{one.found.fault}: slurm-gpu diagnose: {answer.stderr.strip()}")
         elif (told := json.loads(answer.stdout))["by"] == "window":
@@ -310,7 +310,7 @@ def _when_over(lab: Lab, database: DatabaseClient, one: Training) -> Said:
 
 
 def run(lab: Lab, names: Sequence[str], seed: int, size: float, well_s: int, ill_s: int) -> list[Found]:
-    """All of them, as many beside each other as there are nodes for."""
+    """Run all of them, as many at a time as there are nodes for."""
     beside = len(lab.nodes) // NODES
     found = []
     for first in range(0, len(names), beside):
@@ -322,7 +322,7 @@ def run(lab: Lab, names: Sequence[str], seed: int, size: float, well_s: int, ill
 
 
 def table(found: Sequence[Found]) -> str:
-    """For people; the last three columns are seconds from when it began until it was told."""
+    """Print the table; the last three columns are seconds from the start of the fault to its report."""
     rows = [
         ("fault", "of the stream", "while it runs", "who", "when over", "stream", "by hand", "by the watch")
     ]

@@ -1,7 +1,7 @@
 """A training of bench/diagnose_injector*.py as schedules of lab/simgpu, one for each rank.
 
-What the GPUs of a training do is known as integrals over time. A schedule has the same integrals: utilisation
-for each second, all else for stretches of STRETCH_S, as shares of the utilisation that both have together.
+The activities of the GPUs are integrals over time. A schedule has the same integrals: utilisation for each
+second, other metrics for intervals of STRETCH_S, as fractions of the utilisation.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def draw_case(
     fault: Fault | None = None
     if draw is not None:
         fault = draw(job, size, float(length_s), rng)
-        # Whose sequences are unequal they are from the beginning, and so are loaders' troubles at times.
+        # Unequal sequences exist from the start, and slow loaders sometimes.
         fault = replace(fault, since_s=None if name == "sequence" else float(well_s), before=None)
     play = Play(job=job, rng=rng, start=-EDGE_S)
     perform(play, length_s + EDGE_S, fault, [])
@@ -114,7 +114,7 @@ def draw_case(
 
 
 def schedules(case: Case, gpu: GpuSpec, rng: np.random.Generator) -> list[list[Phase]]:
-    """What each rank's GPU does, from second 0 of the case to its end; with the noise that readings have."""
+    """Return the schedule of each rank's GPU from second 0 to the end of the case, with sampling noise."""
     play, job = case.play, case.job
     assert play is not None
     length = int(case.length_s)

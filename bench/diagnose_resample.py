@@ -2,10 +2,10 @@
 
 The traces (arXiv 2505.05713; ST: 2 replicas of 4 stages, 32 steps, the last stage does 1.63 times as much;
 SE: 32 replicas of 2 stages, 43 steps, sequences of unequal length) have no telemetry. A block bootstrap draws
-runs of consecutive steps, replicas and stages of one of them. What is left of ST when each stage is taken
-relative to its own median is how the computing of a healthy training varies; SE's microbatches, relative to
-their stage's median and to a power, are sequences as unequal as is wanted. These times drive the streams of
-bench/diagnose_injector_play.py in place of its own.
+runs of consecutive steps, replicas and stages of one of them. ST relative to the median of each stage gives
+the variation of computing in a healthy training. SE's microbatches, relative to their stage's median and
+raised to a power, give sequences with a chosen inequality. These times replace those of
+bench/diagnose_injector_play.py.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def resampled(seed: int, number: int, folder: Path) -> Case:
 def table(
     seconds: Floats, job: Job, fault: Fault | None, rng: np.random.Generator
 ) -> dict[str, NDArray[np.generic]]:
-    """Some of the steps, as a training would tell of them: a row for each operation."""
+    """Return some steps as timings of a training: one row per operation."""
     n, _, stages, replicas = seconds.shape[1:]
     chosen = np.sort(rng.choice(n, min(n, TOLD_STEPS), replace=False))
     slow = job.spread if fault is None else job.spread * _slowness(job, fault)

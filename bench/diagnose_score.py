@@ -1,4 +1,4 @@
-"""Verdicts beside the truth: whether the cause is right, and whether it is the right ones who are named."""
+"""Compare verdicts with the truth: the cause and the named workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINK_ENDS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was said of one case. `said` is at the end; `alarms` at any look at a healthy one."""
+    """The verdicts on one case. `said` is the last one; `alarms` are those on a healthy training."""
 
     name: str
     kind: str
@@ -29,7 +29,7 @@ class Outcome:
     timeline: bool
     hosts: bool
     timed: bool
-    """Whether the training told timings of its steps."""
+    """Whether timings of steps were available."""
     gpu_hours: float
     said: Cause
     said_kind: str
@@ -37,12 +37,12 @@ class Outcome:
     culprit: bool | None
     """Whether the right ones are named; None where the cause is not right."""
     alarms: tuple[tuple[str, bool], ...] = ()
-    """Of a healthy case: (cause, suspected) of each look that found trouble."""
+    """(cause, suspected) of each false alarm on a healthy training."""
     detected_s: float | None = None
     """From the fault on; None where it was never found, or has been there from the beginning."""
     onset: bool = False
     others: dict[str, tuple[bool, bool]] = field(default_factory=dict)
-    """Of each baseline: whether it named anybody, and whether that was right."""
+    """For each baseline: whether it named a worker, and whether that was right."""
 
     @property
     def right(self) -> bool:
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def named_right(case: Case, verdict: Verdict) -> bool:
-    """Whether those are named that there are to name, and nobody who is innocent."""
+    """Return whether all culprits are named, and no healthy worker."""
     fault = case.fault
     assert fault is not None
     rows = {worker: row for row, worker in enumerate(case.recording.workers)}
@@ -80,7 +80,7 @@ def named_right(case: Case, verdict: Verdict) -> bool:
 
 
 def blamed_right(case: Case, row: int) -> bool:
-    """Whether a baseline that names one worker names one of them, where anybody is to be named."""
+    """Return whether the worker that a baseline names is a culprit, if there are any."""
     return case.fault is not None and row in case.fault.culprits
 
 
@@ -94,7 +94,7 @@ def confusion(outcomes: Sequence[Outcome]) -> dict[Cause, dict[Cause, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Class:
-    """How one class fares."""
+    """The scores of one class."""
 
     cases: int
     precision: float | None

@@ -1,12 +1,12 @@
-"""What the watch over running jobs costs, how soon it tells, and how often it is wrong.
+"""Measure cost, delay and false alarms of the watch over running jobs.
 
     .venv/bin/python bench/diagnose_watch.py [--jobs 1000] [--cases 60] [--seed 1] [--json]
 
-Ten minutes of trainings by bench/diagnose_injector.py are played to slurm_gpu.database.verdicts.watch as
-nodes would tell them, each at its own second of ten; a window that is asked for comes 15 s later. Cost: so
-many jobs of 8 GPUs, 2 % of them with a fault, looked at each 5 s; processor time of the watch alone, without
-what the database takes to answer. Then trainings of all sizes: from when a fault begins until it is told, and
-what is told of trainings that are well. Synthetic streams. Takes some 2 minutes.
+Ten minutes of trainings by bench/diagnose_injector.py are replayed to slurm_gpu.database.verdicts.watch like
+reports of nodes, each at its own second of ten; a requested window arrives 15 s later. Cost: `--jobs` jobs of
+8 GPUs, 2 % of them faulty, judged every 5 s; the processor time is that of the watch alone, without the
+database. Then trainings of all sizes: the delay from fault to report, and alarms on healthy trainings. The
+streams are synthetic. Takes about 2 minutes.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ FAULTY_SHARE = 0.02
 TELLS_S = 10
 LARGE = 0.15
 TOGETHER = 24
-"""Trainings that are watched beside each other, two of three with a fault: far more than on any cluster."""
+"""The number of trainings watched at the same time, two of three faulty: far more than on any cluster."""
 _KINDS = 12
 
 
 class Played:
-    """What the watch reads of slurm-gpudbd, played from recordings; several jobs may play the same one."""
+    """The inputs of the watch, replayed from recordings; several jobs may use the same one."""
 
     def __init__(self, cases: Mapping[int, Case]) -> None:
         self.cases = cases
@@ -66,7 +66,7 @@ class Played:
         self._queue = {job: _queued(job, case) for job, case in cases.items()}
 
     def pass_s(self, seconds: int) -> None:
-        """Time goes by, and nodes tell."""
+        """Advance the time, and let nodes report."""
         for _ in range(seconds):
             self.second += 1
             for job, case in self.cases.items():
@@ -82,7 +82,7 @@ class Played:
         if devices is None:
             devices = self._parts[key] = [_device(case, row, self.second) for row in rows]
         hosts = {metric: matrix[node] for metric, matrix in recording.hosts.items()}
-        # The last ten seconds that are over: what goes on now nobody has measured yet.
+        # The last complete ten seconds; later ones have no samples yet.
         at = min(self.second // TELLS_S, min((len(row) for row in hosts.values()), default=0)) - 1
         if at < 0:
             hosts = {}
@@ -116,7 +116,7 @@ class Played:
         return _facts(uuid)
 
     def index_of(self, node: str, uuid: str) -> int | None:
-        """Nobody asks."""
+        """Return no requests."""
         return None
 
     def in_its_place(self, job: QueuedJob, verdict: Verdict) -> Verdict:
@@ -143,7 +143,7 @@ class Played:
         """There are none."""
 
     def statements(self, since_s: float) -> Sequence[Statement]:
-        """Nobody stands accused."""
+        """Return no suspects."""
         return ()
 
 
@@ -159,7 +159,7 @@ def _facts(uuid: str) -> DeviceFacts:
 
 
 def _device(case: Case, row: int, second: int) -> LiveDevice:
-    """What slurm-gpud knows of a GPU at that second."""
+    """Return the live values of a GPU at that second."""
     found: dict[Metric, float] = {}
     for metric, matrix in case.recording.values.items():
         known = case.recording.known_s.get(metric)
@@ -220,7 +220,7 @@ def _queued(job: int, case: Case) -> QueuedJob:
 
 
 def watched(played: Played) -> tuple[JobWatch, list[float]]:
-    """Ten minutes of looks, and the processor time of each."""
+    """Run the watch for ten minutes, and return the processor time of each pass."""
     watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())  # type: ignore[arg-type]
     took = []
     while played.second + LOOK_S <= WINDOW_S:
@@ -259,7 +259,7 @@ FAULTS = (Cause.SLOW, Cause.HANG, Cause.STARVATION, Cause.COMMUNICATION, Cause.I
 
 
 def _some(draw: Any, n: int) -> list[Case]:
-    """The first `n` windows of jobs of GPUS GPUs that go on."""
+    """Return the first `n` windows of running jobs with GPUS GPUs."""
     found: list[Case] = []
     number_of = 0
     while len(found) < n:
@@ -272,7 +272,7 @@ def _some(draw: Any, n: int) -> list[Case]:
 
 
 def detection(n_cases: int, seed: int) -> dict[str, Any]:
-    """From when a fault begins until it is told, by cause; and alarms of trainings that are well."""
+    """Return delays from fault to report by cause, and alarms on healthy trainings."""
     cases: list[Case] = []
     for n in range(n_cases):
         cases += [faulty(seed, cause, n) for cause in (Cause.SLOW, Cause.HANG)]
@@ -336,7 +336,7 @@ def main() -> None:
     one, looks = found["cost"], found["cost"]["look_ms"]
     print(
         f"{one['jobs']} jobs of {GPUS} GPUs: {one['share_of_a_core']:.1%} of a core; "
-        f"a look {looks['median']} ms, {looks['most']} ms at most; "
+        f"a pass {looks['median']} ms, {looks['most']} ms at most; "
         f"{one['windows']} windows judged in ten minutes; {one['live_mb']} MB"
     )
     found["detection"] = detection(arguments.cases, arguments.seed)

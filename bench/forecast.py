@@ -1,8 +1,8 @@
-"""How good forecasts of waiting times are: a chronological replay over snapshots of a real queue.
+"""Measure forecasts of waiting times in a chronological replay over snapshots of a real queue.
 
-Each of the last looks is forecast from what was known at it: everything is trained again on the looks before,
-of whose jobs only those starts count that had happened by then. Nothing is chosen by the looks that are
-reported: that is done by `slurm_gpu.forecast` itself, within the history before each of them.
+Each of the last snapshots is forecast from earlier data: models are trained again on earlier snapshots, with
+the starts that had happened by then. The reported snapshots choose no parameter; `slurm_gpu.forecast` chooses
+them within the history before each snapshot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slurm_gpu.forecast.wait_grid import quantile
 MOST_ROWS = 20_000
 Baseline = Callable[[WaitSamples, QueueSamples], Floats]
 EVERY_LOOK = 1000
-"""Forecasts are judged by what would have been said at each look before, from what was known at it."""
+"""Forecasts are calibrated by forecasts at each earlier snapshot from its own history."""
 
 
 def main() -> None:
@@ -39,13 +39,13 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of files *.csv or *.csv.gz")
     parser.add_argument(
-        "--last", type=int, default=9, help="how many looks are forecast (default: %(default)s)"
+        "--last", type=int, default=9, help="number of snapshots to forecast (default: %(default)s)"
     )
     parser.add_argument(
         "--skip",
         type=int,
         default=0,
-        help="leave out so many looks at the end: with 9, the ones to choose by",
+        help="number of snapshots to leave out at the end; with 9, those for choosing parameters",
     )
     parser.add_argument(
         "--once", action="store_true", help="train before the first of them alone, and not before each again"
@@ -86,9 +86,9 @@ def main() -> None:
 
 
 def remembered(learner: Learner) -> Learner:
-    """Learns what was known at a moment once: it is the same whenever it is asked for.
+    """Cache the models by time, since they are the same at each request.
 
-    So the forecasts of earlier looks, by which those of later ones are judged, are not made again for each.
+    Forecasts of earlier snapshots, which calibrate later ones, are not computed again for each.
     """
     known: dict[float, Regression] = {}
 

@@ -1,15 +1,15 @@
-"""Reads snapshots of a queue in the format of mila-iqia/slurm-queue-time-pred as looks.
+"""Read snapshots of a queue in the format of mila-iqia/slurm-queue-time-pred.
 
-A file holds the jobs that were submitted on a day and waited when the queue was looked at (`poll_time`, at
-noon): what was known of each then, and columns that came later. Read are only
+A file has the jobs that were submitted on a day and were pending when the queue was polled (`poll_time`, at
+noon): their values at that time, and columns from later. Only these are read:
 
-- what was asked for when the job was submitted, and when that was;
-- what the queue was at the look: `*_above`, `partition_id_y` and `priority_y`, but no `*_run_hours`, which
-  tell how long jobs went on to run, and no hours of running jobs, of which it is not said what they are;
-- `start_time`, which `Looks.known_at` shows to nobody before it has come.
+- the request of the job, and its submit time;
+- the state of the queue at the poll: `*_above`, `partition_id_y` and `priority_y`, but no `*_run_hours`,
+  which contain the future run time, and no hours of running jobs, whose meaning is not documented;
+- `start_time`, which `Looks.known_at` hides until then.
 
-`priority_x`, `partition_id_x`, `alloc_nodes` and `state` are as accounting had them in the end: never read.
-An `eligible_time` that had not come yet at the look counts as a gap.
+`priority_x`, `partition_id_x`, `alloc_nodes` and `state` are final values of accounting and are never read.
+An `eligible_time` after the poll counts as a gap.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NUMBERS = (*_OF_JOB, "priority_y", *_ABOVE)
 _TIMES = ("submit_time", "eligible_time", "start_time", "poll_time")
 _GPUS, _NODES = (re.compile(rf"(?:^|,){name}(?::[^=,]+)?=(\d+)") for name in ("gres/gpu", "node"))
 _NOT_FEATURES = {"r_jobs", "r_cores", "r_mem", "r_gpus"}
-"""One value for all jobs of a look: a learner would only tell the days apart by it."""
+"""Columns with one value for all jobs of a snapshot, which would only identify the day."""
 
 TABLE_ORDER = ("all", "kind", "partition", "size", "account and partition")
 

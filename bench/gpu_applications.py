@@ -1,13 +1,13 @@
-"""What shares a GPU in bench/colocation_gpu.py: small programs of kinds that differ in what they contend for.
+"""The programs of bench/colocation_gpu.py, which contend for different resources of a GPU.
 
 conv         training a convolutional network with residual connections, batch of 64: kernels of many sizes
 transformer  training an encoder of six layers in bfloat16, batch of 16: large matrix products
-decode       a small decoder that makes one token after another for a batch of 4: short kernels, with gaps
+decode       a small decoder that generates tokens for a batch of 4: short kernels, with gaps
 md           molecular dynamics: Lennard-Jones particles with neighbour lists, velocity Verlet: gathers
-stream       a + s*b over arrays that no cache holds: the memory's bandwidth
+stream       a + s*b over arrays larger than any cache: memory bandwidth
 
-All are made by PyTorch, of one seed, at a size that `scale` makes smaller (1: a GPU's). CPU has stand-ins in
-numpy: they show that measuring works, and nothing of any GPU.
+All use PyTorch with one seed; `scale` reduces their size (1: a GPU's). The CPU has stand-ins in numpy, which
+test the measurement only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Step = Callable[[], None]
 
 _CUTOFF = 2.5
 _SPACING = 1.2
-"""Of the lattice that particles begin on, in units of their size."""
+"""The initial lattice constant, in units of the particle size."""
 _TIME_STEP = 0.002
 
 

@@ -23,7 +23,7 @@ SETTLES_S = 0.2
 _POLL_S = 0.1
 
 Memory = Callable[[], float | None]
-"""MiB of the GPU that are in use; None where nobody knows."""
+"""Return the MiB in use on the GPU; None if unknown."""
 
 
 class Window(NamedTuple):
@@ -34,7 +34,7 @@ class Window(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a group did."""
+    """The result of a group."""
 
     per_s: tuple[float, ...]
     """Steps per second of each."""
@@ -89,7 +89,7 @@ class _Worker:
         self.said.put(None)
 
     def next(self, within_s: float) -> dict[str, Any]:
-        """What it says next; raises GroupError."""
+        """Return its next message; raises GroupError."""
         try:
             said = self.said.get(timeout=within_s)
         except queue.Empty:
@@ -104,12 +104,12 @@ class _Worker:
 
     def order(self, begin_s: float, end_s: float) -> None:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # what it says next tells why
+        with suppress(BrokenPipeError):  # its next message has the reason
             self.process.stdin.write(f"{begin_s} {end_s}\n")
             self.process.stdin.flush()
 
     def end(self) -> None:
-        """Whatever it does, it is gone after this."""
+        """Kill the process."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -180,7 +180,7 @@ def run_together(
 
 
 def nvml_memory(index: int) -> Memory:
-    """Of a GPU by NVML; where pynvml is missing nobody knows."""
+    """Return the used memory of a GPU by NVML; None without pynvml."""
     try:
         import pynvml
     except ImportError:
@@ -227,7 +227,7 @@ class Mps(AbstractContextManager[dict[str, str]]):
         except GroupError as error:
             return f"a program that MPS was to serve did not run: {error}"
         if not self._control([], "get_server_list\n").stdout.split():
-            return "the programs ran, but MPS served none of them"
+            return "the programs ran, but MPS served no program"
         return None
 
     def __exit__(self, *_: object) -> None:

@@ -1,11 +1,11 @@
-"""One application of bench/colocation_gpu.py, in a process of its own: does steps, and tells how many.
+"""Run one application of bench/colocation_gpu.py in a process of its own, and report its steps.
 
     .venv/bin/python bench/gpu_worker.py NAME cuda|cpu SCALE
 
-Says `{"ready": true}` once it runs, and goes on. A line `BEGIN END` on standard input, by the monotonic
-clock, is answered with the steps done in that time; the end of standard input ends it. Out of memory it says
-so, and ends. Steps are put into the GPU's queue in batches of about 20 ms, two of them at most, so that it
-never waits for us and we know when each was done.
+It prints `{"ready": true}` once it runs. A line `BEGIN END` on standard input, by the monotonic clock, is
+answered with the steps done in that time; the end of standard input ends the process. It reports a lack of
+memory and ends. Steps are queued in batches of about 20 ms, at most two of them, so that the GPU never waits
+and the end of each batch is known.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Steps:
 
 
 class Orders:
-    """What comes on standard input, read beside the steps."""
+    """The lines of standard input, read by a thread."""
 
     def __init__(self) -> None:
         self.window: tuple[float, float] | None = None

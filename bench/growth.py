@@ -1,14 +1,14 @@
-"""What room the database takes for a million job-GPUs, table by table and index by index, on MariaDB.
+"""Measure the size of a database per million job-GPUs on MariaDB, by table and index.
 
     .venv/bin/python bench/growth.py [--nodes 200] [--job-gpus 40000] [--gpus 8] [--directory DIR] [--json]
 
-A cluster's days go by as fast as they can be stored: jobs of several lengths, one after the other on each
-node, told of as slurm-gpud does it: 10 s after their beginning, each 300 s (± 60 s) and at their end. So rows
-grow while others come, as they do on a site, and pages of the database split. Records are those that
-slurm-gpud made of jobs that do something else every 7 s (scale_records.py): jobs that vary less take less.
-Their runs come as Slurm's accounting tells them, and each record is matched to its own.
+Days of a cluster are stored as fast as possible: jobs of several lengths, one after the other on each node.
+slurm-gpud ships them 10 s after their start, every 300 s (± 60 s) and at their end. So rows grow
+while others arrive, as on a site, and pages of the database split. The records are those of slurm-gpud for
+jobs that change their load every 7 s (scale_records.py); steadier jobs need less. Runs come from generated
+accounting, and each record is matched to its run.
 
-It says besides what storing cost in processor time. With --json the last line is {"gb_per_million_job_gpus":
+It also prints the processor time of storing. With --json the last line is {"gb_per_million_job_gpus":
 …, "tables": {table: {index: bytes per job-GPU}}, …}; an index called PRIMARY is the table itself.
 """
 
@@ -62,7 +62,7 @@ _TIMES = "prolog_s", "first_s", "last_s"
 
 @dataclass(frozen=True)
 class Job:
-    """One run on one node, and what is told of it; its records are those of its pattern, `shift_s` later."""
+    """One run on one node; its records are those of its pattern, `shift_s` later."""
 
     job_id: int
     node: int
@@ -78,7 +78,7 @@ class Job:
 
 
 class Telling:
-    """What nodes say of jobs, in JSON: of each pattern it is made once, and the job's own put in."""
+    """The shipments of nodes in JSON: built once for each pattern, with the values of a job inserted."""
 
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus
@@ -135,7 +135,7 @@ def _node(number: int) -> str:
 
 @dataclass(frozen=True, order=True)
 class Told:
-    """At `at_s` a node tells of a job's stage."""
+    """A shipment of a node at `at_s` on a stage of a job."""
 
     at_s: float
     job_id: int
@@ -143,7 +143,7 @@ class Told:
 
 
 def tellings(jobs: Mapping[int, Job], dice: random.Random) -> Iterator[Told]:
-    """All that is told of these jobs, in order of time."""
+    """Return all shipments on these jobs in order of time."""
     due = [
         Told(job.start_s + stage.at_s + (dice.uniform(0, JITTER_S) if stage.at_s > 10 else 0), job_id, n)
         for job_id, job in jobs.items()
@@ -212,7 +212,7 @@ class Spent:
 
 
 def play(database: Database, jobs: Mapping[int, Job], gpus: int, dice: random.Random) -> Spent:
-    """Store all that is told; returns what that cost of this process."""
+    """Store all shipments, and return the processor time of this process."""
     telling, spent, pass_s = Telling(gpus), Spent(), 0.0
     waiting: list[AccountingRun] = []
     for some in batched(tellings(jobs, dice), TOGETHER):
@@ -312,7 +312,7 @@ def _count(database: Database, what: str) -> int:
 
 def main() -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description="What room the database takes.")
+    parser = argparse.ArgumentParser(description="Measure the size of a database.")
     parser.add_argument("--nodes", type=arguments.number(1, 10_000), default=200, help="default 200")
     parser.add_argument("--job-gpus", type=arguments.number(1), default=40_000, help="default 40000")
     parser.add_argument("--gpus", type=arguments.number(1, 8), default=8, help="of each job (default 8)")

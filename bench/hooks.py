@@ -1,4 +1,4 @@
-"""How long the prolog and the epilog hold up a job, beside starting a shell that does nothing.
+"""Measure the delay of a job by prolog and epilog, next to starting a shell without work.
 
     .venv/bin/python bench/hooks.py [--runs 200] [--shell /bin/sh] [--json]
 

@@ -1,9 +1,9 @@
-"""What looking at jobs' processes costs slurm-gpud: 8 jobs of 10 real processes each.
+"""Measure the cost of sampling jobs' processes in slurm-gpud: 8 jobs of 10 real processes each.
 
     .venv/bin/python bench/host_looks.py [--jobs 8] [--processes 10]
 
-Prints JSON. `percent_core` is CPU time per 10 s, the pause between looks at a grown-up job; `recognition_ms`
-is that of one look for applications, at processes whose memory maps are as long as PyTorch's.
+Prints JSON. `percent_core` is the CPU time per 10 s, the interval between samples of a long job.
+`recognition_ms` is that of one search for applications, in processes with memory maps as long as PyTorch's.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How fast slurm-gpudbd reads years of Slurm's accounting into MariaDB, and how much memory it takes.
+"""Measure time and memory of importing years of Slurm's accounting into MariaDB.
 
     .venv/bin/python bench/importing.py [--rows 1000000] [--sqlite] [--directory DIR] [--json]
 
-A first import, from an empty database to the last derived column, by the importer itself; then two passes
-that find nothing new. In place of sacct a program answers that prints generated rows (accounting.py): no
-slurmdbd with a million jobs is needed, nor is its time measured. All else is real: sacct's output is read
-from a pipe and parsed, MariaDB writes to disk as by its defaults (but for a larger buffer pool).
+The importer itself runs a first import, from an empty database to the last derived column, then two passes
+without new rows. A program that prints generated rows (accounting.py) replaces sacct, so that no slurmdbd
+with a million jobs is required or measured. The rest is real: sacct's output is read from a pipe and parsed,
+MariaDB writes to disk with its defaults, except for a larger buffer pool.
 
 With --json the last line is {"rows", "import_s", "rows_per_s", "pass_s", "rss_mib", "database"}.
 """
@@ -50,7 +50,7 @@ class GeneratedSlurm(CommandClient):
     """The real command backend, but for slurmctld: it has nodes, and no job in its queue."""
 
     def nodes(self) -> Sequence[SlurmNode]:
-        """Those of which the rows tell."""
+        """Return the jobs of the rows."""
         return [node(number) for number in range(1, accounting.N_NODES + 1)]
 
     def jobs(self, job_ids: object = None) -> Sequence[QueuedJob]:
@@ -59,7 +59,7 @@ class GeneratedSlurm(CommandClient):
 
 
 def main() -> None:
-    """Generate, import and tell."""
+    """Generate, import and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=arguments.number(1), default=1_000_000, help="default 1000000")
     parser.add_argument("--sqlite", action="store_true", help="into SQLite, not MariaDB")

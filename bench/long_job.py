@@ -1,7 +1,7 @@
-"""How many bytes a shipment takes for one GPU of a job that has run for hours, and is never the same.
+"""Measure the size of a shipment for one GPU of a job that has run for hours with a varying load.
 
-Its record is as long as records get: all percents of the histograms, the whole timeline, every field that the
-newest GPUs tell. The node runs under a clock that is moved on by hand.
+Its record has the maximum length: all percents of the histograms, the whole timeline, every field of the
+newest GPUs. The node uses a clock that the benchmark advances.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEMORY_MIB = 75_000
 
 
 def shipped_bytes(seed: int = 1) -> int:
-    """Of a compressed shipment that holds nothing but that record."""
+    """Return the size of a compressed shipment with that record alone."""
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
         gpu = hopper("GPU-0a1b2c3d-4e5f-6789-abcd-ef0123456789")

@@ -1,25 +1,26 @@
-"""How many slurm-gpuweb serves, and with how much: over clusters that never were (lab/synthetic.py).
+"""Measure throughput and resources of slurm-gpuweb with synthetic clusters (lab/synthetic.py).
 
-The server is a process of its own, bench/monitor_server.py, whose cluster changes each five seconds, as a
-real one does. Measured are
+The server is a process of its own, bench/monitor_server.py, whose cluster changes every five seconds. It
+measures
 
-- a refresh: the event, the frame of utilisation and the jobs that changed, as a browser gets them (packed),
-  the mean of several states;
-- answers per second: whole frames of utilisation, none of them 304, of one process on 16 connections, each
-  request with a session that is checked;
-- what a page has to load first: layout, frame, jobs and attention, and how long the server takes for them;
-- the page in Chromium, where there is one: bench/monitor_page.py says how;
-- streams of events: how much the server's memory grows while so many clients listen, in the second half of
-  the time (in the first 4 minutes it fills the window in which jobs are watched), and whether all are told.
+- a refresh: the event, the frame of utilisation and the changed jobs, compressed as for a browser, as mean of
+  several states;
+- answers per second: whole frames of utilisation without any 304, of one process on 16 connections, each
+  request with a session that is verified;
+- the first load of a page: layout, frame, jobs and alerts, and the time of the server for them;
+- the page in Chromium, if it is installed (bench/monitor_page.py);
+- streams of events: the growth of the server's memory with `--listeners` clients in the second half of the
+  time (the first 4 minutes fill the window of watched jobs), and missed events.
 
     .venv/bin/python bench/monitor.py [--gpus 10240,40960] [--listeners 200] [--listen 600]
         [--server-only | --page-only] [--json]
 
-Keys of --json, for each number of GPUs N: redraw_ms_N, redraw_cpu_ms_N, load_ms_N, load_cpu_ms_N and
-page_refresh_bytes_N of the page; refresh_bytes_N, requests_per_s_N, requests_per_cpu_s_N (where the
-server had but a part of a processor, as on a machine with others on it), load_bytes_N, first_load_ms_N,
-rss_mib_N (of the server, with the cluster that it makes up);
-and requests_per_s (of the first N), events_grown_mib, events_missed.
+Keys of --json, for each number of GPUs N:
+
+page    redraw_ms_N, redraw_cpu_ms_N, load_ms_N, load_cpu_ms_N, page_refresh_bytes_N
+server  refresh_bytes_N, requests_per_s_N, requests_per_cpu_s_N (for machines with other load), load_bytes_N,
+        first_load_ms_N, rss_mib_N (with its synthetic cluster)
+both    requests_per_s (of the first N), events_grown_mib, events_missed
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Listeners:
             self._poll.register(connection.fileno(), select.EPOLLIN)
 
     def listen(self, seconds: float) -> Iterator[bytes]:
-        """What comes meanwhile; raises RuntimeError where a stream ends."""
+        """Return the received events; raises RuntimeError if a stream ends."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             for number, _ in self._poll.poll(min(left, 1.0)):

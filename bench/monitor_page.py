@@ -1,12 +1,10 @@
-"""How quick the page of slurm-gpuweb is, in Chromium without a screen and without graphics hardware.
+"""Measure the page of slurm-gpuweb in headless Chromium without graphics hardware.
 
-- redraw: from a new frame's values until the squares drawn of them have been handed over to be shown, rings,
-  counts and legend included: as long as it takes, and at least until the browser's next picture, one each
-  16.7 ms; the median of 41. And the processor time of it in the page's main thread.
-- load: from asking for the page until its squares are drawn, with nothing kept from before; the median of
-  nine.
-- refresh: what one new state costs the whole page on the wire, headers and all beside the squares included;
-  the mean of a few.
+- redraw: from a new frame's values until squares, rings, counts and legend are submitted for display. It
+  lasts at least until the browser's next picture, one every 16.7 ms; the median of 41. Also its processor
+  time in the page's main thread.
+- load: from requesting the page until its squares are drawn, with an empty cache; the median of nine.
+- refresh: the bytes of one new state of the whole page, including headers; the mean of a few.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ _REDRAW = """async () => {
   const start = performance.now(), before = squares.drawn;
   cluster.octets = next;
   take(['frame']);
-  if (squares.drawn === before) throw new Error('nothing was drawn');
+  if (squares.drawn === before) throw new Error('no square was drawn');
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   return performance.now() - start;
 }"""
 
 
 Tab = Callable[[], Any]
-"""Opens another, which nobody has used before."""
+"""Opens a new, unused tab."""
 
 
 def page_figures(port: int, cookie: str, gpus: int, every_s: float) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""slurm-gpuweb over a cluster that never was: to look at the page, and for bench/monitor.py to measure.
+"""Run slurm-gpuweb with a synthetic cluster, for viewing the page and for bench/monitor.py.
 
     python bench/monitor_server.py --gpus 10240 --port 8080
 
-Everybody who asks is signed in, as an operator or with --user as somebody: it listens on this host alone.
-With --sessions nobody is without the cookie that it prints, and each request is checked as slurm-gpuweb does.
+All requests are signed in as an operator, or as --user; it listens on this host only. With --sessions, a
+request needs the cookie that it prints, and is verified as by slurm-gpuweb.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def main() -> None:
     parser.add_argument("--gpus", type=number(8), default=10_240)
     parser.add_argument("--port", type=number(0, 65535), default=8080, help="0: any that is free")
     parser.add_argument("--every", type=seconds(0.1), default=5.0, help="seconds from state to state")
-    parser.add_argument("--user", help="who looks; an operator where it is not given")
-    parser.add_argument("--sessions", action="store_true", help="take nobody without a session")
+    parser.add_argument("--user", help="the signed-in user (default: an operator)")
+    parser.add_argument("--sessions", action="store_true", help="reject requests without a session")
     parser.add_argument("--seed", type=number(0), default=1)
     options = parser.parse_args()
     uid = 1000 if options.user is None else uid_of(options.user)

@@ -18,7 +18,7 @@ PAUSE_S = 0.15
 
 
 def calls(handle: Any) -> dict[str, Callable[[], object]]:
-    """By NVML's name, those that slurm-gpud makes in a look, and a few that it avoids for what they cost."""
+    """The calls of one sample of slurm-gpud by NVML's name, and some that it avoids for their cost."""
     fields = [
         pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
         pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES,
@@ -135,7 +135,7 @@ def _summary(times: list[tuple[float, float]]) -> dict[str, Any]:
 
 
 def of_starting() -> dict[str, float]:
-    """What nvmlInit and nvmlShutdown take together, as each run of nvidia-smi pays it (microseconds)."""
+    """Return the time of nvmlInit and nvmlShutdown, as in each run of nvidia-smi, in microseconds."""
     wall, cpu = [], []
     for _ in range(5):
         cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()

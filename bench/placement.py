@@ -1,12 +1,12 @@
-"""How many GPUs of a cluster each rule of placement fills, on a public trace.
+"""Measure the fraction of GPUs that each placement rule fills, on a public trace.
 
 The published experiment (Weng et al., "Beware of Fragmentation", USENIX ATC 2023, figures of Alibaba's trace
-openb): pods are drawn from the trace, with replacement, and come one after the other until they have asked
-for 130 % of the cluster's GPUs; none ever leaves, and one that finds no room is dropped. What counts is the
-part of all GPUs that is allocated in the end, the mean over seeds. `slurm` is the node with the fewest free
-CPUs that will do, as Slurm takes it without weights; `weights` what it does with those that slurm-gpuctld
-sets, by the mix or by fullness alone: the lightest node, of these the one with the fewest CPUs left.
-`--data` is a folder with the trace's openb_node_list_gpu_node.csv and openb_pod_list_default.csv.
+openb): pods are drawn from the trace with replacement and arrive until they have requested 130 % of the
+cluster's GPUs. Pods never end, and a pod that does not fit is dropped. The result is the fraction of all GPUs
+that is allocated at the end, as mean over seeds. `slurm` chooses the suitable node with the fewest free CPUs,
+like Slurm without weights. `weights` chooses by the weights of slurm-gpuctld, from the mix or from fullness
+alone: the lowest weight, then the fewest free CPUs. `--data` is a folder with the trace's
+openb_node_list_gpu_node.csv and openb_pod_list_default.csv.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from slurm_gpu.slurm.client import SlurmNode
 
 PUBLISHED = {"random": 87.5, "bestfit": 93.1, "fgd": 95.4}
 ARRIVALS = 1.3
-"""Of the cluster's GPUs."""
+"""The requested GPUs as a fraction of the cluster's."""
 WEIGHTS_EVERY = 10
 """Decisions between two settings of node weights: slurm-gpuctld follows what Slurm did a second later."""
 LOOK_CHANGES = 100
-"""Nodes that changed since the last look, for its time."""
+"""The number of nodes that changed since the last poll, for its time."""
 
 
 def rules(mix: Mix) -> dict[str, Callable[[int], PlacementRule]]:
@@ -83,7 +83,7 @@ def _node(row: dict[str, str]) -> NodeState:
 
 
 def read_pods(folder: Path) -> list[ResourceRequest]:
-    """What each pod asks for."""
+    """The requests of the pods."""
     with (folder / "openb_pod_list_default.csv").open(newline="") as file:
         return [_request(row) for row in csv.DictReader(file)]
 
@@ -120,7 +120,7 @@ def fill(nodes: Nodes, rule: PlacementRule, pods: Iterator[ResourceRequest]) -> 
 
 
 def allocated_percent(nodes: Nodes) -> float:
-    """Of all GPUs."""
+    """The fraction of all GPUs."""
     return 100.0 * (1.0 - float(nodes.free_mgpu.sum()) / float(nodes.n_gpus.sum() * GPU_MGPU))
 
 
@@ -148,7 +148,7 @@ def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[ResourceRequest]) -> No
 
 
 def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict[str, float]:
-    """Of our rule, medians: with all nodes scored anew, and with those scored that changed since."""
+    """Return median times of our rule: with all nodes scored, and with changed nodes only."""
     random = np.random.default_rng(1)
     anew, anew_cpu, since, since_cpu = [], [], [], []
     known = LeastFragmentation(mix)
@@ -177,9 +177,10 @@ def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict
 
 
 def look_ms(state: Nodes, mix: Mix) -> dict[str, float]:
-    """Of the processor, for slurm-gpuctld to plan the weights of all nodes, the median of some looks.
+    """Return the median processor time in which slurm-gpuctld plans the weights of all nodes.
 
-    By fullness alone; with every node reckoned anew, as when the mix has moved; and with those that changed.
+    By fullness alone; with every node computed, as after a change of the mix; and with the changed nodes
+    only.
     """
     random = np.random.default_rng(1)
     nodes = [_slurm_node(state, index) for index in range(len(state))]
@@ -210,7 +211,7 @@ def look_ms(state: Nodes, mix: Mix) -> dict[str, float]:
 
 
 def _slurm_node(state: Nodes, index: int) -> SlurmNode:
-    """Of a node, with the parts of GPUs that are in use rounded up to whole ones."""
+    """Return the used GPUs of a node, with fractions rounded up to whole GPUs."""
     n_gpus = int(state.n_gpus[index])
     kind = state.types[state.gpu_type[index, 0]] if n_gpus else ""
     return SlurmNode(
@@ -266,7 +267,7 @@ def main() -> None:
         state = half_full(empty, n, pods)
         ms = times[n] = decision_ms(state, mix, pods)
         print(
-            f"{n} nodes: a decision takes {ms['all_nodes_anew']} ms with all nodes scored anew (at most "
+            f"{n} nodes: a decision takes {ms['all_nodes_anew']} ms with all nodes scored again (at most "
             f"{ms['all_nodes_anew_max']}; of the processor {ms['all_nodes_anew_cpu']}, at most "
             f"{ms['all_nodes_anew_cpu_max']}), {ms['changed_nodes']} ms with those that changed (of the "
             f"processor {ms['changed_nodes_cpu']})",
@@ -275,7 +276,7 @@ def main() -> None:
         look = looks[n] = look_ms(state, mix)
         print(
             f"  slurm-gpuctld plans their weights in {look['fullness']} ms of the processor by fullness, "
-            f"{look['all_nodes_anew']} by the mix with every node anew, {look['changed_nodes']} with "
+            f"{look['all_nodes_anew']} by the mix with every node computed, {look['changed_nodes']} with "
             f"{LOOK_CHANGES} that changed",
             flush=True,
         )

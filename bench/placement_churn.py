@@ -1,12 +1,12 @@
-"""Which jobs find no room where jobs come and go, by how Slurm is made to choose nodes.
+"""Compare rejected jobs by the node selection, with jobs that arrive and end.
 
-Alike nodes of 8 GPUs and 64 CPUs. Jobs come at random (Poisson) and stay for a random time (exponential, of
-ten hours in the mean); what finds no room is turned away, and does not come again. `slurm` is the node with
-the fewest free CPUs that will do, as without weights; `weights_fullness` goes by how full nodes are,
-`weights_untimed` by what is at stake for the mix, `weights` by that and by when nodes will be whole, as
-slurm-gpuctld sets them, all anew after every `--every` jobs; `ours` chooses anew for each job, `ours_whole`
-too, and breaks into whole nodes last. Time limits are longer than jobs: by the factor exp(|z|) with z normal
-(0.8), as where people guess, or with `--limits most` eight times the mean for all.
+Equal nodes have 8 GPUs and 64 CPUs. Jobs arrive at random (Poisson) and run for a random time (exponential,
+ten hours in the mean). A job that does not fit is rejected and does not return. `slurm` chooses the suitable
+node with the fewest free CPUs, as without weights. `weights_fullness` uses the fullness of nodes,
+`weights_untimed` the value for the mix, `weights` also the time until nodes are free, as in slurm-gpuctld;
+weights are updated after every `--every` jobs. `ours` chooses for each job, and so does `ours_whole`, which
+uses empty nodes last. Time limits exceed run times by the factor exp(|z|) with z normal (0.8), as with
+estimates of users; with `--limits most`, all are eight times the mean.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GPUS, CPUS = 8, 64
 STAY_S = 36_000.0
 GUESSES, MOST = 0.8, 8
 WARM_UP = 0.1
-"""Of the events, before which nothing counts."""
+"""The fraction of events before the measurement starts."""
 
 LOADS: Mapping[str, Mapping[tuple[int, int], int]] = {
     "CPUs in proportion": {(1, 8): 60, (2, 16): 20, (4, 32): 12, (8, 64): 4},
@@ -70,12 +70,12 @@ LOADS: Mapping[str, Mapping[tuple[int, int], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of one run; parts are 0 to 1."""
+    """The result of one run; fractions are 0 to 1."""
 
     turned_away: float
-    """Of the GPUs asked for."""
+    """The fraction of requested GPUs."""
     by_gpus: Mapping[int, float]
-    """Of the jobs of so many GPUs."""
+    """The fraction of jobs by number of GPUs."""
     used: float
     """GPUs in use."""
     whole: float
@@ -110,7 +110,7 @@ def empty_nodes(n: int) -> Nodes:
 
 
 def with_running(nodes: Nodes, ends: Sequence[Mapping[int, float]], now_s: float) -> Nodes:
-    """The nodes with what is known of how long their jobs (by number, until when) may go on."""
+    """The nodes with the latest ends of their jobs, by job number."""
     until_s = np.array([max(one.values(), default=0.0) for one in ends])
     return replace(nodes, running=RunningUntil(now_s, until_s, np.array([len(one) for one in ends])))
 

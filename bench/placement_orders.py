@@ -1,15 +1,15 @@
-"""Orders in which alike nodes can be filled, over many seeds of jobs that come and go, in plain Python.
+"""Compare orders in which equal nodes are filled, for many seeds of arriving and ending jobs.
 
-An order is what node weights can say: one for all jobs, whatever comes next. Of the nodes that have room the
-first is taken, of equal ones the one with the fewest free CPUs, as Slurm does; what finds no room is turned
-away. Jobs come at random (Poisson) and stay for a random time (exponential, of ten hours in the mean); time
-limits are longer by the factor exp(|z|) with z normal (0.8). The same jobs come for every order.
+An order is a possible result of node weights: one for all jobs. Slurm chooses the first suitable node, of
+equal ones the one with the fewest free CPUs; a job that does not fit is rejected. Jobs arrive at random
+(Poisson) and run for a random time (exponential, ten hours in the mean); time limits exceed it by the factor
+exp(|z|) with z normal (0.8). Every order gets the same jobs.
 
-`stock` is Slurm without weights; `whole_last` keeps whole nodes for the end, and is stock Slurm else;
-`fullest` has the fewest GPUs left; `at_stake` is what slurm-gpuctld did before it counted time; `most_jobs`
-has the most jobs; `latest` is the node that is whole last by the time limits; `latest_fullest` goes by
-doublings of that time, and then by GPUs left; `most_work` has the most hours left over all its jobs;
-`applied` is what slurm-gpuctld does. All but `stock` and `fullest` break into whole nodes last.
+`stock` is Slurm without weights; `whole_last` uses empty nodes last, and is like `stock` otherwise. `fullest`
+prefers the fewest free GPUs, `most_jobs` the most jobs, `most_work` the most remaining hours of all jobs.
+`latest` prefers the node that becomes empty last by the time limits; `latest_fullest` uses doublings of that
+time, then free GPUs. `at_stake` is the rule of slurm-gpuctld without time, and `applied` its present rule.
+All but `stock` and `fullest` use empty nodes last.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SMALL_LOADS: Mapping[str, Asked] = {
 
 @dataclass(slots=True)
 class Node:
-    """What is free, and until when its jobs may go on, by their numbers."""
+    """Free resources, and the latest ends of its jobs by number."""
 
     index: int
     gpus: int
@@ -57,15 +57,15 @@ class Node:
 
 
 Key = Callable[[Node, float], float | tuple[float, ...]]
-"""Of a node, at a moment; the least comes first."""
+"""The sort key of a node at a time; the lowest comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of one run; parts are 0 to 1."""
+    """The result of one run; fractions are 0 to 1."""
 
     turned_away: float
-    """Of the GPUs asked for."""
+    """The fraction of requested GPUs."""
     whole: float
     """Nodes of which no GPU is in use, the mean over time."""
     moves: float

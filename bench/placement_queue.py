@@ -1,9 +1,9 @@
-"""Mixed jobs through the model of a cluster under rules of placement: does anybody wait for ever?
+"""Check by simulation that no job waits indefinitely under placement rules.
 
 The load is that of bench/simulate.py (seeded; one GPU to sixteen nodes), one job in five with a part of a GPU
-in place of a whole one. Nodes are in zones; those of a job of several nodes have to be in one, for
-`--zone-wait` hours at most. In the order of submission, backfill every 30 s. Exit status 1 where a job never
-starts, or waits longer as the first of the queue than the longest time limit.
+instead of a whole one. Nodes are in zones; a job of several nodes needs them in one zone, for at most
+`--zone-wait` hours. Jobs start in order of submission, with backfill every 30 s. Exit status 1 where a job
+never starts, or waits longer as the first of the queue than the longest time limit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The two loops that slurm-gpud is measured against: each looks at every GPU once a second, and keeps sums.
+"""The two loops that slurm-gpud is compared with: each samples every GPU once a second and keeps sums.
 
     .venv/bin/python bench/plain_loops.py poll            the same quantities through pynvml, in this process
-    .venv/bin/python bench/plain_loops.py fork COMMAND …  what COMMAND prints, as nvidia-smi would
+    .venv/bin/python bench/plain_loops.py fork COMMAND …  the output of COMMAND, such as nvidia-smi
 
-Neither knows of jobs, ships, stores or survives anything: what they cost is what looking costs at least.
+Neither has jobs, shipping, storage or recovery: their cost is the minimum of sampling.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def each_second(look: Callable[[], None]) -> None:
 
 
 class Poll:
-    """What slurm-gpud reads of a GPU each second, read plainly."""
+    """Read the metrics of a GPU that slurm-gpud samples every second."""
 
     _FIELDS = (
         pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,

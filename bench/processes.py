@@ -1,4 +1,4 @@
-"""What a process and its children cost: CPU time to the nanosecond, and memory."""
+"""CPU time in nanoseconds and memory of a process and its children."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a process, its children, and those of them that have ended; PSS shares out common pages."""
+    """Usage of a process with its running and ended children; PSS divides shared pages."""
 
     at_s: float
     cpu_s: float

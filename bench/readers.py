@@ -1,9 +1,9 @@
-"""How long others wait for slurm-gpudbd while one user asks as fast as 40 threads can.
+"""Measure response times of slurm-gpudbd while one user sends requests from 40 threads.
 
-A lab of its own (Slurm, MariaDB, slurm-gpudbd) with generated accounting. alice floods, each of her threads
-asking again as soon as it is answered, whatever the answer says; meanwhile bob asks for `/v1/health` and for
-a page of runs, and root posts as a node over TCP, each over a new connection. Without the flood first, for
-comparison. alice's node posts go over TCP with MUNGE, and are refused.
+A lab of its own (Slurm, MariaDB, slurm-gpudbd) with generated accounting. Each thread of alice sends its next
+request after each answer; meanwhile bob requests `/v1/health` and a page of runs, and root posts as a node
+over TCP, each over a new connection. The first measurement is without alice, for comparison. alice's node
+posts use TCP with MUNGE, and are rejected.
 
     .venv/bin/python bench/readers.py [--runs 40000] [--threads 40] [--seconds 15] [--json]
 

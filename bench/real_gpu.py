@@ -1,10 +1,10 @@
-"""slurm-gpud on the GPU that is there: known load, and what it says beside what others say.
+"""Compare slurm-gpud with a known load and with other tools on this machine's GPU.
 
     .venv/bin/python bench/real_gpu.py [--gpu 0] [--seconds 12] [--idle-seconds 30] [--json]
 
 Each phase is a job of one GPU, with the hook files that Slurm's prolog and epilog would leave. PyTorch makes
-the load and tells from CUDA's events how long kernels ran; nvidia-smi is polled beside it. Takes 3 minutes.
-Without a GPU it says "skipped" and exits with 0; with 1 where a difference is larger than the limits.
+the load and measures kernel times with CUDA events; nvidia-smi is polled at the same time. Takes 3 minutes.
+Without a GPU it prints "skipped" and exits with 0. The exit status is 1 if a difference exceeds its limit.
 With --json the last line is an object.
 """
 
@@ -74,7 +74,7 @@ class Daemon:
                 self._records.append(item["record"])
 
     def hook(self, kind: str, job_id: int, position: int, age_s: float = 0.0) -> None:
-        """What the hook of a job of one GPU would have written `age_s` ago."""
+        """Write the hook file of a job with one GPU, `age_s` ago."""
         at_ns = time.time_ns() - round(age_s * 1e9)
         values = {
             "EVENT": kind,
@@ -140,7 +140,7 @@ class Smi:
 
 @dataclass(frozen=True)
 class Difference:
-    """What slurm-gpud says, what another says, and how far apart they may be."""
+    """The value of slurm-gpud, another value, and the allowed difference."""
 
     what: str
     ours: float | None
@@ -213,7 +213,7 @@ def run_phase(
     if polled is not None:
         share = MEMORY_POINTS / 100 * gpu["mib"]
         differences += [
-            # It sees a sample of a part of the time; that it disagrees is told, and no fault.
+            # It samples a part of the time; a difference is printed, but is not a failure.
             Difference("utilisation %", told["util_pct"], "nvidia-smi", polled["util_pct"], 100.0),
             Difference("memory MiB", told["mem_mib"], "nvidia-smi", polled["mem_mib"], share),
             Difference(
@@ -239,7 +239,7 @@ def values_of(record: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def idle_cost(daemon: Daemon, gpu: Mapping[str, Any], job_id: int, seconds: float) -> dict[str, float]:
-    """What the daemon takes of a core while it watches one job's GPU, old enough for one look a second."""
+    """Return the CPU use of the daemon for one job's GPU, old enough for one sample a second."""
     import processes
 
     age_s = min(1200.0, time.clock_gettime(time.CLOCK_BOOTTIME) - 1.0)

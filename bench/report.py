@@ -1,13 +1,13 @@
-"""How long a report takes, and how quick its page is: the report of generated accounting of 14 months.
+"""Measure building a report, and its page, with 14 months of generated accounting.
 
-`slurm-gpu report build --page-only` runs as a process of its own, from its start to the end of the whole HTML
-file, and so does the whole report with its tables and pictures. Where there is Chromium (and Python's
-playwright), the page of the first size is opened in it, without a screen and without graphics hardware:
+`slurm-gpu report build --page-only` runs as a process of its own, from its start to the end of the HTML file,
+and so does the whole report with its tables and pictures. With Chromium (and Python's playwright), the page
+of the first size is opened in it, headless and without graphics hardware:
 
-- load: from asking for the page until its lines are drawn, the median of five;
-- brush: from a movement of the mouse until the jobs chosen by it are drawn and shown, the longest of 21.
+- load: from requesting the page until its lines are drawn, the median of five;
+- brush: from a movement of the mouse until the selected jobs are drawn, the longest of 21.
 
-Of both also the processor time of the page's main thread, the median: it depends less on what else runs.
+Both also with the median processor time of the page's main thread, which depends less on other load.
 
     .venv/bin/python bench/report.py [--jobs 39470,1000000] [--json]
 
@@ -56,7 +56,7 @@ _BRUSH = """([x, y]) => new Promise((done) => {
 
 @dataclass(frozen=True)
 class Built:
-    """What one run of the command took."""
+    """The time and memory of one run of the command."""
 
     wall_s: float
     cpu_s: float

@@ -1,9 +1,9 @@
-"""What watching 8 GPUs with 8 jobs each second costs: slurm-gpud, and two plain loops that do far less.
+"""Measure the cost of sampling 8 GPUs with 8 jobs every second: slurm-gpud, and two plain loops.
 
     .venv/bin/python bench/sampler.py [--seconds 60] [--turns 3] [--gpus 8] [--json]
 
 Needs no cluster: the GPUs are simulated below the real NVML binding, everything above is what runs on a node.
-The alternatives take turns; CPU is that of all their processes, those that have ended included.
+The alternatives run in turn; CPU time includes all their processes, also ended ones.
 With --json the last line is {"cpu_percent_core": …, "rss_mib": …, "bytes_per_job_gpu": …, …}.
 """
 
@@ -136,7 +136,7 @@ class Bench:
             process.wait()
 
     def figures(self, name: str) -> dict[str, float]:
-        """Of one alternative, the median of its turns."""
+        """Return the median of the turns of one alternative."""
         windows = self.windows[name]
         return {
             "cpu_percent_core": round(statistics.median(window.cpu_percent for window in windows), 3),
@@ -174,7 +174,7 @@ def show(bench: Bench, result: dict[str, Any]) -> None:
     print(
         "jobs are in cgroups"
         if bench.node.has_cgroups
-        else "jobs are told by their environment: no cgroup v1"
+        else "jobs are identified by their environment: no cgroup v1"
     )
     print(f"{'':26}{'% of a core':>12}{'RSS MiB':>9}{'PSS MiB':>9}{'NVML calls/s':>14}")
     for name, title in TITLES.items():
@@ -193,7 +193,7 @@ def show(bench: Bench, result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="CPU, memory and bytes of slurm-gpud, beside plain loops.")
+    parser = argparse.ArgumentParser(description="CPU, memory and bytes of slurm-gpud, next to plain loops.")
     parser.add_argument(
         "--seconds", type=arguments.seconds(1), default=60, help="measured time of each (default 60)"
     )

@@ -1,19 +1,17 @@
-"""One slurm-gpudbd for ten thousand nodes of eight GPUs: what it takes, how fast, and what that costs.
+"""Measure one slurm-gpudbd with ten thousand nodes of eight GPUs: throughput, latency and cost.
 
     .venv/bin/python bench/scale.py [--nodes 10000] [--minutes 10] [--period 300] [--workers 1]
         [--directory DIR] [--json]
 
-slurm-gpudbd and MariaDB run as installed. Each node posts from an address of its own with a MUNGE credential
-of its own, as docs/contracts.md has it: live values each 10 s, records each 300 ± 60 s
-(--period ± 60) and when its job ends.
-At last all jobs end at once, and what slurm-gpudbd has of them is counted in the database. Stand-ins: nodes
-(scale_load.c), whose records slurm-gpud made (scale_records.py), and Slurm's commands (scale_slurm.py).
+slurm-gpudbd and MariaDB run as installed. Each node posts from its own address with its own MUNGE credential,
+as in docs/contracts.md: live values every 10 s, records every 300 ± 60 s (--period ± 60) and when its job
+ends. At the end all jobs end at once, and their records in the database are counted. Replacements: nodes
+(scale_load.c), with records of slurm-gpud (scale_records.py), and Slurm's commands (scale_slurm.py).
 
-What each side takes of the processors is told apart, since the nodes and their munged run on the same ones.
-DIR is to lie on the disk on which a database would lie: MariaDB waits for it at each commit. Each half minute
-a line on stderr tells how it fares. With --json the last line is {"live_posts_per_s": …, "records_per_s": …,
-"burst_records_per_s": …, "p99_ms": …, "growth_gb_per_million_job_gpus": …, …}. The exit code is 1 where
-something was lost.
+Processor times are separate, since the nodes and their munged run on the same cores. DIR must be on the disk
+of the database: MariaDB waits for it at each commit. Every half minute, a line on stderr has the progress.
+With --json the last line is {"live_posts_per_s": …, "records_per_s": …, "burst_records_per_s": …, "p99_ms":
+…, "growth_gb_per_million_job_gpus": …, …}. The exit code is 1 if a record was lost.
 """
 
 from __future__ import annotations
@@ -49,9 +47,9 @@ from tests.database.servers import MariaDB, running_mariadb, running_munged
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_PER_S = 150.0
-"""So many nodes tell for the first time all that they have."""
+"""The nodes per second that send their first shipment."""
 AFTER_S = 300.0
-"""For so long the end of all jobs may take."""
+"""The time limit in seconds for the records of all jobs."""
 MATCHED_WITHIN_S = 600.0
 MARIADB = ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=2G", "--innodb-io-capacity=2000")
 _OURS = "slurm-gpudbd", "worker"
@@ -237,7 +235,7 @@ def _sleep_until(at_s: float, process: subprocess.Popen[str]) -> None:
 
 
 def _of_steady(told: Any, from_s: float, to_s: float) -> dict[str, Any]:
-    """Of what was due in that time, or answered in it."""
+    """The posts that were due or answered in that time."""
     due = told[(told["due_s"] >= from_s) & (told["due_s"] < to_s)]
     done = told[(told["done_s"] >= from_s) & (told["done_s"] < to_s)]
     took_ms = (due["done_s"] - due["due_s"]) * 1000
@@ -272,7 +270,7 @@ def _of_burst(told: Any, burst_s: float, n_jobs: int) -> dict[str, Any]:
 
 
 def _stored(bench: Bench, n_jobs: int) -> dict[str, Any]:
-    """What is in the database, once it is matched; and what room it takes."""
+    """Return the matched contents of the database, and its size."""
     engine = create_engine(bench.url)
     began = time.monotonic()
     final = f"seq = {FINAL_SEQ} AND final"

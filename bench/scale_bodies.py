@@ -1,4 +1,4 @@
-"""What ten thousand nodes have to say, made beforehand: saying it (scale_load.c) costs next to nothing."""
+"""Build the shipments of ten thousand nodes in advance, so that sending them (scale_load.c) is cheap."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Body:
 
     @classmethod
     def of(cls, node: str, records: Sequence[str] = (), hosts: Sequence[str] = (), **given: Any) -> _Body:
-        """Of records and host records in JSON, and other fields."""
+        """The records and host records in JSON, and other fields."""
         wire = {"wire": WIRE_VERSION, "node": node, "boot_id": _BOOT_ID, "version": __version__}
         wire |= {"events": [], "runs": [], "devices": [], "windows": [], "open": [], **given}
         text = json.dumps(wire, separators=(",", ":"))
@@ -123,19 +123,19 @@ class SimulatedNode:
         ]
 
     def live(self, *, busy: bool) -> _Body:
-        """What it tells each 10 s."""
+        """The shipment of every 10 s."""
         return _Body.of(self.node, live=self._live(busy=busy), open=[self._job_id] if busy else [])
 
     def first(self) -> _Body:
-        """What it tells first."""
+        """The first shipment."""
         return self._records(1, final=False, devices=self._devices(), live=self._live(busy=True))
 
     def records(self, seq: int) -> _Body:
-        """What it tells each five minutes."""
+        """The shipment of every five minutes."""
         return self._records(seq, final=False, live=self._live(busy=True))
 
     def last(self) -> _Body:
-        """What it tells at the end of its job."""
+        """The shipment at the end of its job."""
         return self._records(FINAL_SEQ, final=True, live=self._live(busy=False))
 
     def _records(self, seq: int, *, final: bool, **given: Any) -> _Body:
@@ -156,10 +156,10 @@ def write_plan(
     period_s: float = PERIOD_S,
     seed: int = 1,
 ) -> list[SimulatedJob]:
-    """Write what scale_load posts when; returns the jobs, in the order of nodes.
+    """Write the schedule of posts for scale_load, and return the jobs in the order of nodes.
 
-    In the first `ramp_s` each node tells all that it has, then its records each `period_s` ± JITTER_S up to
-    `until_s`; the records of ended jobs when scale_load is told so.
+    In the first `ramp_s` each node sends all its records, then again every `period_s` ± JITTER_S until
+    `until_s`. scale_load sends the records of ended jobs on request.
     """
     dice = random.Random(seed)
     lengths = dice.choices(list(LENGTHS), weights=list(LENGTHS.values()), k=n_nodes)

@@ -1,4 +1,4 @@
-"""A line each half minute on how a run of scale.py fares: a collapse is to be seen while it lasts."""
+"""Print the progress of scale.py every half minute, so that a collapse is visible while it lasts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESULT = np.dtype(
 
 @contextlib.contextmanager
 def progress_told(results: Path, pids: Sequence[int]) -> Iterator[None]:
-    """Tell on stderr of what was answered in each half minute, and what slurm-gpudbd's `pids` took for it."""
+    """Print the answers of each half minute, and the processor time of slurm-gpudbd's `pids`, to stderr."""
     over = threading.Event()
     ours = [psutil.Process(pid) for pid in pids]
 

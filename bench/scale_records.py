@@ -52,12 +52,12 @@ _MEMORY_MIB = 81_920.0
 _PHASE_S = 7.0
 _PAUSE_S = 30.0
 PERIOD_S, FIRST_TOLD_S = 300, 10
-"""A job is told of soon after its beginning, then each five minutes."""
+"""The ages at which a job is shipped: soon after its start, then every five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What is known of each GPU so many seconds after a job's beginning."""
+    """The records of each GPU `seconds` after the start of a job."""
 
     at_s: float
     records: tuple[Mapping[str, Any], ...]
@@ -65,9 +65,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What one node tells of one job, at last a record of each GPU and the host record.
+    """The items of one node for one job: a record of each GPU and the host record.
 
-    `stages` are how these records grew, the last of them `records`.
+    `stages` are the growing versions of these records, the last of which are `records`.
     """
 
     seconds: int

@@ -1,7 +1,7 @@
-"""Stand-ins for Slurm's commands: they print what slurmctld and slurmdbd would tell of a large, full cluster.
+"""Replacements for Slurm's commands that print the state of a large, full cluster.
 
-Each of its nodes has eight GPUs and one job that holds them. It is what Slurm 22.05 prints, but for names, so
-slurm-gpudbd has as much to read as on a real one.
+Each node has eight GPUs and one job on all of them. The output is that of Slurm 22.05 except for names, so
+that slurm-gpudbd reads as much as on a real cluster.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ ping) echo 'Slurmctld(primary) at head is UP';;
 esac""",
     "squeue": f"""{_MARK}
 sed "s/<MARK>/$mark/g" labels""",
-    # All jobs are of now: of an earlier period, and of jobs that are not these, it has nothing to tell.
+    # All jobs are current: earlier periods and other jobs have no rows.
     "sacct": f"""{_MARK}
 case "$*" in
 --helpformat) cat helpformat; exit;;
@@ -105,7 +105,7 @@ done
 awk -v ids="$ids" -v mark="$mark" -f rows.awk runs""",
 }
 _ROWS = """BEGIN { n = split(ids, some, ","); for (i = 1; i <= n; i++) wanted[some[i]] }
-{ split($0, told, "<MARK>"); if (!n || told[1] in wanted) { gsub("<MARK>", mark); print } }
+{ split($0, columns, "<MARK>"); if (!n || columns[1] in wanted) { gsub("<MARK>", mark); print } }
 """
 
 

@@ -1,17 +1,17 @@
-"""What jobs that share a GPU cost a decision of job_submit.lua: instructions of Lua, and processor time.
+"""Measure the cost of shared GPUs in a decision of job_submit.lua: Lua instructions and processor time.
 
     .venv/bin/python bench/share_decisions.py [--lua 5.1] [--jobs 200] [--rounds 5] [--json]
 
-Instructions are the same on every machine, however busy. Time is the processor's within slurm_job_submit,
-by Lua's own clock, without Slurm around it: medians of rounds in which all ways take turns. What a decision
-takes inside slurmctld is bench/submit.py's affair. Four rules bind each job, of one GPU on one node.
+Instructions do not depend on the machine or its load. Time is processor time within slurm_job_submit, by
+Lua's own clock, without Slurm: medians of rounds in which all cases run in turn. bench/submit.py measures
+decisions inside slurmctld. Four rules apply to each job, which has one GPU on one node.
 
-alike, varied     all the same, so that those that do not share are not judged anew; each with another time
+alike, varied     equal jobs, so that cached decisions apply; jobs with different time limits
 without           without share.lua and shared.lua
-unused            with them, where the policy has no colocation:
-unasked           with colocation:, of a job that does not ask to share
-kept              of one that asks, and of which nobody knows what it needs
-observe, advise, enforce   of one that asks and shares, by mode
+unused            with them, for a policy without colocation:
+unasked           with colocation:, for a job that does not request sharing
+kept              for a job that requests sharing without a known profile
+observe, advise, enforce   for a job that requests sharing and shares, by mode
 
 With --json the last line is {"lua": …, "instructions": {"alike": {"without": …, …}, …}, "us": {…}}.
 """
@@ -82,7 +82,7 @@ end
 
 
 def measure(bundle: str, watch: str, job: dict[str, Any], lua: str, jobs: int, *, varied: bool) -> float:
-    """Of one decision, in the mean."""
+    """The mean of one decision."""
     watched = bundle.replace("return (function(...)", "local _ = (function(...)") + watch
     script = PolicyScript(watched, lua=lua, writes=True, now=lambda: NOW_S)
     for number in range(WARM + jobs):
@@ -94,7 +94,7 @@ def measure(bundle: str, watch: str, job: dict[str, Any], lua: str, jobs: int, *
 
 
 def bundle_of(directory: Path, way: str) -> str:
-    """The script of a policy, and beside it the snapshot that tells of jobs that share."""
+    """The script of a policy, and the snapshot with jobs that share."""
     mode, _ = WAYS[way]
     text = snapshot(1, NOW_S, RULES, [])
     lines = "" if mode is None else "colocation 8\nshare resnet50 2\n"

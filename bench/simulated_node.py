@@ -30,7 +30,7 @@ from lab.simgpu.specs import GpuSpec  # noqa: E402
 from lab.simgpu.world import World  # noqa: E402
 from tests.database.servers import running_munged  # noqa: E402
 
-# A name of its own, also in /sys/fs/cgroup: that of a run that was killed is in nobody's way.
+# A unique name, also in /sys/fs/cgroup, so that a killed run does not conflict.
 NODE = f"bench{os.getpid()}"
 PHASE_S = 2.0
 MEMORY_MIB = 40960
@@ -39,7 +39,7 @@ _POINTS = 500
 USER = 65534 if os.geteuid() == 0 else os.geteuid()
 # Where Slurm puts a job's processes, with the hierarchies of cgroup v1 that its plugins use.
 CGROUPS = [Path("/sys/fs/cgroup") / name for name in ("freezer", "cpuacct", "memory")]
-# What a job's process looks like to whoever asks what it is: an interpreter with some libraries mapped.
+# Processes of jobs are interpreters with some mapped libraries.
 _JOB = """
 import os, sys, time, numpy
 if os.geteuid() == 0:

@@ -1,25 +1,24 @@
-"""A cluster under steady jobs whose daemons are killed, restarted and reconfigured, and whose clocks are set.
+"""Run steady jobs on a cluster while daemons are killed, restarted and reconfigured, and clocks are set.
 
     .venv/bin/python bench/soak.py [--minutes 120] [--seed N] [--workers N] [--json] [--keep]
 
-Brings up a lab of its own (root; the lab must be down). Any daemon of Slurm, slurm-gpu or the database may
-be killed, ended and restarted, or be away for up to a minute, at any time, and so may what stores for
-slurm-gpudbd (--workers) but that it is never away; Slurm is told to read its files again and the policy is
-applied again. The wall clock of one node at a time, or of slurm-gpudbd's host, is set wrong by 1.5 s to 4
-min, forward or back, and right again within a minute. At the end each job that held GPUs has to be
-recorded, once on each of them and for as long as it held them, by Slurm's accounting and the hooks' own
-stamps; what was watched all the time has to agree with what the simulated GPUs did. What leaks is told by
-the longest life of each daemon (soak_leaks.py): one of each kind lives through the second half.
-Nodes that Slurm takes out of service, as for a step that it could not kill, are put back as an admin would,
-and told with the reason; none of these may be a hook. How far it is goes to stderr every ten minutes.
+Brings up a lab of its own (root; the lab must be down). Daemons of Slurm, slurm-gpu and the database are
+killed, restarted, or stopped for up to a minute at any time; workers of slurm-gpudbd (--workers) are killed.
+Slurm reads its files again, and the policy is applied again. The wall clock of one node at a time, or of
+slurm-gpudbd's host, is wrong by 1.5 s to 4 min for up to a minute. At the end each job with GPUs must be
+recorded once on each of them for its whole allocation, by Slurm's accounting and the hooks' own timestamps.
+Records of completely observed jobs must agree with the simulated GPUs. Leaks are judged by the longest life
+of each daemon (soak_leaks.py): one of each kind runs through the second half. Nodes that Slurm drains, for
+example after a step that it could not kill, are resumed and reported with the reason, which must not be a
+hook. Progress goes to stderr every ten minutes.
 
-Nobody sets the clock of this machine: lab/clocks.py tells how it is done, and who sees it. slurm-gpud, its
-hooks and GPUs do, and slurm-gpudbd with the commands of Slurm that it runs; Slurm's daemons do not. A clock
-that is off by more is no case of ours: beyond five minutes MUNGE lets nobody in and Slurm starts no job.
+The clock of this machine is never set (lab/clocks.py). slurm-gpud, its hooks and GPUs see the other clocks,
+and slurm-gpudbd with the Slurm commands that it runs; Slurm's daemons do not. Larger errors are not tested:
+above five minutes MUNGE rejects all credentials and Slurm starts no job.
 
 With --json the last line is {"jobs": …, "lost": …, "twice": …, "held_otherwise": …, "clock_steps": …, …}. The
-exit code is 1 where a job was lost, recorded twice or not as long as it held its GPUs, a hook took a node out
-of service, or something leaks.
+exit code is 1 if a job was lost, recorded twice or for another time than its allocation, if a hook drained a
+node, or if a daemon leaks.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ ENDED_WITHIN_S = 300.0
 STEPS_S = (1.53, 15.31, 60.07, 239.9)
 """No multiples of the simulated GPUs' tick: or stamps of before a step are to the µs those of after it."""
 WRONG_CLOCK_S = 60.0
-"""For so long at most a clock is wrong."""
+"""The longest time in seconds for which a clock is wrong."""
 _MIB = 1 << 20
 WRONG = ("lost", "twice", "held_otherwise", "beyond")
 """Jobs by what is wrong with their records (bench/soak_records.py)."""
@@ -81,7 +80,7 @@ class Soak:
     wrong: tuple[str, float] | None = None
     """The host whose clock is wrong, and what sets it right, in seconds."""
     steps: Counter[str] = field(default_factory=Counter)
-    """Of clocks, by whose and by how much."""
+    """The clock steps, by clock and size."""
     taken_out: Counter[str] = field(default_factory=Counter)
     """Nodes that Slurm took out of service, by the reason that it gave."""
     history: list[tuple[float, str]] = field(default_factory=list)
@@ -92,7 +91,7 @@ class Soak:
     """Seconds, and MiB of what the nodes' slurm-gpud keep on disk."""
 
     def go_on(self, seconds: float) -> None:
-        """Submit, trouble, look."""
+        """Submit jobs, inject faults, and measure."""
         began = time.monotonic()
         job_at = trouble_at = clock_at = look_at = began
         tell_at = began + TOLD_EVERY_S
@@ -144,7 +143,7 @@ class Soak:
             self.jobs[int(told.strip().partition(";")[0])] = gpus
 
     def _quietly(self, argv: Sequence[str], user: str = "root", **given: Any) -> str | None:
-        """What a command prints; None where it fails, as it may while what it asks is away."""
+        """Return the output of a command; None if it fails, as while a daemon is unavailable."""
         try:
             return self.lab.run_as(user, argv, **given).stdout
         except (LabError, subprocess.TimeoutExpired):
@@ -262,7 +261,7 @@ class Soak:
 
 
 def _disk_mib(lab: Lab) -> float:
-    """Of all that slurm-gpud and slurm-gpuctld keep, as far as it does not vanish just now."""
+    """Return the size of all files of slurm-gpud and slurm-gpuctld; files that vanish meanwhile count 0."""
     total = 0
     for node in lab.nodes:
         for path in lab.layout.node(node).state.rglob("*"):
@@ -274,14 +273,14 @@ def _disk_mib(lab: Lab) -> float:
 
 
 def steps_told(lab: Lab) -> int:
-    """How often a slurm-gpud noticed that its clock was set; of several within a minute it tells the sum."""
+    """Return how often slurm-gpud logged a clock step; it logs the sum of several within a minute."""
     logs = [lab.daemons[f"slurm-gpud-{node}"].log for node in lab.nodes]
     return sum(log.read_text(errors="replace").count("the wall clock was set") for log in logs)
 
 
 def main() -> int:
     """Run it; 1 where something was lost, doubled, of another length, or leaks."""
-    parser = argparse.ArgumentParser(description="A lab under jobs and trouble.")
+    parser = argparse.ArgumentParser(description="Run jobs in a lab while daemons fail.")
     parser.add_argument("--minutes", type=arguments.seconds(0.1), default=120.0, help="default 120")
     parser.add_argument("--seed", type=int, default=1, help="of what happens when (default 1)")
     parser.add_argument("--workers", type=int, default=0, help="of slurm-gpudbd (default 0)")

@@ -1,11 +1,10 @@
-"""Does a daemon leak? What bench/soak.py saw of its memory, open files and disk, and what that says.
+"""Judge whether a daemon leaks, from its memory, open files and disk usage in bench/soak.py.
 
-A daemon that has just started grows: it loads what it needs at its first this and that, and keeps what it
-shall remember for an hour. That comes to an end, a leak does not. So what is judged is the second half of the
-longest life, and of each five minutes in it the least that the daemon held: what an answer takes for a moment
-is no leak, and what is leaked is always there. The slope is one that two thirds of those between any two of
-these reach: of a daemon that grows once, whenever, and stays so it is 0, of one that leaks what it leaks.
-(Theil and Sen take the median, which a step in the middle moves.)
+A new daemon grows: it loads modules on first use, and fills caches for an hour. This growth ends, a leak does
+not. So the second half of the longest life is judged, by the minimum of each five minutes: short-lived memory
+is not a leak. The slope is a quantile of the slopes between all pairs of these minima, which two thirds of
+them reach. It is 0 for a daemon that grows once, and the rate of a leak otherwise. (Theil and Sen use the
+median, which one step in the middle changes.)
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ YOUNG_S = 300.0
 """A daemon that has just started grows."""
 LEAST_OF_S = 300.0
 LEAST_POINTS = 5
-"""Of less than five times five minutes nothing is judged."""
+"""The fewest intervals of five minutes for a judgement."""
 NODES_DISK = "disk of the nodes"
 
 Points = Sequence[tuple[float, float]]
@@ -29,7 +28,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Look:
-    """What one daemon held at one moment of one life, its children included."""
+    """The usage of one daemon and its children at one time of one life."""
 
     at_s: float
     rss_mib: float
@@ -39,9 +38,9 @@ class Look:
 def leaks(
     lives: Mapping[tuple[str, int], Sequence[Look]], disk: Points = ()
 ) -> dict[str, dict[str, float | None]]:
-    """By kind of daemon what it holds, and by how much an hour that grows; `lives` are by name and process.
+    """Return usage and growth per hour by kind of daemon; `lives` are by name and process.
 
-    `mib_per_h` and `files_per_h` are judged, None of too short a time; `mib_per_h_of_all` is the slope over
+    `mib_per_h` and `files_per_h` are judged, None after too short a time; `mib_per_h_of_all` is the slope of
     all lives from their sixth minute on. `disk` is in MiB, of all nodes together.
     """
     kinds: dict[str, list[Sequence[Look]]] = defaultdict(list)
@@ -70,7 +69,7 @@ def leaks(
 
 
 def leaking(found: Mapping[str, Mapping[str, float | None]]) -> list[str]:
-    """Of what `leaks` tells, what leaks; nothing is said of what was watched for too short a time."""
+    """Return the leaking daemons in the result of `leaks`; too short lives are skipped."""
     limits = {"mib_per_h": LEAK_MIB_PER_H, "files_per_h": LEAK_FILES_PER_H}
     return [
         kind
@@ -80,7 +79,7 @@ def leaking(found: Mapping[str, Mapping[str, float | None]]) -> list[str]:
 
 
 def settled_per_h(points: Points) -> float | None:
-    """How fast the least of five minutes grows in the second half, an hour; None of too short a time."""
+    """Return the growth per hour of the minima of five minutes in the second half; None if too short."""
     if not points:
         return None
     median_s = (points[0][0] + points[-1][0]) / 2

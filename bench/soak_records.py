@@ -1,4 +1,4 @@
-"""What bench/soak.py asks at the end: is each job recorded, once, as long as it held its GPUs, and truly?"""
+"""Check at the end of bench/soak.py that each job is recorded once, for its whole allocation, correctly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STAMPED_WITHIN_S = 0.05
 """/proc/uptime, which the hooks read, counts in 10 ms."""
 
 BEFORE_S, AFTER_S = 30.0, 10.0
-"""Trouble that is told of, from so long before a run until so long after it."""
+"""The seconds before and after a run for which faults are printed."""
 
 History = Sequence[tuple[float, str]]
 """When (epoch seconds) what was done to the cluster."""
@@ -42,7 +42,7 @@ Place = tuple[str, str]
 
 
 class Hold(NamedTuple):
-    """A job held a GPU, in epoch seconds."""
+    """The allocation of a GPU to a job, in epoch seconds."""
 
     job: int
     start_s: float
@@ -63,16 +63,15 @@ def accounted(lab: Lab, jobs: Mapping[int, int]) -> dict[int, list[frozenset[str
 
 
 def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str, Any]:
-    """Compare what was recorded with Slurm's accounting, the hooks' stamps and what the GPUs did.
+    """Compare records with Slurm's accounting, the hooks' timestamps and the true use of the GPUs.
 
-    What its utilisation should be is that of the whole GPU where the run held that alone (`true_pct`); of
-    which runs that says something else than their own processes do is told. Of a run that differs both sides
-    are told on stderr, with what of `history` was near: the lab is gone when somebody reads of it.
+    The expected utilisation is that of the whole GPU if it was allocated to the run alone (`true_pct`); runs
+    whose own processes differ from it are printed. A run that differs is printed to stderr with both sides
+    and the near events of `history`, since the lab is gone later.
 
-    A slurmctld that is killed goes on from what it saved seconds before. Of a job that it had begun since
-    then it knows nothing: it may begin it anew on another node, or give its number to another job. Of those
-    it cannot be told what would be right. One that it forgot before it told accounting of its start stays
-    pending there for ever, and so with us, beside the next job with that number: it is counted, and no run.
+    A killed slurmctld continues from its state of some seconds ago, without the jobs that started since. It
+    may start such a job again on another node, or reuse its id, so that the right result is undefined. A job
+    that it forgot before accounting had its start stays pending there: it is counted, but is not a run.
     """
     expected = accounted(lab, jobs)
     stamped = {job: lab.held(job) for job in jobs}
@@ -142,7 +141,7 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
 
 
 class Wrong(Enum):
-    """What may be wrong with the records of a job."""
+    """The possible errors of the records of a job."""
 
     LOST = "lost"
     TWICE = "twice"
@@ -168,7 +167,7 @@ def forgotten_once_begun(runs: Sequence[Run]) -> Sequence[Run]:
 def _tell_all(
     job: int, n_expected: int, held: Mapping[Place, Sequence[Held]], runs: Sequence[Run], history: History
 ) -> None:
-    """What there is of a job that was lost, or recorded twice."""
+    """Return the rows of a job that was lost or recorded twice."""
     print(f"job {job}: {len(runs)} runs of {n_expected}; stamps {dict(held)}", file=sys.stderr)
     for run in runs:
         print(f"  {run.state} on {run.nodes}, {run.start_s} to {run.end_s}", file=sys.stderr)
@@ -206,7 +205,7 @@ def _tell_points(
 
 
 def _tell_history(history: History, held: Mapping[Place, Sequence[Held]]) -> None:
-    """What trouble there was while a job held its GPUs, and a while before and after."""
+    """Return the faults during a job's allocation, and shortly before and after."""
     stamped = [one for some in held.values() for one in some]
     begin_s = min((one.start_s for one in stamped), default=0.0)
     end_s = max((one.start_s if one.end_s is None else one.end_s for one in stamped), default=0.0)
@@ -216,7 +215,7 @@ def _tell_history(history: History, held: Mapping[Place, Sequence[Held]]) -> Non
 
 
 def _by_place(lab: Lab, held: Sequence[Held]) -> dict[Place, list[Held]]:
-    """When each GPU was held, by the stamps of the lab's own hooks."""
+    """Return the allocations of each GPU, by the timestamps of the lab's own hooks."""
     places: dict[Place, list[Held]] = defaultdict(list)
     for one in held:
         for position in one.positions:
@@ -234,7 +233,7 @@ def runs_of(client: DatabaseClient, job: int, n_devices: int, until: float) -> t
         runs = [run for run in shown if run.start_s is not None]
         records = [record for run in runs for record in run.devices or ()]
         final = {(record.node, record.device) for record in records if record.final}
-        # Of an earlier one with that number slurmctld may never tell the end.
+        # slurmctld may never report the end of an earlier job with that id.
         newest = max(runs, key=lambda run: run.submit_s, default=None)
         over = newest is not None and newest.end_s is not None
         if (over and len(final) == n_devices) or time.monotonic() > until:
@@ -256,7 +255,7 @@ def _off_s(run: Run, held: Mapping[Place, Sequence[Held]]) -> Iterator[tuple[Pla
 
 
 def _holds(lab: Lab, stamped: Mapping[int, Sequence[Held]]) -> dict[str, list[Hold]]:
-    """Who held each GPU when, by UUID."""
+    """Return the allocations of each GPU by UUID."""
     found: dict[str, list[Hold]] = defaultdict(list)
     for job, held in stamped.items():
         for one in held:
@@ -268,7 +267,7 @@ def _holds(lab: Lab, stamped: Mapping[int, Sequence[Held]]) -> dict[str, list[Ho
 
 
 def held_alone(job: int, share: GpuShare, holds: Mapping[str, Sequence[Hold]]) -> bool:
-    """Did no other job hold that GPU in that time?"""
+    """Return whether the GPU was allocated to no other job in that time."""
     return not any(
         hold.job != job and hold.start_s < share.end_s and hold.end_s > share.start_s
         for hold in holds.get(share.gpu.uuid, ())
@@ -276,11 +275,11 @@ def held_alone(job: int, share: GpuShare, holds: Mapping[str, Sequence[Hold]]) -
 
 
 def true_pct(shares: Sequence[GpuShare], alone: Sequence[bool]) -> float | None:
-    """What uGPUcore should say, in percent; None where nothing was held.
+    """Return the expected uGPUcore in percent; None without GPUs.
 
-    As docs/metrics.md defines `util_hist_ms`: on a GPU that is shared what the job's own processes do, on one
-    that it holds `alone` all that the GPU does. Whose a process is that has no business there, as one that
-    outlived another job's slurmstepd, is not asked.
+    As docs/metrics.md defines `util_hist_ms`: the job's own processes on a shared GPU, all of the GPU if it
+    is allocated to the job `alone`. This includes foreign processes, such as one that outlived another job's
+    slurmstepd.
     """
     seconds = [share.end_s - share.start_s for share in shares]
     if sum(seconds) <= 0:
@@ -293,9 +292,9 @@ def true_pct(shares: Sequence[GpuShare], alone: Sequence[bool]) -> float | None:
 
 
 def _off_by(run: Run, shares: Sequence[GpuShare], true: float | None) -> Iterator[tuple[float, float]]:
-    """Percentage points of a run that was watched from end to end, and how many it may be off.
+    """Return the error of a completely observed run in percentage points, and the allowed error.
 
-    Nobody knows where in the time that our hooks took (`unsure_s`) the run begins and ends for us.
+    The run starts and ends at an unknown time within the run time of our hooks (`unsure_s`).
     """
     seconds = sum(share.end_s - share.start_s for share in shares)
     if run.coverage is None or run.coverage < COVERED or run.ugpucore is None:

@@ -1,28 +1,27 @@
-"""How many submissions a second slurmctld takes: without a plugin, with a Lua that does nothing, with ours.
+"""Measure submissions per second of slurmctld without a plugin, with an empty Lua script, and with ours.
 
     .venv/bin/python bench/submit.py [--queued 0,10000] [--rounds 8] [--turns 2] [--jobs 100] [--json]
 
 Brings up a lab of its own (root; the lab must be down). Every round starts slurmctld from the same saved
-queue of N pending jobs. In it the alternatives take turns, each with `jobs` jobs of each of four submitters:
+queue of N pending jobs. The alternatives run in turn, each with `jobs` jobs of each of four submitters:
 
-none     no plugin (slurmctld is started anew for it)
-noop     a Lua that does nothing: what it costs besides is Slurm's own table of jobs, made anew in each second
-looks    the same beside slurm-gpuctld, which looks at the queue and changes nothing
-ours     our script by slurm-gpuctld's snapshot: what it costs more than `looks` are our decisions
-table    our script by slurm.jobs, without slurm-gpuctld (up to 20,000 queued jobs)
+none     no plugin (slurmctld is restarted for it)
+noop     an empty Lua script: its cost is Slurm's own table of jobs, which is rebuilt every second
+polled   the same with slurm-gpuctld, which reads the queue and changes nothing
+ours     our script with slurm-gpuctld's snapshot: the difference from `polled` is the cost of decisions
+table    our script with slurm.jobs, without slurm-gpuctld (up to 20,000 queued jobs)
 
-One script is loaded for all: it does nothing about a job of the name "noop". So nothing is loaded or started
-between turns, and what a longer queue costs, or other work on the machine, befalls all alike.
+One script is loaded for all: it ignores jobs with the name "noop". So nothing is loaded or started between
+turns, and a longer queue or other load affects all alternatives equally.
 
-Printed for each: submissions a second; their ratio to `noop`, and that of `ours` to `looks`, in the same
-turn, as the mean of all turns with its 95 % interval; slurmctld's own time for a submission (what sdiag tells
-of REQUEST_SUBMIT_BATCH_JOB), slurmctld's CPU time for one, and slurmctld's time for the submission that comes
-first in its second, as every one does where they are rare.
-"decision" is the time inside our slurm_job_submit, in slurmctld with one submitter: of jobs that are all
-alike, and (varied) of jobs of which each asks for another time. With --json the last line is {"queued":
-{"0": {"none": …, "noop": …, …}, …}, "turns": {"0": {"noop": {"to_noop": …, "to_noop_95": […, …],
-"sdiag_us": …, "cpu_us": …, "first_us": …}, …}, …}, "decision_ms": {"0": {"ours": {"median": …}, …}, …},
-"decision_ms_median": …}; queued in submissions a second, and `ours` has to_looks and to_looks_95, too.
+Printed for each: submissions per second; their ratio to `noop`, and of `ours` to `polled`, in the same turn.
+Ratios are means of all turns with 95 % intervals. Also slurmctld's own time for a submission
+(REQUEST_SUBMIT_BATCH_JOB in sdiag), its CPU time for one, and its time for the first submission in its
+second, the usual case for rare submissions. "decision" is the time inside our slurm_job_submit, in slurmctld
+with one submitter: for equal jobs, and (varied) for jobs with different time limits. With --json the last
+line is {"queued": {"0": {"none": …, "noop": …, …}, …}, "turns": {"0": {"noop": {"to_noop": …, "to_noop_95":
+[…, …], "sdiag_us": …, "cpu_us": …, "first_us": …}, …}, …}, "decision_ms": {"0": {"ours": {"median": …}, …},
+…}, "decision_ms_median": …}; queued in submissions a second, and `ours` has to_polled and to_polled_95, too.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ from lab.errors import LabError
 from lab.polling import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-IN_TURN = ("noop", "table", "looks", "ours")
+IN_TURN = ("noop", "table", "polled", "ours")
 """And back again, so that slurm-gpuctld starts and stops to look as rarely as can be."""
 MOST_BY_TABLE = 20_000
 """A longer queue is not counted by slurm.jobs where there is slurm-gpuctld."""
 FIRST_IN_THEIR_SECOND = 5
-BY_LOOKS = ("looks", "ours")
-"""Beside slurm-gpuctld."""
-DOES_NOTHING = ("noop", "looks")
+WITH_POLLS = ("polled", "ours")
+"""Alternatives with slurm-gpuctld."""
+DOES_NOTHING = ("noop", "polled")
 LEFT_OUT = {
     "none": ("JobSubmitPlugins",),
     # Where jobs may preempt others, a submission takes slurmctld the longer, the more are queued.
@@ -85,7 +84,7 @@ rules:
   - {id: size, for: everyone, per: job, why: bench, limits: {gpus: 16, walltime: 7d, cpus_per_gpu: 32}}
   - {id: days, for: vision, per: job, why: bench, limits: {walltime: 3d}, mode: advise}
 """
-# What is put behind our script: it does nothing about jobs named "noop" …
+# Appended to our script: ignore jobs named "noop" …
 SWITCH = """
 local ours = slurm_job_submit
 function slurm_job_submit(job_desc, ...)
@@ -139,7 +138,7 @@ class Bench:
         directory.chmod(0o755)
         # Slurm's own pace of scheduling: the lab's lets each submission look for nodes at once.
         self.conf = without(lab.layout.slurm_conf.read_text(), "SchedulerParameters")
-        self.looking = False
+        self.polling = False
 
     def prepare_scripts(self) -> None:
         """The bundle as `policy apply` makes it, with what is put behind it."""
@@ -174,7 +173,7 @@ class Bench:
     def start(self, alternative: str, script: str = "switched") -> None:
         """Start slurmctld from the saved state if there is one, and go over to this alternative."""
         self.lab.daemons["slurm-gpuctld"].stop(10)
-        self.looking = False
+        self.polling = False
         self.lab.daemons["slurmctld"].stop(120)
         if self.saved.exists():
             replace_tree(self.saved, self.lab.layout.slurmctld)
@@ -186,20 +185,20 @@ class Bench:
         self.switch(alternative)
 
     def switch(self, alternative: str) -> None:
-        """Go over to this alternative: slurm-gpuctld looks or does not, and the first decision is over."""
+        """Switch to this alternative: start or stop slurm-gpuctld, and wait for the first decision."""
         watcher = self.lab.daemons["slurm-gpuctld"]
         snapshot = self.lab.layout.controller_run / "snapshot.txt"
-        looks = alternative in BY_LOOKS
-        if looks != self.looking:
-            self.looking = looks
+        is_polled = alternative in WITH_POLLS
+        if is_polled != self.polling:
+            self.polling = is_polled
             if (pid := watcher.pid) is not None:
-                os.kill(pid, signal.SIGCONT if looks else signal.SIGSTOP)
-            elif looks:
+                os.kill(pid, signal.SIGCONT if is_polled else signal.SIGSTOP)
+            elif is_polled:
                 watcher.start()
             snapshot.unlink(missing_ok=True)
-            if looks:
-                wait_for(snapshot.exists, 60, "slurm-gpuctld looks at the queue")
-        # What slurmctld does by the clock, such as saving its state, befalls all alike.
+            if is_polled:
+                wait_for(snapshot.exists, 60, "slurm-gpuctld reads the queue")
+        # Periodic work of slurmctld, such as saving its state, affects all alternatives equally.
         time.sleep(random.uniform(0, BY_THE_CLOCK_S))
         self.submit(1, 1, alternative)
 
@@ -243,7 +242,7 @@ class Bench:
         return int(found[2]) / int(found[1]) if found else 0.0
 
     def first_in_their_second_us(self, alternative: str) -> float:
-        """slurmctld's time for a submission before which Slurm makes its table of jobs anew."""
+        """slurmctld's time for a submission before which Slurm rebuilds its table of jobs."""
         self.start(alternative)
         times = []
         for _ in range(FIRST_IN_THEIR_SECOND):
@@ -287,7 +286,7 @@ def spread(mean: float, interval: list[float]) -> str:
 
 
 def ratio(of: list[Turn], to: list[Turn]) -> tuple[float, list[float]]:
-    """Of submissions a second in the same turn."""
+    """The ratio of submissions per second in the same turn."""
     return mean_95([one.per_s / other.per_s for one, other in zip(of, to, strict=True)])
 
 
@@ -325,7 +324,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
             row = rows[name]
             row["to_noop"], row["to_noop_95"] = ratio(of_it, turns["noop"])
             if name == "ours":
-                row["to_looks"], row["to_looks_95"] = ratio(of_it, turns["looks"])
+                row["to_polled"], row["to_polled_95"] = ratio(of_it, turns["polled"])
             row["sdiag_us"] = round(statistics.fmean(turn.sdiag_us for turn in of_it))
             row["cpu_us"] = round(statistics.fmean(turn.cpu_us for turn in of_it))
             row["first_us"] = round(bench.first_in_their_second_us(name))
@@ -380,7 +379,7 @@ def main() -> None:
                 f"{spread(row['to_noop'], row['to_noop_95'])} of noop  "
                 f"slurmctld {row['sdiag_us']:>6} us, CPU {row['cpu_us']:>6} us, first {row['first_us']:>7} us"
             )
-        print(f"  ours {spread(rows['ours']['to_looks'], rows['ours']['to_looks_95'])} of looks")
+        print(f"  ours {spread(rows['ours']['to_polled'], rows['ours']['to_polled_95'])} of polled")
         for name, times in results["decision_ms"][size].items():
             figures = f"median {times['median']:.3f} ms, p99 {times['p99']:.2f} ms, max {times['max']:.1f} ms"
             print(f"  decision, {name:<13} {figures}")

@@ -1,13 +1,15 @@
-"""What zones cost a decision of job_submit.lua, in instructions of Lua's virtual machine.
+"""Measure the cost of zones in a decision of job_submit.lua, in instructions of Lua's virtual machine.
 
     .venv/bin/python bench/zone_decisions.py [--lua 5.1] [--jobs 100] [--json]
 
-Instructions, since they are the same on every machine, however busy: what a decision takes in milliseconds
-inside slurmctld is bench/submit.py's affair. Four rules bind each job; there are 48 nodes in three zones.
+Instructions do not depend on the machine or its load; bench/submit.py measures milliseconds inside slurmctld.
+Four rules apply to each job; there are 48 nodes in three zones.
 
 single, multi     a job on one node, a job on two
-alike, varied     all the same, so that they are not judged anew; each with another time
-without           without place.lua;  none: with it, where no zones are told;  observe, enforce: with zones
+alike, varied     equal jobs, so that cached decisions apply; jobs with different time limits
+without           without place.lua
+none              with it, without zones
+observe, enforce  with zones
 
 With --json the last line is {"lua": …, "instructions": {"single alike": {"without": …, …}, …}}.
 """

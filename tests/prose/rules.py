@@ -36,7 +36,12 @@ REPLACED = re.compile(_ANY, re.IGNORECASE)
 _INSTEAD = list(_REPLACED.values())
 _OPENER = re.compile(r"(?:What|Who|Whoever|Whose|Of|Whichever|Whatever) [a-z]")
 _QUESTION = re.compile(r"\?\s*$")
-_SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+(?=[A-Z`\"“(])|\n\s*\n(?:[-*•] )?|\n\s*[-*•] ")
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?;:])\s+(?=[A-Z`\"“(])|\n\s*\n(?:[-*•] )?|\n\s*[-*•] "
+    # A row of a table: a name, at least two spaces, and its description.
+    r"|\n(?=[ \t]*\S+(?: \S+){0,3} {2,}\S)"
+)
+_CODE = re.compile(r"`[^`\n]+`")
 _WORD = re.compile(r"[\w'’%.,/-]*[A-Za-z][\w'’%.,/-]*")
 
 
@@ -47,10 +52,11 @@ def sentences(text: str) -> list[str]:
 
 def findings(passage: Passage) -> Iterator[tuple[str, str]]:
     """Return (rule, message) for each break of a rule: "word", "opener" or "long"."""
-    for match in REPLACED.finditer(passage.text):
+    text = _CODE.sub("`code`", passage.text)
+    for match in REPLACED.finditer(text):
         instead = _INSTEAD[int((match.lastgroup or "w0")[1:])]
         yield "word", f"{match[0]!r}: write {instead}"
-    for sentence in sentences(passage.text):
+    for sentence in sentences(text):
         if _OPENER.match(sentence) and not _QUESTION.search(sentence):
             yield "opener", f"starts with a clause: {sentence[:60]!r}"
         if (n := len(_WORD.findall(sentence))) > LONG_SENTENCE:

@@ -20,6 +20,8 @@ _BLOCK_COMMENT = re.compile(r"/\*.*?\*/|--\[\[.*?\]\]|<!--.*?-->", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|`(?:[^`\\]|\\.)*`')
 # A message has at least three words; shorter strings are mostly keys.
 _MESSAGE = re.compile(r"[A-Za-z]+[,;:]? [a-z]+.* [a-z]+")
+# JavaScript or shell in a string.
+_SCRIPT = re.compile(r"=>|;;")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,16 @@ def _of_docstrings_and_messages(text: str) -> Iterator[Passage]:
             case ast.JoinedStr(values=parts):
                 other.update(parts)
                 words = "".join(str(one.value) if isinstance(one, ast.Constant) else "`x`" for one in parts)
-                if _MESSAGE.search(words):
+                if _is_message(words):
                     yield Passage(node.lineno, words)
     for node in nodes:
         match node:
-            case ast.Constant(value=str() as words) if node not in other and _MESSAGE.search(words):
+            case ast.Constant(value=str() as words) if node not in other and _is_message(words):
                 yield Passage(node.lineno, words)
+
+
+def _is_message(words: str) -> bool:
+    return bool(_MESSAGE.search(words)) and not _SCRIPT.search(words)
 
 
 def _of_python_comments(text: str) -> Iterator[tuple[int, str]]:
