@@ -130,7 +130,7 @@ def test_its_partners_are_those_that_slurm_gpuctld_saw(tmp_path: Path) -> None:
 
 def test_why_its_sharing_was_ended(tmp_path: Path) -> None:
     (tmp_path / "decisions.log").write_text(LINE.format(zone="-"))
-    why = "job 8 was slowed down by a factor of 1.67 beside job 7, beyond the 1.1 promised"
+    why = "job 8 was slowed down by a factor of 1.67 with job 7, over the 1.1 promised"
     for at_s, token, job, other in ((2000, "abc1", 7, 8), (2000, "abc2", 8, 7)):
         said = {"uid": "1", "job": str(job), "beside": str(other), "gone": "7", "why": why}
         write_ending(tmp_path, at_s, token, said)

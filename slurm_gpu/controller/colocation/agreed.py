@@ -1,4 +1,4 @@
-"""Jobs that agreed to share, by what job_submit.lua noted of them in their AdminComment."""
+"""Jobs that agreed to share, by the note of job_submit.lua in their AdminComment."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _SHARDS = re.compile(r"gres[:/]shard[:=](\d+)")
 
 
 class Agreed(NamedTuple):
-    """One job that agreed."""
+    """A job that agreed to share."""
 
     job: CountedJob
     key: str
-    """What it is known by."""
+    """The key of its application."""
     shards: int | None
-    """Those that it asks for now; None where it has a GPU for itself: nobody knew what it needs."""
+    """Shards that it requests now; None if it has a GPU alone because its needs were unknown."""
     of: int | None
-    """Shards of one GPU when it was submitted; None likewise."""
+    """Shards per GPU at its submission; None likewise."""
 
     @property
     def gres(self) -> str:
-        """How Slurm spells shards here, up to their number."""
+        """Slurm's prefix of a shard request, up to the number."""
         return f"gres{'/' if self.job.per_node.startswith('gres/') else ':'}shard:"
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody can be beside it."""
+        """Whether no job can share its GPU."""
         return self.shards is None or self.of is None or self.shards >= self.of
 
     def waits_for_its_place(self, now_s: float) -> bool:
-        """Whether it has its begin time still before it."""
+        """Whether its begin time is still ahead."""
         job = self.job
         return (
             job.phase is JobPhase.PENDING
@@ -45,7 +45,7 @@ class Agreed(NamedTuple):
 
 
 def agreed_among(jobs: Iterable[CountedJob]) -> dict[int, Agreed]:
-    """Those of the queue, by id."""
+    """Return those of the queue by job ID."""
     found = {}
     for job in jobs:
         match = _AGREED.match(job.admin_comment) if " c=" in job.admin_comment else None

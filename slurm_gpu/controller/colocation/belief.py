@@ -1,4 +1,4 @@
-"""What the planner is to believe of jobs that share: the store, in the words of slurm_gpu.colocation."""
+"""The store as the belief of a planner, in the terms of slurm_gpu.colocation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.controller.colocation.store import ColocationStore
 
 
 class StoreBelief:
-    """See slurm_gpu.colocation.planner.Belief. Applications are positions in `keys`, which only grows."""
+    """A slurm_gpu.colocation.planner.Belief. Applications are indices into `keys`, which only grows."""
 
     def __init__(self, store: ColocationStore, most_together: int, cap: float | None) -> None:
         self._store = store
@@ -24,18 +24,18 @@ class StoreBelief:
         self._may: dict[tuple[int, ...], bool] = {}
 
     def is_of(self, store: ColocationStore) -> bool:
-        """Whether it is from this store that it believes."""
+        """Return whether it is based on this store."""
         return self._store is store
 
     def index(self, key: str) -> int:
-        """The application that jobs of this key are."""
+        """Return the application of jobs with this key."""
         at = self._at.get(key)
         if at is None:
             at = self._at[key] = len(self.keys)
             self.keys.append(key)
         return at
 
-    def look(self, closed: Collection[int]) -> None:
+    def update(self, closed: Collection[int]) -> None:
         """Update from the store; next to the `closed` jobs no shards are left."""
         self._closed = frozenset(closed)
         if self._version != self._store.version:
@@ -44,7 +44,7 @@ class StoreBelief:
             self._may.clear()
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Each one's beside the others."""
+        """Return the speed of each one with the others."""
         known = self._speeds.get(applications)
         if known is None:
             keys = [self.keys[one] for one in applications]
@@ -54,7 +54,7 @@ class StoreBelief:
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """By the most memory that each ever had: when it will have that nobody knows."""
+        """Compare the maximum memory of each, because its time course is unknown."""
         if len(members) < 2:
             return True
         return self._is_open(members) and self._store.may_be_together(
@@ -62,7 +62,7 @@ class StoreBelief:
         )
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Few enough, fitting, and nobody slower than promised."""
+        """Return whether they are few enough, fit, and none is slower than promised."""
         if len(members) < 2:
             return True
         if len(members) > self.most_together or not self._is_open(members):
@@ -76,11 +76,11 @@ class StoreBelief:
         return known
 
     def _is_open(self, members: Sequence[Member]) -> bool:
-        """Whether there is room on the GPU, as far as any of them runs on one."""
+        """Return whether the GPU has room, if any of them runs on one."""
         return not self._closed or not any(one.job in self._closed for one in members)
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """As is believed: by how much that may be wrong the store does not tell."""
+        """Return the expected time: the store has no bounds."""
         if not self.fits(members):
             return math.inf
         applications = [one.application for one in members]

@@ -1,4 +1,4 @@
-"""Questions to slurm-gpudbd about jobs that share, asked beside the watcher, which never waits."""
+"""Query slurm-gpudbd about shared jobs in the background."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ class RunKey(NamedTuple):
 
 @dataclass(slots=True)
 class QueryResults:
-    """Of one round of questions; what is not known is left out."""
+    """The results of one round of queries; unknown values are left out."""
 
     ran: dict[RunKey, EndedCorun] = field(default_factory=dict)
     utilisation: dict[RunKey, tuple[float, float]] = field(default_factory=dict)
     since_s: Mapping[RunKey, float] = field(default_factory=dict)
-    """From when on each was asked for."""
+    """The start of the queried time of each."""
     trouble: str | None = None
 
 
 class DatabaseQueries:
-    """One round of questions at a time."""
+    """Runs one round of queries at a time."""
 
     def __init__(self, evidence: DatabaseEvidence, background: Background) -> None:
         self._evidence = evidence
         self._asking = BackgroundTask[QueryResults](background)
         self._outage = OutageLog(
             log,
-            "nothing is learned of jobs that share for now: %s",
+            "shared jobs are not learned from: %s",
             SystemClock(),
-            over="slurm-gpudbd reports jobs that share again",
+            over="shared jobs are learned from again",
         )
 
     @property
     def is_free(self) -> bool:
-        """Whether another round can be asked."""
+        """Whether another round can start."""
         return self._asking.is_free
 
     def ask(self, ended: set[RunKey], running: Mapping[RunKey, float]) -> None:
-        """Ask how runs went that are over, and what those do that run, since when each."""
+        """Query the results of ended runs, and the utilisation of running ones since the given time."""
 
         def round_of_questions() -> QueryResults:
             answers = QueryResults(since_s=running)
@@ -67,15 +67,15 @@ class DatabaseQueries:
                 try:
                     if (used := self._evidence.utilisation(key.job_id, since_s)) is not None:
                         answers.utilisation[key] = used
-                except SlurmGpuError as error:  # also where no window of a job was kept yet
-                    log.debug("what job %d does is not known: %s", key.job_id, error)
+                except SlurmGpuError as error:  # also before the first window of a job is stored
+                    log.debug("utilisation of job %d is unknown: %s", key.job_id, error)
             return answers
 
         if ended or running:
             self._asking.start(round_of_questions)
 
     def answers(self) -> QueryResults | None:
-        """Those of the last round, once, as soon as they are there."""
+        """Return the results of the last round once, when they are there."""
         if not self._asking.is_done:
             return None
         answers = self._asking.take()

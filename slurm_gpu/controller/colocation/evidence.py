@@ -1,4 +1,4 @@
-"""What slurm-gpudbd knows of jobs that share: how a run went, and what one does right now."""
+"""Measurements of shared jobs in slurm-gpudbd: the results of ended runs, and current utilisation."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class EndedCorun(NamedTuple):
-    """One run that is over, from its node's last record."""
+    """One ended run, from its node's last record."""
 
     memory_frac: float
-    """The most of the GPU's memory that it had."""
+    """Its maximum share of the GPU's memory."""
     util_frac: float | None
     """The job's own mean utilisation."""
     allocated_s: float
-    """From its start to its end, by the node, which tells it finer than Slurm."""
+    """From start to end by the node, which is more precise than Slurm."""
     idlest: tuple[float, ...] = ()
-    """See `idlest.idlest`; () where its course is not known."""
+    """See `idlest.idlest`; () if its timeline is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseEvidence:
-    """Asks slurm-gpudbd, which may take long; every method raises SlurmGpuError."""
+    """Queries slurm-gpudbd, which may be slow; methods raise SlurmGpuError."""
 
     connect: DatabaseConnector
 
@@ -64,7 +64,7 @@ def _runs_of(database: DatabaseClient, job: str) -> tuple[Sequence[Run], Sequenc
 
 
 def _idlest(run: Run, courses: Sequence[RunTimeline]) -> tuple[float, ...]:
-    """By the course of the one GPU that it had."""
+    """Compute from the timeline of its only GPU."""
     course = next((one for one in courses if one.submit_s == run.submit_s), None)
     found = [one.timeline for one in (course.devices if course else None) or () if one.timeline is not None]
     return idlest(found[0].fractions("util"), found[0].width_s) if len(found) == 1 else ()

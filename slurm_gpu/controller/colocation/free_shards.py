@@ -1,7 +1,7 @@
-"""Which GPU has how many shards left, who is there, and how to get a job onto a certain one.
+"""Track the free shards and jobs of each GPU, and how to place a job on a certain GPU.
 
-Stock Slurm takes no request for a GPU by its position: a job of some shards gets the first of the node that
-has them left (docs/colocation.md). So where a job lands is steered by its node, its size and its moment.
+Slurm accepts no request for a GPU by position: a job with shards gets the first GPU of the node with enough
+left (docs/colocation.md). Its GPU is therefore controlled by its node, its size and its start time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from slurm_gpu.slurm.tres import amount, uses_gpus
 
 
 class GpuPlace(NamedTuple):
-    """One GPU."""
+    """The position of one GPU."""
 
     node: str
     position: int
 
 
 class SharersOnGpu(NamedTuple):
-    """What a job has of one GPU."""
+    """A job's share of one GPU."""
 
     place: GpuPlace
     shards: int
@@ -31,32 +31,32 @@ class SharersOnGpu(NamedTuple):
 
 @dataclass(slots=True)
 class CorunGpu:
-    """One GPU of a node that takes jobs."""
+    """A GPU of a node that accepts jobs."""
 
     place: GpuPlace
     free: int
-    """Shards."""
+    """Free shards."""
     sharers: list[int] = field(default_factory=list)
-    """Jobs that agreed to share, in the order in which they came."""
+    """Jobs that agreed to share, in order of arrival."""
     is_others: bool = False
-    """Whether anybody is there of whom nobody knows what he does."""
+    """Whether any other job uses it."""
 
 
 @dataclass(slots=True)
 class SharedNode:
-    """A node, as far as jobs that share are concerned."""
+    """A node with its resources for shared jobs."""
 
     node: SlurmNode
     gpus: list[CorunGpu]
     cpus: int
-    """Free."""
+    """Free CPUs."""
     memory_mib: int
 
     def size_for(self, position: int, least: int, leave: int | None = None) -> int | None:
-        """Shards that bring a job of `least` or more onto this GPU; None where nothing does.
+        """Return the shards that place a job of at least `least` shards on this GPU; None if impossible.
 
-        `leave`: so many at most are to be left there, as nobody is to come any more, and what is left would
-        draw in jobs that are to go to a GPU behind it.
+        `leave`: maximum shards to leave free, if no other job is to join: more would attract jobs that should
+        go to a later GPU.
         """
         free = self.gpus[position].free
         before = max((gpu.free for gpu in self.gpus[:position]), default=0)
@@ -64,7 +64,7 @@ class SharedNode:
         return size if size <= free else None
 
     def take(self, position: int, job_id: int, shards: int, cpus: int, memory_mib: int) -> None:
-        """Count a job there that is about to start, if the GPU is still there."""
+        """Count a job that is about to start there, if the GPU still exists."""
         if position >= len(self.gpus):
             return
         gpu = self.gpus[position]
@@ -75,7 +75,7 @@ class SharedNode:
 
 
 def held_by(job: QueuedJob, of: int) -> list[SharersOnGpu]:
-    """What a job has of each GPU; [] where Slurm does not tell."""
+    """Return a job's share of each GPU; [] if Slurm does not report it."""
     found = []
     for node, index in job.gpu_index.items():
         found += [SharersOnGpu(GpuPlace(node, position), of) for position in index.get("gpu", ())]
@@ -92,11 +92,11 @@ def rooms(
     sharers: Iterable[int],
     known: Mapping[int, Sequence[SharersOnGpu]],
 ) -> dict[str, SharedNode]:
-    """The nodes that take jobs and have shards, by name.
+    """Return the nodes with shards that accept jobs, by name.
 
-    `known` is what jobs were last seen to have: Slurm no longer tells of one that is completing, though its
-    shards are not free yet. A node where that is not known either is left out, as is one of which a job has a
-    GPU that it no longer has.
+    `known` are the last known shares of jobs: Slurm no longer reports a completing job although its shards
+    are not free yet. Nodes with unknown shares are left out, like nodes with a job on a GPU that no longer
+    exists.
     """
     found: dict[str, SharedNode] = {}
     for node in nodes:
@@ -116,7 +116,7 @@ def rooms(
             if room is None:
                 continue
             held = [one for one in _held(job, room, known) if one.place.node == name]
-            # A job may go on on a GPU that was taken out of Slurm's configuration.
+            # A job may continue on a GPU that was removed from Slurm's configuration.
             strange = any(one.place.position >= len(room.gpus) for one in held)
             if strange or (not held and has_gpus(job)):
                 del found[name]

@@ -1,4 +1,4 @@
-"""Whether jobs that share run as fast as was promised, by what their GPU does for each of them."""
+"""Check whether shared jobs run as fast as promised, by their share of the GPU's time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from slurm_gpu.controller.colocation.idlest import SHORTEST_S, expected
 from slurm_gpu.controller.colocation.job_history import CorunHistory
 from slurm_gpu.controller.colocation.store import ColocationStore
 
+# Minimum duration of a utilisation measurement.
 LEAST_S = SHORTEST_S
-"""Of a utilisation that was measured for less nothing is concluded."""
+# Delay after a co-runner came or left: a measurement in between belongs to neither group.
 SETTLES_S = 5.0
-"""After somebody came or left: what is measured then belongs to neither."""
+# Utilisation alone up to which a job may be loading data, so that its speed is unknown.
 _IDLE = 0.02
-"""Who uses so little of the GPU alone may as well be loading its data: nothing is concluded."""
+# Tolerance over the promised slowdown, because the estimate by utilisation varies.
 _TOLERANCE = 1.10
-"""A slowdown is estimated by utilisation, which varies by itself: beyond the promise by so much is beyond."""
 
 
 class CoRunner(NamedTuple):
@@ -26,35 +26,35 @@ class CoRunner(NamedTuple):
     run: RunKey
     course: CorunHistory
     speed: float | None
-    """As it was measured; None where it was not."""
+    """Measured speed; None without a measurement."""
 
 
 class Parting(NamedTuple):
-    """Jobs that are not to go on together."""
+    """Jobs that must stop sharing."""
 
     newcomer: RunKey
-    """Who came last, and has to go."""
+    """The last to come, which must leave."""
     slowed: str
-    """The key of whom sharing slowed down too much."""
+    """The key of the job that was slowed down too much."""
     other: str
     why: str
-    """By keys."""
-    told: str
-    """By the numbers of jobs, as all of their owners may know it: keys name users."""
+    """The reason, with keys."""
+    public_why: str
+    """The reason with job IDs for all owners: keys contain user names."""
 
 
 def since_s(course: CorunHistory) -> float | None:
-    """From when on its utilisation tells how fast it is beside who is there now; None where nobody is."""
+    """Return from when its utilisation shows its speed with the current co-runners; None without any."""
     if not course.stretches or not course.stretches[-1].others:
         return None
     return course.stretches[-1].from_s + SETTLES_S
 
 
 def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationStore) -> float | None:
-    """How fast it is at least, from its share of the GPU's time now and alone; None where that says nothing.
+    """Return the minimum speed from the shares of the GPU's time now and alone; None if unknown.
 
-    Alone its like use the GPU for less than their mean at times, too: the least that they have in as many
-    seconds is what it is held against.
+    Jobs alone also use the GPU less than their mean at times, so it is compared with their minimum over as
+    many seconds.
     """
     alone = store.profiles.get(course.key)
     if used[1] < LEAST_S or alone is None or not alone.util_frac:
@@ -64,9 +64,9 @@ def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationS
 
 
 def parting(together: Sequence[CoRunner], slowdown: float | None, store: ColocationStore) -> Parting | None:
-    """Who is to go, of the jobs of one GPU in the order in which they came; None for nobody.
+    """Return the jobs of one GPU, in order of arrival, that must stop sharing; None if none must.
 
-    With a promise: where anybody is slowed down beyond it. Without: where all do less than one alone.
+    With a promised slowdown: if any is slowed down more. Without: if all together do less than one alone.
     """
     if len(together) < 2:
         return None
@@ -81,13 +81,13 @@ def parting(together: Sequence[CoRunner], slowdown: float | None, store: Colocat
                     newcomer.run,
                     key,
                     _other(key, together),
-                    f"{key} is {how}, beyond {slowdown:g}",
-                    f"{_numbered([one])} was {how} beside {others}, beyond the {slowdown:g} promised",
+                    f"{key} is {how}, over {slowdown:g}",
+                    f"{_numbered([one])} was {how} with {others}, over the {slowdown:g} promised",
                 )
     elif len(measured) == len(together) and sum(speed for _, speed in measured) < 1 / _TOLERANCE:
         done = sum(speed for _, speed in measured)
         slowest = min(measured, key=lambda one: one[1])[0].course.key
-        what = f"{done:.2f} of what one does alone"
+        what = f"{done:.2f} of the work of one alone"
         return Parting(
             newcomer.run,
             slowest,
@@ -104,13 +104,13 @@ def _numbered(some: Sequence[CoRunner]) -> str:
 
 
 def _other(key: str, together: Sequence[CoRunner]) -> str:
-    """Whom to hold responsible: the newcomer, or where that is slowed down, who came before it."""
+    """Return the co-runner to blame: the newcomer, or the one before it if the newcomer is slowed down."""
     last = together[-1].course.key
     return last if last != key else together[-2].course.key
 
 
 def observed(course: CorunHistory, speed: float, store: ColocationStore) -> Mapping[str, float]:
-    """What a speed beside several says of each: off by one factor from what was predicted."""
+    """Divide a speed with several co-runners among them: each deviates by one factor from its prediction."""
     others = course.stretches[-1].others
     factor = speed / store.speed(course.key, others)
     return {other: min(1.0, store.speed(course.key, (other,)) * factor) for other in others}

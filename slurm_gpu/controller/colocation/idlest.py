@@ -1,6 +1,6 @@
-"""How little a job uses its GPU for a while though nobody disturbs it: loading, validating, writing.
+"""The minimum use of a GPU by an undisturbed job over some time: loading, validating, writing.
 
-Such a while beside another job says nothing of the other one.
+A low use with a co-runner during such a time says nothing about the co-runner.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean, median
 
+# Shortest duration; each further one is twice as long.
 SHORTEST_S = 20.0
-"""Each next while is twice as long."""
+# The time for which slurm-gpudbd keeps windows of running jobs.
 _LONGEST_S = 600.0
-"""As far back as slurm-gpudbd keeps the windows of jobs that run."""
 
 
 def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
-    """[k] the least mean utilisation that any 20·2^k seconds of a run may have had, by its bins.
+    """Return for each k the minimum mean utilisation over any 20·2^k seconds of a run, from its bins.
 
-    None longer than the run, or than ten minutes. What a bin has less than is usual is taken for time in
-    which the job did nothing, as wherever in the bin it may have been; a gap is such time as well.
+    Durations are at most the run and ten minutes. A bin below the usual use counts as idle time anywhere
+    within the bin; a gap counts as idle too.
     """
     known = [one for one in util if one is not None]
     usual = max(median(known), fmean(known)) if known else 0.0
@@ -30,7 +30,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
     found = []
     seconds = SHORTEST_S
     while seconds <= min(len(util) * width_s, _LONGEST_S):
-        n = min(math.ceil(seconds / width_s) + 1, len(util))  # bins that it may touch
+        n = min(math.ceil(seconds / width_s) + 1, len(util))  # bins that it may overlap
         most_s = max(idle_s[at + n] - idle_s[at] for at in range(len(util) - n + 1))
         found.append(usual * max(seconds - most_s, 0.0) / seconds)
         seconds *= 2
@@ -38,7 +38,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
 
 
 def expected(least: Sequence[float], mean: float, seconds: float) -> float:
-    """The least that so many seconds of a run alone may have: by its whiles where they are known."""
+    """Return the expected minimum over this many seconds alone, from the measured minima if known."""
     if not least or seconds < SHORTEST_S:
         return mean
     at = int(math.log2(seconds / SHORTEST_S))

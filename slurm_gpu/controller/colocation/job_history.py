@@ -1,4 +1,4 @@
-"""How a job that agreed to share runs: beside whom, and from when to when."""
+"""The history of a job that agreed to share: its co-runners over time."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+# Returns the predicted speed of a key with co-runners.
 Speed = Callable[[str, Sequence[str]], float]
-"""That of a key beside others, as it was predicted."""
 
+# Minimum time with a co-runner for a conclusion: Slurm reports starts and ends in whole seconds.
 _LEAST_BESIDE_S = 5.0
-"""Of less time beside another nothing can be said: Slurm tells starts and ends in whole seconds."""
+# Minimum share of a run for a conclusion: otherwise the variation of runs would be attributed to it.
 _LEAST_PART = 0.2
-"""Nor of a smaller part of a run: by how much runs alone vary, all of that would be laid on it."""
 
 
 class CorunStretch(NamedTuple):
-    """A time in which the same jobs were on the GPU."""
+    """A time with constant co-runners."""
 
     from_s: float
     others: tuple[str, ...]
-    """Their keys, sorted; without those that are suspended."""
+    """Their keys, sorted, without suspended jobs."""
     is_suspended: bool = False
-    """Whether the job itself was, and did nothing."""
+    """Whether the job itself was suspended."""
 
 
 @dataclass(slots=True)
 class CorunHistory:
-    """Of one run of one job. Times are epoch seconds."""
+    """The history of one run of one job; times are epoch seconds."""
 
     key: str
     start_s: float
     stretches: list[CorunStretch] = field(default_factory=list)
     end_s: float | None = None
     is_whole: bool = True
-    """Whether all of it was seen, and it always ran: not of one that ran when slurm-gpuctld came."""
+    """Whether it was observed from its start and always ran."""
 
     def seen(self, at_s: float, others: Iterable[str], *, is_suspended: bool = False) -> None:
-        """Who is beside it now, if it is not suspended itself."""
+        """Record its current co-runners."""
         now = () if is_suspended else tuple(sorted(others)), is_suspended
         if not self.stretches:
             self.stretches.append(CorunStretch(self.start_s if self.is_whole else at_s, *now))
@@ -47,11 +47,11 @@ class CorunHistory:
 
     @property
     def beside(self) -> frozenset[str]:
-        """All keys that were ever beside it."""
+        """All keys that ever were co-runners."""
         return frozenset(key for stretch in self.stretches for key in stretch.others)
 
     def done_s(self, now_s: float, speed: Speed) -> float:
-        """Work done, in seconds alone, at the speeds that are predicted."""
+        """Return the work done, in seconds alone, at the predicted speeds."""
         return sum(
             max(0.0, end_s - stretch.from_s) * speed(self.key, stretch.others)
             for stretch, end_s in zip(self.stretches, self._cancellations(now_s), strict=True)
@@ -61,8 +61,7 @@ class CorunHistory:
     def speeds(self, alone_s: float, allocated_s: float, speed: Speed) -> dict[str, float]:
         """Return the speed next to each co-runner that a complete run of `allocated_s` shows.
 
-        Where several were beside it, one after another or at once, each is off by the same factor from what
-        was predicted.
+        If there were several, in sequence or at once, all deviate by the same factor from their predictions.
         """
         if self.end_s is None or not self.is_whole or self.end_s <= self.start_s:
             return {}

@@ -1,4 +1,4 @@
-"""Follows the jobs that agreed to share, and writes into the store what their runs show."""
+"""Follow the jobs that agreed to share, and update the store from their runs."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from slurm_gpu.slurm.queue import JobPhase
 
 log = logging.getLogger("slurm-gpuctld")
 
+# Time after the end of a run after which no report of its node is expected.
 _FORGOTTEN_AFTER_S = 600.0
-"""What no node has told of a run that ended so long ago, none will."""
+# Minimum run time for a conclusion about time.
 _LEAST_ALONE_S = 2
-"""Shorter runs say nothing of time."""
+# Ratio of the speeds by time and by utilisation above which the run had other work to do.
 _SAME_WORK = 1.25
-"""Where a run's time and its utilisation tell of speeds that are further apart, it had other work to do."""
 
 
 class Learning:
-    """Courses of the runs that go on, and of those that ended and are still to be learned from."""
+    """Histories of running jobs, and of ended ones that are still to be evaluated."""
 
     def __init__(self, store: ColocationStore, began_s: float) -> None:
         self._store, self._began_s = store, began_s
         self.running: dict[RunKey, CorunHistory] = {}
         self.ended: dict[RunKey, CorunHistory] = {}
         self.over: dict[RunKey, CorunHistory] = {}
-        """That ended since the last look: whether they are to be learned from is not known yet."""
+        """Runs that ended since the last update and may or may not be used."""
 
-    def look(self, agreed: Mapping[int, Agreed], beside: Mapping[int, Sequence[int]], now_s: float) -> None:
-        """Who runs now; `beside` has the jobs on each one's GPU."""
+    def update(self, agreed: Mapping[int, Agreed], beside: Mapping[int, Sequence[int]], now_s: float) -> None:
+        """Update the running jobs; the second mapping lists the jobs on each GPU."""
         running: dict[RunKey, CorunHistory] = {}
         for job_id, one in agreed.items():
             if one.job.phase is not JobPhase.RUNNING or one.job.start_s is None:
@@ -57,7 +57,7 @@ class Learning:
         self.running = running
 
     def missed(self, one: Agreed, beside: Sequence[str]) -> None:
-        """It was put beside these keys, and ended before it was seen to run."""
+        """Record a job that started next to these keys and ended before it was observed."""
         if one.job.start_s is None:
             return
         course = CorunHistory(one.key, one.job.start_s, end_s=one.job.end_s)
@@ -65,7 +65,7 @@ class Learning:
         self.over[RunKey(one.job.job_id, one.job.start_s)] = course
 
     def settle(self, states: Mapping[int, str]) -> dict[RunKey, CorunHistory]:
-        """What became of the runs that ended, by Slurm's state; returns those that failed beside others."""
+        """Sort ended runs by Slurm's state; return those that failed with co-runners."""
         failed: dict[RunKey, CorunHistory] = {}
         for key, course in self.over.items():
             state = states.get(key.job_id)
@@ -77,7 +77,7 @@ class Learning:
         return failed
 
     def learn(self, ran: Mapping[RunKey, EndedCorun], now_s: float) -> None:
-        """From runs to the end, as their nodes told of them."""
+        """Update the store from complete runs, as reported by their nodes."""
         for key, course in list(self.ended.items()):
             if key in ran:
                 self._learn(course, ran[key])
@@ -98,12 +98,12 @@ class Learning:
             return
         work_s = work_of(ran, alone)
         for other, speed in course.speeds(work_s, ran.allocated_s, self._store.speed).items():
-            log.info("%s beside %s: %.2f of its speed alone", course.key, other, speed)
+            log.info("%s with %s: %.2f of its speed alone", course.key, other, speed)
             self._store.ran_beside(course.key, other, speed)
 
 
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
-    """What a run did, in seconds alone: what its like do, or where it had other work, by its utilisation."""
+    """Return the work of a run in seconds alone: the usual, or by its utilisation if it had other work."""
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s
     by_use_s = ran.allocated_s * min(1.0, ran.util_frac / alone.util_frac)

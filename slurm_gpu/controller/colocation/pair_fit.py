@@ -1,7 +1,7 @@
-"""Speeds of pairs that nobody saw, from those that were seen: fitted beside the watcher, which never waits.
+"""Predict speeds of pairs that were not measured from those that were, in the background.
 
-The predictor is colocation.speeds.predictor, in numpy. A fit takes the cube of the speeds that it is
-made of, and memory by the square of the applications; so it is made of a bounded number of both.
+The predictor is colocation.speeds.predictor, in numpy. Its time grows with the cube of the number of speeds
+and its memory with the square of the number of applications, so both are limited.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from urllib.parse import unquote
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller.background import Background, BackgroundTask
-from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile, by_turns
+from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile, time_sliced
 
 log = logging.getLogger("slurm-gpuctld")
 
 Speeds = Mapping[tuple[str, str], float]
 
 EVERY_S = 60.0
+# Keys of current jobs, most jobs first, then keys most often measured with others.
 MOST_KEYS = 32
-"""Keys of current jobs, most jobs first, then keys that were most often seen with others."""
+# A fit uses at most this many speeds, the most informative ones (see predictor.predict).
 MOST_SPEEDS = 300
-"""A fit uses at most this many speeds, the most informative ones (see predictor.predict)."""
+# Minimum number of measured speeds for a fit.
 LEAST_SPEEDS = 4
-"""Fewer say nothing of others."""
 _NUMBER = re.compile(r"(?P<before>.*?)(?P<size>\d{1,9})(?P<after>\D*)", re.DOTALL)
 
 
 class PairFit:
-    """One fit at a time, as something was learned, and once a minute at most."""
+    """Runs one fit at a time after something was learned, at most once a minute."""
 
     def __init__(self, background: Background, clock: Clock) -> None:
         self._clock = clock
@@ -42,11 +42,11 @@ class PairFit:
         self._failed = self._has_left_out = False
 
     def forget(self) -> None:
-        """The next store is another one."""
+        """Prepare for another store."""
         self._fit.drop()
         self._made_of = None
 
-    def turn(self, store: ColocationStore, there: Mapping[str, int]) -> None:
+    def refresh(self, store: ColocationStore, there: Mapping[str, int]) -> None:
         """Give the store the finished fit, and start another if needed. `there`: current jobs by key."""
         if self._fit.is_done:
             try:
@@ -54,7 +54,7 @@ class PairFit:
                 self._failed = False
             except (ImportError, ArithmeticError, ValueError) as error:  # numpy's LinAlgError is a ValueError
                 if not self._failed:
-                    log.warning("pairs that nobody saw are judged by their use alone: %s", error)
+                    log.warning("speeds of unmeasured pairs are estimated by utilisation alone: %s", error)
                 self._failed = True
         if not self._fit.is_free or self._clock.monotonic() < self._next_s:
             return
@@ -62,8 +62,8 @@ class PairFit:
         n_left_out = len((there.keys() & store.profiles.keys()) - profiles.keys())
         if n_left_out and not self._has_left_out:
             log.warning(
-                "%d keys have jobs, and a fit takes %d: pairs of the other %d, with the fewest jobs, "
-                "are judged by utilisation alone if they never ran together",
+                "%d keys have jobs and a fit uses %d: speeds of the other %d, with the fewest jobs, "
+                "are estimated by utilisation alone unless measured",
                 n_left_out + len(profiles),
                 MOST_KEYS,
                 n_left_out,
@@ -79,7 +79,7 @@ class PairFit:
 def _chosen(
     store: ColocationStore, there: Mapping[str, int]
 ) -> tuple[dict[str, KeyProfile], dict[tuple[str, str], tuple[float, int]]]:
-    """The profiles, and the speeds of their pairs, that a fit uses."""
+    """Return the profiles, and the measured speeds of their pairs, that a fit uses."""
     met = Counter[str]()
     for (key, other), (_, times) in store.speeds.items():
         met[other] += times
@@ -94,8 +94,8 @@ def _chosen(
 def predicted(
     profiles: Mapping[str, KeyProfile], speeds: Mapping[tuple[str, str], tuple[float, int]]
 ) -> Speeds:
-    """Of all pairs of these that are not in `speeds`, which has (speed, times seen) of who beside whom."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads cost more than they give, and memory each
+    """Predict all pairs that are not in `speeds`, which has (speed, count) of a key with another."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads cost more than they gain, and memory
     import numpy as np
 
     from slurm_gpu.colocation.profiles.traits import Traits
@@ -109,7 +109,7 @@ def predicted(
     traits = [
         Traits(*family_and_size(key), (one.util_frac, one.memory_frac)) for key, one in profiles.items()
     ]
-    prior = np.array([[by_turns(one, other) for other in profiles.values()] for one in profiles.values()])
+    prior = np.array([[time_sliced(one, other) for other in profiles.values()] for one in profiles.values()])
     predicted = predict(traits, measured, counts, prior, most=MOST_SPEEDS).speed
     return {
         (key, other): round(float(predicted[at[key], at[other]]), 4)
@@ -120,7 +120,7 @@ def predicted(
 
 
 def family_and_size(key: str) -> tuple[str, float | None]:
-    """`resnet50` and `resnet101` are of one family: a name without its last number, which is the size."""
+    """Split off the last number of a name, the size: `resnet50` and `resnet101` are of one family."""
     found = _NUMBER.fullmatch(unquote(key))
     if found is None:
         return key, None

@@ -1,4 +1,4 @@
-"""From the planner's words to Slurm's: who starts where next, and with how many shards."""
+"""Convert the planner's decisions to Slurm's terms: jobs to start, their nodes and shards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from slurm_gpu.controller.colocation.free_shards import GpuPlace, SharedNode
 from slurm_gpu.controller.colocation.serving import Server
 from slurm_gpu.controller.colocation.store import ColocationStore
 
+# Maximum decisions per cycle of a planner that decides about one GPU at a time, as each scans all GPUs.
 _MOST_ANSWERS = 4
-"""Of a planner that decides about one GPU at a time, in one look: each looks at all GPUs."""
 
 
 class WaitingSharer(NamedTuple):
@@ -27,7 +27,7 @@ class WaitingSharer(NamedTuple):
 
 
 class StartAction(NamedTuple):
-    """A job that starts now."""
+    """A job to start now."""
 
     job_id: int
     place: GpuPlace
@@ -44,11 +44,11 @@ def choose(
     server: Server,
     busy: frozenset[str],
 ) -> list[StartAction]:
-    """One job at most for each node, as where the next one lands is known only once this one has started.
+    """Return at most one job per node: the GPU of the next one is known only once this one has started.
 
-    The server's belief has the keys of all of them (Planners.server). `running` has (key, seconds done,
-    seconds left) of jobs on GPUs; `busy` are nodes on which a job is about to start. A planner sees the GPUs
-    that are full, too, as what it plans comes after those that run there.
+    The server's belief has the keys of all jobs (Planners.server). `running` has (key, seconds done, seconds
+    left) of jobs on GPUs; `busy` are nodes on which a job is about to start. A planner also gets full GPUs,
+    because it plans what follows the jobs there.
     """
     known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in store.profiles}
     gpus = [
@@ -59,10 +59,10 @@ def choose(
     ]
     least = min((one.least for one in known.values()), default=0)
     belief, taken = server.belief, set(busy)
-    belief.look({job for gpu in gpus if gpu.free < least for job in gpu.sharers})
+    belief.update({job for gpu in gpus if gpu.free < least for job in gpu.sharers})
     acts: list[StartAction] = []
     for _ in range(_MOST_ANSWERS if server.answers_one_by_one else 1):
-        # What is decided about one GPU at a time is asked only of nodes where somebody may still start.
+        # Planners that decide about one GPU at a time are asked only about nodes on which a job may start.
         asked = [gpu for gpu in gpus if not (server.answers_one_by_one and gpu.place.node in taken)]
         if not known or not any(gpu.free >= least and gpu.place.node not in taken for gpu in asked):
             break
@@ -127,7 +127,7 @@ def _may(
     running: Mapping[int, tuple[str, float, float]],
     server: Server,
 ) -> bool:
-    """Whatever a planner says: nobody is put beside whom memory or a promise does not allow."""
+    """Return whether memory and the promised slowdown allow it, whatever the planner decides."""
     index = server.belief.index
     there = [Member(job, index(running[job][0]), running[job][2]) for job in gpu.sharers]
     job = start.jobs[0]
@@ -135,7 +135,7 @@ def _may(
 
 
 def _left_there(gpu: Held, store: ColocationStore, job: WaitingSharer, most_together: int) -> int | None:
-    """So many shards at most, where nobody is to come any more."""
+    """Return the maximum shards to leave free, if no other job is to join."""
     is_last = len(gpu.sharers) + 1 >= most_together
     return store.smallest(job.agreed.of or 1) - 1 if is_last else None
 
@@ -143,11 +143,11 @@ def _left_there(gpu: Held, store: ColocationStore, job: WaitingSharer, most_toge
 def _act(
     room: SharedNode, place: GpuPlace, job: WaitingSharer, beside: Sequence[int], leave: int | None
 ) -> StartAction | None:
-    """Onto this GPU, or onto the first idle one where it was to be alone there; None where it cannot be."""
+    """Return the start on this GPU, or for a job alone on the first idle one; None if impossible."""
     if job.cpus > room.cpus or job.memory_mib > room.memory_mib:
         return None
     positions = [place.position]
-    if not beside:  # idle GPUs of a node are alike to a planner, and Slurm takes the first
+    if not beside:  # a planner does not distinguish idle GPUs of a node, and Slurm uses the first
         positions = [gpu.place.position for gpu in room.gpus if not gpu.sharers and not gpu.is_others]
     for position in positions:
         shards = room.size_for(position, job.least, leave)

@@ -1,7 +1,7 @@
-"""Gives jobs that agreed to share their places, follows them, and ends what goes wrong.
+"""Place the jobs that agreed to share, follow them, and end sharing that goes wrong.
 
-Nothing here holds a job for ever: each has a begin time, which job_submit.lua set, by which it starts without
-us. What fails is tried again at the next look; jobs then start later, or alone, and none is lost.
+No job can wait indefinitely: each has a begin time, set by job_submit.lua, at which it starts by itself.
+Failures are retried in the next cycle; jobs then start later, or alone, and none is lost.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from slurm_gpu.slurm.queue import CountedJob, JobPhase
 log = logging.getLogger("slurm-gpuctld")
 
 _CPU_SHARE = 0.02
+# Share of a core while a job waits for its place, because GPUs are idle meanwhile.
 _CPU_SHARE_WHILE_JOBS_WAIT = 0.10
-"""Of a core, while a job waits for its place: GPUs lie idle for as long as it does."""
 _INQUIRE_EVERY_S = 10.0
+# Time after which a job that was given its place but has not started may start anywhere.
 _LANDS_WITHIN_S = 20.0
-"""A job that was given its place and has not started by then does so where it can."""
+# Time before its begin time at which a job without a place gets a GPU of its own.
 _LAST_CALL_S = 8.0
-"""So long before its begin time a job that has no place is given a GPU for itself."""
-_TOLD = 20
+_MAX_STARTED = 20
 
 
 @dataclass(slots=True)
 class _Landing:
-    """A job that was told to start, until it has."""
+    """A job that is being started."""
 
     act: StartAction
     at_s: float
 
 
 class ColocationReconciler(Duty):
-    """Keeps what was learnt between runs. `table` is for the snapshot."""
+    """Places shared jobs, follows them and learns from them; `table` is for the snapshot."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class ColocationReconciler(Duty):
     ) -> None:
         super().__init__(
             clock,
-            "jobs that share get no places: %s",
-            "jobs that share get their places again",
+            "shared jobs are not placed: %s",
+            "shared jobs are placed again",
             cpu=cpu,
         )
         self._client, self._control, self._queries, self._pair_fit = client, control, queries, pair_fit
@@ -88,39 +88,39 @@ class ColocationReconciler(Duty):
         self._shards_per_gpu: int | None = None
         self._landing: dict[int, _Landing] = {}
         self._known: dict[int, Sequence[SharersOnGpu]] = {}
-        """What each job was last seen to have."""
+        """Last known shares of each job."""
         self._last: list[Started] = []
         self._inquire_at_s = 0.0
         self._refused = OutageLog(log, "%s", clock)
         self._unwritten = OutageLog(
             log,
-            "%s; slurm-gpu explain does not show which jobs share",
+            "sharing jobs are not published: %s; slurm-gpu explain does not show them",
             clock,
-            over="the jobs that share are written again",
+            over="sharing jobs are published again",
         )
         self._works = False
 
     def table(self) -> ShareTable | None:
-        """What job_submit.lua is told; None while no places are to be had."""
+        """Return the table for job_submit.lua; None while sharing is unavailable."""
         if not self._works or self._store is None or self._shards_per_gpu is None:
             return None
         return self._store.table(self._shards_per_gpu)
 
     def prepare(self, view: QueueView) -> bool:
-        """Forget what others may change where this host is not in charge, or no jobs share."""
+        """Forget state that others may change while this host is not active or no jobs share."""
         if view.answered and (view.policy.colocation is None or not view.in_charge):
             self._works = False
             self._forget()
         return view.answered and view.policy.colocation is not None and view.in_charge
 
     def work(self, view: QueueView) -> None:
-        """Follow the jobs that share, and give those that wait their places."""
+        """Follow the shared jobs, and place those that wait."""
         assert view.policy.colocation is not None
         self._works = False
-        self._look(view.jobs, view.policy.colocation, view.facts)
+        self._reconcile(view.jobs, view.policy.colocation, view.facts)
         self._works = True
 
-    def _look(self, jobs: Sequence[CountedJob], policy: ColocationInForce, facts: CountingFacts) -> None:
+    def _reconcile(self, jobs: Sequence[CountedJob], policy: ColocationInForce, facts: CountingFacts) -> None:
         now_s = self._clock.wall()
         self._shards_per_gpu = facts.shards_per_gpu
         store, learning = self._read()
@@ -129,7 +129,7 @@ class ColocationReconciler(Duty):
         self._cpu_share = _CPU_SHARE_WHILE_JOBS_WAIT if hurries else _CPU_SHARE
         shared = [one for one in agreed.values() if one.shards is not None]
         if not agreed and not learning.running and not learning.ended:
-            self._tell(policy, now_s, {}, agreed, store)
+            self._publish(policy, now_s, {}, agreed, store)
             return
         queued = self._queued(jobs, shared)
         sharers = [one.job.job_id for one in shared]
@@ -140,21 +140,21 @@ class ColocationReconciler(Duty):
         }
         on_gpu = {job: gpu.sharers for room in found.values() for gpu in room.gpus for job in gpu.sharers}
         alone = {one.job.job_id: [one.job.job_id] for one in agreed.values() if one.shards is None}
-        learning.look(agreed, {**on_gpu, **alone}, now_s)
-        self._look_for_missed(learning, agreed)
+        learning.update(agreed, {**on_gpu, **alone}, now_s)
+        self._record_missed(learning, agreed)
         self._settle(learning, agreed, store)
-        self._pair_fit.turn(store, Counter(one.key for one in agreed.values()))
+        self._pair_fit.refresh(store, Counter(one.key for one in agreed.values()))
         self._inquire(learning, store, found, policy, now_s, agreed)
         self._land(found, agreed, facts, now_s)
         if policy.mode == "enforce":
             self._place(found, agreed, policy, facts, now_s)
-            self._last_call(agreed, now_s)
+            self._start_alone(agreed, now_s)
         if store.is_changed and self._store_path is not None:
             stores.write(self._store_path, store, now_s, self._owner_uid)
-        self._tell(policy, now_s, found, agreed, store)
+        self._publish(policy, now_s, found, agreed, store)
 
     def _forget(self) -> None:
-        """Whoever looks meanwhile writes into the store, and nobody sees who comes and goes."""
+        """Drop the store and observations: another process may write the store meanwhile."""
         if self._store is not None:
             self._store = self._learning = None
             self._landing.clear()
@@ -171,10 +171,10 @@ class ColocationReconciler(Duty):
         return self._store, self._learning
 
     def _queued(self, jobs: Sequence[CountedJob], shared: Sequence[Agreed]) -> Sequence[QueuedJob]:
-        """The jobs that hold GPUs of nodes, with positions; none where nobody shares."""
+        """Return the jobs with GPUs of nodes, with positions; none if no jobs share."""
         if not shared:
             return ()
-        # Where Slurm does not account for GPUs, the request names what the total does not.
+        # If Slurm does not account for GPUs, the request has what the total lacks.
         holding = [
             job.job_id
             for job in jobs
@@ -185,15 +185,15 @@ class ColocationReconciler(Duty):
         ]
         return self._client.jobs(holding) if holding else ()
 
-    def _look_for_missed(self, learning: Learning, agreed: Mapping[int, Agreed]) -> None:
-        """Jobs that were told to start, did, and ended since the last look."""
+    def _record_missed(self, learning: Learning, agreed: Mapping[int, Agreed]) -> None:
+        """Record jobs that were started and ended since the last cycle."""
         for job_id, landing in self._landing.items():
             one = agreed.get(job_id)
             if one is not None and one.job.phase is JobPhase.ENDED:
                 learning.missed(one, [agreed[job].key for job in landing.act.beside if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], store: ColocationStore) -> None:
-        """A job that failed beside others, though its like did not alone, gets one more run, alone."""
+        """Give a job that failed with others, although its key did not alone, one more run alone."""
         if not learning.over:
             return
         states = {job.job_id: job for job in self._client.jobs([key.job_id for key in learning.over])}
@@ -209,8 +209,8 @@ class ColocationReconciler(Duty):
             self._terminations.send_back(
                 one,
                 (),
-                f"it failed beside {', '.join(others)}; alone its like did not",
-                "it failed beside another job, which its like did not alone: memory ran out, likely",
+                f"it failed with {', '.join(others)}, and jobs like it do not fail alone",
+                "it failed next to another job, and jobs like it do not fail alone: probably out of memory",
                 {"keys": list(others)},
             )
 
@@ -227,7 +227,7 @@ class ColocationReconciler(Duty):
         if answers is not None:
             learning.learn(answers.ran, now_s)
             if policy.mode == "enforce":
-                # Of who has other jobs beside it by now nothing was measured yet.
+                # A job with other co-runners by now was not measured with them yet.
                 used = {
                     key: one
                     for key, one in answers.utilisation.items()
@@ -290,10 +290,10 @@ class ColocationReconciler(Duty):
             agreed[ends.newcomer.job_id],
             others,
             ends.why,
-            ends.told,
+            ends.public_why,
             {"slowdown": policy.slowdown, "speeds": said},
         )
-        # One that stays all the same is found out each time that it is looked at.
+        # A job that stays anyway is found again in each cycle.
         if is_over or store.may_meet((ends.slowed, ends.other)):
             for _, course, speed in together:
                 if speed is not None:
@@ -308,14 +308,14 @@ class ColocationReconciler(Duty):
         facts: CountingFacts,
         now_s: float,
     ) -> None:
-        """Count the jobs that were told to start and have not yet where they are to be."""
+        """Count jobs that are being started at their places."""
         for job_id, landing in list(self._landing.items()):
             one = agreed.get(job_id)
             if one is None or one.job.phase is not JobPhase.PENDING:
                 del self._landing[job_id]
             elif now_s - landing.at_s > _LANDS_WITHIN_S:
                 del self._landing[job_id]
-                log.info("job %d does not start at its place", job_id)
+                log.info("job %d did not start at its place", job_id)
             elif landing.act.place.node in found:
                 amounts = amounts_of(one.job, facts)
                 found[landing.act.place.node].take(
@@ -370,22 +370,22 @@ class ColocationReconciler(Duty):
         beside = [agreed[job].key for job in act.beside if job in agreed]
         try:
             self._control.start(act.job_id, act.place.node, f"{one.gres}{act.shards}")
-        except SlurmError as error:  # such as one that was cancelled meanwhile
-            self._refused.failed(f"job {act.job_id} does not start: {error}")
+        except SlurmError as error:  # for example a job cancelled meanwhile
+            self._refused.failed(f"job {act.job_id} was not started: {error}")
             return
         self._landing[act.job_id] = _Landing(act, now_s)
         speed = store.speed(one.key, beside)
         where = f"GPU {act.place.position} of {act.place.node}"
-        how = f"beside {', '.join(beside)}, at {speed:.2f} of its speed alone" if beside else "alone, for now"
+        how = f"with {', '.join(beside)}, at {speed:.2f} of its speed alone" if beside else "alone, for now"
         log.info("job %d starts on %s, %s", act.job_id, where, how)
         self._last.append(Started(int(now_s), act.job_id, *act.place, list(act.beside), speed))
-        del self._last[:-_TOLD]
+        del self._last[:-_MAX_STARTED]
 
-    def _last_call(self, agreed: Mapping[int, Agreed], now_s: float) -> None:
-        """Whose wait is about to end without a place gets a GPU for itself, once there is one.
+    def _start_alone(self, agreed: Mapping[int, Agreed], now_s: float) -> None:
+        """Give a job a GPU of its own if its wait ends without a place.
 
-        So does one whose wait is over, as it was requeued or had its place given by a slurm-gpuctld that was
-        killed then: the node that it was to be on may be gone.
+        This includes jobs whose wait is over because they were requeued, or because a killed slurm-gpuctld
+        had given them a place: the node of that place may be gone.
         """
         for one in agreed.values():
             job = one.job
@@ -394,12 +394,12 @@ class ColocationReconciler(Duty):
             if (job.start_s or 0) - now_s <= _LAST_CALL_S:
                 try:
                     self._control.unpin(job.job_id, f"{one.gres}{one.of}")
-                except SlurmError as error:  # such as one that has started just now
-                    self._refused.failed(f"job {job.job_id} does not start: {error}")
+                except SlurmError as error:  # for example a job that has just started
+                    self._refused.failed(f"job {job.job_id} was not started: {error}")
                     continue
-                log.info("job %d waited for a place, and gets a GPU of its own", job.job_id)
+                log.info("job %d got no place, and gets a GPU of its own", job.job_id)
 
-    def _tell(
+    def _publish(
         self,
         policy: ColocationInForce,
         now_s: float,

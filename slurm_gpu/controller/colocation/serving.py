@@ -1,7 +1,7 @@
-"""Which planner decides whom jobs share with: the one that the policy names, annealing until that can.
+"""Select the planner: the one that the policy names, or annealing until that is available.
 
-A planner that learns is read from a file, which `slurm-gpu colocation train` writes, and read anew when it
-has changed. Where it cannot be read, or a library is missing, annealing serves: it needs neither.
+A learned planner is loaded from the file that `slurm-gpu colocation train` writes, and reloaded when it
+changes. If it cannot be loaded or a library is missing, annealing is used, which needs neither.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.policy.lua.installed import ColocationInForce
 
-if TYPE_CHECKING:  # only planners that learn, and those that pack by profiles, need numpy
+if TYPE_CHECKING:  # only learned planners, and those that use profiles, need numpy
     from slurm_gpu.colocation.learned.net import Net
     from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 log = logging.getLogger("slurm-gpuctld")
 
+# Evaluations of annealing per plan: 64 GPUs and 200 waiting jobs take some 30 ms, and the next cycle
+# continues from the result.
 EVALUATIONS = 4_000
-"""By annealing, for a new plan: 64 GPUs and 200 waiting jobs are planned for in some 30 ms so, and the next
-look goes on from there."""
+# Maximum keys of a belief before it is rebuilt.
 _MOST_KEYS = 1000
-"""That a belief knows, before it begins anew."""
 _WITHOUT_PROFILES = frozenset({"sjf", "greedy", "blossom", "lp", "annealing"})
 
 Make = Callable[[str, Setting], Planner]
@@ -38,17 +38,17 @@ Make = Callable[[str, Setting], Planner]
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Who serves, for whoever asks."""
+    """The planner in use, for status reports."""
 
     asked: str
     serves: str
     why: str | None = None
-    """Why another one serves than was asked for; None where none does."""
+    """Why another planner is used than requested; None if it is the requested one."""
 
 
 @dataclass(slots=True)
 class Server:
-    """The planner of the jobs of some partitions, and what it believes."""
+    """The planner for the jobs of some partitions, with its belief."""
 
     belief: StoreBelief
     planner: Planner
@@ -57,12 +57,12 @@ class Server:
 
     @property
     def answers_one_by_one(self) -> bool:
-        """Whether it decides about one GPU each time that it is asked."""
+        """Whether it decides about one GPU per call."""
         return self.name in LEARNED
 
 
 class Planners:
-    """One for each list of partitions: what one remembers of its last plan is of the same jobs and GPUs."""
+    """One server per list of partitions: a planner remembers its last plan for the same jobs and GPUs."""
 
     def __init__(self, make: Make = planner) -> None:
         self._make = make
@@ -70,17 +70,17 @@ class Planners:
         self._terms: tuple[int, float | None] | None = None
         self._net: Net | None = None
         self._mark: object = None
-        """What was asked for when `serving` was found, and the file that it learned is in."""
+        """The request for which `serving` was found, and the file of its model."""
         self.serving: Serving | None = None
 
     def server(
         self, partitions: str, policy: ColocationInForce, store: ColocationStore, keys: Iterable[str]
     ) -> Server:
-        """Who is to be asked now about jobs of these partitions; `keys` of all that it is asked about."""
+        """Return the server for jobs of these partitions; `keys` are those of all jobs involved."""
         if self._terms != (policy.jobs_per_gpu, policy.slowdown):
             self._terms = policy.jobs_per_gpu, policy.slowdown
             self._servers.clear()
-        serving = self._looked(policy)
+        serving = self._selected(policy)
         before = self._servers.get(partitions)
         belief = StoreBelief(store, *self._terms)
         if before is not None and before.belief.is_of(store) and len(before.belief.keys) <= _MOST_KEYS:
@@ -95,8 +95,8 @@ class Planners:
             self._servers[partitions] = Server(belief, made, serving.serves, made_of)
         return self._servers[partitions]
 
-    def _looked(self, policy: ColocationInForce) -> Serving:
-        """Who serves; found out anew where another was asked for, or the file is not as it was."""
+    def _selected(self, policy: ColocationInForce) -> Serving:
+        """Return the planner in use, selected again after another request or a change of the file."""
         learns = policy.planner in LEARNED
         mark = policy.planner, policy.model, _mark(policy.model) if learns and policy.model else None
         if self.serving is None or mark != self._mark:
@@ -110,15 +110,13 @@ class Planners:
                 why = str(error)
             self.serving = Serving(policy.planner, policy.planner if why is None else DEFAULT, why)
             if why is None:
-                log.info("planner %s decides whom jobs share with", policy.planner)
+                log.info("planner: %s", policy.planner)
             else:
-                log.warning(
-                    "planner %s decides whom jobs share with, not %s: %s", DEFAULT, policy.planner, why
-                )
+                log.warning("planner %s is used, not %s: %s", DEFAULT, policy.planner, why)
         return self.serving
 
     def _try(self, policy: ColocationInForce) -> None:
-        """Make one for nothing: raises what making it raises."""
+        """Create one to raise any error."""
         belief = StoreBelief(ColocationStore(), policy.jobs_per_gpu, policy.slowdown)
         belief.index("any")
         self._made(policy.planner, belief, ColocationStore())
@@ -132,13 +130,13 @@ class Planners:
                 capacity_mib=1.0,
                 nets={} if self._net is None else {name: self._net},
                 evaluations=EVALUATIONS,
-                slowed=1.0,  # what policy.yaml promises is the cap, and nothing else
+                slowed=1.0,  # the promise of policy.yaml is the cap
             ),
         )
 
 
 def _mark(model: Path) -> object:
-    """What tells this file from a later one of its name; None where there is none."""
+    """Return the identity of this version of the file; None without a file."""
     try:
         there = model.stat()
     except FileNotFoundError:
@@ -149,18 +147,18 @@ def _mark(model: Path) -> object:
 
 
 def _read(name: str, model: Path | None) -> Net:
-    """What a planner learned. Raises InputError where the file is not one, and ValueError where it is not."""
+    """Load a model; raise InputError for an invalid file and ValueError for a missing one."""
     if model is None or _mark(model) is None:
-        where = "policy.yaml names no model" if model is None else f"{model} is not there yet"
-        raise ValueError(f"{where}; `slurm-gpu colocation train` makes one")
-    # Only now: numpy takes memory that who serves without a model does not need.
+        where = "policy.yaml names no model" if model is None else f"{model} does not exist yet"
+        raise ValueError(f"{where}; `slurm-gpu colocation train` creates it")
+    # Imported here because numpy needs memory that sites without a model can save.
     from slurm_gpu.colocation.learned.models import read_for
 
     return read_for(model, name).net
 
 
 def _profiles(keys: Sequence[str], store: ColocationStore) -> list[ApplicationProfile]:
-    """As planners have them; memory in parts of the GPU's. Who was forgotten meanwhile takes all of it."""
+    """Return profiles for planners, with memory as a share of the GPU's; a forgotten key uses all of it."""
     from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 
     found = []

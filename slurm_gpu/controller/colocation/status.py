@@ -1,6 +1,6 @@
-"""Who shares a GPU with whom, for whoever asks: colocation.json in the run directory (docs/contracts.md).
+"""The sharing of GPUs for status reports: colocation.json in the run directory (docs/contracts.md).
 
-It names jobs by their ids alone: everybody may read it.
+It names jobs only by ID, because all users may read it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from slurm_gpu.controller.run_file import write_run_file
 
 FILE_NAME = "colocation.json"
 _VERSION = 1
+# Maximum age of a current file.
 FRESH_S = 60
-"""An older one says nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Started:
     index: int
     beside: list[int]
     speed: float
-    """Predicted, of that alone."""
+    """Predicted, relative to alone."""
 
 
 class Sharing(NamedTuple):
-    """What the file says of one job that runs on a GPU with shards."""
+    """The sharing of one job that runs on a GPU with shards."""
 
     node: str
     position: int
@@ -58,7 +58,7 @@ def write(
     last: Sequence[Started],
     serving: Serving | None,
 ) -> None:
-    """In one step; raises OutsideError."""
+    """Write the file atomically; raise OutsideError."""
     plain = {
         "version": _VERSION,
         "as_of_s": int(now_s),
@@ -94,7 +94,7 @@ def _jobs(gpu: CorunGpu, agreed: Mapping[int, Agreed], store: ColocationStore) -
 
 
 def sharing_of(path: Path, job_id: int, now_s: float) -> Sharing | None:
-    """Of a job; None where the file is not there, too old, or says nothing of it."""
+    """Return the sharing of a job; None if the file is missing, too old, or has no such job."""
     try:
         plain = json.loads(path.read_text())
         if plain["version"] != _VERSION or now_s - plain["as_of_s"] > FRESH_S:
@@ -117,7 +117,7 @@ def sharing_of(path: Path, job_id: int, now_s: float) -> Sharing | None:
 
 
 def last_seen(path: Path) -> float | None:
-    """When it was written, by what it says; None where it is not there or damaged."""
+    """Return the time of the file; None if it is missing or damaged."""
     try:
         return float(json.loads(path.read_text())["as_of_s"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -125,7 +125,7 @@ def last_seen(path: Path) -> float | None:
 
 
 def serving_of(path: Path) -> Serving | None:
-    """Which planner serves, by what it says; None where it says nothing of that."""
+    """Return the planner in use; None if the file does not say."""
     try:
         said = json.loads(path.read_text())["planner"]
         return Serving(str(said["asked"]), str(said["serves"]), said["why"] and str(said["why"]))

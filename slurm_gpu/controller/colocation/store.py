@@ -1,7 +1,7 @@
-"""What was learned of jobs that agree to share: alone, beside one another, and who is to be apart.
+"""Learned properties of shared jobs: their use alone, their speeds with others, and pairs to keep apart.
 
-It lies in slurmctld's StateSaveLocation, which the hosts of slurmctld share, so that whichever slurm-gpuctld
-comes next knows it. A job's key tells what it is: jobs of one key are taken to do the same work.
+It is stored in slurmctld's StateSaveLocation, which all slurmctld hosts share, so that the next slurm-gpuctld
+has it. Jobs with the same key are assumed to do the same work.
 """
 
 from __future__ import annotations
@@ -21,59 +21,59 @@ from slurm_gpu.slurm.client import SlurmSettings
 log = logging.getLogger("slurm-gpuctld")
 
 FILE_NAME = "colocation.json"
+# Share of each job's memory that must stay free in addition.
 HEADROOM = 0.10
-"""Of each one's memory, left free beside it."""
 _VERSION = 1
 _MOST_KEYS = 5000
+# Maximum weight of a mean, in runs: the work of a key may change.
 _COUNTED_RUNS = 10
-"""A mean is of about so many: what jobs of a key do may change."""
 _LEAST_SPEED = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class KeyProfile:
-    """What jobs of a key do that have a GPU for themselves."""
+    """Properties of jobs of a key with a GPU of their own."""
 
     runs: int
     alone_s: float
-    """From start to end."""
+    """Time from start to end."""
     memory_frac: float
-    """The most of the GPU's memory that any had."""
+    """Maximum share of the GPU's memory of any run."""
     util_frac: float | None
-    """Mean utilisation; None where it was not measured."""
+    """Mean utilisation; None without a measurement."""
     idlest: tuple[float, ...] = ()
-    """See `idlest.idlest`, the mean of its runs; () where no run's course is known."""
+    """See `idlest.idlest`, the mean over runs; () if no timeline is known."""
 
 
-def by_turns(one: KeyProfile | None, other: KeyProfile | None) -> float:
-    """The speed of two who take turns, and want the GPU for as much of the time as they use it alone."""
+def time_sliced(one: KeyProfile | None, other: KeyProfile | None) -> float:
+    """Return the speed of two jobs that alternate, each with the demand that it has alone."""
     both = sum(1.0 if who is None or who.util_frac is None else who.util_frac for who in (one, other))
     return 1.0 if both <= 1 else 1 / both
 
 
 class ColocationStore:
-    """All that was learned. Keys are as job_submit.lua writes them."""
+    """Everything learned; keys are those of job_submit.lua."""
 
     def __init__(self) -> None:
         self.profiles: dict[str, KeyProfile] = {}
         self.speeds: dict[tuple[str, str], tuple[float, int]] = {}
-        """(speed of the first beside the second, how often it was seen)."""
+        """(speed of the first with the second, number of measurements)."""
         self.apart: set[frozenset[str]] = set()
-        """Who went wrong beside whom; a single key: beside its like."""
+        """Pairs that must not share; a single key must not share with itself."""
         self.predicted: Mapping[tuple[str, str], float] = {}
-        """Speeds of pairs that nobody saw, by those that were seen (unseen.py); not kept on disk."""
+        """Speeds of unmeasured pairs, predicted from measured ones (pair_fit.py); not stored on disk."""
         self._forgets = False
         self.is_changed = False
         """Since it was written."""
         self.version = 0
-        """Another one, as soon as anything that a planner believes may be another."""
+        """Changes whenever the belief of a planner may change."""
 
     def _change(self) -> None:
         self.is_changed = True
         self.version += 1
 
     def predict(self, speeds: Mapping[tuple[str, str], float]) -> None:
-        """Believe these of pairs that nobody saw."""
+        """Set the predicted speeds of unmeasured pairs."""
         if speeds != self.predicted:
             self.predicted = speeds
             self.version += 1
@@ -86,7 +86,7 @@ class ColocationStore:
         util_frac: float | None,
         idlest: Sequence[float] = (),
     ) -> None:
-        """One more run to the end on a GPU of its own."""
+        """Add a complete run on a GPU of its own."""
         before = self.profiles.pop(key, None)
         self._change()
         if before is None:
@@ -103,7 +103,7 @@ class ColocationStore:
                 util,
                 tuple(_updated(before.idlest, idlest, part)),
             )
-        while len(self.profiles) > _MOST_KEYS:  # those that were not seen for longest
+        while len(self.profiles) > _MOST_KEYS:  # drop those not seen for the longest time
             if not self._forgets:
                 log.warning("more than %d keys share GPUs: the least recently seen are dropped", _MOST_KEYS)
             self._forgets = True
@@ -113,7 +113,7 @@ class ColocationStore:
             self.apart = {pair for pair in self.apart if gone not in pair}
 
     def ran_beside(self, key: str, other: str, speed: float) -> None:
-        """It was so fast beside the other, relative to alone."""
+        """Add a measured speed with another job, relative to alone."""
         speed = min(max(speed, _LEAST_SPEED), 1.0)
         mean, times = self.speeds.get((key, other), (speed, 0))
         times = min(times + 1, _COUNTED_RUNS)
@@ -121,36 +121,36 @@ class ColocationStore:
         self._change()
 
     def part(self, key: str, other: str) -> None:
-        """They are not to be together any more."""
+        """Keep them apart from now on."""
         self.apart.add(frozenset((key, other)))
         self._change()
 
     def needed_more(self, key: str) -> None:
-        """It ran out of memory beside another, though there was to be enough."""
+        """Raise its memory: it ran out of memory with another job although there should have been enough."""
         known = self.profiles.get(key)
         if known is not None:
             self.profiles[key] = replace(known, memory_frac=min(1.0, known.memory_frac * (1 + HEADROOM)))
             self._change()
 
     def shards(self, key: str, of: int) -> int | None:
-        """Shards that hold its memory, with headroom; None where it is not known."""
+        """Return the shards for its memory with headroom; None if unknown."""
         known = self.profiles.get(key)
         if known is None:
             return None
         return min(of, max(1, math.ceil(known.memory_frac * (1 + HEADROOM) * of - 1e-9)))
 
     def smallest(self, of: int) -> int:
-        """The fewest shards that any job gets."""
+        """Return the minimum shards of any job."""
         return min((self.shards(key, of) or of for key in self.profiles), default=1)
 
     def table(self, of: int) -> ShareTable:
-        """What job_submit.lua is told."""
+        """Return the table for job_submit.lua."""
         return ShareTable(of, {key: self.shards(key, of) or of for key in self.profiles})
 
     def speed(self, key: str, others: Sequence[str]) -> float:
         """Return the predicted speed with these co-runners: measured pairs first, then fitted ones, then use.
 
-        Beside several the time that each adds to a second of work is added up.
+        With several, the time that each adds to a second of work is summed up.
         """
         return 1 / (1 + sum(1 / self._beside(key, other) - 1 for other in others))
 
@@ -159,14 +159,14 @@ class ColocationStore:
             return self.speeds[key, other][0]
         if (key, other) in self.predicted:
             return self.predicted[key, other]
-        return by_turns(self.profiles.get(key), self.profiles.get(other))
+        return time_sliced(self.profiles.get(key), self.profiles.get(other))
 
     def may_meet(self, keys: Sequence[str]) -> bool:
-        """Whether nothing went wrong between any two of them."""
+        """Return whether no two of them must be kept apart."""
         return not any(frozenset(pair) in self.apart for pair in combinations(keys, 2))
 
     def may_be_together(self, keys: Sequence[str]) -> bool:
-        """Whether nothing went wrong between any two of them, and their memory fits with headroom."""
+        """Return whether no two of them must be kept apart and their memory fits with headroom."""
         if not self.may_meet(keys):
             return False
         if any(key not in self.profiles for key in keys):
@@ -174,7 +174,7 @@ class ColocationStore:
         return sum(self.profiles[key].memory_frac for key in keys) * (1 + HEADROOM) <= 1
 
     def to_json(self, at_s: float) -> dict[str, Any]:
-        """As docs/contracts.md, section 6, has it."""
+        """Return the JSON of docs/contracts.md, section 6."""
         return {
             "version": _VERSION,
             "at_s": int(at_s),
@@ -185,7 +185,7 @@ class ColocationStore:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> ColocationStore:
-        """What `to_json` made; raises ValueError, KeyError or TypeError of anything else."""
+        """Undo `to_json`; raise ValueError, KeyError or TypeError for anything else."""
         if plain["version"] != _VERSION:
             raise ValueError(f"written by another version of slurm-gpu ({plain['version']})")
         store = cls()
@@ -205,7 +205,7 @@ class ColocationStore:
                 raise ValueError(f"{found} of {key}")
         for key, other, speed, times in plain["speeds"]:
             if not 0 < speed <= 1:
-                raise ValueError(f"speed {speed} of {key} beside {other}")
+                raise ValueError(f"speed {speed} of {key} with {other}")
             store.speeds[str(key), str(other)] = float(speed), int(times)
         store.apart = {frozenset(map(str, pair)) for pair in plain["apart"]}
         return store
@@ -217,17 +217,17 @@ def _updated(before: Sequence[float], now: Sequence[float], part: float) -> Iter
 
 
 def path_of(settings: SlurmSettings) -> Path:
-    """Where the store of this Slurm lies."""
+    """Return the path of the store for this Slurm."""
     return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / "slurm-gpu" / FILE_NAME
 
 
 def read(path: Path) -> ColocationStore:
-    """The store at `path`, empty where there is none; raises OutsideError where it cannot be read."""
-    found = read_state(path, ColocationStore.from_json, "; move it away, and it is learned anew")
+    """Read the store at `path`, empty without one; raise OutsideError if it cannot be read."""
+    found = read_state(path, ColocationStore.from_json, "; move it away to learn from the beginning")
     return ColocationStore() if found is None else found
 
 
 def write(path: Path, store: ColocationStore, at_s: float, owner_uid: int) -> None:
-    """Have it on disk before this returns, SlurmUser's (`owner_uid`) alone; raises OutsideError."""
+    """Write the store to disk, readable only by SlurmUser (`owner_uid`); raise OutsideError."""
     write_state(path, store.to_json(at_s), owner_uid)
     store.is_changed = False

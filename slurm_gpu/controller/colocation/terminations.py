@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"slurm-gpu/1 t=(\w+)")
 
 
 class Terminations:
-    """Sends a job back into the queue, where it gets a GPU for itself."""
+    """Sends a job back to the queue, where it gets a GPU of its own."""
 
     def __init__(
         self, control: SharedJobClient, acts: AuditReporter, run_directory: Path, wall: Callable[[], float]
@@ -30,32 +30,32 @@ class Terminations:
         self._control, self._acts = control, acts
         self._run_directory, self._wall = run_directory, wall
         self._stay: deque[int] = deque(maxlen=_MOST_STAY)
-        """Who were to go, and could not: each is told of once."""
+        """Jobs that could not be sent back; each is logged once."""
 
     def send_back(
         self,
         one: Agreed,
         others: Sequence[Agreed],
         why: str,
-        told: str,
+        public_why: str,
         evidence: Mapping[str, Any],
     ) -> bool:
-        """`others` were beside it, and stay. `told` is why in words that each of their owners may read.
+        """Requeue a job; return whether that succeeded.
 
-        Whether it has gone.
+        `others` were its co-runners and stay. `public_why` is the reason for the owners of all of them.
         """
         job_id = one.job.job_id
         try:
             self._control.requeue(job_id)
-        except SlurmError as error:  # such as one that may not be requeued, or has ended just now
+        except SlurmError as error:  # for example a job that may not be requeued, or has just ended
             if job_id not in self._stay:
-                log.warning("job %d stays where it is, though %s: %s", job_id, why, error)
+                log.warning("job %d keeps sharing its GPU although %s: %s", job_id, why, error)
                 self._stay.append(job_id)
             return False
         try:
             self._control.unpin(job_id, f"{one.gres}{one.of}")
         except SlurmError as error:
-            log.warning("job %d waits for the GPU that it was on: %s", job_id, error)
+            log.warning("job %d still requests its previous GPU: %s", job_id, error)
         beside = [other.job.job_id for other in others]
         self._acts.add(
             "colocation ended",
@@ -66,20 +66,20 @@ class Terminations:
             evidence={"job": job_id, "key": one.key, "user": one.job.user, "beside": beside, **evidence},
         )
         for who in (one, *others):
-            self._tell(who, one, [two for two in (job_id, *beside) if two != who.job.job_id], told)
+            self._notify(who, one, [two for two in (job_id, *beside) if two != who.job.job_id], public_why)
         return True
 
-    def _tell(self, who: Agreed, gone: Agreed, beside: Sequence[int], told: str) -> None:
+    def _notify(self, who: Agreed, gone: Agreed, beside: Sequence[int], public_why: str) -> None:
         token = _TOKEN.match(who.job.admin_comment)
         said = {
             "uid": str(who.job.uid),
             "job": str(who.job.job_id),
             "beside": ",".join(map(str, beside)) or "-",
             "gone": str(gone.job.job_id),
-            "why": told,
+            "why": public_why,
         }
         if token is not None:
             try:
                 write_ending(self._run_directory, self._wall(), token[1], said)
             except OutsideError as error:
-                log.warning("%s; slurm-gpu explain does not tell why sharing ended", error)
+                log.warning("end of sharing not recorded for slurm-gpu explain: %s", error)

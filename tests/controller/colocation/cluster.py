@@ -278,7 +278,7 @@ class Site:
 
     def __init__(self, cluster: Cluster, policy: ColocationInForce = POLICY) -> None:
         self.cluster, self.policy = cluster, policy
-        self.told: list[tuple[str, str, str]] = []
+        self.audited: list[tuple[str, str, str]] = []
         """(act, subject, why)."""
         self.evidence: list[object] = []
         self.runs = True
@@ -302,7 +302,7 @@ class Site:
 
     def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: object = None) -> None:
         """As AuditReporter has it."""
-        self.told.append((act, subject, why))
+        self.audited.append((act, subject, why))
         self.evidence.append(evidence)
 
     def pass_s(self, seconds: int) -> None:

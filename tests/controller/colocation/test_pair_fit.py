@@ -19,7 +19,7 @@ from slurm_gpu.controller.colocation.pair_fit import (
     family_and_size,
     predicted,
 )
-from slurm_gpu.controller.colocation.store import ColocationStore, by_turns
+from slurm_gpu.controller.colocation.store import ColocationStore, time_sliced
 from tests.controller.fakes import Clock
 
 APPLICATIONS = {
@@ -77,7 +77,8 @@ def test_pairs_that_never_met_are_foretold_closer_than_by_their_use_alone() -> N
     told = predicted(store.profiles, store.speeds)
     assert len(told) == len(APPLICATIONS) ** 2 - 24
     by_use = fmean(
-        abs(by_turns(store.profiles[one], store.profiles[other]) - truth(one, other)) for one, other in told
+        abs(time_sliced(store.profiles[one], store.profiles[other]) - truth(one, other))
+        for one, other in told
     )
     by_fit = fmean(abs(speed - truth(*pair)) for pair, speed in told.items())
     assert by_fit < by_use / 2
@@ -86,12 +87,12 @@ def test_pairs_that_never_met_are_foretold_closer_than_by_their_use_alone() -> N
 
 def test_a_planner_believes_what_was_foretold_until_the_pair_is_seen() -> None:
     store, later = filled(24), Later()
-    unseen = PairFit(later, Clock())
-    unseen.turn(store, {"md": 1})
+    pair_fit = PairFit(later, Clock())
+    pair_fit.refresh(store, {"md": 1})
     before, version = store.speed("md", ["gan"]), store.version
     assert ("md", "gan") not in store.speeds
     later.do()
-    unseen.turn(store, {"md": 1})
+    pair_fit.refresh(store, {"md": 1})
     assert store.version != version
     assert abs(store.speed("md", ["gan"]) - truth("md", "gan")) < abs(before - truth("md", "gan"))
     store.ran_beside("md", "gan", 0.5)
@@ -100,30 +101,30 @@ def test_a_planner_believes_what_was_foretold_until_the_pair_is_seen() -> None:
 
 def test_it_is_fitted_once_a_minute_at_most_and_only_where_something_was_learned() -> None:
     store, later, clock = filled(12), Later(), Clock()
-    unseen = PairFit(later, clock)
-    unseen.turn(store, {})
-    unseen.turn(store, {})
+    pair_fit = PairFit(later, clock)
+    pair_fit.refresh(store, {})
+    pair_fit.refresh(store, {})
     assert len(later.tasks) == 1
     later.do()
-    unseen.turn(store, {})
+    pair_fit.refresh(store, {})
     clock.advance(EVERY_S)
-    unseen.turn(store, {})
+    pair_fit.refresh(store, {})
     assert not later.tasks
     store.ran_beside("md", "rl", 0.7)
-    unseen.turn(store, {})
+    pair_fit.refresh(store, {})
     assert len(later.tasks) == 1
     store.ran_beside("md", "rl", 0.6)
     later.do()
-    unseen.turn(store, {})
+    pair_fit.refresh(store, {})
     assert not later.tasks
     clock.advance(EVERY_S)
-    unseen.turn(store, {})
+    pair_fit.refresh(store, {})
     assert len(later.tasks) == 1
 
 
 def test_of_hardly_anything_nothing_is_foretold() -> None:
     store, later = filled(LEAST_SPEEDS - 1), Later()
-    PairFit(later, Clock()).turn(store, {})
+    PairFit(later, Clock()).refresh(store, {})
     assert not later.tasks
 
 
@@ -135,15 +136,15 @@ def test_without_numpy_pairs_are_judged_by_their_use() -> None:
         future.set_exception(ImportError("No module named 'numpy'"))
         return future
 
-    unseen = PairFit(fails, clock)
+    pair_fit = PairFit(fails, clock)
     for _ in range(3):
-        unseen.turn(store, {})
+        pair_fit.refresh(store, {})
         clock.advance(EVERY_S)
     assert store.predicted == {}
     pair = next(
         (one, other) for one in APPLICATIONS for other in APPLICATIONS if (one, other) not in store.speeds
     )
-    assert store.speed(pair[0], [pair[1]]) == by_turns(*(store.profiles[one] for one in pair))
+    assert store.speed(pair[0], [pair[1]]) == time_sliced(*(store.profiles[one] for one in pair))
 
 
 def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +160,7 @@ def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("slurm_gpu.controller.colocation.pair_fit.predicted", noted)
     later = Later()
-    PairFit(later, Clock()).turn(store, {"k59": 1})
+    PairFit(later, Clock()).refresh(store, {"k59": 1})
     later.do()
     assert sizes[0][0] == MOST_KEYS
     assert LEAST_SPEEDS < sizes[0][1] <= MOST_KEYS**2
@@ -191,17 +192,17 @@ def test_of_more_keys_than_a_fit_takes_those_of_most_jobs_are_and_the_others_are
         return {}
 
     monkeypatch.setattr("slurm_gpu.controller.colocation.pair_fit.predicted", noted)
-    unseen = PairFit(later, clock)
+    pair_fit = PairFit(later, clock)
     with caplog.at_level("WARNING"):
         for _ in range(3):
-            unseen.turn(store, {name: 1 + (name >= "k30") for name in names})
+            pair_fit.refresh(store, {name: 1 + (name >= "k30") for name in names})
             if later.tasks:
                 later.do()
             store.ran_beside(names[-1], names[-2], 0.5)
             clock.advance(EVERY_S)
     assert all(taken_now.issuperset(names[30:]) for taken_now in taken)
     (message,) = caplog.messages
-    assert f"{MOST_KEYS + 8} keys have jobs, and a fit takes {MOST_KEYS}" in message
+    assert f"{MOST_KEYS + 8} keys have jobs and a fit uses {MOST_KEYS}" in message
     assert "the other 8" in message
 
 

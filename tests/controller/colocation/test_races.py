@@ -125,7 +125,7 @@ def test_what_was_measured_beside_one_who_has_gone_is_not_held_against_who_came_
     site.pass_s(1)
     slow.answer()
     site.pass_s(1)
-    assert (comes.state, comes.restarts, site.told) == ("RUNNING", 0, [])
+    assert (comes.state, comes.restarts, site.audited) == ("RUNNING", 0, [])
 
 
 def look(site: Site, cluster: Cluster, *, in_charge: bool, seconds: int = 1) -> None:
@@ -202,7 +202,7 @@ def test_of_each_that_may_not_be_requeued_the_log_tells_once(
     jobs = [cluster.submit(key, shards, 200) for key, shards in (("a", 2), ("b", 3), ("a", 2), ("b", 3))]
     until(site, lambda: all(cluster.beside(job) for job in jobs))
     site.pass_s(100)
-    told = [record.args[0] for record in caplog.records if "stays where it is" in record.msg]
+    told = [record.args[0] for record in caplog.records if "keeps sharing its GPU" in record.msg]
     assert len(told) == len(set(told)) == 2
 
 
@@ -220,9 +220,9 @@ def test_who_loads_its_data_is_not_slowed_down_by_who_is_beside_it(cluster: Clus
     jobs = [cluster.submit("a", 2, 400), cluster.submit("loads", 2, 400)]
     until(site, lambda: all(job.state == "RUNNING" for job in jobs))
     site.pass_s(70)
-    assert site.told == []
+    assert site.audited == []
     site.pass_s(120)
-    assert [act for act, _, _ in site.told] == (["colocation ended"] if slow else [])
+    assert [act for act, _, _ in site.audited] == (["colocation ended"] if slow else [])
 
 
 @pytest.mark.parametrize("who", [0, 1], ids=["who came first", "the newcomer"])
@@ -237,7 +237,7 @@ def test_one_that_is_suspended_is_not_taken_for_slowed_down_and_teaches_nothing(
     site.pass_s(120)
     jobs[who].state = "RUNNING"
     site.pass_s(60)
-    assert site.told == []
+    assert site.audited == []
     site.until_all_end()
     store = stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME)
     assert not store.apart

@@ -71,15 +71,15 @@ def test_a_pair_that_breaks_the_promise_is_ended_and_not_made_again(site: Site, 
     jobs = [cluster.submit("a", 2, 200) for _ in range(3)]
     site.pass_s(60)
     assert [job.restarts for job in jobs].count(1) == 1
-    ((act, _, why),) = site.told
-    assert (act, "slowed down by a factor of 1.67, beyond 1.1" in why) == ("colocation ended", True)
+    ((act, _, why),) = site.audited
+    assert (act, "slowed down by a factor of 1.67, over 1.1" in why) == ("colocation ended", True)
     (gone,) = (job for job in jobs if job.restarts)
     (stays,) = cluster_mates(site)
     said = [find_endings(Path(cluster.directory), f"x{job}") for job in (gone.job_id, stays)]
     assert [[line.said["gone"] for line in one] for one in said] == [[str(gone.job_id)]] * 2
     assert said[0][0].said["beside"] == str(stays)
     assert said[1][0].said["why"] in (
-        f"job {one} was slowed down by a factor of 1.67 beside job {other}, beyond the 1.1 promised"
+        f"job {one} was slowed down by a factor of 1.67 with job {other}, over the 1.1 promised"
         for one, other in ((gone.job_id, stays), (stays, gone.job_id))
     )
     site.until_all_end()
@@ -105,7 +105,7 @@ def test_without_a_promise_a_pair_ends_that_does_less_than_one_alone(site: Site,
     jobs = [cluster.submit("c", 6, 300), cluster.submit("c", 6, 300), cluster.submit("a", 2, 300)]
     site.pass_s(80)
     assert sum(job.restarts for job in jobs) == 1
-    assert "together they do 0.70 of what one does alone" in site.told[0][2]
+    assert "together they do 0.70 of the work of one alone" in site.audited[0][2]
 
 
 def test_one_that_fails_beside_another_gets_one_more_run_alone(site: Site, cluster: Cluster) -> None:
@@ -114,9 +114,9 @@ def test_one_that_fails_beside_another_gets_one_more_run_alone(site: Site, clust
     assert [job.state for job in jobs] == ["COMPLETED"] * 3
     assert (jobs[2].restarts, jobs[2].shards) == (1, OF)
     assert frozenset(("a", "b")) in site.controller._store.apart  # type: ignore[union-attr]
-    assert "it failed beside a; alone its like did not" in site.told[0][2]
+    assert "it failed with a, and jobs like it do not fail alone" in site.audited[0][2]
     (line,) = find_endings(Path(cluster.directory), f"x{jobs[2].job_id}")
-    assert (line.said["gone"], "memory ran out, likely" in line.said["why"]) == (str(jobs[2].job_id), True)
+    assert (line.said["gone"], "probably out of memory" in line.said["why"]) == (str(jobs[2].job_id), True)
 
 
 def test_what_fails_alone_is_not_run_again(site: Site, cluster: Cluster) -> None:

@@ -93,7 +93,7 @@ def test_annealing_serves_until_a_model_is_there_and_whenever_it_cannot_be_read(
         assert planners.serving is not None
         return planners.serving
 
-    assert (serving().serves, "is not there yet" in (serving().why or "")) == ("annealing", True)
+    assert (serving().serves, "does not exist yet" in (serving().why or "")) == ("annealing", True)
     write_net(tmp_path / "model.npz")
     assert serving() == Serving("dqngpu", "dqngpu")
     (tmp_path / "model.npz").write_text("damaged")
@@ -187,6 +187,6 @@ def test_one_of_two_alike_that_has_room_gets_company(
     index = server.belief.index("a")
     left_s = store.profiles["a"].alone_s - done_s
     gpus = tuple(PlannerGpu((Member(job, index, left_s, done_s),), f"n1/{job}") for job in (0, 1))
-    server.belief.look({1})
+    server.belief.update({1})
     view = PlannerView(10.0, (Member(2, index, store.profiles["a"].alone_s),), gpus)
     assert list(server.planner.choose(view)) == [Start(0, (2,))]

@@ -139,7 +139,7 @@ def test_what_no_run_can_have_is_damage(
 def test_speeds_that_cannot_be_are_damage(tmp_path: Path, store: ColocationStore) -> None:
     plain = store.to_json(0) | {"speeds": [["a", "b", 1.5, 1]]}
     (tmp_path / "b").write_text(json.dumps(plain))
-    with pytest.raises(OutsideError, match=r"speed 1\.5 of a beside b"):
+    with pytest.raises(OutsideError, match=r"speed 1\.5 of a with b"):
         stores.read(tmp_path / "b")
 
 
