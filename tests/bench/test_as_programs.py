@@ -20,7 +20,7 @@ for library in ("alembic.command", "sklearn.ensemble", "scipy.optimize", "starle
     with contextlib.suppress(ImportError):
         importlib.import_module(library)
 gc.freeze()
-sys.path.remove("")  # a script does not find what lies where it is started
+sys.path.remove("")  # a script has no import path to the current directory
 results = {}
 for path in sys.argv[1:]:
     with tempfile.TemporaryFile("w+") as said:
@@ -39,7 +39,7 @@ for path in sys.argv[1:]:
                 traceback.print_exc()
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(status if isinstance(status, int) else 1)  # without clearing all that was imported
+            os._exit(status if isinstance(status, int) else 1)  # without tearing down imported modules
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         said.seek(0)
         results[path] = status, said.read()
@@ -49,7 +49,7 @@ print(json.dumps(results))
 
 @pytest.fixture(scope="module")
 def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
-    """By path its exit status and what it said."""
+    """Return exit status and output by path."""
     done = subprocess.run(
         [sys.executable, "-c", _RUN_EACH, *map(str, PROGRAMS)],
         cwd=tmp_path_factory.mktemp("anywhere"),

@@ -1,4 +1,4 @@
-"""bench/colocation.py on small tables and few jobs: what is run, what is told, and what it must notice."""
+"""bench/colocation.py on small tables and few jobs: its runs, its output and its error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONSIDERATE_KEYS = [
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Gavel's folder, of three applications: two that share well, one that nobody can run beside."""
+    """Write Gavel's folder with three applications: two that share well, and one that cannot share."""
     names = ["a", "b", "c"]
     speeds = {("a", "a"): (9, 9), ("a", "b"): (10, 10), ("b", "b"): (8, 8)}
     rows: dict[str, dict[str, object]] = {}
@@ -205,7 +205,7 @@ def test_training_counts_where_the_thesis_counts_it(few: list[Run]) -> None:
     here = lines[16, "Tetris"].theirs_here
     assert here is not None
     assert here[0] == pytest.approx(1.1)
-    assert math.isnan(here[1])  # of one seed nobody knows an interval
+    assert math.isnan(here[1])  # one seed has no interval
     assert lines[15, "DeepRM Max"].theirs_here is None
 
 

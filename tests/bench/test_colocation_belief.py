@@ -1,4 +1,4 @@
-"""A planner that has profiles and what it saw: nobody runs out of memory, and the cap is kept."""
+"""A planner with profiles and experience keeps within memory and the cap."""
 
 from __future__ import annotations
 

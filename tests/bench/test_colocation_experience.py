@@ -1,4 +1,4 @@
-"""What shared jobs achieved: means, spreads and numbers of runs, and who cannot run together."""
+"""Experience of shared jobs: means, deviations, numbers of runs, and groups that cannot run together."""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ def test_a_program_that_does_not_run_is_named_with_what_it_said() -> None:
 
 def test_a_service_that_is_not_there_or_refuses_is_told_and_ended(tmp_path: Path) -> None:
     with (
-        pytest.raises(NotSharedError, match="mps-control-of-nobody is not here"),
-        Mps({}, "mps-control-of-nobody"),
+        pytest.raises(NotSharedError, match="mps-control-that-is-missing is not here"),
+        Mps({}, "mps-control-that-is-missing"),
     ):
         pass
     program, log = tmp_path / "control", tmp_path / "log"

@@ -138,7 +138,7 @@ def test_who_ran_out_of_memory_has_room_for_what_they_took_more() -> None:
     assert headroom.needed_mib([8000.0, 0.0], headroom.times((0, 2))) == pytest.approx(8800)
     # One alone takes what it takes.
     assert headroom.needed_mib([8000.0], headroom.times((0, 1))) == pytest.approx(8800)
-    # What was found once is not unlearned by less.
+    # A smaller error does not lower the bound.
     headroom.saw_run_out((0, 1), 9900.0, 10000.0)
     assert headroom.times((0, 1)) > 1.25
 

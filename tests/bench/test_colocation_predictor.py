@@ -1,4 +1,4 @@
-"""What bench/colocation_predictor.py asks for is in nothing that a method learns from."""
+"""The test pairs of bench/colocation_predictor.py are in no training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bench/diagnose.py's injector promises: the same seed is the same case, and physics hold."""
+"""The injector of bench/diagnose.py: equal seeds give equal cases, and conserved quantities are conserved."""
 
 import dataclasses
 
@@ -49,8 +49,8 @@ def test_a_step_takes_every_worker_as_long(number: int) -> None:
     spent = steps.idle_s + steps.busy_s + steps.tensor_s
     waits = steps.meet_s[:, None] - spent
     assert (waits > -1e-9).all()
-    # Somebody has nothing to wait for but the pipeline's filling and draining, within which one microbatch
-    # is under way in each other stage.
+    # One worker waits only while the pipeline fills and drains, with one microbatch in each
+    # other stage.
     filling = (job.pipeline - 1) * job.microbatch_s * 1.5
     assert waits.min(axis=1).max() <= filling + 0.25 * float(steps.meet_s.max()) * (job.tensor > 1) + 1e-9
     assert job.step_s == pytest.approx(float(np.median(steps.total_s)), rel=0.15)
@@ -135,7 +135,7 @@ def test_nothing_is_told_before_it_is_known() -> None:
     for metric, matrix in part.values.items():
         told = np.isfinite(matrix)
         assert np.array_equal(matrix[told], whole.values[metric][:, :300][told])
-    # What is seen at looks at details is up to ten seconds old.
+    # Detailed samples are up to ten seconds old.
     power = np.isfinite(part.values[Metric.POWER])
     assert not power[:, 299].all()
     assert power[:, :285].any()

@@ -101,7 +101,7 @@ def test_the_table_says_what_was_told_wrong() -> None:
     wrong = Said(cause="healthy", kind="", who=[], confidence=0.8, by="timeline", right=False, named=False)
     told = {"synthetic": right, "live": right, "over": wrong, "asked_s": 95.0, "over_can_tell": False}
     one = OfLab(fault="deadlock", cause="hang", culprits=[], gpus=8, since_s=60.0, **told)
-    assert one.right  # at the end of a job that is over for less than ten minutes nobody tells a hang
+    assert one.right  # hangs are not reported in the first ten minutes after the end of a job
     last = table([one]).splitlines()[-1]
     assert "healthy 80% (wrong)" in last
     assert "35 s" in last

@@ -1,4 +1,4 @@
-"""The measurement of the watch: all that runs in it is watched, and a hang is told."""
+"""bench/diagnose_watch.py watches all its jobs and reports a hang."""
 
 from bench.diagnose_injector import faulty
 from bench.diagnose_watch import Played, watched

@@ -1,4 +1,4 @@
-"""bench/forecast.py's reader: of what came after the look it reads when the job started, and nothing else."""
+"""The reader of bench/forecast.py uses no value from after the poll except the start of the job."""
 
 import csv
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The published experiment on a trace of four nodes: what is read, what comes, what is told."""
+"""The published experiment on a trace of four nodes: input, arrivals and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that come and go: the same come for every rule, and what is told adds up."""
+"""bench/placement_churn.py: every rule gets the same jobs, and the results add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in for sacct tells of a job when it is asked about it, as sacct does, and at no other time."""
+"""The replacement for sacct prints a job only if it is queried, like sacct."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""bench/soak.py tells a daemon that leaks from one that grows for a while, and comes to an end."""
+"""bench/soak.py distinguishes a leak from growth that ends."""
 
 import random
 import sys
@@ -15,7 +15,7 @@ EACH_S = 5.0
 
 
 def life(minutes, memory, files=lambda at_s: 9, seed=1):
-    """Looks at a daemon; an answer takes some memory now and then, and a command that it runs as well."""
+    """Return samples of a daemon with short-lived memory for answers and commands."""
     dice = random.Random(seed)
     looks = []
     for n in range(int(minutes * MINUTE / EACH_S)):

@@ -1,4 +1,4 @@
-"""bench/soak.py tells a job that was recorded twice from a number that slurmctld gave out twice."""
+"""bench/soak.py distinguishes a job recorded twice from a job id that slurmctld assigned twice."""
 
 import sys
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def test_a_submission_that_slurmctld_forgot_is_no_second_record_of_the_job_with_
     client = Client(RUN, FORGOTTEN)
     runs, n_never_begun = runs_of(client, 17, 1, until=float("inf"))
     assert (list(runs), n_never_begun) == ([RUN], 1)
-    assert client.asked == 1  # and nobody waits for its end
+    assert client.asked == 1  # and its end is not awaited
     assert found_wrong(1, HELD, runs) is None
 
 
@@ -53,7 +53,7 @@ def test_a_job_that_slurmctld_forgot_once_it_had_begun_is_no_second_record_eithe
     begun = make_run(state="PENDING", end_s=None, submit_s=RUN.submit_s - 60, devices=(make_record("GPU-b"),))
     held = {("n1", "GPU-a"), ("n1", "GPU-b")}
     assert found_wrong(1, held, [begun, RUN]) is None
-    assert found_wrong(1, HELD, [begun, RUN]) is Wrong.TWICE  # no stamp tells of it
+    assert found_wrong(1, HELD, [begun, RUN]) is Wrong.TWICE  # it has no timestamp
     assert found_wrong(1, held, [begun]) is Wrong.LOST  # it is the only one, and counts: GPU-a is missing
 
 

@@ -1,4 +1,4 @@
-"""What a policy says to a command line: by `slurm-gpu explain`'s own function, on an idle cluster."""
+"""Run the function of `slurm-gpu explain` for a policy and a command line on an idle cluster."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class People:
 
 
 def told(policy: str, command: str, environ: Mapping[str, str] | None = None) -> str:
-    """What bob reads on his terminal, on a Monday at ten; the script that he names has to be there."""
+    """Return the output for bob on a Monday at ten; the job script must exist."""
     source = parse_yaml(policy, "policy.yaml")
     checked = check_policy(source)
     names = resolve_names(checked, source, People())

@@ -71,7 +71,7 @@ def scripts() -> Iterator[str]:
 
 @functools.cache
 def pieces(message: str) -> tuple[str, ...]:
-    """What of a message never varies."""
+    """Return the constant parts of a message."""
     return tuple(piece.strip() for piece in message.split(GAP) if piece.strip(" :;,.()"))
 
 

@@ -43,7 +43,7 @@ def links(page: Path) -> Iterator[str]:
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
-    """What can stand behind `#`, as forges and the site make it of headings."""
+    """Return the anchors of headings, as code hosts and the site generate them."""
     seen: Counter[str] = Counter()
     found = set()
     for opening, inline in pairwise(_blocks(page)):

@@ -1,8 +1,8 @@
-"""Going for a limit with all that a cluster goes through, and counting what was let in.
+"""Submit against a limit while jobs are cancelled and slurmctld restarts, and count accepted jobs.
 
-A round: four submitters, who are never content, until the limit is reached; then jobs are cancelled at random
-and `policy apply` runs; then jobs are cancelled and slurmctld is restarted; each time until the limit is
-reached again. Slurm enforces no limit of its own, so whatever is too much stays in the queue and is seen.
+In a round, four submitters continue until the limit is reached. Then jobs are cancelled at random and `policy
+apply` runs; then jobs are cancelled and slurmctld is restarted; each time until the limit is reached again.
+Slurm enforces no limit of its own, so that excess jobs stay in the queue.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Request:
 
     @property
     def amount(self) -> int:
-        """What all of it counts for."""
+        """Return the amount that a request counts."""
         return self.each * self.tasks
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is limited, for whom, and what is submitted against it."""
+    """A limit, its subject, and the requests that are submitted against it."""
 
     name: str
     limit: int
     rule: str
-    """Of policy.yaml: `per:` and `limits:`."""
+    """The `per:` and `limits:` of policy.yaml."""
     requests: tuple[Request, ...]
     users: tuple[str, ...] = ("alice",)
 
@@ -103,7 +103,7 @@ KINDS = (
 
 @dataclass
 class Round:
-    """What came of one round."""
+    """The result of one round."""
 
     kind: str
     counted_by: str
@@ -139,7 +139,7 @@ class Round:
 
 
 class Submitters:
-    """Processes that go on submitting until they are stopped, each beginning with another request."""
+    """Processes that submit until they are stopped, each starting with another request."""
 
     def __init__(self, lab: Lab, kind: Kind, *, running: bool) -> None:
         self._processes = [self._start(lab, kind, number, running) for number in range(SUBMITTERS)]
@@ -235,7 +235,7 @@ class Play:
         self.round.room_unused_s = max(self.round.room_unused_s, time.monotonic() - begin)
         self._count_decisions(log, room)
 
-    # What is seen
+    # Observation
 
     @property
     def _log(self) -> Path:
@@ -249,7 +249,7 @@ class Play:
         return [(line.split()[0], int(line.split()[1])) for line in shown.splitlines()]
 
     def used(self) -> int:
-        """What the queue holds now."""
+        """Return the jobs in the queue."""
         used = sum(amount for _, amount in self._queue())
         self.round.most = max(self.round.most, used)
         return used
@@ -263,7 +263,7 @@ class Play:
         )
 
     def hold(self, seconds: float) -> None:
-        """Look on for so long."""
+        """Observe for `seconds`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.used()

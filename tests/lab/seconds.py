@@ -1,4 +1,4 @@
-"""slurmctld tells times in whole seconds, and in each renews the jobs that the script sees once at most."""
+"""slurmctld has times in whole seconds, and renews the job table of the script at most once per second."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from lab.polling import wait_for
 
 
 def next_second() -> None:
-    """Wait until slurmctld tells what comes from what was.
+    """Wait until slurmctld distinguishes later changes from earlier ones.
 
-    What changes in the second of the last renewal shows only when another job changes, which may be never.
+    Changes in the second of the last renewal become visible only with the next change of a job.
     """
     before = int(time.time())
     wait_for(lambda: int(time.time()) > before, 10, "a second passes")
 
 
 def leave_no_job(lab: Lab) -> None:
-    """Cancel all jobs; what the script sees next has none of them, whatever came just before."""
+    """Cancel all jobs, and wait until the job table of the script no longer has them."""
     next_second()
     lab.cancel_all_jobs()
     next_second()

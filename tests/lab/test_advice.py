@@ -39,7 +39,7 @@ def sbatch(lab: Lab, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def until(lab: Lab, told: str, *options: str) -> str:
-    """What sbatch says once it says so: the table of jobs is renewed once a second at most."""
+    """Return the final output of sbatch; the job table is renewed at most once per second."""
 
     def answer() -> str:
         result = sbatch(lab, *options)

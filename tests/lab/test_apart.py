@@ -74,7 +74,7 @@ def test_what_is_done_apart_is_seen_nowhere_else(stranger: int) -> None:
 def test_nothing_runs_on_when_it_is_killed() -> None:
     going_on = ["sh", "-c", "setsid sleep 2000000003 & exec sleep 2000000003"]
     with subprocess.Popen([APART, *going_on]) as process:
-        wait_for(lambda: len(sleepers("2000000003")) == 2, 30, "it goes on")
+        wait_for(lambda: len(sleepers("2000000003")) == 2, 30, "it continues")
         process.kill()
     wait_for(lambda: not sleepers("2000000003"), 30, "it dies with the script")
     subprocess.run([APART, "true"], check=True)

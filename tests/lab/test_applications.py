@@ -21,7 +21,7 @@ TRAINING = f"""
 import ctypes, json, os, pathlib, sys, time
 here = pathlib.Path(__file__).parent
 memory = bytearray(b"x") * ({MEMORY_MIB} << 20)
-time.sleep(2)  # a framework comes late: by then slurm-gpud may have looked at the process
+time.sleep(2)  # frameworks load late: slurm-gpud may have examined the process before
 ctypes.CDLL(str(here / "site-packages/torch/lib/libtorch_cuda.so"))
 (here / "pid").write_text(str(os.getpid()))
 while time.process_time() < {CPU_S}:
@@ -35,7 +35,7 @@ while not (here / "enough").exists():
 
 @pytest.fixture
 def training(lab_with: LabWith, tmp_path: Path) -> tuple[Lab, Path]:
-    """A training script in alice's home, beside a library that only has the name of PyTorch's."""
+    """Write a training script in alice's home, and a library with the name of PyTorch's."""
     lab = lab_with(job_submit=JobSubmit.NOOP)
     directory = lab.layout.home / "alice" / "training"
     lab.run_as("alice", ["mkdir", "-p", str(directory)])

@@ -1,4 +1,4 @@
-"""Whatever shape a job has, what its processes do on GPUs is charged to it, and to nobody else."""
+"""GPU use of processes is attributed to their own job, for jobs of every kind."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_shape_of_job_is_charged_with_its_own_work(lab: Lab) -> None:
         (f"{het}+1", "n4", 2),
     }
     for run in parts:
-        # What simgpu wrote down is of the first component: SLURM_JOB_ID is its number in all of them.
+        # simgpu attributes all components to the first one, whose id SLURM_JOB_ID has everywhere.
         used = {device["device"]: max(map(int, device["util_hist_ms"])) for device in run["devices"]}
         assert used == {share.gpu.uuid: 40 for share in lab.truth(run["job_id"])}
     assert [event for run in (*tasks, *parts) for event in run["events"]] == []
@@ -91,7 +91,7 @@ def _ended(found: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
 
 
 def of_job(lab: Lab, job: int) -> list[truth.ProcessTruth]:
-    """What the lab knows of the job's processes that have begun."""
+    """Return the truth about the job's started processes."""
     return [process for process in truth.load(lab.layout.truth) if process.job_id == job]
 
 
@@ -101,7 +101,7 @@ def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     stamps = lab.layout.home / "alice" / "stamps"
     job = lab.submit("alice", "--gpus=1", "--time=5", script=SUSPENDED.format(stamps=stamps))
     (process,) = wait_for(lambda: of_job(lab, job), 60, "its process begins to work")
-    # So its idle beginning is sampled, whatever the looks around its suspension leave out.
+    # So its idle start is sampled, even without the samples around its suspension.
     began_s = process.points[0].time_ns / 1e9
     wait_for(lambda: time.time() > began_s + 4, 30, "it has worked for 4 s")
     lab.output(["scontrol", "suspend", str(job)])
@@ -112,18 +112,18 @@ def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     wait_for(lambda: float(stamps.read_text().split()[-1]) > resumed_s + 3, 60, "it works again for 3 s")
     lab.output(["scancel", str(job)])
     (record,) = final_records(lab, job, 1)
-    # What lies between the looks around a change counts as neither; they come each 2 s, or a bit later.
+    # The time between the samples around a change counts as neither; the interval is 2 s or slightly more.
     unknown_s = 2 * 3.0
     times_s = [float(line) for line in stamps.read_text().split()]
     stopped_s = max(after - before for before, after in pairwise(times_s))
-    assert stopped_s > 9  # Slurm freezes it 2 s after it has told its processes to stop
-    # A look counts from when the round began in which it was made, which takes a while on a busy machine.
+    assert stopped_s > 9  # Slurm freezes it 2 s after SIGSTOP
+    # A sample counts from the start of its pass, which may take long on a busy machine.
     assert stopped_s - unknown_s <= record["suspended_s"] <= stopped_s + 1.0
     reported_at_s = record["suspended_s"] + record["sampled_s"]
     assert record["allocated_s"] - unknown_s <= reported_at_s <= record["allocated_s"] + 0.01
     (did,) = wait_for(lambda: lab.truth(job), 60, "it has ended")
     (run,) = runs(lab, job)
-    # Its schedule goes on while it is stopped; that would be seen if it counted: as work, for 12 s and more.
+    # Its schedule continues while it is stopped, and would add at least 12 s of work if it counted.
     busy_s = sum(int(pct) * ms for pct, ms in record["util_hist_ms"].items()) / 70_000
     idle_s = (1 - did.usage.util_pct / 70) * record["allocated_s"]
     worked_s = record["allocated_s"] - stopped_s - idle_s
@@ -140,7 +140,7 @@ def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
     job = lab.submit("alice", "-wn1", "--gpus=2", "--time=5", f"--wrap=exec {simgpu(60, 250)}")
     wait_for(lambda: lab.held(job), 60, "the job begins")
     paths = lab.layout.node("n1")
-    wait_for(lambda: list((paths.run / "jobs").glob(f"*-{job}-prolog")), 30, "its prolog was told")
+    wait_for(lambda: list((paths.run / "jobs").glob(f"*-{job}-prolog")), 30, "its prolog file exists")
     for directory in (paths.run / "jobs", paths.state):
         shutil.rmtree(directory)
     start_s = time.time()
@@ -155,7 +155,7 @@ def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
     assert {record["device"] for record in records} == {share.gpu.uuid for share in lab.truth(job)}
     processes = truth.load(lab.layout.truth)
     for record in records:
-        # Slurm is asked each 10 s, and believed when it has told twice.
+        # slurm-gpud queries Slurm every 10 s, and requires two equal results.
         assert held.end_s - seen_s <= record["allocated_s"] <= held.end_s - start_s - 9
         assert record["sampled_s"] == pytest.approx(record["allocated_s"], abs=0.2)
         mean = sum(int(pct) * ms for pct, ms in record["util_hist_ms"].items()) / 1000 / record["sampled_s"]
@@ -176,9 +176,9 @@ def test_who_uses_a_gpu_that_another_job_holds_is_told_of(lab: Lab) -> None:
         cwd="/",
     ) as intruder:
         try:
-            # It is checked each 5 s, and told of if it stays for 5 s.
+            # It is checked every 5 s, and logged after 5 s.
             log, line = lab.daemons["slurm-gpud-n1"].log, f"intruder on {gpu.uuid}, which job {job} holds"
-            wait_for(lambda: line in log.read_text(), 60, "slurm-gpud tells of it", interval_s=0.5)
+            wait_for(lambda: line in log.read_text(), 60, "slurm-gpud logs it", interval_s=0.5)
         finally:
             intruder.send_signal(signal.SIGTERM)
             lab.output(["scancel", str(job)])

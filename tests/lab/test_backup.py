@@ -185,13 +185,13 @@ def test_weights_of_nodes_go_on_when_the_backup_takes_over_and_end_as_they_were(
 
         lab.daemons["slurmctld"].kill9()
         first.kill9()
-        wait_for(lambda: _taken_over(backup), 60, "the second looks after them", backup.said, 0.5)
+        wait_for(lambda: _taken_over(backup), 60, "the backup sets them", backup.said, 0.5)
         assert _check(backup.run(*_doctor(), check=False), "weights")[0] == "ok"
         assert _weight(lab) == WHOLE
 
         lab.daemons["slurmctld"].start()
         first.start()
-        wait_for(lambda: _weight(lab) == WHOLE, 60, "the first looks after them again", first.log_tail, 0.5)
+        wait_for(lambda: _weight(lab) == WHOLE, 60, "the primary sets them again", first.log_tail, 0.5)
         wait_for(lambda: not _taken_over(backup), 60, "the second has noticed", backup.said, 0.5)
         second.terminate()  # who is not in charge takes nothing away
         second.wait(30)
@@ -240,7 +240,9 @@ def test_reservations_go_on_when_the_backup_takes_over(backup: Backup) -> None:
         first.kill9()
         database.decide_reservation(cancelled, "cancel")
         later = promise(2000)
-        wait_for(lambda: ours() == {f"sg_{kept}", f"sg_{later}"}, 90, "the second goes on", backup.said, 0.5)
+        wait_for(
+            lambda: ours() == {f"sg_{kept}", f"sg_{later}"}, 90, "the backup continues", backup.said, 0.5
+        )
         assert _check(backup.run(*_doctor(), check=False), "reservations")[0] == "ok"
         for number in (kept, later):
             database.decide_reservation(number, "cancel")
@@ -254,7 +256,7 @@ def test_reservations_go_on_when_the_backup_takes_over(backup: Backup) -> None:
 
 
 OWN, WHOLE = 1, 17
-"""Weights of a node of four GPUs, none of them in use: the site's own, and ours."""
+"""The weights of an idle node with four GPUs: the site's own, and ours."""
 
 
 def _weight(lab: Lab) -> int | None:

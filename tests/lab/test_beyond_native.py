@@ -1,4 +1,4 @@
-"""What limits of Slurm's own cannot do, on a real Slurm without any of them."""
+"""Limits that Slurm does not have, on a real Slurm without native limits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_cpus_and_memory_are_limited_by_the_gpu(lab: Lab, tmp_path: Path) -> Non
     apply(
         lab,
         tmp_path,
-        "  - {id: beside, for: all, per: job, why: W., limits: {cpus_per_gpu: 8, memory_per_gpu: 24G}}\n",
+        "  - {id: ratio, for: all, per: job, why: W., limits: {cpus_per_gpu: 8, memory_per_gpu: 24G}}\n",
     )
     accept(lab, "--gpus=2", "--cpus-per-task=16", "--mem=48G")
     assert "CPUs per GPU: limit 8, requested 17" in sbatch(lab, "--gpus=1", "--cpus-per-task=17").stderr
@@ -144,7 +144,7 @@ def test_a_refusal_says_numbers_and_a_command_that_is_then_accepted(lab: Lab, tm
     apply(
         lab,
         tmp_path,
-        "  - {id: beside, for: all, per: job, why: W., limits: {gpus: 3, cpus_per_gpu: 8, walltime: 2h}}\n",
+        "  - {id: ratio, for: all, per: job, why: W., limits: {gpus: 3, cpus_per_gpu: 8, walltime: 2h}}\n",
         more="bundles: {train: {gpus: 1, cpus: 6, memory: 24G, mode: enforce}}\n",
     )
     refused = sbatch(lab, "--gpus=4", "--cpus-per-task=40", "--mem=200G", "--time=3:00:00").stderr

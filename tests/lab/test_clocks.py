@@ -52,7 +52,7 @@ def test_a_clock_that_is_set_under_a_job_costs_it_nothing(lab_with: LabWith) -> 
         (record,) = run.devices
         assert record.first_s - share.start_s == pytest.approx(ahead_s, abs=2 + share.unsure_s)
         assert record.allocated_s == pytest.approx(share.end_s - share.start_s, abs=0.1 + share.unsure_s)
-        # What the driver had sampled when the clock was set, and was not read yet, is a gap.
+        # Driver samples from before the clock step that were not read yet are a gap.
         assert record.sampled_s == pytest.approx(record.allocated_s, abs=2)
         assert run.ugpucore == pytest.approx(share.usage.util_pct, abs=6 if ahead_s == 0 else 1)
     assert "the wall clock was set by +120" in lab.daemons["slurm-gpud-n1"].log.read_text()

@@ -1,7 +1,7 @@
-"""Twelve jobs on two GPUs, of which nobody knows how they slow each other down: alone, and then sharing.
+"""Run twelve jobs with unknown slowdown on two GPUs: alone, and then sharing.
 
-The table of their speeds beside each other lies in a file that simgpu alone reads. slurm-gpuctld learns what
-each needs from the runs alone, and how fast each is beside which from those that share.
+Only simgpu reads the table of their speeds. slurm-gpuctld learns the profile of each job from runs alone, and
+the speeds of pairs from shared runs.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def run_all(lab: Lab, jobs: list[int]) -> tuple[float, dict[int, str]]:
 
 
 def store(lab: Lab) -> ColocationStore:
-    """What slurm-gpuctld has learned so far."""
+    """Return the learned profiles and speeds."""
     found = list(lab.layout.root.rglob(f"slurm-gpu/{stores.FILE_NAME}"))
     return stores.read(found[0]) if found else ColocationStore()
 
@@ -130,10 +130,12 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
     )
 
     apply(lab, "enforce")
-    wait_for(lambda: all(is_told(lab, name) for name in SUITED), 60, "all are told", lambda: log_of(lab), 0.5)
+    wait_for(
+        lambda: all(is_told(lab, name) for name in SUITED), 60, "all are published", lambda: log_of(lab), 0.5
+    )
     jobs = [submit(lab, name) for name in order]
     shared_s, ended = run_all(lab, jobs)
-    assert set(ended.values()) == {"done"}  # nobody ran out of memory
+    assert set(ended.values()) == {"done"}  # no job ran out of memory
     mine = [course for course in courses(lab.layout.truth) if course.job_id in jobs]
     slowdowns = [course.slowdown or 99.0 for course in mine]
     n_shared = sum(any(others for _, others, _ in course.stretches) for course in mine)
@@ -150,11 +152,11 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
     learned = store(lab).speeds
     print("pair        hidden  learned  times")
     for (name, other), (speed, times) in sorted(learned.items()):
-        print(f"{name} beside {other}  {HIDDEN[name][other]:.2f}  {speed:.2f}  {times}")
+        print(f"{name} with {other}  {HIDDEN[name][other]:.2f}  {speed:.2f}  {times}")
     error = sum(abs(speed - HIDDEN[a][b]) for (a, b), (speed, _) in learned.items()) / len(learned)
     before = sum(1 - HIDDEN[a][b] for a, b in learned) / len(learned)  # together they ask for less than a GPU
     print(f"mean error of {len(learned)} pairs: {before:.3f} predicted, {error:.3f} learned")
-    assert error < before * 2 / 3  # each start takes a second or two, of which nobody slows anybody down
+    assert error < before * 2 / 3  # each start takes a second or two without contention
     unmet = predicted(store(lab).profiles, learned)
     far = [abs(speed - HIDDEN[a][b]) for (a, b), speed in unmet.items()]
     by_use = [1 - HIDDEN[a][b] for a, b in unmet]
@@ -166,7 +168,7 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
 
 
 def met_for_long(course: Course) -> set[tuple[str, str]]:
-    """Who was beside it for more than a third of its run: nothing is learned of less than a fifth."""
+    """Return co-runners of more than a third of its run; shorter ones than a fifth are not learned."""
     ends = [*(from_s for from_s, _, _ in course.stretches[1:]), course.ended_s or course.began_s]
     beside_s: dict[str, float] = defaultdict(float)
     for (from_s, others, _), to_s in zip(course.stretches, ends, strict=True):
@@ -212,7 +214,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
         assert re.search(r"Sharing was ended 20\S+ \S+: job \d+ was slowed down by a factor of", told), told
         assert "went back into the queue" in told
     assert "planner: annealing" in (lab.layout.log / "slurm-gpuctld.out").read_text()
-    print(f"elk beside elk: hidden {HIDDEN['elk']['elk']}, learned {learned.speeds['elk', 'elk'][0]:.2f}")
+    print(f"elk with elk: hidden {HIDDEN['elk']['elk']}, learned {learned.speeds['elk', 'elk'][0]:.2f}")
     assert abs(learned.speeds["elk", "elk"][0] - HIDDEN["elk"]["elk"]) < 0.15
 
 
@@ -263,7 +265,7 @@ def gpu_of(told: str) -> str:
 
 
 def shards_of(lab: Lab, job: int) -> str | None:
-    """What a job that is over had."""
+    """Return the values of a finished job."""
     found = re.search(
         r"gres/shard=(\d+)", lab.output(["sacct", "-nXP", "-j", str(job), "-o", "AllocTRES%200"])
     )

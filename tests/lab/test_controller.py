@@ -1,4 +1,4 @@
-"""slurm-gpuctld beside a real slurmctld: it counts what Slurm counts, is kind to it, and survives both."""
+"""slurm-gpuctld with a real slurmctld: equal counts, low load, and recovery of both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ rules:
 DEADLINE_S = 120.0
 """For what Slurm and slurm-gpuctld do in their own time, on a host that has other things to do as well."""
 SEEN_S = 120
-"""For how long a snapshot tells what was let in."""
+"""The seconds for which a snapshot lists accepted jobs."""
 LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
 
 
@@ -118,7 +118,7 @@ def test_it_counts_what_slurm_counts(lab: Lab) -> None:
 
 
 def recent_tokens(lab: Lab, now_s: int) -> set[str]:
-    """Of the jobs that came in lately; an array is one job."""
+    """Return the recently submitted jobs; an array is one job."""
     rows = lab.output(["squeue", "-h", "-o", "%A %V"]).splitlines()
     submitted = {job_id: dt.datetime.fromisoformat(text) for job_id, text in (row.split() for row in rows)}
     recent = {job_id for job_id, at in submitted.items() if now_s - at.timestamp() < SEEN_S}
@@ -166,7 +166,7 @@ def test_slurmctld_is_asked_once_a_second(lab: Lab) -> None:
         return Counter({kind: int(number) for kind, number in rows})
 
     log = lab.layout.controller_run / "decisions.log"
-    # For three seconds after it has noticed a decision it looks twice a second.
+    # It polls twice per second for three seconds after a decision.
     wait_for(lambda: time.time() - log.stat().st_mtime > 4, DEADLINE_S, "there is no decision for a while")
     began = time.monotonic()
     lab.run_as("root", ["sdiag", "--reset"])
@@ -236,5 +236,5 @@ def test_there_is_only_one(lab: Lab) -> None:
     assert "another slurm-gpuctld writes to" in second.stderr
     once = lab.run_as("root", ["slurm-gpuctld", "--once"])
     assert "calls of Slurm: scontrol 3" in once.stderr
-    # squeue is also asked of its version and its columns, which is none of slurmctld's affair.
+    # Calls of squeue for its version and columns do not reach slurmctld.
     assert re.search(r"squeue [1-3] \(", once.stderr)

@@ -1,4 +1,4 @@
-"""slurm-gpudbd on a real cluster: what Slurm says decides, and nobody else writes."""
+"""slurm-gpudbd on a real cluster: Slurm is authoritative, and other users cannot write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORK = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 3\n"
 
 @pytest.fixture
 def database(lab: Lab) -> Iterator[DatabaseClient]:
-    """What root sees of slurm-gpudbd."""
+    """Return a client of slurm-gpudbd as root."""
     with DatabaseClient(load_config(lab.layout.site_file)) as client:
         yield client
 
@@ -40,7 +40,7 @@ def recorded(database: DatabaseClient, job: int | str, n_runs: int = 1, n_device
 
     def found() -> list[Run]:
         runs = list(database.run(str(job)))
-        # slurmdbd may tell the end of a job of a few seconds up to 5 s before it knows when it was eligible.
+        # slurmdbd may have the end of a short job up to 5 s before its eligible time.
         done = all(
             run.end_s is not None
             and run.eligible_s is not None
@@ -125,9 +125,9 @@ def test_others_see_the_occupancy_of_a_job_and_no_more(lab: Lab, database: Datab
 
 
 def ship(lab: Lab, record: Record, address: str, **headers: str) -> dict[str, Any]:
-    """What slurm-gpudbd answers root at `address`, who has the site's MUNGE key.
+    """Return the answer of slurm-gpudbd to root at `address`, with the site's MUNGE key.
 
-    As a node does, it is asked again while it cannot tell, because slurmctld does not answer in time.
+    Like a node, it repeats the request while slurmctld does not answer in time.
     """
     config = load_config(lab.layout.site_file)
     with httpx.Client(
@@ -142,7 +142,7 @@ def ship(lab: Lab, record: Record, address: str, **headers: str) -> dict[str, An
             reply = client.post("/v1/node", json=shipment, headers=headers)
             return None if reply.status_code == 503 else reply
 
-        reply = wait_for(answer, 60, "slurm-gpudbd can tell", interval_s=0.5)
+        reply = wait_for(answer, 60, "slurm-gpudbd has an answer", interval_s=0.5)
         assert reply is not None
         told: dict[str, Any] = reply.json()
         return told
@@ -182,12 +182,12 @@ def test_a_node_speaks_for_itself_and_for_jobs_that_it_had(lab: Lab, database: D
         (rejected,) = foreign["rejected"]
         return str(rejected["why"])
 
-    # While a job completes, Slurm does not tell all nodes it had: then its segment alone speaks against it.
+    # Slurm does not list all nodes of a completing job, so that only the segment contradicts it.
     wait_for(
         lambda: denied_by() == f"job {job} was never on n2, says Slurm", 60, "Slurm denies it", denied_by
     )
     (after,) = database.run(str(job))
-    # Its host record and what Slurm tells may arrive meanwhile.
+    # Its host record and accounting may arrive meanwhile.
     for name in ("devices", "events", "ugpucore", "ugpumem", "coverage", "energy_j"):
         assert getattr(after, name) == getattr(run, name), name
 
@@ -211,7 +211,7 @@ def _told(database: DatabaseClient) -> tuple[list[dict[str, Any]], int]:
 
 
 def _settled(database: DatabaseClient) -> tuple[list[dict[str, Any]], int]:
-    """What is told once a pass of the import, and what nodes sent late, have changed nothing of it."""
+    """Return the answer after an import and late shipments without changes."""
 
     def unchanged() -> list[tuple[list[dict[str, Any]], int]]:
         before, last_s = _told(database), database.health().last_import_s

@@ -1,4 +1,4 @@
-"""What job_submit.lua decided is in the database, and told from there once the log is gone."""
+"""Decisions of job_submit.lua are in the database, also after the log is gone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_decision_is_in_the_database_though_slurm_gpuctld_was_killed(lab: Lab)
     job, token = submit(lab)
     daemon.start()
     wait_for(lambda: kept(lab, token) == 1, WITHIN_S, "the decision is shipped")
-    # alice may not read the log: what she is told came from slurm-gpudbd.
+    # alice cannot read the log, so that the answer comes from slurm-gpudbd.
     told = lab.run_as("alice", ["slurm-gpu", "explain", str(job)]).stdout
     assert "Zones: not chosen" in told
     assert "may know more" not in told

@@ -44,7 +44,8 @@ def test_every_row_is_within_one_point_of_what_the_gpus_really_did(lab: Lab) -> 
     assert len(devices[row["two nodes, two GPUs each"]["id"]]) == 4  # one per node-GPU
     assert all(len(devices[r["id"]]) == 1 for r in rows if r["array_job_id"])  # each task its own
     assert len(devices[row["three seconds"]["id"]]) == 1
-    # Of what was held; a run's coverage is of Slurm's whole seconds, which are rough for such short ones.
+    # Relative to the allocation; the coverage of a run uses whole seconds, which are too coarse for short
+    # jobs.
     assert all(d["sampled_s"] > 0.9 * d["allocated_s"] for found in devices.values() for d in found)
 
 

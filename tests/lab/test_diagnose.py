@@ -9,7 +9,7 @@ from slurm_gpu.diagnose.verdict import Cause
 from tests.lab.conftest import LabWith
 
 WELL_S, ILL_S = 120, 240
-"""The watch tells links that are slow for all after 168 s and more."""
+"""The watch reports links that are slow for all workers after at least 168 s."""
 SEED, SIZE = 1, 0.3
 
 
@@ -29,10 +29,10 @@ def test_the_cause_and_the_culprit_are_told_while_it_runs_and_when_it_is_over(
         assert told_when_over(found), found
         assert found.alarms == [], found
         if found.cause != Cause.HEALTHY:
-            assert found.watch is not None, found  # nobody had to ask
+            assert found.watch is not None, found  # without a request
 
 
 def told_when_over(found: Found) -> bool:
-    """By the timeline; a hang of less than ten minutes nobody tells of a job that is over."""
+    """Diagnose by the timeline; hangs of a finished job need ten minutes."""
     assert found.over is not None
     return found.over.named or (found.cause == Cause.HANG and found.over.cause == Cause.HEALTHY)

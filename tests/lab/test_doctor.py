@@ -33,15 +33,15 @@ def _doctor(lab: Lab) -> tuple[int, dict[str, set[str]]]:
 
 def _all_well(lab: Lab) -> bool:
     code, found = _doctor(lab)
-    # Its policy lends nothing, nobody is urgent or shares GPUs; there is no second slurmctld, nobody trains
-    # forecasts, no daemon is systemd's.
+    # Its policy has no lending, urgent jobs or shared GPUs; there is no backup slurmctld, no forecast
+    # training, and no daemon of systemd.
     for nothing in ("lending", "urgent", "colocation", "backup", "forecasts", "boot", "notices"):
         found.pop(nothing, None)
     return code == 0 and set().union(*found.values()) == {"ok"}
 
 
 def test_the_lab_is_fine(lab: Lab) -> None:
-    lab.daemons["slurm-gpudbd"].restart()  # until then it tells of what other tests sent and it refused
+    lab.daemons["slurm-gpudbd"].restart()  # it reports rejected items of other tests until its restart
     wait_for(lambda: _all_well(lab), 90, "doctor finds nothing", lambda: str(_doctor(lab)), 1)
 
 
@@ -192,8 +192,8 @@ def _web_port(lab: Lab) -> Broken:
     return _written(path, yaml.safe_dump(yaml.safe_load(path.read_text()) | {"listen": "127.0.0.1:1"}))
 
 
-# What is broken, the check that has to find it, a part of its message, and of what is to be typed. Those of
-# one group do not hide each other, and are broken at the same time.
+# Each row has a fault, its check, a part of the message, and a part of the command. The faults of one group
+# do not hide each other, and are injected at the same time.
 _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
     {
         # First, so that it starts again last, and reads a slurm-gpu.yaml that is whole.

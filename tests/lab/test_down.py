@@ -111,7 +111,7 @@ def test_up_killed_at_any_moment_can_be_undone_and_repeated(no_lab: Lab, seed: i
 
 @pytest.fixture
 def foreign_configuration() -> Iterator[dict[Path, tuple[bytes, int]]]:
-    """What the host has in /etc/slurm, /etc/munge and /etc/mysql; a slurm.conf is added if it has none."""
+    """Return the files in /etc/slurm, /etc/munge and /etc/mysql; add a slurm.conf if there is none."""
     foreign = Path("/etc/slurm/slurm.conf")
     put_there = not foreign.exists()
     if put_there:

@@ -91,7 +91,7 @@ COMMAND = ("sbatch", "--output=/dev/null", "--wrap=true", "--time=20")
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of a submission."""
+    """The outcome of a submission."""
 
     policy_says: tuple[str, ...]
     accepted: bool
@@ -119,7 +119,7 @@ def lab(bring_up: Callable[[str], Lab]) -> Lab:
 
 
 def explained(lab: Lab, user: str, options: str) -> tuple[Fate, list[str]]:
-    """What is told beforehand, and the notes."""
+    """Return the predicted outcome and the notes."""
     argv = ["slurm-gpu", "explain", "--json", "--", *COMMAND, *options.split()]
     answer = lab.run_as(user, argv, check=False)
     told = json.loads(answer.stdout)
@@ -131,7 +131,7 @@ def explained(lab: Lab, user: str, options: str) -> tuple[Fate, list[str]]:
 
 
 def submitted(lab: Lab, user: str, options: str) -> tuple[Fate, int]:
-    """What came of it, and the job, 0 where there is none."""
+    """Return the outcome and the job id, 0 without a job."""
     result = lab.run_as(user, [*COMMAND, *options.split()], check=False)
     prefix = "sbatch: " if result.returncode == 0 else "sbatch: error: "
     lines = [line.removeprefix(prefix) for line in result.stderr.splitlines()]
@@ -194,6 +194,6 @@ def test_and_refused_where_slurm_enforces_it(bring_up: Callable[[str], Lab]) -> 
         told, notes = explained(lab, "alice", options)
         really, job = submitted(lab, "alice", options)
         assert really == told, options
-        # Of a partition that is DOWN no setting makes a mistake.
+        # No setting makes a DOWN partition an error.
         assert (really.by_slurm, len(notes)) == ((False, 1) if job else (True, 0)), options
     lab.cancel_all_jobs()

@@ -15,7 +15,7 @@ from lab.polling import wait_for
 pytestmark = pytest.mark.long
 
 PAST = ("carol", "alice") * 3
-"""Who had jobs before; the lab's policy allows no more at once."""
+"""Users with earlier jobs; the policy of the lab allows no more at a time."""
 WORK_S = 4
 NODE = ("--gpus=4", "--nodelist=n1", "--output=/dev/null")
 """All GPUs of one node, so that they run one after the other."""
@@ -51,7 +51,7 @@ def test_a_job_that_waits_is_told_when_it_will_start_and_later_whether_that_was_
     assert "too few jobs with GPUs have waited here lately" in shown
     before = lab.output([*alice, "--", "sbatch", "--gpus=1", "--time=5", "--wrap=true"], "alice")
     assert before.startswith("this job, submitted now, will probably start")
-    assert not _said(lab, "bob", str(job))["full"], "of others' jobs nobody is told the reasons"
+    assert not _said(lab, "bob", str(job))["full"], "reasons of others' jobs are hidden"
 
     lower_s, upper_s = said["at_s"] + said["lower_s"], said["at_s"] + said["upper_s"]
     wait_for(
@@ -78,7 +78,7 @@ def _started(lab: Lab, job: int) -> bool:
 
 
 def _said(lab: Lab, user: str, job: str) -> dict[str, Any]:
-    """What slurm-gpudbd forecasts; {} where it sees no such job yet."""
+    """Return the forecast of slurm-gpudbd; {} while it has no such job."""
     done = lab.run_as(user, ["slurm-gpu", "forecast", "--json", job], check=False)
     forecast: dict[str, Any] = json.loads(done.stdout)["forecast"] if done.returncode == 0 else {}
     return forecast
@@ -91,6 +91,6 @@ def _refused(lab: Lab, job: int) -> str:
 
 
 def _judged(answer: str) -> dict[str, Any]:
-    """What became of forecasts; {} while none is judged."""
+    """Return the accuracy of past forecasts; {} without any."""
     past: dict[str, Any] = json.loads(answer)["forecast"]["past"]
     return past if past["n"] else {}

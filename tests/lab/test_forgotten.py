@@ -38,7 +38,7 @@ def nodes_of(run: Mapping[str, Any]) -> set[str]:
 
 
 def runaways(lab: Lab) -> tuple[str, str]:
-    """What doctor says of them."""
+    """Return the result of doctor about them."""
     told = lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False).stdout
     (found,) = [item for item in json.loads(told)["checks"] if item["check"] == "runaways"]
     return found["level"], found["message"]
@@ -52,9 +52,9 @@ def test_a_number_that_is_given_again_is_two_jobs_and_the_forgotten_are_named(la
     shutil.copytree(state, saved)
     slurmctld.start()
     runs, waits = submit(lab, "-wn1", seconds=60), submit(lab, "-wn1", "--exclusive")
-    wait_for(lambda: accounted(lab, waits) == ["PENDING"], 60, "slurmdbd is told of the one that waits")
+    wait_for(lambda: accounted(lab, waits) == ["PENDING"], 60, "slurmdbd has the pending job")
     wait_for(lambda: accounted(lab, runs) == ["RUNNING"], 60, "and of the one that runs")
-    wait_for(lambda: lab.held(runs), 60, "it holds its GPU")
+    wait_for(lambda: lab.held(runs), 60, "it has its GPU")
 
     slurmctld.kill9()
     shutil.rmtree(state)

@@ -68,7 +68,7 @@ class Hooks:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def doctor(self) -> list[str]:
-        """What doctor says about hooks, but for what is fine."""
+        """Return the findings of doctor about hooks, without passed checks."""
         shown = self.lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False)
         checks = json.loads(shown.stdout)["checks"]
         return [one["message"] for one in checks if one["check"] == "hooks" and one["level"] != "ok"]
@@ -105,7 +105,7 @@ class Hooks:
 
 
 def take_out_lua(lab: Lab) -> None:
-    """What the removal of the controller's package does."""
+    """Run the removal script of the controller's package."""
     options = [f"--conf={lab.layout.etc}", f"--state={lab.layout.policy_state}"]
     subprocess.run(["/bin/sh", str(PLACE_LUA), "remove", *options], check=True)
 

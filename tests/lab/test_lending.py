@@ -51,14 +51,14 @@ def lab(shared: Lab) -> Iterator[Lab]:
 
 
 def submit(lab: Lab, who: str, *options: str, script: str = WORK) -> tuple[int, str]:
-    """Job id, and what sbatch said besides."""
+    """Return the job id, and the other output of sbatch."""
     argv = ["sbatch", "--parsable", "--time=10", "--output=/dev/null", *options]
     done = lab.run_as(who, argv, stdin=script)
     return int(done.stdout), done.stderr
 
 
 def runs(lab: Lab, job: int) -> list[dict[str, Any]]:
-    """What slurm-gpudbd has of the job, the oldest run first."""
+    """Return the runs of the job in slurm-gpudbd, oldest first."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     found: list[dict[str, Any]] = json.loads(shown.stdout)["runs"] if shown.returncode == 0 else []
     return found[::-1]
@@ -86,10 +86,10 @@ def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: 
     assert "borrows idle GPUs of vision (QOS sg-loans)" in " ".join(told.split())
     assert "they go back within 1 min, and it is requeued." in " ".join(told.split())
     wait_for(lambda: queued(lab, bob) == "RUNNING None", 30, "bob's job starts")
-    # Of its 8 GPUs 4 are nobody's.
+    # Four of its 8 GPUs have no owner.
     wait_for(lambda: lending(lab) == (0, 4), 60, "the loan is counted", lambda: str(lending(lab)), 0.5)
 
-    wait_for(lambda: [run["lender"] for run in runs(lab, bob)] == ["vision"], 60, "who lends is told")
+    wait_for(lambda: [run["lender"] for run in runs(lab, bob)] == ["vision"], 60, "the lender is recorded")
 
     alice, told = submit(lab, "alice", f"--gpus={OWNED}", script="#!/bin/sh\nsleep 5\n")
     assert told == ""
@@ -99,7 +99,7 @@ def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: 
 
     (own,) = runs(lab, alice)
     first, second = runs(lab, bob)
-    # At once: by the second look of a scheduler that looks each 5 s, however busy the machine is.
+    # At once: by the second pass of the scheduler, which runs every 5 s.
     assert first["start_s"] - first["submit_s"] <= 10
     assert own["start_s"] - own["submit_s"] <= RETURN_WITHIN_S
     assert first["end_s"] <= own["start_s"]
@@ -116,7 +116,7 @@ def test_others_do_not_keep_what_an_owner_owns_though_it_lies_idle(lab: Lab) -> 
     """Slurm itself sums up what runs in each QOS, at the moment in which it starts a job."""
     unowned, told = submit(lab, "bob", "--gpus=4")
     assert told == ""
-    wait_for(lambda: queued(lab, unowned) == "RUNNING None", 30, "bob has what nobody owns")
+    wait_for(lambda: queued(lab, unowned) == "RUNNING None", 30, "bob has GPUs without an owner")
     more, _ = submit(lab, "bob", "--gpus=4")
     wait_for(lambda: queued(lab, more) == "PENDING QOSGrpGRES", 30, "the rest is vision's")
     stolen = lab.run_as("bob", ["sbatch", "--qos=sg-vision", "--gpus=1", "--wrap=true"], check=False)
@@ -181,7 +181,7 @@ def test_a_loop_that_slurmdbd_alone_sees_after_lending_is_told_with_what_helps(l
         assert (told.returncode == 0) == (told.stderr == "")
         return told.stderr
 
-    assert apply(policy) == ""  # in which normal, that urgent preempts, gives up sg-loans
+    assert apply(policy) == ""  # normal, which urgent preempts, then no longer preempts sg-loans
     assert apply(lab.layout.policy_file) == ""
     if told := apply(policy):  # Slurm 22.05 does
         assert "QOS Preemption loop detected" in told

@@ -66,7 +66,7 @@ def sbatch(lab: Lab, *arguments: str, user: str = "alice") -> subprocess.Complet
 
 
 def said(result: subprocess.CompletedProcess[str]) -> list[str]:
-    """What our script told the user, without sbatch's prefix, its own last line, and how recent use is."""
+    """Return the message of our script, without sbatch's prefix, its last line, and the age of usage."""
     lines = [
         re.sub(r" \(\d+ just submitted\)", "", line.removeprefix("sbatch: error: "))
         for line in result.stderr.splitlines()
@@ -148,7 +148,7 @@ def test_a_pending_range_of_nodes_counts_with_its_most(lab: Lab, tmp_path: Path)
     """Read from Slurm's own record: the script that let the job in is gone."""
     lab.submit("alice", "--nodes=1-3", "--gres=gpu:1", *PENDING)
     next_second()
-    apply(lab, tmp_path / "policy.yaml", "Five each, read anew.")
+    apply(lab, tmp_path / "policy.yaml", "Five each, read again.")
 
     def refused() -> str:
         lab.submit("bob", *PENDING)  # brings a new table
@@ -156,7 +156,7 @@ def test_a_pending_range_of_nodes_counts_with_its_most(lab: Lab, tmp_path: Path)
         return sbatch(lab, "--gpus=4", *PENDING).stderr
 
     # Until the admission need not be remembered any more they are "just submitted".
-    wait_for(lambda: "used 3, limit 6, requested 4" in refused(), 60, "the table tells of her job", refused)
+    wait_for(lambda: "used 3, limit 6, requested 4" in refused(), 60, "the table has her job", refused)
     explain = ["slurm-gpu", "explain", "--", "sbatch", "--gpus=4", "--time=10", "--wrap=true"]
     assert "used 3, limit 6, requested 4" in lab.run_as("alice", explain, check=False).stdout
 
@@ -305,7 +305,7 @@ def test_a_broken_policy_is_not_installed_and_the_running_one_stays(lab: Lab, tm
 
 @pytest.mark.long
 def test_tries_are_forgotten_even_on_a_silent_cluster(lab: Lab) -> None:
-    """What slurmctld saved shows that they led to no job, though no job changes meanwhile."""
+    """The state of slurmctld shows that they have no job, without another change of a job."""
 
     def passes(*options: str) -> bool:
         return sbatch(lab, *options, *PENDING).returncode == 0

@@ -1,4 +1,4 @@
-"""What is told beside the records, from a real node to the person who asks: now, lately, and afterwards."""
+"""Live values, windows and timelines from a real node to the reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 300\n"
 
 @pytest.fixture
 def database(lab: Lab) -> Iterator[DatabaseClient]:
-    """What root sees of slurm-gpudbd."""
+    """Return a client of slurm-gpudbd as root."""
     with DatabaseClient(load_config(lab.layout.site_file)) as client:
         yield client
 
@@ -52,7 +52,7 @@ def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: Database
     assert wait_for(lambda: live("bob"), 60, "others see who holds it", interval_s=1.0) == {"jobs": [job]}
 
     def window() -> list[NodeWindow]:
-        # Who asks also keeps the wish alive; accounting tells of the job after some seconds.
+        # Each request renews the demand for windows; accounting has the job after some seconds.
         known = bool(database.run(str(job)))
         found = list(database.windows(str(job))) if known else []
         return [item for item in found if any(value is not None for value in item.values("util_pct"))]

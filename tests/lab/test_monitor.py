@@ -34,7 +34,7 @@ CAROL, ALICE, BOB = Viewer("carol", 60903, True), Viewer("alice", 60901, False),
 
 
 class Page:
-    """slurm-gpuweb's parts as its daemon puts them together, and somebody who is signed in."""
+    """The parts of slurm-gpuweb as its daemon connects them, and a signed-in user."""
 
     def __init__(self, lab: Lab) -> None:
         config = load_config(lab.layout.site_file)
@@ -58,7 +58,7 @@ class Page:
         return self.get(f"/api/v1/frame?metric={metric}", viewer).content[square]
 
     def square(self, uuid: str) -> list[int]:
-        """Of one GPU; none while it is not known."""
+        """Return the values of one GPU; {} while unknown."""
         state = self.board.state
         assert state is not None
         return [state.layout.square_of[uuid]] if uuid in state.layout.square_of else []
@@ -89,7 +89,7 @@ def page(lab: Lab) -> Iterator[Page]:
     stop = threading.Event()
     thread = threading.Thread(target=page.poller.run, args=(2.0, stop))
     thread.start()
-    wait_for(lambda: page.board.state is not None, 60, "slurm-gpudbd tells of the cluster")
+    wait_for(lambda: page.board.state is not None, 60, "slurm-gpudbd has the cluster")
     yield page
     stop.set()
     thread.join()
@@ -103,7 +103,7 @@ def test_the_daemon_is_there_and_tells_nothing_to_who_is_not_signed_in(lab: Lab)
 
 @contextlib.contextmanager
 def signed_in(lab: Lab, user: str) -> Iterator[httpx.Client]:
-    """A browser in which somebody opened the link that `slurm-gpu web` printed for them."""
+    """A browser that opened the link which `slurm-gpu web` printed for a user."""
     link = json.loads(lab.output(["slurm-gpu", "web", "--json"], user=user))["url"]
     web, _, token = link.partition("/signin#")
     assert web == f"http://127.0.0.1:{lab.layout.web_port}"
@@ -141,7 +141,7 @@ def test_ones_limits_are_those_of_slurm_gpu_quota(lab: Lab) -> None:
         told = wait_for(
             lambda: (me := browser.get("/api/v1/me").json())["limits"] is not None and me,
             60,
-            "slurm-gpuctld tells them",
+            "slurm-gpuctld reports them",
             lambda: str(browser.get("/api/v1/me").json()["limits_why"]),
             interval_s=0.5,
         )
@@ -198,13 +198,13 @@ def test_what_a_gpu_does_is_on_its_square_for_who_may_see_it(lab: Lab, page: Pag
         runs = page.get(f"/api/v1/jobs/{job}", viewer).json().get("runs", [])
         return [run["name"] for run in runs]
 
-    wait_for(lambda: mine(ALICE), 60, "accounting tells of it", interval_s=1.0)
+    wait_for(lambda: mine(ALICE), 60, "accounting has it", interval_s=1.0)
     assert mine(BOB) == [None]
     assert None not in mine(ALICE)
     lab.output(["scancel", str(job)])
 
 
-# httpcore leaves the socket to the garbage collector with which it reached nobody.
+# httpcore leaves the socket of a failed connection to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_while_slurm_gpudbd_is_away_the_last_state_stays_with_its_age(lab: Lab, page: Page) -> None:
     def age_s() -> float:

@@ -52,7 +52,7 @@ def bare(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
 
 @pytest.fixture
 def lab(bare: Lab, tmp_path: Path) -> Iterator[Lab]:
-    """With POLICY in force, limits that nobody meets, and nothing queued."""
+    """A cluster with POLICY applied, unused limits, and an empty queue."""
     apply(bare, tmp_path, **LOOSE)
     yield bare
     bare.cancel_all_jobs()
@@ -100,7 +100,7 @@ def queue(lab: Lab) -> dict[str, str]:
 
 
 def lost_script(lab: Lab) -> None:
-    """Somebody puts a script in place of ours that lets everything through."""
+    """Replace our script by one that accepts every job."""
     script = lab.layout.etc / "job_submit.lua"
     newer = int(script.stat().st_mtime) + 1
     script.write_text(NO_OP)
@@ -214,7 +214,7 @@ def test_half_an_apply_is_none(lab: Lab, tmp_path: Path, call: int, signal: str)
     shim = tmp_path / "bin" / "sacctmgr"
     shim.parent.mkdir()
     count = tmp_path / "count"
-    last = f"kill -{signal} $PPID" if signal else "echo slurmdbd is away >&2; exit 1"
+    last = f"kill -{signal} $PPID" if signal else "echo slurmdbd is down >&2; exit 1"
     shim.write_text(
         "#!/bin/sh\n"
         'case "$*" in *modify*) echo x >> ' + f"{count};; esac\n"
@@ -231,7 +231,7 @@ def test_half_an_apply_is_none(lab: Lab, tmp_path: Path, call: int, signal: str)
         assert "is undone" in slurm_gpu(lab, "policy", "rollback").stdout
     else:
         assert failed.returncode == 3
-        assert "slurmdbd is away" in failed.stderr
+        assert "slurmdbd is down" in failed.stderr
     assert seen(lab) == before
     slurm_gpu(lab, "policy", "apply", wanted)
     assert limits_of(lab, "vision", "alice") == "gres/gpu=3||||||"

@@ -56,10 +56,10 @@ def check(lab: Lab, job: int) -> float:
 
 
 def late_looks_pct(record: dict[str, Any]) -> float:
-    """How far uGPUmem may be off where the machine stalls as memory comes, and again as it goes.
+    """Return the allowed error of uGPUmem if the machine stalls while memory is allocated and freed.
 
-    It is looked at; the driver keeps no samples of it. What changes between two looks counts from their
-    middle, and looks up to half a second apart count; what lies between others is no part of the mean.
+    slurm-gpud samples memory itself, since the driver keeps no samples of it. A change counts from the middle
+    between two samples at most half a second apart; longer intervals are no part of the mean.
     """
     seconds, _, _, highest = record["mem_used_frac"]
     unknown_s = 2 * 0.25 + record["allocated_s"] - seconds

@@ -1,6 +1,6 @@
-"""A job that holds GPUs and computes nothing: warned by mail, cancelled, told of it, and brought back.
+"""An idle job is warned by mail, cancelled, reported to its owner, and restored.
 
-It takes as long as it takes in earnest: nothing is judged within five minutes.
+The test takes the real time: no job is judged within five minutes.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_an_idle_job_is_warned_of_cancelled_and_brought_back_and_nobody_elses(
 
         wait_for(lambda: state(lab, idle) != "RUNNING", 240, "it is cancelled", lambda: log_of(lab), 1.0)
         assert (state(lab, beside), state(lab, str(busy))) == ("RUNNING", "RUNNING")
-        wait_for(lambda: len(mail.of("alice")) == 2, 60, "its owner is told", lambda: log_of(lab), 1.0)
+        wait_for(lambda: len(mail.of("alice")) == 2, 60, "its owner has a mail", lambda: log_of(lab), 1.0)
         assert "They were cancelled at" in mail.of("alice")[1].get_content()
         assert mail.of("bob") == []
         assert [one["kind"] for _, _, one in web.asked] == ["warning", "ended"]

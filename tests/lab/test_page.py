@@ -24,7 +24,7 @@ SignIn = Callable[[str], browsing.Tab]
 
 @pytest.fixture
 def sign_in(lab: Lab) -> Iterator[SignIn]:
-    """Opens the link that `slurm-gpu web` prints for somebody, in a browser of theirs."""
+    """Open the link that `slurm-gpu web` prints for a user, in a browser."""
     tabs = []
     with browsing.chromium() as browser:
 

@@ -1,6 +1,6 @@
-"""Jobs fill nodes whose GPUs are of the least use to others, of such the fullest, on a real Slurm.
+"""Jobs fill the nodes whose GPUs are least useful to others, then the fullest, on a real Slurm.
 
-What slurm-gpuctld set is gone when it is.
+Settings of slurm-gpuctld are removed when it stops.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Cluster:
         self.write_mode(mode)
         self.daemon.restart()
         wait_for(
-            lambda: (table := self.table()) and table.mode == mode, DEADLINE_S, f"it looks in mode {mode}"
+            lambda: (table := self.table()) and table.mode == mode, DEADLINE_S, f"it polls in mode {mode}"
         )
         self.wait_settled()
 
     def forget_mix(self) -> None:
-        """Have slurm-gpuctld know nothing of what was asked for until now, in whatever test that was."""
+        """Clear the recent mix of jobs in slurm-gpuctld."""
         self.daemon.stop()
         nothing = {"version": 1, "at_s": int(time.time()), "classes": []}
         (self.lab.layout.controller_run / jobmix.FILE_NAME).write_text(json.dumps(nothing))
@@ -113,7 +113,7 @@ class Cluster:
         return {name: int(weight) for name, weight in rows}
 
     def lines(self) -> Sequence[NodeLine]:
-        """What slurm-gpuctld tells of each node."""
+        """Return the report of slurm-gpuctld on each node."""
         table = self.table()
         assert table is not None
         return table.nodes
@@ -225,7 +225,7 @@ def test_a_stop_gives_the_sites_own_back(cluster: Cluster) -> None:
     assert cluster.weights() != dict.fromkeys(NODES, 1)
     cluster.daemon.stop()
     assert cluster.weights() == dict.fromkeys(NODES, 1)
-    assert doctor(cluster) == "fail"  # enforced, says the site file, and nobody does
+    assert doctor(cluster) == "fail"  # the site file enforces it, and no daemon runs
     cluster.write_mode("observe")
     assert doctor(cluster) == "ok"
 
@@ -253,7 +253,7 @@ def test_killed_restarted_or_given_up_weights_end_as_doctor_wants_them(cluster: 
     wait_for(
         lambda: doctor(cluster) == "fail",
         DEADLINE_S,
-        "doctor notices that nobody renews the table",
+        "doctor notices the outdated table",
         interval_s=1,
     )
     cluster.daemon.start()
@@ -318,8 +318,8 @@ def test_a_weight_typed_by_hand_stays_and_doctor_says_how_to_hand_it_over(cluste
 
 @pytest.mark.long
 def test_a_job_goes_where_its_gpus_are_of_little_use_to_the_jobs_of_late(cluster: Cluster) -> None:
-    # Most jobs ask for a GPU with 16 of a node's 32 cores. n2 has three GPUs left, and 15 cores: of use to
-    # none of them. n3 is fuller, and its last GPU has the cores for one.
+    # Most jobs request one GPU with 16 of a node's 32 cores. n2 has three free GPUs, but only 15 cores, and
+    # fits no such job. n3 is fuller, and its last GPU has enough cores for one.
     cluster.run_in("enforce")
     wanted = ("--nodes=4", "--gpus-per-node=1", "--ntasks-per-node=1", "--cpus-per-task=16")
     waiting = [cluster.submit("--hold", *wanted) for _ in range(20)]
@@ -373,9 +373,9 @@ def test_after_random_fills_and_drains_a_job_goes_to_the_fullest_node_each_time(
 
 
 CHOSEN_SEED = 744
-"""Of a churn after which stock Slurm leaves one node whole, where two can be."""
+"""The seed of a sequence after which stock Slurm leaves one empty node, of two possible ones."""
 OTHER_SEEDS = (1, 2)
-"""Chosen by nobody. As after nearly all churns of so few jobs on so few nodes, both leave as many whole."""
+"""An arbitrary seed, after which both leave equally many empty nodes, as after most short sequences."""
 
 
 def churn(cluster: Cluster, mode: str, seed: int) -> int:

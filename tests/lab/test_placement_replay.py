@@ -15,8 +15,7 @@ pytestmark = pytest.mark.long
 
 JOBS, SEED = 30, 7
 WITHIN, WITHIN_S = 0.3, 5.0
-"""How far the mean waits may lie apart: Slurm's backfill passes each 5 s here, and between the end of one job
-and the start of the next lie an epilog and a prolog, of which the model knows nothing."""
+"""The allowed difference of mean waits: backfill runs every 5 s, and the model has no prolog."""
 
 
 def test_the_model_lets_jobs_wait_as_slurm_does(lab_with: LabWith) -> None:

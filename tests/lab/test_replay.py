@@ -36,7 +36,7 @@ def test_who_would_have_been_refused(lab: Lab, tmp_path: Path) -> None:
     recorded = ["slurm-gpu", "jobs", "--since", before, "--json"]
 
     def all_recorded() -> bool:
-        """Before a job starts, accounting may not tell yet what it asked for."""
+        """Wait until accounting has the request of a pending job."""
         runs = json.loads(lab.output(recorded))["runs"]
         return {run["job_id"] for run in runs if run["start_s"] is not None}.issuperset(jobs)
 
@@ -49,6 +49,6 @@ def test_who_would_have_been_refused(lab: Lab, tmp_path: Path) -> None:
     assert [(one["id"], one["user"], one["rules"]) for one in answer["refused"]] == [
         (str(jobs[2]), "alice", ["two"])
     ]
-    # Somebody who does not see everybody's jobs cannot tell.
+    # A user who does not see all jobs gets no answer.
     policy.chmod(0o644)
     assert lab.run_as("alice", ["slurm-gpu", "policy", "replay"], check=False).returncode == 3

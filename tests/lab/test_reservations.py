@@ -1,4 +1,4 @@
-"""A real Slurm has what operators promise, draws its jobs in, and has it no more when nobody uses it."""
+"""Approved reservations exist in a real Slurm, receive jobs, and are removed when unused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Cluster:
         for one in self.database.reservations():
             self.database.decide_reservation(one.id, "cancel")
         self.lab.cancel_all_jobs()
-        self.wait(lambda: not self.ours(), "none of ours is left in Slurm")
+        self.wait(lambda: not self.ours(), "Slurm has no reservation of ours")
         self.database.close()
 
     def ask(self, *options: str) -> int:
@@ -145,12 +145,12 @@ def test_its_job_is_drawn_in_others_stay_out_and_the_rest_is_given_up(cluster: C
     cluster.wait(lambda: cluster.show(training, "State") == "RUNNING", "the training runs")
     assert cluster.show(training, "NodeList") == "n[1-2]"
     assert cluster.show(training, "Reservation") == f"sg_{number}"
-    cluster.wait(lambda: cluster.row(number).first_start_s is not None, "its start is told")
+    cluster.wait(lambda: cluster.row(number).first_start_s is not None, "its start is reported")
     promised = cluster.row(number)
     assert promised.first_job_id == training
     assert promised.state is ReservationState.ACTIVE
     cluster.lab.run_as("root", ["scancel", str(training)])
-    cluster.wait(lambda: cluster.row(number).state is ReservationState.RELEASED, "the rest is given up")
+    cluster.wait(lambda: cluster.row(number).state is ReservationState.RELEASED, "the rest is released")
     assert cluster.row(number).ended_why == f"no job for {UNUSED_S}s: the training is over"
     cluster.wait(lambda: not cluster.ours(), "Slurm has it no more")
     past = cluster.lab.run_as("alice", ["slurm-gpu", "reserve", "list", "--past"]).stdout
@@ -168,7 +168,7 @@ def test_what_was_taken_back_is_not_the_first_job_and_what_is_cancelled_draws_no
     cluster.lab.run_as("root", ["scancel", str(gone)])
     cluster.wait(lambda: cluster.row(number).state is ReservationState.ACTIVE, "it has begun")
     training = cluster.submit("alice", "--nodes=1", "--gpus-per-node=4")
-    cluster.wait(lambda: cluster.row(number).first_start_s is not None, "a start is told")
+    cluster.wait(lambda: cluster.row(number).first_start_s is not None, "a start is reported")
     assert cluster.row(number).first_job_id == training
     cluster.lab.run_as("alice", ["slurm-gpu", "reserve", "cancel", str(number)])
     cluster.wait(lambda: "MAGNETIC" not in cluster.shown(), "it draws no more jobs")
@@ -189,7 +189,7 @@ def test_a_job_beyond_its_end_is_told_and_goes_on_unless_its_nodes_are_anothers(
     assert one.end_s is not None
     cluster.wait(lambda: cluster.ours() == [f"sg_{first}"], "Slurm has it")
     cluster.wait(lambda: time.time() > one.start_s + 1, "it has begun")
-    cluster.wait(lambda: f" sg_{first} " in snapshot.read_text(), "job_submit.lua is told")
+    cluster.wait(lambda: f" sg_{first} " in snapshot.read_text(), "the snapshot has it")
     beforehand = ["slurm-gpu", "explain", "--", "sbatch", "--time=5", "--gpus=1", "--wrap=true"]
     assert f"goes into your reservation sg_{first}," in lab.run_as("alice", beforehand).stdout
     too_large = ["slurm-gpu", "explain", "--", "sbatch", f"--reservation=sg_{first}", "--gpus=9"]
@@ -202,7 +202,7 @@ def test_a_job_beyond_its_end_is_told_and_goes_on_unless_its_nodes_are_anothers(
         said = lab.run_as("alice", [*argv, "--wrap=exec sleep 3600"])
         return int(said.stdout), said.stderr
 
-    cluster.controller.kill9()  # or it might let go before there is a reason not to
+    cluster.controller.kill9()  # so that it cannot release it too early
     (free, said), (promised, _) = submit("n1"), submit("n2")
     assert f"This job goes into your reservation sg_{first}, which ends " in said
     assert "To stay out of it: --exclude=n[1-2]" in said
@@ -210,7 +210,7 @@ def test_a_job_beyond_its_end_is_told_and_goes_on_unless_its_nodes_are_anothers(
         cluster.wait(lambda job=job: cluster.show(job, "Reservation") == f"sg_{first}", "it is drawn in")
     cluster.promise(after, "n2", in_s=one.end_s + 2 - int(time.time()))
     cluster.controller.start()
-    cluster.wait(lambda: cluster.show(free, "Reservation") == "(null)", "it is let go")
+    cluster.wait(lambda: cluster.show(free, "Reservation") == "(null)", "the job leaves it")
     assert cluster.show(promised, "Reservation") == f"sg_{first}"
     cluster.wait(lambda: cluster.show(promised, "State") == "TIMEOUT", "whose node is promised ends with it")
     assert cluster.show(free, "State") == "RUNNING"
@@ -221,9 +221,9 @@ def test_one_that_nobody_uses_is_given_up_and_its_nodes_are_for_others(cluster: 
     cluster.promise(number, "n[1-2]")
     cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
     job = cluster.submit("bob", "--nodelist=n1", "--gpus=1")
-    cluster.wait(lambda: cluster.row(number).state is ReservationState.RELEASED, "it is given up")
+    cluster.wait(lambda: cluster.row(number).state is ReservationState.RELEASED, "it is released")
     assert cluster.row(number).ended_why == f"unused for {UNUSED_S}s"
-    cluster.wait(lambda: cluster.show(job, "State") == "RUNNING", "somebody else has the node")
+    cluster.wait(lambda: cluster.show(job, "State") == "RUNNING", "another user has the node")
 
 
 def test_a_node_that_goes_down_is_told_and_what_an_operator_replaces_it_with_is_kept(
@@ -319,7 +319,7 @@ def test_from_a_size_on_jobs_need_one_and_who_has_one_is_drawn_in(cluster: Clust
     snapshot = lab.layout.controller_run / "snapshot.txt"
     try:
         cluster.controller.restart()
-        cluster.wait(lambda: "\nreserve enforce mgpu=8000\n" in snapshot.read_text(), "it is told")
+        cluster.wait(lambda: "\nreserve enforce mgpu=8000\n" in snapshot.read_text(), "it is published")
         refused = lab.run_as("alice", ["sbatch", *asked, "--wrap=true"], check=False)
         assert refused.returncode != 0
         assert "Refused by the rule on reservations: jobs of 8 GPUs and more" in refused.stderr

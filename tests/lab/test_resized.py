@@ -41,7 +41,7 @@ def test_a_job_that_shrinks_is_one_run_of_all_that_it_held(lab: Lab) -> None:
     busy = sum(share.usage.util_pct * held[uuid] for uuid, share in shares.items())
     assert run["uGPUcore"] == pytest.approx(busy / sum(held.values()), abs=1.0)
     assert run["coverage"] > 0.9
-    # A device tells of joules only while it is known that nobody else holds it.
+    # A device has an energy value only while it is allocated to one job.
     metered = [item["energy_j"] for item in run["devices"] if "energy_j" in item]
     if sum(seconds for seconds, _ in metered) >= 0.85 * sum(held.values()):
         assert run["energy_j"] == pytest.approx(sum(total for _, total in metered))
@@ -59,7 +59,7 @@ def test_a_job_that_shrinks_is_one_run_of_all_that_it_held(lab: Lab) -> None:
 
 
 def _n_worked(lab: Lab, job: int) -> int:
-    """How many of the job's processes have told that they are done."""
+    """Return the number of the job's finished processes."""
     return sum(one.job_id == job and one.end_ns is not None for one in truth.load(lab.layout.truth))
 
 

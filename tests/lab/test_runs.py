@@ -53,7 +53,7 @@ def test_short_runs_without_a_prolog_are_recorded_from_their_start(lab: Lab, no_
         for node, seconds in zip(lab.nodes, (3, 4, 6, 8), strict=True)
     ]
     wait_for(lambda: all(lab.held(job) for job in jobs), 60, "all have started")
-    # A new slurm-gpud knows that no unknown job shares its GPUs when it has been told twice of its jobs.
+    # A new slurm-gpud excludes unknown jobs on its GPUs after two lists of jobs.
     started_s = time.time()
     wait_for(lambda: time.time() > started_s + 25, 60, "slurm-gpud knows all jobs")
     for job in jobs:

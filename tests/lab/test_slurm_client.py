@@ -1,4 +1,4 @@
-"""What every backend of slurm_gpu.slurm promises, against a running Slurm of whatever version there is."""
+"""The contract of each backend of slurm_gpu.slurm, tested with the installed version of Slurm."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.slurm.spellings import SPELLINGS, Spelling
 
 N_VARIANTS = 200
 SEED = 20261128
-# Of its own range: lab.layout hands out smaller ones.
+# A range of its own: lab.layout assigns smaller ones.
 PORT_OFFSET = 900
 BASE = """\
 ClusterName=Variants

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.long
 DEADLINE_S = 120.0
 """For what Slurm and slurm-gpuctld do in their own time, on a host that has other things to do as well."""
 MARGIN_S = 0.7
-"""Between a decision and the look that must show its job."""
+"""The longest time in seconds between a decision and the poll that must show its job."""
 SLOW_S = 1.0
-"""What slurmctld may have taken to put a job in, which the script then allows for."""
+"""The time of slurmctld to add a job, for which the script allows."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def look(lab: Lab) -> QueryTiming:
 
 
 def settle(lab: Lab) -> None:
-    """Wait for a snapshot that was begun so long after what was done that it tells all of it."""
+    """Wait for a snapshot that started late enough to contain all changes."""
     done_s = time.monotonic()
     wait_for(
         lambda: tells_all_since(look(lab), done_s), DEADLINE_S, "slurm-gpuctld has seen it", interval_s=0.2
@@ -61,7 +61,7 @@ def tells_all_since(looked: QueryTiming, done_s: float) -> bool:
 
 
 def test_tries_and_what_slurm_refuses_leave_no_false_refusal(lab: Lab) -> None:
-    """Fifty of each, and then the next look, within two seconds: whoever has no job has all the room."""
+    """Fifty of each, and the next poll, within two seconds: users without jobs have the whole limit."""
     lab.submit("bob", *PENDING)
     settle(lab)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""AccountingStorageTRES without GPUs: Slurm's accounting has none of any job, and nodes prove them."""
+"""AccountingStorageTRES without GPUs: accounting has no GPUs of jobs, and nodes report them."""
 
 from __future__ import annotations
 

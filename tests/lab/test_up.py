@@ -34,7 +34,7 @@ def test_up_again_restarts_nothing(lab: Lab) -> None:
 
 
 def slurmctld_saved_its_jobs(lab: Lab) -> None:
-    """A killed slurmctld goes on from what it last saved, 5 s ago at most, and gives later ids out again."""
+    """A killed slurmctld continues from its saved state, at most 5 s old, and assigns later ids again."""
     lab.submit("alice", "--job-name=the last to be saved", "--wrap=true", "--output=/dev/null")
     saved = lab.layout.slurmctld / "job_state"
     wait_for(

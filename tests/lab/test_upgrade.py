@@ -23,8 +23,8 @@ from tests.upgrade.releases import BEFORE, unpacked
 pytestmark = pytest.mark.long
 # The lab's hook and ours run one after the other.
 STAMPS_S = 0.5
-# A slurm-gpud that starts, and its first look, take seconds on a busy host. Of a job that is over by then
-# nothing was seen (tests/node/test_restarts.py); of a longer one the driver still tells all since its prolog.
+# The start of slurm-gpud and its first sample take seconds on a busy host. A job that ends before has no
+# samples (tests/node/test_restarts.py); for a longer one the driver still has all samples since its prolog.
 OUTLASTS_A_START_S = 20
 
 
@@ -46,7 +46,7 @@ def of_release_before(lab: Lab) -> Mapping[str, Daemon]:
             program = Path(daemon.argv[0])
             start, n = re.subn("(?<=PYTHONPATH=)[^:]+", str(tree), program.read_text())
             if n != 1:
-                pytest.skip("the lab runs installed packages, of which there are none of the release before")
+                pytest.skip("the lab runs installed packages, and the previous release is not installed")
             old = root / program.name
             old.write_text(start)
             old.chmod(0o755)
@@ -55,7 +55,7 @@ def of_release_before(lab: Lab) -> Mapping[str, Daemon]:
 
 
 def start_its_database(lab: Lab, old: Mapping[str, Daemon]) -> None:
-    """The slurm-gpudbd of the release before, which knows no newer tables: it makes its own."""
+    """The slurm-gpudbd of the previous release, which creates its own tables."""
     lab.daemons["slurm-gpudbd"].stop()
     engine = create_engine(load_settings(lab.layout.database_file).url)
     tables = MetaData()

@@ -1,4 +1,4 @@
-"""An urgent job starts before older ones, on what others had where it has to, and the audit tells it once."""
+"""An urgent job starts before older ones, by preemption if necessary, and has one audit event."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def test_the_audit_tells_each_once_though_slurm_gpuctld_is_killed(lab: Lab) -> N
     first = urgent(lab, *ALL)
     second = urgent(lab, "--gpus=1")
     wait_state(lab, first, "RUNNING None")
-    # Before it has told of the first: the next one tells from Slurm's accounting.
+    # Before the audit event of the first job: the restarted daemon finds it in accounting.
     lab.daemons["slurm-gpuctld"].kill9()
     lab.daemons["slurm-gpuctld"].start()
-    wait_for(lambda: f"It is urgent: {WHY}" in explained(lab, second), DEADLINE_S, "explain tells why")
+    wait_for(lambda: f"It is urgent: {WHY}" in explained(lab, second), DEADLINE_S, "explain has the reason")
     wait_for(lambda: told(lab, first), DEADLINE_S, "the audit has it", lambda: str(told(lab, first)), 0.5)
     (act,) = told(lab, first)
     assert (act.subject, act.why) == (f"job {first} of alice", WHY)

@@ -1,4 +1,4 @@
-"""The watch over running jobs on a real cluster: the slow and the hanging are told, the others left alone."""
+"""The watch over running jobs on a real cluster reports slow and hanging jobs, and no others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lab.simgpu.faults import clear, throttle
 from lab.simgpu.world import World
 
 _WELL_S = 75
-"""So long all are well, so that there is something to tell trouble from."""
+"""The seconds for which all jobs are healthy, as a reference."""
 _THERMAL = 0x40
-"""NVML's bit of a clock that hardware holds down for heat."""
+"""NVML's bit of thermal throttling by hardware."""
 _BUSY = "exec simgpu --util 100 --mem-mib 8192 --seconds 600"
 _HANGS = f"simgpu --util 100 --mem-mib 8192 --seconds {_WELL_S}\nexec sleep 600"
 
@@ -67,7 +67,7 @@ def test_a_slow_gpu_and_a_hang_are_told_with_who_it_is_and_a_job_that_is_well_is
     assert set(unhealthy(lab, "bob")) == {hangs}  # users see their own
     suspects = json.loads(lab.output(["slurm-gpu", "nodes", "--suspect", "--json"], user="carol"))
     assert suspects["as_of_s"] is not None
-    assert suspects["suspects"] == []  # one job accuses nobody for good
+    assert suspects["suspects"] == []  # one job makes no suspect
     for job in (slow, well, hangs):
         lab.output(["scancel", str(job)])
-    wait_for(lambda: not unhealthy(lab, "carol"), 60, "what is over is told no more", interval_s=2.0)
+    wait_for(lambda: not unhealthy(lab, "carol"), 60, "ended alerts disappear", interval_s=2.0)

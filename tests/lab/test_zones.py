@@ -37,14 +37,14 @@ class Cluster:
         self.lab.layout.site_file.write_text(yaml.safe_dump(site, sort_keys=False))
         self.snapshot.unlink(missing_ok=True)
         self.daemon.restart()
-        self.wait(lambda: f"\nplacement {mode} " in self.text(), f"zones are told in mode {mode}")
+        self.wait(lambda: f"\nplacement {mode} " in self.text(), f"zones are published in mode {mode}")
         self.wait(lambda: self.decided().startswith(f"{mode}:"), f"job_submit.lua goes by mode {mode}")
 
     def text(self) -> str:
         return self.snapshot.read_text() if self.snapshot.exists() else ""
 
     def decided(self) -> str:
-        """What job_submit.lua says of zones now, as it logs it; of a job that is never submitted."""
+        """Return the zone scores that job_submit.lua logs for a test job."""
         ask = ["sbatch", "--test-only", "--nodes=2", "--gpus-per-node=1", "--wrap=true"]
         self.lab.run_as("alice", ask, check=False)  # also where no two nodes are free
         decisions = self.lab.layout.controller_run / DECISIONS_LOG

@@ -1,4 +1,4 @@
-"""What of the lab could be seen on this host, found without the lab's own code."""
+"""Find traces of the lab on this host without the lab's own code."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _PROGRAMS = re.compile(r"slurm|munged|mariadb|mysqld|simgpu")
 _NAMES = re.compile(r"slurm|munge|maria|mysql|simgpu|alice|bob|carol|undergrad|gpuops")
 _TREES = ("/dev", "/run", "/etc", "/var/lib", "/var/log", "/var/spool", "/var/mail", "/home")
 _LAB_UIDS = {60901, 60902, 60903, 60921}
-# Python keeps compiled modules beside its sources, which may lie in one of the trees.
+# Python writes compiled modules next to its sources, which may be in one of the trees.
 _REPOSITORY = str(Path(__file__).resolve().parents[2])
-# Of other tests that run on this host meanwhile; the lab makes none.
+# From other tests on this host; the lab creates none.
 _TEMPORARY = re.compile(r"(/tmp|/dev/shm)/(pytest-of-|sg[a-z]+-|tmp)")
 
 
@@ -28,13 +28,13 @@ class Traces:
     paths: frozenset[str]
 
     def since(self, before: Traces) -> list[str]:
-        """What there is now and was not then; what went away meanwhile was not the lab's."""
+        """Return the new traces; traces that vanished were not the lab's."""
         added = (getattr(self, f.name) - getattr(before, f.name) for f in fields(self))
         return sorted(trace for kind in added for trace in kind if not _TEMPORARY.search(trace))
 
 
 def traces() -> Traces:
-    """Look at processes, cgroups, mounts, accounts and files of the lab, and of nobody else."""
+    """Return the processes, cgroups, mounts, accounts and files of the lab only."""
     return Traces(_processes(), _cgroups(), _mounts(), _accounts(), _paths())
 
 
@@ -65,7 +65,7 @@ def _processes() -> frozenset[str]:
 
 
 def _cgroups() -> frozenset[str]:
-    # Of each hierarchy, what lies at its top or in one of its slices: deeper ones are some container's.
+    # The top level and the slices of each hierarchy; deeper groups belong to containers.
     tops = {
         path
         for pattern in ("*", "*/*", "*/*.slice/*")

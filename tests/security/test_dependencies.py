@@ -1,4 +1,4 @@
-"""What the packages carry is pinned, file by file."""
+"""All bundled dependencies are pinned by file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody reaches who has a network and no MUNGE key."""
+"""Requests from the network without the MUNGE key."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.docs.pages import ROOT
 
 
 class _Untouched:
-    """Stands for all that answers are made of; these are held, and none of them is used."""
+    """A placeholder for all data sources, which fails when used."""
 
     authenticator = bounds = clock = places_of = verdicts = None
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was used before anybody said who asks")
+        raise AssertionError(f"{name} was used before authentication")
 
 
 _PARAMETER = re.compile(r"\{[^}]*\}")
@@ -46,7 +46,7 @@ async def _status(method: str, path: str) -> int:
 
 @pytest.mark.parametrize(("method", "path"), _ROUTES, ids=[" ".join(route) for route in _ROUTES])
 def test_no_path_answers_without_a_credential(method: str, path: str) -> None:
-    """Whatever paths there will be: a new one is among these."""
+    """Return all paths, including future ones."""
     assert asyncio.run(_status(method, path)) == 401
 
 

@@ -26,7 +26,7 @@ _WITHIN_S = 60.0
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """What slurm-gpudbd needs, with a MariaDB that is not there."""
+    """The configuration of slurm-gpudbd, with a missing MariaDB."""
     (tmp_path / "slurm-gpu.yaml").write_text(f"cluster: lab\ndatabase_socket: {tmp_path / 's'}\n")
     settings = tmp_path / "slurm-gpudbd.yaml"
     settings.touch(mode=0o600)

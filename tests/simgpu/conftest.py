@@ -17,7 +17,7 @@ START = 1_800_000_000  # when the simulated node boots, epoch seconds; the clock
 
 
 class NvmlError(Exception):
-    """What pynvml raised, by the name of its class."""
+    """Return the class name of the exception of pynvml."""
 
 
 class Nvml:

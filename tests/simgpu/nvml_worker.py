@@ -1,10 +1,10 @@
-"""Calls the real pynvml in a process of its own, which LD_LIBRARY_PATH leads to the simulated library.
+"""Call the real pynvml in a process whose LD_LIBRARY_PATH has the simulated library.
 
 One JSON request per line; the answer is {"value": …} or {"error": name of the NVMLError}.
 
-{"world": path} initialises. {"cpu": true} asks for the processor time used so far.
+{"world": path} initialises. {"cpu": true} returns the processor time.
 {"call": name, "device": index, UUID or null, "args": [...]} calls; with "keep": name the result is kept, and
-an argument {"kept": name} is that result. Handles are told as indices.
+an argument {"kept": name} is that result. Handles are reported as indices.
 {"gpm": [first, second], "metrics": ids} computes metrics of two kept samples, null for the unsupported.
 """
 

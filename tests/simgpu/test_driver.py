@@ -1,4 +1,4 @@
-"""What the driver does by itself: errors told once, and being loaded again under a running client."""
+"""Errors are reported once, and the driver can be reloaded under a running client."""
 
 import time
 
@@ -87,7 +87,7 @@ class TestXids:
 
 @pytest.fixture
 def again(node, nvml):
-    """Initialise NVML anew."""
+    """Initialise NVML again."""
 
     def initialise():
         nvml.request(call="nvmlShutdown", args=[])

@@ -1,4 +1,4 @@
-"""What a GPU shows of a process besides utilisation: power, links, clock, and what holds the clock down."""
+"""The effect of a process on power, links, clock and throttle reasons."""
 
 import pynvml
 import pytest

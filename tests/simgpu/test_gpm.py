@@ -1,4 +1,4 @@
-"""GPU Performance Monitoring tells the means between two samples, as the schedules and factors say."""
+"""GPU Performance Monitoring reports means between two samples, by schedules and factors."""
 
 import pynvml
 import pytest

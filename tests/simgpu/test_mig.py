@@ -1,4 +1,4 @@
-"""MIG instances as NVML tells them, and as CUDA finds them."""
+"""MIG instances in NVML and CUDA."""
 
 import pynvml
 import pytest

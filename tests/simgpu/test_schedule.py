@@ -1,4 +1,4 @@
-"""What people write for simgpu becomes the schedule that they meant, or an error that teaches."""
+"""Options of simgpu give the intended schedule, or a helpful error."""
 
 import contextlib
 

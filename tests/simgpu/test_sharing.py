@@ -22,7 +22,7 @@ SIMGPU = SOURCES.parent / "simgpu" / "simgpu"
 
 
 class Gpu:
-    """A GPU of 10,000 MiB whose clock the test moves, and jobs that look at it every tenth of a second."""
+    """A GPU of 10,000 MiB with a clock of the test, and jobs that check it every tenth of a second."""
 
     def __init__(self, path: Path) -> None:
         create(path, [GpuSpec("GPU-a", memory_mib=10_500, reserved_mib=500)], boot=START)
@@ -71,7 +71,7 @@ def test_beside_another_each_is_as_fast_as_the_table_says_and_alone_again_afterw
     gpu.begin("a", "a", "util=50,s=10", pid=1)
     gpu.begin("b", "b", "util=50,s=3", pid=2)
     gpu.pass_s(20)
-    # b does its 3 s at 0.5 in 6 s; a 4.8 s of its 10 s meanwhile, and the rest alone. Looks are 0.1 s late.
+    # b does its 3 s at 0.5 in 6 s; a 4.8 s of its 10 s meanwhile, and the rest alone. Checks are 0.1 s late.
     assert gpu.over == {
         "b": ("done", pytest.approx(6.0, abs=0.2)),
         "a": ("done", pytest.approx(11.2, abs=0.3)),

@@ -303,9 +303,7 @@ class TestProcesses:
         assert len(node.call("nvmlDeviceGetComputeRunningProcesses", 0)) == 1
         process.kill()
         deadline = time.monotonic() + 5
-        while (
-            Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "Z"
-        ):  # not even a zombie holds a GPU
+        while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "Z":  # a zombie does not use a GPU
             assert time.monotonic() < deadline
         assert node.call("nvmlDeviceGetComputeRunningProcesses", 0) == []
         process.wait()

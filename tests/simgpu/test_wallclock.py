@@ -1,4 +1,4 @@
-"""The clock of a simulated host can be set: who has it preloaded sees that, and nobody else."""
+"""Only processes with the preloaded clock see steps of a simulated host."""
 
 import os
 import subprocess

@@ -54,7 +54,7 @@ CONSTANTS = ["MAX_DEVICES", "MAX_INSTANCES", "MAX_TARGETS", "GPU_SLICES", "MAX_X
 
 
 def test_a_schedule_is_made_once_nothing_delays_it_any_more(node):
-    """Readers would have seen none of what it did while its process waited, and would never learn of it."""
+    """Readers have no samples from before, and will never get them."""
     order = []
 
     def schedule():

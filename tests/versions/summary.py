@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass
 class Outcome:
-    """What came of the tests on one version."""
+    """The test results of one version."""
 
     version: str
     rounds: Counter[str] = field(default_factory=Counter)
