@@ -1,4 +1,4 @@
-"""A cluster that answers as it is told, and a clock that moves when it is told."""
+"""A cluster with configured answers, and a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from slurm_gpu.slurm.client import (
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.slurm.submission import Partition
 
+# 2026-11-21 12:00 UTC, a Saturday.
 NOON_S = 1795262400
-"""2026-11-21 12:00 UTC, a Saturday."""
 
 
 class Clock:
@@ -44,7 +44,7 @@ class Clock:
 
 
 def make_job(job_id: int = 1, phase: JobPhase = JobPhase.RUNNING, **changes: Any) -> CountedJob:
-    """A job of alice on two GPUs and 8 CPUs of n1."""
+    """Build a job of alice on two GPUs and 8 CPUs of n1."""
     job = CountedJob(
         job_id=job_id,
         user="alice",
@@ -125,7 +125,7 @@ def make_row(job_id: int, start_s: int, end_s: int | None, gpus: int = 2, **chan
 
 
 class Slurm:
-    """Both what is asked each second and what is asked now and then."""
+    """Answers both frequent and rare polls."""
 
     def __init__(self, clock: Clock, conf_path: str) -> None:
         self.clock, self.conf_path = clock, conf_path
@@ -133,7 +133,7 @@ class Slurm:
         self.node_list = [make_node("n1"), make_node("n2")]
         self.rows: list[AccountingRun] = []
         self.answers_after_s = 0.01
-        self.away = False
+        self.down = False
         self.storage = "accounting_storage/slurmdbd"
         self.state_directory = str(Path(conf_path).parent)
         self.hosts = [SlurmctldHost("head", is_up=True)]
@@ -146,7 +146,7 @@ class Slurm:
     def _ask(self, what: str) -> None:
         self.asked.append(what)
         self.clock.advance(self.answers_after_s)
-        if self.away:
+        if self.down:
             raise SlurmError("Unable to contact slurm controller (connect failure)")
 
     def read(self) -> Sequence[CountedJob]:
@@ -200,7 +200,7 @@ class Slurm:
         ]
 
     def forget_weights(self, weights: Mapping[str, int] | None = None) -> None:
-        """As a reconfiguration does: those of slurm.conf count again, 1 where it says none."""
+        """Reset weights to those of slurm.conf, 1 by default, like a reconfiguration."""
         self.node_list = [
             dataclasses.replace(node, weight=(weights or {}).get(node.name, 1)) for node in self.node_list
         ]
@@ -225,13 +225,13 @@ class Slurm:
         self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
     ) -> Iterator[AccountingRun]:
         self.asked.append(f"accounting from {since_s} to {until_s}")
-        if self.away:
+        if self.down:
             raise SlurmError("slurmdbd: Connection refused")
         return iter(self.rows)
 
 
 def at_once(task: Callable[[], list[GpuRun]]) -> Future[list[GpuRun]]:
-    """Runs what would go on in the background before it returns."""
+    """Run a background task before returning."""
     future: Future[list[GpuRun]] = Future()
     try:
         future.set_result(task())

@@ -1,4 +1,4 @@
-"""A job counts the same here as in job_submit.lua, where its admission was counted."""
+"""A job counts the same here as in job_submit.lua."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_running_job_counts_what_it_was_given() -> None:
 
 
 def test_a_running_job_that_was_given_no_gpus_counts_those_it_asked_for() -> None:
-    """As a slurmctld of 22.05 starts jobs when it was just restarted."""
+    """As slurmctld 22.05 starts jobs just after a restart."""
     amounts = amounts_of(make_job(per_node="", per_job="gres:gpu:a100:3", tres="cpu=1,mem=48G,node=1"), FACTS)
     assert (amounts.mgpu, amounts.mgpu_by_type) == (3000, {"a100": 3000})
 
@@ -138,11 +138,11 @@ def test_gpus_of_another_type_in_another_form_come_on_top() -> None:
             4000,
             {"a100": 1000, "v100": 3000},
         ),
-        # What cannot be read counts as Slurm totals it.
+        # Unreadable requests count like Slurm's total.
         ({"per_node": "gres:gpu:1", "per_task": "gres:gpu(,"}, "node=1,gres/gpu=4", 4000, {}),
     ],
 )
-def test_gpus_by_the_task_beside_another_form_are_known_from_slurms_total(
+def test_gpus_per_task_with_another_form_follow_from_slurms_total(
     asked: dict[str, object], total: str, mgpu: int, types: dict[str, int]
 ) -> None:
     job = make_job(phase=JobPhase.PENDING, **{"per_node": "", "nodes": "", "tres": total} | asked)

@@ -1,4 +1,4 @@
-"""AuditReporter are told to slurm-gpudbd, however long it is away and however slurm-gpuctld ends."""
+"""Audit events reach slurm-gpudbd after any outage and any end of slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.controller.fakes import Clock
 
 
 class Listener:
-    """slurm-gpudbd: an act that is told again is the same one."""
+    """A slurm-gpudbd that stores repeated events once."""
 
     def __init__(self) -> None:
         self.heard: dict[str, AuditEvent] = {}
-        self.is_away = False
+        self.is_down = False
 
     def __call__(self, acts: list[AuditEvent]) -> None:
-        if self.is_away:
-            raise DatabaseError("nobody is there")
+        if self.is_down:
+            raise DatabaseError("no answer")
         assert len(acts) <= 100
         said = [{name: value for name, value in to_json(act).items() if name != "who"} for act in acts]
         read_told(json.dumps({"audit": said}).encode())
@@ -48,13 +48,13 @@ def add(acts: AuditReporter, *subjects: str) -> None:
         acts.add("done", subject, "why not", "1", "2", {"n": [None, 0, "ü"]})
 
 
-def test_what_was_not_told_is_told_by_the_next_one(tmp_path: Path, listener: Listener) -> None:
-    listener.is_away = True
+def test_unsent_events_are_sent_by_the_next_process(tmp_path: Path, listener: Listener) -> None:
+    listener.is_down = True
     killed = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(killed, "a", "b")
     with pytest.raises(DatabaseError):
         killed.work(QueueView())
-    listener.is_away = False
+    listener.is_down = False
     following = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(following, "c")
     following.close()
@@ -65,14 +65,14 @@ def test_what_was_not_told_is_told_by_the_next_one(tmp_path: Path, listener: Lis
     assert len(listener.heard) == 3
 
 
-def test_more_than_can_be_told_at_once_is_told_in_turns(tmp_path: Path, listener: Listener) -> None:
+def test_many_events_are_sent_in_batches(tmp_path: Path, listener: Listener) -> None:
     acts = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(acts, *(str(n) for n in range(250)))
     acts.close()
     assert listener.subjects == [str(n) for n in range(250)]
 
 
-def test_what_is_given_up_is_named(
+def test_dropped_events_are_logged(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_KEPT", 2)
@@ -102,27 +102,27 @@ def test_a_directory_that_cannot_be_written_costs_no_act(
     assert "are lost if slurm-gpuctld is killed" in caplog.text
 
 
-def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
-    clock, told = Clock(), list[AuditEvent]()
-    away = True
+def test_an_event_that_slurm_gpudbd_does_not_accept_is_sent_again(caplog: pytest.LogCaptureFixture) -> None:
+    clock, reported = Clock(), list[AuditEvent]()
+    down = True
 
     def send(acts: list[AuditEvent]) -> None:
-        if away:
-            raise DatabaseError("it is away")
-        told.extend(acts)
+        if down:
+            raise DatabaseError("no answer")
+        reported.extend(acts)
 
     acts = AuditReporter(clock, send)
     acts.add("done", "n1", "because", "1", "2")
     acts.close()
     acts.close()
-    assert caplog.text.count("audit events are not sent to slurm-gpudbd: it is away") == 1
+    assert caplog.text.count("audit events are not sent to slurm-gpudbd: no answer") == 1
     assert "1 audit events were not sent to slurm-gpudbd" in caplog.text
-    away = False
+    down = False
     acts.close()
-    assert [act.subject for act in told] == ["n1"]
+    assert [act.subject for act in reported] == ["n1"]
 
 
-def test_an_act_of_any_length_keeps_no_other_from_being_told(listener: Listener) -> None:
+def test_an_event_of_any_length_blocks_no_other(listener: Listener) -> None:
     acts = AuditReporter(Clock(), listener)
     nodes = ",".join(f"n{number}" for number in range(0, 9000, 2))
     acts.add("reservation made", "/a" * 400, "w" * 20_000, "none", nodes)
@@ -134,18 +134,18 @@ def test_an_act_of_any_length_keeps_no_other_from_being_told(listener: Listener)
     assert first.new.endswith("…")
 
 
-def test_one_that_is_refused_keeps_no_other_from_being_told(
+def test_a_refused_event_blocks_no_other(
     tmp_path: Path, listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listener.is_away = True
+    listener.is_down = True
     killed = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(killed, "a", "b")
     left = json.loads((tmp_path / FILE_NAME).read_text())
-    left[0]["id"] = "somebody changed it"
+    left[0]["id"] = "a changed id"
     (tmp_path / FILE_NAME).write_text(json.dumps(left))
-    listener.is_away = False
+    listener.is_down = False
     following = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     add(following, "c")
     following.close()
     assert listener.subjects == ["b", "c"]
-    assert "slurm-gpudbd refused an audit event: done: a: id 'somebody changed it'" in caplog.text
+    assert "slurm-gpudbd refused an audit event: done: a: id 'a changed id'" in caplog.text

@@ -1,4 +1,4 @@
-"""Decisions reach slurm-gpudbd once each: while it is away, the log is moved, slurm-gpuctld is killed."""
+"""Decisions reach slurm-gpudbd once each, despite outages, rotations of the log and kills."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ LINE = "slurm-gpu/1 {at} submit allow t{at} uid=1001 account=nlp rules=- mgpu=10
 
 
 class Site:
-    """A decisions.log, and who ships it."""
+    """A decisions.log and its shipper."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.clock = directory, Clock()
         self.log = directory / "decisions.log"
         self.kept: dict[str, Decision] = {}
         self.sent = 0
-        self.told: list[AuditEvent] = []
-        self.is_away = False
+        self.reported: list[AuditEvent] = []
+        self.is_down = False
         self.lines = 0
         self.start()
 
     def start(self) -> None:
-        """Another slurm-gpuctld, which knows what the last one left on disk."""
-        self.acts = AuditReporter(self.clock, self.told.extend)
+        """Start another slurm-gpuctld, which has only the data on disk."""
+        self.acts = AuditReporter(self.clock, self.reported.extend)
         self.shipper = self.shipper_of()
 
     def shipper_of(self, background: Background | None = None) -> DecisionShipper:
@@ -55,8 +55,8 @@ class Site:
         self.shipper.run(QueueView())
 
     def send(self, decisions: Sequence[Decision], after: str | None) -> bool:
-        if self.is_away:
-            raise DatabaseError("nobody is there")
+        if self.is_down:
+            raise DatabaseError("no answer")
         lacks = after is not None and after not in self.kept
         assert len(decisions) <= MOST_DECISIONS
         self.sent += len(decisions)
@@ -96,15 +96,15 @@ def test_a_line_says_all_that_was_decided(site: Site):
     assert decision.job == {"account": "nlp", "qos": "x", "tasks": "1"}
 
 
-def test_what_was_decided_while_the_database_was_away_is_shipped_later(site: Site):
-    site.is_away = True
+def test_decisions_during_an_outage_are_shipped_later(site: Site):
+    site.is_down = True
     site.decide(3)
     site.ship()
     site.move()
     site.decide(2)
     site.ship()
     site.start()
-    site.is_away = False
+    site.is_down = False
     site.ship()
     assert site.seconds == [1, 2, 3, 4, 5]
     site.ship()
@@ -112,7 +112,7 @@ def test_what_was_decided_while_the_database_was_away_is_shipped_later(site: Sit
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_the_database_lost_is_shipped_again_with_the_next_decision(site: Site, restarts: bool):
+def test_lost_decisions_are_shipped_again_with_the_next_one(site: Site, restarts: bool):
     site.decide(3)
     site.ship()
     site.move()
@@ -160,7 +160,7 @@ def test_half_a_line_waits_until_it_is_whole(site: Site):
     assert (site.sent, site.seconds) == (2, [1, 1])
 
 
-def test_what_was_moved_away_twice_is_told(site: Site, caplog: pytest.LogCaptureFixture):
+def test_a_log_rotated_twice_is_reported(site: Site, caplog: pytest.LogCaptureFixture):
     site.decide()
     site.ship()
     for _ in range(2):
@@ -171,10 +171,10 @@ def test_what_was_moved_away_twice_is_told(site: Site, caplog: pytest.LogCapture
     site.ship()
     site.acts.close()
     assert site.seconds == [1, 4, 5]
-    assert [act.act for act in site.told] == ["decisions lost"]
+    assert [act.act for act in site.reported] == ["decisions lost"]
     site.ship()
     site.acts.close()
-    assert len(site.told) == 1
+    assert len(site.reported) == 1
 
 
 def test_a_line_that_is_no_decision_holds_nothing_up(site: Site, caplog: pytest.LogCaptureFixture):
@@ -196,9 +196,7 @@ def test_a_damaged_mark_costs_nothing_but_shipping_again(site: Site, damage: str
     assert (site.sent, site.seconds) == (4, [1, 2])
 
 
-def test_who_is_refused_again_and_again_does_not_fill_the_database(
-    site: Site, caplog: pytest.LogCaptureFixture
-):
+def test_repeated_refusals_do_not_fill_the_database(site: Site, caplog: pytest.LogCaptureFixture):
     most = decisionship.REFUSALS_OF_A_USER
     at_s = 7 * 3600
 
@@ -211,9 +209,9 @@ def test_who_is_refused_again_and_again_does_not_fill_the_database(
 
     refuse(1001, at_s, most + 500)
     refuse(1002, at_s, 3)
-    site.is_away = True
+    site.is_down = True
     site.ship()  # what is tried again is not counted twice
-    site.is_away = False
+    site.is_down = False
     site.ship()
     refuse(1001, at_s + 60, 100)
     refuse(1001, at_s + 3600, 2)
@@ -229,13 +227,13 @@ def test_who_is_refused_again_and_again_does_not_fill_the_database(
     assert caplog.text.count("uid 1001 was refused more than 1000 times within an hour") == 1
 
 
-def test_trouble_is_told_once_and_when_it_is_over(site: Site, caplog: pytest.LogCaptureFixture):
+def test_an_outage_is_logged_once_and_so_is_its_end(site: Site, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
-    site.is_away = True
+    site.is_down = True
     site.decide()
     for _ in range(3):
         site.ship()
-    site.is_away = False
+    site.is_down = False
     site.ship()
     assert caplog.text.count("stay in") == 1
     assert caplog.text.count("has all decisions again") == 1
@@ -272,10 +270,10 @@ def test_the_watcher_never_waits_for_it(site: Site):
 
 @given(
     st.lists(
-        st.sampled_from(["decide", "many", "move", "away", "back", "ship", "restart", "killed"]), max_size=25
+        st.sampled_from(["decide", "many", "move", "down", "back", "ship", "restart", "killed"]), max_size=25
     )
 )
-def test_each_decision_is_kept_once_or_its_loss_is_told(
+def test_each_decision_is_stored_once_or_its_loss_is_reported(
     tmp_path_factory: pytest.TempPathFactory, story: list[str]
 ):
     site = Site(tmp_path_factory.mktemp("run"))
@@ -286,30 +284,30 @@ def test_each_decision_is_kept_once_or_its_loss_is_told(
         elif step == "move":
             was_seen = was_seen and (site.directory / MARK_FILE).exists()
             site.move()
-        elif step in ("away", "back"):
-            site.is_away = step == "away"
+        elif step in ("down", "back"):
+            site.is_down = step == "down"
         elif step == "ship":
             site.ship()
         else:
             if (
-                step == "killed" and not site.is_away
+                step == "killed" and not site.is_down
             ):  # once the database had it, before that was written down
                 piece = site.shipper._log.next(4096, 10)
                 if piece is not None:
                     site.send(list(site.shipper._decisions(piece.lines, Counter())), None)
             site.acts.close()
             site.start()
-    site.is_away = False
+    site.is_down = False
     site.ship()
     site.acts.close()
     assert len(site.seconds) == len(set(site.seconds))
     if site.seconds != list(range(1, site.lines + 1)):
         assert story.count("move") > 1
-        assert not was_seen or "decisions lost" in {act.act for act in site.told}
+        assert not was_seen or "decisions lost" in {act.act for act in site.reported}
 
 
 @given(st.text(max_size=5000), st.integers(0, 2**70), st.text(max_size=80))
-def test_whatever_a_user_asks_for_fits_what_the_database_takes(text: str, uid: int, token: str):
+def test_any_request_fits_the_limits_of_the_database(text: str, uid: int, token: str):
     line = (
         f"slurm-gpu/1 5 submit allow {quote(token) or '-'} uid={uid} partition={quote(text)} "
         f"rules={quote(text)}"
@@ -318,8 +316,8 @@ def test_whatever_a_user_asks_for_fits_what_the_database_takes(text: str, uid: i
     if decision is not None:
         body = json.dumps({"decisions": [to_json(decision)]}).encode()
         assert len(body) <= MAX_BODY_BYTES
-        (told,) = read_told(body).decisions or ()
-        assert told.uid == uid
+        (reported,) = read_told(body).decisions or ()
+        assert reported.uid == uid
 
 
 WORD = st.one_of(
@@ -336,7 +334,7 @@ LINES = st.builds(
 
 @given(st.one_of(st.binary(max_size=300), LINES.map(lambda text: text.encode("utf-8", "replace"))))
 def test_no_line_however_damaged_is_shipped_as_what_the_database_never_takes(line: bytes):
-    """Or all behind it would wait for ever."""
+    """Otherwise all later ones would wait indefinitely."""
     decision = decision_of(LogLine(1, 0, line))
     if decision is not None:
         read_told(json.dumps({"decisions": [to_json(decision)]}).encode())

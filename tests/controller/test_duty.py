@@ -1,4 +1,4 @@
-"""Duties of slurm-gpuctld: done when they are due, one at a time, and no failure ends the daemon."""
+"""Duties run when due, one at a time, and no failure ends the daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY_S = 10.0
 
 
 class Sweep(Duty):
-    """Counts how often it was done."""
+    """A duty that counts its runs."""
 
     def __init__(self, **given: Any) -> None:
         self.clock = Clock()
@@ -32,7 +32,7 @@ class Sweep(Duty):
 
 
 @pytest.mark.parametrize("view", [QueueView(answered=True), QueueView(in_charge=True)])
-def test_nothing_is_done_where_slurmctld_is_away_or_not_in_charge(view: QueueView) -> None:
+def test_nothing_is_done_if_slurmctld_is_down_or_inactive(view: QueueView) -> None:
     sweep = Sweep()
     sweep.run(view)
     assert sweep.n == 0

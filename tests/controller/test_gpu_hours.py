@@ -42,13 +42,13 @@ def test_a_run_counts_in_each_period_as_far_as_it_lies_in_it() -> None:
     assert hours(store) == {CalendarPeriod.DAY: 4.0, CalendarPeriod.WEEK: 8.0, CalendarPeriod.MONTH: 8.0}
 
 
-def test_what_runs_counts_up_to_now() -> None:
+def test_running_jobs_count_up_to_now() -> None:
     store, running = GpuHours(ZONE), run(1, NOON_S - HOUR_S, None)
     assert hours(store, NOON_S, running)[CalendarPeriod.DAY] == 2.0
     assert hours(store, NOON_S + HOUR_S, running)[CalendarPeriod.DAY] == 4.0
 
 
-def test_a_run_that_is_told_twice_counts_once_and_each_run_of_a_job_counts() -> None:
+def test_a_run_reported_twice_counts_once_and_each_run_of_a_job_counts() -> None:
     store = GpuHours(ZONE)
     for _ in range(2):
         store.note_ended(run(1, NOON_S - 4 * HOUR_S, NOON_S - 3 * HOUR_S))
@@ -56,7 +56,7 @@ def test_a_run_that_is_told_twice_counts_once_and_each_run_of_a_job_counts() -> 
     assert hours(store)[CalendarPeriod.DAY] == 4.0
 
 
-def test_a_new_day_begins_at_zero_and_the_week_goes_on() -> None:
+def test_a_new_day_starts_at_zero_and_the_week_continues() -> None:
     store = GpuHours(ZONE)
     store.note_ended(run(1, NOON_S - HOUR_S, NOON_S))
     assert hours(store)[CalendarPeriod.DAY] == 2.0
@@ -82,7 +82,7 @@ def test_the_accounting_knows_better_than_the_queue_when_a_run_was_resized() -> 
     assert hours(store, NOON_S + 1)[CalendarPeriod.DAY] == 16 * 9 + 1 + 1 / HOUR_S
 
 
-def test_a_run_that_was_resized_and_ended_between_two_looks_counts_as_it_ran() -> None:
+def test_a_run_resized_and_ended_between_two_polls_counts_as_it_ran() -> None:
     store = GpuHours(ZONE)
     hours(store, NOON_S, run(7, NOON_S - HOUR_S, None, mgpu=16000))
     store.note_gone(run(7, NOON_S - HOUR_S, NOON_S, mgpu=1000))

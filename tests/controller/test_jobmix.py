@@ -1,4 +1,4 @@
-"""The mix of jobs of late: each counts once, and for less the longer ago it came."""
+"""The recent mix of jobs: each counts once, and less with time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from .fakes import NOON_S, Clock, make_job
 
 FACTS = CountingFacts(shards_per_gpu=4)
+# Interval between two effective updates.
 LATER_S = 10.0
-"""From one look to the next that counts."""
 
 
 def job(job_id: int, gpus: int = 1, cpus: int = 8, **changes: Any) -> CountedJob:
-    """One that runs, submitted just now."""
+    """Build a running job submitted just now."""
     return make_job(
         job_id,
         **{
@@ -39,7 +39,7 @@ def job(job_id: int, gpus: int = 1, cpus: int = 8, **changes: Any) -> CountedJob
 
 
 def counted(mix: JobMix) -> dict[tuple[int, int], float]:
-    """GPUs and cores of each class, with its part."""
+    """Return GPUs and cores of each class with its share."""
     found = mix.mix()
     return {
         (one.gpus, one.cpus): round(part, 3)
@@ -61,7 +61,7 @@ def test_each_job_counts_once_while_it_is_in_the_queue(clock: Clock) -> None:
     assert mix.n_seen == pytest.approx(4, abs=0.01)
 
 
-def test_between_two_looks_nothing_is_counted_and_nothing_missed(clock: Clock) -> None:
+def test_between_two_updates_nothing_is_counted_or_missed(clock: Clock) -> None:
     mix = JobMix(clock)
     mix.update([job(1)], FACTS)
     clock.advance(1)
@@ -79,7 +79,7 @@ def test_jobs_that_wait_count_and_those_on_several_nodes_for_each(clock: Clock) 
     assert counted(mix) == {(1, 8): 0.25, (2, 16): 0.75}
 
 
-def test_what_came_long_ago_counts_for_less(clock: Clock) -> None:
+def test_old_jobs_count_less(clock: Clock) -> None:
     mix = JobMix(clock)
     mix.update([job(1), job(2)], FACTS)
     clock.advance(HALF_LIFE_S)
@@ -112,9 +112,7 @@ def test_a_job_asks_for_a_type_only_where_its_owner_named_one() -> None:
     assert request_of(shard, FACTS) == ResourceRequest(share_mgpu=250, cpus=2, memory_mib=2048)
 
 
-def test_a_restart_goes_on_with_what_was_counted_and_counts_nothing_twice(
-    clock: Clock, tmp_path: Path
-) -> None:
+def test_a_restart_continues_and_counts_nothing_twice(clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "jobmix.json"
     first = JobMix(clock, path)
     first.update([job(1), job(2, 4, 32)], FACTS)
@@ -155,7 +153,7 @@ def test_killed_at_any_time_it_has_lost_a_minute_at_most(clock: Clock, tmp_path:
         '"gpu_type": "", "times": 1e999}]}',
     ],
 )
-def test_what_is_damaged_is_named_and_the_mix_begins_anew(
+def test_a_damaged_file_is_logged_and_the_mix_starts_again(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: str
 ) -> None:
     path = tmp_path / "jobmix.json"
@@ -167,7 +165,7 @@ def test_what_is_damaged_is_named_and_the_mix_begins_anew(
     assert json.loads(path.read_text())["classes"][0]["cpus"] == 8
 
 
-def test_where_nothing_can_be_kept_one_line_says_so(
+def test_a_mix_that_cannot_be_saved_is_logged_once(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -190,7 +188,7 @@ def test_memory_is_bounded_whatever_is_asked_for(tmp_path: Path, asked: list[tup
     assert counted(JobMix(clock, path)) == pytest.approx(counted(mix), abs=0.002)
 
 
-def test_the_order_is_made_anew_when_the_mix_has_moved_or_another_kind_of_node_comes(clock: Clock) -> None:
+def test_the_order_is_rebuilt_when_the_mix_moves_or_nodes_of_another_kind_appear(clock: Clock) -> None:
     mix = JobMix(clock)
     kinds = {NodeKind(("a100",) * 4, 32, 64_000): 2}
     orders = MixedOrder(mix)

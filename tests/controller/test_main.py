@@ -1,4 +1,4 @@
-"""slurm-gpuctld as it is started."""
+"""The start of slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def start(tmp_path: Path, environ: dict[str, str], *argv: str) -> subprocess.Pop
     )
 
 
-def test_one_look_says_what_it_cost_and_writes_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_once_reports_the_cost_and_writes_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
     with start(tmp_path, environ, "--once") as once:
         assert once.stderr is not None
         said = once.stderr.read()
@@ -65,7 +65,9 @@ def test_it_ends_with_sigterm_and_says_how_often_it_asked(tmp_path: Path, enviro
     assert "<6>slurm-gpuctld: stopped; snapshots written: " in said
 
 
-def test_systemd_hears_of_looks_only_when_there_are_any(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_systemd_is_notified_of_polls_only_when_there_are_any(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
     squeue, gate = tmp_path / "bin" / "squeue", tmp_path / "gate"
     os.mkfifo(gate)
     squeue.write_text(f"#!/bin/sh\nread -r _ <{gate}\n")
@@ -75,7 +77,7 @@ def test_systemd_hears_of_looks_only_when_there_are_any(tmp_path: Path, environ:
         environ |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
         with start(tmp_path, environ) as daemon:
             heard = [systemd.recv(200).decode()]
-            with gate.open("w"):  # once somebody reads: a look is under way, and slurmctld does not answer
+            with gate.open("w"):  # opens once a poll is running, in which slurmctld does not answer
                 systemd.setblocking(False)
                 with pytest.raises(BlockingIOError):
                     systemd.recv(200)
@@ -97,9 +99,7 @@ def test_a_wrong_site_file_is_wrong_usage(tmp_path: Path, capsys: pytest.Capture
     assert f"{site}:1:10: cluster: 4 must be the ClusterName of slurm.conf" in capsys.readouterr().err
 
 
-def test_a_run_directory_that_is_not_there_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_run_directory_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = tmp_path / "slurm-gpu.yaml"
     site.write_text("cluster: c\n")
     assert main(["--config", str(site), "--run-dir", str(tmp_path / "gone")]) == 3

@@ -1,4 +1,4 @@
-"""slurm-gpuctld gives waiting jobs the points that they have earned."""
+"""slurm-gpuctld sets the points that waiting jobs have earned."""
 
 from pathlib import Path
 
@@ -23,10 +23,10 @@ placement: {{mode: {mode}, priority: {{per_hour: {{medium: 20, large: {large}}},
 
 
 class Site:
-    """A slurmctld with waiting jobs, and the controller of priorities beside it."""
+    """A slurmctld with waiting jobs, and the priority controller."""
 
     def __init__(self, directory: Path) -> None:
-        self.path, self.clock, self.told = directory / "slurm-gpu.yaml", Clock(), list[AuditEvent]()
+        self.path, self.clock, self.reported = directory / "slurm-gpu.yaml", Clock(), list[AuditEvent]()
         self.slurm = Slurm(self.clock, str(directory / "slurm.conf"))
         self.slurm.answers_after_s = 0.0
         self.cpu_s = 0.0
@@ -41,7 +41,7 @@ class Site:
             self.path,
             self.slurm,
             self.clock,
-            AuditReporter(self.clock, self.told.extend),
+            AuditReporter(self.clock, self.reported.extend),
             lambda: self.cpu_s,
             NodeCache(self.slurm, self.clock),
         )
@@ -51,7 +51,7 @@ class Site:
         eligible_s = int(NOON_S - waited_h * HOUR)
         self.slurm.waiting_jobs[job_id] = WaitingJob(job_id, eligible_s, n_nodes, site_factor)
 
-    def turn(self, after_s: float = CYCLE_S, *, in_charge: bool = True) -> dict[int, int]:
+    def run_cycle(self, after_s: float = CYCLE_S, *, in_charge: bool = True) -> dict[int, int]:
         self.clock.advance(after_s)
         self.controller.run(QueueView(in_charge=in_charge))
         return {job.job_id: job.site_factor for job in (self.slurm.waiting_jobs or {}).values()}
@@ -72,71 +72,73 @@ def test_points_by_scale_and_waiting_in_one_call_for_each_value(site: Site):
     site.job(2, n_nodes=2, waited_h=4)
     site.job(3, n_nodes=4, waited_h=2)
     site.job(4, n_nodes=8, waited_h=100)
-    assert site.turn() == {1: 0, 2: 80, 3: 80, 4: 1000}
+    assert site.run_cycle() == {1: 0, 2: 80, 3: 80, 4: 1000}
     assert site.calls == ["SiteFactor=80 of [2, 3]", "SiteFactor=1000 of [4]"]
-    site.turn()
-    assert len(site.calls) == 2, "nobody has earned a step more"
-    assert site.turn(HOUR) == {1: 0, 2: 100, 3: 120, 4: 1000}
+    site.run_cycle()
+    assert len(site.calls) == 2, "no job has earned another step"
+    assert site.run_cycle(HOUR) == {1: 0, 2: 100, 3: 120, 4: 1000}
 
 
 @pytest.mark.parametrize(
-    ("told", "tres", "needs"),
+    ("reported", "tres", "needs"),
     [
-        # As squeue of Slurm 22.05 tells them, on nodes of 32 CPUs, 100 GB and 4 GPUs.
+        # As reported by squeue of Slurm 22.05 for nodes of 32 CPUs, 100 GB and 4 GPUs.
         (4, {"cpu": 1, "mem": 1024, "node": 1, "gres/gpu": 1}, 1),  # --nodes=1-1000 --gpus-per-node=1
         (3, {"cpu": 1, "node": 2}, 2),  # --nodes=2-3
         (2, {"cpu": 2, "node": 2}, 2),  # --nodes=2
         (2, {"cpu": 1, "node": 1, "gres/gpu": 6}, 2),  # --gpus=6
         (3, {"cpu": 70, "mem": 71680, "node": 1}, 3),  # --ntasks=70
         (4, {"cpu": 4, "mem": 400_000, "node": 1}, 4),
-        (2, {"cpu": 4, "mem": 400_000, "node": 1}, 2),  # what Slurm tells is enough
+        (2, {"cpu": 4, "mem": 400_000, "node": 1}, 2),  # the reported number is enough
         (4, {}, 4),
     ],
 )
-def test_a_job_counts_as_one_of_the_fewest_nodes_that_would_do(told: int, tres: dict[str, float], needs: int):
-    job = WaitingJob(1, 0, told, 0, tres)
+def test_a_job_counts_as_one_of_the_fewest_nodes_that_would_do(
+    reported: int, tres: dict[str, float], needs: int
+):
+    job = WaitingJob(1, 0, reported, 0, tres)
     assert fewest_nodes(job, [make_node("n1"), make_node("n2", gpus={}, cpus=8)]) == needs
-    assert fewest_nodes(job._replace(tres={**tres, "gres/gpu": 1}), []) == told
+    assert fewest_nodes(job._replace(tres={**tres, "gres/gpu": 1}), []) == reported
 
 
-def test_what_somebody_set_by_hand_stays(site: Site):
+def test_a_value_set_by_hand_stays(site: Site):
     site.start()
     for job_id, by_hand in enumerate((-50, 77, 5000)):
         site.job(job_id, n_nodes=4, waited_h=5, site_factor=by_hand)
-    assert site.turn() == {0: -50, 1: 77, 2: 5000}
+    assert site.run_cycle() == {0: -50, 1: 77, 2: 5000}
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 def test_nothing_is_changed_before_the_site_says_enforce(site: Site, mode: str):
     site.start(mode)
     site.job(1, n_nodes=4, waited_h=5, site_factor=40)
-    assert site.turn() == {1: 40}
+    assert site.run_cycle() == {1: 40}
     assert site.slurm.asked == []
 
 
-def test_only_beside_the_slurmctld_that_is_in_charge(site: Site):
+def test_only_next_to_the_active_slurmctld(site: Site):
     site.start()
     site.job(1, n_nodes=4, waited_h=5)
-    assert site.turn(in_charge=False) == {1: 0}
-    assert site.turn(in_charge=True) == {1: 200}
+    assert site.run_cycle(in_charge=False) == {1: 0}
+    assert site.run_cycle(in_charge=True) == {1: 200}
 
 
-def test_the_next_one_goes_on_where_the_last_was_killed(site: Site):
+def test_the_next_process_continues_where_the_last_was_killed(site: Site):
     site.start()
     site.job(1, n_nodes=4, waited_h=5)
-    site.turn()
+    site.run_cycle()
     site.start()
-    assert site.turn(HOUR) == {1: 240}
+    assert site.run_cycle(HOUR) == {1: 240}
 
 
-def test_weights_are_read_anew_when_the_file_changes_and_the_change_is_told(site: Site):
+def test_weights_are_reloaded_when_the_file_changes_and_the_change_is_audited(site: Site):
     site.start()
     site.job(1, n_nodes=4, waited_h=5)
-    site.turn()
+    site.run_cycle()
     site.write(large=20)
-    assert site.turn(1.0) == {1: 100}
+    assert site.run_cycle(1.0) == {1: 100}
     site.controller._acts.close()
-    assert [(act.act, act.old, act.new) for act in site.told] == [
+    assert [(act.act, act.old, act.new) for act in site.reported] == [
         (
             "priority weights changed",
             "large 40, medium 20 an hour, 1000 at most",
@@ -148,21 +150,21 @@ def test_weights_are_read_anew_when_the_file_changes_and_the_change_is_told(site
 def test_without_weights_jobs_lose_what_they_were_given(site: Site):
     site.start()
     site.job(1, n_nodes=4, waited_h=5)
-    site.turn()
+    site.run_cycle()
     site.path.write_text("cluster: lab\nplacement: {mode: enforce}\n")
-    assert site.turn(1.0) == {1: 0}
+    assert site.run_cycle(1.0) == {1: 0}
 
 
 def test_a_file_with_mistakes_changes_nothing(site: Site, caplog: pytest.LogCaptureFixture):
     site.start()
     site.job(1, n_nodes=4, waited_h=5)
-    site.turn()
+    site.run_cycle()
     site.write(large=-3)
-    assert site.turn(HOUR) == {1: 240}
+    assert site.run_cycle(HOUR) == {1: 240}
     assert "large: -3 must be a number from 0" in caplog.text
 
 
-def test_a_job_that_starts_meanwhile_is_no_trouble(site: Site, caplog: pytest.LogCaptureFixture):
+def test_a_job_that_starts_meanwhile_is_no_error(site: Site, caplog: pytest.LogCaptureFixture):
     site.start()
     site.job(1, n_nodes=4, waited_h=5)
     site.job(2, n_nodes=4, waited_h=5)
@@ -174,11 +176,11 @@ def test_a_job_that_starts_meanwhile_is_no_trouble(site: Site, caplog: pytest.Lo
         set_site_factor(job_ids, points)
 
     site.slurm.set_site_factor = one_starts  # type: ignore[assignment,method-assign]
-    assert site.turn() == {2: 200}
+    assert site.run_cycle() == {2: 200}
     assert caplog.text == ""
 
 
-def test_trouble_is_told_once_and_so_is_its_end(site: Site, caplog: pytest.LogCaptureFixture):
+def test_an_outage_is_logged_once_and_so_is_its_end(site: Site, caplog: pytest.LogCaptureFixture):
     site.start()
     site.job(1, n_nodes=4, waited_h=5)
 
@@ -186,12 +188,12 @@ def test_trouble_is_told_once_and_so_is_its_end(site: Site, caplog: pytest.LogCa
         raise SlurmError("Access/permission denied")
 
     allowed, site.slurm.set_site_factor = site.slurm.set_site_factor, refused  # type: ignore[assignment,method-assign]
-    site.turn()
-    site.turn()
+    site.run_cycle()
+    site.run_cycle()
     assert caplog.text.count("Access/permission denied") == 1
     site.slurm.set_site_factor = allowed  # type: ignore[method-assign]
     caplog.set_level("INFO")
-    assert site.turn() == {1: 200}
+    assert site.run_cycle() == {1: 200}
     assert "updated again" in caplog.text
 
 
@@ -205,12 +207,12 @@ def test_where_a_site_sets_it_otherwise_it_is_left_alone(
         site.slurm.more_settings = {"PrioritySiteFactorPlugin": "site_factor/example"}
     else:
         site.slurm.waiting_jobs = None
-    site.turn()
+    site.run_cycle()
     assert site.calls == []
     assert ("PrioritySiteFactorPlugin" if which == "plugin" else "PriorityType") in caplog.text
 
 
-def test_looks_that_cost_much_come_less_often(site: Site):
+def test_expensive_cycles_run_less_often(site: Site):
     site.start()
     site.job(1, n_nodes=4, waited_h=5)
 
@@ -221,6 +223,6 @@ def test_looks_that_cost_much_come_less_often(site: Site):
         return waiting()
 
     site.slurm.waiting = dear  # type: ignore[assignment,method-assign]
-    site.turn()
-    assert site.turn(HOUR / 40) == {1: 200}, "a second of processor time each 200 s"
-    assert site.turn(HOUR / 2) != {1: 200}
+    site.run_cycle()
+    assert site.run_cycle(HOUR / 40) == {1: 200}, "a second of processor time each 200 s"
+    assert site.run_cycle(HOUR / 2) != {1: 200}

@@ -84,7 +84,7 @@ def test_use_by_rules_for_interactive_jobs_is_not_known_from_a_snapshot() -> Non
     assert (line.used, line.left) == (None, None)
 
 
-def test_what_is_left_is_never_less_than_nothing() -> None:
+def test_the_remainder_is_never_negative() -> None:
     (line,) = lines(rule({"jobs_total": 5}))
     assert (line.used, line.left) == (8, 0)
 

@@ -1,4 +1,4 @@
-"""snapshot.txt: what is written is what is read, and a part of it is never taken for the whole."""
+"""snapshot.txt is read as written, and an incomplete file is never accepted."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_it_reads_as_the_contract_says() -> None:
 
 
 @given(snapshots)
-def test_what_is_written_is_what_is_read(snapshot: Snapshot) -> None:
+def test_a_written_snapshot_is_read_unchanged(snapshot: Snapshot) -> None:
     text = render(snapshot)
     assert text.isascii()
     assert parse(text) == snapshot
@@ -129,7 +129,7 @@ def test_an_old_half_written_or_missing_snapshot_says_nothing(tmp_path: Path) ->
 
 
 def test_the_old_snapshot_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    """A writer that was killed left its part beside the file; the next one is not disturbed by it."""
+    """A killed writer left its temporary file; the next one is not disturbed by it."""
     path = tmp_path / "snapshot.txt"
     write_run_file(path, render(example()))
     (tmp_path / ".snapshot.txt.4194305.unfinished").write_text("slurm-gpu-snapshot 1 8 99\nuse user:al")
@@ -141,6 +141,6 @@ def test_the_old_snapshot_stays_until_the_new_one_is_whole(tmp_path: Path) -> No
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OutsideError, match="No such file"):
         write_run_file(tmp_path / "gone" / "snapshot.txt", "")

@@ -53,7 +53,7 @@ def test_every_task_of_an_array_that_waits_is_a_job() -> None:
     assert (use.jobs, use.mgpu, use.cpus, use.mib, use.nodes) == (5, 10_000, 40, 5 * 65536, 5)
 
 
-def test_a_users_pending_job_that_came_last_is_told_and_nobody_elses() -> None:
+def test_the_last_pending_job_is_known_per_user() -> None:
     jobs = [make_job(number, phase=JobPhase.PENDING) for number in (7, 12, 9)]
     jobs += [make_job(20), make_job(21, phase=JobPhase.ENDED), make_job(30, user="bob", uid=1002)]
     usage = usage_of(jobs, [GRADS], FACTS)

@@ -1,4 +1,4 @@
-"""The watcher: kind to slurmctld, never wrong about what it counted, and never ended by what fails."""
+"""The watcher limits the load on slurmctld, counts correctly, and survives failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLICY = PolicyInForce((GRADS,), (HOURS,), "ab", shards_per_gpu=4)
 
 
 class Site:
-    """A watcher over a cluster, and the files around it."""
+    """A watcher of a cluster, with its files."""
 
     def __init__(self, directory: Path, **config: object) -> None:
         self.clock = Clock()
@@ -60,7 +60,7 @@ class Site:
             raise OutsideError(f"{script} holds no policy that can be read")
         return self.policy
 
-    def turn(self) -> Snapshot:
+    def run_cycle(self) -> Snapshot:
         self.pause_s = self.watcher.run_once()
         return self.snapshot()
 
@@ -75,10 +75,10 @@ def site(tmp_path: Path) -> Site:
 
 def test_each_second_one_question_and_one_snapshot(site: Site) -> None:
     site.slurm.queue = [make_job(1), make_job(2, JobPhase.PENDING)]
-    first = site.turn()
+    first = site.run_cycle()
     site.clock.advance(site.pause_s)
     site.slurm.asked.clear()
-    second = site.turn()
+    second = site.run_cycle()
     assert site.slurm.asked == ["queue"]
     assert site.pause_s == pytest.approx(1 - site.slurm.answers_after_s)
     assert (first.groups_id, second.groups_id) == ("ab", "ab")
@@ -89,33 +89,33 @@ def test_each_second_one_question_and_one_snapshot(site: Site) -> None:
 
 
 def test_as_of_is_before_slurmctld_was_asked(site: Site) -> None:
-    """What is admitted while it answers may be missing from the answer."""
+    """Jobs admitted while it answers may be missing in the answer."""
     site.watcher.run_once()
     site.slurm.answers_after_s = 3.0
     asked_s = site.clock.wall()
     asked_up_s = site.clock.monotonic()
-    assert site.turn().as_of_s == int(asked_s)
-    looked = site.snapshot().timing
-    assert looked is not None
-    assert (looked.began_s, looked.took_s) == pytest.approx((asked_up_s, 3.0), abs=0.011)
-    assert looked.boot_id == site.clock.boot_id()
+    assert site.run_cycle().as_of_s == int(asked_s)
+    poll = site.snapshot().timing
+    assert poll is not None
+    assert (poll.began_s, poll.took_s) == pytest.approx((asked_up_s, 3.0), abs=0.011)
+    assert poll.boot_id == site.clock.boot_id()
 
 
 def test_a_busy_slurmctld_is_asked_less_often_but_in_time(site: Site) -> None:
-    site.turn()  # asks for configuration and nodes besides
+    site.run_cycle()  # also polls configuration and nodes
     pauses = []
     for answers_after_s in (0.05, 0.5, 1.0, 5.0):
         site.slurm.answers_after_s = answers_after_s
-        site.turn()
+        site.run_cycle()
         pauses.append(site.pause_s)
     assert pauses == pytest.approx([0.95, 7 / 6, 7 / 3, 35 / 3])
     assert max(pauses) + 2 * 5.0 < FRESH_S
 
 
 def test_a_long_queue_costs_no_more_of_a_core_than_a_short_one(site: Site) -> None:
-    """Unless somebody was refused, and waits for room."""
+    """Unless a refused user waits for room."""
 
-    def look() -> float:
+    def poll() -> float:
         return site.watcher.run_once()
 
     site.watcher = site.new_watcher()
@@ -126,26 +126,26 @@ def test_a_long_queue_costs_no_more_of_a_core_than_a_short_one(site: Site) -> No
         return list(costly())
 
     site.slurm.read = read  # type: ignore[method-assign,assignment]
-    look()
-    assert look() == pytest.approx(0.2 / 0.02)
+    poll()
+    assert poll() == pytest.approx(0.2 / 0.02)
     log = site.directory / "decisions.log"
     log.write_text("slurm-gpu/1 1 submit allow a uid=1\n")
-    look()
+    poll()
     log.write_text("slurm-gpu/1 1 submit allow a uid=1\nslurm-gpu/1 2 submit deny - uid=1\n")
     assert site.watcher.hurried(10.0) == pytest.approx(0.2 / 0.3)
     site.clock.advance(3.0)
     assert site.watcher.hurried(9.0) == 9.0
 
 
-def test_after_a_decision_the_next_look_comes_sooner(site: Site) -> None:
-    """A job that came to nothing counts until a snapshot has shown that."""
+def test_after_a_decision_the_next_poll_comes_sooner(site: Site) -> None:
+    """A cancelled admission counts until a snapshot shows it."""
     log = site.directory / "decisions.log"
     log.write_text("slurm-gpu/1 1 submit deny - uid=1\n")
-    site.turn()
-    assert site.watcher.hurried(site.pause_s) == site.pause_s  # nobody waits for what was there before us
+    site.run_cycle()
+    assert site.watcher.hurried(site.pause_s) == site.pause_s  # earlier decisions create no demand
     log.write_text("slurm-gpu/1 1 submit deny - uid=1\nslurm-gpu/1 2 submit allow b uid=1\n")
     assert site.watcher.hurried(site.pause_s) < 0.5
-    site.turn()
+    site.run_cycle()
     assert site.pause_s == pytest.approx(0.5 - site.slurm.answers_after_s)
     log.rename(log.with_suffix(".1"))
     log.write_text("slurm-gpu/1 3 submit allow c uid=1\n")
@@ -155,20 +155,20 @@ def test_after_a_decision_the_next_look_comes_sooner(site: Site) -> None:
     assert site.watcher.hurried(1.0) > 0.9
 
 
-def test_a_slurmctld_that_is_away_is_asked_ever_less_often_and_said_once(
+def test_an_unreachable_slurmctld_is_polled_less_often_and_logged_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    before = site.turn()
-    site.slurm.away = True
+    before = site.run_cycle()
+    site.slurm.down = True
     pauses = []
     for _ in range(8):
-        assert site.turn() == before
+        assert site.run_cycle() == before
         pauses.append(round(site.pause_s))
     assert pauses == [2, 4, 8, 16, 20, 20, 20, 20]
     assert read_fresh(site.watcher.path, site.clock.wall() + FRESH_S + 1) is None
-    site.slurm.away = False
-    site.turn()
+    site.slurm.down = False
+    site.run_cycle()
     assert site.pause_s < 1
     assert [record.message.partition(";")[0] for record in caplog.records] == [
         f"snapshot {site.watcher.path} is not written: Unable to contact slurm controller (connect failure)",
@@ -187,19 +187,19 @@ def test_a_directory_that_cannot_be_written_does_not_end_it(
 
 
 def test_generations_grow_across_restarts_and_clocks_that_are_set_back(site: Site) -> None:
-    first = site.turn()
+    first = site.run_cycle()
     site.clock.wall_s -= 3600
     site.watcher = site.new_watcher()
-    assert site.turn().generation > first.generation
+    assert site.run_cycle().generation > first.generation
 
 
-def test_a_policy_applied_anew_is_counted_by_from_the_next_look_on(site: Site) -> None:
-    site.turn()
-    site.turn()
+def test_a_new_policy_is_used_from_the_next_poll_on(site: Site) -> None:
+    site.run_cycle()
+    site.run_cycle()
     assert site.policy_read == 1
     site.policy = PolicyInForce((GroupInForce("all"),), groups_id="cd")
     site.script.write_text("another policy")
-    snapshot = site.turn()
+    snapshot = site.run_cycle()
     assert snapshot.groups_id == "cd"
     assert snapshot.usage.of(None, "grads").running.jobs == 0
 
@@ -210,7 +210,7 @@ def test_without_a_policy_that_can_be_read_nothing_is_summed_up_by_group(site: S
     if what == "missing":
         site.script.unlink()
     site.policy = None
-    snapshot = site.turn()
+    snapshot = site.run_cycle()
     assert snapshot.groups_id is None
     assert [subject.group for subject in snapshot.usage.by_subject] == [None]
 
@@ -227,9 +227,9 @@ def test_tokens_of_the_last_two_minutes_are_named_once_each(site: Site) -> None:
         job(4, "ended", 60, JobPhase.ENDED),
         job(5, "old", SEEN_S + 10),
         make_job(6, admin_comment="by hand: slurm-gpu/1 t=forged", submit_s=NOON_S),
-        job(7, "é", 5),  # by an operator's hand: none of ours, and no word that the file could hold
+        job(7, "é", 5),  # set by an operator: not ours, and not valid in the file
     ]
-    seen = site.turn().seen
+    seen = site.run_cycle().seen
     assert seen == {"new": NOON_S - 5, "array": NOON_S - 5, "ended": NOON_S - 60}
     assert list(seen)[-1] == "ended"
 
@@ -242,39 +242,39 @@ def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> N
     ]
     site.slurm.queue = [make_job(2, start_s=NOON_S - hour)]
     site.slurm.answers_after_s = 0.0
-    snapshot = site.turn()
+    snapshot = site.run_cycle()
     assert snapshot.hours_of("alice", "grads", CalendarPeriod.DAY) == 4.0
-    # It ends: now the queue tells it, and ten minutes later the accounting too.
+    # It ends: the queue shows it now, and accounting ten minutes later.
     site.clock.advance(hour)
     site.slurm.rows.append(make_row(2, NOON_S - hour, NOON_S + hour))
     site.slurm.queue = [make_job(2, JobPhase.ENDED, start_s=NOON_S - hour, end_s=NOON_S + hour)]
-    assert site.turn().hours_of("alice", "grads", CalendarPeriod.DAY) == 6.0
+    assert site.run_cycle().hours_of("alice", "grads", CalendarPeriod.DAY) == 6.0
 
 
 def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(site: Site) -> None:
-    """As Slurm 22.05 tells it: the queue and the last row go on with the start of the whole run."""
+    """As Slurm 22.05 reports it: the queue and the last row keep the start of the whole run."""
     hour, site.slurm.answers_after_s = 3600, 0.0
     start_s = NOON_S - 9 * hour
 
     def hours() -> float | None:
-        return site.turn().hours_of("alice", "grads", CalendarPeriod.DAY)
+        return site.run_cycle().hours_of("alice", "grads", CalendarPeriod.DAY)
 
     def queue(gpus: int, **changes: object) -> None:
         site.slurm.queue = [make_job(7, tres=f"gres/gpu={gpus}", start_s=start_s, **changes)]  # type: ignore[arg-type]
 
     queue(16)
     assert hours() == 9 * 16
-    queue(1)  # shrunk, of which the accounting will tell at the next question
+    queue(1)  # shrunk: accounting shows it at the next query
     assert hours() == 9 * 16
     site.clock.advance(hour / 2)
     resized = make_row(7, start_s, NOON_S - 4, 16, state="RESIZING")
     site.slurm.rows = [resized]
-    told = 16 * (9 - 4 / hour)
-    assert hours() == pytest.approx(told + 0.5 + 4 / hour, abs=0.001)
+    reported = 16 * (9 - 4 / hour)
+    assert hours() == pytest.approx(reported + 0.5 + 4 / hour, abs=0.001)
     site.clock.advance(hour / 2)
     end_s = NOON_S + hour
     queue(1, phase=JobPhase.ENDED, end_s=end_s)
-    whole = pytest.approx(told + 1 + 4 / hour, abs=0.001)
+    whole = pytest.approx(reported + 1 + 4 / hour, abs=0.001)
     assert [hours(), hours()] == [whole, whole]
     site.clock.advance(EVERY_S)
     site.slurm.rows = [make_row(7, start_s, end_s, 1, submit_s=NOON_S - 4), resized]
@@ -285,9 +285,9 @@ def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(sit
 
 def test_the_accounting_is_asked_day_by_day_from_the_month_on_and_then_for_what_is_new(site: Site) -> None:
     site.slurm.answers_after_s = 0.0
-    site.turn()
+    site.run_cycle()
     site.clock.advance(EVERY_S)
-    site.turn()
+    site.run_cycle()
     month_s = NOON_S - 20 * 86400 - 12 * 3600
     asked = [question for question in site.slurm.asked if question.startswith("accounting")]
     days = [f"accounting from {month_s + day * 86400} to {month_s + (day + 1) * 86400}" for day in range(20)]
@@ -297,38 +297,38 @@ def test_the_accounting_is_asked_day_by_day_from_the_month_on_and_then_for_what_
 
 @pytest.mark.parametrize("ahead_s", [40 * 86400, 2 * 3600])
 def test_a_clock_that_was_far_ahead_and_is_set_back_loses_no_gpu_hours(site: Site, ahead_s: int) -> None:
-    """As after a boot, until the time is known; a month that begins forgets the one before."""
+    """As after a boot, until the time is set; a new month drops the one before."""
     site.slurm.answers_after_s = 0.0
     site.slurm.rows = [make_row(1, NOON_S - 10800, NOON_S - 7200)]
-    assert site.turn().hours_of("alice", "grads", CalendarPeriod.WEEK) == 2.0
+    assert site.run_cycle().hours_of("alice", "grads", CalendarPeriod.WEEK) == 2.0
     site.clock.wall_s += ahead_s
-    site.turn()
+    site.run_cycle()
     site.clock.wall_s -= ahead_s
     site.slurm.rows.append(make_row(2, NOON_S - 3600, NOON_S - 1800))
-    assert site.turn().hours_of("alice", "grads", CalendarPeriod.WEEK) == 3.0
+    assert site.run_cycle().hours_of("alice", "grads", CalendarPeriod.WEEK) == 3.0
 
 
 def test_gpu_hours_are_a_gap_until_the_accounting_has_answered(tmp_path: Path) -> None:
     site, answer = Site(tmp_path), Future[list[GpuRun]]()
     ended = EndedRunsPoll(site.slurm, lambda _: answer)
     site.watcher = site.new_watcher(ended)
-    assert site.turn().hours is None
+    assert site.run_cycle().hours is None
     answer.set_exception(SlurmError("slurmdbd: Connection refused"))
-    assert site.turn().hours is None
+    assert site.run_cycle().hours is None
 
 
-def test_nobody_asks_the_accounting_without_a_limit_on_gpu_hours_or_without_slurmdbd(site: Site) -> None:
+def test_accounting_is_not_queried_without_a_gpu_hour_limit_or_slurmdbd(site: Site) -> None:
     site.policy = PolicyInForce((GRADS,), (), "ab")
-    assert site.turn().hours is None
+    assert site.run_cycle().hours is None
     site.policy = POLICY
     site.script.write_text("another policy")
     site.slurm.storage = "accounting_storage/none"
     site.watcher = site.new_watcher()
-    assert site.turn().hours is None
+    assert site.run_cycle().hours is None
     assert not any(question.startswith("accounting") for question in site.slurm.asked)
 
 
-def test_zones_tell_what_is_free_of_their_nodes_in_service(tmp_path: Path) -> None:
+def test_zones_show_free_resources_of_nodes_in_service(tmp_path: Path) -> None:
     site = Site(tmp_path, zones={"z1": Zone("n[1-3]", "small"), "z2": Zone("n4")})
     site.slurm.node_list = [
         make_node("n1", gpus_allocated={"a100": 3}, shards_allocated=1),
@@ -336,7 +336,7 @@ def test_zones_tell_what_is_free_of_their_nodes_in_service(tmp_path: Path) -> No
         make_node("n3", state="idle+drain"),
         make_node("cpu1", gpus={}, gpus_allocated={}, shards=0),
     ]
-    zones = [(zone.name, zone.role, zone.free_mgpu, zone.free_nodes) for zone in site.turn().zones]
+    zones = [(zone.name, zone.role, zone.free_mgpu, zone.free_nodes) for zone in site.run_cycle().zones]
     assert zones == [("z1", "small", 750 + 4000, 1), ("z2", None, 0, 0)]
 
 
@@ -351,13 +351,13 @@ def test_a_node_in_two_zones_is_an_error(tmp_path: Path) -> None:
         Site(tmp_path, zones=zones)
 
 
-def test_what_was_asked_is_counted_with_what_failed() -> None:
+def test_calls_are_counted_including_failures() -> None:
     clock = Clock()
 
     def run(argv: object, environ: object, timeout_s: float) -> str:
         clock.advance(0.25)
         if clock.wall_s > NOON_S + 0.3:
-            raise SlurmError("away")
+            raise SlurmError("down")
         return "text"
 
     calls = CountingRun(clock, run)
@@ -369,19 +369,19 @@ def test_what_was_asked_is_counted_with_what_failed() -> None:
     assert str(calls) == "squeue 2 (250 ms each, 1 failed)"
 
 
-def test_zones_with_their_features_are_told_and_scored_anew_with_the_nodes(tmp_path: Path) -> None:
+def test_zones_with_their_features_are_published_and_rescored_with_the_nodes(tmp_path: Path) -> None:
     site = Site(tmp_path, zones={"zone1": Zone("n1", "small"), "zone2": Zone("n2", "large")})
 
-    def told() -> list[str]:
-        site.turn()
+    def reported() -> list[str]:
+        site.run_cycle()
         lines = site.watcher.path.read_text().splitlines()
         return [line for line in lines if line.startswith(("placement", "score", "pool"))]
 
-    assert told() == []
+    assert reported() == []
     site.slurm.node_list = [make_node(f"n{n}", features=[f"zone{n}"]) for n in (1, 2)]
-    assert told() == []
+    assert reported() == []
     site.clock.advance(10)
-    assert [line.split()[:2] for line in told()] == [
+    assert [line.split()[:2] for line in reported()] == [
         ["placement", "observe"],
         ["score", "zone1"],
         ["score", "zone2"],
@@ -389,6 +389,6 @@ def test_zones_with_their_features_are_told_and_scored_anew_with_the_nodes(tmp_p
         ["pool", "zone2"],
     ]
     assert site.watcher.view.answered
-    site.slurm.away = True
+    site.slurm.down = True
     site.watcher.run_once()
     assert not site.watcher.view.answered

@@ -1,4 +1,4 @@
-"""slurm-gpuctld sets weights of nodes: what differs, where it may, and as soon as it has changed."""
+"""slurm-gpuctld sets the differing weights of managed nodes soon after changes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def test_the_fullest_comes_first_and_nodes_without_gpus_are_left_alone(site: Sit
 def test_only_what_changed_is_set_and_nodes_of_one_weight_in_one_call(site: Site) -> None:
     site.start()
     site.slurm.set_calls.clear()
-    site.turn()
+    site.run_cycle()
     assert site.slurm.set_calls == []
     site.busy({"n1": 0, "n2": 4, "n3": 0})
-    site.turn()
+    site.run_cycle()
     assert site.slurm.set_calls == [(2, ["n2"]), (6, ["n1", "n3"])]
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_without_enforce_nothing_is_set_and_it_is_told_what_would_be(
+def test_without_enforce_nothing_is_set_and_the_table_shows_what_would_be(
     site: Site, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     site.start(mode)
-    site.turn()
+    site.run_cycle()
     assert site.slurm.set_calls == []
     assert not site.memory.exists()
     assert {line.name: line.wanted for line in site.table().nodes} == {
@@ -57,7 +57,7 @@ def test_without_enforce_nothing_is_set_and_it_is_told_what_would_be(
     assert site.stop() == []
 
 
-def test_the_table_tells_what_was_seen_and_done(site: Site) -> None:
+def test_the_table_shows_state_and_actions(site: Site) -> None:
     site.start()
     table = site.table()
     assert (table.mode, table.in_charge, table.whole_free, table.by_hand) == ("enforce", True, 1, [])
@@ -72,26 +72,26 @@ def test_the_table_tells_what_was_seen_and_done(site: Site) -> None:
     assert table.is_stale(site.clock.wall() + 3 * CYCLE_S + 1)
 
 
-def test_after_a_reconfiguration_they_are_back_at_the_next_look_and_that_is_told(site: Site) -> None:
+def test_weights_lost_in_a_reconfiguration_are_set_again_and_audited(site: Site) -> None:
     site.start()
     site.slurm.forget_weights()
-    site.turn()
+    site.run_cycle()
     assert site.weights == PACKED
     assert site.stop() == ["node weights taken over", "node weights set again", "node weights given back"]
 
 
-def test_a_weight_that_somebody_typed_is_left_alone_and_told_once(
+def test_a_weight_set_by_hand_is_left_alone_and_logged_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.start()
     site.slurm.set_weight(["n3"], 500)
-    site.turn()
-    site.turn()
+    site.run_cycle()
+    site.run_cycle()
     assert site.weights == PACKED | {"n3": 500}
     assert caplog.text.count("Weight of n3 was set by hand") == 1
     assert site.table().by_hand == ["n3"]
-    site.slurm.set_weight(["n3"], 1)  # what doctor says to type
-    site.turn()
+    site.slurm.set_weight(["n3"], 1)  # the command that doctor shows
+    site.run_cycle()
     assert site.weights == PACKED
     site.slurm.set_weight(["n3"], 500)
     site.stop()
@@ -103,7 +103,7 @@ def test_a_node_that_takes_no_jobs_is_not_set_until_it_does(site: Site) -> None:
     site.start()
     assert site.weights == PACKED | {"n3": 1}
     site.busy({"n3": 2})
-    site.turn()
+    site.run_cycle()
     assert site.weights == PACKED
 
 
@@ -113,20 +113,20 @@ def test_nodes_of_other_partitions_are_none_of_ours(site: Site) -> None:
     assert site.weights == PACKED | {"n4": 1}
 
 
-def test_it_looks_when_jobs_start_or_end_and_else_once_in_a_cycle(site: Site) -> None:
+def test_it_runs_when_jobs_start_or_end_and_otherwise_once_per_cycle(site: Site) -> None:
     site.start()
-    site.turn(3.0)
+    site.run_cycle(3.0)
     site.slurm.asked.clear()
-    site.turn(1.0)
+    site.run_cycle(1.0)
     assert site.slurm.asked == []
     site.running += 1
-    site.turn(1.0)
+    site.run_cycle(1.0)
     assert site.slurm.asked == ["nodes"]
-    site.turn(3.0)
+    site.run_cycle(3.0)
     assert site.slurm.asked == ["nodes"] * 2  # once more, when epilogs have run
-    site.turn(2.0)
+    site.run_cycle(2.0)
     assert site.slurm.asked == ["nodes"] * 2
-    site.turn(CYCLE_S)
+    site.run_cycle(CYCLE_S)
     assert site.slurm.asked == ["nodes"] * 3
 
 
@@ -135,7 +135,7 @@ def test_a_hostlist_that_cannot_be_read_is_wrong_usage(site: Site) -> None:
         site.start(nodes="n[1-")
 
 
-def test_a_call_that_fails_leaves_the_rest_for_the_next_look(site: Site) -> None:
+def test_a_failed_call_leaves_the_rest_for_the_next_cycle(site: Site) -> None:
     own, calls = site.slurm.set_weight, 0
 
     def set_weight(nodes: Any, weight: int) -> None:
@@ -148,7 +148,7 @@ def test_a_call_that_fails_leaves_the_rest_for_the_next_look(site: Site) -> None
     site.slurm.set_weight = set_weight  # type: ignore[method-assign]
     site.start()
     assert site.weights != PACKED
-    site.turn()
+    site.run_cycle()
     assert site.weights == PACKED
 
 
@@ -166,7 +166,7 @@ def test_cores_count_and_a_node_without_any_is_not_called_fuller_than_it_is(site
 @pytest.mark.parametrize(
     ("cpus", "first", "second", "useful"), [(2, "n2", "n3", 2.0), (12, "n3", "n2", 0.06)]
 )
-def test_gpus_without_the_cores_that_jobs_of_late_need_come_first(
+def test_gpus_without_the_cores_that_recent_jobs_need_come_first(
     site: Site, cpus: int, first: str, second: str, useful: float
 ) -> None:
     # n2 has one GPU left, with 16 cores; n3 two, with 10.
@@ -181,9 +181,9 @@ def test_gpus_without_the_cores_that_jobs_of_late_need_come_first(
     assert site.weights[first] < site.weights[second] < site.weights["n1"] < site.weights["n4"]
     table = site.table()
     assert (table.mix[0].gpus, table.mix[0].cpus) == (1, cpus)
-    told = {line.name: line.useful for line in table.nodes}
-    assert told["n2"] == pytest.approx(1.0, abs=0.1)
-    assert told["n3"] == pytest.approx(useful, abs=0.1)
+    reported = {line.name: line.useful for line in table.nodes}
+    assert reported["n2"] == pytest.approx(1.0, abs=0.1)
+    assert reported["n3"] == pytest.approx(useful, abs=0.1)
 
 
 def test_the_mix_is_kept_when_it_ends(site: Site) -> None:
@@ -206,7 +206,7 @@ def runs_on(nodes: str, hours: float | None, site: Site) -> CountedJob:
     return make_job(len(nodes), nodes=nodes, end_s=end_s, phase=JobPhase.RUNNING)
 
 
-def test_of_nodes_as_full_those_come_first_whose_jobs_go_on_for_longest(site: Site) -> None:
+def test_equally_full_nodes_with_longer_jobs_come_first(site: Site) -> None:
     site.busy({"n1": 2, "n2": 2, "n3": 2, "n4": 0})
     site.jobs = [runs_on("n1", 1, site), runs_on("n[1-2]", 10, site), runs_on("n3", None, site)]
     site.start()
@@ -214,9 +214,9 @@ def test_of_nodes_as_full_those_come_first_whose_jobs_go_on_for_longest(site: Si
     assert weights["n3"] < weights["n1"] == weights["n2"] < weights["n4"]
     site.slurm.set_calls.clear()
     site.jobs = site.jobs[1:]
-    site.turn()
+    site.run_cycle()
     assert site.slurm.set_calls == []
-    site.turn(9.5 * 3600)
+    site.run_cycle(9.5 * 3600)
     assert site.slurm.set_calls == [(site.weights["n1"], ["n1", "n2"])]
     assert weights["n1"] < site.weights["n1"] < site.weights["n4"]
 
@@ -229,8 +229,8 @@ def test_a_node_that_one_job_holds_has_the_weight_of_whole_nodes_before_it_is_on
     assert site.weights["n2"] < site.weights["n3"]
     site.busy({"n1": 0, "n2": 4, "n3": 1, "n4": 0})
     site.slurm.set_calls.clear()
-    site.turn()
-    assert site.slurm.set_calls == []  # so whatever starts before the next look leaves it whole
+    site.run_cycle()
+    assert site.slurm.set_calls == []  # so jobs that start before the next cycle leave it whole
 
 
 def test_levels_stay_those_of_timed_jobs_while_slurmctld_does_not_answer(site: Site) -> None:
@@ -238,7 +238,7 @@ def test_levels_stay_those_of_timed_jobs_while_slurmctld_does_not_answer(site: S
     site.start()
     weights = site.weights
     site.jobs = None
-    site.turn()
+    site.run_cycle()
     assert site.weights == weights
 
 

@@ -1,4 +1,4 @@
-"""The site's own weights come back whatever happens to slurm-gpuctld, to slurmctld or to a memory on disk."""
+"""Original weights are restored after any failure of slurm-gpuctld, slurmctld or the record on disk."""
 
 from __future__ import annotations
 
@@ -44,11 +44,15 @@ def test_a_stop_puts_the_sites_own_back(site: Site) -> None:
     assert not site.memory.exists()
     assert not (site.directory / "placement.json").exists()
     assert acts == ["node weights taken over", "node weights given back"]
-    assert (site.told[0].old, site.told[0].new, site.told[0].subject) == ("1 of n[1-4]", "2 to 6", "n[1-4]")
+    assert (site.reported[0].old, site.reported[0].new, site.reported[0].subject) == (
+        "1 of n[1-4]",
+        "2 to 6",
+        "n[1-4]",
+    )
 
 
-def test_killed_at_every_call_whoever_comes_next_puts_them_back(tmp_path: Path) -> None:
-    """Slurm is as it was when the daemon was killed; its memory of the site's own is that of the disk."""
+def test_after_a_kill_at_any_call_the_next_process_restores_weights(tmp_path: Path) -> None:
+    """Restore the state of Slurm and of the disk at the kill of the daemon."""
 
     class KilledError(BaseException):
         pass
@@ -100,14 +104,14 @@ def test_a_weight_that_slurm_conf_says_now_is_the_sites_own(site: Site) -> None:
     site.start()
     site.conf.write_text(CONF.replace("n[1-4]", "n[1-4] Weight=300"))
     site.slurm.forget_weights({"n1": 300, "n2": 300, "n3": 300, "n4": 300})
-    site.turn()
+    site.run_cycle()
     assert site.table().by_hand == []
     assert site.weights == {"n2": 301, "n3": 302, "n1": 303, "n4": 304, "c1": 1}
     site.stop()
     assert site.weights == {"n1": 300, "n2": 300, "n3": 300, "n4": 300, "c1": 1}
 
 
-def test_of_nodes_that_slurm_conf_does_not_name_the_first_weight_seen_is_the_sites(site: Site) -> None:
+def test_the_original_weight_of_dynamic_nodes_is_the_first_one_seen(site: Site) -> None:
     site.conf.write_text("NodeName=c1\n")
     site.slurm.forget_weights({"n3": 7})
     site.start()
@@ -120,7 +124,7 @@ def test_a_node_that_is_managed_no_more_gets_its_own_back(site: Site) -> None:
     site.start()
     site.start(nodes="n[1-2]")  # the first was killed, and the file changed
     assert (site.weights["n3"], site.weights["n4"]) == (1, 1)
-    # Now they count as nodes beside ours, of the same Weight: they come first, as nodes without GPUs do.
+    # Now they are unmanaged nodes of the same Weight and come first, like nodes without GPUs.
     assert (site.weights["n1"], site.weights["n2"]) == (5, 3)
     site.stop()
     assert site.weights == ALL_ONE
@@ -133,14 +137,14 @@ def test_with_a_backup_only_the_host_whose_slurmctld_is_in_charge_acts(site: Sit
     calls = len(site.slurm.set_calls)
     assert site.weights == PACKED
     assert not site.table().in_charge
-    # head goes away as a whole, and 22.05 on spare begins with the site's own.
+    # head fails as a whole, and 22.05 on spare starts with the original weights.
     site.slurm.hosts[0] = SlurmctldHost("head", is_up=False)
     site.slurm.forget_weights()
     site.clock.advance(CYCLE_S)
     spare.run(QueueView())
     assert site.weights == PACKED
     assert len(site.slurm.set_calls) > calls
-    # It is back, and the slurm-gpuctld on spare may end without taking anything away.
+    # It is back, and the slurm-gpuctld on spare may exit without effect.
     site.slurm.hosts[0] = SlurmctldHost("head", is_up=True)
     site.clock.advance(CYCLE_S)
     head.run(QueueView())
@@ -152,19 +156,19 @@ def test_with_a_backup_only_the_host_whose_slurmctld_is_in_charge_acts(site: Sit
     assert site.weights == ALL_ONE
 
 
-def test_a_slurmctld_that_is_away_costs_a_line_and_a_stop_does_not_wait_for_it(
+def test_an_unreachable_slurmctld_is_logged_once_and_a_stop_does_not_wait(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.start()
-    site.slurm.away = True
-    site.turn()
-    site.turn()
+    site.slurm.down = True
+    site.run_cycle()
+    site.run_cycle()
     assert caplog.text.count("weights of nodes stay as they are: Unable to contact") == 1
     site.slurm.asked.clear()
     site.controller.stop()
     assert site.slurm.asked == ["ping"]
     assert "run `slurm-gpu placement release`" in caplog.text
-    site.slurm.away = False
+    site.slurm.down = False
     site.start()  # after all that the memory is still there
     site.stop()
     assert site.weights == ALL_ONE

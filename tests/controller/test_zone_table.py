@@ -1,4 +1,4 @@
-"""What the Lua is told of zones: only those that all of their nodes carry the feature of, and no others."""
+"""Zones for the Lua: only those whose feature exactly their nodes have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(nodes: list[SlurmNode], mode: str = "enforce") -> ZoneTable | None:
     return table(Placement(mode), zone_nodes(ZONES, nodes), nodes, dict.fromkeys(JobScale, 0))
 
 
-def trouble_of(name: str, nodes: list[SlurmNode]) -> str | None:
+def error_of(name: str, nodes: list[SlurmNode]) -> str | None:
     return next(zone.error for zone in zone_nodes(ZONES, nodes) if zone.name == name)
 
 
@@ -44,7 +44,7 @@ def test_the_lines_are_those_of_the_contract() -> None:
 def test_a_zone_whose_nodes_lack_its_feature_is_not_used_and_its_nodes_are_in_none() -> None:
     nodes = cluster(features=["a100"])
     found = made(nodes)
-    assert trouble_of("zone2", nodes) == "n4 lacks the feature zone2"
+    assert error_of("zone2", nodes) == "n4 lacks the feature zone2"
     assert found is not None
     assert list(found.scores) == ["zone1"]
     assert {pool.zone for pool in found.pools} == {"zone1", "-"}
@@ -52,11 +52,11 @@ def test_a_zone_whose_nodes_lack_its_feature_is_not_used_and_its_nodes_are_in_no
 
 def test_a_feature_that_other_nodes_have_too_would_let_jobs_straddle() -> None:
     nodes = cluster(features=["zone1", "zone2"])
-    assert trouble_of("zone1", nodes) == "n4 outside the zone has the feature zone1 too"
-    assert trouble_of("zone2", nodes) is None
+    assert error_of("zone1", nodes) == "n4 outside the zone has the feature zone1 too"
+    assert error_of("zone2", nodes) is None
 
 
-def test_without_any_zone_that_can_be_used_nothing_is_told() -> None:
+def test_without_a_usable_zone_there_is_no_table() -> None:
     assert made([make_node("n1"), make_node("n3")]) is None
 
 
@@ -67,7 +67,7 @@ def test_nodes_that_take_no_jobs_count_for_nothing() -> None:
     assert found.most_medium == 1
 
 
-def test_nodes_that_differ_are_told_apart() -> None:
+def test_different_nodes_are_in_different_pools() -> None:
     found = made(cluster(features=["h100", "zone2"], gpus={"H100": 8}, gpus_allocated={"H100": 8}))
     assert found is not None
     kinds = [(pool.types, pool.features, pool.nodes) for pool in found.pools if pool.zone == "zone2"]

@@ -1,4 +1,4 @@
-"""Waiting for a zone is bounded, and ends with the user's own constraint, whatever happens in between."""
+"""Waiting for a zone is bounded and always ends with the user's own constraint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMENT = "slurm-gpu/1 t=abc1 r=share z=zone1:700,zone2:300"
 
 
 class Features:
-    """Pending jobs and their constraints."""
+    """Stores pending jobs and their constraints."""
 
     def __init__(self) -> None:
         self.jobs: dict[int, tuple[str, str]] = {}
@@ -45,12 +45,12 @@ class Features:
 
 
 class Site:
-    """One job of two nodes that waits."""
+    """Build a waiting job of two nodes."""
 
     def __init__(self, directory: Path, own: str = "") -> None:
         self.directory, self.clock, self.features = directory, Clock(), Features()
         self.own = own
-        self.told: list[AuditEvent] = []
+        self.reported: list[AuditEvent] = []
         self.features.jobs[7] = (f"{own}&[zone1|zone2]" if own else "[zone1|zone2]"), "Resources"
         self.queue: list[CountedJob] = [make_job(7, JobPhase.PENDING, n_nodes=2, admin_comment=COMMENT)]
         self.in_charge = True
@@ -58,7 +58,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        acts = AuditReporter(self.clock, self.told.extend)
+        acts = AuditReporter(self.clock, self.reported.extend)
         self.wait = ZoneWait(self.features, self.directory, WAIT_S, self.clock, acts)
         self.acts = acts
 
@@ -69,7 +69,7 @@ class Site:
         )
 
     def let_pass(self, seconds: float) -> None:
-        """One turn each second, as the watcher takes them."""
+        """Run once per second, like the watcher."""
         for _ in range(int(seconds)):
             self.wait.run(
                 QueueView(answered=True, in_charge=self.in_charge, jobs=self.queue, zones=self.table)
@@ -97,10 +97,10 @@ def test_a_wait_ends_with_the_users_own_constraint(site: Site) -> None:
     site.let_pass(WAIT_S)
     assert len(site.features.written) == 1
     site.acts.close()
-    act = site.told[0]
+    act = site.reported[0]
     assert (act.act, act.subject, act.new) == ("own constraint given back", "jobs 7", site.own.strip("()"))
     assert act.old == (f"{site.own}&[zone1|zone2]" if site.own else "[zone1|zone2]")
-    assert len(site.told) == 1
+    assert len(site.reported) == 1
 
 
 def test_only_waiting_for_nodes_counts(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_restart_forgets_no_wait(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damaged", ['{"7": [1', '{"7": NaN}', '{"7": -1e9}', '{"7": 1e999}', "[" * 100_000, "\x00" * 9]
 )
-def test_what_was_remembered_may_be_damaged(tmp_path: Path, damaged: str) -> None:
+def test_a_damaged_file_is_ignored(tmp_path: Path, damaged: str) -> None:
     (tmp_path / FILE_NAME).write_text(damaged)
     site = Site(tmp_path)
     site.let_pass(WAIT_S)
@@ -135,7 +135,7 @@ def test_what_was_remembered_may_be_damaged(tmp_path: Path, damaged: str) -> Non
     assert site.constraint == ""
 
 
-def test_while_slurmctld_is_away_nobody_waits_for_a_zone(tmp_path: Path) -> None:
+def test_an_outage_of_slurmctld_does_not_count_as_waiting(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.let_pass(EVERY_S + 1)
     site.clock.advance(10 * WAIT_S)  # no turn is taken
@@ -145,7 +145,7 @@ def test_while_slurmctld_is_away_nobody_waits_for_a_zone(tmp_path: Path) -> None
     assert site.constraint == ""
 
 
-def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_written_but_waits_are_counted(
+def test_next_to_an_inactive_slurmctld_waits_are_counted_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:
     site = Site(tmp_path)
@@ -218,7 +218,7 @@ def test_jobs_are_asked_about_every_twenty_seconds_and_those_alike_changed_in_on
     assert site.features.written == [((7, 8, 9), "")]
 
 
-def test_what_slurmctld_refuses_is_tried_again(tmp_path: Path) -> None:
+def test_a_refused_change_is_retried(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.features.refuses = True
     site.let_pass(WAIT_S + 2 * EVERY_S)

@@ -1,4 +1,4 @@
-"""A small cluster, and slurm-gpuctld as it sets weights of its nodes, is ended, killed and started again."""
+"""A small cluster with the weight controller, which tests stop, kill and restart."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .fakes import Clock, Slurm, make_node
 
 CONF = "NodeName=n[1-4] Gres=gpu:a100:4\nNodeName=c1\nPartitionName=gpu Nodes=ALL\n"
 BUSY = {"n1": 1, "n2": 3, "n3": 2, "n4": 0}
+# The weights for BUSY: c1 keeps 1, and nodes with GPUs follow, the fullest first.
 PACKED = {"n1": 5, "n2": 3, "n3": 4, "n4": 6, "c1": 1}
-"""What BUSY comes to: c1 keeps its 1, and nodes with GPUs come after it, the fullest first."""
 
 
 class Site:
-    """A cluster of four nodes of four GPUs and one without, and slurm-gpuctld as it is started and ended."""
+    """A cluster of four nodes with four GPUs and one without, and the weight controller."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.clock = directory, Clock()
@@ -35,15 +35,15 @@ class Site:
         self.slurm = Slurm(self.clock, str(self.conf))
         self.slurm.hosts = [SlurmctldHost("head", is_up=True)]
         self.slurm.node_list = [make_node("c1", gpus={}, gpus_allocated={}, shards=0)]
-        self.told: list[AuditEvent] = []
+        self.reported: list[AuditEvent] = []
         self.busy(BUSY)
         self.running = 0
         self.jobs: list[CountedJob] | None = None
-        """Of the last look at the queue."""
+        """Jobs of the last poll of the queue."""
         self.mix = JobMix(self.clock, directory / "jobmix.json")
 
     def busy(self, gpus: dict[str, int], **more: Any) -> None:
-        """Have so many GPUs of each node in use, with their share of cores."""
+        """Set the GPUs in use on each node, with their share of cores."""
         weights = {node.name: node.weight for node in self.slurm.node_list}
         self.slurm.node_list = [
             *(node for node in self.slurm.node_list if node.name not in gpus),
@@ -69,7 +69,7 @@ class Site:
             self.slurm,
             NodeCache(self.slurm, self.clock),
             self.clock,
-            AuditReporter(self.clock, self.told.extend),
+            AuditReporter(self.clock, self.reported.extend),
             lambda: 0.0,
             host,
             self.mix,
@@ -77,7 +77,7 @@ class Site:
         self.controller.run(self.view)
         return self.controller
 
-    def turn(self, after_s: float = CYCLE_S) -> None:
+    def run_cycle(self, after_s: float = CYCLE_S) -> None:
         self.clock.advance(after_s)
         self.controller.run(self.view)
 
@@ -100,7 +100,7 @@ class Site:
 
     def stop(self) -> list[str]:
         self.controller.stop()
-        return [act.act for act in self.told]
+        return [act.act for act in self.reported]
 
 
 ALL_ONE = dict.fromkeys(PACKED, 1)

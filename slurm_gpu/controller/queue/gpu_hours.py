@@ -102,7 +102,7 @@ class GpuHours:
         """Return the hours of each subject with any, including running jobs."""
         starts = period_starts(now_s, self._zone)
         if starts != self._starts:
-            self._turn_over(starts)
+            self._start_periods(starts)
         running = list(running)
         for run in running:
             before = self._running.get(run.job_id)
@@ -132,7 +132,7 @@ class GpuHours:
         ends = [part.end_s for part in known if part.end_s is not None and part.start_s >= run.start_s - 1]
         return max([run.start_s, *ends])
 
-    def _turn_over(self, starts: dict[CalendarPeriod, int]) -> None:
+    def _start_periods(self, starts: dict[CalendarPeriod, int]) -> None:
         """Start new periods: drop runs before all of them, and sum up again."""
         self._starts, self._sums = starts, {}
         first_s = min(starts.values())

@@ -1,4 +1,4 @@
-"""A Slurm that does with shards what stock Slurm was measured to do (docs/colocation.md)."""
+"""A model of Slurm that handles shards as measured (docs/colocation.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POLICY = ColocationInForce("enforce", "throughput", None, 2, 0.75, 300)
 
 @dataclasses.dataclass
 class Job:
-    """One of the cluster's jobs, and what it really does."""
+    """One job of the cluster and its real behaviour."""
 
     job_id: int
     key: str
@@ -48,11 +48,11 @@ class Job:
     restarts: int = 0
     partition: str = "gpu"
     fails_beside: str | None = None
-    """Beside a job of this key it runs out of memory."""
+    """With a job of this key it runs out of memory."""
 
 
 class Cluster:
-    """What the controller asks and does: client, control and evidence in one."""
+    """Client, control and evidence for the reconciler in one class."""
 
     def __init__(self, clock: Clock, directory: str, n_nodes: int = 1, n_gpus: int = 2) -> None:
         self.clock, self.directory = clock, directory
@@ -63,13 +63,13 @@ class Cluster:
         self.memory: dict[str, float] = {}
         self.util: dict[str, float] = {}
         self.loads_s: dict[str, float] = {}
-        """So long from its start on a job uses no GPU, and then as much as `util` says."""
-        self.away = False
+        """Seconds from its start for which a job uses no GPU; then it uses `util`."""
+        self.down = False
         self.is_accounted = True
         """Whether AccountingStorageTRES names GPUs and shards."""
         self.most_held: dict[tuple[str, int], int] = {}
 
-    # What the tests do.
+    # Called by tests.
 
     def submit(
         self, key: str, shards: int | None, work_s: float = 100, hold_s: float = 300, **more: str
@@ -96,7 +96,7 @@ class Cluster:
         ]
 
     def second(self) -> None:
-        """Work is done for a second, jobs end, and Slurm starts what it can, the oldest first."""
+        """Simulate one second: jobs work and end, and Slurm starts what fits, the oldest first."""
         for job in [one for one in self.all.values() if one.state == "RUNNING"]:
             others = self.beside(job)
             if job.fails_beside in {other.key for other in others}:
@@ -127,11 +127,11 @@ class Cluster:
                     assert held <= OF
                     return
 
-    # What slurm-gpuctld's watcher sees.
+    # Read by slurm-gpuctld's watcher.
 
     def queue(self) -> list[CountedJob]:
-        if self.away:
-            raise SlurmError("away")
+        if self.down:
+            raise SlurmError("down")
         phase = {"PENDING": JobPhase.PENDING} | dict.fromkeys(ALLOCATED_STATES, JobPhase.RUNNING)
         return [
             make_job(
@@ -156,7 +156,7 @@ class Cluster:
     def _gres(job: Job) -> str:
         return ",gres/gpu=1" if job.shards is None else f",gres/shard={job.shards}"
 
-    # SlurmClient, as far as it is asked.
+    # The part of SlurmClient that is used.
 
     def settings(self) -> SlurmSettings:
         return SlurmSettings(
@@ -169,8 +169,8 @@ class Cluster:
         )
 
     def nodes(self) -> Sequence[SlurmNode]:
-        if self.away:
-            raise SlurmError("away")
+        if self.down:
+            raise SlurmError("down")
         return [make_node(name, gpus={"a100": self.n_gpus}, shards=OF * self.n_gpus) for name in self.names]
 
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
@@ -191,8 +191,8 @@ class Cluster:
         job.state, job.begin_s, job.restarts = "PENDING", self.clock.wall() + 11, job.restarts + 1
 
     def _pending(self, job_id: int) -> Job:
-        if self.away:
-            raise SlurmError("away")
+        if self.down:
+            raise SlurmError("down")
         job = self.all[job_id]
         if job.state != "PENDING":
             raise SlurmError("Job is no longer pending execution")
@@ -228,7 +228,7 @@ class Cluster:
 def view_of(
     jobs: Sequence[CountedJob], policy: ColocationInForce | None, *, in_charge: bool = True
 ) -> QueueView:
-    """What slurm-gpuctld sees of them."""
+    """Return the jobs as slurm-gpuctld reads them."""
     return QueueView(
         answered=True,
         in_charge=in_charge,
@@ -274,7 +274,7 @@ def _queued(job: Job) -> QueuedJob:
 
 
 class Site:
-    """slurm-gpuctld beside the cluster; it can be killed, and come again."""
+    """slurm-gpuctld for the cluster; it can be killed and restarted."""
 
     def __init__(self, cluster: Cluster, policy: ColocationInForce = POLICY) -> None:
         self.cluster, self.policy = cluster, policy
@@ -285,7 +285,7 @@ class Site:
         self.begin()
 
     def begin(self) -> None:
-        """A new process, which knows what lies on disk and no more."""
+        """Start a new process, which has only the data on disk."""
         cluster, directory = self.cluster, Path(self.cluster.directory)
         terminations = Terminations(cluster, self, directory, cluster.clock.wall)  # type: ignore[arg-type]
         self.controller = ColocationReconciler(
@@ -301,18 +301,18 @@ class Site:
         )  # type: ignore[arg-type]
 
     def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: object = None) -> None:
-        """As AuditReporter has it."""
+        """Record an event like AuditReporter."""
         self.audited.append((act, subject, why))
         self.evidence.append(evidence)
 
     def pass_s(self, seconds: int) -> None:
         for _ in range(seconds):
             self.cluster.second()
-            if self.runs and not self.cluster.away:
+            if self.runs and not self.cluster.down:
                 self.controller.run(view_of(self.cluster.queue(), self.policy))
 
     def until_all_end(self, most_s: int = 5000) -> float:
-        """Seconds that it took."""
+        """Return the seconds until all jobs ended."""
         began = self.cluster.clock.wall()
         for _ in range(most_s):
             if all(job.state not in ("PENDING", "RUNNING") for job in self.cluster.all.values()):

@@ -1,4 +1,4 @@
-"""The least that a job uses its GPU for a while, though it has it for itself."""
+"""The minimum use of a GPU by an undisturbed job over some time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_job_that_loads_has_done_nothing_for_as_long() -> None:
     assert idlest([0.0] * 60 + [0.8] * 300, 1) == pytest.approx((0, 0, 0.2, 0.5, 0.65))
 
 
-def test_what_was_not_measured_may_have_been_idle() -> None:
+def test_unmeasured_time_may_have_been_idle() -> None:
     assert idlest([None] * 20 + [0.5] * 20, 1) == pytest.approx((0, 0.25))
 
 
@@ -29,7 +29,7 @@ def test_in_a_bin_all_that_lacks_may_have_been_at_once() -> None:
     assert idlest([0.9] * 10, 256) == pytest.approx((0.9,) * 5)
 
 
-def test_of_who_does_nothing_nothing_is_known() -> None:
+def test_nothing_is_known_of_an_idle_job() -> None:
     assert idlest([0.0] * 100, 1) == idlest([None] * 100, 1) == ()
 
 
@@ -47,7 +47,7 @@ def test_no_while_of_the_run_has_less(util: list[float], width_s: int, begin_s: 
         assert found[k] <= sum(there) / seconds + 1e-9
 
 
-def test_what_is_expected_is_of_the_longest_while_that_fits() -> None:
+def test_the_expected_minimum_uses_the_longest_duration_that_fits() -> None:
     least = (0.0, 0.1, 0.3)
     assert [expected(least, 0.5, seconds) for seconds in (10, 20, 39, 40, 100, 200)] == [
         0.5,

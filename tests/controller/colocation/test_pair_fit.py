@@ -1,4 +1,4 @@
-"""Of pairs that never met, those that did tell something."""
+"""Speeds of unmeasured pairs are predicted from measured ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ APPLICATIONS = {
 
 
 def truth(one: str, other: str) -> float:
-    """They take turns, and besides each suffers from what the other does to caches and the link."""
+    """Return the true speed: they alternate, and each suffers from the other's use of caches and link."""
     ones, others = APPLICATIONS[one], APPLICATIONS[other]
     turns = min(1.0, 1 / (ones + others))
     return turns * (1 - 0.25 * others) * (0.9 if one.startswith("lm") else 1.0)
@@ -72,20 +72,20 @@ class Later:
             future.set_exception(error)
 
 
-def test_pairs_that_never_met_are_foretold_closer_than_by_their_use_alone() -> None:
+def test_unmeasured_pairs_are_predicted_better_than_by_their_use_alone() -> None:
     store = filled(24)
-    told = predicted(store.profiles, store.speeds)
-    assert len(told) == len(APPLICATIONS) ** 2 - 24
+    reported = predicted(store.profiles, store.speeds)
+    assert len(reported) == len(APPLICATIONS) ** 2 - 24
     by_use = fmean(
         abs(time_sliced(store.profiles[one], store.profiles[other]) - truth(one, other))
-        for one, other in told
+        for one, other in reported
     )
-    by_fit = fmean(abs(speed - truth(*pair)) for pair, speed in told.items())
+    by_fit = fmean(abs(speed - truth(*pair)) for pair, speed in reported.items())
     assert by_fit < by_use / 2
-    assert all(0 < speed <= 1 for speed in told.values())
+    assert all(0 < speed <= 1 for speed in reported.values())
 
 
-def test_a_planner_believes_what_was_foretold_until_the_pair_is_seen() -> None:
+def test_a_planner_uses_a_prediction_until_the_pair_is_measured() -> None:
     store, later = filled(24), Later()
     pair_fit = PairFit(later, Clock())
     pair_fit.refresh(store, {"md": 1})
@@ -122,7 +122,7 @@ def test_it_is_fitted_once_a_minute_at_most_and_only_where_something_was_learned
     assert len(later.tasks) == 1
 
 
-def test_of_hardly_anything_nothing_is_foretold() -> None:
+def test_too_few_speeds_give_no_prediction() -> None:
     store, later = filled(LEAST_SPEEDS - 1), Later()
     PairFit(later, Clock()).refresh(store, {})
     assert not later.tasks
@@ -147,7 +147,7 @@ def test_without_numpy_pairs_are_judged_by_their_use() -> None:
     assert store.speed(pair[0], [pair[1]]) == time_sliced(*(store.profiles[one] for one in pair))
 
 
-def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_fit_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(1500, tuple(f"k{number}" for number in range(60)))
     sizes: list[tuple[int, int]] = []
 
@@ -166,7 +166,7 @@ def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPat
     assert LEAST_SPEEDS < sizes[0][1] <= MOST_KEYS**2
 
 
-def test_of_more_speeds_than_a_fit_takes_those_of_the_last_key_count_as_well() -> None:
+def test_a_limited_fit_uses_speeds_of_all_keys() -> None:
     """By order of names, the speeds of the last key would be the first to be left out."""
     names = tuple(f"k{number:02}" for number in range(MOST_KEYS))
     store = ColocationStore()
@@ -180,7 +180,7 @@ def test_of_more_speeds_than_a_fit_takes_those_of_the_last_key_count_as_well() -
     assert predicted(store.profiles, store.speeds)[last, names[0]] == pytest.approx(0.5, abs=0.05)
 
 
-def test_of_more_keys_than_a_fit_takes_those_of_most_jobs_are_and_the_others_are_named(
+def test_a_limited_fit_uses_keys_with_the_most_jobs_and_logs_the_number_of_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = tuple(f"k{number:02}" for number in range(MOST_KEYS + 8))

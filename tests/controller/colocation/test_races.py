@@ -1,4 +1,4 @@
-"""What comes between two looks of slurm-gpuctld, or a question and its answer, is held against nobody."""
+"""Events between two cycles, or between a query and its answer, are not attributed to other jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return found
 
 
-def between_looks(site: Site, seconds: int) -> None:
+def between_cycles(site: Site, seconds: int) -> None:
     site.runs = False
     site.pass_s(seconds)
     site.runs = True
@@ -55,7 +55,7 @@ def test_a_newcomer_that_runs_out_of_memory_before_it_was_seen_to_run_gets_its_r
     until(site, lambda: stays.state == "RUNNING")
     newcomer = cluster.submit("b", 3, fails_beside="a")
     until(site, lambda: placed(newcomer))
-    between_looks(site, 3)
+    between_cycles(site, 3)
     assert newcomer.state == "FAILED"
     site.until_all_end()
     assert (newcomer.state, newcomer.restarts, newcomer.shards) == ("COMPLETED", 1, OF)
@@ -69,7 +69,7 @@ def test_one_that_failed_alone_before_it_was_seen_to_run_is_left_as_it_is(
 ) -> None:
     job = cluster.submit("b", 3)
     until(site, lambda: placed(job))
-    between_looks(site, 1)
+    between_cycles(site, 1)
     job.state, job.end_s = "FAILED", int(cluster.clock.wall())
     site.pass_s(30)
     assert (job.state, job.restarts) == ("FAILED", 0)
@@ -89,7 +89,7 @@ def test_a_job_on_a_gpu_that_was_taken_out_of_the_configuration_keeps_others_off
 
 
 class Slow:
-    """Answers at once, until somebody's use was measured for long enough: then when it is told to."""
+    """Answers at once until some use was measured for long enough, and then on request."""
 
     def __init__(self) -> None:
         self.held: tuple[Future[QueryResults], QueryResults] | None = None
@@ -109,7 +109,7 @@ class Slow:
         future.set_result(answers)
 
 
-def test_what_was_measured_beside_one_who_has_gone_is_not_held_against_who_came_after(
+def test_a_measurement_with_a_departed_co_runner_does_not_count_for_the_next(
     site: Site, cluster: Cluster
 ) -> None:
     site.policy, cluster.n_gpus = PROMISE, 1
@@ -128,7 +128,7 @@ def test_what_was_measured_beside_one_who_has_gone_is_not_held_against_who_came_
     assert (comes.state, comes.restarts, site.audited) == ("RUNNING", 0, [])
 
 
-def look(site: Site, cluster: Cluster, *, in_charge: bool, seconds: int = 1) -> None:
+def poll(site: Site, cluster: Cluster, *, in_charge: bool, seconds: int = 1) -> None:
     for _ in range(seconds):
         cluster.second()
         site.controller.run(view_of(cluster.queue(), site.policy, in_charge=in_charge))
@@ -138,34 +138,32 @@ def known(cluster: Cluster) -> set[str]:
     return set(stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME).profiles)
 
 
-def test_what_the_backup_learned_meanwhile_is_not_written_over(site: Site, cluster: Cluster) -> None:
+def test_data_learned_by_the_backup_is_not_overwritten(site: Site, cluster: Cluster) -> None:
     backup = Site(cluster)
     cluster.memory |= {"d": 0.1, "e": 0.1}
-    look(site, cluster, in_charge=False)
-    look(backup, cluster, in_charge=True)
+    poll(site, cluster, in_charge=False)
+    poll(backup, cluster, in_charge=True)
     cluster.submit("d", None, 20)
-    look(backup, cluster, in_charge=True, seconds=60)
+    poll(backup, cluster, in_charge=True, seconds=60)
     assert "d" in known(cluster)
-    look(backup, cluster, in_charge=False)
-    look(site, cluster, in_charge=True)
+    poll(backup, cluster, in_charge=False)
+    poll(site, cluster, in_charge=True)
     cluster.submit("e", None, 20)
-    look(site, cluster, in_charge=True, seconds=60)
+    poll(site, cluster, in_charge=True, seconds=60)
     assert known(cluster) >= {"a", "b", "d", "e"}
 
 
-def test_who_changed_partners_while_sharing_was_off_teaches_nothing_of_either(
-    site: Site, cluster: Cluster
-) -> None:
+def test_a_change_of_co_runners_while_sharing_was_off_teaches_nothing(site: Site, cluster: Cluster) -> None:
     cluster.n_gpus = 1
     cluster.speeds = {("a", "b"): 0.5}
     job, first = cluster.submit("a", 2, 200), cluster.submit("c", 2, 1000)
     until(site, lambda: job.state == first.state == "RUNNING")
     site.pass_s(10)
-    between_looks(site, 0)
+    between_cycles(site, 0)
     site.controller.run(view_of(cluster.queue(), None))
     first.state, first.end_s = "CANCELLED", int(cluster.clock.wall())
     second = cluster.submit("b", 3, 100, hold_s=0)
-    between_looks(site, 150)
+    between_cycles(site, 150)
     assert second.state == "COMPLETED"
     site.until_all_end()
     site.pass_s(30)
@@ -190,7 +188,7 @@ def test_one_that_may_not_be_requeued_is_measured_once_however_often_it_should_g
     assert frozenset(("a", "b")) in site.controller._store.apart
 
 
-def test_of_each_that_may_not_be_requeued_the_log_tells_once(
+def test_a_job_that_may_not_be_requeued_is_logged_once(
     site: Site, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(job_id: int) -> None:
@@ -202,12 +200,12 @@ def test_of_each_that_may_not_be_requeued_the_log_tells_once(
     jobs = [cluster.submit(key, shards, 200) for key, shards in (("a", 2), ("b", 3), ("a", 2), ("b", 3))]
     until(site, lambda: all(cluster.beside(job) for job in jobs))
     site.pass_s(100)
-    told = [record.args[0] for record in caplog.records if "keeps sharing its GPU" in record.msg]
-    assert len(told) == len(set(told)) == 2
+    reported = [record.args[0] for record in caplog.records if "keeps sharing its GPU" in record.msg]
+    assert len(reported) == len(set(reported)) == 2
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_who_loads_its_data_is_not_slowed_down_by_who_is_beside_it(cluster: Cluster, slow: bool) -> None:
+def test_a_job_that_loads_data_is_not_slowed_down_by_its_co_runner(cluster: Cluster, slow: bool) -> None:
     cluster.n_gpus, cluster.memory = 1, {"a": 0.2, "loads": 0.2}
     cluster.util, cluster.loads_s = {"a": 0.3, "loads": 0.6}, {"loads": 60}
     site = Site(cluster, PROMISE)
@@ -241,12 +239,10 @@ def test_one_that_is_suspended_is_not_taken_for_slowed_down_and_teaches_nothing(
     site.until_all_end()
     store = stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME)
     assert not store.apart
-    assert not store.speeds  # who was beside it did not have it beside itself all the time, either
+    assert not store.speeds  # its co-runner did not have it as a co-runner all the time, either
 
 
-def test_a_run_alone_that_was_suspended_meanwhile_does_not_tell_how_long_its_like_take(
-    site: Site, cluster: Cluster
-) -> None:
+def test_a_suspended_run_does_not_count_for_run_times(site: Site, cluster: Cluster) -> None:
     before = stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME).profiles["a"]
     job = cluster.submit("a", None, 100)
     until(site, lambda: job.state == "RUNNING")

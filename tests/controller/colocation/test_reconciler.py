@@ -1,4 +1,4 @@
-"""Jobs that share get their places, run as was promised, and none is ever stuck."""
+"""Shared jobs are placed, run as fast as promised, and are never stuck."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def shards(site: Site) -> dict[str, int]:
     return dict(table.shares)
 
 
-def test_what_runs_alone_is_known_from_then_on(site: Site) -> None:
+def test_a_job_that_ran_alone_is_known(site: Site) -> None:
     assert shards(site) == {"a": 2, "b": 3, "c": 6}
 
 
-def test_nothing_is_told_before_the_first_look_nor_where_no_policy_shares(cluster: Cluster) -> None:
+def test_there_is_no_table_before_the_first_cycle_or_without_sharing(cluster: Cluster) -> None:
     site = Site(cluster)
     assert site.controller.table() is None
     site.pass_s(1)
@@ -51,7 +51,7 @@ def test_jobs_that_suit_each_other_share_and_are_done_sooner(site: Site, cluster
     assert all(job.restarts == 0 for job in jobs)
 
 
-def test_who_is_slowed_down_beyond_the_promise_is_not_put_together(site: Site, cluster: Cluster) -> None:
+def test_jobs_slowed_down_over_the_promise_are_not_placed_together(site: Site, cluster: Cluster) -> None:
     site.policy = dataclasses.replace(POLICY, goal="considerate", slowdown=1.1)
     cluster.util["a"] = cluster.util["b"] = 0.9
     for key in ("a", "b"):
@@ -92,7 +92,7 @@ def test_a_pair_that_breaks_the_promise_is_ended_and_not_made_again(site: Site, 
 
 
 def cluster_mates(site: Site) -> list[int]:
-    """Who was beside the job of the last act."""
+    """Return the co-runners of the job in the last event."""
     evidence = site.evidence[-1]
     assert isinstance(evidence, dict)
     assert {one["job"] for one in evidence["speeds"]} == {evidence["job"], *evidence["beside"]}
@@ -108,7 +108,7 @@ def test_without_a_promise_a_pair_ends_that_does_less_than_one_alone(site: Site,
     assert "together they do 0.70 of the work of one alone" in site.audited[0][2]
 
 
-def test_one_that_fails_beside_another_gets_one_more_run_alone(site: Site, cluster: Cluster) -> None:
+def test_a_job_that_fails_with_another_gets_one_more_run_alone(site: Site, cluster: Cluster) -> None:
     jobs = [cluster.submit("a", 2), cluster.submit("a", 2), cluster.submit("b", 3, fails_beside="a")]
     site.until_all_end()
     assert [job.state for job in jobs] == ["COMPLETED"] * 3
@@ -119,7 +119,7 @@ def test_one_that_fails_beside_another_gets_one_more_run_alone(site: Site, clust
     assert (line.said["gone"], "probably out of memory" in line.said["why"]) == (str(jobs[2].job_id), True)
 
 
-def test_what_fails_alone_is_not_run_again(site: Site, cluster: Cluster) -> None:
+def test_a_job_that_fails_alone_is_not_run_again(site: Site, cluster: Cluster) -> None:
     job = cluster.submit("b", 3)
     site.pass_s(10)
     job.state, job.end_s = "FAILED", int(cluster.clock.wall())
@@ -136,7 +136,7 @@ def test_while_slurm_gpuctld_is_gone_jobs_start_at_their_begin_time(site: Site, 
     assert {job.state for job in jobs} == {"RUNNING"}
 
 
-def test_who_has_no_place_when_the_wait_ends_gets_a_gpu_alone(site: Site, cluster: Cluster) -> None:
+def test_a_job_without_a_place_at_the_end_of_its_wait_gets_a_gpu_alone(site: Site, cluster: Cluster) -> None:
     full = [cluster.submit("x", None, 400) for _ in range(2)]
     late = cluster.submit("a", 2, hold_s=60)
     site.pass_s(70)
@@ -164,20 +164,20 @@ def test_a_job_that_does_not_start_at_its_place_gets_another(site: Site, cluster
     assert (first.state, first.shards) == ("RUNNING", OF)
 
 
-def test_no_job_is_told_a_node_of_another_partition(site: Site, cluster: Cluster) -> None:
+def test_no_job_is_placed_on_a_node_of_another_partition(site: Site, cluster: Cluster) -> None:
     job = cluster.submit("a", 2, partition="long")
     site.pass_s(5)
     assert (job.state, job.wanted_node) == ("PENDING", None)
 
 
-def test_what_was_learned_outlives_a_kill(site: Site, cluster: Cluster) -> None:
+def test_learned_data_survives_a_kill(site: Site, cluster: Cluster) -> None:
     before = shards(site)
     site.begin()
     site.pass_s(1)
     assert shards(site) == before
 
 
-def test_a_damaged_book_keeps_every_job_alone_until_somebody_looks(site: Site, cluster: Cluster) -> None:
+def test_a_damaged_store_keeps_every_job_alone_until_fixed(site: Site, cluster: Cluster) -> None:
     (path,) = Path(cluster.directory).glob("slurm-gpu/colocation.json")
     path.write_text("{")
     site.begin()
@@ -188,21 +188,21 @@ def test_a_damaged_book_keeps_every_job_alone_until_somebody_looks(site: Site, c
     assert site.controller.table() is not None
 
 
-def test_while_slurmctld_does_not_answer_no_places_are_told(site: Site, cluster: Cluster) -> None:
+def test_while_slurmctld_does_not_answer_there_is_no_table(site: Site, cluster: Cluster) -> None:
     cluster.submit("a", 2)
     queue = cluster.queue()
-    cluster.away = True
+    cluster.down = True
     site.controller.run(view_of(queue, POLICY))
     assert site.controller.table() is None
 
 
-def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_done(site: Site, cluster: Cluster) -> None:
+def test_next_to_an_inactive_slurmctld_nothing_is_done(site: Site, cluster: Cluster) -> None:
     job = cluster.submit("a", 2)
     site.controller.run(view_of(cluster.queue(), POLICY, in_charge=False))
     assert (job.begin_s > cluster.clock.wall(), site.controller.table()) == (True, None)
 
 
-def test_on_trial_it_learns_and_places_nobody(site: Site, cluster: Cluster) -> None:
+def test_without_enforce_it_learns_and_places_no_job(site: Site, cluster: Cluster) -> None:
     site.policy = dataclasses.replace(POLICY, mode="observe")
     job = cluster.submit("a", 2)
     cluster.submit("b", None, 60)
@@ -213,22 +213,22 @@ def test_on_trial_it_learns_and_places_nobody(site: Site, cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("is_accounted", [True, False])
-def test_the_status_tells_who_is_beside_whom(site: Site, cluster: Cluster, is_accounted: bool) -> None:
+def test_the_status_lists_co_runners(site: Site, cluster: Cluster, is_accounted: bool) -> None:
     cluster.is_accounted = is_accounted
     jobs = [cluster.submit("a", 2) for _ in range(4)]
     late = cluster.submit("c", 6)
     site.pass_s(10)
-    told = json.loads((Path(cluster.directory) / "colocation.json").read_text())
-    there = [[one["job_id"] for one in gpu["jobs"]] for gpu in told["gpus"]]
+    reported = json.loads((Path(cluster.directory) / "colocation.json").read_text())
+    there = [[one["job_id"] for one in gpu["jobs"]] for gpu in reported["gpus"]]
     assert list(map(len, there)) == [2, 2]
     assert sorted(job for gpu in there for job in gpu) == [job.job_id for job in jobs]
-    assert [one["job_id"] for one in told["waiting"]] == [late.job_id]
-    assert (told["shards_per_gpu"], len(told["last"])) == (OF, 4)
+    assert [one["job_id"] for one in reported["waiting"]] == [late.job_id]
+    assert (reported["shards_per_gpu"], len(reported["last"])) == (OF, 4)
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_happens_every_job_ends_and_no_gpu_has_more_than_it_has(
+def test_every_job_ends_and_no_gpu_is_overcommitted(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     cluster = Cluster(Clock(), str(tmp_path_factory.mktemp("any")), data.draw(st.integers(1, 2)))

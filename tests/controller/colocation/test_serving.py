@@ -1,4 +1,4 @@
-"""Any planner serves by its name, annealing until one that learns can, and none is believed blindly."""
+"""Any planner is selected by name, annealing until a learned one is available, and decisions are checked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def started(cluster: Cluster, policy: ColocationInForce) -> Site:
-    """A site that knows a, b and c."""
+    """A site with known keys a, b and c."""
     site = Site(cluster, policy)
     site.pass_s(1)
     for key in cluster.memory:
@@ -79,8 +79,8 @@ def test_any_planner_serves_by_its_name(name: str, cluster: Cluster, tmp_path: P
         assert cluster.clock.wall() < 2_000_000_000
     assert most == (1 if name == "sjf" else 2)
     assert all(job.restarts == 0 for job in jobs)
-    told = serving_of(tmp_path / "colocation.json")
-    assert told == Serving(name, name)
+    reported = serving_of(tmp_path / "colocation.json")
+    assert reported == Serving(name, name)
 
 
 def test_annealing_serves_until_a_model_is_there_and_whenever_it_cannot_be_read(
@@ -122,7 +122,7 @@ def test_a_planner_whose_library_is_missing_leaves_it_to_annealing(store: Coloca
     assert planners.serving == Serving("lp", "annealing", "No module named 'scipy'")
 
 
-def test_annealing_goes_on_from_its_last_plan_and_what_has_learned_is_made_anew(
+def test_annealing_continues_from_its_last_plan_and_learned_planners_are_rebuilt(
     tmp_path: Path, store: ColocationStore
 ) -> None:
     planners = Planners()
@@ -140,8 +140,8 @@ def test_annealing_goes_on_from_its_last_plan_and_what_has_learned_is_made_anew(
     assert planners.server("gpu", learned, store, ["a", "b", "c"]).planner is not third.planner
 
 
-def test_under_a_promise_whoever_keeps_it_shares(cluster: Cluster) -> None:
-    """Though each is slowed down a little: how many are is no part of the promise."""
+def test_jobs_within_the_promise_share(cluster: Cluster) -> None:
+    """Each is slowed down a little, within the promise: their number does not matter."""
     cluster.names, cluster.n_gpus = ["n1"], 2
     cluster.speeds = {(one, other): 0.85 for one in "ab" for other in "ab"}
     cluster.memory = {"a": 0.2, "b": 0.3}
@@ -156,7 +156,7 @@ def test_under_a_promise_whoever_keeps_it_shares(cluster: Cluster) -> None:
 
 
 class Packs:
-    """Puts whoever comes first beside whoever is there, without asking what is believed."""
+    """A planner that places the first job next to any other, ignoring the belief."""
 
     name = "packs"
 
@@ -164,7 +164,7 @@ class Packs:
         return [Start(gpu, (view.waiting[0].job,)) for gpu in range(len(view.gpus)) if view.waiting][:1]
 
 
-def test_nobody_is_put_beside_whom_memory_does_not_allow_whatever_a_planner_says(cluster: Cluster) -> None:
+def test_no_planner_can_exceed_the_memory_of_a_gpu(cluster: Cluster) -> None:
     cluster.names, cluster.n_gpus = ["n1"], 1
     site = started(cluster, POLICY)
     site.controller._planners = Planners(lambda name, setting: Packs())
@@ -182,7 +182,7 @@ def test_nobody_is_put_beside_whom_memory_does_not_allow_whatever_a_planner_says
 def test_one_of_two_alike_that_has_room_gets_company(
     store: ColocationStore, name: str, done_s: float
 ) -> None:
-    """Beside the other there are no shards left, though both began at the same moment."""
+    """No shards are left next to the other job, although both started at the same time."""
     server = Planners().server("gpu", by(name), store, ["a"])
     index = server.belief.index("a")
     left_s = store.profiles["a"].alone_s - done_s

@@ -1,4 +1,4 @@
-"""What slurm-gpuctld learns of jobs that share."""
+"""The store of learned properties of shared jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_job_gets_the_shards_that_hold_its_memory_with_headroom(store: Colocat
     assert store.shards("never seen", 8) is None
 
 
-def test_with_a_job_that_nobody_saw_for_longest_goes_what_is_known_of_it_beside_others(
+def test_dropping_the_oldest_key_drops_its_speeds_too(
     store: ColocationStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(stores, "_MOST_KEYS", 3)
@@ -78,7 +78,7 @@ def test_speed_is_predicted_by_what_is_left_of_the_gpus_time_until_it_was_seen(
     assert store.speed("a", ["never seen"]) == pytest.approx(1 / 1.5)
 
 
-def test_who_went_wrong_together_is_not_together_again_nor_beside_others(store: ColocationStore) -> None:
+def test_pairs_kept_apart_do_not_meet_in_larger_groups(store: ColocationStore) -> None:
     assert store.may_be_together(["a", "b"])
     store.part("a", "b")
     assert not store.may_be_together(["b", "a"])
@@ -108,7 +108,7 @@ def test_it_outlives_slurm_gpuctld(store: ColocationStore, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"version": 2}', '{"version": 1, "profiles": {"a": 3}}', "\0", '"x"']
 )
-def test_a_damaged_one_is_told_and_does_not_pass_for_empty(tmp_path: Path, text: str) -> None:
+def test_a_damaged_store_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "b").write_text(text)
     with pytest.raises(OutsideError, match="move it away"):
         stores.read(tmp_path / "b")
@@ -126,7 +126,7 @@ def test_a_damaged_one_is_told_and_does_not_pass_for_empty(tmp_path: Path, text:
         ("runs", math.inf),
     ],
 )
-def test_what_no_run_can_have_is_damage(
+def test_impossible_profiles_are_damage(
     tmp_path: Path, store: ColocationStore, name: str, value: float
 ) -> None:
     plain = store.to_json(0)
@@ -144,7 +144,7 @@ def test_speeds_that_cannot_be_are_damage(tmp_path: Path, store: ColocationStore
 
 
 class TestCourse:
-    def test_a_run_to_the_end_shows_the_speed_beside_another(self, store: ColocationStore) -> None:
+    def test_a_complete_run_shows_the_speed_with_another(self, store: ColocationStore) -> None:
         course = CorunHistory("a", 1000)
         course.seen(1000, [])
         course.seen(1040, ["b"])
@@ -154,9 +154,7 @@ class TestCourse:
         assert course.speeds(100, 140, store.speed) == {"b": pytest.approx(0.5)}
         assert course.done_s(1140, lambda _, others: 0.5 if others else 1.0) == 100
 
-    def test_beside_several_each_is_off_by_the_same_factor_from_what_was_predicted(
-        self, store: ColocationStore
-    ) -> None:
+    def test_with_several_co_runners_all_speeds_deviate_by_one_factor(self, store: ColocationStore) -> None:
         course = CorunHistory("a", 0, [CorunStretch(0, ("a",)), CorunStretch(60, ("b",))], 120)
         speeds = course.speeds(55, 120, store.speed)
         assert speeds["a"] == pytest.approx(
@@ -182,7 +180,7 @@ class TestCourse:
             CorunHistory("a", 0, [], 100),
         ],
     )
-    def test_what_says_nothing_is_not_learned_from(
+    def test_inconclusive_runs_are_not_learned_from(
         self, course: CorunHistory, store: ColocationStore
     ) -> None:
         assert course.speeds(100, 100, store.speed) == {}

@@ -1,4 +1,4 @@
-"""slurm-gpuctld tells of what was wholly seen, ends what it warned of, and does nothing twice."""
+"""slurm-gpuctld reports only observed jobs, ends only warned ones, and does nothing twice."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def ledger_of(world: World) -> ledgers.Ledger:
     return ledgers.read(world.directory / "slurm-gpu" / "notices.json")
 
 
-def test_who_computes_nothing_is_warned_twice_then_ended_then_told(world: World) -> None:
+def test_an_idle_job_is_warned_twice_then_ended_then_reported(world: World) -> None:
     world.hold(17)
     world.hold(18, user="bob", util_pct=60.0, used=True)
-    world.go_on(130)
-    assert world.told() == [(30, "warning"), (60, "warning"), (120, "ended")]
+    world.run_for(130)
+    assert world.reported() == [(30, "warning"), (60, "warning"), (120, "ended")]
     assert world.ended() == [(120, ["scancel", "17"])]
-    assert world.told("bob") == []
+    assert world.reported("bob") == []
     acts = sorted(world.acts.values(), key=lambda one: one.at_s)
     assert [one.act for one in acts] == ["idle job warned", "idle job warned", "idle job cancelled"]
     assert acts[2].subject == "job 17 of alice"
@@ -47,7 +47,7 @@ def test_who_computes_nothing_is_warned_twice_then_ended_then_told(world: World)
 
 def test_the_texts_say_what_happens_and_when(world: World) -> None:
     world.hold(17)
-    world.go_on(130)
+    world.run_for(130)
     warning, _, ended = (one.text.body for _, one in world.sent)
     assert "They will be cancelled at 2026-11-21 14:00 UTC or later, unless" in warning
     assert "Reason: Others wait." in warning
@@ -57,14 +57,14 @@ def test_the_texts_say_what_happens_and_when(world: World) -> None:
 def test_the_last_task_of_an_array_is_ended_by_its_own_name(world: World) -> None:
     world.hold(17, id="17_9")
     world.hold(18, id="17_1", util_pct=50.0, used=True)
-    world.go_on(121)
+    world.run_for(121)
     assert world.ended() == [(120, ["scancel", "17_9"])]
 
 
-def test_held_in_the_queue_where_the_policy_says_so(world: World) -> None:
+def test_action_hold_requeues_and_holds(world: World) -> None:
     world.rule = replace(RULE, action="hold")
     world.hold(17)
-    world.go_on(121)
+    world.run_for(121)
     assert world.ended() == [(120, ["scontrol", "requeuehold", "17"])]
     assert "requeued and held" in world.sent[0][1].text.body
     assert {one.act for one in world.acts.values()} == {"idle job warned", "idle job held"}
@@ -73,8 +73,8 @@ def test_held_in_the_queue_where_the_policy_says_so(world: World) -> None:
 def test_without_the_rule_it_is_a_notice_and_no_threat(world: World) -> None:
     world.rule = None
     world.hold(17)
-    world.go_on(180)
-    assert world.told() == [(30, "held_idle")]
+    world.run_for(180)
+    assert world.reported() == [(30, "held_idle")]
     assert world.commands == []
 
 
@@ -82,8 +82,8 @@ def test_without_the_rule_it_is_a_notice_and_no_threat(world: World) -> None:
 def test_on_trial_nothing_is_ended(world: World, mode: str, kinds: list[str]) -> None:
     world.rule = replace(RULE, mode=mode)
     world.hold(17)
-    world.go_on(180)
-    assert [kind for _, kind in world.told()] == kinds
+    world.run_for(180)
+    assert [kind for _, kind in world.reported()] == kinds
     assert world.commands == []
     assert all(
         "Nothing happens to them for now." in one.text.body for _, one in world.sent if one.kind == "warning"
@@ -93,7 +93,7 @@ def test_on_trial_nothing_is_ended(world: World, mode: str, kinds: list[str]) ->
 def test_by_default_nothing_is_sent_or_ended_and_operators_see_what_would_be(world: World) -> None:
     world.settings.write_text(SETTINGS.replace("mode: send", "mode: observe"))
     world.hold(17)
-    world.go_on(160)
+    world.run_for(160)
     assert (world.sent, world.commands, world.acts) == ([], [], {})
     path = world.directory / status.FILE_NAME
     seen = status.read(path)
@@ -104,27 +104,27 @@ def test_by_default_nothing_is_sent_or_ended_and_operators_see_what_would_be(wor
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_without_notices_yaml_nobody_is_asked_told_or_ended(world: World) -> None:
+def test_without_notices_yaml_nothing_is_polled_sent_or_ended(world: World) -> None:
     world.settings.unlink()
     world.hold(17)
-    world.go_on(160)
+    world.run_for(160)
     assert (world.sent, world.commands) == ([], [])
     assert not (world.directory / "slurm-gpu").exists()
 
 
-def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_done(world: World) -> None:
+def test_next_to_an_inactive_slurmctld_nothing_is_done(world: World) -> None:
     world.in_charge = False
     world.hold(17)
-    world.go_on(160)
+    world.run_for(160)
     assert (world.sent, world.commands) == ([], [])
 
 
-def test_who_takes_over_goes_on_where_the_other_was(world: World) -> None:
+def test_a_failover_continues_where_the_other_was(world: World) -> None:
     world.hold(17)
-    world.go_on(70)
+    world.run_for(70)
     world.start()
-    world.go_on(60)
-    assert world.told() == [(30, "warning"), (60, "warning"), (120, "ended")]
+    world.run_for(60)
+    assert world.reported() == [(30, "warning"), (60, "warning"), (120, "ended")]
 
 
 @pytest.mark.parametrize(
@@ -137,68 +137,68 @@ def test_who_takes_over_goes_on_where_the_other_was(world: World) -> None:
         {"id": "17+0"},
     ],
 )
-def test_what_was_not_wholly_seen_is_not_warned_of_or_ended(world: World, unseen: dict[str, object]) -> None:
+def test_an_incompletely_observed_job_is_not_warned_or_ended(world: World, unseen: dict[str, object]) -> None:
     world.hold(17, **unseen)
-    world.go_on(180)
-    assert [kind for _, kind in world.told() if kind != "held_idle"] == []
+    world.run_for(180)
+    assert [kind for _, kind in world.reported() if kind != "held_idle"] == []
     assert world.commands == []
 
 
 def test_a_gpu_that_went_out_of_sight_at_the_last_moment_ends_nothing(world: World) -> None:
     job = world.hold(17)
-    world.go_on(115)
+    world.run_for(115)
     job.seen_gpus = 1
-    world.go_on(30)
+    world.run_for(30)
     assert world.commands == []
 
 
-def test_who_used_a_gpu_once_is_told_and_never_ended(world: World) -> None:
+def test_a_job_that_used_a_gpu_once_is_reported_and_never_ended(world: World) -> None:
     job = world.hold(17, util_pct=80.0, used=True)
-    world.go_on(20)
+    world.run_for(20)
     job.util_pct = 0.0
-    world.go_on(180)
-    assert world.told() == [(50, "used_then_idle")]
+    world.run_for(180)
+    assert world.reported() == [(50, "used_then_idle")]
     assert world.commands == []
 
 
-def test_who_computes_after_a_warning_is_left_alone(world: World) -> None:
+def test_a_job_that_computes_after_a_warning_is_left_alone(world: World) -> None:
     job = world.hold(17)
-    world.go_on(70)
+    world.run_for(70)
     job.util_pct, job.used = 50.0, True
-    world.go_on(160)
-    assert world.told() == [(30, "warning"), (60, "warning")]
+    world.run_for(160)
+    assert world.reported() == [(30, "warning"), (60, "warning")]
     assert world.commands == []
 
 
-def test_whoever_stood_still_is_warned_anew(world: World) -> None:
+def test_a_suspended_job_is_warned_again(world: World) -> None:
     job = world.hold(17)
-    world.go_on(70)
+    world.run_for(70)
     job.state = "SUSPENDED"
-    world.go_on(180)
+    world.run_for(180)
     assert world.commands == []
     job.state = "RUNNING"
-    world.go_on(70)
-    assert world.told() == [(30, "warning"), (60, "warning"), (280, "warning"), (310, "warning")]
+    world.run_for(70)
+    assert world.reported() == [(30, "warning"), (60, "warning"), (280, "warning"), (310, "warning")]
     assert world.commands == []
 
 
-def test_a_job_that_was_brought_back_is_warned_anew(world: World) -> None:
+def test_a_requeued_job_is_warned_again(world: World) -> None:
     world.settings.write_text(SETTINGS + "max_per_user_per_day: 20\n")
     world.hold(17)
-    world.go_on(125)
+    world.run_for(125)
     world.hold(17)
-    world.go_on(125)
-    assert [kind for _, kind in world.told()] == ["warning", "warning", "ended"] * 2
+    world.run_for(125)
+    assert [kind for _, kind in world.reported()] == ["warning", "warning", "ended"] * 2
 
 
-def test_who_cannot_be_warned_is_not_ended_and_once_warned_has_the_whole_time(world: World) -> None:
+def test_a_user_who_cannot_be_warned_loses_no_job_and_once_warned_has_the_whole_time(world: World) -> None:
     world.mail_is_down = True
     world.hold(17)
-    world.go_on(50)
+    world.run_for(50)
     world.mail_is_down = False
-    world.go_on(150)
-    assert [kind for _, kind in world.told()] == ["warning", "warning", "ended"]
-    (first_min, _), (second_min, _), (end_min, _) = world.told()
+    world.run_for(150)
+    assert [kind for _, kind in world.reported()] == ["warning", "warning", "ended"]
+    (first_min, _), (second_min, _), (end_min, _) = world.reported()
     assert first_min > 50
     assert second_min >= first_min + 30
     assert end_min >= second_min + 60
@@ -207,17 +207,17 @@ def test_who_cannot_be_warned_is_not_ended_and_once_warned_has_the_whole_time(wo
 def test_where_no_warning_ever_goes_out_nothing_is_ever_ended(world: World) -> None:
     world.mail_is_down = True
     world.hold(17)
-    world.go_on(200)
+    world.run_for(200)
     assert world.commands == []
     (notice,) = ledger_of(world).notices
     assert [str(one.state) for one in notice.deliveries.values()] == ["failed"]
 
 
-def test_who_was_told_enough_for_a_day_is_not_ended_unwarned(world: World) -> None:
+def test_the_daily_limit_prevents_an_end_without_warning(world: World) -> None:
     world.settings.write_text(SETTINGS + "max_per_user_per_day: 1\n")
     world.hold(17)
-    world.go_on(180)
-    assert world.told() == [(30, "warning")]
+    world.run_for(180)
+    assert world.reported() == [(30, "warning")]
     assert world.commands == []
 
 
@@ -226,27 +226,27 @@ def test_exempt_users_and_groups_that_it_is_not_for_are_left_alone(world: World)
     world.rule = replace(RULE, exempt=(GroupInForce("leads", uids=frozenset({1001})),))
     world.hold(17)
     world.hold(18, user="bob")
-    world.go_on(180)
-    assert world.told() == []
-    assert world.told("bob") == [(30, "held_idle")]
+    world.run_for(180)
+    assert world.reported() == []
+    assert world.reported("bob") == [(30, "held_idle")]
     assert world.commands == []
 
 
-def test_what_slurm_will_not_end_stays_and_is_tried_a_few_times(
+def test_a_job_that_slurm_does_not_end_is_tried_a_few_times(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.refuses = True
     world.hold(17)
-    world.go_on(180)
+    world.run_for(180)
     assert [argv for _, argv in world.ended()] == [["scancel", "17"]] * 3
     assert "idle job 17 could not be ended" in caplog.text
-    assert [kind for _, kind in world.told()] == ["warning", "warning"]
+    assert [kind for _, kind in world.reported()] == ["warning", "warning"]
     assert {one.act for one in world.acts.values()} == {"idle job warned"}
 
 
-def test_killed_between_noting_and_ending_it_is_judged_anew_and_told_once(world: World) -> None:
+def test_after_a_kill_between_record_and_end_the_job_is_judged_again_and_reported_once(world: World) -> None:
     world.hold(17)
-    world.go_on(119)
+    world.run_for(119)
     ledger = ledger_of(world)
     ledger.ended.append(
         ledgers.End(
@@ -262,14 +262,14 @@ def test_killed_between_noting_and_ending_it_is_judged_anew_and_told_once(world:
     )
     ledgers.write(world.directory / "slurm-gpu" / "notices.json", ledger, 0)
     world.start()
-    world.go_on(20)
+    world.run_for(20)
     assert len(world.ended()) == 1
-    assert [kind for _, kind in world.told()] == ["warning", "warning", "ended"]
+    assert [kind for _, kind in world.reported()] == ["warning", "warning", "ended"]
 
 
 def test_killed_between_ending_and_noting_it_the_audit_and_the_owner_learn_of_it(world: World) -> None:
     world.hold(17)
-    world.go_on(119)
+    world.run_for(119)
     ledger = ledger_of(world)
     ledger.ended.append(
         ledgers.End(
@@ -286,78 +286,78 @@ def test_killed_between_ending_and_noting_it_the_audit_and_the_owner_learn_of_it
     ledgers.write(world.directory / "slurm-gpu" / "notices.json", ledger, 0)
     world.jobs.clear()
     world.start()
-    world.go_on(20)
+    world.run_for(20)
     assert world.ended() == []
-    assert [kind for _, kind in world.told()] == ["warning", "warning", "ended"]
+    assert [kind for _, kind in world.reported()] == ["warning", "warning", "ended"]
     assert "idle job cancelled" in {one.act for one in world.acts.values()}
 
 
-def test_while_slurm_gpudbd_is_away_nothing_is_judged_and_it_is_told_once(
+def test_an_outage_of_slurm_gpudbd_judges_nothing_and_is_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.hold(17)
-    world.go_on(40)
-    world.is_away = True
-    world.go_on(160)
-    assert world.told() == [(30, "warning")]
+    world.run_for(40)
+    world.is_down = True
+    world.run_for(160)
+    assert world.reported() == [(30, "warning")]
     assert world.commands == []
-    assert caplog.text.count("no notices are sent, and no idle jobs ended: nobody is there") == 1
+    assert caplog.text.count("no notices are sent, and no idle jobs ended: no answer") == 1
 
 
 def test_a_damaged_ledger_is_no_empty_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.hold(17)
-    world.go_on(40)
+    world.run_for(40)
     (world.directory / "slurm-gpu" / "notices.json").write_text("{")
     world.start()
-    world.go_on(200)
-    assert world.told() == [(30, "warning")]
+    world.run_for(200)
+    assert world.reported() == [(30, "warning")]
     assert world.commands == []
     with pytest.raises(OutsideError):
         ledger_of(world)
     assert "cannot be read" in caplog.text
 
 
-def test_a_mistake_in_notices_yaml_is_told_once_and_ends_it_all_until_it_is_mended(
+def test_an_error_in_notices_yaml_is_logged_once_and_stops_all_until_fixed(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.settings.write_text("mode: sned\n")
     world.hold(17)
-    world.go_on(60)
+    world.run_for(60)
     assert caplog.text.count("mode: 'sned' is not possible; did you mean send?") == 1
     world.settings.write_text(SETTINGS)
-    world.go_on(60)
-    assert [kind for _, kind in world.told()] == ["warning", "warning"]
+    world.run_for(60)
+    assert [kind for _, kind in world.reported()] == ["warning", "warning"]
 
 
 def test_a_gpu_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_number(world: World) -> None:
     world.hold(17, util_pct=90.0, used=True)
     of_slurm, idle = world.live, LiveDevice(util_pct=0.0, jobs=(17,))  # counted there
     world.live = lambda refresh: {**of_slurm(), "ws1": Live(at_s=world.clock.wall(), devices={"GPU-W": idle})}  # type: ignore[method-assign]
-    world.go_on(60)
-    assert world.told() == []
+    world.run_for(60)
+    assert world.reported() == []
 
 
-def test_an_error_of_a_gpu_is_told_at_once(world: World) -> None:
+def test_a_gpu_error_is_sent_at_once(world: World) -> None:
     world.hold(17, util_pct=70.0, used=True)
-    world.go_on(2)
+    world.run_for(2)
     at_s = int(world.clock.wall())
     world.xids.append(RecentXid(job_id=17, device="GPU-17-0", at_s=at_s, code=79))
-    world.go_on(30)
-    assert world.told() == [(2, "xid")]
+    world.run_for(30)
+    assert world.reported() == [(2, "xid")]
 
 
-def test_who_has_a_part_of_a_gpu_is_told_nothing_of_it(world: World) -> None:
+def test_shares_of_gpus_cause_no_notices(world: World) -> None:
     world.hold(17, n_gpus=0.5, seen_gpus=1)
-    world.go_on(2)
+    world.run_for(2)
     world.xids.append(RecentXid(job_id=17, device="GPU-17-0", at_s=int(world.clock.wall()), code=79))
-    world.go_on(180)
-    assert world.told() == []
+    world.run_for(180)
+    assert world.reported() == []
     assert world.commands == []
 
 
-def test_what_is_read_again_is_what_was_shown(world: World) -> None:
+def test_the_status_is_read_unchanged(world: World) -> None:
     world.hold(17, name="x\n\x1b[2J")
-    world.go_on(31)
+    world.run_for(31)
     plain = json.loads((world.directory / status.FILE_NAME).read_text())
     seen = status.read(world.directory / status.FILE_NAME)
     assert seen is not None
@@ -376,7 +376,7 @@ STEPS = st.lists(
                 "all seen",
                 "low coverage",
                 "whole coverage",
-                "away",
+                "down",
                 "back",
                 "mail down",
                 "mail up",
@@ -395,12 +395,12 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(10))
 @given(steps=STEPS, idle_min=st.sampled_from([0, 65, 110]))
-def test_whatever_happens_nobody_is_ended_unwarned_or_unseen(
+def test_no_job_is_ever_ended_unwarned_or_unobserved(
     steps: list[tuple[float, str]], idle_min: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     world = World(tmp_path_factory.mktemp("world"))
     job = world.hold(17)
-    world.go_on(idle_min)
+    world.run_for(idle_min)
     for minutes, event in steps:
         match event:
             case "used":
@@ -409,8 +409,8 @@ def test_whatever_happens_nobody_is_ended_unwarned_or_unseen(
                 job.seen_gpus = 1 if event == "unseen GPU" else 2
             case "low coverage" | "whole coverage":
                 job.coverage = 0.5 if event == "low coverage" else 1.0
-            case "away" | "back":
-                world.is_away = event == "away"
+            case "down" | "back":
+                world.is_down = event == "down"
             case "mail down" | "mail up":
                 world.mail_is_down = event == "mail down"
             case "restart":
@@ -418,16 +418,16 @@ def test_whatever_happens_nobody_is_ended_unwarned_or_unseen(
             case "suspend" | "resume":
                 job.state = "SUSPENDED" if event == "suspend" else "RUNNING"
             case "no live" | "live":
-                world.tells_live = event == "live"
+                world.has_live = event == "live"
             case "requeued":
                 job = world.hold(17)
         before = len(world.commands)
-        world.go_on(minutes)
+        world.run_for(minutes)
         if len(world.commands) > before:
             at_s, _ = world.commands[before]
             assert job.used is False
             assert (job.seen_gpus, job.coverage, job.state) == (2, 1.0, "RUNNING")
-            assert not world.is_away
+            assert not world.is_down
             warned = [
                 sent_s
                 for sent_s, one in world.sent

@@ -1,4 +1,4 @@
-"""What the watch found wrong with a training is told where the site asks for it, once, with the evidence."""
+"""Diagnosed faults of trainings are sent once, with the evidence, if the site requests it."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def test_it_is_told_once_after_it_held_for_long_enough(world: World) -> None:
-    world.go_on(120)
-    assert world.told() == [(40, "unhealthy")], "half an hour after it was found, not after it began"
+def test_a_lasting_diagnosis_is_sent_once(world: World) -> None:
+    world.run_for(120)
+    assert world.reported() == [(40, "unhealthy")], "half an hour after it was found, not after it began"
     body = world.sent[0][1].text.body
     words = " ".join(body.split())
     assert (
@@ -61,54 +61,54 @@ def test_it_is_told_once_after_it_held_for_long_enough(world: World) -> None:
     assert world.commands == []
 
 
-def test_nobody_is_told_unless_the_site_asks_for_it(world: World) -> None:
+def test_diagnoses_are_sent_only_if_the_site_requests_them(world: World) -> None:
     world.settings.write_text(SETTINGS)
-    world.go_on(120)
-    assert world.told() == []
+    world.run_for(120)
+    assert world.reported() == []
 
 
-def test_what_passed_before_its_time_is_not_told(world: World) -> None:
-    world.go_on(30)
+def test_a_brief_diagnosis_is_not_sent(world: World) -> None:
+    world.run_for(30)
     world.found = []
-    world.go_on(60)
-    assert world.told() == []
+    world.run_for(60)
+    assert world.reported() == []
 
 
-def test_below_the_coverage_nothing_is_told(world: World) -> None:
+def test_below_the_coverage_nothing_is_sent(world: World) -> None:
     for coverage in (0.79, None):
         world.found = [verdict(verdict={"coverage": coverage, "evidence": [], "next_step": ""})]
-        world.go_on(60)
-        assert world.told() == []
+        world.run_for(60)
+        assert world.reported() == []
 
 
-def test_of_another_run_nothing_is_told(world: World) -> None:
+def test_diagnoses_of_another_run_are_not_sent(world: World) -> None:
     world.found = [verdict(start_s=NOON_S - 9000)]
-    world.go_on(60)
-    assert world.told() == []
+    world.run_for(60)
+    assert world.reported() == []
 
 
-def test_who_is_told_that_nothing_computes_gets_no_diagnosis_besides(world: World) -> None:
+def test_an_idle_job_gets_no_diagnosis_in_addition(world: World) -> None:
     world.found = [verdict(cause="hang", kind="", reported_at_s=NOON_S + 60)]
-    world.go_on(2)
+    world.run_for(2)
     world.hold(17, util_pct=0.0, used=True)
-    world.go_on(60)
-    assert [kind for _, kind in world.told()] == ["used_then_idle"]
+    world.run_for(60)
+    assert [kind for _, kind in world.reported()] == ["used_then_idle"]
 
 
 def test_it_counts_among_the_messages_of_a_day(world: World) -> None:
     world.settings.write_text(f"{ASKED}max_per_user_per_day: 1\n")
     world.hold(18, util_pct=90.0, used=True)
     world.found = [verdict(), verdict(18, reported_at_s=NOON_S + 1800)]
-    world.go_on(120)
-    assert world.told() == [(40, "unhealthy")]
+    world.run_for(120)
+    assert world.reported() == [(40, "unhealthy")]
     seen = status.read(world.directory / status.FILE_NAME)
     assert seen is not None
     (line,) = [line for line in seen.outlook if line.job_id == 18]
     assert "max_per_user_per_day is reached" in line.says
 
 
-def test_an_older_slurm_gpudbd_does_not_keep_the_rest_from_being_told(world: World) -> None:
+def test_with_an_older_slurm_gpudbd_other_notices_are_sent(world: World) -> None:
     world.found = None
     world.hold(17, util_pct=0.0, used=True)
-    world.go_on(60)
-    assert [kind for _, kind in world.told()] == ["used_then_idle"]
+    world.run_for(60)
+    assert [kind for _, kind in world.reported()] == ["used_then_idle"]

@@ -1,4 +1,4 @@
-"""A cluster with jobs that compute or do not, somebody who tells of it, and channels; a minute takes none."""
+"""A simulated cluster with used and idle jobs, slurm-gpudbd, and channels; a minute takes no time."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.controller.fakes import NOON_S, Clock, Slurm, make_job
 from tests.monitor import clusters
 
 RULE = CancelIdleInForce("enforce", "cancel", (1800, 3600), 7200, "Others wait.")
+# Maximum age of a live value.
 STEP_S = 30.0
-"""So long a live value counts at most."""
 SETTINGS = """\
 mode: send
 mail: {from: gpu-help@b.edu, to: "{user}@b.edu"}
@@ -46,11 +46,11 @@ class Held:
     start_s: int = NOON_S
     n_gpus: float = 2
     seen_gpus: int = 2
-    """Of which so many are told of."""
+    """Number of its reported GPUs."""
     util_pct: float | None = 0.0
     used: bool | None = False
     coverage: float = 1.0
-    """Of its records."""
+    """Coverage of its records."""
     state: str = "RUNNING"
     name: str = "train"
 
@@ -62,12 +62,12 @@ class World:
     jobs: dict[int, Held] = field(default_factory=dict)
     rule: CancelIdleInForce | None = RULE
     in_charge: bool = True
-    is_away: bool = False
-    """slurm-gpudbd is."""
+    is_down: bool = False
+    """Whether slurm-gpudbd is down."""
     refuses: bool = False
-    """Slurm does, to end a job."""
+    """Whether Slurm refuses to end a job."""
     mail_is_down: bool = False
-    tells_live: bool = True
+    has_live: bool = True
 
     def __post_init__(self) -> None:
         self.slurm = Slurm(Clock(), str(self.directory / "slurm.conf"))
@@ -76,14 +76,14 @@ class World:
         self.acts: dict[str, AuditEvent] = {}
         self.xids: list[RecentXid] = []
         self.found: list[JobVerdict] | None = []
-        """None: slurm-gpudbd is older than its watch."""
+        """None with a slurm-gpudbd without the watch."""
         self.settings = self.directory / "notices.yaml"
         self.settings.write_text(SETTINGS)
         self.start()
 
     def start(self) -> None:
-        """Another slurm-gpuctld, which remembers what is on disk."""
-        self._acts = AuditReporter(self.clock, self._tell)
+        """Start another slurm-gpuctld, which has only the data on disk."""
+        self._acts = AuditReporter(self.clock, self._record)
         ends = Cancellations("lab", JobTerminationClient(self._run, {}), self._acts, self.clock.wall)
         config = SiteConfig("lab")
         self.controller = NoticeController(
@@ -101,11 +101,11 @@ class World:
     def _channels(self, _: Settings) -> Mapping[str, World]:
         return {"mail": self}
 
-    # What slurm-gpudbd tells
+    # Answers of slurm-gpudbd
 
     def _poll(self) -> ClusterPoll:
-        if self.is_away:
-            raise DatabaseError("nobody is there")
+        if self.is_down:
+            raise DatabaseError("no answer")
         return poll_database(self, self.clock.wall)
 
     def cluster(self) -> ClusterState:
@@ -126,7 +126,7 @@ class World:
         )
 
     def live(self, refresh: str = "all") -> dict[str, Live]:
-        if not self.tells_live:
+        if not self.has_live:
             return {}
         devices = {
             f"GPU-{one.job_id}-{number}": LiveDevice(util_pct=one.util_pct, jobs=(one.job_id,))
@@ -159,7 +159,7 @@ class World:
     def nodes(self) -> list[NodeReport]:
         return []
 
-    # What is done
+    # Actions
 
     def send(self, message: Message) -> None:
         if self.mail_is_down:
@@ -174,7 +174,7 @@ class World:
             del self.jobs[job_id]
         return ""
 
-    def _tell(self, acts: list[AuditEvent]) -> None:
+    def _record(self, acts: list[AuditEvent]) -> None:
         self.acts |= {act.id: act for act in acts}
 
     # Time
@@ -183,23 +183,23 @@ class World:
         self.jobs[job_id] = Held(job_id, start_s=int(self.clock.wall()), **changes)
         return self.jobs[job_id]
 
-    def turn(self) -> None:
+    def run_cycle(self) -> None:
         counted = [make_job(one.job_id, user=one.user, start_s=one.start_s) for one in self.jobs.values()]
-        for _ in range(3):  # it asks, takes in the answer, and hears that all was sent
+        for _ in range(3):  # poll, handle the answer, finish sending
             policy = PolicyInForce(cancel_idle=self.rule)
             self.controller.run(
                 QueueView(answered=True, in_charge=self.in_charge, jobs=counted, policy=policy)
             )
 
-    def go_on(self, minutes: float) -> None:
+    def run_for(self, minutes: float) -> None:
         until_s = self.clock.wall() + 60 * minutes
         while self.clock.wall() < until_s:
             self.clock.advance(STEP_S)
-            self.turn()
+            self.run_cycle()
         self._acts.close()
 
-    def told(self, user: str = "alice") -> list[tuple[int, str]]:
-        """Minutes since the beginning, and of what kind."""
+    def reported(self, user: str = "alice") -> list[tuple[int, str]]:
+        """Return the minutes since the start, and the kinds, of a user's notices."""
         return [(round((at_s - NOON_S) / 60), one.kind) for at_s, one in self.sent if one.user == user]
 
     def ended(self) -> list[tuple[int, list[str]]]:

@@ -1,4 +1,4 @@
-"""A slurmctld and a slurm-gpudbd with reservations, in memory, and whoever keeps them alike."""
+"""A slurmctld and a slurm-gpudbd with reservations in memory, and the reconciler."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SITES_OWN = SlurmReservation("maint", NOON_S, NOON_S + 9, "n[1-4]", frozenset({"
 
 
 class Killed(BaseException):
-    """What kill -9 does to whoever is at work."""
+    """Raised where kill -9 ends the process."""
 
 
 class Slurm:
@@ -67,7 +67,7 @@ class Slurm:
     def __init__(self) -> None:
         self.there: dict[str, SlurmReservation] = {"maint": SITES_OWN}
         self.jobs: list[ReservationUserJob] = []
-        self.busy = self.away = False
+        self.busy = self.down = False
         self.refuses: str | None = None
         self.kills_after: str | None = None
         self.ignored: list[bool] = []
@@ -75,7 +75,7 @@ class Slurm:
         self.removed_jobs: list[int] = []
 
     def all(self) -> Sequence[SlurmReservation]:
-        if self.away:
+        if self.down:
             raise SlurmError("`scontrol show reservation` gave no answer")
         return list(self.there.values())
 
@@ -134,13 +134,13 @@ class Slurm:
 
 
 class Site:
-    """slurm-gpudbd's table, a Slurm, and a slurm-gpuctld that may be killed."""
+    """The table of slurm-gpudbd, a Slurm, and a slurm-gpuctld that may be killed."""
 
     def __init__(self, *rows: Reservation) -> None:
         self.clock, self.slurm = Clock(), Slurm()
         self.rows = {row.id: row for row in rows or (ROW,)}
-        self.away = self.takes_nothing = False
-        self.told: list[AuditEvent] = []
+        self.down = self.takes_nothing = False
+        self.reported: list[AuditEvent] = []
         self.in_charge = True
         self.nodes = [make_node(f"n{number}") for number in range(1, 7)]
         self.running: list[QueuedJob] = []
@@ -148,7 +148,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        acts = AuditReporter(self.clock, self.told.extend)
+        acts = AuditReporter(self.clock, self.reported.extend)
         table = ReservationTable(self.exchange, at_once)
         zones = {"z1": Zone("n[1-4]", None), "z2": Zone("n[5-6]", None)}
         repairer = ReservationRepairer(lambda _: self.nodes, lambda: self.running, zones, UTC, self.clock)
@@ -158,8 +158,8 @@ class Site:
         self.acts = acts
 
     def exchange(self, reports: Sequence[Report], ids: Collection[int]) -> Sequence[Reservation]:
-        """As tests/database/test_reservations.py has the table."""
-        if self.away:
+        """Store reports like slurm-gpudbd (tests/database/test_reservations.py)."""
+        if self.down:
             raise DatabaseError("slurm-gpudbd cannot be reached")
         for report in () if self.takes_nothing else reports:
             row = self.rows[report.id]
@@ -172,8 +172,8 @@ class Site:
                 self.rows[report.id] = replace(row, **said, **over)
         return [row for row in self.rows.values() if not row.state.is_over or row.id in ids]
 
-    def turns(self, seconds: float = 2 * EVERY_S) -> None:
-        """slurm-gpuctld as time goes by; twice as long as a look takes, what was told has come round."""
+    def run_for(self, seconds: float = 2 * EVERY_S) -> None:
+        """Run slurm-gpuctld for a while: by default two cycles, after which reports are stored."""
         end_s = self.clock.uptime_s + seconds
         while True:
             self.controller.run(QueueView(in_charge=self.in_charge))
@@ -186,7 +186,7 @@ class Site:
 
     def acted(self) -> list[str]:
         self.acts.close()
-        return [act.act for act in self.told]
+        return [act.act for act in self.reported]
 
     @property
     def row(self) -> Reservation:

@@ -1,4 +1,4 @@
-"""Jobs that a reservation drew in and would cut short go on beyond it, where nobody else needs its nodes."""
+"""Attracted jobs that a reservation would end continue after it if its nodes are not reserved."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.controller.fakes import NOON_S
 from tests.controller.reservations.building import JOB, ROW, WINDOW_S, Site
 
 BEYOND = replace(JOB, time_limit_s=2 * WINDOW_S)
+# Seconds after the start of a test at which ROW's window ends.
 END_S = WINDOW_S + 60
-"""Seconds after the beginning of a test at which ROW's window ends."""
 
 
-def test_a_job_that_would_end_with_it_goes_on_where_nobody_needs_its_nodes() -> None:
-    """Slurm looks at no time limit when it draws a job in; nor does it while the job was submitted before."""
+def test_a_job_that_would_end_with_it_continues_if_its_nodes_are_free() -> None:
+    """Build a job; Slurm ignores time limits when it attracts jobs, also for earlier submissions."""
     site = Site()
-    site.turns(60)
+    site.run_for(60)
     site.slurm.jobs = [BEYOND, replace(JOB, job_id=18), replace(BEYOND, job_id=19, time_limit_s=None)]
-    site.turns(END_S - 60 - 310)
+    site.run_for(END_S - 60 - 310)
     assert site.slurm.removed_jobs == []
-    site.turns(300)
+    site.run_for(300)
     assert site.slurm.removed_jobs == [17, 19]
     assert site.acted()[1:] == ["job continues beyond its reservation"] * 2
 
@@ -47,16 +47,16 @@ def test_a_job_ends_with_it_where_its_nodes_are_anothers_then(
     if sites_own:
         later = SlurmReservation("backup", end_s + from_s, end_s + until_s, nodes, frozenset({"root"}))
         site.slurm.there["backup"] = later
-    site.turns(60)
+    site.run_for(60)
     site.slurm.jobs = [BEYOND]
-    site.turns(END_S - 100)
+    site.run_for(END_S - 100)
     assert site.slurm.removed_jobs == ([17] if goes_on else [])
 
 
-def test_where_slurm_does_not_let_a_job_go_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_cannot_be_removed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     site = Site()
-    site.turns(60)
+    site.run_for(60)
     site.slurm.jobs, site.slurm.refuses = [BEYOND], "Invalid job id specified"
-    site.turns(END_S - 100)
+    site.run_for(END_S - 100)
     assert "job 17 will end with sg_3: " in caplog.text
     assert site.row.state is ReservationState.ACTIVE

@@ -1,4 +1,4 @@
-"""What a reservation is planned by: the nodes that there are, and all that takes them."""
+"""Planning of reservations by nodes and taken spans."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_as_few_nodes_as_have_the_gpus_are_asked_for(having: list[int], gpus: in
 
 
 @pytest.mark.parametrize("flag", ["HOURLY", "DAILY", "WEEKLY"])
-def test_what_comes_again_is_in_the_way_each_time(flag: str) -> None:
-    """An hour's work for the site each time, on all nodes but one: two nodes are never free then."""
+def test_a_repeating_reservation_blocks_each_time(flag: str) -> None:
+    """A repeated hour of maintenance on all nodes but one never leaves two nodes free."""
     every_s = {"HOURLY": HOUR_S, "DAILY": DAY_S, "WEEKLY": 7 * DAY_S}[flag]
     site = SlurmReservation("backup", NOON_S, NOON_S + HOUR_S // 2, "n[1-3]", flags=frozenset({flag}))
     for times in (0, 1, 50, 8000 if flag == "HOURLY" else 300):
