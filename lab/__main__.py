@@ -31,7 +31,7 @@ def _lab_that_is_up() -> Lab:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def lab() -> None:
-    """A real Slurm cluster on this host, with simulated GPUs."""
+    """Run a real Slurm cluster on this host, with simulated GPUs."""
 
 
 @lab.command()

@@ -53,7 +53,7 @@ def create_worlds(layout: Layout, nodes: Sequence[Node]) -> None:
 
 
 def spec(gpu: Gpu) -> GpuSpec:
-    """The properties of a GPU of the lab."""
+    """Return the properties of a GPU of the lab."""
     instances = tuple(MigSpec(str(instance.profile), instance.uuid) for instance in gpu.instances)
     if gpu.model is GpuModel.A100:
         return GpuSpec(uuid=gpu.uuid, minor=gpu.minor, mig=instances)

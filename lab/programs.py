@@ -101,7 +101,7 @@ def _open_to_all(directory: Path) -> bool:
 
 
 def users_of(target: Path) -> Iterator[int]:
-    """Processes that run from below a directory, or stand in it."""
+    """Return the processes whose program or working directory is below a directory."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             places = [(process / "exe").readlink(), (process / "cwd").readlink()]

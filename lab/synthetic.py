@@ -79,7 +79,7 @@ class SyntheticCluster:
         return {self._name(node): f"r{node // NODES_PER_RACK + 1}" for node in range(self._n_nodes)}
 
     def step(self, seconds: float = 5.0) -> None:
-        """Some jobs end, others begin, and all GPUs do something else."""
+        """End some jobs, start others, and change the load of all GPUs."""
         self.now_s += seconds
         for job_id in list(self._jobs):
             if self._random.random() < self._churn:
@@ -120,7 +120,7 @@ class SyntheticCluster:
         }
 
     def nodes(self) -> Sequence[NodeReport]:
-        """The devices of all nodes that have a slurm-gpud."""
+        """Return the devices of all nodes with slurm-gpud."""
         return tuple(
             NodeReport(
                 node=self._name(node),
@@ -164,7 +164,7 @@ class SyntheticCluster:
         """Do nothing, since no resource is open."""
 
     def run(self, job: str) -> Sequence[Run]:
-        """A job that runs or waits, with a record of each of its GPUs."""
+        """Return a running or pending job with a record of each of its GPUs."""
         found = self._of(job)
         if found is None:
             return ()
@@ -395,7 +395,7 @@ def uid_of(user: str) -> int:
 
 
 def run_of(job: ClusterJob, now_s: float, devices: Sequence[Record]) -> Run:
-    """The run of a job of the queue, as accounting has it."""
+    """Return the run of a queued job as in accounting."""
     start_s = job.start_s if job.state == "RUNNING" else None
     elapsed_s = None if start_s is None else int(now_s) - start_s
     return Run(

@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 
 
 def policy_schema() -> Schema:
-    """The schema of the whole format (JSON Schema 2020-12)."""
+    """Return the schema of the whole format (JSON Schema 2020-12)."""
     schema = table_schema(Policy)
     parts = schema["properties"]
     rule, exception = parts["rules"]["items"], parts["exceptions"]["items"]

@@ -25,7 +25,7 @@ class Clock(Protocol):
         """Seconds since boot, the clock of /proc/uptime, so that a shell hook can stamp with it too."""
 
     def boot_id(self) -> str:
-        """A name for this boot of the machine: durations count only within one."""
+        """Return the id of this boot; monotonic times compare only within one boot."""
 
 
 class SystemClock:
@@ -43,7 +43,7 @@ class SystemClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def boot_id(self) -> str:
-        """The kernel's boot id."""
+        """Return the kernel's boot id."""
         return self._boot_id
 
 

@@ -27,7 +27,7 @@ class Credential:
 
 
 def request_digest(method: str, target: str, body: bytes) -> bytes:
-    """The payload that binds a credential to one request: sha256 of METHOD, PATH?QUERY and body as sent."""
+    """Return the payload that binds a credential to a request: sha256 of METHOD, PATH?QUERY and body."""
     return _hex_sha256(b"\n".join((method.encode(), target.encode(), body)))
 
 
@@ -49,7 +49,7 @@ def _sha256() -> Any:
 
 
 def encode(payload: bytes, socket: str | None = None) -> str:
-    """A fresh credential of the calling user over `payload`; `socket` is munged's if not the default."""
+    """Return a new credential of the calling user for `payload`; `socket` is munged's if not the default."""
     lib = _library()
     credential = ctypes.c_char_p()
     with _Context(socket) as context:
@@ -116,7 +116,7 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def _at_once() -> ctypes.PyDLL:
-    """What of libmunge and libc waits for nothing, called without giving up Python's lock.
+    """Return non-blocking functions of libmunge and libc, called with PyDLL, which keeps the GIL.
 
     Who gives it up among busy threads has to wait for it: once for a credential is enough.
     """

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_as(how: signal.Signals | int | None) -> int:
-    """The exit status; where it was a signal that ended the work, it ends the process."""
+    """Return the exit status; a signal that ended the work ends the process."""
     if isinstance(how, signal.Signals):
         signal.signal(how, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)

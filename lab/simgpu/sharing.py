@@ -46,7 +46,7 @@ class SpeedTable:
 
     @classmethod
     def read(cls, path: Path) -> SpeedTable:
-        """That of a JSON file."""
+        """Read the speeds from a JSON file."""
         try:
             content = json.loads(path.read_text())
             return cls({name: {**row} for name, row in content.items()})
@@ -82,7 +82,7 @@ class Work:
         return sum(phase.seconds for phase in self.phases)
 
     def left(self, done_s: float, speed: float) -> list[Phase]:
-        """The phases that are left once so much is done, as long as they take at this speed."""
+        """Return the remaining phases after `done_s` of work, with their times at this speed."""
         ends = list(accumulate(phase.seconds for phase in self.phases))
         first = min(bisect_right(ends, done_s), len(ends) - 1)
         phases = [self.phases[first].last(max(ends[first] - done_s, 1e-9)), *self.phases[first + 1 :]]

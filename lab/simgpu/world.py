@@ -226,7 +226,7 @@ class World:
         self.content.processes[slot].end_ns = at_ns
 
     def beside(self, target: int, pid: int) -> tuple[str, ...]:
-        """The applications of all other processes on a target that have one, sorted.
+        """Return the sorted applications of all other processes on a target.
 
         They include processes that are about to begin, until their end is noticed. A process that changes its
         schedule has two for a moment, and counts once.

@@ -61,7 +61,7 @@ def _overview(context: click.Context, version: str, date: str) -> ManPage:
 
 
 def _fill(page: ManPage, context: click.Context) -> None:
-    """What a command is, and its options; of a group those of its commands, too."""
+    """Return the description and the options of a command, for a group also those of its commands."""
     page.add("SYNOPSIS", *(_synopsis(each) for each in _called(context)))
     page.add("DESCRIPTION", _help(context.command))
     inner = list(_subcommands(context))
@@ -73,7 +73,7 @@ def _fill(page: ManPage, context: click.Context) -> None:
 
 
 def _called(context: click.Context) -> list[click.Context]:
-    """What may be called: a command, or a group's commands, and the group where it does something itself."""
+    """Return the callable commands: a command, the commands of a group, and a group with an action."""
     inner = [each for _, each in _subcommands(context)]
     return inner if inner and not _group(context).invoke_without_command else [context, *inner]
 

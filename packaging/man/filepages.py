@@ -79,7 +79,7 @@ class Entry:
 
 
 def read_entries(text: str) -> list[Entry]:
-    """The paragraphs of a commented file, the first of which is about all of it."""
+    """Return the paragraphs of a commented file; the first describes the whole file."""
     text = _FOR_EDITORS.sub("", text).strip("\n")
     return [_entry(part.split("\n")) for part in re.split(r"\n\s*\n", text)]
 

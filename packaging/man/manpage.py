@@ -35,13 +35,13 @@ class ManPage:
         return f"{self.name}.{self.section}"
 
     def add(self, title: str, *content: nodes.Node | Iterable[nodes.Node]) -> None:
-        """A section; one without content is left out."""
+        """Add a section, unless it is empty."""
         body = [node for item in content for node in ([item] if isinstance(item, nodes.Node) else item)]
         if body:
             self._sections.append(section(title, *body))
 
     def to_roff(self) -> str:
-        """The page as man reads it."""
+        """Return the page in the format of man."""
         document = new_document(self.file_name)
         document += nodes.title("", self.name)
         document += nodes.subtitle("", self.summary)
@@ -58,17 +58,17 @@ class ManPage:
 
 
 def section(title: str, *content: nodes.Node) -> nodes.section:
-    """A section, or a part of one."""
+    """Return a section or subsection."""
     return nodes.section("", nodes.title("", title), *content, ids=[nodes.make_id(title)])
 
 
 def paragraph(text: str) -> nodes.paragraph:
-    """Running text; what stands between backticks becomes bold."""
+    """Return running text, with text in backticks in bold."""
     return nodes.paragraph("", "", *inline(text))
 
 
 def paragraphs(text: str) -> list[nodes.Node]:
-    """Running text with empty lines in it."""
+    """Return running text with paragraphs."""
     return [paragraph(part) for part in re.split(r"\n\s*\n", text.strip()) if part]
 
 
@@ -78,7 +78,7 @@ def literal(text: str) -> nodes.literal_block:
 
 
 def definitions(items: Iterable[tuple[Inline, Sequence[nodes.Node]]]) -> list[nodes.Node]:
-    """What each term means; no list at all where there is none."""
+    """Return a list of terms and their descriptions; "" without terms."""
     found = [
         nodes.definition_list_item("", nodes.term("", "", *term), nodes.definition("", *meaning))
         for term, meaning in items
@@ -93,7 +93,7 @@ def inline(text: str) -> list[nodes.Node]:
 
 
 def usage(words: Iterable[str]) -> list[nodes.Node]:
-    """A command line: its options and its own words bold, what is to be put in by the reader in italics."""
+    """Return a command line with options and fixed words in bold, and placeholders in italics."""
     found: list[nodes.Node] = []
     for word in words:
         found += [nodes.Text(" ")] if found else []

@@ -73,11 +73,11 @@ class Steps:
             self._write("".join(self._lines))
 
     def forward(self):
-        """The forward pass of one microbatch, without waiting for other ranks."""
+        """Time the forward pass of one microbatch, without waiting for other ranks."""
         return self._time("forward-compute")
 
     def backward(self):
-        """The backward pass of one microbatch: where other ranks are not waited for in it."""
+        """Time the backward pass of one microbatch, if it does not wait for other ranks."""
         return self._time("backward-compute")
 
     def _write(self, text):

@@ -1,4 +1,4 @@
-"""Profiles of applications from runs that the database has, as whoever asks may see them."""
+"""Profiles of applications from the runs that the caller may see in the database."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 _FINISHED = ("COMPLETED",)
 _WHOLE_GPU = 1.0
 SIZES = ("batch_size", "atoms", "input_bytes", "topology_bytes")
-"""Of an application's parameters those that tell the size of its input, the first that is known."""
+"""The parameters that contain the input size of an application; the first known one is used."""
 
 
 def recorded_profiles(client: DatabaseClient, **filters: Any) -> Iterator[ApplicationProfile]:
-    """A profile of each finished run on one whole GPU of an application that is known, the newest first.
+    """Return a profile of each finished run of a known application on one whole GPU, newest first.
 
     `filters` are those of DatabaseClient.runs, such as since_s. Runs of several GPUs, of parts of a GPU and
     of none are left out, as are those whose timeline was not kept or is nothing but gaps. Each has its own
@@ -38,7 +38,7 @@ def _of_run(client: DatabaseClient, listed: Run) -> ApplicationProfile | None:
 
 
 def profile_of(run: Run, recorded: RunTimeline) -> ApplicationProfile | None:
-    """Of one run, as DatabaseClient.run gives it; None where too little was recorded."""
+    """Return the profile of a run of DatabaseClient.run; None if too little was recorded."""
     devices = [one for one in recorded.devices or () if one.timeline is not None]
     if run.app is None or len(devices) != 1 or devices[0].timeline is None:
         return None
@@ -62,7 +62,7 @@ def profile_of(run: Run, recorded: RunTimeline) -> ApplicationProfile | None:
 
 
 def _parameters(run: Run) -> dict[str, str]:
-    """Of its application, as the first watch that recognised it had them."""
+    """Return the parameters of its application from the first segment that recognised it."""
     for host in run.hosts or ():
         if host.app == run.app and host.app_params:
             return dict(host.app_params)

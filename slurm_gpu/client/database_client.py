@@ -206,15 +206,15 @@ class DatabaseClient:
         return self.run_page(job).runs
 
     def run_page(self, job: str) -> RunPage:
-        """Runs of JOBID, JOBID_TASK or JOBID+OFFSET with their devices, newest first; none if unknown."""
+        """Return the runs of JOBID, JOBID_TASK or JOBID+OFFSET with devices, newest first; () if unknown."""
         return self._get(RunPage, _job_path(job), missing=RunPage(runs=(), cursor=None))
 
     def timelines(self, job: str) -> Sequence[RunTimeline]:
-        """The course of every run of `job`, as `run` names them, on each of its devices; () if unknown."""
+        """Return the timelines of every run of `job`, as in `run`, on each device; () if unknown."""
         return self._list(tuple[RunTimeline, ...], "runs", _job_path(job, "/timeline"), or_none=True)
 
     def windows(self, job: str) -> Sequence[NodeWindow]:
-        """The last ten minutes of `job` at full resolution.
+        """Return the last ten minutes of `job` at full resolution.
 
         () where its nodes have been asked just now: ask again in 10 s. Raises DatabaseError where it does
         not run and none was kept.
@@ -222,21 +222,21 @@ class DatabaseClient:
         return self._list(tuple[NodeWindow, ...], "windows", _job_path(job, "/window"))
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
-        """What the nodes of `job` did as a whole in the last ten minutes, while it alone was on them.
+        """Return the host values of the nodes of `job` for the last ten minutes, while it was alone on them.
 
-        () of one that does not run, shares a node, or is unknown; and from a slurm-gpudbd that knows no such.
+        () for a job that is not running, shares a node, or is unknown; also from an older slurm-gpudbd.
         """
         return self._list(tuple[NodeMinutes, ...], "hosts", _job_path(job, "/hosts"), or_none=True)
 
     def live(self, refresh: Refresh = "all") -> Mapping[str, Live]:
-        """What the devices of each node do now, and who holds them, by node.
+        """Return the live values of each node's devices, and their jobs, by node.
 
-        `refresh`: the nodes that are to post each 10 s because of this request; the others post each 60 s.
+        `refresh`: the nodes that post every 10 s because of this request; the others post every 60 s.
         """
         return self._get(_LiveNodes, "/v1/live", {"refresh": refresh}).nodes
 
     def nodes(self) -> Sequence[NodeReport]:
-        """The nodes that run slurm-gpud: when they were heard, and which devices they have."""
+        """Return the nodes with slurm-gpud: the time of their last shipment, and their devices."""
         return self._list(tuple[NodeReport, ...], "nodes", "/v1/nodes")
 
     def cluster(self) -> ClusterState:
@@ -248,7 +248,7 @@ class DatabaseClient:
         return self._get(Running, "/v1/running")
 
     def verdicts(self) -> Verdicts:
-        """What the watch over running jobs says now: one's own, and all for operators."""
+        """Return the current verdicts on the caller's running jobs, for operators on all."""
         return self._get(Verdicts, "/v1/verdicts")
 
     def forecast(self, job: str) -> Forecast | str:
@@ -256,16 +256,16 @@ class DatabaseClient:
         return self._forecast(_job_path(job, of="forecast"), {})
 
     def forecast_asked(self, **asked: str | float | None) -> Forecast | str:
-        """The same of a job that is not submitted: docs/api.md names what may be asked."""
+        """Return the forecast of a job that is not submitted; docs/api.md has the parameters."""
         query = {name: str(value) for name, value in asked.items() if value is not None}
         return self._forecast("/v1/forecast", query)
 
     def acts(self, limit: int = 100) -> Sequence[AuditEvent]:
-        """The last acts on the cluster, the newest first; for operators."""
+        """Return the last changes to the cluster, newest first; for operators."""
         return self._list(tuple[AuditEvent, ...], "audit", "/v1/audit", {"limit": str(limit)})
 
     def tell_acts(self, acts: Sequence[AuditEvent]) -> None:
-        """Have acts kept; only root and SlurmUser may, and telling them again is harmless."""
+        """Store audit events; only root and SlurmUser may. Repetition is harmless."""
         self._tell(audit=acts)
 
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
@@ -282,7 +282,7 @@ class DatabaseClient:
         return self._reserve(f"/{number}", {"act": act, **more})
 
     def tell_reservations(self, reports: Sequence[Report]) -> None:
-        """What became of some; only root and SlurmUser may, and telling it again is harmless."""
+        """Report the outcome of reservations; only root and SlurmUser may. Repetition is harmless."""
         self._tell(reservations=reports)
 
     def _reserve(self, path: str, asked: Mapping[str, str | int | None]) -> Reservation:
@@ -291,12 +291,12 @@ class DatabaseClient:
         return self._ask(_Reserved, "POST", f"/v1/reservations{path}", content=content).reservation
 
     def decisions(self, token: str) -> Sequence[Decision]:
-        """What was decided with this token; () where that is not known, or no more."""
+        """Return the decisions with this token; () if unknown or expired."""
         path = f"/v1/decisions/{quote(token, safe='')}"
         return self._list(tuple[Decision, ...], "decisions", path, or_none=True)
 
     def refusals(self, rule: str | None = None, limit: int = 100) -> Sequence[Decision]:
-        """The last jobs and updates refused, those by this rule; the newest first; for operators."""
+        """Return the last rejected jobs and updates, or those of one rule, newest first; for operators."""
         query = {"limit": str(limit), **({} if rule is None else {"rule": rule})}
         return self._list(tuple[Decision, ...], "decisions", "/v1/decisions", query)
 
@@ -308,15 +308,15 @@ class DatabaseClient:
         return "decisions" in self._tell(decisions=decisions, decisions_after=after).lacks
 
     def quota(self, user: str) -> Quota:
-        """A user's limits, and what is used of them: one's own, operators all; after some seconds."""
+        """Return a user's limits and usage after some seconds; operators may request those of all users."""
         return self._get(Quota, f"/v1/quota/{quote(user, safe='')}")
 
     def quotas_wanted(self) -> Sequence[str]:
-        """Whose limits somebody wants to know; only root and SlurmUser may ask."""
+        """Return the users whose limits were requested; only root and SlurmUser may."""
         return self._list(tuple[str, ...], "wanted", "/v1/quota")
 
     def tell_quotas(self, quotas: Sequence[Quota]) -> None:
-        """Tell users' limits; only root and SlurmUser may."""
+        """Report limits of users; only root and SlurmUser may."""
         self._tell(quotas=quotas)
 
     def close(self) -> None:
@@ -359,7 +359,7 @@ class DatabaseClient:
     def _ask(self, kind: type[T], method: str, path: str, missing: T | None = None, **request: Any) -> T:
         response, left_s = self._response(method, path, **request), self._timeout_s
         while response.status_code == 429 and (after_s := _retry_after_s(response)) <= left_s:
-            # Of several that were refused at once, not all come back at once.
+            # Clients that were rejected together do not all return together.
             wait_s = after_s + random.random() * _SPREAD_S
             self._sleep(wait_s)
             left_s -= wait_s
@@ -384,7 +384,7 @@ class DatabaseClient:
                 f"slurm-gpudbd at {self.where} serves no more requests of this user now: {why}"
             )
         if (retry_after_s := response.headers.get("retry-after")) is not None:
-            # What is in the way comes last: `slurm-gpu doctor` names the daemon to start by it.
+            # The cause is last: `slurm-gpu doctor` uses it to name the daemon to start.
             raise DatabaseError(
                 f"slurm-gpudbd at {self.where} cannot answer just now; try again in {retry_after_s} s, "
                 f"and if that lasts, run slurm-gpu doctor: {why}"

@@ -49,7 +49,7 @@ class YamlCheck:
             self.finish()
 
     def finish(self) -> None:
-        """Raises InvalidFileError with every mistake, in the order of the file, if there is any."""
+        """Raise InvalidFileError with every mistake, in the order of the file, if there is any."""
         if self.errors:
             errors = sorted(self.errors, key=lambda error: (error.line, error.column))
             if len(errors) >= _MOST_ERRORS:
@@ -94,7 +94,7 @@ class YamlCheck:
 
 
 def did_you_mean(value: Any, allowed: Collection[object]) -> str:
-    """The end of a message on a value that is not among those allowed."""
+    """Return the end of a message on a value that is not allowed."""
     # Only here: most files have no mistakes, and the memory of who reads them counts.
     import difflib
 
@@ -106,6 +106,6 @@ def did_you_mean(value: Any, allowed: Collection[object]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a message, cut where it is long."""
+    """Return a value for a message, shortened if it is long."""
     told = repr(value)
     return told if len(told) <= _SHOWN_CHARACTERS else f"{told[:_SHOWN_CHARACTERS]}…"

@@ -282,7 +282,7 @@ def _label(at: Location) -> str:
 
 
 def name_of(at: Location) -> str:
-    """A place for people: ("rules", 1, "limits") is limits of rule 2, ("zones", "z") is zones.z."""
+    """Return a readable location: ("rules", 1, "limits") is limits of rule 2, ("zones", "z") is zones.z."""
     index = next((index for index in range(len(at) - 1, 0, -1) if isinstance(at[index], int)), 0)
     if not index:
         return ".".join(map(str, at)) or "the file"

@@ -31,7 +31,7 @@ from slurm_gpu.text.units import parse_memory_mib
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpu.yaml")
 PATH_VARIABLE = "SLURM_GPU_CONF"
 PLACEMENT_MODES = ("observe", "advise", "enforce")
-# Of jobs: one node, up to half of the largest zone, more.
+# Jobs on one node, on up to half of the largest zone, and larger ones.
 SCALES = ("small", "medium", "large")
 _MOST_POINTS = 1_000_000
 
@@ -135,7 +135,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """What a node keeps until slurm-gpudbd has stored it."""
+    """The records of a node until slurm-gpudbd has stored them."""
 
     max_size_mib: Annotated[float, _SIZE, "The oldest shipments over this size are dropped."] = 256.0
 
@@ -227,7 +227,7 @@ class SiteConfig:
     retention: Annotated[Retention, "How long detail is kept; totals are kept indefinitely."] = field(
         default_factory=Retention
     )
-    spool: Annotated[SpoolSettings, "What a node keeps until slurm-gpudbd has stored it."] = field(
+    spool: Annotated[SpoolSettings, "The records of a node until slurm-gpudbd has stored them."] = field(
         default_factory=SpoolSettings
     )
     metrics: Annotated[Metrics, "Metrics for Prometheus."] = field(default_factory=Metrics)
@@ -235,7 +235,7 @@ class SiteConfig:
 
 
 def default_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """The site file: $SLURM_GPU_CONF, else /etc/slurm-gpu/slurm-gpu.yaml."""
+    """Return the path of the site file: $SLURM_GPU_CONF, or /etc/slurm-gpu/slurm-gpu.yaml."""
     return Path(environ.get(PATH_VARIABLE) or DEFAULT_PATH)
 
 

@@ -107,7 +107,7 @@ def choice(allowed: Iterable[str]) -> ValueType:
 
 
 def fixed(value: int) -> ValueType:
-    """The one number that is possible, such as the version of a format."""
+    """Accept one number only, such as the version of a format."""
     return ValueType(
         str(value), "", lambda given: require(given == value and given is not True, given), {"const": value}
     )
@@ -140,7 +140,7 @@ def pattern(example: str, what: str, expression: str) -> ValueType:
 
 
 def path(example: str) -> ValueType:
-    """The absolute path of a file or directory, which need not exist."""
+    """Accept an absolute path of a file or directory, which need not exist."""
 
     def parse(value: Any) -> Path:
         return Path(require(value.startswith("/") and not CONTROL.search(value), value))
@@ -149,7 +149,7 @@ def path(example: str) -> ValueType:
 
 
 def whole_number(least: int, most: int, example: str = "") -> ValueType:
-    """A whole number within bounds."""
+    """Accept a whole number within bounds."""
     return ValueType(
         f"a whole number from {least} to {most}",
         example,
@@ -159,7 +159,7 @@ def whole_number(least: int, most: int, example: str = "") -> ValueType:
 
 
 def number(least: float, most: float = math.inf, example: str = "") -> ValueType:
-    """A finite number within bounds."""
+    """Accept a finite number within bounds."""
     # YAML's yes and no are Python's 1 and 0.
     return ValueType(
         f"a number from {least:g} to {most:.7g}" if most < math.inf else f"a number ≥ {least:g}",
@@ -172,7 +172,7 @@ def number(least: float, most: float = math.inf, example: str = "") -> ValueType
 
 
 def or_none(value_type: ValueType) -> ValueType:
-    """The same, or null, which is the same as leaving the key out."""
+    """Accept the same values, or null, which equals leaving the key out."""
     return replace(value_type, parse=lambda value: None if value is None else value_type.parse(value))
 
 

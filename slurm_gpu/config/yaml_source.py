@@ -1,9 +1,9 @@
-"""YAML that remembers where every value stood, so that an error can name file:line:column.
+"""YAML with the position of every value, so that an error can name file:line:column.
 
-PyYAML's safe composer gives nodes with marks; these are turned into plain values once, with the marks
-kept beside them by path. Duplicate keys, which YAML loaders silently let the last of win, are errors.
-Size, number of values, nesting and integers are bounded, each while it is read. Numbers that YAML 1.1 alone
-reads in base 60 or 8 (1:30 is 90, 010 is 8) stay text, so that no check takes them for a number.
+PyYAML's safe composer returns nodes with marks. They are converted to plain values once, and the marks are
+kept by path. Duplicate keys are errors; YAML loaders silently use the last one. Size, number of values,
+nesting and integers are limited while reading. Numbers that only YAML 1.1 reads in base 60 or 8 (1:30 is 90,
+010 is 8) stay text, so that no check accepts them as numbers.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class YamlSource:
     positions: Mapping[Location, tuple[int, int]] = field(repr=False)
     key_positions: Mapping[Location, tuple[int, int]] = field(repr=False)
     texts: Mapping[Location, str] = field(default_factory=dict, repr=False)
-    """What is written in the file for each single value, with its quotes."""
+    """The text of each scalar value in the file, with its quotes."""
     converted: Mapping[tuple[Location, bool], str] = field(default_factory=dict, repr=False)
-    """What is written for values (False) and keys (True) that Python shows otherwise: yes for True."""
+    """The text of values (False) and keys (True) that Python prints differently, such as yes for True."""
 
     def error(self, location: Sequence[str | int], message: str, *, key: bool = False) -> InputError:
-        """An error at the value (or key) of `location`, or at the nearest enclosing thing that exists."""
+        """Return an error at the value (or key) of `location`, or at its nearest existing parent."""
         place = tuple(location)
         if (written := self.converted.get((place, key))) is not None:
             message += f" (written as {written[:_SHOWN_CHARACTERS]})" if written else " (no value is written)"
@@ -74,7 +74,7 @@ class _Loader(yaml.SafeLoader):
         self._open_anchors: list[str | None] = []
 
     def error(self, mark: Any, message: str) -> InputError:
-        """An error at a mark of PyYAML's."""
+        """Return an error at a mark of PyYAML."""
         return InputError(self._path, mark.line + 1, mark.column + 1, message)
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:

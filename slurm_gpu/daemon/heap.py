@@ -1,9 +1,9 @@
-"""Memory that was freed goes back to the system now and then.
+"""Return freed memory to the system at intervals.
 
-What jobs, looks and requests need comes and goes, and what stays lies in between. So the heap of the C
-library gets more and more holes, though no more of it is in use: of slurm-gpud's 8 MB 4 after ten minutes of
-short jobs, of 72 MB of slurm-gpudbd's 44 after forty threads had waited for MariaDB. By itself it gives back
-only what lies at its end.
+Memory for jobs, samples and requests is short-lived, between objects that stay. So the heap of the C library
+fragments, although its used part does not grow. After ten minutes of short jobs, 4 of slurm-gpud's 8 MB were
+unused; after forty threads had waited for MariaDB, 44 of slurm-gpudbd's 72 MB. The C library itself returns
+only the end of the heap.
 """
 
 from __future__ import annotations

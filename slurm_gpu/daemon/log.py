@@ -1,4 +1,4 @@
-"""What the daemons log: to standard error, for journald or for somebody who looks on."""
+"""Logging of the daemons to standard error, for journald or a terminal."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def log_to_stderr(*, for_people: bool, line: str = "%(name)s: %(message)s") -> N
     handler.addFilter(LineLimit())
     handler.setFormatter(plain if for_people else JournalFormatter(line))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # It tells each request, which whoever asked tells in words of its own where it matters.
+    # It logs every request; callers log failures themselves.
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -21,7 +21,7 @@ class OutageLog:
     """
 
     def __init__(self, log: logging.Logger, what: str, clock: Clock, over: str | None = None) -> None:
-        """`what` has one %s, for the reason; `over` is the line for the end."""
+        """Log outages with `what`, which has one %s for the reason; `over` is the line for the end."""
         self._log, self._what, self._over, self._clock = log, what, over, clock
         self._lock = threading.Lock()
         self.lasts = False

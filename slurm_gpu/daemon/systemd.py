@@ -1,4 +1,4 @@
-"""What systemd is told (sd_notify(3)): ready, a line of status, and that the loop really turns."""
+"""Notify systemd (sd_notify(3)): readiness, a status line, and the watchdog of the main loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 STATUS_EACH_S = 10.0
 AGAIN_AFTER_S = 1.0
-"""What systemd had no room for is told again then: it works through all units' words one by one."""
+"""The seconds until a notification is repeated for which systemd had no room."""
 _OUT_OF_LOOP_S = 1.0
 
 
@@ -37,19 +37,19 @@ class Notifier:
 
     @property
     def listens(self) -> bool:
-        """Is there anybody to tell?"""
+        """Whether systemd started this process."""
         return bool(self._address)
 
     def ready(self) -> None:
-        """Everything is set up."""
+        """Notify systemd that the daemon is ready."""
         self._ready_due = not self._tell("READY=1")
 
     def starting(self, status: str, within_s: float) -> None:
-        """It is being set up, which may take so long: systemd waits, from now on, and shows the line."""
+        """Extend the start timeout to `within_s` from now on, with a status line."""
         self._tell(f"STATUS={status}\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}", _OUT_OF_LOOP_S)
 
     def turned(self, now_s: float, status: str) -> float:
-        """The loop came round: feed the watchdog when it is time; returns when to come round again."""
+        """Notify the watchdog if it is due, and return the time of the next call."""
         if self._ready_due:
             self.ready()
         if now_s >= self._feed_at_s:
@@ -60,7 +60,7 @@ class Notifier:
         return min(self._feed_at_s, now_s + self._again_after_s) if self._ready_due else self._feed_at_s
 
     def stopping(self) -> None:
-        """The end begins."""
+        """Notify systemd that the daemon stops."""
         self._tell("STOPPING=1", _OUT_OF_LOOP_S)
 
     @property
@@ -68,7 +68,7 @@ class Notifier:
         return min(AGAIN_AFTER_S, self._feed_each_s) if self._feed_each_s else AGAIN_AFTER_S
 
     def _tell(self, text: str, within_s: float = 0.0) -> bool:
-        """False where systemd has no room for it just now; where nobody listens there is nothing to tell."""
+        """Return False if systemd has no room at present; without systemd, return True."""
         if not self._address:
             return True
         try:
@@ -76,8 +76,8 @@ class Notifier:
                 sender.settimeout(within_s)
                 sender.sendto(text.encode(), self._address)
         except FileNotFoundError as error:
-            log.debug("systemd was not told %s: %s", text, error)
+            log.debug("systemd was not notified of %s: %s", text, error)
         except OSError as error:
-            log.debug("systemd was not told %s: %s; it is told again", text, error)
+            log.debug("systemd was not notified of %s: %s; slurm-gpu repeats it", text, error)
             return False
         return True

@@ -28,11 +28,11 @@ def write_whole(
 
 @contextlib.contextmanager
 def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> Iterator[Path]:
-    """A file of mode 0600 to write to, which takes the place of `path` once all of it is on disk.
+    """Yield a file of mode 0600 that replaces `path` once its contents are on disk.
 
-    Where that fails it is removed, and `path` stays as it was. What another process that was killed left of
-    its own is removed as well, and of all whose names are `like` a pattern. Raises OSError, also where `path`
-    is a device, a pipe or a socket.
+    After a failure it is removed, and `path` is unchanged. Temporary files of killed processes are removed as
+    well, and those with names `like` a pattern. Raises OSError, also if `path` is a device, a pipe or a
+    socket.
     """
     if not _may_be_replaced(path):
         raise OSError(errno.EINVAL, "is a device, a pipe or a socket, not a file", str(path))
@@ -43,7 +43,7 @@ def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> 
             left.unlink(missing_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.{_UNFINISHED}")
     try:
-        # Never through a link that somebody put there.
+        # Never follow an existing symbolic link.
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
             yield unfinished
@@ -68,7 +68,7 @@ def _may_be_replaced(path: Path) -> bool:
 
 
 def _is_at_work(unfinished: Path) -> bool:
-    """Is the process that writes there alive, and another one than this?"""
+    """Return whether another, running process writes this file."""
     pid = unfinished.name.split(".")[-2]
     return pid != str(os.getpid()) and Path("/proc", pid).exists()
 

@@ -1,4 +1,4 @@
-"""What a daemon keeps in one file of JSON below Slurm's StateSaveLocation."""
+"""State of a daemon in one JSON file below Slurm's StateSaveLocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks, and what they may: MUNGE vouches over the network, the kernel over the Unix socket."""
+"""Authentication and rights of callers: by MUNGE over the network, by the kernel over the Unix socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_KEPT = 10_000
 class Caller:
     """A system user and their rights: `sees_all` reads every run in full, `writes` may ship records.
 
-    `is_web` is slurm-gpuweb itself, which may change nothing, and only tells of acts.
+    `is_web` is slurm-gpuweb itself, which may only add audit events.
     """
 
     uid: int
@@ -109,7 +109,7 @@ class Authenticator:
         self.web_refusals.admit(caller.uid, origin)
 
     def _known(self, uid: int) -> tuple[str | None, bool]:
-        """A user's name, and whether it is an operator's, as they were a minute ago at most."""
+        """Return a user's name and whether the user is an operator, at most a minute old."""
         now = self._clock.monotonic()
         until, known = self._kept.get(uid, (now, None))
         if known is not None and until > now:

@@ -71,7 +71,7 @@ class WebRefusals:
         self._last: dict[tuple[int, str | None], WebRefusal] = {}
 
     def refuse(self, uid: int, user: str | None, origin: Origin) -> str:
-        """Remember a refusal, and log it unless it was logged lately; returns what to tell the sender."""
+        """Record a rejection, log it unless it was logged recently, and return the answer for the sender."""
         refusal = _refusal(self._reader, uid, user, origin, self._clock.wall())
         sender = uid, origin.address
         with self._lock:

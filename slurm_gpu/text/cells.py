@@ -53,7 +53,7 @@ def volume(n_bytes: float | None) -> str:
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
-    """A fraction as the number of percent, for a column that says so."""
+    """Return a fraction as a number of percent, for a column in percent."""
     return number(None if fraction is None else 100 * fraction, digits)
 
 
@@ -66,7 +66,7 @@ def energy(joule: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A duration with its two largest units: 0.4s, 45s, 12m30s, 3h05m, 2d04h; only 0 prints as 0s."""
+    """Return a duration with its two largest units: 0.4s, 45s, 12m30s, 3h05m, 2d04h; only 0 prints as 0s."""
     if seconds is None:
         return GAP
     if 0 < seconds < 0.95:  # what is nearer to one second is one
@@ -79,7 +79,7 @@ def span(seconds: float | None) -> str:
 
 
 def moment(epoch_s: float | None, zone: ZoneInfo) -> str:
-    """A time in the site's zone, 2026-11-21 09:30:00."""
+    """Return a time in the site's zone, such as 2026-11-21 09:30:00."""
     return GAP if epoch_s is None else f"{dt.datetime.fromtimestamp(epoch_s, zone):%Y-%m-%d %H:%M:%S}"
 
 
@@ -99,7 +99,7 @@ def utc_stamp(epoch_s: float) -> str:
 
 
 def text(value: str | None) -> str:
-    """A user's text without what could steer a terminal; "" and None are gaps."""
+    """Return a user's text without control characters; "" and None are gaps."""
     if not value:
         return GAP
     return "".join(character if character.isprintable() else "�" for character in value)

@@ -33,7 +33,7 @@ def expand(expression: str) -> list[str]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """The sorted hostlist expression of these names, each once; "" for none.
+    """Return the sorted hostlist expression of distinct names; "" without names.
 
     Brackets stand around the last number of a name, as Slurm writes them.
     """
@@ -66,7 +66,7 @@ def count_tasks(expression: str) -> int:
 
 
 def task_ranges(expression: str) -> list[range]:
-    """The task ids of such an expression; raises ValueError."""
+    """Return the task ids of an array expression; raises ValueError."""
     ranges = []
     for part in expression.partition("%")[0].split(","):
         match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?", part)
@@ -103,7 +103,7 @@ def _product(part: str, whole: str) -> Iterator[str]:
     head, opened, rest = part.partition("[")
     if not opened:
         if not part:
-            raise ValueError(f"hostlist {whole[:100]!r}: a name is missing beside a comma")
+            raise ValueError(f"hostlist {whole[:100]!r}: a name is missing next to a comma")
         yield part
         return
     inside, _, tail = rest.partition("]")
@@ -130,7 +130,7 @@ def _numbers(ranges: str, whole: str) -> Iterator[str]:
 
 
 def _ranges(numbers: Iterable[str]) -> Iterator[str]:
-    """Runs of consecutive numbers; "09" and "10" follow each other, "9" and "010" do not."""
+    """Yield runs of consecutive numbers; "09" and "10" are consecutive, "9" and "010" are not."""
     ordered = sorted(numbers, key=lambda number: (len(number), number))
     first = last = ordered[0]
     for number in ordered[1:]:
@@ -145,7 +145,7 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A key to sort names as people count: n2 before n10."""
+    """Return a key for natural order: n2 before n10."""
     return tuple(
         (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part)
         for part in _NUMBER.split(name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-# What begins a formula (OWASP, "CSV injection"), also fullwidth, and after blanks.
+# The starts of formulas (OWASP, "CSV injection"), also fullwidth, and after blanks.
 _FORMULA = re.compile("^\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]")
 
 
 def defused(text: str) -> str:
-    """The text as a spreadsheet shows it and does not compute it: a formula comes after an apostrophe."""
+    """Return text that a spreadsheet does not compute: a formula gets an apostrophe."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
@@ -19,5 +19,5 @@ def armoured(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    """What `armoured` made a cell of."""
+    """Return the text of a cell that `armoured` made."""
     return text.removeprefix("'")

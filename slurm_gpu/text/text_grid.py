@@ -19,7 +19,7 @@ class GridColumn:
 
 
 def grid(columns: Sequence[GridColumn], rows: Sequence[Sequence[Text]], width: int | None) -> list[Text]:
-    """A heading and a line for each row, none wider than `width` (None: as wide as they are).
+    """Yield a heading and a line for each row, none wider than `width` (None: unlimited).
 
     Where there is no room columns are cut to their `least`, then left out by their `spare`; at last the line
     is cut.
@@ -75,7 +75,7 @@ def _width(widths: Sequence[int], shown: Sequence[int], gap: int) -> int:
 
 
 def _shared_out(width: int, shown: Sequence[int], least: Sequence[int], natural: Sequence[int]) -> list[int]:
-    """What the least widths leave, to those first that lack the least: so the most of them are whole."""
+    """Distribute the remaining width to the columns that lack least, so that most columns are complete."""
     widths, left = list(least), width - _width(least, shown, 1)
     for at in sorted(shown, key=lambda at: natural[at] - widths[at]):
         more = max(0, min(left, natural[at] - widths[at]))

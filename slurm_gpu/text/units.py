@@ -66,7 +66,7 @@ def parse_memory_mib(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest exact spelling for people: "7d", "4h", "90s"."""
+    """Return the shortest exact spelling: "7d", "4h", "90s"."""
     whole = int(seconds)
     for unit in ("d", "h", "m"):
         size = _DURATION_S[unit]
@@ -84,7 +84,7 @@ def format_slurm_time(seconds: int) -> str:
 
 
 def format_memory_mib(mib: float) -> str:
-    """The largest unit with at most one decimal: "64G", "1.5T", "512M"."""
+    """Return the size in the largest unit with at most one decimal: "64G", "1.5T", "512M"."""
     for unit in ("T", "G"):
         size = _MEMORY_MIB[unit]
         if mib >= size:
@@ -98,17 +98,17 @@ def format_mgpu(mgpu: int) -> str:
 
 
 def format_gpus(mgpu: int) -> str:
-    """The same with its noun: "1 GPU", "0.25 GPUs"."""
+    """Return the number with its noun: "1 GPU", "0.25 GPUs"."""
     return f"{format_mgpu(mgpu)} GPU{'' if mgpu == 1000 else 's'}"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 job", "2 jobs"."""
+    """Return a number with its noun: "1 job", "2 jobs"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def few(names: Iterable[object], most: int) -> str:
-    """The first `most` names, and how many are left out: "n1, n2 and 3 more"."""
+    """Return the first `most` names and the number of others: "n1, n2 and 3 more"."""
     every = [str(name) for name in names]
     rest = len(every) - most
     return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")
