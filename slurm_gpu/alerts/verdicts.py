@@ -14,7 +14,7 @@ _NAMED = 3
 
 
 def unhealthy(
-    told: Verdicts | None,
+    found: Verdicts | None,
     runs: Collection[tuple[int, int | None]],
     reports: Iterable[NodeReport],
     live: Mapping[str, Live],
@@ -23,7 +23,7 @@ def unhealthy(
 
     An alert covers the GPUs that its verdict names, otherwise all GPUs of the job by `live` values.
     """
-    if told is None or not told.verdicts:
+    if found is None or not found.verdicts:
         return []
     index = {item.uuid: item.index for report in reports for item in report.devices if item.index is not None}
     return [
@@ -35,7 +35,7 @@ def unhealthy(
             coverage=float(item.verdict.get("coverage") or 0.0),
             diagnosis=_summary(item, index),
         )
-        for item in told.verdicts
+        for item in found.verdicts
         if (item.job_id, item.start_s) in runs
     ]
 

@@ -37,20 +37,20 @@ class NodeState:
 
 
 def gpus_by_type(
-    gpus: Mapping[str, int], held: Mapping[str, int], shared_mgpu: int = 0
+    gpus: Mapping[str, int], allocated: Mapping[str, int], shared_mgpu: int = 0
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return `gpu_types` and `free_mgpu` of a node of which only sums by type are known.
 
-    `held`: whole GPUs allocated; `shared_mgpu`: allocated shards in total. Slurm fills one GPU with shards
+    `allocated`: whole GPUs; `shared_mgpu`: allocated shards in total. Slurm fills one GPU with shards
     after another, so they are assigned to the fewest GPUs that are not allocated whole. Anything in excess of
     the node's GPUs, possible while one job replaces another, is ignored.
     """
     types: list[str] = []
     free: list[int] = []
     for gpu_type, n in sorted(gpus.items()):
-        n_held = min(held.get(gpu_type, 0), n)
+        n_allocated = min(allocated.get(gpu_type, 0), n)
         types += [gpu_type] * n
-        free += [0] * n_held + [GPU_MGPU] * (n - n_held)
+        free += [0] * n_allocated + [GPU_MGPU] * (n - n_allocated)
     for index, mgpu in enumerate(free):
         taken = min(mgpu, shared_mgpu)
         free[index] -= taken

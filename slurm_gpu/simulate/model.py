@@ -96,7 +96,7 @@ class _QueueModel:
         self._first = np.full(n, math.nan)
         self._last = np.full(n, math.nan)
         self._end = np.full(n, math.nan)
-        self._held = np.full(n, math.nan)
+        self._limited = np.full(n, math.nan)
         self._restarts = np.zeros(n, dtype=np.int32)
         self._ends: list[tuple[float, int, int]] = []
         """(time, job, sequence number of the planned end: only the last planned end counts)."""
@@ -133,7 +133,7 @@ class _QueueModel:
         progress(self._over)
 
     def outcome(self) -> ModelOutcome:
-        return ModelOutcome(self._first, self._end, self._restarts, self._held, tuple(self._log or ()))
+        return ModelOutcome(self._first, self._end, self._restarts, self._limited, tuple(self._log or ()))
 
     def _next_s(self) -> float:
         now = self._backfill_at
@@ -230,13 +230,13 @@ class _QueueModel:
     def _start(self, job: int, nodes: tuple[int, ...], devices: tuple[tuple[int, ...], ...]) -> None:
         now, jobs = self._now_s, self._jobs
         request = self._queue.shape_of(job).request
-        held_s = self._queue.take(job, now)
+        limited_s = self._queue.take(job, now)
         limit_s = float(jobs.limit_s[job])
         allocation = self._state.start(job, request, nodes, devices, now + limit_s)
         self._preemption_fit.start(allocation, self._qos_of(job))
         self._limits.take(self._queue.counters_of(job), self._queue.amounts_of(job))
         if math.isnan(self._first[job]):
-            self._first[job], self._held[job] = now, held_s
+            self._first[job], self._limited[job] = now, limited_s
         self._last[job] = now
         self._write(JobTransition.START, job, nodes, devices)
         self._plan_end(job, now + min(float(jobs.run_s[job]), limit_s))

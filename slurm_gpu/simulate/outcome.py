@@ -40,7 +40,7 @@ class ModelOutcome:
     """Start of the first run."""
     end_s: NDArray[np.float64]
     restarts: NDArray[np.int32]
-    held_s: NDArray[np.float64]
+    limited_s: NDArray[np.float64]
     """Part of the wait for the first start for which limits delayed it; NaN if it never started."""
     log: tuple[ModelEvent, ...] = ()
     """All events in order, if a log was requested."""

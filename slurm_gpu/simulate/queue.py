@@ -78,7 +78,7 @@ class ModelQueue:
         self._of_partitions = LazyHeaps(n_partitions, len(self.shapes), self._of_shapes.first_key)
         self._parked: list[dict[Amounts, list[int]]] = [{} for _ in range(n_counters)]
         """Counter → amounts of the first job → lines."""
-        self._held_before = array("d", bytes(8 * len(jobs)))
+        self._parked_before = array("d", bytes(8 * len(jobs)))
         self.active: dict[int, None] = {}
         """Shapes that may have an unparked waiting job."""
 
@@ -109,7 +109,7 @@ class ModelQueue:
         index = self._line_of_job[job]
         line = self._lines[index]
         heapq.heappush(line.heap, key)
-        self._held_before[job] = _parked_s(line, now_s)
+        self._parked_before[job] = _parked_s(line, now_s)
         if line.parked_at is None:
             self._post(index, key)
 
@@ -125,7 +125,7 @@ class ModelQueue:
             return
         before, line = self._lines[self._line_of_job[job]], self._lines[index]
         key = next(key for key in before.heap if key[1] == job)
-        self._held_before[job] += _parked_s(line, now_s) - _parked_s(before, now_s)
+        self._parked_before[job] += _parked_s(line, now_s) - _parked_s(before, now_s)
         self._line_of_job[job] = index  # invalidates its key in the previous line
         heapq.heappush(line.heap, key)
         if line.parked_at is None:
@@ -138,7 +138,7 @@ class ModelQueue:
         line = self._lines[self._line_of_job[job]]
         _, first = heapq.heappop(line.heap)
         assert first == job, "only the first job of a line can start"
-        return _parked_s(line, now_s) - self._held_before[job]
+        return _parked_s(line, now_s) - self._parked_before[job]
 
     def first_of_partition(self, partition: int) -> Key | None:
         """Return the next job of a partition that is not parked."""

@@ -120,7 +120,7 @@ def test_nothing_is_allocated_twice_limits_are_kept_and_every_job_is_accounted_f
         if index in ends:
             assert outcome.end_s[index] == last_start_s[index] + min(job.run_s, job.limit_s)
             assert job.submit_s <= outcome.start_s[index] <= last_start_s[index]
-            assert 0 <= outcome.held_s[index] <= outcome.start_s[index] - job.submit_s
+            assert 0 <= outcome.limited_s[index] <= outcome.start_s[index] - job.submit_s
         else:
             gave_up = job.give_up_s < math.inf
             empty = LogAudit(cluster, jobs, COUNTERS)

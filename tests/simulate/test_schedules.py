@@ -134,7 +134,7 @@ def test_a_user_at_a_limit_is_passed_by_others_and_continues_when_there_is_room(
     mine = [job(0, run_s=100, counters=(0,)) for _ in range(3)]
     outcome = run(cluster(8), *mine, job(1), counters=two_gpus)
     assert outcome.start_s.tolist() == [0, 0, 100, 1]
-    assert outcome.held_s.tolist() == [0, 0, 100, 0]
+    assert outcome.limited_s.tolist() == [0, 0, 100, 0]
 
 
 def test_a_job_can_count_against_several_limits() -> None:
@@ -289,4 +289,4 @@ def test_a_limit_delays_a_released_job_as_before() -> None:
         zone_wait_s=30,
     )
     assert outcome.start_s.tolist() == [0, 100]
-    assert outcome.held_s.tolist() == [0, 99]
+    assert outcome.limited_s.tolist() == [0, 99]

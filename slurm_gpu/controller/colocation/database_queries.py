@@ -31,7 +31,7 @@ class QueryResults:
     utilisation: dict[RunKey, tuple[float, float]] = field(default_factory=dict)
     since_s: Mapping[RunKey, float] = field(default_factory=dict)
     """The start of the queried time of each."""
-    trouble: str | None = None
+    error: str | None = None
 
 
 class DatabaseQueries:
@@ -62,7 +62,7 @@ class DatabaseQueries:
                     if (ran := self._evidence.ran(key.job_id, key.start_s)) is not None:
                         answers.ran[key] = ran
             except SlurmGpuError as error:
-                answers.trouble = str(error)
+                answers.error = str(error)
             for key, since_s in running.items():
                 try:
                     if (used := self._evidence.utilisation(key.job_id, since_s)) is not None:
@@ -79,8 +79,8 @@ class DatabaseQueries:
         if not self._asking.is_done:
             return None
         answers = self._asking.take()
-        if answers.trouble is None:
+        if answers.error is None:
             self._outage.worked()
         else:
-            self._outage.failed(answers.trouble)
+            self._outage.failed(answers.error)
         return answers

@@ -74,7 +74,7 @@ class SharedNode:
         self.memory_mib -= memory_mib
 
 
-def held_by(job: QueuedJob, of: int) -> list[SharersOnGpu]:
+def shares_of(job: QueuedJob, of: int) -> list[SharersOnGpu]:
     """Return a job's share of each GPU; [] if Slurm does not report it."""
     found = []
     for node, index in job.gpu_index.items():
@@ -115,22 +115,22 @@ def rooms(
             room = found.get(name)
             if room is None:
                 continue
-            held = [one for one in _held(job, room, known) if one.place.node == name]
+            shares = [one for one in _shares_on(job, room, known) if one.place.node == name]
             # A job may continue on a GPU that was removed from Slurm's configuration.
-            strange = any(one.place.position >= len(room.gpus) for one in held)
-            if strange or (not held and has_gpus(job)):
+            strange = any(one.place.position >= len(room.gpus) for one in shares)
+            if strange or (not shares and has_gpus(job)):
                 del found[name]
                 continue
-            for one in held:
+            for one in shares:
                 _count(room.gpus[one.place.position], job.job_id, one.shards, is_ours=job.job_id in ours)
     return found
 
 
-def _held(
+def _shares_on(
     job: QueuedJob, room: SharedNode, known: Mapping[int, Sequence[SharersOnGpu]]
 ) -> Sequence[SharersOnGpu]:
     of = room.node.shards_per_gpu
-    return held_by(job, of or 0) or known.get(job.job_id, ())
+    return shares_of(job, of or 0) or known.get(job.job_id, ())
 
 
 def has_gpus(job: QueuedJob) -> bool:

@@ -51,8 +51,8 @@ class Learning:
         for key, course in self.running.items():
             if key not in running:
                 ended = agreed.get(key.job_id)
-                told = ended.job.end_s if ended and ended.job.phase is JobPhase.ENDED else None
-                course.end_s = now_s if told is None else told
+                reported_s = ended.job.end_s if ended and ended.job.phase is JobPhase.ENDED else None
+                course.end_s = now_s if reported_s is None else reported_s
                 self.over[key] = course
         self.running = running
 

@@ -17,7 +17,7 @@ from slurm_gpu.controller.colocation import status
 from slurm_gpu.controller.colocation import store as stores
 from slurm_gpu.controller.colocation.agreed import Agreed, agreed_among
 from slurm_gpu.controller.colocation.database_queries import DatabaseQueries, RunKey
-from slurm_gpu.controller.colocation.free_shards import SharedNode, SharersOnGpu, held_by, rooms
+from slurm_gpu.controller.colocation.free_shards import SharedNode, SharersOnGpu, rooms, shares_of
 from slurm_gpu.controller.colocation.guard import CoRunner, Parting, observed, parting, since_s, speed_of
 from slurm_gpu.controller.colocation.learning import Learning
 from slurm_gpu.controller.colocation.pair_fit import PairFit
@@ -135,7 +135,7 @@ class ColocationReconciler(Duty):
         sharers = [one.job.job_id for one in shared]
         found = rooms(self._client.nodes(), queued, sharers, self._known) if shared else {}
         self._known = {
-            job.job_id: held_by(job, facts.shards_per_gpu or 0) or self._known.get(job.job_id, ())
+            job.job_id: shares_of(job, facts.shards_per_gpu or 0) or self._known.get(job.job_id, ())
             for job in queued
         }
         on_gpu = {job: gpu.sharers for room in found.values() for gpu in room.gpus for job in gpu.sharers}

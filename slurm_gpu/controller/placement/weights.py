@@ -239,11 +239,11 @@ class WeightController(Duty):
 
     def _advise(self, plans: Sequence[NodePlan], now: Mapping[str, int]) -> None:
         steps = changes({one.node.name: one.wanted for one in plans if one.wanted is not None}, now)
-        reported_at_s, told = self._advised
+        advised_s, advised = self._advised
         text = "; ".join(
             f"scontrol update NodeName={compress(names)} Weight={weight}" for weight, names in steps.items()
         )
-        if text and text != told and self._clock.monotonic() - reported_at_s >= _ADVICE_EVERY_S:
+        if text and text != advised and self._clock.monotonic() - advised_s >= _ADVICE_EVERY_S:
             log.info("placement would run: %s", text)
             self._advised = self._clock.monotonic(), text
 

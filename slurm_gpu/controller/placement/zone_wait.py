@@ -109,8 +109,8 @@ class ZoneWait(Duty):
             clock,
             over=f"{self._path} is written again",
         )
-        self._looked_at: float | None = None
-        self._stood: frozenset[int] = frozenset()
+        self._checked_at: float | None = None
+        self._for_nodes: frozenset[int] = frozenset()
         """Jobs whose reason was the nodes at the last check."""
 
     def prepare(self, view: QueueView) -> bool:
@@ -129,11 +129,11 @@ class ZoneWait(Duty):
             if job.phase is JobPhase.PENDING and (zones := written_zones(job.admin_comment))
         }
         now = self._clock.monotonic()
-        since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, _MOST_BETWEEN_S)
-        self._looked_at = now
+        since_s = 0.0 if self._checked_at is None else min(now - self._checked_at, _MOST_BETWEEN_S)
+        self._checked_at = now
         waiting = self._features.pending(zoned.keys()) if zoned else []
         before, self._waited_s = self._waited_s, {}
-        stood: set[int] = set()
+        for_nodes: set[int] = set()
         changes: dict[tuple[str, ConstraintChange], list[int]] = {}
         for job in waiting:
             counted, zones = zoned[job.job_id]
@@ -142,13 +142,13 @@ class ZoneWait(Duty):
                 continue
             waited_s = before.get(job.job_id, 0.0)
             if job.reason.lstrip("(").startswith(_FOR_NODES):
-                stood.add(job.job_id)
-                waited_s += since_s if job.job_id in self._stood else 0.0
+                for_nodes.add(job.job_id)
+                waited_s += since_s if job.job_id in self._for_nodes else 0.0
             self._waited_s[job.job_id] = waited_s
             change = change_of(written, counted.n_nodes, job.reason, waited_s, self._wait_s, view.zones)
             if change is not None:
                 changes.setdefault((job.features, change), []).append(job.job_id)
-        self._stood = frozenset(stood)
+        self._for_nodes = frozenset(for_nodes)
         if self._waited_s != before:
             self._write()
         for (old, change), job_ids in changes.items():

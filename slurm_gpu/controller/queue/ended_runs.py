@@ -33,7 +33,7 @@ class EndedRunsPoll:
         self._client = client
         self._asking = BackgroundTask[list[GpuRun]](background)
         self._began_s = 0.0
-        self._told_until_s: float | None = None
+        self._received_until_s: float | None = None
         self._next_s = 0.0
         self._outage = OutageLog(
             log, "GPU-hours are not updated: %s", SystemClock(), over="GPU-hours are updated again"
@@ -45,10 +45,10 @@ class EndedRunsPoll:
         """Return the runs received since the last call; `first_s` is the start of the longest period."""
         if now_s < self._began_s - _OVERLAP_S:
             # The clock was set far back: earlier answers may be of other periods.
-            self._told_until_s, self._next_s, self.complete = None, 0.0, False
+            self._received_until_s, self._next_s, self.complete = None, 0.0, False
             self._asking.drop()
         if self._asking.is_free and now_s >= self._next_s:
-            since_s = first_s if self._told_until_s is None else int(self._told_until_s) - _OVERLAP_S
+            since_s = first_s if self._received_until_s is None else int(self._received_until_s) - _OVERLAP_S
             self._began_s = now_s
             self._asking.start(lambda: self._read(since_s, int(now_s), facts))
         if not self._asking.is_done:
@@ -60,7 +60,7 @@ class EndedRunsPoll:
             self._outage.failed(error)
             return []
         self._outage.worked()
-        self._told_until_s, self._next_s, self.complete = self._began_s, now_s + EVERY_S, True
+        self._received_until_s, self._next_s, self.complete = self._began_s, now_s + EVERY_S, True
         return runs
 
     def _read(self, since_s: int, now_s: int, facts: CountingFacts) -> list[GpuRun]:

@@ -73,15 +73,15 @@ class GpuHours:
 
     def note_ended(self, run: GpuRun) -> None:
         """Add a run, or a part of one, that ended by accounting."""
-        told = self._ended.get(run.job_id, ())
+        known = self._ended.get(run.job_id, ())
         if run.end_s is None or run.end_s <= run.start_s or run.mgpu == 0:
             return
-        if any(other.start_s == run.start_s for other in told):
+        if any(other.start_s == run.start_s for other in known):
             return
-        self._ended[run.job_id] = (*told, run)
+        self._ended[run.job_id] = (*known, run)
         self._add(run, run.end_s, self._sums)
-        untold = self._unreported.pop(run.job_id, ())
-        if left := tuple(other for other in untold if not _overlap(run, other)):
+        unreported = self._unreported.pop(run.job_id, ())
+        if left := tuple(other for other in unreported if not _overlap(run, other)):
             self._unreported[run.job_id] = left
 
     def note_gone(self, run: GpuRun) -> None:

@@ -33,7 +33,7 @@ HALF_LIFE_S = 3 * 86400.0
 # Maximum number of classes kept, those that count most; a request made once a month is dropped.
 MOST_CLASSES = 256
 # slurmctld lists jobs for minutes after their end (MinJobAge), so none is missed.
-_LOOK_EVERY_S = 10.0
+_UPDATE_EVERY_S = 10.0
 _WRITE_EVERY_S = 60.0
 _VERSION = 1
 _FORGOTTEN = 1e-3
@@ -56,7 +56,7 @@ class JobMix:
         self._counted_until_s: float | None = None
         """Jobs submitted until then were counted by the previous process; None once that is settled."""
         self._ids: frozenset[int] = frozenset()
-        self._next_look_s = self._next_write_s = 0.0
+        self._next_update_s = self._next_write_s = 0.0
         self._outage = OutageLog(
             log,
             "the mix of jobs is not saved: %s; after a restart it starts with the jobs of the queue",
@@ -78,11 +78,11 @@ class JobMix:
         return Mix.of(self._classes.items())
 
     def update(self, jobs: Sequence[CountedJob], facts: CountingFacts) -> None:
-        """Count jobs that were not there at the last update; at most every `_LOOK_EVERY_S`."""
+        """Count jobs that were not there at the last update; at most every `_UPDATE_EVERY_S`."""
         now = self._clock.monotonic()
-        if now < self._next_look_s:
+        if now < self._next_update_s:
             return
-        self._next_look_s = now + _LOOK_EVERY_S
+        self._next_update_s = now + _UPDATE_EVERY_S
         before, self._ids = self._ids, frozenset(job.job_id for job in jobs)
         until_s, self._counted_until_s = self._counted_until_s, None
         fresh = [

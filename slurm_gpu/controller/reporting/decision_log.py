@@ -132,11 +132,11 @@ def _piece(path: Path, size: Mark, begin: int, most: tuple[int, int], *, is_last
 def _read_mark(path: Path) -> Mark | None:
     """Read the mark; None if it is missing or damaged: then all is shipped again, without duplicates."""
     try:
-        held = json.loads(path.read_text())
-        device, inode, offset = numbers = [held[name] for name in ("device", "inode", "offset")]
+        plain = json.loads(path.read_text())
+        device, inode, offset = numbers = [plain[name] for name in ("device", "inode", "offset")]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not all(isinstance(number, int) and number >= 0 for number in numbers):
         return None
-    last = held.get("last")
+    last = plain.get("last")
     return Mark(device, inode, offset, last if isinstance(last, str) else None)

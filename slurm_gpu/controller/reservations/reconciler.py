@@ -75,7 +75,7 @@ class ReservationReconciler(Duty):
         self._settings, self._slurm, self._table, self._repairer = settings, slurm, table, repairer
         self._acts, self._timezone = acts, timezone
         self._ask_s = self._latest_s = 0.0
-        self._looked_s: float | None = None
+        self._reconciled_s: float | None = None
         self._idle_s: dict[int, float] = {}
         self._waited_s: dict[int, float] = {}
         """How long a job has waited for each one while it was empty with all nodes in service."""
@@ -104,7 +104,7 @@ class ReservationReconciler(Duty):
             return False
         self._latest_s = now + 2 * EVERY_S
         if not view.in_charge or self._table.rows is None:
-            self._looked_s = None
+            self._reconciled_s = None
             return False
         return True
 
@@ -114,7 +114,7 @@ class ReservationReconciler(Duty):
         try:
             self._reconcile(self._table.rows)
         except SlurmError:
-            self._looked_s = None
+            self._reconciled_s = None
             raise
 
     def _reconcile(self, rows: Mapping[int, Reservation]) -> None:
@@ -138,7 +138,7 @@ class ReservationReconciler(Duty):
         for seconds in (self._idle_s, self._waited_s):
             for number in seconds.keys() - uses.keys():
                 del seconds[number]
-        self._looked_s = self._clock.monotonic()
+        self._reconciled_s = self._clock.monotonic()
 
     def _keep(
         self, row: Reservation, found: SlurmReservation | None, use: ReservationUse | None, now_s: int
@@ -333,10 +333,10 @@ class ReservationReconciler(Duty):
         """Return the seconds for which the condition has lasted, without outages of slurmctld."""
         if not counts:
             seconds[number] = 0.0
-        elif number not in seconds or self._looked_s is None:
+        elif number not in seconds or self._reconciled_s is None:
             seconds.setdefault(number, 0.0)
         else:
-            seconds[number] += min(self._clock.monotonic() - self._looked_s, _MOST_BETWEEN_S)
+            seconds[number] += min(self._clock.monotonic() - self._reconciled_s, _MOST_BETWEEN_S)
         return seconds[number]
 
 

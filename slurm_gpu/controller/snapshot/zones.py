@@ -45,5 +45,5 @@ class ZoneMap:
 
 
 def _free_mgpu(node: SlurmNode) -> int:
-    held = sum(node.gpus_allocated.values()) * 1000 + node.shared_mgpu
-    return max(0, node.n_gpus * 1000 - held)
+    used = sum(node.gpus_allocated.values()) * 1000 + node.shared_mgpu
+    return max(0, node.n_gpus * 1000 - used)

@@ -214,8 +214,8 @@ class LimitSearch:
         return {name: int(np.isnan(outcome.start_s[mask]).sum()) for name, mask in self._groups.items()}
 
     def _by_group(self, outcome: ModelOutcome) -> Mapping[str, GroupWaits]:
-        wait_s, held_s = self._waits(outcome), np.nan_to_num(outcome.held_s)
-        return {name: waits_of(wait_s, held_s, self._uid, mask) for name, mask in self._groups.items()}
+        wait_s, limited_s = self._waits(outcome), np.nan_to_num(outcome.limited_s)
+        return {name: waits_of(wait_s, limited_s, self._uid, mask) for name, mask in self._groups.items()}
 
     def _limits(self) -> Iterator[RuleLimit]:
         for rule in self._policy.rules:

@@ -89,7 +89,7 @@ def groups_of(past: RecordedPast, policy: PolicyInForce) -> Mapping[str, Mask]:
     return groups
 
 
-def waits_of(wait_s: Floats, held_s: Floats, uid: NDArray[np.int64], mask: Mask) -> GroupWaits:
+def waits_of(wait_s: Floats, limited_s: Floats, uid: NDArray[np.int64], mask: Mask) -> GroupWaits:
     """Summed up over a group."""
     waits = wait_s[mask]
     if not len(waits):
@@ -103,7 +103,7 @@ def waits_of(wait_s: Floats, held_s: Floats, uid: NDArray[np.int64], mask: Mask)
         float(median),
         float(p90),
         float(np.median(by_user)) / 3600,
-        float(held_s[mask].mean()) / 3600,
+        float(limited_s[mask].mean()) / 3600,
     )
 
 
