@@ -10,7 +10,7 @@ from typing import NamedTuple
 from slurm_gpu.alerts.alert import BAD_THROTTLES, CLOCKS_S, AlertThresholds
 from slurm_gpu.wire import LiveDevice
 
-# How long a reading remains valid; `idle_s`, where it is known, is more exact.
+# Maximum age of a reported reading; `idle_s`, where it is known, is more exact.
 _READ_S = 15.0
 
 

@@ -1,10 +1,10 @@
 """Compute node weights that make Slurm fill the node with the least at stake and keep whole nodes free.
 
-Slurm uses the nodes with the lowest Weight among those that fit a job. So a node's weight falls with the
-number of useful GPUs it has left: by the mix of jobs (`order.NodeOrder`) or, if the mix is unknown, by its
-share of cores and memory. Slurm itself skips nodes that a job does not fit. The weight also falls with the
-time that the node's jobs may still run: a node that will soon be whole is left alone.
-bench/results/placement_orders.md compares orders of nodes.
+Slurm uses the nodes with the lowest Weight among those that fit a job. The fewer useful GPUs a node has left,
+the lower its weight: by the mix of jobs (`order.NodeOrder`) or, if the mix is unknown, by its share of cores
+and memory. Slurm itself skips nodes that a job does not fit. The longer the jobs of a node may still run, the
+lower its weight: a node that will soon be whole is left alone. bench/results/placement_orders.md compares
+orders.
 
 Each level costs a call of slurmctld, so there are few. A site's own order of nodes is kept: nodes with one
 Weight get weights between it and the next higher Weight of another node. Pure functions without numpy,
