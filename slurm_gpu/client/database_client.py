@@ -264,7 +264,7 @@ class DatabaseClient:
         """Return the last changes to the cluster, newest first; for operators."""
         return self._list(tuple[AuditEvent, ...], "audit", "/v1/audit", {"limit": str(limit)})
 
-    def tell_acts(self, acts: Sequence[AuditEvent]) -> None:
+    def send_audit_events(self, acts: Sequence[AuditEvent]) -> None:
         """Store audit events; only root and SlurmUser may. Repetition is harmless."""
         self._tell(audit=acts)
 
@@ -281,7 +281,7 @@ class DatabaseClient:
         """`approve` (start_s, end_s, nodes), `deny` or `cancel` (why) one."""
         return self._reserve(f"/{number}", {"act": act, **more})
 
-    def tell_reservations(self, reports: Sequence[Report]) -> None:
+    def send_reservation_reports(self, reports: Sequence[Report]) -> None:
         """Report the outcome of reservations; only root and SlurmUser may. Repetition is harmless."""
         self._tell(reservations=reports)
 
@@ -300,7 +300,7 @@ class DatabaseClient:
         query = {"limit": str(limit), **({} if rule is None else {"rule": rule})}
         return self._list(tuple[Decision, ...], "decisions", "/v1/decisions", query)
 
-    def tell_decisions(self, decisions: Sequence[Decision], after: str | None = None) -> bool:
+    def send_decisions(self, decisions: Sequence[Decision], after: str | None = None) -> bool:
         """Store decisions, as root or SlurmUser; harmless when repeated.
 
         Returns whether the decision with the id `after`, which was stored before these, is missing.
@@ -315,7 +315,7 @@ class DatabaseClient:
         """Return the users whose limits were requested; only root and SlurmUser may."""
         return self._list(tuple[str, ...], "wanted", "/v1/quota")
 
-    def tell_quotas(self, quotas: Sequence[Quota]) -> None:
+    def send_quotas(self, quotas: Sequence[Quota]) -> None:
         """Report limits of users; only root and SlurmUser may."""
         self._tell(quotas=quotas)
 

@@ -85,7 +85,9 @@ def _run(options: argparse.Namespace) -> None:
     nodes = NodeCache(client, clock)
     database = DatabaseConnector(config)
     acts = AuditReporter(
-        clock, lambda acts: database(lambda client: client.tell_acts(acts)), options.run_dir / ACTS_FILE
+        clock,
+        lambda events: database(lambda client: client.send_audit_events(events)),
+        options.run_dir / ACTS_FILE,
     )
     reservations = _reservations(config, database, calls, client, nodes, clock, acts)
     sharing = ColocationReconciler(
@@ -140,7 +142,7 @@ def _run(options: argparse.Namespace) -> None:
                 options.run_dir,
                 clock,
                 acts,
-                lambda decisions, after: database(lambda client: client.tell_decisions(decisions, after)),
+                lambda decisions, after: database(lambda client: client.send_decisions(decisions, after)),
                 in_background,
             ),
             QuotaReporter(database, in_background, lambda user: read_user_associations(user, calls), clock),

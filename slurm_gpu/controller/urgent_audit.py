@@ -157,7 +157,7 @@ class UrgentAudit(Duty):
         return complete
 
     def _send(self, acts: Sequence[AuditEvent]) -> None:
-        self._connect(lambda database: database.tell_acts(acts))
+        self._connect(lambda database: database.send_audit_events(acts))
 
     def _reason(self, run: AccountingRun) -> str | None:
         match = _TOKEN.match(run.admin_comment)

@@ -71,8 +71,8 @@ def watched(all_jobs: list[Job], watch_s: int) -> Reported:
         }
         watch.update(_START + second, _running(all_jobs, second), last)
         here: dict[int, set[AlertKind]] = {}
-        for flag in watch.alerts(_START + second):
-            here.setdefault(abs(flag.job_id), set()).add(flag.kind)
+        for alert in watch.alerts(_START + second):
+            here.setdefault(abs(alert.job_id), set()).add(alert.kind)
         reported[second] = here
     return reported
 
@@ -90,23 +90,23 @@ class Judged:
         musts = self.truth.idle_for(_WITHIN_S, _SEEN)
         first_s = max(watch_s, job.known_s, self.truth.begin_s)
         for second in range(-(-first_s // _LOOKS_S) * _LOOKS_S, SECONDS, _LOOKS_S):
-            flags = reported[second].get(job.number, set())
-            may = self._may(second, flags)
+            alerts = reported[second].get(job.number, set())
+            may = self._may(second, alerts)
             must = musts[second] and not job.shared and second not in job.suspended
-            self.false += [(second, concern) for concern in flags - may]
-            if must and waited and not flags & {_NEVER, _ENDED}:
+            self.false += [(second, concern) for concern in alerts - may]
+            if must and waited and not alerts & {_NEVER, _ENDED}:
                 self.missed.append(second)
             waited = must
-            is_flagged = bool(flags & {_NEVER, _ENDED})
+            is_flagged = bool(alerts & {_NEVER, _ENDED})
             if is_flagged and not flagged and job.circumstance not in _BLIND:
                 began_s = max(second - int(self.truth.quiet_s[:, second].min()), self.truth.since_s)
                 self.took_s.append(second - began_s)
             flagged = is_flagged
 
-    def _may(self, second: int, flags: set[AlertKind]) -> set[AlertKind]:
+    def _may(self, second: int, alerts: set[AlertKind]) -> set[AlertKind]:
         """Return those of these alerts that are true."""
         job, truth = self.job, self.truth
-        if job.shared or second in job.suspended or not flags:
+        if job.shared or second in job.suspended or not alerts:
             return set()
         used, quiet_s = truth.used[:, second], truth.quiet_s[:, second]
         whole = [truth.coverage(gpu, truth.since_s, second) >= _UNSEEN for gpu in range(len(job.gpus))]

@@ -44,10 +44,10 @@ def watched(*gpus: Gpu, rules: AlertThresholds | None = None, silent: range = ra
         now_s = START + second
         values = {f"GPU-{n}": (now_s, gpu.at(second)) for n, gpu in enumerate(gpus)}
         watch.update(now_s, [job], {} if second in silent else values)
-        for flag in watch.alerts(now_s):
-            assert flag.coverage >= watch.rules.min_coverage
-            reported.first.setdefault(flag.kind, second)
-            reported.last[flag.kind] = second
+        for alert in watch.alerts(now_s):
+            assert alert.coverage >= watch.rules.min_coverage
+            reported.first.setdefault(alert.kind, second)
+            reported.last[alert.kind] = second
     return reported
 
 
@@ -97,7 +97,7 @@ def test_an_error_before_a_requeue_is_not_reported_for_the_new_run() -> None:
     watch.xid(1, "GPU-0", START - 30)
     assert watch.alerts(START + 10) == []
     watch.xid(1, "GPU-0", START - 1)  # clocks differ a little
-    assert [flag.kind for flag in watch.alerts(START + 10)] == [AlertKind.XID]
+    assert [alert.kind for alert in watch.alerts(START + 10)] == [AlertKind.XID]
 
 
 def test_a_gpu_error_is_reported_for_an_hour() -> None:
@@ -106,7 +106,7 @@ def test_a_gpu_error_is_reported_for_an_hour() -> None:
         START, [RunningJob(job_id=1, start_s=START)], {"GPU-0": (START, LiveDevice(util_pct=9, jobs=(1,)))}
     )
     watch.xid(1, "GPU-0", START + 5)
-    assert [flag.kind for flag in watch.alerts(START + 10)] == [AlertKind.XID]
+    assert [alert.kind for alert in watch.alerts(START + 10)] == [AlertKind.XID]
     assert watch.alerts(START + 5 + 3600) == []
 
 
@@ -147,8 +147,8 @@ def test_a_job_that_released_a_node_is_judged_by_its_remaining_gpus() -> None:
         left = LiveDevice(util_pct=0.0, jobs=()) if shrunk else LiveDevice(util_pct=80.0, jobs=(1,))
         now_s = START + second
         watch.update(now_s, [job], {"GPU-0": (now_s, kept), "GPU-1": (now_s, left)})
-    (flag,) = watch.alerts(START + 1190)
-    assert (flag.kind, flag.devices) == (AlertKind.USED_THEN_IDLE, ("GPU-0",))
+    (alert,) = watch.alerts(START + 1190)
+    assert (alert.kind, alert.devices) == (AlertKind.USED_THEN_IDLE, ("GPU-0",))
 
 
 def test_a_requeued_job_is_watched_from_its_new_start() -> None:
@@ -159,7 +159,7 @@ def test_a_requeued_job_is_watched_from_its_new_start() -> None:
         watch.update(
             START + second, [RunningJob(job_id=1, start_s=start_s)], {"GPU-0": (START + second, value)}
         )
-    assert [flag.kind for flag in watch.alerts(START + 600)] == [AlertKind.HELD_IDLE]
+    assert [alert.kind for alert in watch.alerts(START + 600)] == [AlertKind.HELD_IDLE]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_records_answer_for_the_time_before_the_watch(used_before: bool | None, 
     for second in range(0, 400, EVERY_S):
         value = LiveDevice(util_pct=0.0, jobs=(1,))
         watch.update(START + second, [job], {"GPU-0": (START + second, value)})
-    assert [flag.kind for flag in watch.alerts(START + 390)] == [expected]
+    assert [alert.kind for alert in watch.alerts(START + 390)] == [expected]
 
 
 def test_records_show_which_gpus_were_never_used_before_the_watch() -> None:
@@ -186,8 +186,8 @@ def test_records_show_which_gpus_were_never_used_before_the_watch() -> None:
             for n in range(3)
         }
         watch.update(START + second, [job], {uuid: (START + second, value) for uuid, value in values.items()})
-    (flag,) = watch.alerts(START + 390)
-    assert (flag.kind, flag.devices) == (AlertKind.PARTLY_UNUSED, ("GPU-1",))
+    (alert,) = watch.alerts(START + 390)
+    assert (alert.kind, alert.devices) == (AlertKind.PARTLY_UNUSED, ("GPU-1",))
 
 
 def test_late_and_repeated_values_change_nothing() -> None:
@@ -217,7 +217,7 @@ def test_use_by_the_previous_job_is_not_attributed() -> None:
     for second in range(3, 400, EVERY_S):
         value = LiveDevice(util_pct=90.0 if second == 3 else 0.0, jobs=(1,))
         watch.update(START + second, [job], {"GPU-0": (START + second, value)})
-    assert [flag.kind for flag in watch.alerts(START + 400)] == [AlertKind.HELD_IDLE]
+    assert [alert.kind for alert in watch.alerts(START + 400)] == [AlertKind.HELD_IDLE]
 
 
 def test_after_a_long_silence_five_minutes_are_enough() -> None:
@@ -226,7 +226,7 @@ def test_after_a_long_silence_five_minutes_are_enough() -> None:
     for second in [*range(0, 300, EVERY_S), *range(4000, 4400, EVERY_S)]:
         value = LiveDevice(util_pct=90.0 if second < 300 else 0.0, jobs=(1,))
         watch.update(START + second, [job], {"GPU-0": (START + second, value)})
-        reported += [(second, flag.kind) for flag in watch.alerts(START + second)]
+        reported += [(second, alert.kind) for alert in watch.alerts(START + second)]
     assert 4000 < reported[0][0] <= 4000 + WITHIN_S
     assert {kind for _, kind in reported} == {AlertKind.USED_THEN_IDLE}
 
@@ -238,7 +238,9 @@ def test_observations_before_a_burst_do_not_cover_the_time_after_it() -> None:
     for second in [*range(0, 360, EVERY_S), *range(620, 1000, EVERY_S)]:
         value = LiveDevice(util_pct=0.0, idle_s=second - 380 if second > 380 else None, jobs=(1,))
         watch.update(START + second, [job], {"GPU-0": (START + second, value)})
-        reported += [second for flag in watch.alerts(START + second) if flag.kind is AlertKind.USED_THEN_IDLE]
+        reported += [
+            second for alert in watch.alerts(START + second) if alert.kind is AlertKind.USED_THEN_IDLE
+        ]
     assert 800 < reported[0] <= 620 + WITHIN_S
 
 

@@ -70,7 +70,7 @@ class Here:
         client.jobs = self._jobs  # type: ignore[method-assign]
         line.site.connect_slurm = lambda: client
         line.site.run = self._run
-        line.database.tell_acts = self.acts.extend  # type: ignore[attr-defined]
+        line.database.send_audit_events = self.acts.extend  # type: ignore[attr-defined]
         self.settings: SlurmSettings = here
         (directory / "notices.yaml").write_text(SETTINGS)
 

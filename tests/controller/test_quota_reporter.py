@@ -55,7 +55,7 @@ class Site:
     def quotas_wanted(self) -> Sequence[str]:
         return self.wanted
 
-    def tell_quotas(self, quotas: Sequence[Quota]) -> None:
+    def send_quotas(self, quotas: Sequence[Quota]) -> None:
         self.messages += 1
         self.reported |= {quota.user: quota for quota in quotas}
 

@@ -57,7 +57,7 @@ class World:
         job = {"urgent": self.reasons[token]}
         return (Decision(id="d", at_s=0, host="h", asked="submit", verdict="allow", uid=1, job=job),)
 
-    def tell_acts(self, acts: Sequence[AuditEvent]) -> None:
+    def send_audit_events(self, acts: Sequence[AuditEvent]) -> None:
         if self.is_down:
             raise DatabaseError("no answer")
         self.tells += len(acts)

@@ -86,8 +86,8 @@ def test_root_tells_operators_read_and_others_neither(server: Running) -> None:
     for uid in (NOBODY, OPERATOR):
         assert ask(uid, "POST", "/v1/controller", body())[0] == 403
     with DatabaseClient(server.config) as client:
-        client.tell_acts([MOVED])
-        client.tell_acts([MOVED])
+        client.send_audit_events([MOVED])
+        client.send_audit_events([MOVED])
         (kept,) = client.acts()
     assert (kept.subject, kept.who, kept.evidence) == (MOVED.subject, "root", MOVED.evidence)
     assert ask(NOBODY, "GET", "/v1/audit")[0] == 403

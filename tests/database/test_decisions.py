@@ -131,9 +131,9 @@ def test_each_sees_their_own_and_operators_all(server: Running) -> None:
     ask = server.asked_by
     assert ask(NOBODY, "POST", "/v1/controller", body())[0] == 403
     with DatabaseClient(server.config) as client:
-        assert not client.tell_decisions([MADE, MADE])
-        assert not client.tell_decisions([replace(MADE, id="b" * 32, token="other")], MADE.id)
-        assert client.tell_decisions([MADE], "d" * 32), "the one before it is not there"
+        assert not client.send_decisions([MADE, MADE])
+        assert not client.send_decisions([replace(MADE, id="b" * 32, token="other")], MADE.id)
+        assert client.send_decisions([MADE], "d" * 32), "the one before it is not there"
         assert client.decisions("k3x1") == (MADE,)
         assert client.decisions("k3x2") == ()
     for uid in (NOBODY, OPERATOR):
@@ -148,7 +148,7 @@ def test_each_sees_their_own_and_operators_all(server: Running) -> None:
 def test_operators_see_who_was_refused(server: Running) -> None:
     refused = replace(MADE, id="c" * 32, verdict="deny", token=None, rules="urgent:who:enforce")
     with DatabaseClient(server.config) as client:
-        client.tell_decisions([refused])
+        client.send_decisions([refused])
         assert client.refusals("urgent", 5) == (refused,)
         assert client.refusals() == (refused,)
         assert client.refusals("other") == ()

@@ -111,7 +111,7 @@ def test_only_slurm_gpuctld_is_told_who_looks_and_tells(server: Running) -> None
     with DatabaseClient(server.config) as database:
         database.quota("some.one+else")
         assert "some.one+else" in database.quotas_wanted()
-        database.tell_quotas([Quota(user="some.one+else", as_of_s=1.5, limits=[], why=None)])
+        database.send_quotas([Quota(user="some.one+else", as_of_s=1.5, limits=[], why=None)])
         assert database.quota("some.one+else").limits == []
 
 

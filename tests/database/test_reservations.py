@@ -281,7 +281,7 @@ def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Run
     assert (status, answer["reservation"]["nodes"]) == (200, "n[1-2]")
 
     with DatabaseClient(server.config) as client:
-        client.tell_reservations([Report(id=one["id"], at_s=now_s + 3, state=ReservationState.ACTIVE)])
+        client.send_reservation_reports([Report(id=one["id"], at_s=now_s + 3, state=ReservationState.ACTIVE)])
         (seen,) = client.reservations()
     assert (seen.state, seen.why) == (ReservationState.ACTIVE, ASKED["why"])
     (others,) = server.asked_by(UNTOLD, "GET", "/v1/reservations")[1]["reservations"]

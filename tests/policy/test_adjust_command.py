@@ -101,7 +101,7 @@ class AdjustedCluster(Cluster):
             tres_allocated=tres,
         )
 
-    def tell_acts(self, acts: list[AuditEvent]) -> None:
+    def send_audit_events(self, acts: list[AuditEvent]) -> None:
         self.acts += acts
 
     @property
@@ -291,6 +291,6 @@ def test_a_step_of_which_nobody_could_be_told_is_not_made(
     def away(_: object) -> None:
         raise DatabaseError("slurm-gpudbd cannot be reached")
 
-    monkeypatch.setattr(cluster, "tell_acts", away)
+    monkeypatch.setattr(cluster, "send_audit_events", away)
     assert cluster.run("adjust") == 3
     assert (cluster.limit, cluster.slurms) == (1000, {1})

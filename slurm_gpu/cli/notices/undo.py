@@ -92,7 +92,7 @@ def _tell(site: CommandSite, end: End, what: str) -> None:
     )
     try:
         with site.database() as database:
-            database.tell_acts([act])
+            database.send_audit_events([act])
     except OutsideError as error:
         remark(f"the audit does not have it: {error}")
         raise

@@ -114,7 +114,7 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
         click.echo("No node has a Weight of slurm-gpuctld's")
         return
     database = DatabaseConnector(site.config)
-    acts = AuditReporter(SystemClock(), lambda acts: database(lambda client: client.tell_acts(acts)))
+    acts = AuditReporter(SystemClock(), lambda acts: database(lambda client: client.send_audit_events(acts)))
     names = release(site.slurm, settings, memory, acts, "slurm-gpu placement release")
     acts.close()
     click.echo(f"The site's own Weight is back on {counted(len(names), 'node')}")

@@ -225,7 +225,7 @@ class _Mover:
         from slurm_gpu.wire.answers.runs import AuditEvent
 
         with self._site.database() as database:
-            database.tell_acts(
+            database.send_audit_events(
                 [
                     AuditEvent(
                         id=uuid.uuid4().hex,

@@ -52,19 +52,19 @@ class Judgment:
 
 def judge(
     poll: ClusterPoll,
-    flags: Sequence[Alert],
+    alerts: Sequence[Alert],
     settings: Settings,
     rule: CancelIdleInForce | None,
     binds: Binds,
     ledger: Ledger,
     now_s: float,
 ) -> Judgment:
-    """Return the decisions; `flags` are the alerts of the poll, and `ledger` the earlier notices and ends."""
+    """Return the decisions; `alerts` are those of the poll, `ledger` the earlier notices and ends."""
     warns = rule is not None and rule.mode != Mode.OBSERVE
-    findings, _ = findings_of(poll, flags, settings, binds if warns else lambda job: False)
+    findings, _ = findings_of(poll, alerts, settings, binds if warns else lambda job: False)
     found: Mapping[int, IdleStanding] = {}
     if rule is not None:
-        _, idle = findings_of(poll, flags, settings, binds)
+        _, idle = findings_of(poll, alerts, settings, binds)
         ours = {one.run for one in ledger.ended if one.state is not EndState.FAILED}
         idle = [one for one in idle if one.job.user not in settings.exempt_users and one.job.run not in ours]
         found = standings(now_s, idle, IdleRule(warn_s=rule.warn_s, after_s=rule.after_s), ledger)

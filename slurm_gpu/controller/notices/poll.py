@@ -90,11 +90,11 @@ def diagnosed(poll: ClusterPoll, rules: AlertThresholds) -> list[Alert]:
     """Return the alerts of slurm-gpudbd's watch with enough coverage."""
     runs = {(job.job_id, job.start_s) for job in poll.jobs}
     found = unhealthy(poll.verdicts, runs, poll.reports, poll.live)
-    return [flag for flag in found if flag.coverage >= rules.min_coverage]
+    return [alert for alert in found if alert.coverage >= rules.min_coverage]
 
 
 def findings_of(
-    poll: ClusterPoll, flags: Sequence[Alert], settings: Settings, ruled: Callable[[ClusterJob], bool]
+    poll: ClusterPoll, alerts: Sequence[Alert], settings: Settings, ruled: Callable[[ClusterJob], bool]
 ) -> tuple[list[JobFinding], list[IdleJob]]:
     """Return the findings to report, and the jobs under the idle rule (`ruled`); never one job in both.
 
@@ -103,53 +103,53 @@ def findings_of(
     """
     jobs = {job.job_id: job for job in poll.jobs}
     uses, now_seen = _uses(poll), _seen_now(poll)
-    idle = {flag.job_id for flag in flags if flag.kind in _OF_ALL_GPUS}
+    idle = {alert.job_id for alert in alerts if alert.kind in _OF_ALL_GPUS}
     findings: list[JobFinding] = []
     candidates: list[IdleJob] = []
-    for flag in flags:
-        job = jobs.get(flag.job_id)
+    for alert in alerts:
+        job = jobs.get(alert.job_id)
         if job is None or job.start_s is None:
             continue
-        if flag.kind in _OF_ALL_GPUS and len(flag.devices) != job.n_gpus:
+        if alert.kind in _OF_ALL_GPUS and len(alert.devices) != job.n_gpus:
             continue
-        if flag.kind in _SECONDARY and job.job_id in idle:
+        if alert.kind in _SECONDARY and job.job_id in idle:
             continue
-        if flag.kind is AlertKind.HELD_IDLE and ruled(job) and not _noticed(job).is_component:
+        if alert.kind is AlertKind.HELD_IDLE and ruled(job) and not _noticed(job).is_component:
             use = uses.get(job.job_id)
-            is_whole = now_seen.issuperset(flag.devices) and flag.coverage >= COVERAGE
+            is_whole = now_seen.issuperset(alert.devices) and alert.coverage >= COVERAGE
             if use is not None and use.used is False and use.coverage >= COVERAGE and is_whole:
                 candidates.append(
                     IdleJob(
                         job=_noticed(job),
-                        since_s=flag.since_s,
-                        coverage=min(use.coverage, flag.coverage),
-                        n_devices=len(flag.devices),
+                        since_s=alert.since_s,
+                        coverage=min(use.coverage, alert.coverage),
+                        n_devices=len(alert.devices),
                     )
                 )
             continue
-        if flag.kind in settings.concerns:
-            findings.append(_finding(job, flag, settings, _found_s(poll, flag)))
+        if alert.kind in settings.concerns:
+            findings.append(_finding(job, alert, settings, _found_s(poll, alert)))
     return findings, candidates
 
 
-def _finding(job: ClusterJob, flag: Alert, settings: Settings, found_s: float) -> JobFinding:
-    at_once = flag.kind is AlertKind.XID
+def _finding(job: ClusterJob, alert: Alert, settings: Settings, found_s: float) -> JobFinding:
+    at_once = alert.kind is AlertKind.XID
     return JobFinding(
         job=_noticed(job),
-        kind=str(flag.kind),
-        since_s=flag.since_s,
-        coverage=flag.coverage,
-        n_devices=len(flag.devices),
+        kind=str(alert.kind),
+        since_s=alert.since_s,
+        coverage=alert.coverage,
+        n_devices=len(alert.devices),
         due_s=found_s + (0 if at_once else settings.after_s),
-        diagnosis=flag.diagnosis,
+        diagnosis=alert.diagnosis,
     )
 
 
-def _found_s(poll: ClusterPoll, flag: Alert) -> float:
+def _found_s(poll: ClusterPoll, alert: Alert) -> float:
     """Return the start of the minimum duration: the report of a diagnosis, or the start of the alert."""
-    if flag.diagnosis is None or poll.verdicts is None:
-        return flag.since_s
-    of = (flag.job_id, flag.diagnosis.cause)
+    if alert.diagnosis is None or poll.verdicts is None:
+        return alert.since_s
+    of = (alert.job_id, alert.diagnosis.cause)
     return max(float(one.reported_at_s) for one in poll.verdicts.verdicts if (one.job_id, one.cause) == of)
 
 

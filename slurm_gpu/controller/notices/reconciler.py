@@ -151,7 +151,7 @@ class NoticeController(Duty):
             for job in jobs
             if job.phase is JobPhase.RUNNING and job.start_s is not None
         }
-        flags: Sequence[Alert] = watch(self._watch, poll)
+        alerts: Sequence[Alert] = watch(self._watch, poll)
         self._cancellations.settle(ledger, running)
         ledger.take_back(poll.suspended, WARNING)  # a suspended job cannot use its GPUs
         ledger.prune(running, now_s)
@@ -164,7 +164,7 @@ class NoticeController(Duty):
                 and rule.binds(counted.uid, counted.account, counted.qos, counted.partition, now_s)
             )
 
-        judged = judge(poll, flags, settings, rule, binds, ledger, now_s)
+        judged = judge(poll, alerts, settings, rule, binds, ledger, now_s)
         if settings.sends and abs(now_s - poll.at_s) <= _STALE_S:
             for standing in judged.may_end():
                 if rule is not None and self._cancellations.may_try(ledger, standing.finding.job.run, now_s):

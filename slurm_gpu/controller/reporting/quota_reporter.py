@@ -66,7 +66,7 @@ class QuotaReporter(Duty):
         wanted = database.quotas_wanted()
         by_kind = in_use.by_kind() if wanted else {}
         for at in range(0, len(wanted), _AT_ONCE):
-            database.tell_quotas([self._quota(user, in_use, by_kind) for user in wanted[at : at + _AT_ONCE]])
+            database.send_quotas([self._quota(user, in_use, by_kind) for user in wanted[at : at + _AT_ONCE]])
 
     def _quota(self, user: str, in_use: InUse, by_kind: Mapping[str, Usage]) -> Quota:
         unknown = Quota(user=user, as_of_s=in_use.snapshot.as_of_s, limits=None, why=None)

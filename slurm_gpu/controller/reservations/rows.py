@@ -88,7 +88,7 @@ def exchanged(
 ) -> Sequence[Reservation]:
     """Send all reports, then read all rows, in batches of the size that slurm-gpudbd accepts."""
     for at in range(0, len(reports), MOST_REPORTS):
-        database.tell_reservations(reports[at : at + MOST_REPORTS])
+        database.send_reservation_reports(reports[at : at + MOST_REPORTS])
     named = list(ids)
     found: dict[int, Reservation] = {}
     for at in range(0, max(1, len(named)), MOST_IDS):

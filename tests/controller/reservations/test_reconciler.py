@@ -264,7 +264,7 @@ def test_the_maximum_of_reports_is_sent_in_accepted_batches() -> None:
     asked: list[tuple[int, int]] = []
 
     class Database:
-        def tell_reservations(self, reports: Sequence[Report]) -> None:
+        def send_reservation_reports(self, reports: Sequence[Report]) -> None:
             asked.append((len(reports), 0))
 
         def reservations(self, ids: Sequence[int]) -> Sequence[Reservation]:
