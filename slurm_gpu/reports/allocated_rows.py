@@ -1,4 +1,4 @@
-"""From when until when each row of `run` held its GPUs, and which rows are one run."""
+"""The allocation period of each row of `run`, and the rows that are parts of one run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from slurm_gpu.reports.rows import RunColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRows:
-    """For each row: it held `mgpu` from `began_s`; `from_s` to `to_s` are the period's part of that.
+class AllocatedRows:
+    """For each row, the `mgpu` allocated since `began_s`; `from_s` to `to_s` is the part in the period.
 
-    Of a row that never began, `began_s` is NaN and `from_s` = `to_s` = 0. `mgpu` is NaN where Slurm cannot
-    tell. All that a row held, whatever the period, are `whole_s` seconds.
+    If a row never started, `began_s` is NaN and `from_s` = `to_s` = 0. `mgpu` is NaN if Slurm does not report
+    it. `whole_s` has the seconds of the whole allocation, also outside the period.
     """
 
     began_s: Floats
@@ -28,27 +28,30 @@ class HeldRows:
     whole_s: Floats
     mgpu: Floats
     last: Integers
-    """The row that stands for the run: of a run that was resized the last, of others themselves."""
+    """The row that represents the run: the last one of a resized run, otherwise the row itself."""
     parts: Mapping[int, Sequence[Row]]
-    """By such a last row all parts of its run, also those before the period."""
+    """All parts of a resized run by its last row, also those before the period."""
     goes_on: Mask
-    """Parts of which the last is not here, as it was submitted after the period."""
+    """Parts of runs whose last row is absent, because it was submitted after the period."""
 
     @property
     def mgpu_s(self) -> Integers:
-        """GPU/1000 × seconds held in the period; 0 where nobody knows."""
+        """Return the allocated GPU/1000 × seconds in the period; 0 if unknown."""
         return ((self.to_s - self.from_s) * np.nan_to_num(self.mgpu)).astype(np.int64)
 
     @property
     def unknown(self) -> Mask:
-        """Rows that ran in the period, with GPUs of which the number is not known."""
+        """Return the rows that ran in the period with an unknown number of GPUs."""
         return (self.to_s > self.from_s) & np.isnan(self.mgpu)
 
 
-def held_rows(
+def allocated_rows(
     rows: RunColumns, resized: Sequence[Sequence[Row]], period: ReportPeriod, now_s: float
-) -> HeldRows:
-    """What goes on holds its GPUs up to `now_s`; suspended runs hold theirs too, as Slurm accounts it."""
+) -> AllocatedRows:
+    """Return the allocations of all rows.
+
+    Running rows are allocated up to `now_s`. Suspended runs keep their GPUs, as in Slurm's accounting.
+    """
     last = np.arange(len(rows))
     goes_on = rows.texts["state"].is_(RESIZING)
     parts_of: dict[int, Sequence[Row]] = {}
@@ -63,7 +66,7 @@ def held_rows(
     stop_s = stopped_at(rows.numbers["end_s"], now_s)
     begun = ~np.isnan(began_s)
     from_s = np.where(begun, np.maximum(began_s, period.since_s), 0)
-    return HeldRows(
+    return AllocatedRows(
         began_s=began_s,
         from_s=from_s,
         to_s=np.where(begun, np.maximum(from_s, np.minimum(stop_s, period.until_s)), 0),
@@ -76,14 +79,14 @@ def held_rows(
 
 
 def began_at(start_s: Floats, submit_s: Floats) -> Floats:
-    """When rows began to hold; NaN for those that never did.
+    """Return the start of each row's allocation; NaN for rows that never started.
 
-    Slurm may give each part of a resized run the whole run's start: a part began at the later of that and its
-    own submission, which is the resize.
+    Slurm may report the start of the whole run for each part of a resized run. A part starts at the later of
+    that and its own submission, which is the resize.
     """
     return np.maximum(start_s, submit_s)
 
 
 def stopped_at(end_s: Floats, now_s: float) -> Floats:
-    """Until when rows held; up to now where they go on."""
+    """Return the end of each row's allocation; now if the row is running."""
     return np.where(np.isnan(end_s), np.floor(now_s), end_s)

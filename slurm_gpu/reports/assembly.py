@@ -1,4 +1,4 @@
-"""The accounting table, of the rows of `run` and what they held."""
+"""Assemble the accounting table from the rows of `run` and their allocations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S
 from slurm_gpu.database.accounting.loans import lender_of
 from slurm_gpu.database.accounting.resized import elapsed_s, part_s, whole
-from slurm_gpu.reports.allocated_rows import HeldRows
+from slurm_gpu.reports.allocated_rows import AllocatedRows
 from slurm_gpu.reports.category import UNKNOWN, Category, Floats, Integers
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, SCALES, JobIds, JobTable
 from slurm_gpu.reports.period import ReportPeriod
@@ -21,7 +21,7 @@ from slurm_gpu.reports.shares import as_shares, main_place
 
 _J_PER_KWH = 3_600_000
 _ID_NUMBERS = ("job_id", "array_job_id", "array_task", "het_job_id", "het_offset")
-# Columns of a run of several parts, as they are called in `run`.
+# Columns of a run of several parts, by their name in `run`.
 _OF_WHOLE = {name: name for name in ("submit_s", "eligible_s", "start_s", "elapsed_s", "n_nodes")} | {
     "mgpu": "granted_mgpu"
 }
@@ -29,35 +29,35 @@ _OF_WHOLE = {name: name for name in ("submit_s", "eligible_s", "start_s", "elaps
 
 def assemble(
     rows: RunColumns,
-    held: HeldRows,
+    allocated: AllocatedRows,
     portions: tuple[Integers, Integers, Integers],
     groups: Sequence[Group],
     config: SiteConfig,
     period: ReportPeriod,
     now_s: float,
 ) -> JobTable:
-    """One row for each run; `portions` are (row, group, mgpu·s) of what rows held in the period."""
-    runs = np.flatnonzero(held.last == np.arange(len(rows)))
+    """Return one row for each run; `portions` are (row, group, mgpu·s) allocated in the period."""
+    runs = np.flatnonzero(allocated.last == np.arange(len(rows)))
     place = np.full(len(rows), -1, np.int64)
     place[runs] = np.arange(len(runs))
-    run_of = place[held.last]
+    run_of = place[allocated.last]
     row, group, mgpu_s = portions
     shares = as_shares(groups, run_of[row], group, mgpu_s, partial(rate_of, config))
 
     def per_run(values: Floats) -> Floats:
         return np.bincount(run_of, values, minlength=len(runs)).astype(np.float64)
 
-    numbers = _numbers(rows, held, runs, now_s)
+    numbers = _numbers(rows, allocated, runs, now_s)
     texts = {name: column.take(runs) for name, column in rows.texts.items()}
     begun = ~np.isnan(numbers["start_s"])
-    whole_mgpu_s = _whole_mgpu_s(held, runs, now_s)
-    held_mgpu_s = np.zeros(len(runs), np.int64)
-    np.add.at(held_mgpu_s, shares.run, shares.mgpu_s)
-    unknown = per_run(held.unknown.astype(np.float64)) > 0
-    held_gpu_h = np.where(unknown, np.nan, held_mgpu_s / MGPU_S_PER_GPU_H)
-    part = np.divide(held_mgpu_s, whole_mgpu_s, out=np.full(len(runs), np.nan), where=whole_mgpu_s > 0).clip(
-        max=1
-    )
+    whole_mgpu_s = _whole_mgpu_s(allocated, runs, now_s)
+    allocated_mgpu_s = np.zeros(len(runs), np.int64)
+    np.add.at(allocated_mgpu_s, shares.run, shares.mgpu_s)
+    unknown = per_run(allocated.unknown.astype(np.float64)) > 0
+    allocated_gpu_h = np.where(unknown, np.nan, allocated_mgpu_s / MGPU_S_PER_GPU_H)
+    part = np.divide(
+        allocated_mgpu_s, whole_mgpu_s, out=np.full(len(runs), np.nan), where=whole_mgpu_s > 0
+    ).clip(max=1)
     n_gpus = np.where(begun, numbers["mgpu"], numbers["requested_mgpu"]) / 1000
     account = texts["account"]
     return JobTable(
@@ -86,40 +86,40 @@ def assemble(
         n_nodes=numbers["n_nodes"],
         wait_h=_hours_between(numbers["eligible_s"], numbers["start_s"]),
         run_h=np.where(begun, numbers["elapsed_s"] / 3600, np.nan),
-        wall_h=per_run(held.to_s - held.from_s) / 3600,
+        wall_h=per_run(allocated.to_s - allocated.from_s) / 3600,
         n_gpus=n_gpus,
-        held_gpu_h=held_gpu_h,
-        no_process_gpu_h=np.minimum(numbers["no_process_mgpu_s"] / MGPU_S_PER_GPU_H * part, held_gpu_h),
+        allocated_gpu_h=allocated_gpu_h,
+        no_process_gpu_h=np.minimum(numbers["no_process_mgpu_s"] / MGPU_S_PER_GPU_H * part, allocated_gpu_h),
         ugpucore=numbers["ugpucore"],
         ugpumem=numbers["ugpumem"],
         coverage=_coverage(numbers, now_s),
         energy_kwh=numbers["energy_j"] / _J_PER_KWH * part,
         charge=np.where(unknown, np.nan, np.bincount(shares.run, shares.charge, len(runs))),
-        goes_on=held.goes_on[runs],
+        goes_on=allocated.goes_on[runs],
         shares=shares,
     )
 
 
-def _numbers(rows: RunColumns, held: HeldRows, runs: Integers, now_s: float) -> dict[str, Floats]:
-    """The numbers of each run; a resized one was submitted and begun as its first part was."""
+def _numbers(rows: RunColumns, allocated: AllocatedRows, runs: Integers, now_s: float) -> dict[str, Floats]:
+    """Return the numbers of each run; a resized run has the submit time and start of its first part."""
     numbers = dict(rows.numbers)
     running = np.isnan(numbers["end_s"]) & ~np.isnan(numbers["start_s"])
     running &= rows.texts["state"].is_("RUNNING")
     since_start_s = np.floor(now_s - numbers["start_s"] - numbers["suspended_s"])
     numbers["elapsed_s"] = np.where(running, np.maximum(since_start_s, 0), numbers["elapsed_s"])
-    if held.parts:
+    if allocated.parts:
         numbers |= {name: numbers[name].copy() for name in _OF_WHOLE}
-        for row, parts in held.parts.items():
+        for row, parts in allocated.parts.items():
             one = whole(parts, now_s)
             for name, column in _OF_WHOLE.items():
                 numbers[name][row] = _number(one[column])
     return {name: values[runs] for name, values in numbers.items()}
 
 
-def _whole_mgpu_s(held: HeldRows, runs: Integers, now_s: float) -> Floats:
-    """What each run held in all, in the period and out of it; NaN where nobody knows."""
-    amounts = held.whole_s * held.mgpu
-    for row, parts in held.parts.items():
+def _whole_mgpu_s(allocated: AllocatedRows, runs: Integers, now_s: float) -> Floats:
+    """Return the total allocation of each run, in the period and outside; NaN if unknown."""
+    amounts = allocated.whole_s * allocated.mgpu
+    for row, parts in allocated.parts.items():
         amounts[row] = sum(
             _number(part_s(part, elapsed_s(part, now_s))) * _number(part["granted_mgpu"]) for part in parts
         )
@@ -131,7 +131,7 @@ def _number(value: float | None) -> float:
 
 
 def scale_of(n_gpus: Floats, n_nodes: Floats) -> Category:
-    """The class of each run by size; a gap where its GPUs are not known."""
+    """Return the size class of each run; UNKNOWN if its GPUs are not known."""
     classes = [n_gpus <= 0, n_nodes > 1, n_gpus < 1, n_gpus == 1, n_gpus > 1]
     places = [0, 4, 1, 2, 3]
     return Category(SCALES, np.select(classes, places, UNKNOWN).astype(np.int32))
@@ -148,12 +148,12 @@ def _hours_between(from_s: Floats, to_s: Floats) -> Floats:
 
 
 def _coverage(numbers: dict[str, Floats], now_s: float) -> Floats:
-    """0 where no record came of a run that is over, and none will any more."""
+    """Return the coverage; 0 for ended runs whose records will not arrive any more."""
     silent = np.isnan(numbers["coverage"]) & (numbers["mgpu"] > 0) & (numbers["elapsed_s"] > 0)
     return np.where(silent & (now_s - numbers["end_s"] > SHIPPED_WITHIN_S), 0.0, numbers["coverage"])
 
 
 def rate_of(config: SiteConfig, server_type: str) -> float:
-    """What a GPU-hour costs there; NaN where slurm-gpu.yaml names no price."""
+    """Return the rate of a GPU-hour by server type; NaN if slurm-gpu.yaml has none."""
     known = config.server_types.get(server_type)
     return np.nan if known is None or known.rate_per_gpu_hour is None else known.rate_per_gpu_hour

@@ -1,4 +1,4 @@
-"""Build a report: read the period, work out the figures, write the page and what lies beside it."""
+"""Build a report: read the period, calculate the figures, write the page, tables and pictures."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ PAGE_NAME = "report.html"
 TABLES, PICTURES = "tables", "figures"
 
 
-# Called before each step, and once at the end: with the steps done, how many there are, and the next one.
+# Called before each step and at the end with the completed steps, their total and the next step.
 ReportProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """What was written, and of how many runs."""
+class BuiltReport:
+    """The page, and the numbers of files, runs and figures of a written report."""
 
     page: Path
     files: int
@@ -49,11 +49,11 @@ class Built:
 
 
 def open_database(url: str) -> Database:
-    """The database to read; raises DatabaseError where its tables are not of this version."""
+    """Open the database; raise DatabaseError if its tables are of another version."""
     database = Database(url, answers_within_s=None)
     if database.is_due():
         raise DatabaseError(
-            f"{database.server()} has tables of an older slurm-gpu, or none yet: start slurm-gpudbd, or run "
+            f"{database.server()} has no tables, or those of an older slurm-gpu: start slurm-gpudbd, or run "
             "`slurm-gpu db upgrade`"
         )
     return database
@@ -66,25 +66,26 @@ def build_report(
     out: Path,
     now_s: float,
     *,
-    told: ReportProgress,
+    progress: ReportProgress,
     low_priority: Collection[str] = (),
     bundles: Sequence[Bundle] = (),
-    beside: bool = True,
-) -> Built:
-    """Write `out`/report.html, and with `beside` a CSV, a Parquet, an SVG and a PNG file of each figure.
+    with_files: bool = True,
+) -> BuiltReport:
+    """Write `out`/report.html, and with `with_files` a CSV, a Parquet, an SVG and a PNG file of each figure.
 
-    `low_priority` are QOS whose jobs give way to others, `bundles` the policy's resource types. Every file is
-    whole or not there, and readable by its owner alone, as it names users and jobs. Raises DatabaseError when
-    the database is away, UsageError where `out` is no directory, OutsideError where it cannot be written to.
+    `low_priority` has the QOS of preemptible jobs, `bundles` the policy's resource types. Each file appears
+    only when it is complete, and only its owner may read it, because it names users and jobs. Raises
+    DatabaseError if the database is down, UsageError if `out` is no directory, OutsideError if it is not
+    writable.
     """
-    _make_directories(out, beside)
+    _make_directories(out, with_files)
     total = 3
-    told(0, total, "reading the accounting")
+    progress(0, total, "reading the accounting data")
     accounts = load(database, config, period, now_s)
-    told(1, total, "working out the figures")
+    progress(1, total, "calculating the figures")
     figures = all_figures(accounts, low_priority, bundles)
-    total = 3 + (len(figures) * 2 if beside else 0)
-    told(2, total, "writing the page")
+    total = 3 + (len(figures) * 2 if with_files else 0)
+    progress(2, total, "writing the page")
     page = ReportPage(
         title=f"GPU report of {config.cluster}",
         period=period_text(period),
@@ -92,19 +93,19 @@ def build_report(
         tiles=_tiles_of(accounts),
         figures=figures,
         timezone=config.timezone,
-        beside=beside,
+        with_files=with_files,
     )
     with _writing(out):
         write_whole(out / PAGE_NAME, page_html(page))
-    if beside:
-        _write_beside(out, figures, total, told)
-    told(total, total, "done")
-    files = 1 + (4 * len(figures) if beside else 0)
-    return Built(out / PAGE_NAME, files, len(accounts.jobs), len(figures))
+    if with_files:
+        _write_files(out, figures, total, progress)
+    progress(total, total, "done")
+    files = 1 + (4 * len(figures) if with_files else 0)
+    return BuiltReport(out / PAGE_NAME, files, len(accounts.jobs), len(figures))
 
 
 def period_text(period: ReportPeriod) -> str:
-    """As in 1 October to 31 October 2026, Asia/Seoul; both days belong to it."""
+    """Return text such as "1 October to 31 October 2026, Asia/Seoul", with both days in the period."""
     last = period.until - dt.timedelta(days=1)
     first = period.since
     if first == last:
@@ -113,19 +114,19 @@ def period_text(period: ReportPeriod) -> str:
     return f"{_day(first)}{year} to {_day(last)} {last.year}, {period.timezone}"
 
 
-def _write_beside(out: Path, figures: Sequence[Figure], total: int, told: ReportProgress) -> None:
-    # matplotlib takes longer to import than the page takes to write.
+def _write_files(out: Path, figures: Sequence[Figure], total: int, progress: ReportProgress) -> None:
+    # Importing matplotlib takes longer than writing the page.
     from slurm_gpu.reports.page.png import write_png
 
     done = 3
     for figure in figures:
-        told(done, total, f"table {figure.table.name}")
+        progress(done, total, f"table {figure.table.name}")
         with _writing(out):
             write_csv(figure.table, out / TABLES / f"{figure.table.name}.csv")
             write_parquet(figure.table, out / TABLES / f"{figure.table.name}.parquet")
         done += 1
     for figure in figures:
-        told(done, total, f"picture {figure.id}")
+        progress(done, total, f"picture {figure.id}")
         drawing = draw(figure.chart)
         with _writing(out):
             write_whole(out / PICTURES / f"{figure.id}.svg", svg_file(drawing, figure.title))
@@ -142,12 +143,12 @@ def _writing(out: Path) -> Iterator[None]:
         raise OutsideError(f"cannot write to {out}: {error.strerror or error}") from error
 
 
-def _make_directories(out: Path, beside: bool) -> None:
+def _make_directories(out: Path, with_files: bool) -> None:
     if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {out}: is a file; name a directory, which is made where there is none")
+        raise UsageError(f"--out {out} is a file; name a directory, which is created if it does not exist")
     with _writing(out):
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in (TABLES, PICTURES) if beside else ():
+        for name in (TABLES, PICTURES) if with_files else ():
             (out / name).mkdir(mode=0o700, exist_ok=True)
 
 
@@ -160,7 +161,7 @@ def _day(day: dt.date) -> str:
 
 
 def _tiles_of(accounts: Accounts) -> Sequence[Tile]:
-    """GPU time, its share of what there was, how many ran, how long they waited, how well GPUs were used."""
+    """Return GPU time, its share of capacity, jobs, users, median wait and mean utilisation."""
     jobs = accounts.jobs
     capacity_gpu_h = int(accounts.capacity.mgpu_s.sum()) / MGPU_S_PER_GPU_H
     share = 100 * jobs.total_gpu_h / capacity_gpu_h if capacity_gpu_h > 0 else math.nan
@@ -168,8 +169,8 @@ def _tiles_of(accounts: Accounts) -> Sequence[Tile]:
     waits = jobs.wait_h[jobs.completed & jobs.with_gpus]
     waits = waits[~np.isnan(waits)]
     return (
-        Tile("GPU-hours held", amount(jobs.total_gpu_h)),
-        Tile("of all GPU time", amount(share), "%"),
+        Tile("allocated GPU-hours", amount(jobs.total_gpu_h)),
+        Tile("of the capacity", amount(share), "%"),
         Tile("jobs ended", amount(float(jobs.ended.sum()))),
         Tile("users", amount(float(len(users)))),
         Tile("median wait of GPU jobs", *_wait(float(np.median(waits)) if len(waits) else math.nan)),
@@ -178,14 +179,14 @@ def _tiles_of(accounts: Accounts) -> Sequence[Tile]:
 
 
 def _wait(wait_h: float) -> tuple[str, str]:
-    """A number and its unit."""
+    """Return a number and its unit."""
     shown, _, unit = with_unit(wait_h, "h").partition("\u00a0")
     return shown, unit
 
 
 def _mean_utilisation(jobs: JobTable) -> float:
-    """Over the GPU time of the runs that were measured."""
-    weights = np.where(jobs.measured, jobs.held_gpu_h, 0.0)
+    """Return the mean over the GPU time of measured runs."""
+    weights = np.where(jobs.measured, jobs.allocated_gpu_h, 0.0)
     weights = np.nan_to_num(weights, nan=0.0)
     total = float(weights.sum())
     return float((weights * np.nan_to_num(jobs.ugpucore, nan=0.0)).sum()) / total if total > 0 else math.nan

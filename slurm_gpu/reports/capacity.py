@@ -1,4 +1,4 @@
-"""What GPUs, CPUs and memory there were in a period: the denominator of every rate."""
+"""The capacity of a cluster in a period: its GPUs, CPUs and memory over time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from slurm_gpu.reports.category import Category, Floats, Integers, Mask
 from slurm_gpu.reports.placing import NodePeriod, Placing, by_node
 from slurm_gpu.reports.time_bins import integrals
 
-# Nodes that slurm-gpudbd saw so soon after the first one were there before: it only began to look.
-FIRST_LOOK_S = 3600
+# Nodes first seen within this time after the first one count as present before; slurm-gpudbd had just begun.
+FIRST_SCAN_S = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Spans in which a node was as it was, cut to the period; `from_s` < `to_s`, both UTC epoch seconds.
+    """Spans without a change of a node, cut to the period; `from_s` < `to_s`, both UTC epoch seconds.
 
-    `up` are those in service: not drained, down or failing. `assumed_to_s` is when slurm-gpudbd first
-    looked, where the period began before: until then the nodes are taken to have been what they were then.
-    `until_s` is the end of the period, or the moment of the report where that comes first.
+    `up` are spans in service: not drained, down or failing. `assumed_to_s` is the first observation of
+    slurm-gpudbd if the period starts earlier; the same nodes are assumed before it. `until_s` is the end of
+    the period, or the time of the report if that is earlier.
     """
 
     node: Category
@@ -39,28 +39,28 @@ class Capacity:
 
     @property
     def mgpu_s(self) -> Integers:
-        """GPU/1000 × seconds of each span."""
+        """Return GPU/1000 × seconds of each span."""
         return self.mgpu * (self.to_s - self.from_s).astype(np.int64)
 
     def in_bins(self, edges_s: Floats) -> Integers:
-        """GPU/1000 × seconds within each bin."""
+        """Return GPU/1000 × seconds within each bin."""
         from_s, to_s = self.from_s.astype(np.int64), self.to_s.astype(np.int64)
         return integrals(from_s, to_s, {"there": self.mgpu}, edges_s)["there"]
 
     def seconds_of(self, edges_s: Floats) -> Floats:
-        """How much of each bin is over, by which sums become means; NaN for bins that are yet to come."""
+        """Return the elapsed seconds of each bin, the divisor for means; NaN for bins in the future."""
         seconds = np.diff(np.minimum(edges_s, self.until_s))
         return np.where(seconds > 0, seconds, np.nan)
 
 
 def capacity_of(periods: Sequence[NodePeriod], placing: Placing, since_s: int, until_s: int) -> Capacity:
-    """The spans of all nodes within [since, until)."""
+    """Return the spans of all nodes within [since, until)."""
     spans: list[tuple[NodePeriod, int, int]] = []
     first_s = min((period.from_s for period in periods), default=until_s)
     for course in by_node(periods).values():
         ends = [*(period.from_s for period in course[1:]), until_s]
         for index, (period, end_s) in enumerate(zip(course, ends, strict=True)):
-            was_there = index == 0 and period.from_s <= first_s + FIRST_LOOK_S
+            was_there = index == 0 and period.from_s <= first_s + FIRST_SCAN_S
             from_s = since_s if was_there else max(since_s, period.from_s)
             to_s = min(end_s, until_s)
             if from_s < to_s:

@@ -1,4 +1,4 @@
-"""A column of texts as numbers: each different text is kept once, and a row is its place among them."""
+"""Dictionary encoding of a column of texts: each different text is stored once, and rows are its codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# The code of a gap.
+# The code of a missing text.
 UNKNOWN = -1
 
 Codes = NDArray[np.int32]
@@ -20,14 +20,14 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """`codes[i]` is the place in `names` of row i's text, UNKNOWN where there is none."""
+    """A column of texts. `codes[i]` is the index in `names` of row i's text, or UNKNOWN."""
 
     names: Sequence[str]
     codes: Codes
 
     @classmethod
     def of(cls, texts: Iterable[str | None]) -> Category:
-        """The column of these texts, named in the order in which they come."""
+        """Return the column of these texts, with names in the order of their first use."""
         encoder = Encoder()
         return cls(encoder.names, encoder.codes(list(texts)))
 
@@ -35,41 +35,41 @@ class Category:
         return len(self.codes)
 
     def texts(self, rows: NDArray[Any] | slice = slice(None)) -> list[str | None]:
-        """The texts of these rows, all if none are said."""
+        """Return the texts of some rows; of all by default."""
         names = [*self.names, None]  # UNKNOWN is the last place
         return [names[code] for code in self.codes[rows].tolist()]
 
     def code(self, name: str) -> int:
-        """The code of a text, UNKNOWN where no row has it."""
+        """Return the code of a text; UNKNOWN if no row has it."""
         return self.names.index(name) if name in self.names else UNKNOWN
 
     def is_(self, name: str) -> Mask:
-        """The rows that have this text."""
+        """Return the mask of rows with this text."""
         code = self.code(name)
         return np.zeros(len(self), np.bool_) if code == UNKNOWN else self.codes == code
 
     def take(self, rows: NDArray[Any]) -> Category:
-        """These rows, by index or mask."""
+        """Return some rows, by index or mask."""
         return Category(self.names, self.codes[rows])
 
     def renamed(self, new: Sequence[str | None]) -> Category:
-        """Each name replaced by that at its place in `new`, which may hold one several times, or None."""
+        """Return the column with names replaced by those in `new`, which may have duplicates and None."""
         encoder = Encoder()
         places = np.append(encoder.codes(list(new)), np.int32(UNKNOWN))
         return Category(encoder.names, places[self.codes])
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Σ values of each name, gaps left out; integers stay integers, so that sums agree to the last."""
+        """Return the sum of values by name, without missing texts. Sums of integers stay exact."""
         return self.sums_and_rest(values)[:-1]
 
     def sums_and_rest(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Σ values of each name, and at the end of the rows without one."""
+        """Return the sum of values by name; the last is for rows without a text."""
         total = np.zeros(len(self.names) + 1, values.dtype)  # UNKNOWN counts from the end
         np.add.at(total, self.codes, values)
         return total
 
     def counts(self, rows: Mask | None = None) -> Integers:
-        """How many of these rows have each name."""
+        """Return the number of rows of each name."""
         codes = self.codes if rows is None else self.codes[rows]
         return np.bincount(codes[codes != UNKNOWN], minlength=len(self.names)).astype(np.int64)
 
@@ -88,7 +88,7 @@ class _Places(dict[str | None, int]):
 
 @dataclass(slots=True)
 class Encoder:
-    """Codes texts that come in several lots; `names` grows."""
+    """Encodes texts in several batches; `names` grows."""
 
     names: list[str] = field(default_factory=list)
     _places: _Places = field(init=False)
@@ -97,5 +97,5 @@ class Encoder:
         self._places = _Places(self.names)
 
     def codes(self, texts: Sequence[str | None]) -> Codes:
-        """The codes of the next lot."""
+        """Return the codes of the next batch."""
         return np.fromiter(map(self._places.__getitem__, texts), np.int32, len(texts))

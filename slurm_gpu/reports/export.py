@@ -1,8 +1,7 @@
-"""The database as Parquet by month, for DuckDB, Spark and pyarrow: DIR/run/month=2026-10/part-0.parquet.
+"""Export the database as Parquet by month for DuckDB, Spark and pyarrow, as run/month=2026-10/part-0.parquet.
 
-A run lies in the month (UTC) in which it was submitted, and what was recorded of it lies in the same: neither
-ever moves to another. What belongs to no run, or to none yet, lies in month=unmatched, which each export
-writes anew. Each file is there whole or not at all, and an export that was killed goes on.
+A run and its records are in the month (UTC) of its submission. Records without a run, or without one yet, are
+in month=unmatched, which each export rewrites. Files appear when complete, and a killed export is resumed.
 """
 
 from __future__ import annotations
@@ -52,38 +51,38 @@ from slurm_gpu.files.atomic import whole_file, write_whole
 from slurm_gpu.wire.fields import MAX_MOMENT_S
 
 _RUNS_AT_ONCE = 900
-# Of a row group: as many are held in memory.
+# Rows of a row group, which are in memory at once.
 _ROWS_AT_ONCE = 20_000
 _PROGRESS = "unfinished.json"
-# What a killed export wrote within that is not written anew: runs of any month may have changed since.
+# A resumed export keeps files that are at most this old; runs of older ones may have changed since.
 _FRESH_S = 6 * 3600
-# In place of a month: records that belong to no run, or to none yet.
+# The directory of records without a run, or without one yet.
 UNMATCHED = "unmatched"
-# How slurm-gpudbd keeps books on its rows.
+# Internal columns of slurm-gpudbd.
 _LEFT_OUT = frozenset({"derive_due", "match_due", "reported_seq", "row_id"})
 _TIMELINE = "timeline"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ExportMonth:
-    """A calendar month of UTC."""
+    """A calendar month in UTC."""
 
     year: int
     number: int
 
     @classmethod
     def at(cls, time_s: float) -> ExportMonth:
-        """The month in which this moment lies."""
+        """Return the month of a time."""
         moment = dt.datetime.fromtimestamp(time_s, dt.UTC)
         return cls(moment.year, moment.month)
 
     def following(self) -> ExportMonth:
-        """The one after it."""
+        """Return the next month."""
         return ExportMonth(self.year + self.number // 12, self.number % 12 + 1)
 
     @property
     def begin_s(self) -> int:
-        """Its first second."""
+        """Return its first second."""
         return int(dt.datetime(self.year, self.number, 1, tzinfo=dt.UTC).timestamp())
 
     def __str__(self) -> str:
@@ -92,7 +91,7 @@ class ExportMonth:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """How many rows of each table were written, and of how many months."""
+    """The number of written rows by table, and of months."""
 
     rows: Mapping[str, int]
     months: int
@@ -108,10 +107,10 @@ def export(
     report: Callable[[str], None] = lambda line: None,
     wall: Callable[[], float] = time.time,
 ) -> Exported:
-    """Write all months that reach into the period; what lies there of others stays.
+    """Write all months that overlap the period; files of other months stay.
 
-    One that was killed some hours ago, if it is asked for the same months, goes on with the one that it was
-    at. Raises OSError, and DatabaseError when the database is away.
+    If an export of the same months was killed in the last hours, it is resumed. Raises OSError, and
+    DatabaseError if the database is down.
     """
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     with database.reading() as connection:
@@ -138,7 +137,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A month: from when on it was read, and its rows by table."""
+    """A written month: the time of reading, and its rows by table."""
 
     at_s: float
     rows: Mapping[str, int]
@@ -146,13 +145,13 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Which months an export that has not ended has written."""
+    """The months that an unfinished export has written."""
 
     path: Path
     asked: list[Any]
 
     def done(self, now_s: float) -> dict[str, _Written]:
-        """What is fresh, by month; nothing of another export."""
+        """Return the recent months of an export with the same arguments."""
         try:
             told = json.loads(self.path.read_text())
             if told["asked"] != self.asked:
@@ -163,17 +162,17 @@ class _Progress:
             return {}
 
     def keep(self, done: Mapping[str, _Written]) -> None:
-        """These are written."""
+        """Record written months."""
         written = {month: asdict(one) for month, one in done.items()}
         write_whole(self.path, json.dumps({"asked": self.asked, "written": written}))
 
     def end(self) -> None:
-        """All are: the next export begins anew."""
+        """Remove the file at the end, so that the next export writes all months."""
         self.path.unlink(missing_ok=True)
 
 
 def _months(connection: Connection, since_s: int | None, until_s: int | None) -> list[ExportMonth]:
-    """Those that reach into the period and have something: a clock that stood wrong is no thousand months."""
+    """Return the months with rows that overlap the period; a wrong clock must not add a thousand months."""
     months: list[ExportMonth] = []
     next_s = None if since_s is None else ExportMonth.at(min(max(since_s, 0), MAX_MOMENT_S)).begin_s
     while True:
@@ -216,7 +215,7 @@ def _export_month(database: Database, out: Path, month: ExportMonth, *, timeline
 
 
 def _export_unmatched(database: Database, out: Path, *, timelines: bool) -> dict[str, int]:
-    """Records that belong to no run; those that have found theirs since the last export are here no more."""
+    """Export the records without a run; those matched since the last export are in their month now."""
     with ExitStack() as stack:
         files = []
         for table, keys in ((run_device, (run_device.c.row_id,)), (run_host, (run_host.c.segment,))):
@@ -229,7 +228,7 @@ def _export_unmatched(database: Database, out: Path, *, timelines: bool) -> dict
 
 
 def _export_whole(database: Database, out: Path, table: Table) -> dict[str, int]:
-    """A table that is small: what there is, and what it was when."""
+    """Export a small table as a whole."""
     with ExitStack() as stack, database.reading() as connection:
         file = _open(stack, out / f"{table.name}.parquet", table)
         file.add(connection.execute(file.query.order_by(*table.primary_key.columns)).mappings().all())
@@ -240,7 +239,7 @@ def _export_whole(database: Database, out: Path, table: Table) -> dict[str, int]
 def _in_order(
     database: Database, file: _File, keys: Sequence[Column[Any]], these: Sequence[ColumnElement[bool]]
 ) -> Iterator[Sequence[Mapping[Any, Any]]]:
-    """These rows in the order of the keys, some at a time, each time those after the last."""
+    """Yield rows in the order of the keys in batches, each after the last row of the previous one."""
     last: Sequence[Any] | None = None
     while True:
         where = [] if last is None else [keys[0] >= last[0], _after(keys, last)]
@@ -265,7 +264,7 @@ def _after(keys: Sequence[Column[Any]], last: Sequence[Any]) -> ColumnElement[bo
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A Parquet file of rows of a table, which takes its place once it is whole."""
+    """Writes a Parquet file of rows of a table, which appears when it is complete."""
 
     table: Table
     columns: Sequence[Column[Any]]
@@ -276,7 +275,7 @@ class _File:
 
     @property
     def query(self) -> Select[Any]:
-        """Its columns; JSON as the text that is stored."""
+        """Return its columns; JSON is the stored text."""
         return select(
             *(
                 type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
@@ -286,18 +285,18 @@ class _File:
 
     @property
     def n_rows(self) -> int:
-        """How many were added."""
+        """Return the number of added rows."""
         return sum(self.counted)
 
     def add(self, rows: Sequence[Mapping[Any, Any]]) -> None:
-        """Append rows of `query`."""
+        """Append the rows of `query`."""
         self.waiting.extend(rows)
         self.counted.append(len(rows))
         if len(self.waiting) >= _ROWS_AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
-        """Write all that was added."""
+        """Write all added rows."""
         values = {
             column.name: [_value(column, row[column.name]) for row in self.waiting] for column in self.columns
         }
@@ -311,7 +310,7 @@ def _of_month(stack: ExitStack, out: Path, table: Table, month: str, *, timeline
 
 
 def _open(stack: ExitStack, path: Path, table: Table, left_out: Set[str] = _LEFT_OUT) -> _File:
-    """A file that takes the place of `path` when the stack is left without an error."""
+    """Return a file that replaces `path` when the stack exits without an error."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     columns = [column for column in table.columns if column.name not in left_out]
     schema = pa.schema([(column.name, _kind(column)) for column in columns])
@@ -330,7 +329,7 @@ def _kind(column: Column[Any]) -> pa.DataType:
 
 
 def _value(column: Column[Any], value: Any) -> Any:
-    """JSON of what is stored packed."""
+    """Return packed data as JSON."""
     if value is None or not isinstance(column.type, PackedColumn):
         return value
     return json.dumps(value, separators=(",", ":"))

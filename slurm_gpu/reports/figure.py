@@ -1,4 +1,4 @@
-"""What a report is made of: a table, what is drawn of it, and one sentence that says what to see there."""
+"""The parts of a figure: a table, a chart of it, and a summary sentence."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from slurm_gpu.reports.category import Category, Floats, Integers
 
-# One column: NaN, None or UNKNOWN is a gap.
+# One column. NaN, None and UNKNOWN are missing values.
 Values = Floats | Integers | Category | Sequence[str] | Sequence[str | None] | Sequence[int] | Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """`unit` is "" for texts and counts; `about` says what it is and how it was counted."""
+    """Description of a column. `unit` is "" for texts and counts; `about` explains the values."""
 
     name: str
     unit: str
@@ -22,7 +22,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureTable:
-    """All numbers behind a figure: CSV and Parquet of this `name` are written of it."""
+    """All numbers of a figure, written as CSV and Parquet files with this `name`."""
 
     name: str
     title: str
@@ -33,7 +33,7 @@ class FigureTable:
         if [column.name for column in self.columns] != list(self.data):
             raise ValueError(f"{self.name}: columns and data differ")
         if len({len(values) for values in self.data.values()}) > 1:
-            raise ValueError(f"{self.name}: columns of unequal length")
+            raise ValueError(f"{self.name}: columns differ in length")
 
     def __len__(self) -> int:
         return len(next(iter(self.data.values()))) if self.data else 0
@@ -41,9 +41,9 @@ class FigureTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """Bars for each label: one of each series, on top of each other if `stacked`, else side by side.
+    """Bars for each label: one of each series, stacked or side by side.
 
-    `total` is what a bar is a part of, drawn as an outline.
+    `total` is the whole of each bar, drawn as an outline.
     """
 
     labels: Sequence[str]
@@ -55,9 +55,9 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSeries:
-    """Means of bins of time: `edges_s`, UTC epoch seconds, are one more than the values of each series.
+    """Means of time bins. `edges_s`, UTC epoch seconds, has one more element than each series.
 
-    Areas on each other if `stacked`, else lines. `limit` is a line above all, such as what there was.
+    Series are stacked areas if `stacked`, else lines. `limit` is a line above all, such as the capacity.
     """
 
     edges_s: Floats
@@ -70,21 +70,21 @@ class TimeSeries:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One of the quantities by which runs are compared."""
+    """A quantity by which runs are compared."""
 
     name: str
     unit: str
 
     @property
     def label(self) -> str:
-        """Its name and its unit; once where the name tells the unit, as WAIT_h does."""
+        """Return its name with its unit; without it if the name has it, such as WAIT_h."""
         is_told = not self.unit or self.name.endswith(f"_{self.unit}")
         return self.name if is_told else f"{self.name} / {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
 class StepCurve:
-    """A distribution: the share `upto[i]` (0–1) of all is `x[i]` or less; both ascend, as steps."""
+    """A cumulative distribution: the share `upto[i]` (0–1) is `x[i]` or less. Both ascend."""
 
     x: Floats
     upto: Floats
@@ -93,7 +93,7 @@ class StepCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cdf:
-    """Cumulative distributions: for each axis one curve for each application, by its name."""
+    """Cumulative distributions: for each axis one curve for each application."""
 
     axes: Sequence[Axis]
     curves: Mapping[str, Mapping[str, StepCurve]]
@@ -104,7 +104,7 @@ class Cdf:
 class ParallelCoordinates:
     """One line for each run over all axes, coloured by the axis `colour`, filtered by `application`.
 
-    NaN is a gap: the line ends there. `of` is how many runs there are, of which these may be a sample.
+    A line ends at NaN. `of` is the number of all runs, of which these may be a sample.
     """
 
     axes: Sequence[Axis]
@@ -117,7 +117,7 @@ class ParallelCoordinates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """`values[row, column]`, NaN where there is nothing."""
+    """A matrix `values[row, column]`; NaN for empty cells."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -132,7 +132,7 @@ Chart = Bars | TimeSeries | Cdf | ParallelCoordinates | Matrix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A chart, its table and its reading. `notes` say what is left out or taken as given."""
+    """A chart, its table and its summary sentence `reading`. `notes` list omissions and assumptions."""
 
     id: str
     title: str

@@ -14,18 +14,17 @@ from slurm_gpu.reports.period import ReportPeriod
 
 MGPU_S_PER_GPU_H = 3_600_000
 NO_GPU, SHARED, SINGLE, NODE, MULTI_NODE = "no GPU", "shared GPU", "1 GPU", "one node", "several nodes"
-# Classes of runs by size: none, a part of one GPU, one, several (or one and a part) on one node, and GPUs of
-# more nodes than one.
+# Classes of runs by size: no GPU, a part of one GPU, one GPU, more on one node, GPUs on several nodes.
 SCALES = (NO_GPU, SHARED, SINGLE, NODE, MULTI_NODE)
-# The server type or zone of nodes of which slurm-gpu.yaml names none.
+# The server type or zone of nodes without one in slurm-gpu.yaml.
 OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Held GPU time by node group: row j says that run `run[j]` held `mgpu_s[j]` there within the period.
+    """Allocated GPU time by node group: in row j, run `run[j]` has `mgpu_s[j]` in the period.
 
-    In GPU/1000 × seconds, whole numbers, so that by whatever it is summed the sum is the same.
+    The unit is GPU/1000 × seconds. Whole numbers make all sums equal.
     """
 
     run: Integers
@@ -33,16 +32,16 @@ class Shares:
     zone: Category
     mgpu_s: Integers
     charge: Floats
-    """Of each share, by the rate of its server type; NaN where that has none."""
+    """The charge of each share by the rate of its server type; NaN without a rate."""
 
     def of(self, column: Category) -> Category:
-        """A column of runs as one of shares."""
+        """Return a column of runs as a column of shares."""
         return column.take(self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobIds:
-    """The numbers of which a job's id is made; -1 where there is none."""
+    """The parts of job ids; -1 if absent."""
 
     job_id: Integers
     array_job_id: Integers
@@ -51,7 +50,7 @@ class JobIds:
     het_offset: Integers
 
     def labels(self, rows: NDArray[Any]) -> list[str]:
-        """Ids as Slurm prints them: 12, 12_3, 12+1."""
+        """Return ids as Slurm prints them: 12, 12_3, 12+1."""
         numbers = (self.job_id, self.array_job_id, self.array_task, self.het_job_id, self.het_offset)
         return [
             f"{array}_{task}" if task >= 0 else f"{het}+{offset}" if offset >= 0 else str(job)
@@ -61,12 +60,12 @@ class JobIds:
 
 @dataclass(frozen=True, kw_only=True)
 class JobTable:
-    """Runs that ended in the period, or ran in it. NaN is a gap, as UNKNOWN is of a category.
+    """Runs that ended in the period, or ran in it. NaN, or UNKNOWN of a category, is a missing value.
 
-    Times are UTC epoch seconds and NaN for what has not happened. `wait_h`, `run_h`, `n_nodes`, `n_gpus`
-    (those asked for, of what never began), `ugpucore`, `ugpumem` (per cent) and `coverage` (of 1) are of the
-    whole run; `wall_h`, `held_gpu_h`, `no_process_gpu_h`, `energy_kwh` and `charge` are the period's part of
-    it. `server_type` and `zone` are those in which a run held most.
+    Times are UTC epoch seconds, NaN if the event has not happened. `wait_h`, `run_h`, `n_nodes`, `n_gpus`
+    (requested if the run never started), `ugpucore`, `ugpumem` (per cent) and `coverage` (0–1) are for the
+    whole run. `wall_h`, `allocated_gpu_h`, `no_process_gpu_h`, `energy_kwh` and `charge` are for its part in
+    the period. `server_type` and `zone` are those with most of its GPU time.
     """
 
     period: ReportPeriod
@@ -96,7 +95,7 @@ class JobTable:
     wall_h: Floats
     n_nodes: Floats
     n_gpus: Floats
-    held_gpu_h: Floats
+    allocated_gpu_h: Floats
     no_process_gpu_h: Floats
     ugpucore: Floats
     ugpumem: Floats
@@ -104,7 +103,7 @@ class JobTable:
     energy_kwh: Floats
     charge: Floats
     goes_on: Mask
-    """Rows after which the run went on with other nodes, after the period: it ends elsewhere."""
+    """Rows of runs that continued on other nodes after the period."""
     shares: Shares
 
     def __len__(self) -> int:
@@ -112,57 +111,57 @@ class JobTable:
 
     @property
     def job_id(self) -> Integers:
-        """Slurm's raw job ids."""
+        """Return Slurm's raw job ids."""
         return self.ids.job_id
 
     def labels(self, rows: NDArray[Any] | None = None) -> list[str]:
-        """Ids as Slurm prints them, of these rows or all."""
+        """Return ids as Slurm prints them, of some rows or all."""
         return self.ids.labels(np.arange(len(self)) if rows is None else rows)
 
     @cached_property
     def ended(self) -> Mask:
-        """Runs that count as one in this period: each counts once, in the period in which it ended."""
+        """Return the runs that ended in the period; each run counts in that period only."""
         inside = (self.end_s >= self.period.since_s) & (self.end_s < self.period.until_s)
         return inside & ~self.goes_on
 
     @cached_property
     def completed(self) -> Mask:
-        """Of those that ended, the ones that ever ran."""
+        """Return the ended runs that had started."""
         return self.ended & self.ran
 
     @cached_property
     def ran(self) -> Mask:
-        """Runs that ever began, and were not cancelled before."""
+        """Return the runs that started, and were not cancelled before."""
         return ~np.isnan(self.start_s)
 
     @cached_property
     def with_gpus(self) -> Mask:
-        """Runs that had GPUs, or a part of one."""
+        """Return the runs with GPUs or a part of one."""
         return self.ran & (self.n_gpus > 0)
 
     @cached_property
     def ended_with_gpus(self) -> Mask:
-        """Those that figures count as jobs."""
+        """Return the runs that figures count as jobs."""
         return self.ended & self.with_gpus
 
     @cached_property
     def measured(self) -> Mask:
-        """Runs that were watched for long enough to be judged, and of which utilisation is known."""
+        """Return the runs with sufficient coverage and known utilisation."""
         return (self.coverage >= self.min_coverage) & ~np.isnan(self.ugpucore)
 
     @cached_property
-    def held_mgpu_s(self) -> Integers:
-        """Held GPU time of each run within the period."""
-        held = np.zeros(len(self), np.int64)
-        np.add.at(held, self.shares.run, self.shares.mgpu_s)
-        return held
+    def allocated_mgpu_s(self) -> Integers:
+        """Return the allocated GPU time of each run in the period."""
+        allocated = np.zeros(len(self), np.int64)
+        np.add.at(allocated, self.shares.run, self.shares.mgpu_s)
+        return allocated
 
     @cached_property
     def total_gpu_h(self) -> float:
-        """All GPU-hours held in the period."""
+        """Return all allocated GPU-hours in the period."""
         return gpu_h(int(self.shares.mgpu_s.sum()))
 
 
 def gpu_h(mgpu_s: int) -> float:
-    """GPU-hours of GPU/1000 × seconds."""
+    """Convert GPU/1000 × seconds to GPU-hours."""
     return mgpu_s / MGPU_S_PER_GPU_H

@@ -1,4 +1,4 @@
-"""Read a period from the database: the accounting table, what there was, and what was held of it."""
+"""Read a period from the database: the accounting table, the capacity and its allocation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.database.accounting.resized import Row, find_parts
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import node_period, run, run_device
-from slurm_gpu.reports.allocated_rows import held_rows
+from slurm_gpu.reports.allocated_rows import allocated_rows
 from slurm_gpu.reports.assembly import assemble
 from slurm_gpu.reports.capacity import Capacity, capacity_of
 from slurm_gpu.reports.category import Integers
@@ -34,7 +34,7 @@ _IDS_PER_STATEMENT = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """All that a report on a period is made of."""
+    """The data of a report."""
 
     jobs: JobTable
     capacity: Capacity
@@ -44,17 +44,16 @@ class Accounts:
 
 
 def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: float) -> Accounts:
-    """Read the runs and nodes of a period; what goes on counts up to `now_s`.
+    """Read the runs and nodes of a period; running ones count up to `now_s`.
 
-    Raises UsageError where slurm-gpu.yaml puts a node into two groups, and DatabaseError when the database is
-    away.
+    Raises UsageError if slurm-gpu.yaml puts a node into two groups, DatabaseError if the database is down.
     """
     places = Places.of(config)
     with database.reading() as connection:
         periods = read_periods(connection)
         placing = Placing(periods, places)
         rows = read_rows(connection, config.cluster, period)
-        held = held_rows(rows, resized_parts(connection, rows), period, now_s)
+        allocated = allocated_rows(rows, resized_parts(connection, rows), period, now_s)
 
         def recorded(some: Integers) -> Weights:
             run_ids = rows.integers("run_id")[some].tolist()
@@ -66,7 +65,11 @@ def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: fl
             }
 
         portions = share_out(
-            placing, nodes=rows.texts["nodes"], at_s=held.began_s, mgpu_s=held.mgpu_s, recorded=recorded
+            placing,
+            nodes=rows.texts["nodes"],
+            at_s=allocated.began_s,
+            mgpu_s=allocated.mgpu_s,
+            recorded=recorded,
         )
         months = months_of(
             connection,
@@ -83,20 +86,20 @@ def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: fl
     capacity = capacity_of(periods, placing, period.since_s, until_s)
     on_nodes = spread(
         rows.texts["nodes"],
-        held.from_s,
-        held.to_s,
-        held.mgpu,
+        allocated.from_s,
+        allocated.to_s,
+        allocated.mgpu,
         rows.amounts("tres_allocated", "cpu"),
         rows.amounts("tres_allocated", "mem"),
     )
     occupied = occupancy(capacity, on_nodes)
     del on_nodes
-    jobs = assemble(rows, held, portions, placing.groups, config, period, now_s)
+    jobs = assemble(rows, allocated, portions, placing.groups, config, period, now_s)
     return Accounts(jobs=jobs, capacity=capacity, occupancy=occupied, months=months, forecasts=forecasts)
 
 
 def read_periods(connection: Connection) -> list[NodePeriod]:
-    """All that slurm-gpudbd ever saw of nodes."""
+    """Return all periods of nodes in the database."""
     query = select(
         node_period.c.node,
         node_period.c.from_s,
@@ -111,9 +114,9 @@ def read_periods(connection: Connection) -> list[NodePeriod]:
 
 
 def recorded_mgpu(connection: Connection, run_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """By run_id, the GPU/1000 of the distinct devices on each node.
+    """Return by run_id the GPU/1000 of the distinct devices on each node.
 
-    Nothing of a run of which a device does not know how much of it was granted.
+    Runs with a device whose granted share is unknown are left out.
     """
     found: dict[int, dict[tuple[str, str], int | None]] = defaultdict(dict)
     for some in _lots(run_ids):
@@ -137,7 +140,7 @@ def recorded_mgpu(connection: Connection, run_ids: Sequence[int]) -> dict[int, d
 
 
 def resized_parts(connection: Connection, rows: RunColumns) -> list[Sequence[Row]]:
-    """The parts, in order of time, of those runs of which a row here is the last of several."""
+    """Return the parts, in order of time, of the resized runs whose last row is among the rows."""
     state = rows.texts["state"]
     if not state.is_(RESIZING).any():
         return []

@@ -1,4 +1,4 @@
-"""Totals of the calendar months up to a report's end, so that it can say what changed."""
+"""Totals of the calendar months up to a report's end."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import NodePeriod, Placing
 from slurm_gpu.reports.rows import RunColumns, read_numbers
 
-# A year, and the month with which the last one is compared.
+# One year, and one more month for the first change.
 N_MONTHS = 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthTotals:
-    """One calendar month, or what of it lies before the report's end.
+    """One calendar month, or its part before the report's end.
 
-    `runs` are those with GPUs that ended then; `median_wait_h` and `mean_wait_h` are of these. `ugpucore` is
-    the mean over their GPU time, of those that were measured. NaN where there was nothing.
+    `runs` counts the runs with GPUs that ended in it; `median_wait_h` and `mean_wait_h` are their waits.
+    `ugpucore` is the mean over the GPU time of measured ones. NaN if there are none.
     """
 
     first: date
-    held_mgpu_s: int
+    allocated_mgpu_s: int
     capacity_mgpu_s: int
     runs: int
     median_wait_h: float
@@ -49,9 +49,9 @@ def months_of(
     now_s: float,
     min_coverage: float,
 ) -> list[MonthTotals]:
-    """The last N_MONTHS; `rows` are those of the period, which are read anew only where it is shorter.
+    """Return the last N_MONTHS. `rows` has the period; earlier rows are read from the database.
 
-    Months before the first of which anything is known are left out.
+    Months before the first known data are left out.
     """
     firsts = period.months(N_MONTHS)
     whole = replace(period, since=firsts[0])
@@ -69,15 +69,15 @@ def months_of(
     found: list[MonthTotals] = []
     for first, from_s, to_s in zip(firsts[:-1], edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         seconds = np.nan_to_num(np.minimum(stop_s, to_s) - np.maximum(began_s, from_s)).clip(min=0)
-        held: Integers = (seconds * mgpu).astype(np.int64)
+        allocated: Integers = (seconds * mgpu).astype(np.int64)
         ended = of_gpus & ~resizing & (numbers["end_s"] >= from_s) & (numbers["end_s"] < to_s)
         capacity = capacity_of(periods, placing, int(from_s), int(max(from_s, min(to_s, now_s))))
         waits = wait_h[ended & (wait_h >= 0)]
-        weight = held[measured]
+        weight = allocated[measured]
         found.append(
             MonthTotals(
                 first=first,
-                held_mgpu_s=int(held.sum()),
+                allocated_mgpu_s=int(allocated.sum()),
                 capacity_mgpu_s=int(capacity.mgpu_s.sum()),
                 runs=int(ended.sum()),
                 median_wait_h=float(np.median(waits)) if len(waits) else np.nan,
@@ -87,5 +87,5 @@ def months_of(
                 else np.nan,
             )
         )
-    used = [index for index, month in enumerate(found) if month.held_mgpu_s or month.runs]
+    used = [index for index, month in enumerate(found) if month.allocated_mgpu_s or month.runs]
     return found[used[0] :] if used else found[-1:]

@@ -1,7 +1,7 @@
-"""Who held how much of each node when, and so which free GPUs were of use to nobody.
+"""Allocation of nodes over time, and the stranded GPUs.
 
-A free GPU is stranded where its node has not enough free CPUs or memory to go with it. Enough is what nine in
-ten of the runs with GPUs took at least per GPU, of those on that server type.
+A free GPU is stranded if its node has too few free CPUs or too little free memory for it: less than 90 % of
+the runs with GPUs on that server type use per GPU.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from slurm_gpu.database.accounting.matching import node_set
 from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Category, Floats, Integers
 
-# Percentile of what runs take per GPU: nine in ten take that or more.
+# Percentile of the CPUs and memory per GPU; 90 % of runs use at least this much.
 _MODEST = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOccupancy:
-    """What runs held of nodes, each run's amounts spread evenly over its own; cut to the period."""
+    """Allocations of runs on nodes, evenly distributed over the nodes of each run; cut to the period."""
 
     node: Category
     from_s: Floats
@@ -33,10 +33,10 @@ class NodeOccupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OccupancySpans:
-    """Spans in which nothing changed on a node with GPUs, and GPU/1000 of it.
+    """Spans without a change on a node with GPUs, with its GPU/1000.
 
-    `allocated` + `stranded` + `free` + `out` = what the node has, unless more was allocated than that:
-    `out` are free GPUs of a node that is out of service.
+    `allocated` + `stranded` + `free` + `out` = the GPUs of the node, unless more were allocated. `out` are
+    free GPUs of a node that is out of service.
     """
 
     from_s: Integers
@@ -50,7 +50,7 @@ class OccupancySpans:
 def spread(
     nodes: Category, from_s: Floats, to_s: Floats, mgpu: Floats, cpus: Floats, mib: Floats
 ) -> NodeOccupancy:
-    """The amounts that rows on hostlists held, node by node; what is not known of them counts as nothing."""
+    """Return the allocations of rows by node; unknown amounts count as 0."""
     running = np.flatnonzero((to_s > from_s) & (nodes.codes >= 0))
     names: dict[str, int] = {}
     used = np.unique(nodes.codes[running])
@@ -79,38 +79,38 @@ def spread(
     )
 
 
-def occupancy(capacity: Capacity, held: NodeOccupancy) -> OccupancySpans:
-    """What was held, stranded, free and out of service, of nodes with GPUs."""
-    names = list(dict.fromkeys([*capacity.node.names, *held.node.names]))
+def occupancy(capacity: Capacity, used: NodeOccupancy) -> OccupancySpans:
+    """Return the allocated, stranded, free and out-of-service GPUs of nodes with GPUs."""
+    names = list(dict.fromkeys([*capacity.node.names, *used.node.names]))
     place = {name: index for index, name in enumerate(names)}
-    held_on = np.array([place[name] for name in held.node.names], np.int64)[held.node.codes]
+    used_on = np.array([place[name] for name in used.node.names], np.int64)[used.node.codes]
     cap_on = capacity.node.codes.astype(np.int64)
     of_gpus = np.zeros(len(names), np.bool_)
     of_gpus[cap_on[capacity.mgpu > 0]] = True
-    of_gpus[held_on[held.mgpu > 0]] = True
-    kept, there = np.flatnonzero(of_gpus[held_on]), np.flatnonzero(of_gpus[cap_on])
-    need_mcpu, need_mib = _modest_needs(capacity, held, held_on, len(names))
+    of_gpus[used_on[used.mgpu > 0]] = True
+    kept, there = np.flatnonzero(of_gpus[used_on]), np.flatnonzero(of_gpus[cap_on])
+    need_mcpu, need_mib = _modest_needs(capacity, used, used_on, len(names))
 
-    node = np.concatenate([held_on[kept], cap_on[there]])
-    from_s = np.concatenate([held.from_s[kept], capacity.from_s[there]]).astype(np.int64)
-    to_s = np.concatenate([held.to_s[kept], capacity.to_s[there]]).astype(np.int64)
+    node = np.concatenate([used_on[kept], cap_on[there]])
+    from_s = np.concatenate([used.from_s[kept], capacity.from_s[there]]).astype(np.int64)
+    to_s = np.concatenate([used.to_s[kept], capacity.to_s[there]]).astype(np.int64)
     at_s = np.concatenate([from_s, to_s])
     first_s, width_s = (at_s.min(), at_s.max() - at_s.min() + 1) if len(at_s) else (0, 1)
     order = np.argsort(np.concatenate([node, node]) * width_s + at_s - first_s)
     on, at_s = np.concatenate([node, node])[order], at_s[order]
 
     def course(of_runs: Integers, of_nodes: Integers) -> Integers:
-        """What there is from each moment on: of each node all comes and goes within the period."""
+        """Return running totals from each moment on; a node's amounts are added and removed in the period."""
         amounts = np.concatenate([of_runs[kept], of_nodes[there]])
         return np.cumsum(np.concatenate([amounts, -amounts])[order])
 
-    nothing_held, nothing_there = np.zeros_like(held.mgpu), np.zeros_like(capacity.mgpu)
-    has = course(nothing_held, capacity.mgpu)
-    is_up = course(nothing_held, capacity.up.astype(np.int64)) > 0
-    allocated = course(held.mgpu, nothing_there)
+    nothing_used, nothing_there = np.zeros_like(used.mgpu), np.zeros_like(capacity.mgpu)
+    has = course(nothing_used, capacity.mgpu)
+    is_up = course(nothing_used, capacity.up.astype(np.int64)) > 0
+    allocated = course(used.mgpu, nothing_there)
     idle = np.maximum(has - allocated, 0)
-    free_mcpu = course(-held.mcpu, capacity.cpus * 1000)
-    free_mib = course(-held.mib, capacity.memory_mib)
+    free_mcpu = course(-used.mcpu, capacity.cpus * 1000)
+    free_mib = course(-used.mib, capacity.memory_mib)
     fits = 1000 * np.minimum(
         np.maximum(free_mcpu, 0) // need_mcpu[on], np.maximum(free_mib, 0) // need_mib[on]
     )
@@ -127,20 +127,22 @@ def occupancy(capacity: Capacity, held: NodeOccupancy) -> OccupancySpans:
 
 
 def _modest_needs(
-    capacity: Capacity, held: NodeOccupancy, held_on: Integers, n_nodes: int
+    capacity: Capacity, used: NodeOccupancy, used_on: Integers, n_nodes: int
 ) -> tuple[Integers, Integers]:
-    """By node, the CPUs/1000 and MiB without which a GPU of it is of little use; at least 1 of each."""
+    """Return by node the CPUs/1000 and MiB that a usable GPU requires; at least 1 of each."""
     type_of = np.full(n_nodes, -1, np.int64)
     type_of[capacity.node.codes] = capacity.server_type.codes
     mcpu, mib = np.ones(n_nodes, np.int64), np.ones(n_nodes, np.int64)
-    with_gpus = held.mgpu > 0
-    on_type = type_of[held_on]
+    with_gpus = used.mgpu > 0
+    on_type = type_of[used_on]
     for code in np.unique(type_of).tolist():
         some = np.flatnonzero(with_gpus & (on_type == code))
         if len(some):
-            of_gpu = np.maximum(held.mgpu[some], 1000) / 1000  # a part of a GPU needs no less than a whole
-            mcpu[type_of == code] = _modest(held.mcpu[some] / of_gpu)
-            mib[type_of == code] = _modest(held.mib[some] / of_gpu)
+            of_gpu = (
+                np.maximum(used.mgpu[some], 1000) / 1000
+            )  # a part of a GPU requires as much as a whole one
+            mcpu[type_of == code] = _modest(used.mcpu[some] / of_gpu)
+            mib[type_of == code] = _modest(used.mib[some] / of_gpu)
     return mcpu, mib
 
 

@@ -1,4 +1,4 @@
-"""The time that a report is about: whole days of the site's own, and their parts."""
+"""The period of a report: whole days in the site's time zone, and their parts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from slurm_gpu.reports.category import Floats
 
 _DAYS_BY_HOUR = 8
 _DAYS_BY_WEEK = 400
-# A year before the first and a month after the last are looked at, too: calendars have to have them.
+# The calendar must have a year before the first and a month after the last, which reports also read.
 _FIRST, _LAST = date(1970, 1, 1), date(9000, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPeriod:
-    """From the midnight that begins `since` to the one that begins `until`, which is no part of it."""
+    """Days from `since` up to, but not including, `until`."""
 
     since: date
     until: date
@@ -30,30 +30,30 @@ class ReportPeriod:
             raise UsageError(f"the report ends on {self.until}, but begins on {self.since}: end it later")
         if self.since < _FIRST or self.until > _LAST:
             raise UsageError(
-                f"the report is of {self.since} to {self.until}: name days from {_FIRST} to {_LAST}"
+                f"the report is for {self.since} to {self.until}: use days from {_FIRST} to {_LAST}"
             )
 
     @property
     def since_s(self) -> int:
-        """When it begins, in UTC epoch seconds."""
+        """Return its start in UTC epoch seconds."""
         return self.midnight_s(self.since)
 
     @property
     def until_s(self) -> int:
-        """When it ends; that second is no part of it."""
+        """Return its end in UTC epoch seconds, exclusive."""
         return self.midnight_s(self.until)
 
     @property
     def days(self) -> int:
-        """Days in it."""
+        """Return the number of days."""
         return (self.until - self.since).days
 
     def midnight_s(self, day: date) -> int:
-        """When a day begins at the site."""
+        """Return the start of a day in the site's time zone."""
         return round(datetime.combine(day, time(), ZoneInfo(self.timezone)).timestamp())
 
     def edges_s(self) -> Floats:
-        """Where the bins of a time series begin, and the last one ends: hours, days or weeks, by length."""
+        """Return the edges of the time bins: hours, days or weeks, by the length of the period."""
         if self.days <= _DAYS_BY_HOUR:
             return np.append(np.arange(self.since_s, self.until_s, 3600), self.until_s).astype(np.float64)
         step = timedelta(days=1 if self.days <= _DAYS_BY_WEEK else 7)
@@ -61,11 +61,11 @@ class ReportPeriod:
         return np.array([*map(self.midnight_s, days), self.until_s], np.float64)
 
     def bin_name(self) -> str:
-        """What one bin of `edges_s` is."""
+        """Return the name of one bin of `edges_s`."""
         return "hour" if self.days <= _DAYS_BY_HOUR else "day" if self.days <= _DAYS_BY_WEEK else "week"
 
     def months(self, n: int) -> list[date]:
-        """The first days of the `n` calendar months up to that of the last day, and of the one after it."""
+        """Return the first days of the `n` calendar months up to the last day, and of the next month."""
         last = (self.until - timedelta(days=1)).replace(day=1)
         return [_month_after(last, back) for back in range(1 - n, 2)]
 

@@ -1,4 +1,4 @@
-"""A recorded past through the model of its cluster, with jobs placed by one rule and by another."""
+"""Replay recorded runs through the model of the cluster under two placement rules."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from slurm_gpu.simulate.placement import FirstFit, PlacementChoice
 from slurm_gpu.simulate.scheduler import Scheduling
 
 SLURM, MOST_ALLOCATED, WEIGHTS, OURS = "slurm", "mostallocated", "weights", "ours"
-# Decisions of Slurm's scheduler between two settings of weights: it starts several jobs at once.
+# Scheduler decisions between two updates of weights: Slurm starts several jobs at once.
 _WEIGHTS_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """What came of the same jobs under each rule."""
+class RuleComparison:
+    """The results of the same jobs under each rule."""
 
     rules: Mapping[str, Figures]
     reproduction: Reproduction
-    """How near the model with Slurm's own placement comes to the recorded waits."""
+    """How accurately the model with Slurm's own placement reproduces the recorded waits."""
 
 
 def compare_rules(
@@ -43,12 +43,11 @@ def compare_rules(
     zones: Mapping[str, str],
     weights: Mapping[str, int],
     zone_wait_s: float,
-) -> Compared:
-    """Run the past under each rule, with a policy's limits on what runs as they were at `at_s`.
+) -> RuleComparison:
+    """Run the past under each rule, with a policy's running limits at `at_s`.
 
-    `zones` and `weights`: the zone, and the site's own Weight, of nodes by their names. By our rule jobs of
-    several nodes have to be in one zone for `zone_wait_s`, where there are zones. `told` is called with the
-    rule that comes next.
+    `zones` and `weights` have the zone and the site's own Weight by node. With zones, our rule keeps jobs of
+    several nodes in one zone for `zone_wait_s`.
     """
     nodes = tuple(
         replace(node, zone=zones.get(node.name, ""), weight=weights.get(node.name, 1))
@@ -80,8 +79,8 @@ def compare_rules(
             zone_wait_s=zone_wait_s,
             log=True,
         )
-        found[name] = figures(cluster, asked, outcome, past.asked_mgpu())
+        found[name] = figures(cluster, asked, outcome, past.requested_mgpu())
         if name == SLURM:
             wait_s = past.wait_s(outcome.start_s)
     judged = past.judged & ~np.isnan(wait_s)
-    return Compared(found, compare(past.recorded_wait_s(), wait_s, judged))
+    return RuleComparison(found, compare(past.recorded_wait_s(), wait_s, judged))

@@ -1,7 +1,7 @@
-"""Which server type and zone a node was of, and so which groups of nodes a run was on.
+"""Server types and zones of nodes over time, and the groups of nodes of each run.
 
-A group is a (server type, zone). What slurm-gpudbd saw of a node when the run began counts, else what
-slurm-gpu.yaml says now, else what was seen first; nodes of which nobody says anything are OTHER.
+A group is a (server type, zone): the one that slurm-gpudbd recorded at the start of the run, else the present
+one of slurm-gpu.yaml, else the first recorded one, else OTHER.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Group = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePeriod:
-    """A row of node_period: what a node was from then on, until its next row."""
+    """A row of node_period: the properties of a node until its next row."""
 
     node: str
     from_s: int
@@ -37,7 +37,7 @@ class NodePeriod:
 
 
 class Placing:
-    """The groups of nodes by time; codes of groups are places in `groups`."""
+    """The groups of nodes over time; codes of groups are indices of `groups`."""
 
     def __init__(self, periods: Sequence[NodePeriod], places: Places) -> None:
         self.groups: list[Group] = []
@@ -48,7 +48,7 @@ class Placing:
         self._changes = np.array(sorted(changes), np.float64)
 
     def group_at(self, node: str, at_s: float) -> int:
-        """The code of the group that a node was in."""
+        """Return the code of the group of a node at a time."""
         course = self._courses.get(node)
         if course is None:
             course = self._courses[node] = self._course(node, [])
@@ -56,9 +56,9 @@ class Placing:
         return codes[max(0, bisect_right(from_s, at_s) - 1)]
 
     def compositions(self, nodes: Category, at_s: Floats) -> tuple[Integers, list[Counter[int]]]:
-        """For each row a place in the list: of the nodes of its hostlist, how many are in which group then.
+        """Return for each row an index of the list, which has the number of its nodes by group at that time.
 
-        Rows that lie between the same changes of the nodes have the same place.
+        Rows between the same changes of the nodes have the same index.
         """
         epochs = np.searchsorted(self._changes, at_s, side="right")
         keys = nodes.codes.astype(np.int64) * (len(self._changes) + 1) + epochs
@@ -75,7 +75,7 @@ class Placing:
         return Counter({self._code((OTHER, OTHER)): 1})
 
     def _course(self, node: str, periods: Sequence[NodePeriod]) -> tuple[list[int], list[int]]:
-        """When the group changed, and to which; the first holds before that too."""
+        """Return the changes of group; the first group also applies before its time."""
         from_s, codes = [0], [self._code(self._group(node, periods[0] if periods else None, before=True))]
         for period in periods:
             code = self._code(self._group(node, period, before=False))
@@ -103,7 +103,7 @@ class Placing:
 
 
 def by_node(periods: Sequence[NodePeriod]) -> dict[str, list[NodePeriod]]:
-    """The periods of each node in order of time."""
+    """Return the periods of each node in order of time."""
     found: dict[str, list[NodePeriod]] = {}
     for period in sorted(periods, key=lambda period: (period.node, period.from_s)):
         found.setdefault(period.node, []).append(period)

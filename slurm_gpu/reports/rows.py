@@ -1,4 +1,4 @@
-"""The rows of `run` that a report needs, as numpy columns: read in lots, so that millions fit."""
+"""Read the rows of `run` for a report as numpy columns, in batches, so that millions fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurm_gpu.reports.category import Category, Codes, Encoder, Floats, Integer
 from slurm_gpu.reports.period import ReportPeriod
 
 T = TypeVar("T", np.float64, np.int32)
-# Rows read at once: with so few they stay in the processor's cache while they are turned into columns.
+# Rows per batch. They fit into the processor's cache while they become columns.
 _LOT = 500
 _NUMBERS = (
     "run_id",
@@ -65,10 +65,10 @@ _OF_TOTALS = (
 
 @dataclass(frozen=True, slots=True)
 class RunColumns:
-    """Columns by name: numbers, of which NaN is a null, and texts.
+    """Columns by name: numbers, with NaN for null, and texts.
 
-    `mgpu` is what was granted, by derivation or, until it is derived, what Slurm says was allocated.
-    Of `admin_comment` there are only those that name a lender.
+    `mgpu` is the derived number of GPUs or, before the derivation, Slurm's allocation. `admin_comment` has
+    only comments that name a lender.
     """
 
     numbers: Mapping[str, Floats]
@@ -78,12 +78,12 @@ class RunColumns:
         return len(self.numbers["run_id"])
 
     def integers(self, name: str) -> Integers:
-        """A column of numbers that are not negative, -1 for null."""
+        """Return a column of nonnegative numbers, with -1 for null."""
         values = self.numbers[name]
         return np.where(np.isnan(values), -1, values).astype(np.int64)
 
     def take(self, rows: Integers) -> RunColumns:
-        """These rows."""
+        """Return some rows."""
         return replace(
             self,
             numbers={name: values[rows] for name, values in self.numbers.items()},
@@ -91,18 +91,18 @@ class RunColumns:
         )
 
     def amounts(self, tres: str, kind: str) -> Floats:
-        """Return of each row the amount of one kind (cpu, mem in MiB); NaN where it has none."""
+        """Return the amount of one kind (cpu, mem in MiB) for each row; NaN if it has none."""
         return self.of_tres(tres, lambda amounts: amounts.get(kind, np.nan))
 
     def of_tres(self, tres: str, value: Callable[[Mapping[str, float]], float]) -> Floats:
-        """Return of each row a value of the amounts in one column; NaN for a row without any."""
+        """Return a value of the amounts in one column for each row; NaN if it has none."""
         column = self.texts[tres]
         known = [value(json.loads(text)) for text in column.names]
         return np.array([*known, np.nan], np.float64)[column.codes]
 
 
 def read_rows(connection: Connection, cluster: str, period: ReportPeriod) -> RunColumns:
-    """All rows that began or ended in the period, or went on all through it, by run_id."""
+    """Return all rows that started, ended or ran in the period, sorted by run_id."""
     texts = [
         *(run.c[name] for name in _TEXTS),
         type_coerce(run.c[_ALLOCATED], Text),
@@ -135,7 +135,7 @@ def read_rows(connection: Connection, cluster: str, period: ReportPeriod) -> Run
 def _of_some(
     connection: Connection, run_ids: Floats, these: Sequence[ColumnElement[bool]]
 ) -> dict[str, Floats]:
-    """What only array tasks and components of heterogeneous jobs have."""
+    """Return the columns of array tasks and components of heterogeneous jobs."""
     found = {name: np.full(len(run_ids), np.nan) for name in _OF_SOME}
     some = or_(run.c.array_task.is_not(None), run.c.het_offset.is_not(None))
     query = select(run.c.run_id, *(run.c[name] for name in _OF_SOME)).where(*these, some)
@@ -151,7 +151,7 @@ def _mgpu() -> ColumnElement[int]:
 
 
 def _columns(connection: Connection, query: Select[Any]) -> Iterator[list[tuple[Any, ...]]]:
-    """The columns of each lot of rows."""
+    """Yield the columns of each batch of rows."""
     result = connection.execute(query, execution_options={"yield_per": _LOT})
     for lot in result.partitions():
         yield list(zip(*lot, strict=True))
@@ -160,7 +160,7 @@ def _columns(connection: Connection, query: Select[Any]) -> Iterator[list[tuple[
 def read_numbers(
     connection: Connection, cluster: str, period: ReportPeriod
 ) -> tuple[dict[str, Floats], Mask]:
-    """Of the same rows only what totals are made of, and which of them are parts of resized runs."""
+    """Return the columns for totals of the same rows, and the mask of parts of resized runs."""
     numeric = {**{name: run.c[name] for name in _OF_TOTALS}, _MGPU: _mgpu()}
     query = select(*numeric.values(), run.c.state == RESIZING).where(shown_here(cluster), _in(period))
     lots: list[list[Floats]] = [[] for _ in range(len(numeric) + 1)]
@@ -178,7 +178,7 @@ def _in(period: ReportPeriod) -> ColumnElement[bool]:
 
 
 def _joined(lots: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:
-    """One array of many, which are let go."""
+    """Concatenate arrays and drop them from the list, to free their memory."""
     joined = np.concatenate(lots) if lots else np.zeros(0, dtype)
     lots.clear()
     return joined

@@ -1,4 +1,4 @@
-"""Held GPU time, shared out over groups of nodes without a remainder."""
+"""Divide allocated GPU time between groups of nodes without a remainder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.reports.category import Category, Floats, Integers
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, Shares
 from slurm_gpu.reports.placing import Group, Placing
 
-# By row, GPU/1000 that its records tell of on each node.
+# By row, the GPU/1000 on each node in its records.
 Weights = Mapping[int, Mapping[str, int]]
 
 
@@ -23,18 +23,18 @@ def share_out(
     mgpu_s: Integers,
     recorded: Callable[[Integers], Weights],
 ) -> tuple[Integers, Integers, Integers]:
-    """(row, group, mgpu·s) of all rows that held anything, in order of rows.
+    """Return (row, group, mgpu·s) of all rows with an allocation, in order of rows.
 
-    A row on nodes of several groups is shared out by what its records tell of each node, if they tell of all
-    of its nodes, else evenly over the nodes. `recorded` is asked for such rows only.
+    A row on nodes of several groups is divided by the GPUs in its records if they have all its nodes, else
+    evenly by node. `recorded` is called for such rows only.
     """
-    held = np.flatnonzero(mgpu_s)
-    place, compositions = placing.compositions(nodes.take(held), at_s[held])
+    allocated = np.flatnonzero(mgpu_s)
+    place, compositions = placing.compositions(nodes.take(allocated), at_s[allocated])
     single = np.array([len(groups) == 1 for groups in compositions], np.bool_)
     group_of = np.array([next(iter(groups)) for groups in compositions], np.int64)
-    alone = single[place] if len(held) else np.zeros(0, np.bool_)
-    rows, groups, times = [held[alone]], [group_of[place[alone]]], [mgpu_s[held[alone]]]
-    mixed = held[~alone]
+    alone = single[place] if len(allocated) else np.zeros(0, np.bool_)
+    rows, groups, times = [allocated[alone]], [group_of[place[alone]]], [mgpu_s[allocated[alone]]]
+    mixed = allocated[~alone]
     if len(mixed):
         weights = recorded(mixed)
         some: list[tuple[int, int, int]] = []
@@ -62,7 +62,7 @@ def _weighted(
 
 
 def _divide(amount: int, weights: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Whole parts in proportion to the weights, which sum to the amount."""
+    """Return whole numbers in proportion to the weights, whose sum is the amount."""
     total, upto, given = sum(weights.values()), 0, 0
     parts = []
     for group in sorted(weights):
@@ -80,7 +80,7 @@ def as_shares(
     mgpu_s: Integers,
     rate: Callable[[str], float],
 ) -> Shares:
-    """The shares by the names of server types and zones; `rate` is what a GPU-hour of a server type costs."""
+    """Return the shares by server type and zone; `rate` is the price of a GPU-hour of a server type."""
     by_group = Category([f"{server_type} {zone}" for server_type, zone in groups], group.astype(np.int32))
     server_type = by_group.renamed([server_type for server_type, _ in groups])
     rates = np.array([*map(rate, server_type.names), np.nan])
@@ -94,7 +94,7 @@ def as_shares(
 
 
 def main_place(column: Category, run: Integers, mgpu_s: Integers, n_runs: int) -> Category:
-    """For each run the name of which it held the most, the first by name among equals; a gap if nothing."""
+    """Return for each run the name with most of its GPU time, the first by name if equal; UNKNOWN if none."""
     if not len(run):
         return Category(column.names, np.full(n_runs, -1, np.int32))
     width = len(column.names)

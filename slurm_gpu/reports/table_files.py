@@ -1,4 +1,4 @@
-"""Tables as files: CSV for spreadsheets and people, Parquet for programs."""
+"""Write tables as files: CSV for spreadsheets, Parquet for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def write_csv(table: FigureTable, path: Path) -> None:
-    """UTF-8 with a header; a gap is an empty cell, and text that a spreadsheet might compute begins with '.
+    """Write CSV in UTF-8 with a header. Missing values are empty; formulas in texts are escaped with '.
 
     Raises OSError.
     """
@@ -29,7 +29,7 @@ def write_csv(table: FigureTable, path: Path) -> None:
 
 
 def write_parquet(table: FigureTable, path: Path) -> None:
-    """Every value as it is; each column's unit and meaning are in its metadata. Raises OSError."""
+    """Write Parquet, with the unit and description of each column in its metadata. Raises OSError."""
     columns = {name: _column(values, defuse=False) for name, values in table.data.items()}
     about = {c.name: {"unit": c.unit, "about": c.about} for c in table.columns}
     schema = pa.schema(
@@ -57,5 +57,5 @@ def _column(values: Values, *, defuse: bool) -> pa.Array:
 
 
 def _text(text: str, defuse: bool) -> str:
-    whole = _SURROGATES.sub("\ufffd", text)  # half a pair, which no file in UTF-8 can hold
+    whole = _SURROGATES.sub("\ufffd", text)  # half of a surrogate pair, which UTF-8 cannot encode
     return defused(whole) if defuse else whole

@@ -1,4 +1,4 @@
-"""Amounts that last for a while, summed by bins of time."""
+"""Integrate amounts over time bins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.reports.category import Floats, Integers
 def integrals(
     from_s: Integers, to_s: Integers, amounts: Mapping[str, Integers], edges_s: Floats
 ) -> dict[str, Integers]:
-    """Σ amount × seconds of the spans within each bin, of each amount; exact."""
+    """Return the exact sum of amount × seconds of the spans in each bin, for each amount."""
     base = int(edges_s[0])
     edges = edges_s.astype(np.int64) - base
     upto = {name: np.zeros(len(edges), np.int64) for name in amounts}

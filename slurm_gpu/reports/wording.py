@@ -1,4 +1,4 @@
-"""Numbers and lists as sentences have them."""
+"""Format numbers and lists for sentences."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-# An application, or its field, that no rule knows.
+# The name of an application, or of its field, that no rule matches.
 NOT_RECOGNISED = "(not recognised)"
 
 
 def percent(part: float, whole: float = 100.0) -> str:
-    """As in "47 %", "38.3 %" and "less than 0.1 %", so that 0 % is none at all; "–" of nothing."""
+    """Return "47 %", "38.3 %" or "less than 0.1 %"; "0 %" means none, and "–" no whole."""
     if whole == 0 or math.isnan(part / whole):
         return "–"
     share = 100 * part / whole
@@ -20,7 +20,7 @@ def percent(part: float, whole: float = 100.0) -> str:
 
 
 def trimmed(value: float, decimals: int) -> str:
-    """Rounded, with thousands apart and no zeros at the end: "1,234", "0.3"; "–" for a gap."""
+    """Return a rounded number with thousands separators and without trailing zeros; "–" for NaN."""
     if math.isnan(value):
         return "–"
     text = f"{value:,.{decimals}f}"
@@ -29,30 +29,30 @@ def trimmed(value: float, decimals: int) -> str:
 
 
 def hours(value: float) -> str:
-    """As in "0 h", "15 s", "0.25 h", "12.5 h" and "1,234 h"."""
+    """Return "0 h", "15 s", "0.25 h", "12.5 h" or "1,234 h"."""
     if 0 < value < 0.01:
         return f"{max(1, round(value * 3600))} s"
     return f"{trimmed(value, 2 if value < 1 else 1 if value < 100 else 0)} h"
 
 
 def gpu_hours(value: float) -> str:
-    """As in "1,234 GPU-hours" and "1 GPU-hour"."""
+    """Return "1,234 GPU-hours" or "1 GPU-hour"."""
     amount = trimmed(value, 0 if value >= 100 else 1)
     return f"{amount} GPU-hour" if amount == "1" else f"{amount} GPU-hours"
 
 
 def several(number: int, noun: str, more: str = "") -> str:
-    """As in "1 job with GPUs" and "1,234 jobs with GPUs", of "job" and " with GPUs"."""
+    """Return "1 job with GPUs" or "1,234 jobs with GPUs", from "job" and " with GPUs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}{more}"
 
 
 def listed(items: Sequence[str]) -> str:
-    """As in "a", "a and b" and "a, b and c"."""
+    """Return "a", "a and b" or "a, b and c"."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def moment(at_s: float, timezone: str, *, with_hour: bool) -> str:
-    """A day, or a day and time, at the site."""
+    """Return a day, or a day and time, in the site's time zone."""
     return datetime.fromtimestamp(at_s, ZoneInfo(timezone)).strftime(
         "%Y-%m-%d %H:%M" if with_hour else "%Y-%m-%d"
     )

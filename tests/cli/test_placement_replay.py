@@ -60,9 +60,7 @@ def test_the_table_and_a_warning_where_the_model_is_not_to_be_believed(replay: C
     assert replay("placement", "replay", "--since", "1d") == 0
     assert replay.rows()[0] == ["4", "jobs", "of", "the", "period"]
     assert [row[0] for row in replay.rows()[2:6]] == ["slurm", "mostallocated", "weights", "ours"]
-    assert (
-        "with Slurm's own placement only 4 jobs to compare the model's waits by; 30 are needed" in replay.err
-    )
+    assert "with Slurm's own placement only 4 jobs to compare with the model; 30 are required" in replay.err
 
 
 def test_a_job_of_several_nodes_stays_in_one_zone_by_our_rule_alone(

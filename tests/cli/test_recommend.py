@@ -93,7 +93,9 @@ def test_waits_that_the_limits_do_not_explain_get_no_recommendation(recommend: C
         for place in (0, 1)
     ]
     assert recommend("report", "recommend") == 1
-    assert "Nothing is proposed for all jobs: the model does not reproduce what was recorded" in recommend.out
+    assert (
+        "Nothing is proposed for all jobs: the model does not reproduce the recorded waits" in recommend.out
+    )
     assert "→" not in recommend.out
 
 

@@ -86,9 +86,7 @@ def test_starts_tells_when_jobs_would_have_begun_under_limits_on_what_runs(
     assert replay("policy", "replay", str(one_each), "--since", "1d", "--starts") == 0
     # One after the other: 0, 1 and 2 hours.
     assert ["vision", "3", "0.00", "1.00", "1.00", "1.00", "1.00"] in replay.rows()
-    assert (
-        "under the policy in force only 3 jobs to compare the model's waits by; 30 are needed" in replay.err
-    )
+    assert "under the policy in force only 3 jobs to compare with the model; 30 are required" in replay.err
     assert replay("policy", "replay", str(one_each), "--since", "1d", "--starts", "--json") == 0
     answer = json.loads(replay.out)["starts"]
     assert answer["waits"]["vision"]["mean_h"] == pytest.approx(1, abs=0.01)

@@ -490,7 +490,7 @@ def test_recommended_limits_leave_out_runs_whose_gpus_are_not_known() -> None:
     )
     recorded = replace(run, n_gpus=2.0)  # by its nodes
     past = rebuild([run, recorded], [node(1)], T0, T0 + 1000)
-    assert past.asked_mgpu().tolist() == [2000]
+    assert past.requested_mgpu().tolist() == [2000]
     assert past.remarks == ("left out: 1 run of which it is not known how many GPUs they ask for",)
 
 

@@ -16,7 +16,7 @@ Course = Sequence[tuple[int, str | None, str | None]]
 Written = tuple[Mapping[str, str], Mapping[str, str]]
 
 
-def held_mgpu_s(run: Mapping[str, Any], since_s: int, until_s: int, now_s: int) -> int:
+def allocated_mgpu_s(run: Mapping[str, Any], since_s: int, until_s: int, now_s: int) -> int:
     """GPU/1000 × seconds that a run held within [since, until)."""
     if run["start_s"] is None or run["mgpu"] is None:
         return 0
@@ -50,7 +50,7 @@ def by_place(
     """Held GPU time of each (server type, zone): by records where they tell of all nodes, else evenly."""
     parts: dict[tuple[tuple[str, str], int], int] = defaultdict(int)
     for run in runs:
-        held = held_mgpu_s(run, since_s, until_s, now_s)
+        held = allocated_mgpu_s(run, since_s, until_s, now_s)
         if not held:
             continue
         weights = dict.fromkeys(run["nodes"], 1)
@@ -72,5 +72,5 @@ def by_key(
     """Held GPU time by user, account or whatever a run has."""
     total: dict[str, int] = defaultdict(int)
     for run in runs:
-        total[run[key]] += held_mgpu_s(run, since_s, until_s, now_s)
+        total[run[key]] += allocated_mgpu_s(run, since_s, until_s, now_s)
     return dict(total)

@@ -12,7 +12,7 @@ from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.installed import PolicyInForce, policy_of
 from slurm_gpu.reports.recommend.past import PastRun, rebuild
-from slurm_gpu.reports.recommend.rules import count_by, counters, held_rules, jobs_under, preemption_of
+from slurm_gpu.reports.recommend.rules import count_by, counters, jobs_under, modelled_rules, preemption_of
 from slurm_gpu.reports.recommend.search import LimitSearch
 from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.scheduler import Scheduling
@@ -31,7 +31,7 @@ def policy(text: str) -> PolicyInForce:
     checked = check_policy(source)
     facts = SiteFacts(n_gpus=8, has_qos=True)
     compiled = compile_policy(checked, resolve_names(checked, source, Directory()), facts)
-    held, _ = held_rules(policy_of(build_bundle(compiled)), ())
+    held, _ = modelled_rules(policy_of(build_bundle(compiled)), ())
     return held
 
 

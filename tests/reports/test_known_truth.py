@@ -121,7 +121,8 @@ def test_the_shares_of_applications_are_read_back(
         mine = [run for run in of_gpus if run["app"] == app]
         assert (jobs[app], users[app]) == (len(mine), len({run["user"] for run in mine}))
     assert figure.reading == (
-        "Of the run time of jobs with GPUs: pytorch 38.3 %, python 25.3 %, tensorflow 19.3 % and gromacs 9 %."
+        "Shares of the run time of jobs with GPUs: pytorch 38.3 %, python 25.3 %, tensorflow 19.3 % and "
+        "gromacs 9 %."
     )
     fields = column(figures["usage-by-field"], "field", "share_pct")
     assert round(fields["deep learning"], 2) == 58.07
@@ -187,7 +188,7 @@ def test_lines_and_accounting_table_have_every_job(
         sum(run["mgpu"] * (run["end_s"] - run["start_s"]) for run in of_gpus) / 3_600_000, rel=1e-12
     )
     assert data["JobID"][:3] == ["1", "2", "3"]
-    assert figure.reading.startswith("39,470 jobs with GPUs of 483 users ended; nine in ten of ")
+    assert figure.reading.startswith("39,470 jobs with GPUs of 483 users ended; 90 % of the jobs of ")
 
 
 def test_charges_are_read_back(
@@ -255,7 +256,7 @@ def test_allocation_over_time_and_months_sum_to_what_was_held(
         truth = sum(
             run["mgpu"] * max(0, min(run["end_s"], to_s) - max(run["start_s"], from_s)) for run in of_gpus
         )
-        assert month.held_mgpu_s == truth
+        assert month.allocated_mgpu_s == truth
         assert month.runs == sum(from_s <= run["end_s"] < to_s for run in of_gpus)
 
 

@@ -96,7 +96,7 @@ def test_only_what_touches_the_period_is_read(database: Database) -> None:
     jobs = load(database, SiteConfig(cluster="c"), MARCH, end + 3600).jobs
     assert jobs.labels() == ["2", "3", "4", "6"]
     assert jobs.ended.tolist() == [True, False, False, True]
-    assert jobs.held_mgpu_s.tolist() == [0, 1000 * (end - begin), 100_000, 0]
+    assert jobs.allocated_mgpu_s.tolist() == [0, 1000 * (end - begin), 100_000, 0]
 
 
 def test_ids_are_those_of_slurm(database: Database) -> None:
@@ -143,7 +143,7 @@ def test_idle_time_of_records_arrives_in_the_table(database: Database) -> None:
     day = date.fromtimestamp(samples.T0)
     period = ReportPeriod(since=day, until=day + timedelta(days=2))
     jobs = load(database, SiteConfig(cluster=samples.CLUSTER), period, samples.T0 + 86400).jobs
-    assert (jobs.held_gpu_h[0], jobs.no_process_gpu_h[0]) == (10 / 3600, 6 / 3600)
+    assert (jobs.allocated_gpu_h[0], jobs.no_process_gpu_h[0]) == (10 / 3600, 6 / 3600)
     assert (jobs.ugpucore[0], jobs.coverage[0]) == (40, 1)
 
 
@@ -187,7 +187,7 @@ def test_a_job_waits_for_the_first_bundle_that_it_belongs_to(database: Database)
     ],
 )
 def test_a_report_is_of_days_that_epoch_seconds_and_calendars_have(since: date, until: date) -> None:
-    with pytest.raises(UsageError, match="name days from 1970-01-01 to 9000-01-01"):
+    with pytest.raises(UsageError, match="use days from 1970-01-01 to 9000-01-01"):
         ReportPeriod(since=since, until=until)
 
 
@@ -264,7 +264,7 @@ def test_a_run_of_which_a_part_is_not_known_leaves_what_is_known_of_others(datab
     }
     idle = figures["held-but-idle"]
     assert (idle.table.data["user"], idle.table.data["wasted_gpu_h"].tolist()) == (["v"], [0.5])
-    assert idle.reading.startswith("Of 1 GPU-hour that were measured (33.3 % of all)")
+    assert idle.reading.startswith("Of 1 GPU-hour of measured jobs (33.3 % of all)")
     by_application, by_user = (
         figures[name].table.data["gpu_h"] for name in ("usage-by-application", "gpu-hours-by-user")
     )
@@ -280,7 +280,7 @@ def test_one_job_is_told_of_as_one(database: Database) -> None:
     }
     assert readings["parallel-coordinates"] == "1 job with GPUs of 1 user ended."
     assert readings["waiting-by-scale"] == "100 % of 1 job started within a minute."
-    assert readings["charge-per-account"].startswith("In all 2 is charged to 1 account, most of it to a: 2")
+    assert readings["charge-per-account"].startswith("Charges of 1 account: 2 in total, most for a: 2")
 
 
 def test_a_report_ends_after_it_begins() -> None:

@@ -99,8 +99,8 @@ def test_shares_by_month_and_partition(filled: Database) -> None:
     assert list(data["within_3x_pct"]) == pytest.approx([500 / 6, 0, 50])
     assert list(data["in_interval_pct"]) == pytest.approx([400 / 6, 0, 50])
     assert found.reading == (
-        "The job began within the interval told in 55.6 % of 9 forecasts, which is to be 80 %; "
-        "44.4 % were within twice the true wait, 66.7 % within three times."
+        "The job started within the predicted interval in 55.6 % of 9 forecasts (target: 80 %); "
+        "44.4 % were within a factor of two of the true wait, 66.7 % within a factor of three."
     )
     assert isinstance(found.chart, Bars)
     assert list(found.chart.labels) == ["2026-03", "2026-04"]
@@ -111,10 +111,10 @@ def test_a_single_month_is_drawn_by_partition(filled: Database) -> None:
     found = figure(filled, MARCH)
     assert isinstance(found.chart, Bars)
     assert list(found.chart.labels) == ["gpu"]
-    assert found.reading.startswith("The job began within the interval told in 66.7 % of 6 forecasts")
+    assert found.reading.startswith("The job started within the predicted interval in 66.7 % of 6 forecasts")
 
 
 def test_without_any_it_is_said(database: Database) -> None:
     found = figure(database, MARCH)
-    assert found.reading == ("No forecast of a wait that was told in this period is old enough to be judged.")
+    assert found.reading == ("No forecast in this period has a known outcome yet.")
     assert len(found.table) == 0

@@ -116,7 +116,7 @@ def test_nothing_is_proposed_where_the_model_does_not_reproduce_what_was_recorde
     assert not found.changes
     assert not found.trials
     assert found.refused[0].startswith(
-        "all jobs: the model does not reproduce what was recorded (mean wait 1.0"
+        "all jobs: the model does not reproduce the recorded waits (mean wait 1.0"
     )
 
 
@@ -124,8 +124,8 @@ def test_nothing_is_proposed_of_too_few_jobs() -> None:
     limits = policy(TWO_EACH)
     found = search(recorded(bursts(days=2), limits), limits).findings()
     assert found.refused == (
-        "all jobs: only 12 jobs to compare the model's waits by; 30 are needed",
-        "grads: only 12 jobs to compare the model's waits by; 30 are needed",
+        "all jobs: only 12 jobs to compare with the model; 30 are required",
+        "grads: only 12 jobs to compare with the model; 30 are required",
     )
     assert not found.changes
 
@@ -182,9 +182,9 @@ def test_what_cannot_be_replayed_is_left_out_and_told() -> None:
     past = rebuild(runs, nodes(), T0, T0 + 10 * HOUR)
     assert len(past.jobs) == 1
     assert past.remarks == (
+        "left out: 1 run cancelled before a start",
         "left out: 1 run of partition gone, which has no nodes now",
-        "left out: 1 run of which Slurm's accounting does not tell what it asks for",
-        "left out: 1 run that ended before it began",
+        "left out: 1 run without a request in Slurm's accounting",
     )
 
 
@@ -224,4 +224,4 @@ def test_gpus_asked_for_are_those_of_the_run_where_its_nodes_differ() -> None:
     ]
     past = rebuild(runs, nodes(3), T0, T0 + HOUR * 9)
     assert [job.request.mgpu for job in past.jobs] == [9000, 0]
-    assert past.asked_mgpu().tolist() == [8000, 0]
+    assert past.requested_mgpu().tolist() == [8000, 0]

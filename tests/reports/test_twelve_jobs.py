@@ -152,7 +152,7 @@ def test_a_requeued_job_is_two_runs_and_a_resized_one_is_one(read: Accounts) -> 
     assert [labels.count(label) for label in ("10", "12", "11", "9", "8")] == [2, 1, 1, 1, 1]
     row = labels.index("12")
     assert (jobs.start_s[row], jobs.end_s[row]) == (D + 16 * HOUR, D + 19 * HOUR)
-    assert (jobs.held_gpu_h[row], jobs.run_h[row], jobs.n_nodes[row]) == (5, 3, 2)
+    assert (jobs.allocated_gpu_h[row], jobs.run_h[row], jobs.n_nodes[row]) == (5, 3, 2)
     assert jobs.n_gpus[row] == pytest.approx(5 / 3, abs=1e-3)
     assert jobs.scale.texts()[row] == "several nodes"
 
@@ -169,7 +169,7 @@ def test_waits_and_gaps(read: Accounts) -> None:
     labels = jobs.labels()
     never = labels.index("9")
     assert np.isnan([jobs.wait_h[never], jobs.run_h[never], jobs.start_s[never], jobs.ugpucore[never]]).all()
-    assert (jobs.n_gpus[never], jobs.held_gpu_h[never], jobs.charge[never]) == (1, 0, 0)
+    assert (jobs.n_gpus[never], jobs.allocated_gpu_h[never], jobs.charge[never]) == (1, 0, 0)
     assert jobs.wait_h[labels.index("1")] == 0.5
     assert jobs.run_h[labels.index("11")] == 10
 
@@ -185,7 +185,7 @@ def test_charges_by_hand(shown: dict[str, Figure]) -> None:
         ("sys", "other", 1.0, 0.0, 1.0),
     ]
     assert shown["charge-per-account"].reading == (
-        "In all 65.25 is charged to 3 accounts, most of it to nlp: 38 (58.2 %); without a rate: 1 GPU-hour."
+        "Charges of 3 accounts: 65.25 in total, most for nlp: 38 (58.2 %); without a rate: 1 GPU-hour."
     )
 
 
@@ -204,7 +204,7 @@ def test_shares_of_capacity_by_hand(shown: dict[str, Figure]) -> None:
     share = dict(zip(data["server_type"], data["share_pct"], strict=True))
     assert share == pytest.approx({"a100": 100 * 32 / 192, "v100": 100 * 2.5 / 48, "other": 100 / 24})
     assert shown["usage-by-server-type"].reading == (
-        "Of all capacity 13.4 % was held: a100 16.7 %, v100 5.2 % and other 4.2 %."
+        "13.4 % of the capacity was allocated: a100 16.7 %, v100 5.2 % and other 4.2 %."
     )
 
 
@@ -235,7 +235,7 @@ def test_allocation_by_hand(shown: dict[str, Figure]) -> None:
 
 def test_of_a_day_that_is_not_over_what_was_until_now_counts(twelve: Database) -> None:
     read = load(twelve, SITE, DAY, D + 22 * HOUR)
-    assert read.jobs.held_gpu_h[read.jobs.labels().index("11")] == 2
+    assert read.jobs.allocated_gpu_h[read.jobs.labels().index("11")] == 2
     assert int(read.capacity.mgpu_s.sum()) == 11_000 * 22 * HOUR
     data = {figure.id: figure for figure in all_figures(read)}["allocation-over-time"].table.data
     assert data["capacity_gpus"][21] == 11
@@ -248,6 +248,6 @@ def test_a_run_whose_gpus_nobody_knows_is_a_gap_and_no_hour(twelve: Database) ->
     insert(twelve, "run", list(row), [list(row.values())])
     jobs = load(twelve, SITE, DAY, NOW_S).jobs
     at = jobs.labels().index("13")
-    assert np.isnan([jobs.held_gpu_h[at], jobs.n_gpus[at], jobs.charge[at]]).all()
+    assert np.isnan([jobs.allocated_gpu_h[at], jobs.n_gpus[at], jobs.charge[at]]).all()
     assert jobs.scale.texts()[at] is None
     assert jobs.total_gpu_h == 35.5

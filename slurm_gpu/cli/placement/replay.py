@@ -22,12 +22,12 @@ from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import PolicyInForce, read_policy_in_force
 from slurm_gpu.reports.recommend.past import rebuild, scheduling_of
-from slurm_gpu.reports.recommend.rules import held_rules
+from slurm_gpu.reports.recommend.rules import modelled_rules
 from slurm_gpu.text.units import counted
 
 if TYPE_CHECKING:  # numpy is there only where reports are made
     from slurm_gpu.placement.replay import Figures
-    from slurm_gpu.reports.placement_replay import Compared
+    from slurm_gpu.reports.placement_replay import RuleComparison
 
 _COLUMNS = ("rule", "used", "stranded_GPUh", "idle_GPUh", "across_zones", "never")
 _WAITS = ("jobs_of", "jobs", "rule", "mean_h", "median_h", "p95_h")
@@ -54,7 +54,7 @@ def replay_placement(
     runs = everybodys_runs(site, since_s, until_s)
     past = rebuild((past_run(run, users) for run in runs), nodes, since_s, until_s)
     in_force = read_policy_in_force(Path(settings.conf_path).parent / SCRIPT_NAME)
-    policy, remarks = held_rules(PolicyInForce() if in_force is None else in_force, ())
+    policy, remarks = modelled_rules(PolicyInForce() if in_force is None else in_force, ())
     found = compare_rules(
         past,
         policy,
@@ -72,7 +72,7 @@ def replay_placement(
         _print(found)
 
 
-def _print(found: Compared) -> None:
+def _print(found: RuleComparison) -> None:
     click.echo(f"{counted(next(iter(found.rules.values())).jobs, 'job')} of the period")
     print_table(_COLUMNS, (_row(name, one) for name, one in found.rules.items()), right=_COLUMNS[1:])
     click.echo("\nWaits by the model:")
@@ -101,7 +101,7 @@ def _wait_rows(rules: Mapping[str, Figures]) -> Iterator[tuple[str, ...]]:
                 yield (scale, str(waits.jobs), name, *(f"{value:.2f}" for value in hours))
 
 
-def _to_json(found: Compared, remarks: list[str]) -> dict[str, Any]:
+def _to_json(found: RuleComparison, remarks: list[str]) -> dict[str, Any]:
     return {
         "rules": {name: _figures_json(one) for name, one in found.rules.items()},
         "reproduction": reproduction_json(found.reproduction),

@@ -116,7 +116,7 @@ def _find_move(
     since = dt.datetime.fromtimestamp(max(now_s - _PERIOD_S, last_s), dt.UTC).isoformat()
     with telling() as told:
         found = replayed(site, file, since, None, told)
-        findings = found.search.findings(_bounds(moved), most_changes=1, told=told)
+        findings = found.search.findings(_bounds(moved), most_changes=1, progress=told)
     for text in (*found.remarks, *findings.refused):
         remark(text)
     if not findings.changes:

@@ -22,7 +22,7 @@ from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.installed import policy_of
 from slurm_gpu.policy.native.unheld import unheld_limits
 from slurm_gpu.reports.recommend.past import PastRun, RecordedPast, rebuild, scheduling_of
-from slurm_gpu.reports.recommend.rules import RuleLimit, held_rules
+from slurm_gpu.reports.recommend.rules import RuleLimit, modelled_rules
 from slurm_gpu.reports.recommend.search import Findings, LimitSearch, LimitTrial
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def replayed(
         )
     today = dt.datetime.fromtimestamp(now_s, zone).date()
     vain = [RuleLimit(rule.id, key) for rule, key, _ in unheld_limits(loaded.policy, loaded.names, today)]
-    policy, remarks = held_rules(policy_of(build_bundle(loaded.compiled())), vain)
+    policy, remarks = modelled_rules(policy_of(build_bundle(loaded.compiled())), vain)
     if not policy.rules:
         raise UsageError(
             f"{loaded.path} has no limits on what runs (such as gpus_running) that Slurm holds: there is "

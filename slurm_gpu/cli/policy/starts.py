@@ -20,8 +20,8 @@ from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import PolicyInForce, policy_of, read_policy_in_force
 from slurm_gpu.reports.recommend.past import PastRun, rebuild, scheduling_of
-from slurm_gpu.reports.recommend.rules import RuleLimit, held_rules
-from slurm_gpu.reports.recommend.search import Foreseen, LimitSearch
+from slurm_gpu.reports.recommend.rules import RuleLimit, modelled_rules
+from slurm_gpu.reports.recommend.search import LimitSearch, PredictedWaits
 from slurm_gpu.reports.recommend.waits import ALL, Reproduction
 from slurm_gpu.text.units import counted
 
@@ -39,7 +39,7 @@ class Starts:
     """Of all jobs, under the policy in force: how near the model comes to what was recorded."""
     recorded_h: Mapping[str, float]
     """The mean of each group of the new policy."""
-    foreseen: Foreseen
+    predicted: PredictedWaits
     """Under the new policy, of what it lets in."""
     remarks: tuple[str, ...]
 
@@ -70,16 +70,16 @@ def foresee(
         if run.job_id not in refused
     ]
     scheduling = scheduling_of(settings.raw)
-    new, remarks = held_rules(policy_of(build_bundle(compiled)), unheld)
+    new, remarks = modelled_rules(policy_of(build_bundle(compiled)), unheld)
     past = rebuild(let_in, nodes, since_s, until_s)
     search = LimitSearch(past, new, scheduling, now_s)
     in_force = read_policy_in_force(Path(settings.conf_path).parent / SCRIPT_NAME)
-    old, _ = held_rules(PolicyInForce() if in_force is None else in_force, ())
+    old, _ = modelled_rules(PolicyInForce() if in_force is None else in_force, ())
     as_it_was = LimitSearch(rebuild(past_runs, nodes, since_s, until_s), old, scheduling, now_s)
     return Starts(
         as_it_was.reproduction()[ALL],
         {name: one.recorded_h for name, one in search.reproduction().items()},
-        search.foreseen(),
+        search.predict(),
         (*remarks, *past.remarks),
     )
 
@@ -93,11 +93,11 @@ def print_starts(starts: Starts) -> None:
             str(one.jobs),
             *map(_h, (starts.recorded_h[name], one.mean_h, one.median_h, one.user_h, one.held_h)),
         )
-        for name, one in starts.foreseen.waits.items()
+        for name, one in starts.predicted.waits.items()
     ]
     print_table(_COLUMNS, rows, right=_COLUMNS[1:])
-    if starts.foreseen.requeued:
-        click.echo(f"requeued to give GPUs back: {counted(starts.foreseen.requeued, 'job')}")
+    if starts.predicted.requeued:
+        click.echo(f"requeued to give GPUs back: {counted(starts.predicted.requeued, 'job')}")
     if (doubt := starts.reproduction.doubt) is not None:
         remark(f"warning: under the policy in force {doubt}: take its waits for a comparison at best")
 
@@ -108,9 +108,9 @@ def starts_json(starts: Starts) -> dict[str, Any]:
         "reproduction": reproduction_json(starts.reproduction),
         "waits": {
             name: {"recorded_h": starts.recorded_h[name], **waits_json(one)}
-            for name, one in starts.foreseen.waits.items()
+            for name, one in starts.predicted.waits.items()
         },
-        "requeued": starts.foreseen.requeued,
+        "requeued": starts.predicted.requeued,
     }
 
 

@@ -99,17 +99,17 @@ def build(
         )
     database = open_database(load_settings(database_config).url)
     bundles, loans = _of_policy(site, policy)
-    with _progress() as told:
+    with _progress() as progress:
         built = build_report(
             database,
             config,
             period,
             out,
             now_s,
-            told=told,
+            progress=progress,
             low_priority={*low_priority, *loans},
             bundles=bundles,
-            beside=not page_only,
+            with_files=not page_only,
         )
     click.echo(str(built.page))
     more = "" if page_only else f", with {built.files - 1} files of tables and pictures beside it"
@@ -184,7 +184,7 @@ def _progress() -> Iterator[ReportProgress]:
     with progress_bar() as bar:
         task = bar.add_task("", total=None)
 
-        def told(done: int, total: int, now: str) -> None:
+        def progress(done: int, total: int, now: str) -> None:
             bar.update(task, completed=done, total=total, description=now, refresh=True)
 
-        yield told
+        yield progress

@@ -51,7 +51,7 @@ def recommend(
 
     with telling() as told:
         found = replayed(site, file, since, until, told)
-        findings = found.search.findings(told=told)
+        findings = found.search.findings(progress=told)
     patch = _patch(found, findings)
     for text in found.remarks:
         remark(text)

@@ -1,4 +1,4 @@
-"""The figures of a report, each with its table and a sentence: pure functions of the period."""
+"""The figures of a report, each with a table and a summary sentence, as pure functions of the period."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from slurm_gpu.reports.load import Accounts
 def all_figures(
     accounts: Accounts, low_priority: Collection[str] = (), bundles: Sequence[Bundle] = ()
 ) -> list[Figure]:
-    """Every figure, in the order in which a report shows them.
+    """Return all figures, in the order of the report.
 
-    `low_priority` are QOS whose jobs give way to others; jobs on loans count as such anyway. `bundles` are
-    the resource types of policy.yaml, in its order.
+    `low_priority` has the QOS of preemptible jobs; jobs on loans are always among them. `bundles` has the
+    resource types of policy.yaml, in its order.
     """
     jobs, capacity = accounts.jobs, accounts.capacity
     return [

@@ -1,4 +1,4 @@
-"""How much of the GPUs was allocated over time, and how many of the free ones were of use to nobody."""
+"""Allocated, stranded and free GPUs over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = ("allocated", "stranded", "free", "out")
 
 
 def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: OccupancySpans) -> Figure:
-    """GPUs allocated, stranded, free and out of service: means of hours, days or weeks."""
+    """Return the allocated, stranded, free and out-of-service GPUs: means of hours, days or weeks."""
     edges = jobs.period.edges_s()
     seconds = capacity.seconds_of(edges)
     amounts = {kind: getattr(occupancy, kind) for kind in _KINDS}
@@ -29,20 +29,20 @@ def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: Occupanc
     bin_name = jobs.period.bin_name()
     table = FigureTable(
         name="allocation_over_time",
-        title="GPUs allocated and stranded over time",
+        title="Allocated and stranded GPUs over time",
         columns=[
-            TableColumn("from_s", "s", f"When the {bin_name} begins, UTC epoch seconds."),
-            TableColumn("allocated_gpus", "", f"GPUs held by jobs, the mean of the {bin_name}."),
+            TableColumn("from_s", "s", f"Start of the {bin_name}, UTC epoch seconds."),
+            TableColumn("allocated_gpus", "", f"GPUs allocated to jobs, mean of the {bin_name}."),
             TableColumn(
                 "stranded_gpus",
                 "",
-                "Free GPUs of nodes in service whose free CPUs or memory are less than nine in ten jobs of "
-                "that server type take per GPU.",
+                "Free GPUs of nodes in service with less free CPUs or memory per GPU than 90 % of the jobs "
+                "of that server type use.",
             ),
             TableColumn("free_gpus", "", "Other free GPUs of nodes in service."),
-            TableColumn("out_of_service_gpus", "", "Free GPUs of nodes that are drained or down."),
-            TableColumn("capacity_gpus", "", "All GPUs that there were."),
-            TableColumn("allocation_rate_pct", "%", "Allocated of the capacity."),
+            TableColumn("out_of_service_gpus", "", "Free GPUs of drained or down nodes."),
+            TableColumn("capacity_gpus", "", "All GPUs."),
+            TableColumn("allocation_rate_pct", "%", "Allocated share of the capacity."),
         ],
         data={
             "from_s": edges[:-1].astype(np.int64),
@@ -82,13 +82,14 @@ def _share(part: Integers, whole: Integers) -> Floats:
 
 def _reading(jobs: JobTable, sums: dict[str, Integers], there: int, stranded: Floats, edges: Floats) -> str:
     if not there:
-        return "No GPU is known of in this period."
-    told = f"On average {percent(float(sums['allocated'].sum()), there)} of the GPUs were allocated"
+        return "There are no GPUs in this period."
+    allocated = f"On average {percent(float(sums['allocated'].sum()), there)} of the GPUs were allocated"
     if not sums["stranded"].sum():
-        return f"{told}, and none lay stranded."
+        return f"{allocated}, and none were stranded."
     most = int(np.nanargmax(stranded))
     when = moment(edges[most], jobs.period.timezone, with_hour=jobs.period.bin_name() == "hour")
     share = percent(float(sums["stranded"].sum()), there)
-    return f"{told} and {share} lay stranded, most of them in the {jobs.period.bin_name()} of {when}: " + (
-        f"{trimmed(stranded[most], 1)} GPUs."
+    return (
+        f"{allocated} and {share} stranded, with a maximum of {trimmed(stranded[most], 1)} GPUs in the "
+        f"{jobs.period.bin_name()} of {when}."
     )

@@ -1,4 +1,4 @@
-"""Usage by application software and by its field."""
+"""Usage by application and by field."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _NAMED = 4
 
 
 def usage_by_application(jobs: JobTable) -> Figure:
-    """The share of each application in the run time of jobs with GPUs."""
+    """Return the share of each application in the run time of jobs with GPUs."""
     return _by(jobs, "application", jobs.app)
 
 
 def usage_by_field(jobs: JobTable) -> Figure:
-    """The share of each field of applications in the run time of jobs with GPUs."""
+    """Return the share of each field of applications in the run time of jobs with GPUs."""
     return _by(jobs, "field", jobs.app_field)
 
 
 def _by(jobs: JobTable, what: str, column: Category) -> Figure:
-    # How many GPUs a resized run had may be known of a part of it only.
-    of_gpus = np.flatnonzero(jobs.with_gpus | (jobs.held_mgpu_s > 0))
+    # A resized run may have a known number of GPUs for a part only.
+    of_gpus = np.flatnonzero(jobs.with_gpus | (jobs.allocated_mgpu_s > 0))
     some = column.take(of_gpus)
     names = shown_names(column, NOT_RECOGNISED)
     wall_h = some.sums_and_rest(jobs.wall_h[of_gpus])
-    held = some.sums_and_rest(jobs.held_mgpu_s[of_gpus])
+    allocated = some.sums_and_rest(jobs.allocated_mgpu_s[of_gpus])
     ended = column.take(jobs.ended_with_gpus)
     runs = ended.sums_and_rest(np.ones(len(ended), np.int64))
     users = _users(some, jobs.user.take(of_gpus))
-    weights = jobs.held_mgpu_s[of_gpus].astype(np.float64)
+    weights = jobs.allocated_mgpu_s[of_gpus].astype(np.float64)
     core, memory = (
         mean_by(some, weights, np.where(jobs.measured, values, np.nan)[of_gpus])
         for values in (jobs.ugpucore, jobs.ugpumem)
@@ -46,24 +46,22 @@ def _by(jobs: JobTable, what: str, column: Category) -> Figure:
         name=f"usage_by_{what}",
         title=f"Usage by {what}",
         columns=[
-            TableColumn(what, "", f"The {what} of a job, as it was recognised on its nodes."),
-            TableColumn("run_h", "h", "Run time of jobs with GPUs, within the period."),
-            TableColumn("share_pct", "%", "Of all run time of jobs with GPUs."),
-            TableColumn("gpu_h", "h", "GPUs held × time, within the period."),
-            TableColumn("gpu_share_pct", "%", "Of all GPU-hours."),
+            TableColumn(what, "", f"The {what} that was recognised on the nodes of the job."),
+            TableColumn("run_h", "h", "Run time of jobs with GPUs in the period."),
+            TableColumn("share_pct", "%", "Share of the run time of all jobs with GPUs."),
+            TableColumn("gpu_h", "h", "Allocated GPUs × time in the period."),
+            TableColumn("gpu_share_pct", "%", "Share of all GPU-hours."),
             TableColumn("jobs", "", "Jobs with GPUs that ended in the period."),
-            TableColumn("users", "", "Whose jobs ran in the period."),
-            TableColumn(
-                "ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."
-            ),
-            TableColumn("ugpumem", "%", "Mean GPU memory used, likewise."),
+            TableColumn("users", "", "Users with such jobs in the period."),
+            TableColumn("ugpucore", "%", "Mean GPU utilisation over the GPU time of measured jobs."),
+            TableColumn("ugpumem", "%", "Mean GPU memory used over the GPU time of measured jobs."),
         ],
         data={
             what: shown,
             "run_h": wall_h[order],
             "share_pct": share,
-            "gpu_h": held[order] / MGPU_S_PER_GPU_H,
-            "gpu_share_pct": 100 * held[order] / max(int(held.sum()), 1),
+            "gpu_h": allocated[order] / MGPU_S_PER_GPU_H,
+            "gpu_share_pct": 100 * allocated[order] / max(int(allocated.sum()), 1),
             "jobs": runs[order],
             "users": users[order],
             "ugpucore": core[order],
@@ -80,7 +78,7 @@ def _by(jobs: JobTable, what: str, column: Category) -> Figure:
 
 
 def _users(column: Category, user: Category) -> Integers:
-    """How many different users each name (and at the end rows without one) has."""
+    """Return the number of different users of each name; the last value is for rows without a name."""
     n_names = len(column.names) + 1
     pairs = np.unique((column.codes.astype(np.int64) % n_names) * (len(user.names) + 1) + user.codes + 1)
     return np.bincount(pairs // (len(user.names) + 1), minlength=n_names).astype(np.int64)
@@ -90,4 +88,4 @@ def _reading(names: list[str], share: Floats) -> str:
     if not names:
         return "No job with GPUs ran in this period."
     each = [f"{name} {percent(value)}" for name, value in zip(names[:_NAMED], share.tolist(), strict=False)]
-    return f"Of the run time of jobs with GPUs: {listed(each)}."
+    return f"Shares of the run time of jobs with GPUs: {listed(each)}."

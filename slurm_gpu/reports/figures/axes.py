@@ -1,4 +1,4 @@
-"""The quantities by which jobs are compared: those of the accounting table's own names."""
+"""The columns of the accounting table by which jobs are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AXES = (
 
 
 def values_of(jobs: JobTable) -> dict[str, Floats]:
-    """By axis the values of all runs; utilisation only of those that were measured."""
+    """Return the values of all runs by axis; utilisation only for measured runs."""
     return {
         "nNODE": jobs.n_nodes,
         "nGPU": jobs.n_gpus,
@@ -31,7 +31,7 @@ def values_of(jobs: JobTable) -> dict[str, Floats]:
 
 
 def most_frequent(jobs: JobTable, most: int) -> list[str]:
-    """The applications with the most jobs among those that ended."""
+    """Return the applications with the most ended jobs."""
     counts = jobs.app.counts(jobs.ended_with_gpus)
     order = sorted(np.flatnonzero(counts).tolist(), key=lambda code: (-counts[code], jobs.app.names[code]))
     return [jobs.app.names[code] for code in order[:most]]

@@ -1,4 +1,4 @@
-"""Usage by GPU server type, as a share of what there was."""
+"""Usage by GPU server type as a share of capacity."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from slurm_gpu.reports.wording import listed, moment, percent
 
 
 def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
-    """GPU-hours held of those that there were, nodes out of service included."""
-    held, there, out = (
+    """Return allocated GPU-hours as a share of capacity, which includes nodes out of service."""
+    allocated, there, out = (
         _by_name(column, values)
         for column, values in (
             (jobs.shares.server_type, jobs.shares.mgpu_s),
@@ -21,29 +21,31 @@ def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
             (capacity.server_type, np.where(capacity.up, 0, capacity.mgpu_s)),
         )
     )
-    names = [name for name in held.keys() | there.keys() if held.get(name, 0) or there.get(name, 0)]
-    names.sort(key=lambda name: (-there.get(name, 0), -held.get(name, 0), name))
-    of_held = np.array([held.get(name, 0) for name in names], np.int64)
+    names = [name for name in allocated.keys() | there.keys() if allocated.get(name, 0) or there.get(name, 0)]
+    names.sort(key=lambda name: (-there.get(name, 0), -allocated.get(name, 0), name))
+    of_allocated = np.array([allocated.get(name, 0) for name in names], np.int64)
     of_there = np.array([there.get(name, 0) for name in names], np.int64)
-    share = np.divide(100 * of_held, of_there, out=np.full(len(names), np.nan), where=of_there > 0)
+    share = np.divide(100 * of_allocated, of_there, out=np.full(len(names), np.nan), where=of_there > 0)
     ended = jobs.server_type.take(jobs.ended_with_gpus)
     runs = dict(zip(ended.names, ended.counts().tolist(), strict=True))
     table = FigureTable(
         name="usage_by_server_type",
-        title="Usage by GPU server type, as a share of capacity",
+        title="Usage by GPU server type",
         columns=[
-            TableColumn("server_type", "", "Of slurm-gpu.yaml; nodes that it does not name are “other”."),
-            TableColumn("gpu_h", "h", "GPU-hours held within the period."),
-            TableColumn("capacity_gpu_h", "h", "GPUs that there were × time."),
+            TableColumn("server_type", "", "From slurm-gpu.yaml; “other” for nodes without a type."),
+            TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
+            TableColumn("capacity_gpu_h", "h", "All GPUs × time."),
+            TableColumn("out_of_service_gpu_h", "h", "Capacity of drained or down nodes."),
+            TableColumn("share_pct", "%", "Allocated share of the capacity."),
             TableColumn(
-                "out_of_service_gpu_h", "h", "Of the capacity, that of nodes that were drained or down."
+                "jobs",
+                "",
+                "Jobs with GPUs that ended in the period, by the type with most of their GPU time.",
             ),
-            TableColumn("share_pct", "%", "Held of the capacity."),
-            TableColumn("jobs", "", "Jobs with GPUs that ended in the period and held most there."),
         ],
         data={
             "server_type": names,
-            "gpu_h": of_held / MGPU_S_PER_GPU_H,
+            "gpu_h": of_allocated / MGPU_S_PER_GPU_H,
             "capacity_gpu_h": of_there / MGPU_S_PER_GPU_H,
             "out_of_service_gpu_h": np.array([out.get(name, 0) for name in names]) / MGPU_S_PER_GPU_H,
             "share_pct": share,
@@ -53,31 +55,31 @@ def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
     return Figure(
         id="usage-by-server-type",
         title=table.title,
-        reading=_reading(names, of_held.sum(), of_there.sum(), share.tolist()),
+        reading=_reading(names, of_allocated.sum(), of_there.sum(), share.tolist()),
         table=table,
         chart=Bars(
-            labels=names, series={"held": share}, unit="% of capacity", total=np.full(len(names), 100.0)
+            labels=names, series={"allocated": share}, unit="% of capacity", total=np.full(len(names), 100.0)
         ),
         notes=assumption(capacity, jobs),
     )
 
 
 def assumption(capacity: Capacity, jobs: JobTable) -> list[str]:
-    """What has to be said of a capacity that nobody saw."""
+    """Return a note if the capacity before the first observation is assumed."""
     if capacity.assumed_to_s is None:
         return []
     day = moment(min(capacity.assumed_to_s, jobs.period.until_s), jobs.period.timezone, with_hour=False)
-    return [f"What nodes there were is known from {day} on; before, they are taken to have been the same."]
+    return [f"Nodes are recorded since {day}. Before that day the same nodes are assumed."]
 
 
 def _by_name(column: Category, values: Integers) -> dict[str, int]:
     return dict(zip(column.names, column.sums(values).tolist(), strict=True))
 
 
-def _reading(names: list[str], held: int, there: int, share: list[float]) -> str:
+def _reading(names: list[str], allocated: int, there: int, share: list[float]) -> str:
     if not there:
-        return "No GPU is known of in this period."
+        return "There are no GPUs in this period."
     each = [f"{name} {percent(value)}" for name, value in zip(names, share, strict=True)]
     if len(each) == 1:
-        return f"Of the capacity of {names[0]} {percent(held, there)} was held."
-    return f"Of all capacity {percent(held, there)} was held: {listed(each)}."
+        return f"{percent(allocated, there)} of the capacity of {names[0]} was allocated."
+    return f"{percent(allocated, there)} of the capacity was allocated: {listed(each)}."

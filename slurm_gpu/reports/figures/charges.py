@@ -1,4 +1,4 @@
-"""What each account is charged: GPU-hours × the rate of the server type on which they were held."""
+"""Charges per account: GPU-hours × the rate of the server type."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from slurm_gpu.reports.wording import gpu_hours, percent, several, trimmed
 
 
 def charge_per_account(jobs: JobTable) -> Figure:
-    """By account and server type; GPU-hours without a rate stand beside, and are not charged."""
+    """Return charges by account and server type; GPU-hours without a rate have their own column."""
     shares = jobs.shares
     accounts, types = shown_names(jobs.account), list(shares.server_type.names)
     n_types = max(len(types), 1)
     account = jobs.account.codes[shares.run].astype(np.int64) % len(accounts)
     cell = account * n_types + shares.server_type.codes
     size = len(accounts) * n_types
-    held = np.zeros(size, np.int64)
-    np.add.at(held, cell, shares.mgpu_s)
+    allocated = np.zeros(size, np.int64)
+    np.add.at(allocated, cell, shares.mgpu_s)
     unpriced = np.isnan(shares.charge)
     free = np.zeros(size, np.int64)
     np.add.at(free, cell[unpriced], shares.mgpu_s[unpriced])
     charge = np.bincount(cell, np.nan_to_num(shares.charge), size)
     of_account = charge.reshape(-1, n_types).sum(axis=1)
-    by_held = held.reshape(-1, n_types).sum(axis=1)
+    by_allocated = allocated.reshape(-1, n_types).sum(axis=1)
     order = sorted(
-        np.flatnonzero(by_held).tolist(),
-        key=lambda place: (-of_account[place], -by_held[place], accounts[place]),
+        np.flatnonzero(by_allocated).tolist(),
+        key=lambda place: (-of_account[place], -by_allocated[place], accounts[place]),
     )
     rows = [
         place * n_types + kind
         for place in order
-        for kind in largest_first(types, held[place * n_types : (place + 1) * n_types])
+        for kind in largest_first(types, allocated[place * n_types : (place + 1) * n_types])
     ]
     table = FigureTable(
         name="charge_per_account",
         title="Charge per account",
         columns=[
             TableColumn("account", "", "The Slurm account."),
-            TableColumn("server_type", "", "Where the GPUs were held."),
-            TableColumn("gpu_h", "h", "GPU-hours within the period."),
+            TableColumn("server_type", "", "The server type of the GPUs."),
+            TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
             TableColumn("charge", "", "GPU-hours × rate_per_gpu_hour of slurm-gpu.yaml."),
-            TableColumn("unpriced_gpu_h", "h", "GPU-hours on servers that have no rate."),
+            TableColumn("unpriced_gpu_h", "h", "GPU-hours on server types without a rate, which are free."),
         ],
         data={
             "account": [accounts[row // n_types] for row in rows],
             "server_type": [types[row % n_types] for row in rows],
-            "gpu_h": held[rows] / MGPU_S_PER_GPU_H,
+            "gpu_h": allocated[rows] / MGPU_S_PER_GPU_H,
             "charge": charge[rows],
             "unpriced_gpu_h": free[rows] / MGPU_S_PER_GPU_H,
         },
@@ -71,9 +71,9 @@ def _reading(accounts: list[str], charges: list[float], unpriced_mgpu_s: int) ->
     total = sum(charges)
     rest = gpu_hours(unpriced_mgpu_s / MGPU_S_PER_GPU_H)
     if not total:
-        return f"Nothing is charged; held where slurm-gpu.yaml has no rate_per_gpu_hour: {rest}."
-    told = (
-        f"In all {trimmed(total, 2)} is charged to {several(len(accounts), 'account')}, "
-        f"most of it to {accounts[0]}: {trimmed(charges[0], 2)} ({percent(charges[0], total)})"
+        return f"There are no charges; without a rate_per_gpu_hour in slurm-gpu.yaml: {rest}."
+    charged = (
+        f"Charges of {several(len(accounts), 'account')}: {trimmed(total, 2)} in total, "
+        f"most for {accounts[0]}: {trimmed(charges[0], 2)} ({percent(charges[0], total)})"
     )
-    return f"{told}; without a rate: {rest}." if unpriced_mgpu_s else f"{told}."
+    return f"{charged}; without a rate: {rest}." if unpriced_mgpu_s else f"{charged}."

@@ -1,4 +1,4 @@
-"""Parallel coordinates: every job as a line; and the accounting table behind them."""
+"""Parallel coordinates with a line for each job, and the accounting table."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.sample import with_extremes
 from slurm_gpu.reports.wording import listed, several, trimmed
 
-# More can be told apart by nobody, nor drawn at once.
-MOST_LINES = 40_000
+# More lines cannot be distinguished, or drawn at once.
+MAX_LINES = 40_000
 _NAMED = 2
 _TYPICAL = (5.0, 95.0)
-# What is shorter is told in seconds: 0.0 h would be nothing.
+# Shorter times are shown in seconds instead of 0.0 h.
 _SHORT_H = 0.1
 
 
 def parallel_coordinates(jobs: JobTable) -> Figure:
-    """nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the jobs with GPUs that ended in the period."""
+    """Return nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the jobs with GPUs that ended."""
     rows = np.flatnonzero(jobs.ended_with_gpus)
     rows = rows[np.argsort(jobs.end_s[rows], kind="stable")]
     values = values_of(jobs)
-    drawn = rows[with_extremes([column[rows] for column in values.values()], len(rows), MOST_LINES)]
+    drawn = rows[with_extremes([column[rows] for column in values.values()], len(rows), MAX_LINES)]
     notes = []
     if len(drawn) < len(rows):
         notes.append(
-            f"{len(drawn):,} of {len(rows):,} jobs are drawn: evenly many over the period, and those with "
-            "the largest values."
+            f"The plot has {len(drawn):,} of {len(rows):,} jobs: an even sample over the period, and those "
+            "with the largest values."
         )
     return Figure(
         id="parallel-coordinates",
@@ -49,35 +49,35 @@ def parallel_coordinates(jobs: JobTable) -> Figure:
 
 
 def accounting_table(jobs: JobTable) -> FigureTable:
-    """The charging log: one row for each run that ended in the period or ran in it."""
+    """Return the accounting table: one row for each run that ended in the period or ran in it."""
     columns: dict[str, tuple[Values, str, str]] = {
-        "JobID": (jobs.labels(), "", "As Slurm prints it; a requeued job has a row for each run."),
+        "JobID": (jobs.labels(), "", "Slurm's job id; a requeued job has a row for each run."),
         "JobName": (jobs.name, "", ""),
         "user": (jobs.user, "", ""),
         "account": (jobs.account, "", "The Slurm account."),
-        "team": (jobs.team, "", "The team of the account, by slurm-gpu.yaml."),
+        "team": (jobs.team, "", "The team of the account in slurm-gpu.yaml."),
         "qos": (jobs.qos, "", ""),
         "partition": (jobs.partition, "", ""),
         "State": (jobs.state, "", ""),
-        "Submit": (jobs.submit_s, "s", "UTC epoch seconds, as the following times."),
+        "Submit": (jobs.submit_s, "s", "UTC epoch seconds, like the next two."),
         "Start": (jobs.start_s, "s", ""),
         "End": (jobs.end_s, "s", ""),
         "nNODE": (jobs.n_nodes, "", "Nodes used."),
-        "nGPU": (jobs.n_gpus, "", "GPUs held; asked for, if it never ran."),
-        "WAIT_h": (jobs.wait_h, "h", "From when it could have run to its start."),
-        "RUN_h": (jobs.run_h, "h", "Of the whole run, without times of suspension."),
+        "nGPU": (jobs.n_gpus, "", "Allocated GPUs; requested GPUs if the job never ran."),
+        "WAIT_h": (jobs.wait_h, "h", "From eligible to start."),
+        "RUN_h": (jobs.run_h, "h", "From start to end, without suspension."),
         "uGPUcore": (jobs.ugpucore, "%", "Mean GPU utilisation over the run."),
         "uGPUmem": (jobs.ugpumem, "%", "Mean share of GPU memory used over the run."),
-        "coverage": (jobs.coverage, "", "The share of the GPU time that was measured."),
-        "server_type": (jobs.server_type, "", "Where most of its GPU time was."),
-        "zone": (jobs.zone, "", "Likewise."),
+        "coverage": (jobs.coverage, "", "The measured share of the GPU time."),
+        "server_type": (jobs.server_type, "", "The server type with most of its GPU time."),
+        "zone": (jobs.zone, "", "The zone with most of its GPU time."),
         "scale": (jobs.scale, "", ""),
         "application": (jobs.app, "", ""),
         "field": (jobs.app_field, "", ""),
-        "lender": (jobs.lender, "", "Whose idle GPUs it borrowed."),
-        "gpu_h": (jobs.held_gpu_h, "h", "GPUs held × time within the period, as all that follows."),
-        "no_process_gpu_h": (jobs.no_process_gpu_h, "h", "Of these, without any process on the GPU."),
-        "energy_kwh": (jobs.energy_kwh, "kWh", "Of its GPUs."),
+        "lender": (jobs.lender, "", "The owner of the GPUs on loan."),
+        "gpu_h": (jobs.allocated_gpu_h, "h", "Allocated GPUs × time in the period, like the next three."),
+        "no_process_gpu_h": (jobs.no_process_gpu_h, "h", "GPU-hours without a process on the GPU."),
+        "energy_kwh": (jobs.energy_kwh, "kWh", "Energy of its GPUs."),
         "charge": (jobs.charge, "", "GPU-hours × the rate of the server type."),
     }
     return FigureTable(
@@ -93,13 +93,13 @@ def _reading(jobs: JobTable, values: dict[str, Floats]) -> str:
     n_users = int((jobs.user.counts(rows) > 0).sum())
     if not n_users:
         return "No job with GPUs ended in this period."
-    told = f"{several(int(rows.sum()), 'job', ' with GPUs')} of {several(n_users, 'user')} ended"
+    ended = f"{several(int(rows.sum()), 'job', ' with GPUs')} of {several(n_users, 'user')} ended"
     each = [typical(name, values, rows & jobs.app.is_(name)) for name in most_frequent(jobs, _NAMED)]
-    return f"{told}; nine in ten of {'; of '.join(each)}." if each else f"{told}."
+    return f"{ended}; 90 % of the jobs of {'; '.join(each)}." if each else f"{ended}."
 
 
 def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
-    """What nine in ten jobs of an application take: nodes, GPUs, waiting and run time; of `rows`."""
+    """Return the central 90 % of nodes, GPUs, waits and run times of an application among `rows`."""
 
     def ends(axis: str) -> list[float]:
         known = values[axis][rows]
@@ -108,19 +108,19 @@ def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
             [float(np.percentile(known, at, method="inverted_cdf")) for at in _TYPICAL] if len(known) else []
         )
 
-    def told(found: list[float], decimals: int) -> str:
+    def ranged(found: list[float], decimals: int) -> str:
         return "–".join(dict.fromkeys(trimmed(value, decimals) for value in found)) or "–"
 
     def between(axis: str, decimals: int) -> str:
-        return told(ends(axis), decimals)
+        return ranged(ends(axis), decimals)
 
     def time_between(axis: str) -> str:
         found = ends(axis)
         if found and 0 < max(found) < _SHORT_H:
-            return f"{told([value * 3600 for value in found], 0)} s"
-        return f"{told(found, 1)} h"
+            return f"{ranged([value * 3600 for value in found], 0)} s"
+        return f"{ranged(found, 1)} h"
 
-    return f"{name} take " + listed(
+    return f"{name} use " + listed(
         [
             f"{between('nNODE', 0)} nodes",
             f"{between('nGPU', 2)} GPUs",

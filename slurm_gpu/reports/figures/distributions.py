@@ -1,4 +1,4 @@
-"""Cumulative distributions by application: overlapping lines hide how many there are."""
+"""Cumulative distributions by application."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED = 3
 
 
 def distributions(jobs: JobTable) -> Figure:
-    """For each axis the share of an application's jobs that have so much or less."""
+    """Return for each axis the cumulative distribution of each application's jobs."""
     rows = jobs.ended_with_gpus
     values = values_of(jobs)
     apps = most_frequent(jobs, _MOST_APPLICATIONS)
@@ -36,10 +36,10 @@ def distributions(jobs: JobTable) -> Figure:
         title="Distributions by application",
         columns=[
             TableColumn("axis", "", "nNODE, nGPU, WAIT_h and RUN_h in hours, uGPUcore and uGPUmem in %."),
-            TableColumn("application", "", f"Those with the most jobs; “{ALL}” are all jobs with GPUs."),
-            TableColumn("jobs", "", "That ran and ended in the period, and of which the value is known."),
-            TableColumn("value", "", "In the unit of the axis."),
-            TableColumn("share_pct", "%", "Of these jobs have this value or less."),
+            TableColumn("application", "", f"The ones with the most jobs; “{ALL}” for all jobs with GPUs."),
+            TableColumn("jobs", "", "Jobs that ran, ended in the period and have a value."),
+            TableColumn("value", "", "Value in the unit of the axis."),
+            TableColumn("share_pct", "%", "Share of these jobs with at most this value."),
         ],
         data={
             "axis": [item[0] for item in long],
@@ -59,7 +59,7 @@ def distributions(jobs: JobTable) -> Figure:
 
 
 def steps(values: Floats) -> StepCurve:
-    """The distribution of what is known; of many different values some, each with its exact share."""
+    """Return the distribution of the known values, at most _MOST_STEPS of them, with exact shares."""
     known = np.sort(values[~np.isnan(values)])
     last = np.flatnonzero(np.append(known[1:] != known[:-1], True)) if len(known) else np.zeros(0, np.int64)
     if len(last) > _MOST_STEPS:
@@ -70,7 +70,7 @@ def steps(values: Floats) -> StepCurve:
 def _reading(nodes: Floats, groups: dict[str, Mask]) -> str:
     shares = [(float(np.mean(nodes[mask] >= 2)), name) for name, mask in groups.items() if name != ALL]
     if not shares:
-        return "No job of a known application ran on GPUs in this period."
+        return "No job of a recognised application used GPUs in this period."
     (share, name), *others = sorted(shares[:_NAMED], key=lambda item: -item[0])
-    told = f"{percent(share, 1)} of {name} jobs use ≥2 nodes"
-    return "; ".join([told, *(f"{name} {percent(share, 1)}" for share, name in others)]) + "."
+    first = f"{percent(share, 1)} of {name} jobs use ≥2 nodes"
+    return "; ".join([first, *(f"{name} {percent(share, 1)}" for share, name in others)]) + "."

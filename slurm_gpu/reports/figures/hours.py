@@ -1,4 +1,4 @@
-"""GPU-hours by user, team, account, server type and zone: always the same hours, so always the same sum."""
+"""GPU-hours by user, team, account, server type and zone, with equal sums."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ _NAMED = 3
 
 
 def gpu_hours_by_user(jobs: JobTable) -> Figure:
-    """Who held how much."""
+    """Return GPU-hours by user."""
     return _by(jobs, "user", jobs.shares.of(jobs.user), jobs.user)
 
 
 def gpu_hours_by_team(jobs: JobTable) -> Figure:
-    """Which team, by slurm-gpu.yaml."""
+    """Return GPU-hours by team of slurm-gpu.yaml."""
     return _by(jobs, "team", jobs.shares.of(jobs.team), jobs.team)
 
 
 def gpu_hours_by_account(jobs: JobTable) -> Figure:
-    """Which Slurm account."""
+    """Return GPU-hours by Slurm account."""
     return _by(jobs, "account", jobs.shares.of(jobs.account), jobs.account)
 
 
 def gpu_hours_by_server_type(jobs: JobTable) -> Figure:
-    """On which kind of server."""
+    """Return GPU-hours by server type."""
     return _by(jobs, "server type", jobs.shares.server_type, jobs.server_type)
 
 
 def gpu_hours_by_zone(jobs: JobTable) -> Figure:
-    """In which zone."""
+    """Return GPU-hours by zone."""
     return _by(jobs, "zone", jobs.shares.zone, jobs.zone)
 
 
 def mean_by(column: Category, weights: Floats, values: Floats) -> Floats:
-    """The mean of the values of each name (and of rows without one) by these weights, gaps left out."""
+    """Return the weighted mean of the known values of each name; the last is for rows without a name."""
     known = ~np.isnan(values) & (weights > 0)
     some = column.take(known)
     total, weight = some.sums_and_rest(weights[known] * values[known]), some.sums_and_rest(weights[known])
@@ -50,15 +50,15 @@ def mean_by(column: Category, weights: Floats, values: Floats) -> Floats:
 def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Figure:
     shares = jobs.shares
     names = shown_names(of_shares)
-    held = of_shares.sums_and_rest(shares.mgpu_s)
-    order = largest_first(names, held)
+    allocated = of_shares.sums_and_rest(shares.mgpu_s)
+    order = largest_first(names, allocated)
     used = np.where(jobs.measured, jobs.ugpucore, np.nan)[shares.run]
     utilisation = mean_by(of_shares, shares.mgpu_s.astype(np.float64), used)
     charge = of_shares.sums_and_rest(np.nan_to_num(shares.charge))
     ended = of_runs.take(jobs.ended_with_gpus)
     runs = ended.sums_and_rest(np.ones(len(ended), np.int64))
-    total = int(held.sum())
-    hours = held[order] / MGPU_S_PER_GPU_H
+    total = int(allocated.sum())
+    hours = allocated[order] / MGPU_S_PER_GPU_H
     key = what.replace(" ", "_")
     shown = [names[place] for place in order]
     table = FigureTable(
@@ -66,20 +66,20 @@ def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Fi
         title=f"GPU-hours by {what}",
         columns=[
             TableColumn(key, "", f"The {what}."),
-            TableColumn("gpu_h", "h", "GPUs held × time, within the period."),
-            TableColumn("share_pct", "%", "Of all GPU-hours of the period."),
+            TableColumn("gpu_h", "h", "Allocated GPUs × time in the period."),
+            TableColumn("share_pct", "%", "Share of all GPU-hours in the period."),
             TableColumn(
-                "jobs", "", "Jobs with GPUs that ended in the period; on several, where they held most."
+                "jobs",
+                "",
+                f"Jobs with GPUs that ended in the period, by the {what} with most of their GPU time.",
             ),
-            TableColumn(
-                "ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."
-            ),
-            TableColumn("charge", "", "GPU-hours × the server type's rate, where it has one."),
+            TableColumn("ugpucore", "%", "Mean GPU utilisation over the GPU time of measured jobs."),
+            TableColumn("charge", "", "GPU-hours × the rate of the server type, if it has one."),
         ],
         data={
             key: shown,
             "gpu_h": hours,
-            "share_pct": 100 * held[order] / max(total, 1),
+            "share_pct": 100 * allocated[order] / max(total, 1),
             "jobs": runs[order],
             "ugpucore": utilisation[order],
             "charge": charge[order],
@@ -96,8 +96,8 @@ def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Fi
 
 def _reading(names: list[str], hours: Floats, what: str) -> str:
     if not names:
-        return "No GPU was held in this period."
+        return "No GPU was allocated in this period."
     total = float(hours.sum())
     first = [f"{names[i]} {percent(hours[i], total)}" for i in range(min(_NAMED, len(names)))]
-    rest = "" if len(names) <= _NAMED else f" have most; there are {len(names)} {what}s"
-    return f"Of {gpu_hours(total)} {listed(first)}{rest}."
+    most = "" if len(names) <= _NAMED else f"The largest of {len(names)} {what}s: "
+    return f"{gpu_hours(total)} in total. {most}{listed(first)}."

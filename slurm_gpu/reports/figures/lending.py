@@ -1,4 +1,4 @@
-"""Who lent GPUs to whom."""
+"""GPU-hours on loan, by lender and borrower."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slurm_gpu.reports.wording import gpu_hours, trimmed
 
 
 def lent_gpu_hours(jobs: JobTable) -> Figure:
-    """GPU-hours of runs on borrowed GPUs, from owner to team.
+    """Return the GPU-hours of runs on borrowed GPUs, from owner to team.
 
-    A run whose GPUs several owners lent counts for each in equal parts: how many were whose, nobody notes.
+    If several owners lent the GPUs of a run, it counts for each in equal parts; shares are not recorded.
     """
-    loans = np.flatnonzero((jobs.lender.codes >= 0) & (jobs.held_mgpu_s > 0))
+    loans = np.flatnonzero((jobs.lender.codes >= 0) & (jobs.allocated_mgpu_s > 0))
     teams = shown_names(jobs.team)
     lenders = [name.split(",") for name in jobs.lender.names]
     found: dict[tuple[str, str], float] = {}
@@ -23,7 +23,7 @@ def lent_gpu_hours(jobs: JobTable) -> Figure:
     for code, team, mgpu_s in zip(
         jobs.lender.codes[loans].tolist(),
         jobs.team.codes[loans].tolist(),
-        jobs.held_mgpu_s[loans].tolist(),
+        jobs.allocated_mgpu_s[loans].tolist(),
         strict=True,
     ):
         for lender in lenders[code]:
@@ -33,12 +33,12 @@ def lent_gpu_hours(jobs: JobTable) -> Figure:
     pairs = sorted(found, key=lambda pair: (-found[pair], pair))
     table = FigureTable(
         name="lent_gpu_hours",
-        title="Who lent GPUs to whom",
+        title="Lent GPUs by owner and team",
         columns=[
-            TableColumn("lender", "", "The owner whose idle GPUs were lent."),
+            TableColumn("lender", "", "The owner of the GPUs."),
             TableColumn("borrower", "", "The team of the job."),
-            TableColumn("gpu_h", "h", "GPU-hours on loan within the period; equal parts where several lent."),
-            TableColumn("jobs", "", "Jobs on such loans that ran in the period."),
+            TableColumn("gpu_h", "h", "GPU-hours on loan in the period; equal parts for several lenders."),
+            TableColumn("jobs", "", "Jobs on these loans in the period."),
         ],
         data={
             "lender": [lender for lender, _ in pairs],
@@ -68,6 +68,6 @@ def _reading(found: dict[tuple[str, str], float], pairs: list[tuple[str, str]], 
     lent = sum(found.values())
     lender, borrower = pairs[0]
     return (
-        f"{gpu_hours(lent)} were on loan, {trimmed(100 * lent / total_h, 1)} % of all; most from {lender} to "
+        f"{gpu_hours(lent)} were on loan, {trimmed(100 * lent / total_h, 1)} % of all, most from {lender} to "
         f"{borrower}: {gpu_hours(found[pairs[0]])}."
     )

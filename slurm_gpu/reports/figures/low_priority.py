@@ -1,4 +1,4 @@
-"""How far small jobs of low priority fill what others leave idle."""
+"""The use of otherwise free GPUs by small jobs of low priority."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOW, _OTHERS = "small jobs of low priority", "other jobs"
 
 
 def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Collection[str]) -> Figure:
-    """Jobs of one GPU or less on borrowed GPUs, or in one of the QOS `low_priority`, beside all others."""
+    """Return the GPUs of jobs with at most one GPU, borrowed or in a QOS of `low_priority`, and of others."""
     low_qos = np.isin(
         jobs.qos.codes, [code for code, name in enumerate(jobs.qos.names) if name in low_priority]
     )
@@ -32,26 +32,32 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
         rows = np.flatnonzero(mask)
         from_s = np.maximum(jobs.start_s[rows], jobs.period.since_s).astype(np.int64)
         wall_s = np.rint(jobs.wall_h[rows] * 3600).astype(np.int64)
-        mgpu = jobs.held_mgpu_s[rows] // np.maximum(wall_s, 1)
+        mgpu = jobs.allocated_mgpu_s[rows] // np.maximum(wall_s, 1)
         sums |= integrals(from_s, from_s + wall_s, {name: mgpu}, edges)
     idle = np.maximum(there - sums[_OTHERS], 0)
     filled = np.divide(100 * sums[_LOW], idle, out=np.full(len(idle), np.nan), where=idle > 0)
-    held = int(jobs.held_mgpu_s[low].sum())
+    allocated = int(jobs.allocated_mgpu_s[low].sum())
     measured = low & jobs.measured
-    weights = jobs.held_mgpu_s[measured]
+    weights = jobs.allocated_mgpu_s[measured]
     core = float(weights @ jobs.ugpucore[measured] / weights.sum()) if weights.sum() else np.nan
     gpus = {name: values / 1000 / seconds for name, values in sums.items()}
     table = FigureTable(
         name="low_priority_small_jobs",
         title="Small jobs of low priority",
         columns=[
-            TableColumn("from_s", "s", f"When the {jobs.period.bin_name()} begins, UTC epoch seconds."),
+            TableColumn("from_s", "s", f"Start of the {jobs.period.bin_name()}, UTC epoch seconds."),
             TableColumn(
-                "low_priority_gpus", "", "GPUs of jobs with one GPU or less, borrowed or of a low QOS."
+                "low_priority_gpus",
+                "",
+                "GPUs of jobs with at most one GPU, on loan or in a QOS of low priority.",
             ),
             TableColumn("other_gpus", "", "GPUs of all other jobs."),
-            TableColumn("capacity_gpus", "", "All GPUs that there were."),
-            TableColumn("filled_pct", "%", "Of what other jobs left, held by small jobs of low priority."),
+            TableColumn("capacity_gpus", "", "All GPUs."),
+            TableColumn(
+                "filled_pct",
+                "%",
+                "Share of the GPUs left by other jobs that small jobs of low priority used.",
+            ),
         ],
         data={
             "from_s": edges[:-1].astype(np.int64),
@@ -61,12 +67,12 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
             "filled_pct": filled,
         },
     )
-    reading = "No small job of low priority held a GPU in this period."
-    if held:
-        busy = "" if np.isnan(core) else f", and kept their GPUs busy for {percent(core)} of the time"
+    reading = "No small job of low priority had a GPU in this period."
+    if allocated:
+        busy = "" if np.isnan(core) else f", with a GPU utilisation of {percent(core)}"
         reading = (
-            f"Small jobs of low priority held {percent(held, int(jobs.held_mgpu_s.sum()))} of all GPU-hours, "
-            f"{percent(held, int(idle.sum()))} of what other jobs left{busy}."
+            f"Small jobs of low priority had {percent(allocated, int(jobs.allocated_mgpu_s.sum()))} of all "
+            f"GPU-hours, which is {percent(allocated, int(idle.sum()))} of those left by other jobs{busy}."
         )
     return Figure(
         id="low-priority-small-jobs",

@@ -1,4 +1,4 @@
-"""What changed from month to month."""
+"""Changes from month to month."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from slurm_gpu.reports.wording import hours, percent, trimmed
 
 
 def month_over_month(months: Sequence[MonthTotals]) -> Figure:
-    """GPU-hours, share of capacity, jobs, waiting and utilisation of each calendar month."""
+    """Return GPU-hours, share of capacity, jobs, waiting and utilisation of each calendar month."""
     labels = [f"{month.first:%Y-%m}" for month in months]
-    held = np.array([month.held_mgpu_s for month in months], np.float64)
+    allocated = np.array([month.allocated_mgpu_s for month in months], np.float64)
     there = np.array([month.capacity_mgpu_s for month in months], np.float64)
-    before = np.append(np.nan, held[:-1]) if len(held) else held
-    change = np.divide(100 * (held - before), before, out=np.full(len(held), np.nan), where=before > 0)
-    share = np.divide(100 * held, there, out=np.full(len(held), np.nan), where=there > 0)
+    before = np.append(np.nan, allocated[:-1]) if len(allocated) else allocated
+    change = np.divide(
+        100 * (allocated - before), before, out=np.full(len(allocated), np.nan), where=before > 0
+    )
+    share = np.divide(100 * allocated, there, out=np.full(len(allocated), np.nan), where=there > 0)
     table = FigureTable(
         name="month_over_month",
         title="Month over month",
         columns=[
-            TableColumn(
-                "month", "", "A calendar month at the site; the last one up to the end of the report."
-            ),
-            TableColumn("gpu_h", "h", "GPUs held × time."),
-            TableColumn("change_pct", "%", "Of the GPU-hours, from the month before."),
-            TableColumn("capacity_gpu_h", "h", "GPUs that there were × time."),
-            TableColumn("share_pct", "%", "Held of the capacity."),
+            TableColumn("month", "", "A calendar month of the site; the last one ends with the report."),
+            TableColumn("gpu_h", "h", "Allocated GPUs × time."),
+            TableColumn("change_pct", "%", "Change of the GPU-hours from the month before."),
+            TableColumn("capacity_gpu_h", "h", "All GPUs × time."),
+            TableColumn("share_pct", "%", "Allocated share of the capacity."),
             TableColumn("jobs", "", "Jobs with GPUs that ended."),
-            TableColumn("median_wait_h", "h", "For how long half of these waited at most."),
-            TableColumn("mean_wait_h", "h", "For how long they waited on average."),
-            TableColumn(
-                "ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."
-            ),
+            TableColumn("median_wait_h", "h", "Median wait of these jobs."),
+            TableColumn("mean_wait_h", "h", "Mean wait of these jobs."),
+            TableColumn("ugpucore", "%", "Mean GPU utilisation over the GPU time of measured jobs."),
         ],
         data={
             "month": labels,
-            "gpu_h": held / MGPU_S_PER_GPU_H,
+            "gpu_h": allocated / MGPU_S_PER_GPU_H,
             "change_pct": change,
             "capacity_gpu_h": there / MGPU_S_PER_GPU_H,
             "share_pct": share,
@@ -57,7 +55,7 @@ def month_over_month(months: Sequence[MonthTotals]) -> Figure:
         table=table,
         chart=Bars(
             labels=labels,
-            series={"held": held / MGPU_S_PER_GPU_H},
+            series={"allocated": allocated / MGPU_S_PER_GPU_H},
             unit="h",
             total=there / MGPU_S_PER_GPU_H,
         ),
@@ -67,15 +65,15 @@ def month_over_month(months: Sequence[MonthTotals]) -> Figure:
 def _reading(
     labels: list[str], months: Sequence[MonthTotals], share: list[float], change: list[float]
 ) -> str:
-    if not months or not months[-1].held_mgpu_s:
-        return "No GPU was held in the last month."
+    if not months or not months[-1].allocated_mgpu_s:
+        return "No GPU was allocated in the last month."
     last = months[-1]
-    told = f"{labels[-1]}: {percent(share[-1])} of the capacity was held"
+    use = f"In {labels[-1]} {percent(share[-1])} of the capacity was allocated"
     if len(months) > 1 and not np.isnan(change[-1]):
-        more = "more" if change[-1] >= 0 else "less"
-        told += f", {trimmed(abs(change[-1]), 1)} % {more} GPU-hours than in {labels[-2]}"
+        more = "more" if change[-1] >= 0 else "fewer"
+        use += f", {trimmed(abs(change[-1]), 1)} % {more} GPU-hours than in {labels[-2]}"
     if np.isnan(last.mean_wait_h):
-        return f"{told}."
+        return f"{use}."
     earlier = months[-2].mean_wait_h if len(months) > 1 else np.nan
     compared = "" if np.isnan(earlier) else f" ({hours(earlier)} the month before)"
-    return f"{told}; jobs waited for {hours(last.mean_wait_h)} on average{compared}."
+    return f"{use}; the mean wait was {hours(last.mean_wait_h)}{compared}."

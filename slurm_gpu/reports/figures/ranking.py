@@ -1,4 +1,4 @@
-"""Names in the order in which a figure shows them."""
+"""Order and limit the names in a figure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from slurm_gpu.reports.figure import Bars
 
 UNNAMED = "(none)"
 UNKNOWN_NAME = "(unknown)"
-# So many names are drawn; what all others have together is one more bar. The table has all.
-MOST_BARS = 20
+# Number of names in a chart; the others share one more bar. The table has all.
+MAX_BARS = 20
 
 
 def shown_names(column: Category, unknown: str = UNKNOWN_NAME) -> list[str]:
-    """The names of a column as people read them, and at the end that of rows without one."""
+    """Return the names of a column for display; the last is for rows without a name."""
     return [*(name if name else UNNAMED for name in column.names), unknown]
 
 
 def largest_first(names: Sequence[str], values: NDArray[Any]) -> list[int]:
-    """The places of values that are not 0, the largest first and by name among equals."""
+    """Return the indices of nonzero values, the largest first, equal ones by name."""
     return sorted(np.flatnonzero(values).tolist(), key=lambda place: (-values[place], names[place]))
 
 
 def bars(names: Sequence[str], series: dict[str, Floats], unit: str) -> Bars:
-    """The first MOST_BARS, and the sum of the rest."""
-    if len(names) <= MOST_BARS + 1:
+    """Return the first MAX_BARS bars, and the sum of the rest."""
+    if len(names) <= MAX_BARS + 1:
         return Bars(labels=names, series=series, unit=unit)
-    rest = f"{len(names) - MOST_BARS} others"
+    rest = f"{len(names) - MAX_BARS} others"
     return Bars(
-        labels=[*names[:MOST_BARS], rest],
+        labels=[*names[:MAX_BARS], rest],
         series={
-            name: np.append(values[:MOST_BARS], np.nansum(values[MOST_BARS:]))
+            name: np.append(values[:MAX_BARS], np.nansum(values[MAX_BARS:]))
             for name, values in series.items()
         },
         unit=unit,

@@ -1,4 +1,4 @@
-"""GPU utilisation of each zone by the scale of the jobs there."""
+"""GPU utilisation by zone and scale of jobs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from slurm_gpu.reports.wording import percent
 
 
 def utilisation_by_zone_and_scale(jobs: JobTable) -> Figure:
-    """The mean over the GPU time of jobs that were measured."""
+    """Return the mean GPU utilisation over the GPU time of measured jobs."""
     shares = jobs.shares
     scales = jobs.scale.names
     cell = shares.zone.codes * len(scales) + shares.of(jobs.scale).codes
     cells = Category([f"{zone} {scale}" for zone in shares.zone.names for scale in scales], cell)
     measured = jobs.measured[shares.run]
-    held = cells.sums(shares.mgpu_s)
-    held_measured = cells.sums(np.where(measured, shares.mgpu_s, 0))
+    allocated = cells.sums(shares.mgpu_s)
+    allocated_measured = cells.sums(np.where(measured, shares.mgpu_s, 0))
     weights = shares.mgpu_s.astype(np.float64)
     core, memory = (
         mean_by(cells, weights, np.where(measured, values[shares.run], np.nan))[:-1]
         for values in (jobs.ugpucore, jobs.ugpumem)
     )
     there = sorted(
-        np.flatnonzero(held).tolist(),
+        np.flatnonzero(allocated).tolist(),
         key=lambda place: (shares.zone.names[place // len(scales)], place % len(scales)),
     )
     zones = list(dict.fromkeys(shares.zone.names[place // len(scales)] for place in there))
@@ -39,18 +39,18 @@ def utilisation_by_zone_and_scale(jobs: JobTable) -> Figure:
         name="utilisation_by_zone_and_scale",
         title="GPU utilisation by zone and scale",
         columns=[
-            TableColumn("zone", "", "Of slurm-gpu.yaml; nodes that it does not name are “other”."),
-            TableColumn("scale", "", "How many GPUs the jobs had, and whether on several nodes."),
-            TableColumn("gpu_h", "h", "GPU-hours held within the period."),
-            TableColumn("measured_gpu_h", "h", "Of these, those of jobs that were measured for long enough."),
+            TableColumn("zone", "", "From slurm-gpu.yaml; “other” for nodes without a zone."),
+            TableColumn("scale", "", "Size of the jobs: GPUs, and one or several nodes."),
+            TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
+            TableColumn("measured_gpu_h", "h", "GPU-hours of jobs with sufficient coverage."),
             TableColumn("ugpucore", "%", "Mean GPU utilisation over the measured GPU-hours."),
-            TableColumn("ugpumem", "%", "Mean GPU memory used, likewise."),
+            TableColumn("ugpumem", "%", "Mean GPU memory used over the measured GPU-hours."),
         ],
         data={
             "zone": [shares.zone.names[place // len(scales)] for place in there],
             "scale": [scales[place % len(scales)] for place in there],
-            "gpu_h": held[there] / MGPU_S_PER_GPU_H,
-            "measured_gpu_h": held_measured[there] / MGPU_S_PER_GPU_H,
+            "gpu_h": allocated[there] / MGPU_S_PER_GPU_H,
+            "measured_gpu_h": allocated_measured[there] / MGPU_S_PER_GPU_H,
             "ugpucore": core[there],
             "ugpumem": memory[there],
         },
@@ -68,14 +68,14 @@ def utilisation_by_zone_and_scale(jobs: JobTable) -> Figure:
 
 def _reading(jobs: JobTable, known: list[int], core: Floats, cells: Category) -> str:
     if not known:
-        return "Nothing was measured of the GPUs held in this period."
-    held = np.where(jobs.measured, jobs.held_mgpu_s, 0)
-    mean = float(np.nan_to_num(jobs.ugpucore) @ held / max(held.sum(), 1))
+        return "No allocated GPU was measured in this period."
+    allocated = np.where(jobs.measured, jobs.allocated_mgpu_s, 0)
+    mean = float(np.nan_to_num(jobs.ugpucore) @ allocated / max(allocated.sum(), 1))
     best, worst = max(known, key=lambda place: core[place]), min(known, key=lambda place: core[place])
-    told = f"GPUs that were held and measured were busy for {percent(mean)} of the time"
+    busy = f"The mean utilisation of allocated GPUs was {percent(mean)}"
     if best == worst:
-        return f"{told}."
+        return f"{busy}."
     return (
-        f"{told}: most in {cells.names[best]} ({percent(core[best])}), "
-        f"least in {cells.names[worst]} ({percent(core[worst])})."
+        f"{busy}: highest for {cells.names[best]} ({percent(core[best])}), "
+        f"lowest for {cells.names[worst]} ({percent(core[worst])})."
     )

@@ -1,4 +1,4 @@
-"""How long jobs waited, by the resources that they waited for and by their scale."""
+"""Waiting times by resource type and by scale."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _QUANTILES = {"median_h": 50.0, "p90_h": 90.0, "p95_h": 95.0, "max_h": 100.0}
 
 
 def waiting_by_resource_type(jobs: JobTable, bundles: Sequence[Bundle]) -> Figure:
-    """By bundle, or, where the policy has none, by the server type on which a job ran."""
+    """Return waits by bundle, or by server type if the policy has no bundles."""
     return _by(jobs, "resource_type", "resource type", resource_types(jobs, bundles))
 
 
 def waiting_by_scale(jobs: JobTable) -> Figure:
-    """By how many GPUs a job had, and whether on several nodes."""
+    """Return waits by the size of the jobs."""
     return _by(jobs, "scale", "scale", jobs.scale)
 
 
@@ -43,13 +43,13 @@ def _by(jobs: JobTable, key: str, what: str, column: Category) -> Figure:
         title=f"Waiting by {what}",
         columns=[
             TableColumn(key, "", f"The {what}."),
-            TableColumn("jobs", "", "That ran and ended in the period."),
-            TableColumn("mean_h", "h", "From when a job could have run to its start."),
-            TableColumn("median_h", "h", "Half of the jobs waited for at most so long."),
-            TableColumn("p90_h", "h", "Nine in ten."),
-            TableColumn("p95_h", "h", "19 in 20."),
-            TableColumn("max_h", "h", "All."),
-            TableColumn("within_a_minute_pct", "%", "Waited for a minute at most."),
+            TableColumn("jobs", "", "Jobs that ran and ended in the period."),
+            TableColumn("mean_h", "h", "Mean wait from eligible to start."),
+            TableColumn("median_h", "h", "Median wait."),
+            TableColumn("p90_h", "h", "90 % of the jobs waited for at most this time."),
+            TableColumn("p95_h", "h", "95 % of the jobs."),
+            TableColumn("max_h", "h", "Longest wait."),
+            TableColumn("within_a_minute_pct", "%", "Share of jobs that started within a minute."),
         ],
         data={
             key: labels,
@@ -66,7 +66,7 @@ def _by(jobs: JobTable, key: str, what: str, column: Category) -> Figure:
         table=table,
         chart=Bars(
             labels=labels,
-            series={"median": quantiles["median_h"], "9 in 10 within": quantiles["p90_h"]},
+            series={"median": quantiles["median_h"], "90 % within": quantiles["p90_h"]},
             unit="h",
             stacked=False,
         ),
@@ -74,27 +74,27 @@ def _by(jobs: JobTable, key: str, what: str, column: Category) -> Figure:
 
 
 def _quantile(values: Floats, at: float) -> float:
-    """Of sorted values the smallest that so many per cent do not exceed: one of them, never between two."""
+    """Return a percentile of sorted values without interpolation: always one of the values."""
     return float(values[max(0, int(np.ceil(at / 100 * len(values))) - 1)])
 
 
 def _reading(labels: list[str], p90_h: Floats, waits: Floats) -> str:
     if not labels:
-        return "No job that ended in this period is known to have waited."
+        return "No job that ended in this period has a known wait."
     at_once = percent(int((waits <= 1 / 60).sum()), len(waits))
-    told = f"{at_once} of {several(len(waits), 'job')} started within a minute"
+    started = f"{at_once} of {several(len(waits), 'job')} started within a minute"
     longest = int(np.argmax(p90_h))
     if len(labels) == 1 or p90_h[longest] <= 1 / 60:
-        return f"{told}."
+        return f"{started}."
     most = hours(p90_h[longest])
-    return f"{told}; waits were longest for “{labels[longest]}”, of {most} or more for one job in ten."
+    return f"{started}; waits were longest for “{labels[longest]}”: at least {most} for 10 % of the jobs."
 
 
 NO_BUNDLE = "no bundle"
 
 
 def resource_types(jobs: JobTable, bundles: Sequence[Bundle]) -> Category:
-    """Return the first bundle of the policy to which each run belongs.
+    """Return the first matching bundle of each run.
 
     Without bundles, it is the server type with most of the run's GPUs, and NO_GPU for runs without GPUs.
     """
@@ -106,7 +106,7 @@ def resource_types(jobs: JobTable, bundles: Sequence[Bundle]) -> Category:
         return Category(names, without)
     partition, kind = jobs.partition, jobs.gpu_type
     width = len(kind.names) + 1
-    # Runs of one partition and GPU type belong to one bundle: few of them differ.
+    # Runs of one partition and GPU type belong to one bundle, and there are few combinations.
     keys = ((partition.codes.astype(np.int64) + 1) * width + kind.codes + 1) * 2 + (jobs.n_gpus > 0)
     different, place = np.unique(keys, return_inverse=True)
     partitions, kinds = [None, *partition.names], [None, *kind.names]
@@ -120,10 +120,10 @@ def resource_types(jobs: JobTable, bundles: Sequence[Bundle]) -> Category:
 
 
 def _first(bundles: Sequence[Bundle], partitions: str | None, kind: str | None, *, with_gpus: bool) -> int:
-    asked = set() if partitions is None else set(partitions.split(","))
+    requested = set() if partitions is None else set(partitions.split(","))
     for place, bundle in enumerate(bundles):
         fits = (bundle.mgpu > 0) == with_gpus and (
-            bundle.partitions is None or not asked.isdisjoint(bundle.partitions)
+            bundle.partitions is None or not requested.isdisjoint(bundle.partitions)
         )
         if fits and (
             not with_gpus or bundle.gpu_types is None or kind is None or kind.lower() in bundle.gpu_types

@@ -1,4 +1,4 @@
-"""GPUs that were held and did nothing, with what that cost."""
+"""Allocated but idle GPUs, and their cost."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from slurm_gpu.reports.wording import gpu_hours, percent, trimmed
 
 
 def held_but_idle(jobs: JobTable) -> Figure:
-    """By user: GPU-hours without any process, and all in which a GPU did nothing (1 − its utilisation).
+    """Return by user the GPU-hours without a process, and those with an idle GPU (1 − utilisation).
 
-    Only of jobs that were measured for long enough: of others nobody can tell.
+    Jobs without sufficient coverage are left out.
     """
-    judged = np.flatnonzero(jobs.measured & (jobs.held_gpu_h > 0))  # NaN where that is not known of a part
+    judged = np.flatnonzero(jobs.measured & (jobs.allocated_gpu_h > 0))  # NaN if unknown for a part
     user = jobs.user.take(judged)
-    held = jobs.held_gpu_h[judged]
+    allocated = jobs.allocated_gpu_h[judged]
     bare = np.nan_to_num(jobs.no_process_gpu_h[judged])
-    wasted = np.maximum(held * (1 - jobs.ugpucore[judged] / 100), bare)
-    rate = np.divide(jobs.charge[judged], held, out=np.full(len(held), np.nan), where=held > 0)
+    wasted = np.maximum(allocated * (1 - jobs.ugpucore[judged] / 100), bare)
+    rate = np.divide(jobs.charge[judged], allocated, out=np.full(len(allocated), np.nan), where=allocated > 0)
     sums: dict[str, Floats] = {
-        "measured_gpu_h": user.sums_and_rest(held),
+        "measured_gpu_h": user.sums_and_rest(allocated),
         "no_process_gpu_h": user.sums_and_rest(bare),
         "wasted_gpu_h": user.sums_and_rest(wasted),
         "no_process_cost": user.sums_and_rest(np.nan_to_num(bare * rate)),
@@ -37,16 +37,16 @@ def held_but_idle(jobs: JobTable) -> Figure:
     shown = {name: values[order] for name, values in sums.items()}
     table = FigureTable(
         name="held_but_idle",
-        title="GPUs held but idle",
+        title="Allocated but idle GPUs",
         columns=[
             TableColumn("user", "", ""),
-            TableColumn("measured_gpu_h", "h", "GPU-hours within the period of jobs that were measured."),
-            TableColumn("no_process_gpu_h", "h", "Of these, without any process on the GPU."),
+            TableColumn("measured_gpu_h", "h", "GPU-hours of measured jobs in the period."),
+            TableColumn("no_process_gpu_h", "h", "GPU-hours without a process on the GPU."),
             TableColumn(
-                "wasted_gpu_h", "h", "Of these, × (1 − GPU utilisation): at least those without a process."
+                "wasted_gpu_h", "h", "GPU-hours × (1 − GPU utilisation), at least those without a process."
             ),
-            TableColumn("no_process_cost", "", "At the rates of the server types."),
-            TableColumn("wasted_cost", "", "Likewise."),
+            TableColumn("no_process_cost", "", "Cost of no_process_gpu_h at the rates of the server types."),
+            TableColumn("wasted_cost", "", "Cost of wasted_gpu_h."),
         ],
         data={"user": [names[place] for place in order], **shown},
     )
@@ -63,21 +63,21 @@ def held_but_idle(jobs: JobTable) -> Figure:
             },
             "h",
         ),
-        notes=["Only jobs that were measured for long enough are judged."],
+        notes=["Jobs without sufficient coverage are left out."],
     )
 
 
 def _reading(jobs: JobTable, total: dict[str, float]) -> str:
-    held = total["measured_gpu_h"]
-    if not held:
-        return "Nothing was measured of the GPUs held in this period."
+    allocated = total["measured_gpu_h"]
+    if not allocated:
+        return "No allocated GPU was measured in this period."
 
     def amount(kind: str) -> str:
         cost = total[f"{kind}_cost"]
         worth = f" (worth {trimmed(cost, 2)})" if cost else ""
-        return f"{percent(total[f'{kind}_gpu_h'], held)}{worth}"
+        return f"{percent(total[f'{kind}_gpu_h'], allocated)}{worth}"
 
     return (
-        f"Of {gpu_hours(held)} that were measured ({percent(held, jobs.total_gpu_h)} of all) GPUs did "
-        f"nothing for {amount('wasted')}; for {amount('no_process')} there was not even a process on them."
+        f"Of {gpu_hours(allocated)} of measured jobs ({percent(allocated, jobs.total_gpu_h)} of all) GPUs "
+        f"were idle for {amount('wasted')}; they had no process for {amount('no_process')}."
     )

@@ -36,7 +36,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPage:
-    """What stands in the file. `files` are those that lie beside it, as a figure's id and its links."""
+    """The content of the page. `files` has the links to other files by figure id."""
 
     title: str
     period: str
@@ -44,8 +44,8 @@ class ReportPage:
     tiles: Sequence[Tile]
     figures: Sequence[Figure]
     timezone: str = "UTC"
-    beside: bool = True
-    """Whether tables and pictures lie beside the page, to be linked to."""
+    with_files: bool = True
+    """Whether to link to tables and pictures."""
 
 
 def page_html(page: ReportPage) -> str:
@@ -102,8 +102,8 @@ def _section(figure: Figure, page: ReportPage) -> Element:
             append(found, svg_element(draw(figure.chart, width), figure.title, f"chart {name}"))
     if figure.notes:
         append(found, items("notes", figure.notes))
-    append(found, table_element(figure.table, page.timezone, beside=page.beside))
-    if page.beside:
+    append(found, table_element(figure.table, page.timezone, with_files=page.with_files))
+    if page.with_files:
         append(found, _links(figure))
     return found
 

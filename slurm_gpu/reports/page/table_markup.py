@@ -21,7 +21,7 @@ _FIRST_MOMENT_S = 1e9  # in 2001; no job has run for so long
 _IDS = frozenset({"job_id", "id", "year"})
 
 
-def table_element(table: FigureTable, timezone: str, *, beside: bool) -> Element:
+def table_element(table: FigureTable, timezone: str, *, with_files: bool) -> Element:
     """The first rows, and what each column is."""
     shown = min(len(table), MOST_ROWS)
     head, body = element("tr"), element("tbody")
@@ -43,7 +43,7 @@ def table_element(table: FigureTable, timezone: str, *, beside: bool) -> Element
     rest = ""
     if shown < len(table):
         rest = f", the first {shown:,} of {len(table):,} rows" + (
-            f"; tables/{table.name}.csv has all" if beside else ""
+            f"; tables/{table.name}.csv has all" if with_files else ""
         )
     caption = f"Table: {table.title}{rest}"
     about = element("dl", {"class": "columns"})

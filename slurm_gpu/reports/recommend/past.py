@@ -1,4 +1,4 @@
-"""A cluster and its jobs for the model, of the nodes that Slurm has and the runs that were recorded."""
+"""Build the model's cluster and jobs from Slurm's nodes and recorded runs."""
 
 from __future__ import annotations
 
@@ -23,66 +23,66 @@ _BACKFILL_EVERY_S, _BACKFILL_DEPTH = 30, 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun:
-    """One run, as slurm-gpudbd has it."""
+    """A recorded run of slurm-gpudbd."""
 
     user: str
     uid: int
     account: str
     qos: str
     partition: str
-    """Of a run that began the one in which it ran."""
+    """The partition in which it ran, if it started."""
     eligible_s: int
     start_s: int | None
     end_s: int | None
-    """None while it goes on."""
+    """None while it runs."""
     time_limit_s: int | None
     n_nodes: int
     tres_requested: Mapping[str, float]
     tres_allocated: Mapping[str, float]
     n_gpus: float | None
-    """What it held, or where it never began asked for; None where that is not known."""
+    """Allocated GPUs, or requested ones if it never started; None if unknown."""
     gpu_type: str | None = None
 
     @property
     def tres(self) -> Mapping[str, float]:
-        """What it held, or where it never began asked for; memory in MiB."""
+        """Return the allocation, or the request if it never started; memory in MiB."""
         return self.tres_allocated or self.tres_requested
 
 
 @dataclass(frozen=True)
 class RecordedPast:
-    """The model's input, and beside each job what was recorded of it."""
+    """The model's input, with the recorded run of each job."""
 
     cluster: ModelCluster
     jobs: tuple[ModelJob, ...]
-    """In the order of submission; without their counters."""
+    """Sorted by submission, without counters."""
     runs: tuple[PastRun, ...]
-    """The run behind each job."""
+    """The recorded run of each job."""
     judged: NDArray[np.bool_]
-    """Jobs whose wait is compared: those that became eligible in the period, and began."""
+    """Jobs whose wait is compared: eligible in the period, and started."""
     remarks: tuple[str, ...]
 
     def recorded_wait_s(self) -> NDArray[np.float64]:
-        """By job; NaN of what never began."""
+        """Return the recorded wait by job; NaN if it never started."""
         return np.array(
             [math.nan if run.start_s is None else run.start_s - run.eligible_s for run in self.runs]
         )
 
-    def asked_mgpu(self) -> NDArray[np.int64]:
-        """By job, GPUs in all: 8 on 3 nodes are 8, though the model gives 3 on each."""
+    def requested_mgpu(self) -> NDArray[np.int64]:
+        """Return the total GPUs by job: 8 on 3 nodes are 8, although the model allocates 3 on each."""
         # rebuild() leaves out runs whose GPUs are not known.
         return np.array([_mgpu(run) for run in self.runs], dtype=np.int64)
 
     def wait_s(self, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """By job, by the model's starts."""
+        """Return the modelled wait by job."""
         return start_s - np.array([run.eligible_s for run in self.runs], dtype=np.float64)
 
 
 def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, until_s: int) -> RecordedPast:
-    """What the model needs for the time from `since_s` to `until_s`.
+    """Return the model's input for the time from `since_s` to `until_s`.
 
-    What ran at `since_s` runs from then on for the rest of its time, and what waited then comes at once. Left
-    out, and told: what was cancelled before it began, and runs of partitions that have no nodes any more.
+    Runs that run at `since_s` start then for the rest of their time; those that wait are submitted then. Runs
+    that were cancelled before their start, and those of partitions without nodes, are left out with a remark.
     """
     cluster = _cluster(nodes)
     indices = {partition.name: index for index, partition in enumerate(cluster.partitions)}
@@ -93,11 +93,11 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
         if run.eligible_s >= until_s or (run.end_s is not None and run.end_s <= since_s):
             continue
         if run.start_s is None and run.end_s is not None:
-            left_out["that ended before it began"] += 1
+            left_out["cancelled before a start"] += 1
         elif not run.tres:
-            left_out["of which Slurm's accounting does not tell what it asks for"] += 1
+            left_out["without a request in Slurm's accounting"] += 1
         elif run.n_gpus is None:
-            left_out["of which it is not known how many GPUs they ask for"] += 1
+            left_out["with an unknown number of GPUs"] += 1
         elif (partition := indices.get(run.partition.split(",")[0])) is None:
             left_out[f"of partition {run.partition}, which has no nodes now"] += 1
         else:
@@ -117,7 +117,7 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
 
 
 def scheduling_of(raw: Mapping[str, str]) -> Scheduling:
-    """How slurm.conf has the queue worked off."""
+    """Return the scheduling of slurm.conf."""
     if raw.get("SchedulerType", "sched/backfill") != "sched/backfill":
         return Scheduling(backfill=False)
     given = dict(
@@ -161,7 +161,7 @@ def _mgpu(run: PastRun) -> int:
 def _request(run: PastRun, *, typed: bool) -> ResourceRequest:
     tres, n, mgpu = run.tres, max(run.n_nodes, 1), _mgpu(run)
     each_mgpu = math.ceil(mgpu / n)
-    # Whole GPUs may be fewer than the nodes. More than one GPU of shares is rounded up.
+    # There may be fewer whole GPUs than nodes. Shares of more than one GPU are rounded up.
     is_whole = bool(amount(tres, "gpu")) or mgpu % GPU_MGPU == 0 or each_mgpu >= GPU_MGPU
     gpus, share_mgpu = (math.ceil(each_mgpu / GPU_MGPU), 0) if is_whole else (0, each_mgpu)
     types = [name.removeprefix("gres/gpu:") for name in run.tres_requested if name.startswith("gres/gpu:")]
@@ -181,7 +181,7 @@ def _job(run: PastRun, request: ResourceRequest, partition: int, since_s: int, u
     start_s = run.start_s if run.start_s is not None else until_s
     if run.end_s is not None:
         run_s = float(run.end_s - start_s)
-    else:  # it goes on, or waits: what is known of its end is its limit
+    else:  # it runs or waits: its limit is the only known end
         run_s = limit_s if limit_s < math.inf else float(max(until_s - start_s, 0))
     gone_s = since_s - start_s if began_before else 0
     return ModelJob(
@@ -196,5 +196,5 @@ def _job(run: PastRun, request: ResourceRequest, partition: int, since_s: int, u
 
 
 def _whole_minutes(seconds: float) -> float:
-    """Rounded up: Slurm lets a job run over its limit for a while, and in minutes such jobs are alike."""
+    # Rounded up to minutes, because Slurm lets a job exceed its limit for a while.
     return seconds if math.isinf(seconds) else 60.0 * max(math.ceil(seconds / 60), 1)

@@ -1,4 +1,4 @@
-"""A policy's limits on what runs, as counters of the model."""
+"""Convert a policy's running limits to counters of the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.limits import LimitCounter, Resource
 from slurm_gpu.simulate.preemption import Preemption
 
-# Limits on what runs, by their keys in policy.yaml.
+# Running limits, by their keys in policy.yaml.
 RESOURCES: Mapping[str, Resource] = {
     "gpus_running": Resource.MGPU,
     "jobs_running": Resource.JOBS,
@@ -20,7 +20,7 @@ RESOURCES: Mapping[str, Resource] = {
     "memory_running": Resource.MEMORY_MIB,
     "nodes_running": Resource.NODES,
 }
-# A priority above that of all jobs but those that run when the model begins.
+# A priority above all jobs except those that run when the model begins.
 _FIRST = 1.0
 _NORMAL = "normal"
 
@@ -33,7 +33,7 @@ class RuleLimit(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A counter's: whom it sums over, and GPUs of which type ("" for all that the rule limits)."""
+    """The scope of a counter: rule, user, and GPU type ("" for all of the rule)."""
 
     rule: str
     uid: int | None
@@ -42,41 +42,47 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True)
 class CountedJobs:
-    """Which jobs count where; the same for every value that the limits may have."""
+    """The counters of each job, independent of the values of the limits."""
 
     places: tuple[_Place, ...]
     of_job: tuple[tuple[int, ...], ...]
     lending: tuple[LimitCounter, ...] = ()
-    """They come before the places."""
+    """Counters before those of `places`."""
 
 
-def held_rules(policy: PolicyInForce, unheld: Iterable[RuleLimit]) -> tuple[PolicyInForce, tuple[str, ...]]:
-    """The policy with nothing but those of its limits that hold back what runs, and what was left out.
+def modelled_rules(
+    policy: PolicyInForce, unheld: Iterable[RuleLimit]
+) -> tuple[PolicyInForce, tuple[str, ...]]:
+    """Return the policy with its running limits only, and remarks on those left out.
 
-    `unheld`: limits that nothing holds. Rules for some hours or for interactive jobs are not modelled.
+    `unheld` has limits that are not enforced. Rules for hours or for interactive jobs are not modelled.
     """
-    vain = frozenset(unheld)
+    unenforced = frozenset(unheld)
     rules, remarks = [], []
     for rule in policy.rules:
         limits = {key: value for key, value in rule.limits.items() if key.split(":")[0] in RESOURCES}
         if not limits:
             continue
         if rule.kind is not None or rule.when is not None:
-            remarks.append(f"rule {rule.id} is not modelled: it is for some jobs only, by kind or hour")
+            remarks.append(f"rule {rule.id} is not modelled: it applies by kind of job or hour only")
             continue
         held = {
-            key: value for key, value in limits.items() if RuleLimit(rule.id, key.split(":")[0]) not in vain
+            key: value
+            for key, value in limits.items()
+            if RuleLimit(rule.id, key.split(":")[0]) not in unenforced
         }
         if held:
             rules.append(replace(rule, limits=held))
         remarks += [
-            f"{key} of rule {rule.id} is not modelled: nothing holds it" for key in limits if key not in held
+            f"{key} of rule {rule.id} is not modelled: it is not enforced"
+            for key in limits
+            if key not in held
         ]
     return replace(policy, rules=tuple(rules)), tuple(remarks)
 
 
 def count_by(policy: PolicyInForce, runs: Sequence[PastRun]) -> CountedJobs:
-    """Find the counters of each run."""
+    """Return the counters of each run."""
     lending = () if policy.lending is None else _lending_counters(policy.lending)
     own = {} if policy.lending is None else {owner.qos: i for i, owner in enumerate(policy.lending.owners, 1)}
     loans = frozenset() if policy.lending is None else _loans(policy.lending)
@@ -96,13 +102,13 @@ def count_by(policy: PolicyInForce, runs: Sequence[PastRun]) -> CountedJobs:
 
 
 def counters(policy: PolicyInForce, counted: CountedJobs, at_s: float) -> tuple[LimitCounter, ...]:
-    """With the caps of this policy, and of its exceptions as they are at one moment."""
+    """Return the counters with the limits of this policy and of its exceptions at one moment."""
     rules = {rule.id: rule for rule in policy.rules}
     return (*counted.lending, *(_counter(rules[place.rule], place, at_s) for place in counted.places))
 
 
 def with_limit(policy: PolicyInForce, limit: RuleLimit, value: int) -> PolicyInForce:
-    """The policy with another value of one limit, in the unit of the compiled policy."""
+    """Return the policy with another value of one limit, in the unit of the compiled policy."""
     rules = tuple(
         replace(rule, limits={**rule.limits, limit.key: value}) if rule.id == limit.rule else rule
         for rule in policy.rules
@@ -111,7 +117,7 @@ def with_limit(policy: PolicyInForce, limit: RuleLimit, value: int) -> PolicyInF
 
 
 def jobs_under(policy: PolicyInForce, past: RecordedPast, counted: CountedJobs) -> Jobs:
-    """The past's jobs with their counters; urgent ones come before all others that wait."""
+    """Return the past's jobs with their counters. Urgent ones precede all other waiting jobs."""
     return Jobs.of(
         replace(
             job,
@@ -123,7 +129,7 @@ def jobs_under(policy: PolicyInForce, past: RecordedPast, counted: CountedJobs) 
 
 
 def preemption_of(policy: PolicyInForce) -> Preemption:
-    """Owners and whoever has nobody's GPUs requeue what is on loan, urgent jobs what they may."""
+    """Return the preemption: jobs of owners and of shared GPUs requeue loans; urgent jobs also their QOS."""
     lending = policy.lending
     loans = frozenset() if lending is None else _loans(lending)
     of = {} if lending is None else dict.fromkeys((*(one.qos for one in lending.owners), _NORMAL), loans)

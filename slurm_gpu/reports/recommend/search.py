@@ -1,4 +1,4 @@
-"""Tries other limits, one step at a time, and keeps those that shorten waiting at nobody's cost."""
+"""Try other limits, one step at a time, and keep those that shorten waits at no cost to any group."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.outcome import ModelOutcome
 from slurm_gpu.simulate.scheduler import Scheduling
 
-# Of a limit; GPUs in whole ones.
+# Relative step of a limit. GPUs change in whole numbers.
 STEP = 0.25
-# The mean wait of all jobs has to fall by both.
+# The mean wait of all jobs must fall by both.
 LEAST_GAIN, LEAST_GAIN_H = 0.05, 1 / 60
-# No group's mean wait, nor that of its typical user, may rise by more than both; nor may any job that starts
-# under the limits as they are never do so.
+# The mean wait of each group and of its typical user may rise by the larger of both at most. A job that
+# starts under the present limits must start under the new ones.
 MOST_LOSS, MOST_LOSS_H = 0.10, 0.1
 MOST_CHANGES = 3
 
-# Within which limits may be moved, in the unit of the compiled policy.
+# The range of each limit, in the unit of the compiled policy.
 Bounds = Mapping[RuleLimit, tuple[int, int]]
-Told = Callable[[str], object]
+SearchProgress = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class LimitTrial:
-    """One limit of one rule gets another value (mgpu, counts or MiB, as the compiled policy has them)."""
+    """A change of one limit of one rule, in the unit of the compiled policy: mgpu, counts or MiB."""
 
     limit: RuleLimit
     old: int
@@ -63,27 +63,27 @@ class LimitTrial:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What the model says of one change, on top of those that were kept before."""
+    """The modelled effect of one change, in addition to those kept before."""
 
     change: LimitTrial
     waits: Mapping[str, GroupWaits]
     """By group."""
     hurts: tuple[str, ...]
-    """Groups that would wait too much longer."""
+    """Groups whose wait would become too long."""
     gain_h: float
-    """By how much the mean wait of all jobs falls."""
+    """The reduction of the mean wait of all jobs."""
     worth_it: bool
-    """It falls by enough."""
+    """Whether the reduction is large enough."""
 
     @property
     def good(self) -> bool:
-        """Whether it is for keeping."""
+        """Return whether to keep the change."""
         return self.worth_it and not self.hurts
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that is to be told."""
+    """The result of a search."""
 
     reproduction: Mapping[str, Reproduction]
     """By group, ALL first."""
@@ -92,26 +92,26 @@ class Findings:
     """With all changes."""
     changes: tuple[LimitTrial, ...] = ()
     trials: tuple[Trial, ...] = ()
-    """All that were made, in their order."""
+    """All trials, in order."""
     refused: tuple[str, ...] = ()
-    """Why nothing is said of all limits, or of some."""
+    """Why there are no proposals for all limits or for some."""
     remarks: tuple[str, ...] = field(default=())
     idle: Mapping[str, IdleWhileWaiting] = field(default_factory=dict)
-    """By group, GPUs that nobody held while it waited."""
+    """By group, free GPUs while its jobs waited."""
 
 
 @dataclass(frozen=True)
-class Foreseen:
-    """What the model makes of a past under one policy."""
+class PredictedWaits:
+    """The modelled waits of a past under one policy."""
 
     waits: Mapping[str, GroupWaits]
     """By group."""
     requeued: int
-    """Jobs that had to give their GPUs back, at least once."""
+    """Jobs that were requeued at least once to return GPUs."""
 
 
 class LimitSearch:
-    """One past under a policy, with what the model needs to try others."""
+    """Models one past under a policy, and under changed limits."""
 
     def __init__(
         self, past: RecordedPast, policy: PolicyInForce, scheduling: Scheduling, at_s: float
@@ -122,24 +122,27 @@ class LimitSearch:
         self._groups = groups_of(past, policy)
         self._uid = np.array([run.uid for run in past.runs], dtype=np.int64)
 
-    def foreseen(self) -> Foreseen:
-        """Under the policy as it is."""
+    def predict(self) -> PredictedWaits:
+        """Return the waits under the policy."""
         outcome = self._as_it_is
-        return Foreseen(self._by_group(outcome), int((outcome.restarts > 0).sum()))
+        return PredictedWaits(self._by_group(outcome), int((outcome.restarts > 0).sum()))
 
     def reproduction(self) -> Mapping[str, Reproduction]:
-        """How near the model comes to what was recorded under this policy, by group."""
+        """Return how accurately the model reproduces the recorded waits under this policy, by group."""
         recorded_s, wait_s = self._past.recorded_wait_s(), self._waits(self._as_it_is)
         return {name: compare(recorded_s, wait_s, mask) for name, mask in self._groups.items()}
 
     def findings(
-        self, bounds: Bounds | None = None, most_changes: int = MOST_CHANGES, told: Told = lambda what: None
+        self,
+        bounds: Bounds | None = None,
+        most_changes: int = MOST_CHANGES,
+        progress: SearchProgress = lambda what: None,
     ) -> Findings:
-        """Try steps of every limit, or only of those that have bounds and within these.
+        """Try steps of every limit, or of those with bounds, within the bounds.
 
-        `told` is called with what is tried next.
+        `progress` is called with a description of each trial.
         """
-        told("the limits as they are")
+        progress("the present limits")
         reproduction = self.reproduction()
         before = self._by_group(self._as_it_is)
         refused, idle = tuple(_refusals(reproduction)), idle_while_waiting(self._past, self._groups)
@@ -152,7 +155,7 @@ class LimitSearch:
         while len(changes) < most_changes:
             tried = []
             for change in _steps(policy, limits, bounds, [one.limit for one in changes]):
-                told(f"{change.limit.key} of {change.limit.rule}: {change.new} in place of {change.old}")
+                progress(f"{change.limit.key} of {change.limit.rule}: {change.new} instead of {change.old}")
                 tried.append(self._try(policy, change, waits, before))
             trials += tried
             good = [trial for trial in tried if trial.good]
@@ -202,7 +205,7 @@ class LimitSearch:
 
     def _waits(self, outcome: ModelOutcome) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         wait_s = self._past.wait_s(outcome.start_s)
-        # What never starts in the model waits at least until all else is over, and has come.
+        # A job that never starts in the model waits at least until all others have arrived and ended.
         came_s = np.array([run.eligible_s for run in self._past.runs], dtype=np.float64)
         last_s = float(np.nanmax(np.concatenate([outcome.end_s, came_s]), initial=0.0))
         never = np.isnan(wait_s)
@@ -210,7 +213,7 @@ class LimitSearch:
         return wait_s
 
     def _stuck(self, outcome: ModelOutcome) -> Mapping[str, int]:
-        """By group, how many jobs never start: such as ask for more than a limit."""
+        """Return by group the number of jobs that never start, such as jobs above a limit."""
         return {name: int(np.isnan(outcome.start_s[mask]).sum()) for name, mask in self._groups.items()}
 
     def _by_group(self, outcome: ModelOutcome) -> Mapping[str, GroupWaits]:
@@ -220,7 +223,7 @@ class LimitSearch:
     def _limits(self) -> Iterator[RuleLimit]:
         for rule in self._policy.rules:
             if rule.id == URGENT and self._policy.urgent_qos is not None:
-                continue  # how many may pass all others is no question of waits alone
+                continue  # the number of urgent jobs is not a matter of waits only
             for key in rule.limits:
                 if key in RESOURCES:
                     yield RuleLimit(rule.id, key)
@@ -236,8 +239,8 @@ def _refusals(reproduction: Mapping[str, Reproduction]) -> Iterator[str]:
             yield f"{name}: {one.doubt}"
         elif name == ALL and one.within_2x < WITHIN_2X:
             yield (
-                f"{name}: the model comes within a factor of two of only {one.within_2x:.0%} of the waits; "
-                f"{WITHIN_2X:.0%} are needed"
+                f"{name}: the model is within a factor of two for only {one.within_2x:.0%} of the waits; "
+                f"{WITHIN_2X:.0%} are required"
             )
 
 

@@ -1,4 +1,4 @@
-"""Waits of groups, recorded and modelled; whether one may stand for the other, and GPUs idle meanwhile."""
+"""Recorded and modelled waits of groups, their agreement, and GPUs that were free at the same time."""
 
 from __future__ import annotations
 
@@ -17,69 +17,67 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 ALL = "all jobs"
-# Of fewer, nothing is said.
+# Groups with fewer jobs are not assessed.
 LEAST_JOBS = 30
-# Waits up to this are alike.
+# Waits up to this count as equal.
 NO_MATTER_S = 300.0
-# The modelled mean wait is up to so many times the recorded one, or the recorded so many times that.
+# The largest factor between the modelled and the recorded mean wait.
 MEAN_WITHIN = 1.5
-# The share of all jobs whose modelled wait is within a factor of two.
+# The required share of jobs whose modelled wait is within a factor of two.
 WITHIN_2X = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWaits:
-    """Of one group of jobs, by one run of the model; hours."""
+    """Waits of one group of jobs in one run of the model, in hours."""
 
     jobs: int
     mean_h: float
     median_h: float
     p90_h: float
     user_h: float
-    """The median over its users of each one's mean."""
+    """The median of the mean waits of its users."""
     held_h: float
-    """How much of the mean its limits were in the way."""
+    """The part of the mean wait that its limits caused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The recorded waits of a group beside those that the model makes of the same jobs and limits."""
+    """The recorded and modelled waits of the same jobs under the same limits."""
 
     jobs: int
     recorded_h: float
     modelled_h: float
     within_2x: float
-    """Share of jobs."""
+    """The share of jobs within a factor of two."""
 
     @property
     def enough(self) -> bool:
-        """Whether there are jobs enough to say anything."""
+        """Return whether there are enough jobs."""
         return self.jobs >= LEAST_JOBS
 
     @property
     def doubt(self) -> str | None:
-        """Why the model is not to be believed of the means, in words; None where it is."""
+        """Return why the modelled means are not reliable; None if they are."""
         if not self.enough:
-            return (
-                f"only {counted(self.jobs, 'job')} to compare the model's waits by; {LEAST_JOBS} are needed"
-            )
+            return f"only {counted(self.jobs, 'job')} to compare with the model; {LEAST_JOBS} are required"
         if not self.mean_is_alike:
             return (
-                "the model does not reproduce what was recorded "
+                "the model does not reproduce the recorded waits "
                 f"(mean wait {self.modelled_h:.2f} h, recorded {self.recorded_h:.2f} h)"
             )
         return None
 
     @property
     def mean_is_alike(self) -> bool:
-        """Whether one mean may stand for the other."""
+        """Return whether the means agree within MEAN_WITHIN."""
         return bool(
             _alike(np.array([self.recorded_h * 3600]), np.array([self.modelled_h * 3600]), MEAN_WITHIN)[0]
         )
 
 
 def groups_of(past: RecordedPast, policy: PolicyInForce) -> Mapping[str, Mask]:
-    """Which judged jobs belong to each group that a modelled rule is for, and to all."""
+    """Return the compared jobs of each group with a modelled rule, and of all."""
     groups: dict[str, Mask] = {ALL: past.judged}
     for rule in policy.rules:
         group = rule.group
@@ -90,7 +88,7 @@ def groups_of(past: RecordedPast, policy: PolicyInForce) -> Mapping[str, Mask]:
 
 
 def waits_of(wait_s: Floats, limited_s: Floats, uid: NDArray[np.int64], mask: Mask) -> GroupWaits:
-    """Summed up over a group."""
+    """Return the waits of a group."""
     waits = wait_s[mask]
     if not len(waits):
         return GroupWaits(0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -108,7 +106,7 @@ def waits_of(wait_s: Floats, limited_s: Floats, uid: NDArray[np.int64], mask: Ma
 
 
 def compare(recorded_s: Floats, modelled_s: Floats, mask: Mask) -> Reproduction:
-    """How near the model comes for one group."""
+    """Return the agreement of recorded and modelled waits of one group."""
     recorded, modelled = recorded_s[mask], modelled_s[mask]
     if not len(recorded):
         return Reproduction(0, 0.0, 0.0, 0.0)
@@ -127,16 +125,16 @@ def _alike(one: Floats, other: Floats, factor: float) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class IdleWhileWaiting:
-    """GPUs that no job held while jobs of a group waited, as recorded: evidence against limits."""
+    """Recorded free GPUs while jobs of a group waited, which is evidence against limits."""
 
     waited_h: float
-    """For how long at least one of its jobs with GPUs waited."""
+    """Hours in which at least one of its jobs with GPUs waited."""
     gpus: float
-    """How many GPUs of the cluster, as it is now, nobody held meanwhile: the mean; NaN where none waited."""
+    """Mean number of free GPUs of the present cluster in these hours; NaN if no job waited."""
 
 
 def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mapping[str, IdleWhileWaiting]:
-    """By group; `groups` tell which jobs are theirs."""
+    """Return the free GPUs by group; `groups` has the masks of their jobs."""
     mgpu = np.array([job.request.mgpu for job in past.jobs], np.float64)
     came_s = np.array([run.eligible_s for run in past.runs], np.float64)
     start_s, end_s = (
@@ -159,7 +157,7 @@ def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mappin
 
 
 def _level(times: Floats, from_s: Floats, to_s: Floats, amount: Floats) -> Floats:
-    """From each of `times` to the next: the sum of what there is from `from_s` to before `to_s`."""
+    """Return the sum of the amounts from each of `times` to the next, for spans `from_s` to `to_s`."""
     change = np.zeros(len(times) + 1)
     np.add.at(change, np.searchsorted(times, from_s), amount)
     np.subtract.at(change, np.searchsorted(times, to_s), amount)

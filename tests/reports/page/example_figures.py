@@ -121,7 +121,7 @@ def figures(names: tuple[str, ...] = HOSTILE, runs: int = 300) -> list[Figure]:
     ]
 
 
-def page(of: list[Figure], *, beside: bool = True) -> ReportPage:
+def page(of: list[Figure], *, with_files: bool = True) -> ReportPage:
     return ReportPage(
         title="GPU report of neuron",
         period="1 October to 31 October 2026, Asia/Seoul",
@@ -129,5 +129,5 @@ def page(of: list[Figure], *, beside: bool = True) -> ReportPage:
         tiles=[Tile("GPU-hours held", "12,345", "h"), Tile("users", "483")],
         figures=of,
         timezone="Asia/Seoul",
-        beside=beside,
+        with_files=with_files,
     )

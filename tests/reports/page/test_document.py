@@ -174,7 +174,7 @@ def test_every_figure_has_its_reading_its_chart_its_table_and_its_files(html: st
 
 
 def test_a_page_alone_has_no_links_to_files_that_are_not_there():
-    html = page_html(page(figures(), beside=False))
+    html = page_html(page(figures(), with_files=False))
     assert "tables/" not in html
     assert "figures/" not in html
 
