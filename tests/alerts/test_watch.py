@@ -73,7 +73,7 @@ def test_full_memory_on_an_idle_gpu_is_reported_too() -> None:
     assert set(reported.first) == {AlertKind.USED_THEN_IDLE, AlertKind.MEMORY_IDLE}
 
 
-def test_one_of_four_used() -> None:
+def test_one_used_gpu_of_four_is_an_alert() -> None:
     reported = watched(Gpu([95.0] * 900), *(Gpu([0.0] * 900) for _ in range(3)))
     assert set(reported.first) == {AlertKind.PARTLY_UNUSED}
     assert reported.first[AlertKind.PARTLY_UNUSED] <= WITHIN_S

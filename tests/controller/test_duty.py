@@ -38,7 +38,7 @@ def test_nothing_is_done_if_slurmctld_is_down_or_inactive(view: QueueView) -> No
     assert sweep.n == 0
 
 
-def test_it_is_done_as_often_as_it_is_due() -> None:
+def test_a_duty_runs_as_often_as_it_is_due() -> None:
     sweep = Sweep()
     for _ in range(int(3 * EVERY_S)):
         sweep.run(IN_CHARGE)

@@ -55,7 +55,7 @@ def test_once_reports_the_cost_and_writes_nothing(tmp_path: Path, environ: dict[
     assert not (tmp_path / "snapshot.txt").exists()
 
 
-def test_it_ends_with_sigterm_and_says_how_often_it_asked(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_sigterm_ends_it_with_a_count_of_its_calls(tmp_path: Path, environ: dict[str, str]) -> None:
     with start(tmp_path, environ) as daemon:
         assert daemon.stderr is not None
         assert daemon.stderr.readline().startswith("<6>slurm-gpuctld: slurm-gpuctld ")

@@ -73,7 +73,7 @@ def example(**changes: object) -> Snapshot:
     return Snapshot(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_it_reads_as_the_contract_says() -> None:
+def test_the_file_has_the_form_of_the_contract() -> None:
     snapshot = example(
         hours={Subject("alice", None): {CalendarPeriod.WEEK: 410.25, CalendarPeriod.DAY: 0.0}},
         period_starts={CalendarPeriod.DAY: 3, CalendarPeriod.WEEK: 2, CalendarPeriod.MONTH: 1},

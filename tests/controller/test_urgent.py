@@ -222,7 +222,7 @@ def test_without_urgent_jobs_in_the_policy_nothing_is_queried(world: World):
     assert not world.teller._outage.lasts
 
 
-def test_one_whose_reason_is_not_known_does_not_have_slurmdbd_asked_each_second(world: World):
+def test_an_unknown_reason_does_not_query_slurmdbd_every_second(world: World):
     world.waits(7, "urgent", waited_s=60)
     world.run_cycle()
     world.runs(7, token="unknown")

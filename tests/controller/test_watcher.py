@@ -88,7 +88,7 @@ def test_each_second_one_question_and_one_snapshot(site: Site) -> None:
     assert (use.running.mgpu, use.pending.mgpu) == (2000, 2000)
 
 
-def test_as_of_is_before_slurmctld_was_asked(site: Site) -> None:
+def test_as_of_is_before_the_query_of_slurmctld(site: Site) -> None:
     """Jobs admitted while it answers may be missing in the answer."""
     site.watcher.run_once()
     site.slurm.answers_after_s = 3.0

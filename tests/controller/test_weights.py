@@ -194,7 +194,7 @@ def test_the_mix_is_kept_when_it_ends(site: Site) -> None:
     assert (site.directory / "jobmix.json").exists()
 
 
-def test_before_any_job_was_seen_it_goes_by_fullness(site: Site) -> None:
+def test_before_any_job_was_seen_the_order_is_by_fullness(site: Site) -> None:
     site.start()
     assert site.weights == PACKED
     assert site.table().mix == ()

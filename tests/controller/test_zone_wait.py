@@ -158,7 +158,7 @@ def test_next_to_an_inactive_slurmctld_waits_are_counted_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_where_zones_are_no_longer_enforced_no_job_waits_for_one(tmp_path: Path, mode: str) -> None:
+def test_no_job_waits_for_a_zone_once_zones_are_not_enforced(tmp_path: Path, mode: str) -> None:
     site = Site(tmp_path, "a100")
     site.mode = mode
     site.let_pass(1)

@@ -148,7 +148,7 @@ def test_a_wait_that_ran_out_ends_with_the_users_own_constraint_and_the_place_in
     assert cluster.show(job, "SubmitTime") == submitted
 
 
-def test_where_zones_are_no_longer_enforced_no_job_waits_for_one(cluster: Cluster) -> None:
+def test_no_job_waits_for_a_zone_once_zones_are_not_enforced(cluster: Cluster) -> None:
     cluster.run_in("enforce")
     cluster.take("n1", "n3")
     job = cluster.submit("--nodes=2", "--gpus-per-node=4", "--constraint=a100")

@@ -82,7 +82,7 @@ def test_over_the_limit_a_notice_is_sent_a_day_later() -> None:
     assert verdicts(findings, ledger, NOW_S + DAY_S)[2] is NoticeDecision.DUE
 
 
-def test_a_warning_goes_before_what_matters_less() -> None:
+def test_a_warning_precedes_less_important_notices() -> None:
     one_left = replace(BY_MAIL, max_per_user_per_day=1)
     findings = [make_finding(1, kind="throttled"), make_finding(2, kind=WARNING)]
     _, drafts = plan(NOW_S, findings, Ledger(), one_left)

@@ -55,7 +55,7 @@ def chosen(rule: PlacementRule, where: Nodes, **request: int) -> list[str]:
     return [where.names[place.node] for place in rule.choose(where, ResourceRequest(**request))]
 
 
-def test_a_small_job_goes_to_the_fullest_node_that_has_room_and_by_slurm_alone_to_the_first() -> None:
+def test_a_small_job_goes_to_the_fullest_fitting_node_and_by_slurm_alone_to_the_first() -> None:
     for rule in (BestFit(), MostAllocated(), LeastFragmentation(MIX)):
         assert chosen(rule, BUSY_1_3_2_0, gpus=1, cpus=4) == ["n2"], rule
         assert chosen(rule, BUSY_1_3_2_0, gpus=2, cpus=4) == ["n3"], rule
@@ -114,7 +114,7 @@ def test_any_node_can_be_chosen_at_random_and_a_seed_repeats_the_choice() -> Non
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 @settings(max_examples=30)
 @given(states=node_states(), request_=requests(st.integers(1, 3)), data=st.data())
-def test_whatever_fits_is_placed_once_for_each_node_where_it_may_be(
+def test_a_fitting_job_is_placed_on_distinct_allowed_nodes(
     rule: PlacementRule, states: list[NodeState], request_: ResourceRequest, data: st.DataObject
 ) -> None:
     nodes = Nodes.of(states)

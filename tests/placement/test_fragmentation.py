@@ -87,7 +87,7 @@ def test_without_jobs_nothing_is_stranded() -> None:
 
 @settings(max_examples=60)
 @given(node_states(), mixes(), st.sampled_from(StrandedMeasure))
-def test_it_is_what_the_definition_says(
+def test_the_measure_matches_its_definition(
     states: list[NodeState], seen: list[tuple[ResourceRequest, int]], measure: StrandedMeasure
 ) -> None:
     mix = Mix.of(seen)

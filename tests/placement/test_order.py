@@ -34,14 +34,14 @@ def order(*seen: tuple[ResourceRequest, float], n_seen: float = MANY) -> NodeOrd
     return NodeOrder(Mix.of(seen), n_seen, {KIND: 4})
 
 
-def test_of_nodes_that_are_alike_the_fullest_comes_first() -> None:
+def test_the_fullest_of_equal_nodes_comes_first() -> None:
     for mix in ((ONE, 1.0),), ((ONE, 8.0), (FOUR, 2.0)), ((ONE, 5.0), (TWO, 5.0)), ((FOUR, 1.0),):
         assert left(order(*mix), *map(room, range(5))) == [0, 1, 2, 3, 4]
 
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from((1, 2, 3, 4)), st.integers(1, 9)), min_size=1, max_size=4))
-def test_so_it_does_whatever_nodes_of_four_gpus_are_asked_for(seen: list[tuple[int, int]]) -> None:
+def test_the_fullest_comes_first_for_any_mix_on_nodes_of_four_gpus(seen: list[tuple[int, int]]) -> None:
     found = left(
         order(*((ResourceRequest(gpus=n, cpus=4 * n), times) for n, times in seen)),
         *(room(n, cpus=32) for n in range(4)),  # with all four free it is whole, and comes last by that
@@ -130,7 +130,7 @@ def test_jobs_for_another_type_say_nothing_of_a_node() -> None:
 
 @settings(max_examples=60)
 @given(mixes(), st.data())
-def test_what_is_of_use_is_what_the_measure_does_not_call_stranded(
+def test_useful_gpus_are_those_that_are_not_stranded(
     seen: list[tuple[ResourceRequest, int]], data: st.DataObject
 ) -> None:
     """Compare with `fragmentation` on arrays, for the jobs that the empty node fits and the assumed job."""

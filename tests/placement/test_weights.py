@@ -116,7 +116,7 @@ def test_a_node_full_with_one_job_ends_whole_and_is_kept() -> None:
     assert level_of(dataclasses.replace(held, one_job=True), WeightScale(4)) == FULL
 
 
-def test_a_full_node_has_its_place_so_that_it_is_not_the_first_when_a_job_ends_there() -> None:
+def test_a_full_node_is_ranked_by_time_so_that_it_is_not_first_when_a_job_ends() -> None:
     levels = [timed(room(4), in_h) for in_h in (math.inf, 24, 1, 0)]
     assert levels[0] == FULL
     assert levels == sorted(set(levels))

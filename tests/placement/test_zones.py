@@ -42,7 +42,7 @@ def test_a_job_is_large_beyond_half_of_the_largest_zone() -> None:
     assert [scale_of(nodes, bound) for nodes in (1, 2, 4, 5)] == [SMALL, MEDIUM, MEDIUM, LARGE]
 
 
-def test_where_zones_have_two_nodes_a_job_on_both_is_large() -> None:
+def test_with_zones_of_two_nodes_a_job_on_two_is_large() -> None:
     bound = most_medium_nodes([zone("z1", "small", 2), zone("z2", "large", 2)])
     assert [scale_of(nodes, bound) for nodes in (1, 2)] == [SMALL, LARGE]
 

@@ -52,7 +52,7 @@ def test_jobs_that_ask_for_the_same_get_the_same_answer_until_something_is_freed
     assert checks["fits"] <= 2 * 301 + 1
 
 
-def test_what_is_freed_and_too_small_opens_nothing(checks: Tally[str]) -> None:
+def test_freed_resources_that_are_too_small_reopen_no_shape(checks: Tally[str]) -> None:
     small = [job(10 * n, run_s=5) for n in range(100)]
     arrivals = sorted(
         [job(0, gpus=3, run_s=LONG_S), job(1, gpus=4, run_s=10), *small[1:]], key=lambda one: one.submit_s

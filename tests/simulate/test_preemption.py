@@ -48,7 +48,7 @@ def test_an_unnecessary_victim_keeps_running() -> None:
     assert outcome.restarts.tolist() == [1, 0, 0]
 
 
-def test_what_a_requeued_job_leaves_over_is_used_at_once_and_it_waits_for_requeue_after_s() -> None:
+def test_resources_left_by_a_requeued_job_are_used_at_once_and_it_waits_for_requeue_after_s() -> None:
     slow = Preemption({"owner": frozenset({"loan"})}, requeue_after_s=60)
     outcome = run(
         cluster(4),

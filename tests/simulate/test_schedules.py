@@ -17,11 +17,11 @@ from slurm_gpu.simulate.scheduler import Scheduling
 from tests.simulate.building import cluster, job, nodes, run, starts
 
 
-def test_jobs_run_side_by_side_until_the_gpus_are_gone_and_then_one_after_the_other() -> None:
+def test_jobs_run_in_parallel_while_gpus_are_free_and_then_in_sequence() -> None:
     assert starts(cluster(2), job(0), job(0), job(0), job(10)) == [0, 0, 100, 100]
 
 
-def test_a_small_job_from_behind_runs_before_a_large_one_only_if_it_is_over_by_then() -> None:
+def test_a_later_small_job_runs_before_a_large_one_only_if_it_ends_in_time() -> None:
     # Two of four GPUs are allocated until 100; the large job needs all four, and has them from 100 on.
     first = job(0, gpus=2, run_s=100)
     large = job(1, gpus=4, run_s=50)
@@ -31,7 +31,7 @@ def test_a_small_job_from_behind_runs_before_a_large_one_only_if_it_is_over_by_t
     assert starts(cluster(4), first, large, late) == [0, 100, 150]
 
 
-def test_what_counts_is_the_time_limit_and_not_how_long_a_job_will_run() -> None:
+def test_backfill_uses_the_time_limit_and_not_the_run_time() -> None:
     # It ends at 12 in truth; by its limit it would be in the large job's way.
     held = job(0, gpus=2, run_s=100)
     assert starts(cluster(4), held, job(1, gpus=4), job(2, gpus=2, run_s=10, limit_s=200)) == [0, 100, 200]
@@ -260,7 +260,7 @@ def test_a_job_in_one_zone_waits_for_it_and_no_later_job_delays_it() -> None:
     assert starts(where, *busy, together, long, long) == [0, 0, 50, 2, 60]
 
 
-def test_it_straddles_zones_once_it_has_waited_long_enough() -> None:
+def test_a_job_straddles_zones_once_it_has_waited_long_enough() -> None:
     busy = job(0, gpus=4, run_s=100), job(0, gpus=4, run_s=50)
     pair = job(1, gpus=4, n_nodes=2, run_s=10)
     together = replace(pair, request=replace(pair.request, one_zone=True))

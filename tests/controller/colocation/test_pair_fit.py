@@ -99,7 +99,7 @@ def test_a_planner_uses_a_prediction_until_the_pair_is_measured() -> None:
     assert store.speed("md", ["gan"]) == 0.5
 
 
-def test_it_is_fitted_once_a_minute_at_most_and_only_where_something_was_learned() -> None:
+def test_a_fit_runs_once_a_minute_at_most_and_only_after_something_was_learned() -> None:
     store, later, clock = filled(12), Later(), Clock()
     pair_fit = PairFit(later, clock)
     pair_fit.refresh(store, {})

@@ -64,9 +64,7 @@ def test_a_newcomer_that_runs_out_of_memory_before_it_was_seen_to_run_gets_its_r
     )
 
 
-def test_one_that_failed_alone_before_it_was_seen_to_run_is_left_as_it_is(
-    site: Site, cluster: Cluster
-) -> None:
+def test_a_job_that_failed_alone_before_it_was_observed_is_left_alone(site: Site, cluster: Cluster) -> None:
     job = cluster.submit("b", 3)
     until(site, lambda: placed(job))
     between_cycles(site, 1)
@@ -171,7 +169,7 @@ def test_a_change_of_co_runners_while_sharing_was_off_teaches_nothing(site: Site
     assert ("a", "c") not in site.controller._store.speeds
 
 
-def test_one_that_may_not_be_requeued_is_measured_once_however_often_it_should_go(
+def test_a_job_that_may_not_be_requeued_is_measured_once(
     site: Site, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(job_id: int) -> None:
@@ -224,7 +222,7 @@ def test_a_job_that_loads_data_is_not_slowed_down_by_its_co_runner(cluster: Clus
 
 
 @pytest.mark.parametrize("who", [0, 1], ids=["who came first", "the newcomer"])
-def test_one_that_is_suspended_is_not_taken_for_slowed_down_and_teaches_nothing(
+def test_a_suspended_job_does_not_count_as_slowed_down_and_teaches_nothing(
     site: Site, cluster: Cluster, who: int
 ) -> None:
     site.policy, cluster.n_gpus = PROMISE, 1

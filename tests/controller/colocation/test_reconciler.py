@@ -65,7 +65,7 @@ def test_jobs_slowed_down_over_the_promise_are_not_placed_together(site: Site, c
         assert not any(cluster.beside(job) for job in cluster.all.values() if job.state == "RUNNING")
 
 
-def test_a_pair_that_breaks_the_promise_is_ended_and_not_made_again(site: Site, cluster: Cluster) -> None:
+def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: Cluster) -> None:
     site.policy = dataclasses.replace(POLICY, goal="considerate", slowdown=1.1)
     cluster.speeds = {("a", "a"): 0.6}  # though by their use of the GPU they fit
     jobs = [cluster.submit("a", 2, 200) for _ in range(3)]
@@ -127,7 +127,7 @@ def test_a_job_that_fails_alone_is_not_run_again(site: Site, cluster: Cluster) -
     assert (job.state, job.restarts) == ("FAILED", 0)
 
 
-def test_while_slurm_gpuctld_is_gone_jobs_start_at_their_begin_time(site: Site, cluster: Cluster) -> None:
+def test_while_slurm_gpuctld_is_down_jobs_start_at_their_begin_time(site: Site, cluster: Cluster) -> None:
     site.runs = False
     jobs = [cluster.submit("a", 2, hold_s=60) for _ in range(3)]
     site.pass_s(59)
@@ -145,7 +145,7 @@ def test_a_job_without_a_place_at_the_end_of_its_wait_gets_a_gpu_alone(site: Sit
     assert late.state == "COMPLETED"
 
 
-def test_one_that_was_to_be_on_a_node_that_is_gone_starts_elsewhere(site: Site, cluster: Cluster) -> None:
+def test_a_job_for_a_node_that_is_gone_starts_elsewhere(site: Site, cluster: Cluster) -> None:
     job = cluster.submit("a", 2)
     site.pass_s(3)
     assert job.state == "RUNNING"

@@ -179,7 +179,7 @@ def test_no_planner_can_exceed_the_memory_of_a_gpu(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("name", ["annealing", "greedy"])
 @pytest.mark.parametrize("done_s", [0.0, 5.0])
-def test_one_of_two_alike_that_has_room_gets_company(
+def test_the_one_of_two_equal_jobs_with_room_gets_a_co_runner(
     store: ColocationStore, name: str, done_s: float
 ) -> None:
     """No shards are left next to the other job, although both started at the same time."""

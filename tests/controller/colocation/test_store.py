@@ -87,13 +87,13 @@ def test_pairs_kept_apart_do_not_meet_in_larger_groups(store: ColocationStore) -
     assert not store.may_be_together(["a", "a"])
 
 
-def test_memory_of_all_has_to_fit_with_headroom(store: ColocationStore) -> None:
+def test_the_memory_of_all_must_fit_with_headroom(store: ColocationStore) -> None:
     store.ran_alone("c", 10, 0.65, None)
     assert not store.may_be_together(["a", "c"])
     assert not store.may_be_together(["a", "never seen"])
 
 
-def test_it_outlives_slurm_gpuctld(store: ColocationStore, tmp_path: Path) -> None:
+def test_the_store_survives_slurm_gpuctld(store: ColocationStore, tmp_path: Path) -> None:
     store.ran_beside("a", "b", 0.6)
     store.part("a", "a")
     store.part("a", "b")

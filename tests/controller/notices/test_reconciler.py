@@ -90,7 +90,7 @@ def test_on_trial_nothing_is_ended(world: World, mode: str, kinds: list[str]) ->
     )
 
 
-def test_by_default_nothing_is_sent_or_ended_and_operators_see_what_would_be(world: World) -> None:
+def test_by_default_nothing_is_sent_or_ended_and_the_status_shows_what_would_be(world: World) -> None:
     world.settings.write_text(SETTINGS.replace("mode: send", "mode: observe"))
     world.hold(17)
     world.run_for(160)
@@ -204,7 +204,7 @@ def test_a_user_who_cannot_be_warned_loses_no_job_and_once_warned_has_the_whole_
     assert end_min >= second_min + 60
 
 
-def test_where_no_warning_ever_goes_out_nothing_is_ever_ended(world: World) -> None:
+def test_without_a_sent_warning_nothing_is_ended(world: World) -> None:
     world.mail_is_down = True
     world.hold(17)
     world.run_for(200)

@@ -95,7 +95,7 @@ def test_an_idle_job_gets_no_diagnosis_in_addition(world: World) -> None:
     assert [kind for _, kind in world.reported()] == ["used_then_idle"]
 
 
-def test_it_counts_among_the_messages_of_a_day(world: World) -> None:
+def test_a_diagnosis_counts_among_the_messages_of_a_day(world: World) -> None:
     world.settings.write_text(f"{ASKED}max_per_user_per_day: 1\n")
     world.hold(18, util_pct=90.0, used=True)
     world.found = [verdict(), verdict(18, reported_at_s=NOON_S + 1800)]

@@ -31,7 +31,7 @@ def test_an_approved_reservation_is_created_for_its_user_on_its_nodes() -> None:
     assert site.row.state is ReservationState.ACTIVE
 
 
-def test_it_is_not_made_for_another_uid_that_has_the_name_by_now() -> None:
+def test_a_reservation_is_not_created_for_another_uid_with_the_same_name() -> None:
     site = Site(replace(ROW, uid=1001))
     site.uids["alice"] = 2001
     site.run_for()
@@ -249,7 +249,7 @@ def test_the_end_of_a_reservation_and_its_use_are_reported() -> None:
     assert "sg_3" not in site.slurm.there
 
 
-def test_one_that_slurm_never_had_is_not_called_unused_alone() -> None:
+def test_a_reservation_that_slurm_never_had_is_not_only_called_unused() -> None:
     site = Site()
     site.slurm.refuses = "Invalid node name specified"
     site.run_for(WINDOW_S + 60 + 3 * EVERY_S)

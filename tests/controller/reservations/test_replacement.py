@@ -61,7 +61,7 @@ def test_while_the_training_runs_in_it_nothing_is_moved() -> None:
     assert site.row.nodes == "n[1-2]"
 
 
-def test_a_kill_between_slurm_and_the_table_is_made_good() -> None:
+def test_a_kill_between_slurm_and_the_table_is_repaired() -> None:
     site = Site(replace(ROW, start_s=NOON_S + 7200, end_s=NOON_S + 7200 + WINDOW_S))
     del site.slurm.there["maint"]
     site.run_for()

@@ -43,7 +43,7 @@ def planned(
 
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=12), st.integers(1, 200))
-def test_as_few_nodes_as_have_the_gpus_are_asked_for(having: list[int], gpus: int) -> None:
+def test_the_fewest_nodes_with_enough_gpus_are_requested(having: list[int], gpus: int) -> None:
     nodes = [make_node(f"n{number}", gpus={"a100": count}) for number, count in enumerate(having)]
 
     def would_do(n_nodes: int) -> bool:
