@@ -46,7 +46,7 @@ class Synthetic:
         self._attention = Attention()
         self.state: PageState | None = None
 
-    def look(self, step_s: float = 5.0) -> PageState:
+    def poll(self, step_s: float = 5.0) -> PageState:
         """The next state."""
         if self.state is not None:
             self.source.step(step_s)
@@ -60,7 +60,7 @@ class Synthetic:
             running=source.running(),
         )
         version = int(source.now_s * 1000) if self.state is None else self.state.version + 1
-        self._attention.look(seen.live_s, seen)
+        self._attention.update(seen.live_s, seen)
         self.state = make_state(version, "synthetic", seen, source.racks, self.state, self._attention)
         return self.state
 
@@ -79,7 +79,7 @@ def main() -> None:
     uid = 1000 if options.user is None else uid_of(options.user)
     viewer = Viewer(options.user or "operator", uid, operator=options.user is None, by_link=options.sessions)
     board, synthetic = Board(), Synthetic(options.gpus, options.seed)
-    board.show(synthetic.look())
+    board.show(synthetic.poll())
     clock = SystemClock()
     who: ViewerOf = viewer_of if options.sessions else lambda _: viewer
     app: ASGIApp = make_app(RouteContext(board, who, lambda: synthetic.source, clock))
@@ -99,7 +99,7 @@ async def _serve(
     async def live() -> None:
         while True:
             await asyncio.sleep(every_s)
-            board.show(await asyncio.to_thread(synthetic.look, every_s))
+            board.show(await asyncio.to_thread(synthetic.poll, every_s))
 
     living = asyncio.create_task(live())
     listener = listen_tcp(Address("127.0.0.1", port))

@@ -24,12 +24,12 @@ from slurm_gpu.monitor.viewer import NotSignedInError
 
 
 def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
-    """The application; `more` are routes beside the API's and the pages'."""
+    """Return the application; `more` are routes in addition to those of the API and the pages."""
     api = [Route(route.path, route.make(site), methods=["GET"]) for route in ROUTES]
     described = CachedResponse(dump(document(ROUTES)), JSON)
     openapi = Route("/openapi.json", described, methods=["GET"])
     diagnosis = DiagnosisPage(
-        site.connect, site.viewer_of, site.clock.wall, site.turns, site.drawing, site.terms
+        site.connect, site.viewer_of, site.clock.wall, site.slots, site.drawing, site.diagnosis_settings
     )
     drawn = Route(PATH, diagnosis.get, methods=["GET"])
     routes: list[BaseRoute] = [*api, openapi, *page_routes(), drawn, *more]
@@ -37,11 +37,12 @@ def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
         NotSignedInError: _not_signed_in,
         UsageError: _wrong,
         NotFoundError: _unknown,
-        OutsideError: _away,
+        OutsideError: _unavailable,
         HTTPException: _http_error,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
-    # Else clients are sent on to whatever host their Host header names: behind a proxy the wrong one.
+    # Otherwise clients are redirected to the host of their Host header, which behind a proxy is the wrong
+    # one.
     app.router.redirect_slashes = False
     return app
 
@@ -58,7 +59,7 @@ async def _unknown(_: Request, error: NotFoundError) -> Response:
     return _refused(str(error), 404)
 
 
-async def _away(_: Request, error: OutsideError) -> Response:
+async def _unavailable(_: Request, error: OutsideError) -> Response:
     return _refused(str(error), 503, {"Retry-After": str(RETRY_AFTER_S)})
 
 
@@ -70,5 +71,7 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _refused(why: str, status: int, more: Mapping[str, str] | None = None) -> Response:
-    """No cache may tell it to anybody else, nor to the same once they have signed in."""
+    """Return an error that no cache stores, since it depends on the user and on whether they are signed
+    in.
+    """
     return JSONResponse({"error": why}, status, {"Cache-Control": "no-store", **(more or {})})

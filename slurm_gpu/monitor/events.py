@@ -1,4 +1,4 @@
-"""Server-sent events: that there is a new state, and nothing of what is in it."""
+"""Server-sent events that announce a new state, without its content."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from slurm_gpu.monitor.cluster.state import PageState
 from slurm_gpu.monitor.viewer import ViewerOf
 
 COMMENT_EVERY_S = 15.0
+# Then the browser reconnects, which shows whether it is still signed in.
 STREAM_S = 1800.0
-"""Then the browser comes again by itself, and shows whether it is still signed in."""
 STREAMS = 2000
 STREAMS_OF_A_USER = 256
 _HEADERS = (
@@ -28,14 +28,14 @@ _HEADERS = (
 )
 
 
-async def _until_gone(stream: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Stream until it ends or the client leaves, which sending to it would not tell."""
+async def _until_disconnected(stream: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Stream until it ends or the client disconnects, which sending does not detect."""
 
-    async def gone() -> None:
+    async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    tasks = [asyncio.create_task(stream), asyncio.create_task(gone())]
+    tasks = [asyncio.create_task(stream), asyncio.create_task(disconnected())]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -45,7 +45,7 @@ async def _until_gone(stream: Coroutine[Any, Any, None], receive: Receive) -> No
 
 
 def event_of(state: PageState) -> bytes:
-    """The announcement of a state."""
+    """Return the announcement of a state."""
     data = {"version": state.version, "layout": state.layout.id, "as_of_s": round(state.as_of_s(), 3)}
     return b"event: state\ndata: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
 
@@ -53,16 +53,16 @@ def event_of(state: PageState) -> bytes:
 class Events:
     """GET /api/v1/events as an ASGI application.
 
-    A client that reads slowly is told the newest state next, not each one that it missed: nothing queues up.
+    A client that reads slowly receives the newest state next, not each one that it missed: nothing queues up.
     """
 
     def __init__(self, board: Board, viewer_of: ViewerOf, monotonic: Callable[[], float]) -> None:
         self._board, self._viewer_of, self._monotonic = board, viewer_of, monotonic
         self._open: Counter[str] = Counter()
-        self._told: tuple[PageState | None, bytes] = (None, b"")
+        self._announcement: tuple[PageState | None, bytes] = (None, b"")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell each new state until the client leaves."""
+        """Send each new state until the client disconnects."""
         user = self._viewer_of(HTTPConnection(scope)).user
         if scope["method"] == "HEAD":
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
@@ -74,7 +74,7 @@ class Events:
             )
         self._open[user] += 1
         try:
-            await _until_gone(self._stream(send), receive)
+            await _until_disconnected(self._stream(send), receive)
         finally:
             self._open[user] -= 1
             if not self._open[user]:
@@ -98,7 +98,7 @@ class Events:
         await send({"type": "http.response.body", "body": b""})
 
     def _announce(self, state: PageState) -> bytes:
-        """Made once for all."""
-        if self._told[0] is not state:
-            self._told = state, event_of(state)
-        return self._told[1]
+        """Return the announcement, which is made once for all clients."""
+        if self._announcement[0] is not state:
+            self._announcement = state, event_of(state)
+        return self._announcement[1]

@@ -1,4 +1,4 @@
-"""slurm-gpuweb: shows the whole cluster and every job, over what slurm-gpudbd tells."""
+"""slurm-gpuweb: shows the whole cluster and every job, from the data of slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.poller import Poller
 from slurm_gpu.monitor.http.server import make_server
-from slurm_gpu.monitor.job.diagnosis import Terms
+from slurm_gpu.monitor.job.diagnosis import DiagnosisSettings
 from slurm_gpu.monitor.routes import RouteContext
 from slurm_gpu.monitor.settings import load_settings
 from slurm_gpu.monitor.signin.assembly import SignIn
@@ -37,18 +37,19 @@ from slurm_gpu.monitor.viewer import viewer_of
 log = logging.getLogger("slurm-gpuweb")
 
 _BEAT_S = 1.0
+# All requests of a poll together take less: a longer one hangs.
 _STUCK_S = 300.0
-"""A look that takes longer than all its requests may take together has hung."""
 _TIMEOUT_S = 20.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon; returns the exit code."""
+    """Run the daemon and return the exit code."""
     options = make_parser().parse_args(argv)
     os.umask(0o077)
     log_to_stderr(for_people=options.foreground or options.once)
     for name in ("uvicorn", "httpx"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # one warns, the other tells, of each request
+        # Both log each request.
+        logging.getLogger(name).setLevel(logging.ERROR)
     return exit_code_of("slurm-gpuweb", lambda: _run(options))
 
 
@@ -67,9 +68,9 @@ def _run(options: argparse.Namespace) -> None:
 
     poller = Poller(connect, board, config.cluster, group_by_node("racks", config.racks), clock)
     if options.once:
-        state = poller.look()
+        state = poller.poll()
         if state is None:
-            raise OutsideError(str(poller.trouble))
+            raise OutsideError(str(poller.error))
         log.info("%d GPUs of %d nodes", state.layout.n_squares, len(state.layout.nodes))
         return
     listener = listen_tcp(address)
@@ -87,9 +88,12 @@ def _run(options: argparse.Namespace) -> None:
 
     notifier.ready()
     beat = _beat(notifier, poller, board, clock) if notifier.listens else None
-    terms = Terms(config.sampling.min_coverage, config.timezone)
+    diagnosis_settings = DiagnosisSettings(config.sampling.min_coverage, config.timezone)
     app = sign_in.guarded(
-        make_app(RouteContext(board, viewer_of, connect, clock, terms=terms), sign_in.routes())
+        make_app(
+            RouteContext(board, viewer_of, connect, clock, diagnosis_settings=diagnosis_settings),
+            sign_in.routes(),
+        )
     )
     with giving_back():
         asyncio.run(run(make_server(app, stopping), [listener], beat))
@@ -100,12 +104,12 @@ def _run(options: argparse.Namespace) -> None:
 def _beat(notifier: Notifier, poller: Poller, board: Board, clock: Clock) -> Callable[[], float]:
     def beat() -> float:
         now = clock.monotonic()
-        if now - poller.turned_s < _STUCK_S:
+        if now - poller.last_poll_s < _STUCK_S:
             state = board.state
             status = "waits for slurm-gpudbd"
             if state is not None:
                 status = f"shows {state.layout.n_squares} GPUs as of {_clock_time(state.as_of_s())}"
-            notifier.turned(now, status if poller.trouble is None else f"{status}; {poller.trouble}")
+            notifier.turned(now, status if poller.error is None else f"{status}; {poller.error}")
         return _BEAT_S
 
     return beat
@@ -116,7 +120,7 @@ def _clock_time(at_s: float) -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """What the command line may say."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="slurm-gpuweb", description=__doc__)
     parser.add_argument("--version", action="version", version=f"slurm-gpuweb {slurm_gpu.__version__}")
     parser.add_argument(

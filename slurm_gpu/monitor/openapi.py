@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the API, made of the table of its routes."""
+"""Build the OpenAPI 3.1 document of the API from the table of its routes."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from slurm_gpu.monitor import schemas
 from slurm_gpu.monitor.routes import ApiRoute, RouteParameter
 
 _REFUSED = {
-    "400": "the request cannot be carried out as it is written",
-    "401": "nobody is signed in",
-    "503": "slurm-gpudbd does not answer, and has not since slurm-gpuweb started",
+    "400": "the request is invalid",
+    "401": "no user is signed in",
+    "503": "slurm-gpudbd has not answered since slurm-gpuweb started",
 }
-_MISSING = {"403": "another user's", "404": "not known here"}
+_MISSING = {"403": "belongs to another user", "404": "unknown"}
 _HEADERS = {
     "ETag": {"description": "send it back as If-None-Match", "schema": schemas.TEXT},
-    "X-As-Of-S": {"description": "when what is told was true, UTC epoch seconds", "schema": schemas.NUMBER},
+    "X-As-Of-S": {"description": "time of the data, UTC epoch seconds", "schema": schemas.NUMBER},
 }
 
 
 def document(routes: Iterable[ApiRoute]) -> dict[str, Any]:
-    """For GET /openapi.json."""
+    """Return the document for GET /openapi.json."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "slurm-gpuweb",
             "version": slurm_gpu.__version__,
             "description": (
-                "The whole cluster and every job. Users see their own jobs in full and of others' the "
-                "occupancy, operators all. Times are UTC epoch seconds; null and 255 mean not measured, 0 is "
-                "a measurement."
+                "The whole cluster and every job. Users see their own jobs in full and the "
+                "occupancy of others; operators see all. Times are UTC epoch seconds; null and 255 mean not "
+                "measured, 0 is a measurement."
             ),
         },
         "paths": {route.path: {"get": _operation(route)} for route in routes},
@@ -47,18 +47,18 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
         "parameters": [_parameter(item) for item in route.parameters],
         "responses": {
             "200": {"description": route.summary, "headers": _HEADERS, "content": content},
-            "304": {"description": "as If-None-Match says"},
+            "304": {"description": "unchanged since the ETag in If-None-Match"},
             **{status: {"description": why, "content": error} for status, why in sorted(refused.items())},
         },
     }
 
 
 def _parameter(item: RouteParameter) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "name": item.name,
         "in": "path" if item.in_path else "query",
         "required": item.in_path,
         "description": item.meaning,
         "schema": item.schema,
     }
-    return {**told, "example": item.example} if item.example else told
+    return {**described, "example": item.example} if item.example else described

@@ -1,7 +1,7 @@
-"""The colours of squares and pages: for the canvas, its style sheet and the picture without scripts.
+"""Define the colours of squares and pages, for the canvas, its style sheet and the picture without scripts.
 
-A sequential scale that is told apart without red and green, light to dark on light ground, dark to light on
-dark ground; few colours that stand for kinds; and the grounds themselves, which reports have as well.
+A sequential scale is distinguishable without red and green: light to dark on light ground, dark to light on
+dark ground. A few further colours mark categories. The grounds are shared with reports.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from slurm_gpu.reports.page import palette as reports
 
 GROUNDS = ("light", "dark")
+# Colours from 0 to the top of a metric; those in between are interpolated in OKLab.
 SEQUENTIAL: Mapping[str, Sequence[str]] = {
     "light": ("#ebe0b4", "#a6cbab", "#53a2a9", "#2a6a94", "#1f2c62"),
     "dark": ("#33427f", "#2d7397", "#3aa396", "#98cf86", "#fbf2a8"),
 }
-"""Anchors, from 0 to the top of a metric; colours between them lie on lines through OKLab."""
+# Places in the series of reports, without red, which marks a ring here, and grey.
 _KINDS = (0, 1, 2, 4, 5, 6, 7, 8)
-"""Of the series of reports: without its red, which is a ring here, and its grey."""
 _SHARED = ("page", "surface", "ink", "muted", "grid", "accent")
 _OWN: Mapping[str, Mapping[str, str]] = {
     "light": {
@@ -49,34 +49,34 @@ _OWN: Mapping[str, Mapping[str, str]] = {
 _OF_REPORTS = {"light": reports.LIGHT, "dark": reports.DARK}
 _FREE = {"light": "#dde5ec", "dark": "#3a4753"}
 
+# By ground and name, as in style sheets.
 INKS: Mapping[str, Mapping[str, str]] = {
     ground: {**{name: _OF_REPORTS[ground][name] for name in _SHARED}, **_OWN[ground]} for ground in GROUNDS
 }
-"""By ground and name, as style sheets have them."""
+# Colours without an order.
 KINDS = {ground: tuple(_OF_REPORTS[ground][f"s{place}"] for place in _KINDS) for ground in GROUNDS}
-"""Colours that have no order."""
+# Free, allocated, shared.
 STATES = {ground: (_FREE[ground], *KINDS[ground][:2]) for ground in GROUNDS}
-"""Free, held, shared."""
+# Letters in squares, on any ground: dark on pale squares, light on dark squares.
 LETTERS = {"dark": INKS["light"]["ink"], "light": INKS["light"]["surface"]}
-"""In squares, on whatever ground: dark ones on pale squares, light ones on dark squares."""
 
 _Three = tuple[float, float, float]
 
 
 def style_rules() -> str:
-    """CSS custom properties of both grounds; paper is light."""
+    """Return CSS custom properties of both grounds; paper is light."""
     light, dark = (reports.variables(INKS[ground]) for ground in GROUNDS)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
 
 
 def script_module() -> str:
-    """The module palette.js, which the page's other modules import."""
+    """Return the module palette.js, which the page's other modules import."""
     values = {"SEQUENTIAL": SEQUENTIAL, "KINDS": KINDS, "STATES": STATES, "LETTERS": LETTERS}
     return "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in values.items())
 
 
 def sequential(share: float, ground: str = "light") -> str:
-    """The colour of a share of the scale, from 0 to 1, as the canvas has it (scale.js)."""
+    """Return the colour of a share of the scale, from 0 to 1, equal to that of the canvas (scale.js)."""
     anchors = SEQUENTIAL[ground]
     place = min(1.0, max(0.0, share)) * (len(anchors) - 1)
     below = min(len(anchors) - 2, int(place))
@@ -92,7 +92,9 @@ def sequential(share: float, ground: str = "light") -> str:
 
 
 def _to_lab(text: str) -> _Three:
-    """After Björn Ottosson, "A perceptual color space for image processing" (2020)."""
+    """Convert a colour to OKLab, after Björn Ottosson, "A perceptual color space for image processing"
+    (2020).
+    """
     r, g, b = (_linear(int(text[at : at + 2], 16) / 255) for at in (1, 3, 5))
     long = (0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b) ** (1 / 3)
     middle = (0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b) ** (1 / 3)

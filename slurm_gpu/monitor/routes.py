@@ -1,4 +1,4 @@
-"""The API, route by route: what answers, and what it is documented to answer."""
+"""Define the routes of the API with their documentation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from starlette.types import ASGIApp
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import Clock
 from slurm_gpu.monitor import schemas
-from slurm_gpu.monitor.cluster import responses as told
+from slurm_gpu.monitor.cluster import responses
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.events import Events
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
 from slurm_gpu.monitor.job import pages as jobpages
-from slurm_gpu.monitor.job.diagnosis import Terms
+from slurm_gpu.monitor.job.diagnosis import DiagnosisSettings
 from slurm_gpu.monitor.job.drawing import DrawingProcess
 from slurm_gpu.monitor.job.me import Me
 from slurm_gpu.monitor.job.pages import JobPage
@@ -27,20 +27,20 @@ from slurm_gpu.monitor.viewer import ViewerOf
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """All that routes are made over."""
+    """The objects that routes need."""
 
     board: Board
     viewer_of: ViewerOf
     connect: Callable[[], DatabaseClient]
     clock: Clock
-    turns: RequestSlots = field(default_factory=RequestSlots)
+    slots: RequestSlots = field(default_factory=RequestSlots)
     drawing: DrawingProcess = field(default_factory=DrawingProcess)
-    terms: Terms = field(default_factory=Terms)
+    diagnosis_settings: DiagnosisSettings = field(default_factory=DiagnosisSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class RouteParameter:
-    """Of a path or a query."""
+    """A parameter of a path or a query."""
 
     name: str
     meaning: str
@@ -51,7 +51,7 @@ class RouteParameter:
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """A path, its application, and what is promised of it."""
+    """A path, its application, and its documented answers."""
 
     path: str
     summary: str
@@ -60,7 +60,7 @@ class ApiRoute:
     """By media type."""
     parameters: Sequence[RouteParameter] = ()
     missing: bool = False
-    """Whether what is asked for may not be there, or not be the viewer's."""
+    """Whether the requested item may be missing or belong to another user."""
 
 
 _METRIC = RouteParameter("metric", "one of the layout's metrics", schemas.TEXT, example="util")
@@ -73,68 +73,69 @@ def _listing(item: ListingKind) -> Callable[[RouteContext], ASGIApp]:
     return lambda site: Listing(item, site.board, site.viewer_of)
 
 
-def _told(name: str, make: Make, *, for_all: bool = False) -> Callable[[RouteContext], ASGIApp]:
+def _state_listing(name: str, make: Make, *, for_all: bool = False) -> Callable[[RouteContext], ASGIApp]:
     return _listing(ListingKind(name, make, for_all=for_all))
 
 
-def _of_job(name: str, tell: jobpages.Tell) -> Callable[[RouteContext], ASGIApp]:
-    return lambda site: JobPage(name, tell, site.connect, site.viewer_of, site.clock.wall, site.turns)
+def _of_job(name: str, make_body: jobpages.MakeBody) -> Callable[[RouteContext], ASGIApp]:
+    return lambda site: JobPage(name, make_body, site.connect, site.viewer_of, site.clock.wall, site.slots)
 
 
-def _job_route(path: str, summary: str, name: str, tell: jobpages.Tell, schema: Schema) -> ApiRoute:
+def _job_route(path: str, summary: str, name: str, make_body: jobpages.MakeBody, schema: Schema) -> ApiRoute:
     answers = ((JSON, schema), (CSV, schemas.TEXT))
-    return ApiRoute(path, summary, _of_job(name, tell), answers, (_JOB, _FORMAT), missing=True)
+    return ApiRoute(path, summary, _of_job(name, make_body), answers, (_JOB, _FORMAT), missing=True)
 
 
+# Frequent requests come first.
 ROUTES = (
     ApiRoute(
         "/api/v1/frame",
         "One octet for each square: 255 is a gap, else value = octet × step of the metric.",
-        _listing(ListingKind("frame", told.frame, "metric", "util", OCTETS, of_metric=True)),
+        _listing(ListingKind("frame", responses.frame, "metric", "util", OCTETS, of_metric=True)),
         ((OCTETS, schemas.OCTETS),),
         (_METRIC,),
     ),
     ApiRoute(
         "/api/v1/jobs",
-        "Jobs that run and that wait: all, or what changed since a version.",
-        _listing(ListingKind("jobs", told.jobs, "since", same_as=told.known_version)),
+        "Running and pending jobs: all, or changes since a version.",
+        _listing(ListingKind("jobs", responses.jobs, "since", same_as=responses.known_version)),
         ((JSON, schemas.JOBS),),
         (_SINCE,),
     ),
     ApiRoute(
         "/api/v1/layout",
-        "All squares by zone, rack and node, numbered in this order; and the metrics.",
-        _told("layout", told.layout, for_all=True),
+        "All squares by zone, rack and node, numbered in this order, and the metrics.",
+        _state_listing("layout", responses.layout, for_all=True),
         ((JSON, schemas.LAYOUT),),
     ),
     ApiRoute(
         "/api/v1/attention",
-        "Running jobs that need somebody's eye, the worst first.",
-        _told("attention", told.attention),
+        "Running jobs that need attention, the most serious first.",
+        _state_listing("attention", responses.attention),
         ((JSON, schemas.ATTENTION),),
     ),
     ApiRoute(
         "/api/v1/free",
         "How many GPUs of each type are free, and when the next one is.",
-        _told("free", told.free, for_all=True),
+        _state_listing("free", responses.free, for_all=True),
         ((JSON, schemas.FREE),),
     ),
     ApiRoute(
         "/api/v1/queue",
-        "Why jobs wait, and in which order Slurm expects them to start.",
-        _told("queue", told.queue, for_all=True),
+        "Reasons why jobs wait, and the order in which Slurm expects them to start.",
+        _state_listing("queue", responses.queue, for_all=True),
         ((JSON, schemas.QUEUE),),
     ),
     ApiRoute(
         "/api/v1/reservations",
-        "Reservations that are not over.",
-        _told("reservations", told.reservations),
+        "Current and future reservations.",
+        _state_listing("reservations", responses.reservations),
         ((JSON, schemas.RESERVATIONS),),
     ),
     ApiRoute(
         "/api/v1/me",
-        "Who is signed in, their limits with what is used, and forecasts for their jobs that wait.",
-        lambda site: Me(site.board, site.connect, site.viewer_of, site.clock, site.turns),
+        "The signed-in user, their limits with usage, and forecasts for their pending jobs.",
+        lambda site: Me(site.board, site.connect, site.viewer_of, site.clock, site.slots),
         ((JSON, schemas.ME),),
     ),
     ApiRoute(
@@ -147,29 +148,28 @@ ROUTES = (
         "/api/v1/jobs/{job}",
         "All runs of a job, with p25 and p95 of each metric.",
         "runs",
-        jobpages.tell_runs,
+        jobpages.runs_body,
         schemas.RUNS,
     ),
     _job_route(
         "/api/v1/jobs/{job}/timeline",
-        "The course of each run on each device.",
+        "The timeline of each run on each device.",
         "timeline",
-        jobpages.tell_timelines,
+        jobpages.timelines_body,
         schemas.TIMELINES,
     ),
     _job_route(
         "/api/v1/jobs/{job}/window",
         "The last ten minutes at full resolution.",
         "window",
-        jobpages.tell_windows,
+        jobpages.windows_body,
         schemas.WINDOWS,
     ),
     ApiRoute(
         "/squares.svg",
         "All squares as a picture, for browsers without scripts and for paper.",
-        _listing(ListingKind("squares", told.squares, "metric", "util", SVG, of_metric=True)),
+        _listing(ListingKind("squares", responses.squares, "metric", "util", SVG, of_metric=True)),
         ((SVG, schemas.TEXT),),
         (_METRIC,),
     ),
 )
-"""Those that are asked for most come first."""

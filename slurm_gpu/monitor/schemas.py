@@ -1,4 +1,4 @@
-"""What each answer looks like, as JSON Schema: for the OpenAPI document, and for tests of the answers."""
+"""Define each answer as JSON Schema, for the OpenAPI document and for tests of the answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OCTETS: Schema = {"type": "string", "format": "binary"}
 
 
 def null_or(schema: Schema, why: str = "") -> Schema:
-    """Or null; `why` says what that means."""
+    """Allow null; `why` describes its meaning."""
     kind = schema.get("type")
     found = (
         {**schema, "type": [kind, "null"]} if isinstance(kind, str) else {"oneOf": [schema, {"type": "null"}]}
@@ -25,26 +25,26 @@ def null_or(schema: Schema, why: str = "") -> Schema:
 
 
 def listed(schema: Schema) -> Schema:
-    """A list of such."""
+    """Return an array of such items."""
     return {"type": "array", "items": schema}
 
 
 def an_object(more: bool = False, /, **properties: Schema) -> Schema:
-    """With exactly these keys, or with others besides."""
+    """Return an object with exactly these keys, or with further ones."""
     found: Schema = {"type": "object", "required": sorted(properties), "properties": properties}
     return found if more else {**found, "additionalProperties": False}
 
 
-def said(schema: Schema, what: str) -> Schema:
-    """With a description."""
+def described(schema: Schema, what: str) -> Schema:
+    """Add a description."""
     return {**schema, "description": what}
 
 
-RANGES = said(
+RANGES = described(
     listed({"type": "array", "items": WHOLE, "minItems": 2, "maxItems": 2}),
     "squares, from the first to the last",
 )
-AS_OF = said(NUMBER, "when that was true, UTC epoch seconds")
+AS_OF = described(NUMBER, "time of the data, UTC epoch seconds")
 MOMENT = null_or(NUMBER)
 
 LAYOUT = an_object(
@@ -61,7 +61,9 @@ LAYOUT = an_object(
                             name=TEXT,
                             server_type=null_or(TEXT),
                             gpus=listed(
-                                an_object(index=WHOLE, uuid=null_or(TEXT, "no slurm-gpud told it"), type=TEXT)
+                                an_object(
+                                    index=WHOLE, uuid=null_or(TEXT, "no slurm-gpud reported it"), type=TEXT
+                                )
                             ),
                         )
                     ),
@@ -74,7 +76,7 @@ LAYOUT = an_object(
 JOB = an_object(
     id=TEXT,
     job_id=WHOLE,
-    full=said(FLAG, "false: another user's, and name is null"),
+    full=described(FLAG, "false: another user's, and name is null"),
     user=TEXT,
     account=TEXT,
     partition=TEXT,
@@ -92,7 +94,7 @@ JOB = an_object(
 )
 JOBS = an_object(
     version=WHOLE,
-    all=said(FLAG, "these are all jobs, and not what changed"),
+    all=described(FLAG, "all jobs, not only changes"),
     jobs=listed(JOB),
     gone=listed(WHOLE),
 )
@@ -108,21 +110,21 @@ ATTENTION = an_object(
             coverage=NUMBER,
             verdict=null_or(
                 an_object(cause=TEXT, kind=TEXT, confidence=NUMBER, text=TEXT, next_step=TEXT),
-                "of another concern than unhealthy",
+                "null unless the concern is unhealthy",
             ),
         )
     ),
     suspects=listed(
         an_object(
             node=TEXT,
-            device=null_or(TEXT, "it is the node"),
+            device=null_or(TEXT, "the node itself is the suspect"),
             squares=RANGES,
             jobs=WHOLE,
             users=WHOLE,
-            healthy=said(WHOLE, "jobs that were well on it since"),
+            healthy=described(WHOLE, "jobs that ran well on it since"),
             first_s=NUMBER,
             last_s=NUMBER,
-            next_step=said(TEXT, "a command for somebody to run"),
+            next_step=described(TEXT, "a command for an operator"),
         )
     ),
     as_of_s=AS_OF,
@@ -135,7 +137,7 @@ FREE = an_object(
             free=WHOLE,
             held=WHOLE,
             out_of_service=WHOLE,
-            next_free_s=null_or(NUMBER, "none is held, or none has a time limit"),
+            next_free_s=null_or(NUMBER, "none is allocated, or none has a time limit"),
         )
     ),
 )
@@ -145,11 +147,11 @@ QUEUE = an_object(
             reason=TEXT,
             meaning=null_or(TEXT),
             n_jobs=WHOLE,
-            n_gpus=null_or(NUMBER, "not known of one of them"),
-            next_start_s=null_or(NUMBER, "Slurm has not said"),
+            n_gpus=null_or(NUMBER, "unknown for one of them"),
+            next_start_s=null_or(NUMBER, "Slurm has no estimate"),
         )
     ),
-    jobs=listed(an_object(job_id=WHOLE, start_s=null_or(NUMBER, "Slurm has not said"))),
+    jobs=listed(an_object(job_id=WHOLE, start_s=null_or(NUMBER, "Slurm has no estimate"))),
 )
 RESERVATIONS = an_object(
     reservations=listed(
@@ -157,7 +159,7 @@ RESERVATIONS = an_object(
             True, id=WHOLE, user=TEXT, account=TEXT, gpus=WHOLE, state=TEXT, full=FLAG, why=null_or(TEXT)
         )
     ),
-    known=said(FLAG, "false: slurm-gpudbd could not be asked, and the list is empty"),
+    known=described(FLAG, "false: slurm-gpudbd did not answer, and the list is empty"),
 )
 ME = an_object(
     user=TEXT,
@@ -170,17 +172,17 @@ ME = an_object(
                 rule=TEXT,
                 group=TEXT,
                 per=TEXT,
-                on=said(TEXT, "what is limited, in words"),
+                on=described(TEXT, "the limited resource, in words"),
                 key=TEXT,
                 unit=TEXT,
                 limit={"type": ["number", "array"]},
-                used=null_or(NUMBER, "it is on each job alone, or not known"),
+                used=null_or(NUMBER, "the limit applies to each job, or usage is unknown"),
                 left=null_or(NUMBER),
                 mode=TEXT,
                 why=TEXT,
             )
         ),
-        "not known; limits_why says why",
+        "unknown; limits_why has the reason",
     ),
     limits_as_of_s=AS_OF,
     limits_why=null_or(TEXT),
@@ -188,7 +190,7 @@ ME = an_object(
         an_object(
             job_id=WHOLE,
             id=TEXT,
-            forecast=null_or({"type": "object"}, "nothing can be said; why says why"),
+            forecast=null_or({"type": "object"}, "no forecast; why has the reason"),
             why=null_or(TEXT),
         )
     ),
@@ -221,6 +223,6 @@ TIMELINES = an_object(
 )
 WINDOWS = an_object(
     windows=listed({"type": "object"}),
-    asked=said(FLAG, "its nodes were asked just now: come again in ten seconds"),
+    asked=described(FLAG, "its nodes were asked just now: request it again in ten seconds"),
 )
 ERROR = an_object(error=TEXT)

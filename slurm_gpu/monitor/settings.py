@@ -1,4 +1,4 @@
-"""slurm-gpuweb.yaml: where slurm-gpuweb listens, and how people reach it."""
+"""Read slurm-gpuweb.yaml: the address of slurm-gpuweb, and how users sign in."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """The whole of slurm-gpuweb.yaml."""
+    """The contents of slurm-gpuweb.yaml."""
 
     listen: Annotated[Address, ADDRESS, "Where slurm-gpuweb answers."] = DEFAULT_LISTEN
     url: Annotated[str | None, PAGE, "How people reach it, if not at `listen`; links begin with it."] = None
@@ -54,7 +54,7 @@ class WebSettings:
 
     @property
     def base_url(self) -> str:
-        """What links begin with, without a slash at the end."""
+        """Return the beginning of links, without a slash at the end."""
         return f"http://{self.listen}" if self.url is None else self.url
 
 

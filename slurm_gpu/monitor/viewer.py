@@ -1,4 +1,4 @@
-"""Who looks, and what they may see: the one place where that is decided for every answer."""
+"""Define the viewer of a page, and what they may see: the one place that decides it for every answer."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from starlette.requests import HTTPConnection
 
 
 class NotSignedInError(Exception):
-    """Nobody is signed in; answered with 401."""
+    """No user is signed in; answered with 401."""
 
 
-class Flavour(NamedTuple):
-    """What tells answers apart by who may see them; all that is kept of an answer is kept under it."""
+class Visibility(NamedTuple):
+    """Part of an answer's cache key that separates viewers by what they may see."""
 
     everything: bool
     user: str
-    """Whose jobs are shown in full; "" where `everything` is."""
+    """The user whose jobs are shown in full; "" with `everything`."""
     uid: int | None = None
-    """None where nobody knows it."""
+    """None if unknown."""
 
     def may_see(self, user: str, uid: int | None = None) -> bool:
-        """Whether jobs of `user` (`uid` where Slurm knows it) are shown in full."""
+        """Return whether jobs of `user` (`uid` if Slurm reports it) are shown in full."""
         return self.everything or self.owns(user, uid)
 
     def owns(self, user: str, uid: int | None = None) -> bool:
-        """Whether they are the viewer's own: by uid, as slurm-gpudbd judges.
+        """Return whether jobs are the viewer's own, by uid, as slurm-gpudbd decides.
 
-        A name that was given to another person opens nothing of who had it before. By name only for a viewer
-        whom a reverse proxy names, and whose uid this host does not know.
+        A reassigned name gives no access to jobs of its previous owner. Names are compared only for a viewer
+        whom a reverse proxy names, and whose uid is unknown on this host.
         """
         if uid is None:
             return False
@@ -39,7 +39,7 @@ class Flavour(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A signed-in user; `uid` is None where a reverse proxy names one whom this host does not know."""
+    """A signed-in user; `uid` is None for a user of a reverse proxy whom this host does not know."""
 
     user: str
     uid: int | None
@@ -48,25 +48,25 @@ class Viewer:
     """Whether there is a session, which can be ended here."""
 
     @property
-    def flavour(self) -> Flavour:
-        """Operators all see the same, and everybody else what is theirs."""
-        return Flavour(True, "") if self.operator else self.own
+    def visibility(self) -> Visibility:
+        """Return what the viewer may see: all for operators, else their own."""
+        return Visibility(True, "") if self.operator else self.own
 
     @property
-    def own(self) -> Flavour:
-        """What is theirs, whatever else they may see."""
-        return Flavour(False, self.user, self.uid)
+    def own(self) -> Visibility:
+        """Return the viewer's own part, even for operators."""
+        return Visibility(False, self.user, self.uid)
 
 
 ViewerOf = Callable[[HTTPConnection], Viewer]
 
 
+# Key of the Viewer in a request's scope, set by slurm_gpu.monitor.signin.
 VIEWER = "slurm_gpu.viewer"
-"""Where slurm_gpu.monitor.signin leaves the Viewer, in a request's scope."""
 
 
 def viewer_of(request: HTTPConnection) -> Viewer:
-    """Who asks; raises NotSignedInError."""
+    """Return the viewer of a request; raises NotSignedInError."""
     viewer = request.scope.get(VIEWER)
     if not isinstance(viewer, Viewer):
         raise NotSignedInError("sign in first: `slurm-gpu web` prints a link")

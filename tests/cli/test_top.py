@@ -68,8 +68,8 @@ v100      [xx]                         0 of  2 held,  0 free, 2 out
 Nodes     3 mixed
           n4 idle+drain: disk is full
 Waiting   11 jobs for 18 GPUs
-          10 Priority: others come first
-           1 Resources, first in 10m00s: next in line; nothing that fits is free
+          10 Priority: other jobs have a higher priority
+           1 Resources, first in 10m00s: next in line; nothing suitable is free
 Users     carol 8 · alice 2 · bob 1
 
 NODE    STATE       GPU     USER            JOB  UTIL %  MEM %    FREES IN
@@ -180,7 +180,7 @@ def test_json_has_a_row_for_each_node(slurm_gpu: CommandLine) -> None:
     assert [row["nodes"] for row in told["rows"] if row["user"] == "carol"] == [["n2"], ["n3"]]
     assert told["waiting"][0] == {
         "reason": "Priority",
-        "meaning": "others come first",
+        "meaning": "other jobs have a higher priority",
         "jobs": 10,
         "gpus": 10,
         "next_start_s": None,

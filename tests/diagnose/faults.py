@@ -9,8 +9,8 @@ from slurm_gpu.diagnose.series import WorkerSeries, align
 from tests.diagnose.training import START_S, Training
 
 SEEDS = range(3)
+# Metrics of GPUs before Hopper.
 OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
-"""What GPUs before Hopper tell."""
 
 
 def culprits(verdict):
@@ -53,9 +53,9 @@ def as_series(training, values, **more):
 
 
 def in_steps_of(seconds, training, ahead=(0, 0)):
-    """What a training of long steps shows each second: computing, then a third of the time communication.
+    """Return a training of long steps each second: computing, then a third of the time communication.
 
-    `ahead`: seconds by which the clocks of its nodes are.
+    `ahead`: seconds by which the clocks of its nodes are ahead.
     """
     values = training.values()
     at = np.arange(training.n_bins)
@@ -68,9 +68,9 @@ def in_steps_of(seconds, training, ahead=(0, 0)):
 
 
 def as_read(training, values, each=10, phases=(0, 4)):
-    """As nodes tell it that read their counters each `each` seconds, at moments of their own: means between.
+    """Average values as nodes do that read their counters every `each` seconds, at their own moments.
 
-    Utilisation and memory are of each second.
+    Utilisation and memory are read each second.
     """
     read = {metric: matrix.copy() for metric, matrix in values.items()}
     for row, worker in enumerate(training.workers):

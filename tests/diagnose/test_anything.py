@@ -1,4 +1,4 @@
-"""Whatever is told, there is a verdict, and it is one that can be shown."""
+"""Any data gives a verdict, and the verdict can be shown."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A job that stands still, and those that only pause."""
+"""A job that is stalled, and jobs that only pause."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ class TestHang:
 
     @pytest.mark.parametrize("infiniband", [True, False])
     def test_what_nodes_always_send_is_not_the_job_that_loads(self, infiniband):
-        """Monitoring and logs go on, and now and then they are more."""
+        """Monitoring and logs continue, and sometimes increase."""
         training, values = a_hang(n_bins=480 + 45)
         always = 4e5 * (1 + training.random.random(525))
         always[500:] *= 5
@@ -143,7 +143,7 @@ class TestHang:
     def test_where_no_host_tells_an_idle_job_is_suspected_unless_it_copied_to_its_hosts(
         self, copies, cause, told
     ):
-        """What takes half a minute to write came over PCIe first."""
+        """Data that takes half a minute to write came over PCIe first."""
         training = Training(n_bins=480 + 40, told=told)
         training.runs[480:] = False
         values = training.values()
@@ -216,7 +216,7 @@ class TestHang:
             ]
             verdict = diagnose(training.series(hosts=hosts))
             assert verdict.cause is cause
-            assert not any("no host told" in why for why in verdict.why_not)
+            assert not any("no host reports" in why for why in verdict.why_not)
 
     @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
     def test_one_that_fills_most_of_what_is_looked_at_is_told(self, told):
@@ -246,7 +246,7 @@ class TestHang:
         ],
     )
     def test_the_first_may_evaluate_on_cpus_while_the_others_wait(self, cpu, seconds, suspect):
-        """Not for long, and not where they rest; where no host tells it is no more than a suspicion."""
+        """Not for long, and not if CPUs are idle; without data of hosts it is only a suspicion."""
         training, values = a_hang(n_bins=480 + seconds)
         values[Metric.UTIL][:, training.at(8) :] = 1.0
         values[Metric.UTIL][0, training.at(8) :] = 0.0
@@ -273,7 +273,7 @@ class TestHang:
 
     @pytest.mark.parametrize(("cpu", "sure"), [(0.02, True), (0.2, False)])
     def test_where_nobody_spins_hosts_that_rest_make_it_sure(self, cpu, sure):
-        """Who compiles or loads uses its CPUs; who waits for a file system that does not answer does not."""
+        """Compiling and loading use CPUs; waiting for a hung file system does not."""
         training, values = a_hang(n_bins=480 + 40)
         values[Metric.UTIL][:, training.at(8) :] = 0.0
         host = {
@@ -287,7 +287,7 @@ class TestHang:
 
 
 class TestValuesEachTenSeconds:
-    """As the watch over running jobs has them: of one moment, and the last not yet told by all."""
+    """As in the watch over running jobs: momentary values, of which not all nodes have the last one."""
 
     def a_table(self, idle, **last):
         training, values = a_hang(n_bins=480 + 30)

@@ -1,4 +1,4 @@
-"""One verdict: healthy trainings, timings beside counters, and what is told of it."""
+"""One verdict: healthy trainings, timings with counters, and the text of the verdict."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who looks different among its peers by live values, of which the job's beginning is one for ten minutes."""
+"""Screening finds GPUs that deviate from their peers in live values, and ignores the beginning of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs that do not train together have no peers: nobody is accused of what the others do differently."""
+"""GPUs that do not train together have no peers: no GPU is accused because others work differently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUSY = (Metric.UTIL, Metric.SM_ACTIVE, Metric.TENSOR)
 
 
 def beside_each_other(told, seed=1, n=8, *, alike=True) -> tuple[Training, dict[Metric, np.ndarray]]:
-    """As many programs as GPUs: each evaluates and saves when it likes, and sends nobody anything."""
+    """Programs, one per GPU, that evaluate and save independently and send each other nothing."""
     training = Training(n=n, seed=seed, told=told)
     values = training.values()
     random = training.random

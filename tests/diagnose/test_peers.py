@@ -1,4 +1,4 @@
-"""Who is compared with whom: given, told by the launcher, or by what workers do."""
+"""Groups of peers: given, from the launcher's options, or inferred from the work."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_stages_are_told_by_their_memory():
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("each", [4, 8])
 def test_stages_whose_memory_spreads_into_each_others_are_told_by_the_order_of_ranks(seed, each):
-    """Of 80 GB each holds 2 less than the one before, the last one logits besides; each differs by 0.2."""
+    """Each of 80 GB has 2 less than the one before, the last one also logits; each differs by 0.2."""
     random = np.random.default_rng(seed)
     memory = np.repeat([0.78, 0.755, 0.725, 0.74], each) + 0.003 * random.normal(size=4 * each)
     assert inferred(mem_used=memory) == [0] * each + [1] * each + [2] * each + [3] * each

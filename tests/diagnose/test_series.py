@@ -72,7 +72,7 @@ def test_a_gpu_without_the_series_of_a_throttle_was_never_held_down():
     assert two.values[Metric.THROTTLE][[0, 2]].tolist() == [0.0, 0.0]
     assert np.isnan(two.values[Metric.THROTTLE][1])
     (alone,) = worker_series_of_windows([window(ONE, power_w=pack([300.0]))])
-    assert Metric.THROTTLE not in alone.values  # nobody tells of throttles
+    assert Metric.THROTTLE not in alone.values  # no throttles are reported
 
 
 def test_without_facts_the_whole_is_the_greatest_of_the_job():

@@ -40,7 +40,7 @@ class TestSlow:
         assert "throttle" not in [item.metric for item in verdict.evidence]
 
     def test_a_clock_that_wanders_by_itself_accuses_nobody(self):
-        """By 4 % for some minutes, with no reason told: under a power cap they do."""
+        """By 4 % for some minutes, without a reason: this occurs under a power cap."""
         training = Training()
         training.clock[5, training.at(4) : training.at(8)] *= 0.96
         assert diagnose(training.series()).cause is Cause.HEALTHY

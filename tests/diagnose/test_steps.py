@@ -98,7 +98,7 @@ def test_a_worker_that_is_slow_in_each_step_is_named(slowdown):
     ],
 )
 def test_a_replica_that_takes_longer_in_all_its_stages_has_more_to_do(replicas, times, told):
-    """Of few steps as well, where a factor for each worker evens the noise too, and so explains more."""
+    """Also for few steps, where a factor per worker also removes noise, and so explains more."""
     forward, backward = a_training(replicas=replicas, **told)
     forward[1] *= times
     backward[1] *= times

@@ -1,4 +1,4 @@
-"""Links and input: what all wait for, and nobody named who only waits."""
+"""Links and input: the cause that all wait for is named, and no worker that only waits."""
 
 import json
 

@@ -1,4 +1,6 @@
-"""Ugly streams: what cannot be told is not, and nobody is accused of how it was measured."""
+"""Incomplete and noisy data: the unknown stays unknown, and no GPU is accused because of measurement
+errors.
+"""
 
 from dataclasses import replace
 

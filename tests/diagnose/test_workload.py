@@ -1,4 +1,4 @@
-"""Who has more to do is told, and accused of nothing."""
+"""Workers with more work are reported, and no GPU is accused."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import SEEDS, as_read, as_series, culprits, in_steps_of
 from tests.diagnose.training import EVERYTHING, START_S, Training
 
+# Metrics of GPUs before Hopper.
 OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
-"""What GPUs before Hopper tell."""
 
 
 class TestImbalance:
@@ -77,7 +77,9 @@ class TestImbalance:
         assert verdict.cause is Cause.HEALTHY
 
     def test_a_stage_with_a_layer_more(self):
-        """Who waits for it spins, which holds some SMs as well: what they show of it is less than it is."""
+        """Workers that wait for it spin, which also keeps SMs active, so only a part of the difference
+        shows.
+        """
         training = Training(n=32)
         training.work[24:] *= 1.13
         verdict = diagnose(training.series(), groups=groups_given("pp=4", 32))
@@ -95,7 +97,9 @@ class TestImbalance:
             assert (verdict.kind, verdict.roles, verdict.suspect) == ("pipeline stage", ("stage 3",), True)
 
     def test_two_stages_whose_gpus_differ_in_power_by_as_much_are_none(self):
-        """Of four GPUs the own spread may be none by chance; that of the other four tells what is usual."""
+        """The standard deviation of four GPUs may be 0 by chance; that of the other four shows the usual
+        one.
+        """
         training = Training(n=8, per_node=4, told=OLDER)
         values = training.values()
         usual = np.array([1.05, 1.05, 1.05, 1.05, 0.94, 0.98, 1.02, 1.06])

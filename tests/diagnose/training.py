@@ -33,9 +33,9 @@ class Training:
     told: tuple[Metric, ...] = EVERYTHING
     clock: np.ndarray = field(init=False)
     work: np.ndarray = field(init=False)
-    """Of each step: 1 is everybody's share."""
+    """Share of each step; 1 is equal for all."""
     speed: np.ndarray = field(init=False)
-    """Of the GPU beside its clock, such as that of its memory."""
+    """The GPU's speed except for its clock, such as that of its memory."""
     talk: np.ndarray = field(init=False)
     """Seconds of a step that communication takes, where computing takes 1."""
     fetch: np.ndarray = field(init=False)
@@ -59,7 +59,7 @@ class Training:
         return int(minute * 60 / self.width_s)
 
     def values(self) -> dict[Metric, np.ndarray]:
-        """What every worker shows in each bin, noise included."""
+        """Return all metrics of all workers in each bin, with noise."""
         computes = self.work / (self.speed * self.clock / 0.95)
         step = (computes + self.talk + self.fetch).max(axis=0)
         spins = np.maximum(step - computes - self.fetch, 0.0)

@@ -217,7 +217,7 @@ def test_while_slurm_gpudbd_is_away_the_last_state_stays_with_its_age(lab: Lab, 
         now = page.get("/api/v1/frame?metric=state")
         assert now.status_code == 200
         assert len(now.content) == len(before.content)
-        assert page.poller.trouble is not None
+        assert page.poller.error is not None
     finally:
         lab.daemons["slurm-gpudbd"].start()
     wait_for(lambda: age_s() < 5, 60, "it is read again", interval_s=0.5)

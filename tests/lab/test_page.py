@@ -68,7 +68,7 @@ def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, si
 
     def recorded() -> bool:
         page.reload()
-        page.locator("#sheets:not([hidden]), #trouble:not([hidden])").first.wait_for()
+        page.locator("#sheets:not([hidden]), #error:not([hidden])").first.wait_for()
         return bool(page.locator("#gpus td.number").count())
 
     wait_for(recorded, 120, "its records have come", interval_s=2.0)
@@ -95,7 +95,7 @@ def test_of_anothers_job_it_is_seen_that_it_runs_and_nothing_more(lab: Lab, sign
 
 def test_free_gpus_queue_and_the_still_picture_are_of_this_cluster(lab: Lab, sign_in: SignIn) -> None:
     tab = sign_in("carol")
-    tab.page.locator("#queue", has_text="No job waits.").wait_for(timeout=_WAIT_MS)
+    tab.page.locator("#queue", has_text="No pending jobs.").wait_for(timeout=_WAIT_MS)
     n_gpus = sum(len(node.gpus) for node in lab.nodes.values())
     free = tab.page.inner_text("#free")
     assert sum(int(number) for number in re.findall(r"^\d+ of (\d+)", free, re.MULTILINE)) == n_gpus

@@ -1,4 +1,4 @@
-"""Clusters as GET /v1/cluster tells them, with what a test does not care about filled in."""
+"""Clusters as in GET /v1/cluster, with defaults for what a test does not need."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ def holds(job_id: int, *gpus: int, shared: Sequence[int] = ()) -> ClusterHolder:
 
 
 def node(name: str, *holders: ClusterHolder, **given: Any) -> ClusterNode:
-    """Four A100, of which those that nobody holds are free."""
+    """Return four A100, of which those without a job are free."""
     gpus = given.get("gpus", {"a100": 4})
     held = {position for holder in holders for position in (*holder.gpus, *holder.shared_gpus)}
     in_service = given.get("in_service", True)

@@ -1,4 +1,4 @@
-"""What the tests of slurm-gpuweb stand on."""
+"""Fixtures of the tests of slurm-gpuweb."""
 
 import pytest
 
@@ -12,5 +12,5 @@ __all__ = ["here", "munge_socket", "server", "short_path"]
 def here() -> Here:
     """A cluster that was looked at once."""
     here = Here()
-    here.look()
+    here.poll()
     return here

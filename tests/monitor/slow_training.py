@@ -1,4 +1,4 @@
-"""A job whose diagnosis can be drawn: one GPU of a training is slow, as slurm-gpudbd tells it."""
+"""A job with a diagnosis: one GPU of a training is slow, with the answers of slurm-gpudbd."""
 
 from __future__ import annotations
 

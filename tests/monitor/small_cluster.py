@@ -1,4 +1,4 @@
-"""A small cluster that never was, slurm-gpuweb's application over it, and whoever looks at it."""
+"""A small cluster, slurm-gpuweb's application over it, and its viewer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Here:
         self.clock = FakeClock(self.source.now_s)
         self.app = make_app(RouteContext(self.board, lambda _: self.viewer, lambda: self.source, self.clock))
 
-    def look(self) -> PageState:
+    def poll(self) -> PageState:
         before = self.board.state
         source = self.source
         seen = DatabaseState(
@@ -44,18 +44,18 @@ class Here:
             running=source.running(),
             verdicts=source.verdicts(),
         )
-        self.attention.look(seen.live_s, seen)
+        self.attention.update(seen.live_s, seen)
         version = 1 if before is None else before.version + 1
         state = make_state(version, "lab", seen, source.racks, before, self.attention)
         self.board.show(state)
         return state
 
-    def somebody(self) -> str:
+    def any_user(self) -> str:
         """A user with jobs that run."""
         return next(job.user for job in self.source.cluster().jobs if job.state == "RUNNING")
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """What the application answers."""
+        """Return the answer of the application."""
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)

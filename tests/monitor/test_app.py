@@ -1,4 +1,4 @@
-"""What the API answers, over a cluster of sixty-four GPUs and through the real application."""
+"""Answers of the API, over a cluster of sixty-four GPUs and through the real application."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_who_has_a_frame_is_not_sent_it_again(here: Here):
 
 def test_a_user_sees_gaps_in_all_frames_but_state_for_squares_of_others(here: Here):
     seen_by_all = {name: here.get(f"/api/v1/frame?metric={name}").content for name in _metrics(here)}
-    user = here.somebody()
+    user = here.any_user()
     here.viewer = Viewer(user, None, operator=False)
     state = here.board.state
     assert state is not None
@@ -62,7 +62,7 @@ def test_a_user_sees_gaps_in_all_frames_but_state_for_squares_of_others(here: He
 
 
 def test_jobs_of_others_are_told_without_their_names(here: Here):
-    user = here.somebody()
+    user = here.any_user()
     here.get("/api/v1/jobs")
     here.viewer = Viewer(user, None, operator=False)
     jobs = here.get("/api/v1/jobs").json()["jobs"]
@@ -75,7 +75,7 @@ def test_what_changed_added_to_what_was_there_is_what_is_there(here: Here):
     known = {job["job_id"]: job for job in told["jobs"]}
     for _ in range(30):
         here.source.step()
-        here.look()
+        here.poll()
         delta = here.get(f"/api/v1/jobs?since={told['version']}").json()
         assert not delta["all"]
         for job_id in delta["gone"]:
@@ -172,20 +172,20 @@ def test_why_a_reservation_was_asked_for_is_its_uids_and_the_operators(
         requested_s=0,
     )
     monkeypatch.setattr(here.source, "reservations", lambda: (asked, replace(asked, id=4, uid=None)))
-    here.look()
+    here.poll()
     here.viewer = viewer
     own, unknown = here.get("/api/v1/reservations").json()["reservations"]
     assert (own["why"] == "paper", own["full"]) == (sees, sees)
-    assert unknown["full"] == viewer.operator, "of an earlier release: nobody can tell"
+    assert unknown["full"] == viewer.operator, "of an earlier release: unknown"
 
 
 @pytest.mark.parametrize("path", ["layout", "free", "queue", "reservations"])
 def test_what_stays_as_it_was_is_not_sent_with_the_next_state(path: str):
     here = Here(churn=0.0)
-    here.look()
+    here.poll()
     first = here.get(f"/api/v1/{path}")
     here.source.step()
-    here.look()
+    here.poll()
     again = here.get(f"/api/v1/{path}", headers={"If-None-Match": first.headers["etag"]})
     assert again.status_code == 304
     assert again.headers["x-as-of-s"] > first.headers["x-as-of-s"]

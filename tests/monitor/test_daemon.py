@@ -22,7 +22,7 @@ PROGRAM = [sys.executable, "-m", "slurm_gpu.monitor.main"]
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """A site whose slurm-gpudbd is away."""
+    """A site whose slurm-gpudbd is unreachable."""
     site, web = tmp_path / "slurm-gpu.yaml", tmp_path / "slurm-gpuweb.yaml"
     socket_path = tmp_path / "none.sock"
     site.write_text(f"cluster: lab\ndatabase: http://127.0.0.1:9\ndatabase_socket: {socket_path}\n")
@@ -53,7 +53,7 @@ def daemon(files: list[str], port: int) -> Iterator[subprocess.Popen[str]]:
 
 def test_it_answers_before_slurm_gpudbd_does_and_ends_when_told(daemon: subprocess.Popen[str], port: int):
     answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/layout", trust_env=False)
-    assert answer.status_code == 401, "nobody is signed in"
+    assert answer.status_code == 401, "no user is signed in"
     assert "server" not in answer.headers
     os.kill(daemon.pid, signal.SIGTERM)
     assert daemon.wait(10) == 0

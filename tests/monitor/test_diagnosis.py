@@ -95,7 +95,7 @@ def test_nobody_else_sees_it_nor_that_anything_was_found(drawn: Drawn, query: st
     assert answer.status_code == 403
     assert "another user" in answer.text
     assert "slow" not in answer.text
-    drawn.viewer = Viewer(drawn.user, 70_000, operator=False)  # the name was given to somebody else
+    drawn.viewer = Viewer(drawn.user, 70_000, operator=False)  # the name was given to another user
     assert drawn.get(path).status_code == 403
 
 
@@ -182,8 +182,8 @@ def test_what_takes_too_long_is_ended():
 @pytest.mark.parametrize(
     ("last", "why"),
     [
-        ("ModuleNotFoundError: No module named 'numpy'", "numpy is not installed beside slurm-gpuweb"),
-        ("ValueError: secret", "its log says why"),
+        ("ModuleNotFoundError: No module named 'numpy'", "numpy is not installed for slurm-gpuweb"),
+        ("ValueError: secret", "see the log of slurm-gpuweb"),
     ],
 )
 def test_what_cannot_be_drawn_is_no_page_and_tells_nothing(last: str, why: str):

@@ -45,7 +45,7 @@ class Stream:
         return found
 
     async def end(self) -> None:
-        """Of the answer: its last chunk."""
+        """The last chunk of the answer."""
         await asyncio.wait_for(self._reader.readuntil(b"\r\n0\r\n\r\n"), 10)
 
     async def leave(self) -> None:
@@ -83,7 +83,7 @@ def test_everybody_is_told_of_each_state_that_came(here: Here):
         async with served(here) as port:
             streams = [await Stream.open(port) for _ in range(20)]
             assert {(await stream.event())["version"] for stream in streams} == {1}
-            state = here.look()
+            state = here.poll()
             told = [await stream.event() for stream in streams]
             as_of_s = round(state.as_of_s(), 3)
             assert all(one == {"version": 2, "layout": state.layout.id, "as_of_s": as_of_s} for one in told)
@@ -179,7 +179,7 @@ def test_a_stream_outlives_the_time_for_a_request(here: Here, monkeypatch: pytes
             stream = await Stream.open(port)
             first = await stream.event()
             await asyncio.sleep(0.2)
-            here.look()
+            here.poll()
             assert (await stream.event())["version"] > first["version"]
             await stream.leave()
 
@@ -261,7 +261,7 @@ def test_who_asks_for_nothing_is_let_go(here: Here, monkeypatch: pytest.MonkeyPa
 
 
 async def _until_cut_off(port: int, *pieces: bytes) -> bytes:
-    """What comes until the server hangs up: each piece is sent when the one before it was answered."""
+    """Yield what arrives until the server hangs up: each piece is sent after the answer to the one before."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     told = b""
     for number, piece in enumerate(pieces):

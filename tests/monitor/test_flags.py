@@ -1,4 +1,4 @@
-"""Flags are told with their squares, all of them to operators, and to users their own."""
+"""Flags are shown with their squares: all of them to operators, and their own to users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def watched() -> Here:
     """Five minutes of a cluster where nothing begins or ends, and some jobs do nothing."""
     here = Here(churn=0.0)
     for _ in range(31):
-        here.look()
+        here.poll()
         here.source.step(10.0)
     return here
 
@@ -47,6 +47,6 @@ def test_without_values_nothing_is_flagged():
     here = Here(churn=0.0)
     here.source.live = dict  # type: ignore[method-assign]
     for _ in range(31):
-        here.look()
+        here.poll()
         here.source.step(10.0)
     assert here.get("/api/v1/attention").json()["flags"] == []

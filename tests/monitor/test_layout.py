@@ -14,7 +14,7 @@ from slurm_gpu.monitor.cluster.layout import layout_key, make_layout
 from slurm_gpu.monitor.cluster.metrics import GAP, metrics_for
 from slurm_gpu.text.hostlist import natural
 from slurm_gpu.wire import DeviceFacts
-from tests.monitor.test_holding import node, report
+from tests.monitor.test_allocation import node, report
 
 
 def told(*given: Any) -> Any:

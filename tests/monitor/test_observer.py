@@ -1,4 +1,4 @@
-"""What was seen stays while slurm-gpudbd is away, and nothing is judged before it was watched."""
+"""The last state stays while slurm-gpudbd is unreachable, and jobs are judged only after being watched."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from tests.monitor.clusters import NOW_S, cluster, holds, job, node
 
 
 class _Site:
-    """A clock, and a slurm-gpudbd that is there or not; job 7 holds a GPU and leaves it idle."""
+    """A clock and a slurm-gpudbd that may be unreachable; job 7 has a GPU and leaves it idle."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -64,7 +64,7 @@ class _Site:
     def look_for(self, seconds: int) -> None:
         for _ in range(seconds // 10):
             self.passed_s += 10
-            self.observer.look()
+            self.observer.poll()
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def site() -> _Site:
 def test_without_any_answer_it_says_why(site: _Site) -> None:
     site.away = True
     with pytest.raises(DatabaseError, match="cannot be reached"):
-        site.observer.look()
+        site.observer.poll()
 
 
 def test_the_last_state_stays_with_the_reason_and_is_replaced_afterwards(site: _Site) -> None:
@@ -84,10 +84,10 @@ def test_the_last_state_stays_with_the_reason_and_is_replaced_afterwards(site: _
     site.away = True
     site.look_for(30)
     assert site.observer.last is seen
-    assert site.observer.trouble == "slurm-gpudbd cannot be reached"
+    assert site.observer.error == "slurm-gpudbd cannot be reached"
     site.away = False
     site.look_for(10)
-    assert site.observer.trouble is None
+    assert site.observer.error is None
     assert site.observer.last is not None
     assert site.observer.last.at_s == NOW_S + 50
 
@@ -120,7 +120,7 @@ def test_devices_are_asked_for_once_a_minute(site: _Site) -> None:
 def test_while_mariadb_is_away_what_slurm_and_nodes_say_goes_on(site: _Site) -> None:
     site.database_away = True
     site.look_for(30)
-    assert site.observer.trouble is None
+    assert site.observer.error is None
     assert site.observer.last is not None
     assert site.observer.last.at_s == NOW_S + 30
     site.database_away = False
@@ -159,7 +159,7 @@ def test_records_tell_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
 ) -> None:
     site.job = {"start_s": use.start_s}
     site.records = Running(as_of_s=NOW_S, jobs=(use,), xids=())
-    site.observer.look()
+    site.observer.poll()
     assert site.observer.last is not None
     assert [flag.kind for flag in site.observer.last.flags or ()] == told
 
@@ -180,7 +180,7 @@ def test_records_tell_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
         "half of it unseen",
         "computes now",
         "not measured now",
-        "node is away",
+        "node is down",
     ],
 )
 def test_records_alone_accuse_nobody_of_whom_it_may_not_be_so_now(site: _Site, but: dict[str, Any]) -> None:
@@ -188,7 +188,7 @@ def test_records_alone_accuse_nobody_of_whom_it_may_not_be_so_now(site: _Site, b
     site.records = Running(as_of_s=NOW_S, jobs=(_use(7),), xids=())
     for name, value in but.items():
         setattr(site, name, value)
-    site.observer.look()
+    site.observer.poll()
     assert site.observer.last is not None
     assert list(site.observer.last.flags or ()) == []
 
@@ -196,7 +196,7 @@ def test_records_alone_accuse_nobody_of_whom_it_may_not_be_so_now(site: _Site, b
 def test_an_error_before_a_requeue_is_not_one_of_the_new_run(site: _Site) -> None:
     xid = RecentXid(job_id=7, device="GPU-1", at_s=NOW_S - 60, code=79)
     site.records = Running(as_of_s=NOW_S, jobs=(), xids=(xid,))
-    site.observer.look()
+    site.observer.poll()
     assert site.observer.last is not None
     assert list(site.observer.last.flags or ()) == []
     site.look_for(240)
@@ -207,7 +207,7 @@ def test_records_tell_at_once_of_errors_of_a_gpu(site: _Site) -> None:
     site.job = {"start_s": NOW_S - 3600}
     xid = RecentXid(job_id=7, device="GPU-1", at_s=NOW_S - 60, code=79)
     site.records = Running(as_of_s=NOW_S, jobs=(), xids=(xid,))
-    site.observer.look()
+    site.observer.poll()
     assert site.observer.last is not None
     (flag,) = site.observer.last.flags or ()
     assert (flag.kind, flag.devices, flag.since_s) == (AlertKind.XID, ("GPU-1",), NOW_S - 60)

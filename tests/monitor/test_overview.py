@@ -1,4 +1,4 @@
-"""What is shown of one moment: values stand beside who holds the GPU, and what is unknown is a gap."""
+"""One moment of the cluster: values are shown with the job of the GPU, and the unknown is a gap."""
 
 import json
 

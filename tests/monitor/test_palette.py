@@ -22,7 +22,7 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
 @pytest.fixture(scope="module")
 def layout() -> SquareLayout:
-    return Here().look().layout
+    return Here().poll().layout
 
 
 def drawn(layout: SquareLayout, metric: str, octet: int, state: int = 1) -> set[str]:

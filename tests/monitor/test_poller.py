@@ -1,4 +1,4 @@
-"""What is shown while slurm-gpudbd, or a part of what it tells, is away."""
+"""The state while slurm-gpudbd, or a part of its data, is unavailable."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class Watched:
         self.n_connected += 1
         return self.source
 
-    def look(self, after_s: float = 3.0) -> None:
+    def poll(self, after_s: float = 3.0) -> None:
         self.clock.now += after_s
         self.source.now_s = self.clock.now
-        self.poller.look()
+        self.poller.poll()
 
 
 @pytest.fixture
@@ -82,30 +82,30 @@ def watched() -> Watched:
 
 
 def test_while_slurm_gpudbd_is_away_the_last_state_stays_and_grows_old(watched: Watched):
-    watched.look()
+    watched.poll()
     before = watched.board.state
     assert before is not None
     watched.source.away = {"cluster", "live", "nodes", "running"}
-    watched.look()
+    watched.poll()
     assert watched.board.state is before
     assert watched.clock.now - before.as_of_s() == 3.0
-    assert watched.poller.trouble == "slurm-gpudbd cannot be reached"
+    assert watched.poller.error == "slurm-gpudbd cannot be reached"
 
 
 def test_it_is_shown_again_once_it_answers_by_a_new_connection(watched: Watched):
-    watched.look()
+    watched.poll()
     watched.source.away = {"live"}
-    watched.look()
+    watched.poll()
     watched.source.away = set()
-    watched.look()
+    watched.poll()
     state = watched.board.state
     assert state is not None
-    assert (state.as_of_s(), watched.n_connected, watched.poller.trouble) == (watched.clock.now, 2, None)
+    assert (state.as_of_s(), watched.n_connected, watched.poller.error) == (watched.clock.now, 2, None)
 
 
 def test_an_older_slurm_gpudbd_without_running_jobs_still_has_a_page(watched: Watched):
     watched.source.away = {"running"}
-    watched.look()
+    watched.poll()
     state = watched.board.state
     assert state is not None
     assert set(state.frames["p25_util"]) == {255}
@@ -113,10 +113,10 @@ def test_an_older_slurm_gpudbd_without_running_jobs_still_has_a_page(watched: Wa
 
 
 def test_slurm_away_and_slurm_gpudbd_there_is_told_by_the_age_of_what_slurm_said(watched: Watched):
-    watched.look()
+    watched.poll()
     said = watched.source.cluster()
     watched.source.cluster = lambda: said  # type: ignore[method-assign]
-    watched.look(60)
+    watched.poll(60)
     state = watched.board.state
     assert state is not None
     assert watched.clock.now - state.as_of_s("state") == 60
@@ -126,18 +126,18 @@ def test_slurm_away_and_slurm_gpudbd_there_is_told_by_the_age_of_what_slurm_said
 
 def test_what_changes_seldom_is_asked_seldom(watched: Watched):
     for _ in range(10):
-        watched.look()
+        watched.poll()
     assert (watched.source.asked.count("nodes"), watched.source.asked.count("live")) == (1, 10)
-    watched.look(NODES_EVERY_S)
+    watched.poll(NODES_EVERY_S)
     assert watched.source.asked.count("nodes") == 2
 
 
 def test_versions_grow_also_across_a_restart(watched: Watched):
-    watched.look()
-    watched.look()
+    watched.poll()
+    watched.poll()
     first = watched.board.state
     watched.board.state = None
-    watched.look()
+    watched.poll()
     second = watched.board.state
     assert first is not None
     assert second is not None
@@ -145,17 +145,17 @@ def test_versions_grow_also_across_a_restart(watched: Watched):
 
 
 def test_a_requeued_job_has_no_percentiles_of_its_earlier_run(watched: Watched):
-    watched.look()
+    watched.poll()
     state = watched.board.state
     assert state is not None
-    job, squares = next((job, squares) for job, squares in state.holding.whole.items() if squares)
+    job, squares = next((job, squares) for job, squares in state.allocation.whole.items() if squares)
     assert state.frames["p95_util"][squares[0]] != 255
     told = watched.source.cluster()
     requeued = [
         replace(one, start_s=int(watched.clock.now)) if one.job_id == job else one for one in told.jobs
     ]
     watched.source.cluster = lambda: replace(told, jobs=requeued)  # type: ignore[method-assign]
-    watched.look()
+    watched.poll()
     state = watched.board.state
     assert state is not None
     assert {state.frames["p95_util"][square] for square in squares} == {255}
@@ -165,40 +165,40 @@ def test_a_node_that_is_new_while_mariadb_is_away_takes_no_square_its_gpu(watche
     told = watched.source.live()
     (_, *known) = told
     watched.source.live = lambda refresh: {name: told[name] for name in known}  # type: ignore[method-assign]
-    watched.look()
+    watched.poll()
     before = watched.board.state
     assert before is not None
     watched.source.live = lambda refresh: told  # type: ignore[method-assign]
     watched.source.away = {"nodes", "running"}
     for _ in range(3):
-        watched.look()
+        watched.poll()
     state = watched.board.state
     assert state is not None
     assert (state.layout.id, state.as_of_s()) == (before.layout.id, watched.clock.now)
     assert set(state.frames["util"]) != {255}
     watched.source.away = set()
     asked = watched.source.asked.count("nodes")
-    watched.look(NODES_AGAIN_S)
+    watched.poll(NODES_AGAIN_S)
     assert watched.source.asked.count("nodes") == asked + 1
 
 
 def test_started_while_mariadb_is_away_it_shows_who_holds_what_and_the_rest_soon_afterwards(watched: Watched):
     watched.source.away = {"nodes", "running"}
-    watched.look()
+    watched.poll()
     first = watched.board.state
     assert first is not None
     assert (first.layout.n_squares, set(first.frames["util"])) == (64, {255})
     watched.source.away = set()
-    watched.look(NODES_AGAIN_S)
+    watched.poll(NODES_AGAIN_S)
     state = watched.board.state
     assert state is not None
     assert set(state.frames["util"]) != {255}
 
 
 def test_nodes_post_each_ten_seconds_while_a_page_is_open(watched: Watched):
-    watched.look()
+    watched.poll()
     watched.board.is_viewed = True
-    watched.look()
-    watched.look(VIEWED_FOR_S - 1)
-    watched.look(1)
+    watched.poll()
+    watched.poll(VIEWED_FOR_S - 1)
+    watched.poll(1)
     assert watched.source.refreshed == ["none", "all", "all", "none"]

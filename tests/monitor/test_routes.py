@@ -1,4 +1,4 @@
-"""Every route answers what the OpenAPI document says, and nobody sees what is another's."""
+"""Every route answers as in the OpenAPI document, and users see only what they may see."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_A_JOB = [route for route in ROUTES if route.missing]
 def viewers(here: Here) -> list[Viewer]:
     return [
         here.viewer,
-        Viewer(here.somebody(), None, operator=False),
+        Viewer(here.any_user(), None, operator=False),
         Viewer("nobody", 65534, operator=False),
     ]
 
@@ -40,8 +40,8 @@ def path_of(route: ApiRoute, here: Here) -> str:
 
 
 def running(here: Here) -> dict[str, Any]:
-    """A job of somebody()."""
-    user = here.somebody()
+    """Return a job of any_user()."""
+    user = here.any_user()
     jobs = json.loads(here.get("/api/v1/jobs").content)["jobs"]
     found: dict[str, Any] = next(job for job in jobs if job["user"] == user and job["state"] == "RUNNING")
     return found
@@ -89,14 +89,14 @@ def test_a_job_of_another_is_told_without_what_it_does(here: Here, route: ApiRou
         (run,) = answer.json()["runs"]
         told = {name for name, value in run.items() if value not in (None, False)}
         assert not told & {"name", "devices", "percentiles", "by_device", "coverage", "uGPUcore"}
-        assert run["user"] == here.somebody()
+        assert run["user"] == here.any_user()
     sheet = here.get(f"{path}?format=csv")
     assert sheet.status_code == 403 or list(csv.DictReader(io.StringIO(sheet.text))) == []
 
 
 @pytest.mark.parametrize("path", ["/api/v1/frame", "/api/v1/jobs", "/squares.svg", "/api/v1/me"])
 def test_a_name_that_was_given_again_opens_nothing_of_who_had_it_before(here: Here, path: str):
-    name = here.somebody()
+    name = here.any_user()
     waits = next(job for job in here.source.cluster().jobs if job.state == "PENDING")
     if path == "/api/v1/me":
         name = waits.user
@@ -116,7 +116,7 @@ def test_a_name_that_was_given_again_opens_nothing_of_who_had_it_before(here: He
 
 @pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: route.path)
 def test_nor_does_it_open_their_old_jobs(here: Here, route: ApiRoute):
-    path, name = path_of(route, here), here.somebody()
+    path, name = path_of(route, here), here.any_user()
     answers = []
     for uid in (uid_of(name), 70_000):
         here.viewer = Viewer(name, uid, operator=False)
@@ -126,7 +126,7 @@ def test_nor_does_it_open_their_old_jobs(here: Here, route: ApiRoute):
 
 
 def test_who_was_given_another_name_keeps_their_jobs(here: Here):
-    name = here.somebody()
+    name = here.any_user()
     here.viewer = Viewer(name, uid_of(name), operator=False)
     as_before = here.get("/api/v1/jobs").content
     here.viewer = Viewer("renamed", uid_of(name), operator=False)
@@ -141,7 +141,7 @@ def test_what_is_no_job_is_never_asked_for(here: Here, job: str):
 
 def test_a_job_that_is_not_known_is_not_there(here: Here):
     answer = here.get("/api/v1/jobs/999999")
-    assert (answer.status_code, answer.json()) == (404, {"error": "no run of job 999999 is known here"})
+    assert (answer.status_code, answer.json()) == (404, {"error": "job 999999 has no runs"})
 
 
 def test_a_jobs_course_can_be_downloaded_for_a_spreadsheet(here: Here):
@@ -193,24 +193,24 @@ def test_an_array_whose_tasks_are_not_apart_is_forecast_as_a_whole(
     monkeypatch.setattr(here.source, "cluster", lambda: replace(cluster, jobs=[*others, *tasks]))
     asked: list[str] = []
     monkeypatch.setattr(here.source, "forecast", lambda job: asked.append(job) or "soon")
-    here.look()
+    here.poll()
     here.viewer = Viewer(waits.user, None, operator=False)
     here.get("/api/v1/me")
     assert sorted(asked) == ["13+0", "9", "9_7"]
 
 
 def test_a_user_is_told_of_their_limits_or_why_there_are_none(here: Here, monkeypatch: pytest.MonkeyPatch):
-    here.viewer = Viewer(here.somebody(), None, operator=False, by_link=True)
+    here.viewer = Viewer(here.any_user(), None, operator=False, by_link=True)
     me = here.get("/api/v1/me").json()
     assert (me["limits"][0]["on"], me["limits_why"], me["signed_in"]) == ("GPUs running", None, "link")
     here.viewer = Viewer("nobody", None, operator=False)
 
     def away(_: str) -> Quota:
-        raise DatabaseError("slurm-gpudbd is away")
+        raise DatabaseError("slurm-gpudbd is down")
 
     monkeypatch.setattr(here.source, "quota", away)
     me = here.get("/api/v1/me").json()
-    assert (me["limits"], me["limits_why"]) == (None, "slurm-gpudbd is away")
+    assert (me["limits"], me["limits_why"]) == (None, "slurm-gpudbd is down")
     assert me["signed_in"] == "proxy"
     unknown = Quota(user="nobody", as_of_s=1.0, limits=None, why="come again in 15 s")
     monkeypatch.setattr(here.source, "quota", lambda _: unknown)

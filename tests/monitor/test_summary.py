@@ -1,4 +1,4 @@
-"""A cluster in a few rows: every GPU is counted once, and nobody's is called free."""
+"""A cluster in a few rows: every GPU is counted once, and no allocated GPU is called free."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def test_gpus_are_held_free_or_out_of_service() -> None:
     )
     assert gpu_types(state) == [
         GpuType(name="a100", total=4, held=3, free=1, out_of_service=0, next_free_s=NOW_S + 50),
-        # What the draining node's job leaves is free for nobody.
+        # GPUs that the draining node's job leaves are not free.
         GpuType(name="v100", total=4, held=1, free=0, out_of_service=3, next_free_s=None),
     ]
 

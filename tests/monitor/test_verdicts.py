@@ -1,4 +1,4 @@
-"""What slurm-gpudbd's watch found is told with its job: to operators, and to whose job it is."""
+"""Findings of slurm-gpudbd's watch are listed with their job: for operators, and for the owner."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Ill(Here):
         return JobVerdict(**{**values, **given})
 
     def flags(self) -> list[dict[str, Any]]:
-        self.look()
+        self.poll()
         told = self.get("/api/v1/attention").json()
         Draft202012Validator(schemas.ATTENTION).validate(told)
         return [flag for flag in told["flags"] if flag["concern"] == "unhealthy"]

@@ -1,4 +1,4 @@
-"""What slurm-gpuweb leaves of another's run is what slurm-gpudbd itself would tell them, key for key."""
+"""The visible part of another user's run equals that of slurm-gpudbd, key by key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from slurm_gpu.database.queries.run_queries import find_job
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.monitor.cluster.visible import visible
-from slurm_gpu.monitor.viewer import Flavour
+from slurm_gpu.monitor.viewer import Visibility
 from slurm_gpu.wire.answers.runs import Run
 from tests.database.running_server import Running
 from tests.database.samples import CLUSTER, record, row
@@ -29,7 +29,7 @@ def test_the_same_as_slurm_gpudbd_tells(server: Running, user: str, sees: bool) 
     account(server)
     everything = told(server, ALL)
     assert everything.full
-    shown = visible(everything, Flavour(False, user))
+    shown = visible(everything, Visibility(False, user))
     assert shown == (everything if sees else told(server, BOB))
 
 
@@ -40,17 +40,17 @@ def test_the_same_as_slurm_gpudbd_tells(server: Running, user: str, sees: bool) 
 def test_the_same_by_uid(server: Running, user: str, uid: int, sees: bool) -> None:
     ship(server, records=[record(node="here")])
     account(server, row(nodes="here", uid=60901))
-    shown = visible(told(server, ALL), Flavour(False, user, uid))
+    shown = visible(told(server, ALL), Visibility(False, user, uid))
     assert shown == told(server, Caller(uid, user, sees_all=False, writes=False))
     assert shown.full == sees
 
 
 def test_an_operator_sees_all(server: Running) -> None:
     everything = told(server, ALL)
-    assert visible(everything, Flavour(True, "")) is everything
+    assert visible(everything, Visibility(True, "")) is everything
 
 
 @pytest.mark.parametrize(("user", "uid"), [("alice", 60901), ("alice", None), ("", None)])
 def test_a_run_without_a_uid_is_operators_alone(user: str, uid: int | None) -> None:
-    assert not Flavour(False, user, uid).may_see(user)
-    assert Flavour(True, "").may_see(user)
+    assert not Visibility(False, user, uid).may_see(user)
+    assert Visibility(True, "").may_see(user)

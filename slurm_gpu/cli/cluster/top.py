@@ -58,7 +58,7 @@ def top(
     if not _LEAST_S <= interval_s <= _MOST_S:
         raise UsageError(f"--interval {interval}: use a duration from 1s to 1h, such as 5s")
     observer = Observer(site.database, site.wall, time.monotonic)
-    observer.look()
+    observer.poll()
     watched = _LiveScreen(site, observer, user, partition)
     watched.check()
     if as_json:
@@ -106,7 +106,7 @@ class _LiveScreen:
 
     def draw(self, overview: Overview, screen: Console, first: int) -> Screen:
         """The screen as it is now."""
-        trouble, seen = self.observer.trouble, self.observer.last
+        error, seen = self.observer.error, self.observer.last
         assert seen is not None
         return draw(
             overview,
@@ -115,7 +115,7 @@ class _LiveScreen:
             width=screen.width,
             height=screen.height,
             first=first,
-            trouble=None if trouble is None else StaleReason(why=trouble, since_s=seen.at_s),
+            trouble=None if error is None else StaleReason(why=error, since_s=seen.at_s),
         )
 
 
@@ -138,7 +138,7 @@ def _follow(watched: _LiveScreen, interval_s: float) -> None:
                 look = None
             if look is None and time.monotonic() >= due:
                 # Beside this, so that keys count while slurm-gpudbd lets us wait.
-                look = threading.Thread(target=watched.observer.look, daemon=True)
+                look = threading.Thread(target=watched.observer.poll, daemon=True)
                 look.start()
                 due = time.monotonic() + interval_s
             if watched.observer.last is not seen:

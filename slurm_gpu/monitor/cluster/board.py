@@ -1,4 +1,4 @@
-"""The state that is shown now, and who waits for the next one."""
+"""Hold the current state, and wake requests that wait for the next one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slurm_gpu.monitor.cluster.state import PageState
 
 
 class Board:
-    """Where the poller puts each state, and requests find it; `show` may be called from any thread."""
+    """The state that the poller sets and requests read; `show` may be called from any thread."""
 
     def __init__(self) -> None:
         self.state: PageState | None = None
@@ -19,12 +19,12 @@ class Board:
         self._changed: asyncio.Event | None = None
 
     def show(self, state: PageState) -> None:
-        """Every request that begins from now on is answered with this state."""
+        """Answer requests that begin from now on with this state."""
         self.state = state
         self._wake_all()
 
     def stop(self) -> None:
-        """Those who wait are told to leave."""
+        """End all waiting requests."""
         self.stopping = True
         self._wake_all()
 
@@ -33,13 +33,13 @@ class Board:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        """Those who wait have this event; who comes later waits for another."""
+        """Wake the current waiters; later ones wait for another event."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
     async def changed(self, version: int | None, within_s: float) -> bool:
-        """Wait until the state is another than `version`, or everything ends; False where time is up."""
+        """Wait until the state differs from `version` or the server stops; False after `within_s`."""
         self._loop = asyncio.get_running_loop()
         self.is_viewed = True
         if self.stopping or (self.state is not None and self.state.version != version):

@@ -1,4 +1,4 @@
-"""What slurm-gpuweb reads of slurm-gpudbd, and when it last could."""
+"""Define what slurm-gpuweb reads from slurm-gpudbd, and when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.wire.answers.verdicts import Verdicts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """The last answers; each moment is by the wall clock of this host, but for Slurm's own."""
+    """The last answers; times are by the wall clock of this host, except those of Slurm."""
 
     cluster: ClusterState
     live: Mapping[str, Live]
@@ -23,19 +23,19 @@ class DatabaseState:
     """When `live` was read."""
     reports: Sequence[NodeReport]
     reservations: Sequence[Reservation] | None
-    """None while they could not be read."""
+    """None if they could not be read."""
     running: Running | None
-    """None while it could not be read, as of an older slurm-gpudbd."""
+    """None if it could not be read, as from an older slurm-gpudbd."""
     verdicts: Verdicts | None = None
-    """Likewise."""
+    """As `running`."""
 
     @property
     def as_of_s(self) -> float:
-        """When all that changes by the second was true."""
+        """Return the time of the data that changes every second."""
         return min(self.live_s, self.cluster.as_of_s)
 
     def uses(self) -> Mapping[int, RunningUse]:
-        """By job, how the run that goes on now has used its GPUs."""
+        """Return by job how its current run has used its GPUs."""
         if self.running is None:
             return {}
         return self.running.uses_of({job.job_id: job.start_s for job in self.cluster.jobs})

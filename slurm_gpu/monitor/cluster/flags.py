@@ -1,4 +1,4 @@
-"""Which running jobs need somebody's eye, and where that shows: slurm_gpu.alerts on live values."""
+"""Find running jobs that need attention, and their squares: slurm_gpu.alerts on live values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _RUNS = frozenset({"RUNNING", _SUSPENDED})
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedAlert:
-    """A concern, whose job it is and where it shows."""
+class PlacedFlag:
+    """A flag with its job's owner and squares."""
 
     flag: Alert
     id: str
@@ -28,28 +28,28 @@ class PlacedAlert:
 
 
 class Attention:
-    """Watches each state that comes."""
+    """Watch jobs over successive states."""
 
     def __init__(self, watch: Watch | None = None) -> None:
-        # While no page needs them, values come each minute: how long a device was idle is known all the same.
+        # While no page needs them, values arrive each minute; they still show how long a device was idle.
         self._watch = Watch(AlertThresholds(value_for_s=LIVE_VALID_S)) if watch is None else watch
 
     @property
     def rules(self) -> AlertThresholds:
-        """By which it judges."""
+        """Return the thresholds."""
         return self._watch.rules
 
-    def look(self, now_s: float, seen: DatabaseState) -> None:
-        """Take in what was seen; jobs whose start Slurm has not told are not judged."""
+    def update(self, now_s: float, seen: DatabaseState) -> None:
+        """Process a state; jobs without a start time are ignored."""
         jobs = [job for job in seen.cluster.jobs if job.state in _RUNS]
         self._watch.take_in(now_s, jobs, seen.running, seen.live)
 
-    def alerts(self, now_s: float) -> list[Alert]:
-        """The worst first."""
-        return self._watch.alerts(now_s)
+    def concerns(self, now_s: float) -> list[Flag]:
+        """Return the flags, the most serious first."""
+        return self._watch.flags(now_s)
 
-    def flags(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedAlert]:
-        """The worst first."""
+    def flags(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedFlag]:
+        """Return the flags with their squares, the most serious first."""
         jobs = {job.job_id: job for job in seen.cluster.jobs}
         return [
             PlacedAlert(
@@ -59,28 +59,28 @@ class Attention:
                 uid=jobs[flag.job_id].uid,
                 squares=sorted(layout.square_of[uuid] for uuid in flag.devices if uuid in layout.square_of),
             )
-            for flag in worst_first([*self.alerts(now_s), *verdict_alerts(seen)])
+            for flag in worst_first([*self.concerns(now_s), *verdict_concerns(seen)])
             if flag.job_id in jobs
         ]
 
 
-def worst_first(flags: Iterable[Alert]) -> list[Alert]:
-    """Then the longest."""
-    order = {kind: place for place, kind in enumerate(AlertKind)}
-    return sorted(flags, key=lambda flag: (order[flag.kind], flag.since_s, flag.job_id))
+def worst_first(flags: Iterable[Flag]) -> list[Flag]:
+    """Sort by severity, then by duration."""
+    order = {concern: place for place, concern in enumerate(Concern)}
+    return sorted(flags, key=lambda flag: (order[flag.concern], flag.since_s, flag.job_id))
 
 
-def verdict_alerts(seen: DatabaseState) -> list[Alert]:
-    """What slurm-gpudbd's watch says of jobs that still run."""
+def verdict_concerns(seen: DatabaseState) -> list[Flag]:
+    """Return verdicts of slurm-gpudbd on jobs that still run."""
     runs = {(job.job_id, job.start_s) for job in seen.cluster.jobs if job.state in _RUNS}
     return unhealthy(seen.verdicts, runs, seen.reports, seen.live)
 
 
-def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Alert] | None:
-    """What records alone tell, without having watched: errors of GPUs, and jobs that never used theirs.
+def recorded_concerns(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Flag] | None:
+    """Return flags that follow from records alone: errors of GPUs, and jobs that never used theirs.
 
-    None where the records could not be read. They come each five minutes: a job is told of only where all its
-    GPUs are seen to do nothing now as well.
+    None if the records could not be read. Records arrive every five minutes, so a job is flagged only if all
+    its GPUs are idle now as well.
     """
     if seen.running is None:
         return None
@@ -113,7 +113,7 @@ def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -
 
 
 def _idle_now(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> Mapping[int, tuple[str, ...]]:
-    """By job its devices, where each was seen just now, and none of them computes."""
+    """Return by job its devices, if each has new live values and none computes."""
     found: dict[int, list[str]] = {}
     busy: set[int] = set()
     for node in seen.live.values():

@@ -1,15 +1,15 @@
-"""One octet a square for each metric: what all may see, and what is left of it for one user."""
+"""Encode one octet per square and metric, for all viewers or for one user."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from slurm_gpu.monitor.cluster.holding import Holding
+from slurm_gpu.monitor.cluster.allocation import SquareAllocation
 from slurm_gpu.monitor.cluster.layout import NodeSquares, SquareLayout
 from slurm_gpu.monitor.cluster.metrics import (
+    ALLOCATED,
     FREE,
     GAP,
-    HELD,
     LIVE,
     OUT_OF_SERVICE,
     SHARED,
@@ -20,12 +20,12 @@ from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterNode
 from slurm_gpu.wire.answers.running import RunningUse
 
+# A user by name, and by uid if Slurm reports it.
 Owner = tuple[str, int | None]
-"""A user by name, and by uid where Slurm told it."""
 
 
 def live_frames(layout: SquareLayout, live: Mapping[str, Live]) -> dict[str, bytes]:
-    """The metrics that nodes tell of their devices, of every square."""
+    """Return the metrics of all devices' live values, for every square."""
     values = _by_square(layout, live)
     frames = {}
     for name, read in LIVE.items():
@@ -39,42 +39,44 @@ def live_frames(layout: SquareLayout, live: Mapping[str, Live]) -> dict[str, byt
 
 
 def state_frame(
-    layout: SquareLayout, nodes: Iterable[ClusterNode], live: Mapping[str, Live], holding: Holding
+    layout: SquareLayout, nodes: Iterable[ClusterNode], live: Mapping[str, Live], allocation: SquareAllocation
 ) -> bytes:
-    """Who holds a square comes first; then whether anybody could, and whether anybody watches it."""
+    """Return the state of each square: allocated, else out of service, without slurm-gpud, or free."""
     octets = bytearray(layout.n_squares)
     by_name = {node.node: node for node in nodes}
     for place in layout.nodes:
         node, values = by_name.get(place.node), live.get(place.node)
         out = node is None or not node.in_service
-        for at, square in enumerate(place.squares):
-            unwatched = values is None or square.uuid not in values.devices
+        for at, item in enumerate(place.squares):
+            unwatched = values is None or item.uuid not in values.devices
             octets[place.first + at] = OUT_OF_SERVICE if out else UNWATCHED if unwatched else FREE
-        for nobodys in _surplus(place, node, holding):
-            octets[nobodys] = OUT_OF_SERVICE
-    for held in holding.jobs_at:
-        octets[held] = SHARED if holding.is_shared(held) else HELD
+        for surplus in _surplus(place, node, allocation):
+            octets[surplus] = OUT_OF_SERVICE
+    for square in allocation.jobs_at:
+        octets[square] = SHARED if allocation.is_shared(square) else ALLOCATED
     return bytes(octets)
 
 
-def _surplus(place: NodeSquares, node: ClusterNode | None, holding: Holding) -> list[int]:
-    """Squares of GPUs that Slurm does not know of: nobody can have them, whatever slurm-gpud sees there.
+def _surplus(place: NodeSquares, node: ClusterNode | None, allocation: SquareAllocation) -> list[int]:
+    """Return squares of GPUs that Slurm does not have: no job can get them, even if slurm-gpud sees them.
 
-    Which ones nobody tells: those that nobody holds, and that Slurm would number last.
+    Which ones is unknown: take those without a job that Slurm would number last.
     """
     n_more = 0 if node is None else len(place.squares) - sum(node.gpus.values())
     if n_more <= 0:
         return []
     left = [place.first + at for at in place.by_position]
-    return [square for square in left if square not in holding.jobs_at][-n_more:]
+    return [square for square in left if square not in allocation.jobs_at][-n_more:]
 
 
-def job_frames(layout: SquareLayout, holding: Holding, running: Mapping[int, RunningUse]) -> dict[str, bytes]:
-    """p25 and p95 of each job on the squares that it has for itself."""
+def job_frames(
+    layout: SquareLayout, allocation: SquareAllocation, running: Mapping[int, RunningUse]
+) -> dict[str, bytes]:
+    """Return p25 and p95 of each job on the squares that it does not share."""
     frames = {
         name: bytearray([GAP]) * layout.n_squares for name in ("p25_util", "p95_util", "p25_mem", "p95_mem")
     }
-    for job, squares in holding.whole.items():
+    for job, squares in allocation.whole.items():
         use = running.get(job)
         if use is None:
             continue
@@ -91,10 +93,10 @@ def job_frames(layout: SquareLayout, holding: Holding, running: Mapping[int, Run
     return {name: bytes(octets) for name, octets in frames.items()}
 
 
-def own_squares(holding: Holding, owner_of: Mapping[int, Owner]) -> dict[Owner, list[int]]:
-    """By user the squares that only their own jobs hold."""
+def own_squares(allocation: SquareAllocation, owner_of: Mapping[int, Owner]) -> dict[Owner, list[int]]:
+    """Return by user the squares that only their own jobs use."""
     found: dict[Owner, list[int]] = {}
-    for square, jobs in holding.jobs_at.items():
+    for square, jobs in allocation.jobs_at.items():
         owners = {owner_of.get(job) for job in jobs}
         if len(owners) == 1 and (owner := owners.pop()) is not None:
             found.setdefault(owner, []).append(square)
@@ -102,7 +104,7 @@ def own_squares(holding: Holding, owner_of: Mapping[int, Owner]) -> dict[Owner, 
 
 
 def only(octets: bytes, squares: Iterable[int]) -> bytes:
-    """A frame in which all but these squares are gaps."""
+    """Return a frame in which all other squares are gaps."""
     shown = bytearray([GAP]) * len(octets)
     for square in squares:
         shown[square] = octets[square]
@@ -110,7 +112,7 @@ def only(octets: bytes, squares: Iterable[int]) -> bytes:
 
 
 def is_for_all(metric: str) -> bool:
-    """Whether everybody may see it of every square: occupancy is no secret."""
+    """Return whether all users may see it for every square: occupancy is public."""
     return metric == STATE.name
 
 
@@ -124,7 +126,7 @@ def _by_square(layout: SquareLayout, live: Mapping[str, Live]) -> list[tuple[int
 
 
 def _clock(layout: SquareLayout, values: list[tuple[int, LiveDevice]]) -> bytes:
-    """As a part of the device's maximum; where no driver tells one, of the greatest seen of its type."""
+    """Return the clock relative to the device's maximum, or to the greatest clock of its type if unknown."""
     greatest: dict[str, float] = {}
     for square, value in values:
         if value.sm_clock_mhz is not None:

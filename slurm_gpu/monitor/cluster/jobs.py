@@ -1,4 +1,6 @@
-"""Jobs by version: what changed since a viewer last asked, each row made once for all who may see it."""
+"""Return jobs by version: the changes since a viewer's last request, with each row made once for all
+viewers.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +10,50 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.monitor.cluster.holding import Holding, ranges
-from slurm_gpu.monitor.viewer import Flavour
+from slurm_gpu.monitor.cluster.allocation import SquareAllocation, ranges
+from slurm_gpu.monitor.viewer import Visibility
 from slurm_gpu.wire.answers.cluster import ClusterJob
 
+# Number of versions with known changes: 12 minutes at one version per 3 s.
 KEPT = 240
-"""Versions back that changes are known for: at one each 3 s that is 12 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     job: ClusterJob
     version: int
-    """Since which it is as it is."""
+    """The version of its last change."""
     full: bytes
     occupancy: bytes
     facts: tuple[Any, ...]
 
-    def told(self, flavour: Flavour) -> bytes:
-        """What of it may be seen."""
-        return self.full if flavour.may_see(self.job.user, self.job.uid) else self.occupancy
+    def visible_part(self, visibility: Visibility) -> bytes:
+        """Return the part that may be seen."""
+        return self.full if visibility.may_see(self.job.user, self.job.uid) else self.occupancy
 
 
 @dataclass(frozen=True, slots=True)
 class JobListing:
-    """All jobs at one version, and what went away lately; the next one is made of it."""
+    """All jobs at one version, and those that ended recently; the next listing is derived from it."""
 
     version: int
     known_from: int
     """The oldest version since which every change is known."""
     rows: Mapping[int, _Row]
     gone: tuple[tuple[int, tuple[int, ...]], ...]
-    """(version, jobs that went away in it), the oldest first."""
+    """(version, jobs that ended in it), the oldest first."""
 
     @classmethod
     def empty(cls, version: int) -> JobListing:
-        """Before anything was seen."""
+        """Return a listing before the first state."""
         return cls(version, version, {}, ())
 
-    def next(self, version: int, jobs: Iterable[ClusterJob], holding: Holding) -> JobListing:
-        """The table at a later version; rows that did not change stay the same objects."""
+    def next(self, version: int, jobs: Iterable[ClusterJob], allocation: SquareAllocation) -> JobListing:
+        """Return the listing at a later version; unchanged rows are reused."""
         rows: dict[int, _Row] = {}
         for job in jobs:
-            whole = holding.whole.get(job.job_id, ())
-            shared = holding.shared.get(job.job_id, ())
+            whole = allocation.whole.get(job.job_id, ())
+            shared = allocation.shared.get(job.job_id, ())
             facts = (job, tuple(whole), tuple(shared))
             before = self.rows.get(job.job_id)
             if before is not None and before.facts == facts:
@@ -68,17 +70,17 @@ class JobListing:
         return JobListing(version, known_from, rows, tuple(gone))
 
     def knows(self, since: int) -> bool:
-        """Whether all that changed since that version can be told."""
+        """Return whether all changes since that version are known."""
         return self.known_from <= since <= self.version
 
-    def answer(self, since: int | None, flavour: Flavour) -> bytes:
-        """The body of GET /api/v1/jobs?since=; all of them where `since` is None, or not known."""
+    def answer(self, since: int | None, visibility: Visibility) -> bytes:
+        """Return the body of GET /api/v1/jobs?since=; all jobs if `since` is None or unknown."""
         delta = since is not None and self.knows(since)
         after = since if since is not None and delta else -1
         rows = [row for row in self.rows.values() if row.version > after]
         lost = {job for version, jobs in self.gone if delta and version > after for job in jobs}
         head = f'{{"version":{self.version},"all":{json.dumps(not delta)},"jobs":['.encode()
-        body = b",".join(row.told(flavour) for row in rows)
+        body = b",".join(row.visible_part(visibility) for row in rows)
         gone = json.dumps(sorted(lost - self.rows.keys()), separators=(",", ":")).encode()
         return head + body + b'],"gone":' + gone + b"}"
 

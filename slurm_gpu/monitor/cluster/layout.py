@@ -1,4 +1,4 @@
-"""Where each GPU has its square: zone, rack, node, GPU, in an order that stays while the cluster does."""
+"""Assign each GPU a square by zone, rack, node and GPU, in an order that stays while the cluster does."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from slurm_gpu.wire import DeviceFacts
 from slurm_gpu.wire.answers.cluster import ClusterNode
 from slurm_gpu.wire.answers.runs import NodeReport
 
+# Devices without a known number come last.
 _LAST = 1 << 30
-"""Devices of which no number is known come last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """One GPU, or one MIG instance."""
+    """One GPU or MIG instance."""
 
     index: int
     uuid: str | None
-    """None where no slurm-gpud told it."""
+    """None if no slurm-gpud reported it."""
     type: str
     sm_clock_max_mhz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSquares:
-    """A node's squares: `first` is the number of its first, the others follow."""
+    """A node's squares; `first` is the number of its first one, the others follow."""
 
     node: str
     zone: str | None
@@ -41,12 +41,12 @@ class NodeSquares:
     first: int
     squares: Sequence[Square]
     by_position: Sequence[int]
-    """Which of them Slurm's positions most likely are: by minor number, as gres.conf lists its files."""
+    """Their likely positions in Slurm: by minor number, in the order of files in gres.conf."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SquareLayout:
-    """All squares, numbered from 0; `body` is what GET /api/v1/layout answers with."""
+    """All squares, numbered from 0; `body` is the answer of GET /api/v1/layout."""
 
     id: str
     nodes: Sequence[NodeSquares]
@@ -55,7 +55,7 @@ class SquareLayout:
     square_of: Mapping[str, int]
     """By UUID."""
     types: Sequence[str]
-    """By square, as is `clock_max_mhz`."""
+    """By square, like `clock_max_mhz`."""
     clock_max_mhz: Sequence[float | None]
     body: bytes
 
@@ -63,7 +63,7 @@ class SquareLayout:
 def make_layout(
     cluster: str, nodes: Iterable[ClusterNode], reports: Iterable[NodeReport], racks: Mapping[str, str]
 ) -> SquareLayout:
-    """Of all nodes that have GPUs; `racks` by node."""
+    """Lay out all nodes that have GPUs; `racks` is by node."""
     devices = {report.node: report.devices for report in reports}
     placed = sorted(
         (node for node in nodes if sum(node.gpus.values()) or devices.get(node.node)),
@@ -100,7 +100,7 @@ def make_layout(
 def layout_key(
     nodes: Iterable[ClusterNode], reports: Iterable[NodeReport], racks: Mapping[str, str]
 ) -> object:
-    """What a layout is made of: as long as this is the same, so is the layout."""
+    """Return the inputs of a layout: while they are equal, so is the layout."""
     return (
         [(node.node, node.zone, node.server_type, tuple(node.gpus.items())) for node in nodes],
         [report.devices for report in reports],
@@ -109,7 +109,7 @@ def layout_key(
 
 
 def _named(name: str | None) -> tuple[bool, tuple[tuple[int, int, str], ...]]:
-    """Those without a name come last."""
+    """Sort by name, those without a name last."""
     return name is None, natural(name or "")
 
 
@@ -132,12 +132,14 @@ def _node(node: NodeSquares) -> dict[str, Any]:
 
 
 def _squares(node: ClusterNode, devices: Sequence[DeviceFacts]) -> tuple[list[Square], list[int]]:
-    """Those that slurm-gpud told of, in the driver's order, and as many more as Slurm says there are."""
+    """Return the devices that slurm-gpud reported, in the driver's order, and further ones up to Slurm's
+    number.
+    """
     n_gpus = sum(node.gpus.values())
     parents = {item.parent for item in devices if item.parent is not None}
     leaves = [item for item in devices if item.uuid not in parents]
     whole = [item for item in devices if item.parent is None]
-    # A site may leave instances out of gres.conf, and hand out the GPU.
+    # A site may omit instances from gres.conf and allocate the GPU.
     shown = whole if len(whole) == n_gpus else leaves
     shown = sorted(shown, key=lambda item: (_number(item.index), _number(item.gpu_instance), item.uuid))
     types = [kind for kind, count in node.gpus.items() for _ in range(count)]
@@ -161,7 +163,7 @@ def _number(value: int | None) -> int:
 
 
 def _type(types: Sequence[str], index: int, name: str | None) -> str:
-    """Of a node with several types the one that the GPU's own name has in it, where exactly one is."""
+    """Return the one of a node's types that occurs in the GPU's name, if exactly one does."""
     if not types:
         return ""
     if name is not None:

@@ -1,4 +1,4 @@
-"""What a square may be filled with, and how a value becomes an octet: 255 is a gap, 0 a measured zero."""
+"""Define the metrics of squares, and encode values as octets: 255 is a gap, 0 a measured zero."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from slurm_gpu.wire import LiveDevice
 
 GAP = 255
 MOST = 254
+# The top of the scale if no driver reports a limit.
 _POWER_W = 700.0
-"""The top of the scale where no driver tells a limit."""
 _ROUND_W = 50.0
 
 
 @dataclass(frozen=True, slots=True)
 class SquareMetric:
-    """One of those that may be asked for: value = octet × step, `top` the end of its scale."""
+    """A selectable metric: value = octet × step, and `top` is the end of its scale."""
 
     name: str
     title: str
@@ -27,13 +27,13 @@ class SquareMetric:
     step: float
 
     def octet(self, value: float | None) -> int:
-        """Of one value; None is a gap."""
+        """Encode a value; None is a gap."""
         if value is None:
             return GAP
         return min(MOST, max(0, int(value / self.step + 0.5)))
 
     def to_json(self) -> dict[str, Any]:
-        """As GET /api/v1/layout tells it."""
+        """Return the entry of GET /api/v1/layout."""
         return {
             "name": self.name,
             "title": self.title,
@@ -44,12 +44,12 @@ class SquareMetric:
 
 
 STATE = SquareMetric("state", "State", "", 4, 1)
-FREE, HELD, SHARED, OUT_OF_SERVICE, UNWATCHED = range(5)
-"""The values of `state`."""
+# The values of `state`.
+FREE, ALLOCATED, SHARED, OUT_OF_SERVICE, UNWATCHED = range(5)
 
 
 def metrics_for(power_limits_w: Iterable[float | None]) -> list[SquareMetric]:
-    """All of them, in the order in which they are offered; power's scale ends at the greatest limit."""
+    """Return all metrics in their order of display; power's scale ends at the greatest limit."""
     limits = [limit for limit in power_limits_w if limit is not None and limit > 0]
     top_w = math.ceil(max(limits, default=_POWER_W) / _ROUND_W) * _ROUND_W
     return [
@@ -70,10 +70,10 @@ def _memory_pct(value: LiveDevice) -> float | None:
     return None if value.mem_used_frac is None else 100 * value.mem_used_frac
 
 
+# Metrics that are a device's last value; the clock is relative to a maximum.
 LIVE: dict[str, Callable[[LiveDevice], float | None]] = {
     "util": lambda value: value.util_pct,
     "mem": _memory_pct,
     "power": lambda value: value.power_w,
     "temp": lambda value: value.temp_c,
 }
-"""Those that are a device's last value as it is; the clock is told as a part of the greatest of its type."""

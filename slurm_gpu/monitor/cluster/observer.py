@@ -1,4 +1,4 @@
-"""Looks at the cluster again and again for one person, and keeps what was seen while slurm-gpudbd is away."""
+"""Poll the cluster for one user, and keep the last state while slurm-gpudbd is unreachable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from slurm_gpu.alerts.alert import Alert
 from slurm_gpu.errors import DatabaseError, SlurmGpuError
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import Attention, recorded_alerts, verdict_alerts, worst_first
+from slurm_gpu.monitor.cluster.flags import Attention, recorded_concerns, verdict_concerns, worst_first
 from slurm_gpu.wire.answers.cluster import live_of_slurm
 from slurm_gpu.wire.answers.running import Running
 from slurm_gpu.wire.answers.runs import NodeReport
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 T = TypeVar("T")
+# Devices of nodes rarely change, and records arrive every five minutes.
 SELDOM_S = 60.0
-"""Which devices nodes have changes rarely, and records come each five minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What slurm-gpudbd said at one moment, by the wall clock here, and what is to be thought of it."""
+    """The data of slurm-gpudbd at one moment, by the wall clock here, and the flags that follow from it."""
 
     at_s: float
     seen: DatabaseState
-    flags: Sequence[Alert] | None
-    """The worst first; None: it was neither watched for long enough nor told by records."""
+    flags: Sequence[Flag] | None
+    """The most serious first; None if the watch is too short and the records are missing."""
 
 
 class Observer:
-    """`connect` opens slurm-gpudbd, `wall` and `monotonic` are clocks in seconds."""
+    """Observe slurm-gpudbd. `connect` opens a client, `wall` and `monotonic` are clocks in seconds."""
 
     def __init__(
         self,
@@ -48,27 +48,25 @@ class Observer:
         self._reports: Sequence[NodeReport] = ()
         self._running: Running | None = None
         self.last: Observed | None = None
-        self.trouble: str | None = None
-        """Why there is nothing newer; None while there is."""
+        self.error: str | None = None
+        """Why the last poll failed; None if it did not."""
 
-    def look(self) -> None:
-        """Ask once; raises SlurmGpuError only where there never was an answer."""
+    def poll(self) -> None:
+        """Poll once; raises SlurmGpuError only if there never was an answer."""
         now = self._monotonic()
         try:
             with self._connect() as source:
                 cluster = source.cluster()
                 live = live_of_slurm(cluster, source.live())
-                verdicts = _perhaps(source.verdicts)
+                verdicts = _or_none(source.verdicts)
                 if self._seldom_s is None or now - self._seldom_s >= SELDOM_S:
-                    reports, self._running = _perhaps(source.nodes), _perhaps(source.running)
-                    if (
-                        reports is not None
-                    ):  # else they stay what they were, and are asked for at the next look
+                    reports, self._running = _or_none(source.nodes), _or_none(source.running)
+                    if reports is not None:  # otherwise keep the previous ones and retry at the next poll
                         self._reports, self._seldom_s = reports, now
         except SlurmGpuError as error:
             if self.last is None:
                 raise
-            self.trouble = str(error)
+            self.error = str(error)
             return
         at_s = self._wall()
         if self._began_s is None:
@@ -82,18 +80,18 @@ class Observer:
             running=self._running,
             verdicts=verdicts,
         )
-        self._attention.look(at_s, seen)
+        self._attention.update(at_s, seen)
         rules = self._attention.rules
         watched = now - self._began_s >= rules.window_s
-        found = self._attention.alerts(at_s) if watched else recorded_alerts(at_s, seen, rules)
-        told = verdict_alerts(seen)
-        flags = None if found is None and not told else worst_first([*(found or ()), *told])
+        found = self._attention.concerns(at_s) if watched else recorded_concerns(at_s, seen, rules)
+        verdict_flags = verdict_concerns(seen)
+        flags = None if found is None and not verdict_flags else worst_first([*(found or ()), *verdict_flags])
         self.last = Observed(at_s=at_s, seen=seen, flags=flags)
-        self.trouble = None
+        self.error = None
 
 
-def _perhaps(ask: Callable[[], T]) -> T | None:
-    """None of an older slurm-gpudbd, and where its database does not answer."""
+def _or_none(ask: Callable[[], T]) -> T | None:
+    """Return None for an older slurm-gpudbd, and if its database does not answer."""
     try:
         return ask()
     except DatabaseError:

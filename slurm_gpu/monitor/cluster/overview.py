@@ -1,4 +1,4 @@
-"""One moment of the cluster, as a terminal shows it and `slurm-gpu top --json` tells it: pure functions."""
+"""Summarise one moment of the cluster for the terminal and for `slurm-gpu top --json`; pure functions."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from slurm_gpu.wire.answers.runs import NodeReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRow:
-    """GPUs with who holds them, and what they do now."""
+    """GPUs with their job and their live values."""
 
     row: GpuRow
     devices: Sequence[LiveDevice]
-    """In the driver's order, node by node; fewer than there are GPUs where slurm-gpud tells none."""
+    """In the driver's order, node by node; fewer than the GPUs if slurm-gpud does not report some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFlag:
-    """A concern, and whose job it is about."""
+    """A flag and its job."""
 
     flag: Alert
     job: ClusterJob
@@ -51,28 +51,28 @@ class Overview:
 
     cluster: str
     as_of_s: float
-    """When slurmctld said so."""
+    """The time of slurmctld's answer."""
     types: Sequence[GpuType]
     nodes: Sequence[StateOfNodes]
     waits: Sequence[WaitReason]
     users: Sequence[tuple[str, int]]
-    """GPUs that each user's jobs hold or have a part of, the most first."""
+    """GPUs of which each user's jobs have at least a part, the most first."""
     rows: Sequence[ShownRow]
     flags: Sequence[JobFlag] | None
-    """The worst first; None: nobody has watched for long enough to judge."""
+    """The most serious first; None if the cluster has not been watched for long enough."""
 
     @property
     def waiting_jobs(self) -> int:
-        """All jobs that wait, each task of an array one."""
+        """Return the number of pending jobs; each array task counts."""
         return sum(wait.n_jobs for wait in self.waits)
 
     @property
     def waiting_gpus(self) -> float | None:
-        """Return the GPUs that they ask for; None where that of one of them is not known."""
+        """Return the GPUs that they request; None if that of one of them is unknown."""
         return gpus_in_all([wait.n_gpus for wait in self.waits])
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes: docs/commands.md explains each key."""
+        """Return a dict for json.dumps, whose keys docs/commands.md explains."""
         return {
             "cluster": self.cluster,
             "as_of_s": self.as_of_s,
@@ -123,17 +123,18 @@ def make_overview(
     partition: str | None = None,
     fold: bool = True,
 ) -> Overview:
-    """`user` and `partition` leave out what is of others; how full the cluster is says nothing of a user.
+    """Build an overview. `user` and `partition` filter rows, jobs and flags; `user` does not filter the
+    totals.
 
-    With `fold` nodes that are alike are one row.
+    With `fold`, equal nodes are one row.
     """
     if partition is not None:
         state = in_partition(state, partition)
     rows = gpu_rows(state)
-    held = Counter[str]()
+    allocated = Counter[str]()
     for row in rows:
         if row.job is not None:
-            held[row.job.user] += len(row.gpus)
+            allocated[row.job.user] += len(row.gpus)
     waiting = state
     if user is not None:
         rows = [row for row in rows if row.job is not None and row.job.user == user]
@@ -147,7 +148,7 @@ def make_overview(
         types=gpu_types(state),
         nodes=node_states(state),
         waits=wait_reasons(waiting),
-        users=sorted(held.items(), key=lambda item: (-item[1], item[0])),
+        users=sorted(allocated.items(), key=lambda item: (-item[1], item[0])),
         rows=[
             ShownRow(row=row, devices=_devices(row, by_holder)) for row in (folded(rows) if fold else rows)
         ],
@@ -158,7 +159,7 @@ def make_overview(
 
 
 def driver_order(reports: Iterable[NodeReport]) -> Callable[[str], tuple[float, int, str]]:
-    """A key to sort the UUIDs of a node's devices by; those of which no facts are known come last."""
+    """Return a sort key for UUIDs of a node's devices; those without facts come last."""
     order = {
         item.uuid: (
             math.inf if item.index is None else item.index,
@@ -178,7 +179,9 @@ _Holders = Mapping[tuple[str, int], Sequence[LiveDevice]]
 
 
 def _by_holder(live: Mapping[str, Live], reports: Iterable[NodeReport]) -> _Holders:
-    """The devices of each job on each node: slurm-gpud says which they are, not Slurm's positions."""
+    """Return the devices of each job on each node, as reported by slurm-gpud rather than by Slurm's
+    positions.
+    """
     place = driver_order(reports)
     found: dict[tuple[str, int], list[LiveDevice]] = {}
     for node, values in live.items():

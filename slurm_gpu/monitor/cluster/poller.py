@@ -1,4 +1,4 @@
-"""Reads slurm-gpudbd again and again; what cannot be read stays what it was, and grows old."""
+"""Poll slurm-gpudbd; data that cannot be read keeps its last value and time."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ T = TypeVar("T")
 log = logging.getLogger("slurm-gpuweb")
 
 NODES_EVERY_S = 60.0
+# After a failure: without them, only the jobs of GPUs are known.
 NODES_AGAIN_S = 5.0
-"""After it failed: without them nothing is known of any GPU but who holds it."""
 RESERVATIONS_EVERY_S = 15.0
 RUNNING_EVERY_S = 60.0
 VERDICTS_EVERY_S = 5.0
+# An open page sends a request within this time.
 VIEWED_FOR_S = 60.0
-"""A page that is open asks for something in this time."""
 _LEAST_PAUSE_S = 0.5
+# Polls take at most this share of the time: a slow slurm-gpudbd is polled less often.
 _LOAD = 0.5
-"""Looks take this part of the time at most: a slow slurm-gpudbd is asked less often."""
 
 
 class _Part(Generic[T]):
-    """One kind of answer, asked for again when it is due."""
+    """One kind of answer, requested again when it is due."""
 
     def __init__(self, every_s: float, again_s: float | None = None) -> None:
         self._every_s = every_s
@@ -47,20 +47,20 @@ class _Part(Generic[T]):
         self._due = 0.0
         self.last: T | None = None
 
-    def look(self, now: float, ask: Callable[[], T]) -> None:
-        """Ask if it is time; where that fails (it raises as `ask`) the last answer stays."""
+    def refresh(self, now: float, ask: Callable[[], T]) -> None:
+        """Request it if due; if that fails (it raises as `ask`), the last answer stays."""
         if now >= self._due:
             self._due = now + self._again_s
             self.last = ask()
             self._due = now + self._every_s
 
-    def hurry(self) -> None:
-        """Ask at the next look."""
+    def expire(self) -> None:
+        """Request it at the next poll."""
         self._due = 0.0
 
 
 class Poller:
-    """Looks at slurm-gpudbd, and shows each state on the board. One thread calls it."""
+    """Poll slurm-gpudbd and show each state on the board. One thread calls it."""
 
     def __init__(
         self,
@@ -81,34 +81,34 @@ class Poller:
         self._verdicts: _Part[Verdicts] = _Part(VERDICTS_EVERY_S)
         self._names: frozenset[str] = frozenset()
         self._viewed_s = -math.inf
-        self._away = OutageLog(
+        self._unreachable = OutageLog(
             log,
-            "slurm-gpudbd was not read, so that what it told last is shown: %s",
+            "slurm-gpudbd cannot be read, so the last state is shown: %s",
             clock,
             over="slurm-gpudbd answers again",
         )
         self._undrawn = OutageLog(
             log, "the cluster could not be drawn: %s", clock, over="the cluster is drawn again"
         )
-        self.trouble: str | None = None
-        """Why the last look failed, or a part of it; None while all is well."""
-        self.turned_s = clock.monotonic()
-        """When the last look ended."""
+        self.error: str | None = None
+        """Why the last poll failed, or a part of it; None if all succeeded."""
+        self.last_poll_s = clock.monotonic()
+        """When the last poll ended."""
 
-    def look(self) -> PageState | None:
-        """Look once; None where nothing new could be read."""
-        self.trouble = None
+    def poll(self) -> PageState | None:
+        """Poll once; return None if there is nothing new."""
+        self.error = None
         try:
             seen = self._seen()
         except OutsideError as error:
-            self.trouble = str(error)
-            self._away.failed(error)
+            self.error = str(error)
+            self._unreachable.failed(error)
             self.close()
             return None
         finally:
-            self.turned_s = self._clock.monotonic()
-        self._away.worked()
-        self._attention.look(seen.live_s, seen)
+            self.last_poll_s = self._clock.monotonic()
+        self._unreachable.worked()
+        self._attention.update(seen.live_s, seen)
         before = self._board.state
         version = int(self._clock.wall() * 1000) if before is None else before.version + 1
         state = make_state(version, self._cluster, seen, self._racks, before, self._attention)
@@ -116,20 +116,21 @@ class Poller:
         return state
 
     def run(self, refresh_s: float, stop: threading.Event) -> None:
-        """Look until `stop` is set."""
+        """Poll until `stop` is set."""
         while not stop.is_set():
             began = self._clock.monotonic()
             try:
-                if self.look() is not None:
+                if self.poll() is not None:
                     self._undrawn.worked()
-            except Exception as error:  # an answer that cannot be understood; the next one may be
+            # The answer cannot be decoded; the next one may be valid.
+            except Exception as error:
                 self._undrawn.failed(error)
             took_s = self._clock.monotonic() - began
             stop.wait(max(_LEAST_PAUSE_S, refresh_s - took_s, took_s * (1 / _LOAD - 1)))
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection; the next look makes another."""
+        """Close the connection; the next poll opens another."""
         if self._database is not None:
             self._database.close()
         self._database = None
@@ -146,12 +147,13 @@ class Poller:
         live = live_of_slurm(cluster, source.live("all" if now - self._viewed_s < VIEWED_FOR_S else "none"))
         names = frozenset(live)
         if not names <= self._names:
-            self._nodes.hurry()  # a node is heard of for the first time: ask what it has
+            # A node appeared for the first time: request its devices.
+            self._nodes.expire()
         self._names = names | self._names
-        self._perhaps(lambda: self._nodes.look(now, source.nodes))
-        self._perhaps(lambda: self._reservations.look(now, source.reservations))
-        self._perhaps(lambda: self._running.look(now, source.running))
-        self._perhaps(lambda: self._verdicts.look(now, source.verdicts))
+        self._optional(lambda: self._nodes.refresh(now, source.nodes))
+        self._optional(lambda: self._reservations.refresh(now, source.reservations))
+        self._optional(lambda: self._running.refresh(now, source.running))
+        self._optional(lambda: self._verdicts.refresh(now, source.verdicts))
         return DatabaseState(
             cluster=cluster,
             live=live,
@@ -162,10 +164,10 @@ class Poller:
             verdicts=self._verdicts.last,
         )
 
-    def _perhaps(self, look: Callable[[], None]) -> None:
-        """The page goes without what cannot be read: an older slurm-gpudbd has no /v1/running."""
+    def _optional(self, request: Callable[[], None]) -> None:
+        """Run a request whose answer is optional: an older slurm-gpudbd has no /v1/running."""
         try:
-            look()
+            request()
         except OutsideError as error:
-            self.trouble = str(error)
+            self.error = str(error)
             log.debug("%s", error)

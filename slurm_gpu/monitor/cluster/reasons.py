@@ -1,36 +1,37 @@
-"""Why a job waits, in plain words: squeue's reason codes (its manual page, "JOB REASON CODES")."""
+"""Explain squeue's reason codes (its manual page, "JOB REASON CODES")."""
 
 from __future__ import annotations
 
 _MEANINGS = {
-    "Resources": "next in line; nothing that fits is free",
-    "Priority": "others come first",
-    "None": "Slurm has not looked yet",
+    "Resources": "next in line; nothing suitable is free",
+    "Priority": "other jobs have a higher priority",
+    "None": "Slurm has not considered it yet",
     "Dependency": "waits for another job",
     "DependencyNeverSatisfied": "waits for a job that failed: it never starts",
-    "BeginTime": "is not to begin yet",
+    "BeginTime": "its begin time has not come",
     "JobHeldUser": "held by its user",
     "JobHeldAdmin": "held by an operator",
-    "launch failed requeued held": "could not be started and is held",
+    "launch failed requeued held": "failed to launch and is held",
     "JobArrayTaskLimit": "its array runs as many tasks as it may",
     "Reservation": "waits for its reservation to begin",
-    "ReservationDeleted": "its reservation is gone: it never starts",
+    "ReservationDeleted": "its reservation was deleted: it never starts",
     "Licenses": "waits for a licence",
-    "PartitionDown": "its partition takes no jobs now",
-    "PartitionInactive": "its partition starts no jobs now",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition is inactive",
     "PartitionNodeLimit": "more nodes than its partition allows",
     "PartitionTimeLimit": "longer than its partition allows",
     "ReqNodeNotAvail": "nodes that it needs are out of service or reserved",
     "NodeDown": "a node that it needs is down",
-    "BadConstraints": "no node has what it asks for",
+    "BadConstraints": "no node has the requested features",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QOS is not valid",
-    "Prolog": "its nodes are being made ready",
+    "Prolog": "the prolog prepares its nodes",
     "Cleaning": "its last run is being cleaned up",
 }
 _SPELT_OUT = ("Nodes required for job", "Nodes_required_for_job")
+# slurmctld also writes this reason as a sentence.
 _NODES_RESERVED = "ReqNodeNotAvail"
-"""What slurmctld also says in a whole sentence."""
+# Beginning and end of reasons that are limits: the first match counts.
 _LIMITS = (
     ("QOSMax", "PerUser", "a limit on each user in its QOS"),
     ("QOSMax", "PerAccount", "a limit on each account in its QOS"),
@@ -44,18 +45,17 @@ _LIMITS = (
     ("Assoc", "", "a limit of its account"),
     ("MaxGRESPerAccount", "", "its account is at its limit"),
 )
-"""Beginning and end of reasons that are limits: the first that fits counts."""
 
 
 def short(reason: str) -> str:
-    """Slurm's word without what it adds, such as the names of nodes."""
+    """Return Slurm's code without additions such as names of nodes."""
     word = reason.partition(",")[0].strip()
     return _NODES_RESERVED if word.startswith(_SPELT_OUT) else word
 
 
 def meaning(reason: str) -> str | None:
-    """What a reason says; None of one that is not known here."""
+    """Explain a reason; None if unknown."""
     word = short(reason)
-    if (told := _MEANINGS.get(word)) is not None:
-        return told
+    if (text := _MEANINGS.get(word)) is not None:
+        return text
     return next((text for begin, end, text in _LIMITS if word.startswith(begin) and word.endswith(end)), None)

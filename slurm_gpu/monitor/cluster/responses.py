@@ -1,4 +1,4 @@
-"""What each listing says of a state to who may see so much: pure functions that give a body."""
+"""Build the body of each listing for a state and a viewer; pure functions."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from itertools import chain
 from typing import Any
 
 from slurm_gpu.errors import UsageError
+from slurm_gpu.monitor.cluster.allocation import ranges
 from slurm_gpu.monitor.cluster.frames import is_for_all, only
-from slurm_gpu.monitor.cluster.holding import ranges
 from slurm_gpu.monitor.cluster.metrics import STATE
 from slurm_gpu.monitor.cluster.reasons import meaning
 from slurm_gpu.monitor.cluster.squares_svg import draw, plan
 from slurm_gpu.monitor.cluster.state import PageState
 from slurm_gpu.monitor.cluster.summary import gpu_types, wait_reasons
-from slurm_gpu.monitor.viewer import Flavour
+from slurm_gpu.monitor.viewer import Visibility
 from slurm_gpu.text.units import parse_whole
 from slurm_gpu.wire.answers.codec import to_json
 
 _WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "ended_why"))
 
 
-def layout(state: PageState, _: Flavour, __: str) -> bytes:
-    """All squares, by their places."""
+def layout(state: PageState, _: Visibility, __: str) -> bytes:
+    """Return all squares by their places."""
     return state.layout.body
 
 
-def frame(state: PageState, flavour: Flavour, metric: str) -> bytes:
-    """One octet a square; raises UsageError where there is no such metric."""
+def frame(state: PageState, visibility: Visibility, metric: str) -> bytes:
+    """Return one octet per square; raises UsageError for an unknown metric."""
     octets = state.frames.get(metric)
     if octets is None:
-        raise UsageError(f"metric: {metric[:40]!r} is none; there are {', '.join(state.frames)}")
-    if flavour.everything or is_for_all(metric):
+        raise UsageError(f"metric: {metric[:40]!r} is unknown; write one of {', '.join(state.frames)}")
+    if visibility.everything or is_for_all(metric):
         return octets
-    own = (squares for owner, squares in state.own.items() if flavour.owns(*owner))
+    own = (squares for owner, squares in state.own.items() if visibility.owns(*owner))
     return only(octets, chain.from_iterable(own))
 
 
-def jobs(state: PageState, flavour: Flavour, since: str) -> bytes:
-    """What changed since a version, or all."""
-    return state.jobs.answer(read_version(since), flavour)
+def jobs(state: PageState, visibility: Visibility, since: str) -> bytes:
+    """Return the changes since a version, or all jobs."""
+    return state.jobs.answer(read_version(since), visibility)
 
 
-def attention(state: PageState, flavour: Flavour, _: str) -> bytes:
-    """Jobs that need somebody's eye, as far as the viewer may see them."""
+def attention(state: PageState, visibility: Visibility, _: str) -> bytes:
+    """Return jobs that need attention, as far as the viewer may see them."""
     flags = [
         {
             "job_id": item.flag.job_id,
@@ -58,15 +58,15 @@ def attention(state: PageState, flavour: Flavour, _: str) -> bytes:
             "verdict": None if item.flag.diagnosis is None else asdict(item.flag.diagnosis),
         }
         for item in state.flags
-        if flavour.may_see(item.user, item.uid)
+        if visibility.may_see(item.user, item.uid)
     ]
-    suspects = _suspects(state) if flavour.everything else []
+    suspects = _suspects(state) if visibility.everything else []
     return dump({"flags": flags, "suspects": suspects, "as_of_s": state.seen.live_s})
 
 
 def _suspects(state: PageState) -> list[dict[str, Any]]:
-    """GPUs and nodes that several jobs accuse, with their squares."""
-    told, square_of = state.seen.verdicts, state.layout.square_of
+    """Return GPUs and nodes that several jobs accuse, with their squares."""
+    verdicts, square_of = state.seen.verdicts, state.layout.square_of
     gpus = {report.node: [item.uuid for item in report.devices] for report in state.seen.reports}
     return [
         {
@@ -79,12 +79,12 @@ def _suspects(state: PageState) -> list[dict[str, Any]]:
                 )
             ),
         }
-        for item in (() if told is None else told.suspects)
+        for item in (() if verdicts is None else verdicts.suspects)
     ]
 
 
-def free(state: PageState, _: Flavour, __: str) -> bytes:
-    """How many GPUs of each type are free, and when the next one is: occupancy is no secret."""
+def free(state: PageState, _: Visibility, __: str) -> bytes:
+    """Return the free GPUs of each type, and when the next one becomes free: occupancy is public."""
     types = [
         {
             "type": kind.name,
@@ -99,8 +99,8 @@ def free(state: PageState, _: Flavour, __: str) -> bytes:
     return dump({"types": types})
 
 
-def queue(state: PageState, _: Flavour, __: str) -> bytes:
-    """Why jobs wait; the jobs by when Slurm expects them to start, those of which it has not said last."""
+def queue(state: PageState, _: Visibility, __: str) -> bytes:
+    """Return reasons for waiting, and pending jobs by expected start, those without one last."""
     cluster = state.seen.cluster
     reasons = [
         {
@@ -120,19 +120,19 @@ def queue(state: PageState, _: Flavour, __: str) -> bytes:
     return dump({"reasons": reasons, "jobs": jobs})
 
 
-def reservations(state: PageState, flavour: Flavour, _: str) -> bytes:
-    """Those that are not over; why somebody asked, and was answered so, is theirs and the operators'."""
+def reservations(state: PageState, visibility: Visibility, _: str) -> bytes:
+    """Return reservations that are not over; reasons are shown only to their user and to operators."""
     known = state.seen.reservations
     shown = [
-        item if flavour.may_see(item.user, item.uid) else replace(item, full=False, **_WHYS)
+        item if visibility.may_see(item.user, item.uid) else replace(item, full=False, **_WHYS)
         for item in known or ()
     ]
     return dump({"reservations": to_json(shown), "known": known is not None})
 
 
-def squares(state: PageState, flavour: Flavour, metric: str) -> bytes:
-    """The frame as an SVG; raises UsageError where there is no such metric."""
-    octets = frame(state, flavour, metric)
+def squares(state: PageState, visibility: Visibility, metric: str) -> bytes:
+    """Return the frame as an SVG; raises UsageError for an unknown metric."""
+    octets = frame(state, visibility, metric)
     known = state.layout.metrics[metric]
     at = dt.datetime.fromtimestamp(state.as_of_s(metric), dt.UTC)
     title = f"{known.title} of {state.layout.n_squares} GPUs, {at:%Y-%m-%d %H:%M:%S} UTC"
@@ -141,18 +141,18 @@ def squares(state: PageState, flavour: Flavour, metric: str) -> bytes:
 
 
 def known_version(state: PageState, since: str) -> str:
-    """The version as it is written, and "" for one that is not known: all these get everything."""
+    """Return the version as text, or "" if unknown: all such requests get everything."""
     version = read_version(since)
     return str(version) if version is not None and state.jobs.knows(version) else ""
 
 
 def read_version(text: str) -> int | None:
-    """The version that a client has; None for none. Raises UsageError."""
+    """Parse a client's version; None for "". Raises UsageError."""
     return read_whole("since", text, "the version of an earlier answer, a whole number")
 
 
 def read_whole(name: str, text: str, meaning: str = "a whole number") -> int | None:
-    """A parameter that is a whole number; None for none. Raises UsageError."""
+    """Parse a whole number; None for "". Raises UsageError."""
     if text == "":
         return None
     try:
@@ -162,5 +162,5 @@ def read_whole(name: str, text: str, meaning: str = "a whole number") -> int | N
 
 
 def dump(value: Any) -> bytes:
-    """Compact JSON."""
+    """Return compact JSON."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

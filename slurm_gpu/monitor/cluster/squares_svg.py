@@ -1,7 +1,7 @@
-"""All squares as one SVG, for browsers without scripts and for paper: a path for each colour.
+"""Draw all squares as one SVG, for browsers without scripts and for paper: one path per colour.
 
-A document of some paths is a twentieth of one with an element for each square, and is drawn at once. Colours
-are the canvas' own, on light ground: paper is light.
+Such a document has a twentieth of the size of one with an element per square. Colours are those of the canvas
+on light ground, since paper is light.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from slurm_gpu.monitor.palette import INKS, STATES, sequential
 
 _SIDE, _STEP = 7, 8
 _NODES_OF_A_COLUMN = 16
+# A few nodes are drawn larger, which leaves space for the legend.
 _WIDTH, _LEAST_WIDTH = 1280, 660
-"""A few nodes are drawn large; the legend has room."""
 _MARGIN, _HEAD, _BETWEEN = 16, 18, 12
 _LEGEND = 56
 _SHADES = 16
 _SCALE = tuple(sequential(shade / (_SHADES - 1)) for shade in range(_SHADES))
 _INKS = INKS["light"]
-_STATES = ("free", "held", "shared by several jobs")
+_STATES = ("free", "allocated", "shared by several jobs")
+# Styles that are not colours.
 _OUT, _GAP = "out", "gap"
-"""Ways of drawing that are no colour."""
 _PATTERN = (
     '<defs><pattern id="out" width="4" height="4" patternUnits="userSpaceOnUse" '
     f'patternTransform="rotate(45)"><rect width="1.4" height="4" fill="{_INKS["hatch"]}"/></pattern></defs>'
@@ -37,7 +37,7 @@ _HOLLOW = f'fill="none" stroke="{_INKS["hollow"]}"'
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where everything stands; it changes only with the layout."""
+    """The place of each square and label; it changes only with the layout."""
 
     corners: Sequence[tuple[int, int]]
     """By square."""
@@ -48,7 +48,7 @@ class Plan:
 
 @lru_cache(maxsize=2)
 def plan(layout: SquareLayout) -> Plan:
-    """Zone below zone; in each, racks as columns of nodes, from left to right and then on a new line."""
+    """Place zones below each other, with racks as columns of nodes from left to right."""
     corners: list[tuple[int, int]] = []
     labels: list[tuple[int, int, str]] = []
     y = _MARGIN + _LEGEND
@@ -77,17 +77,18 @@ def plan(layout: SquareLayout) -> Plan:
 def draw(
     layout: SquareLayout, where: Plan, metric: SquareMetric, octets: bytes, states: bytes, title: str
 ) -> str:
-    """The document; `octets` and `states` are one for each square, as GET /api/v1/frame has them."""
+    """Return the document; `octets` and `states` have one value per square, as in GET /api/v1/frame."""
     parts: dict[str, list[str]] = {}
     for octet, state, (x, y) in zip(octets, states, where.corners, strict=True):
-        parts.setdefault(_look(metric, octet, state), []).append(f"M{x} {y}h{_SIDE}v{_SIDE}h-{_SIDE}z")
-    paths = "".join(f'<path {_paint(look)} d="{"".join(some)}"/>' for look, some in sorted(parts.items()))
+        parts.setdefault(_style(metric, octet, state), []).append(f"M{x} {y}h{_SIDE}v{_SIDE}h-{_SIDE}z")
+    paths = "".join(f'<path {_paint(style)} d="{"".join(some)}"/>' for style, some in sorted(parts.items()))
     texts = "".join(f'<text x="{x}" y="{y}">{escape(label)}</text>' for x, y, label in where.labels)
+    size = f'width="{where.width}" height="{where.height}"'
+    font = f'font-family="sans-serif" font-size="11" fill="{_INKS["ink"]}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {where.width} {where.height}" '
-        f'width="{where.width}" height="{where.height}" role="img" aria-label="{_quoted(title)}" '
-        f'font-family="sans-serif" font-size="11" fill="{_INKS["ink"]}">{_PATTERN}'
-        f'<rect width="{where.width}" height="{where.height}" fill="{_INKS["surface"]}"/>'
+        f'{size} role="img" aria-label="{_quoted(title)}" {font}>{_PATTERN}'
+        f'<rect {size} fill="{_INKS["surface"]}"/>'
         f'<text x="{_MARGIN}" y="{_MARGIN + 8}" font-size="14">{escape(title)}</text>'
         f"{_legend(metric)}{texts}{paths}</svg>"
     )
@@ -97,8 +98,8 @@ def _columns(nodes: list[NodeSquares]) -> list[list[NodeSquares]]:
     return [nodes[first : first + _NODES_OF_A_COLUMN] for first in range(0, len(nodes), _NODES_OF_A_COLUMN)]
 
 
-def _look(metric: SquareMetric, octet: int, state: int) -> str:
-    """A colour, or one of the other ways: as paint.js draws the square."""
+def _style(metric: SquareMetric, octet: int, state: int) -> str:
+    """Return a colour or another style, as paint.js draws the square."""
     if state == OUT_OF_SERVICE:
         return _OUT
     if octet == GAP or (metric.name == STATE.name and octet >= len(_STATES)):
@@ -108,10 +109,10 @@ def _look(metric: SquareMetric, octet: int, state: int) -> str:
     return _SCALE[round(min(1.0, octet * metric.step / metric.top) * (_SHADES - 1))]
 
 
-def _paint(look: str) -> str:
-    if look == _GAP:
+def _paint(style: str) -> str:
+    if style == _GAP:
         return _HOLLOW
-    return 'fill="url(#out)"' if look == _OUT else f'fill="{look}"'
+    return 'fill="url(#out)"' if style == _OUT else f'fill="{style}"'
 
 
 def _legend(metric: SquareMetric) -> str:
@@ -130,11 +131,11 @@ def _legend(metric: SquareMetric) -> str:
         top = f"{metric.top:g} {metric.unit}"
         drawn.append(f'<text x="{x + 6}" y="{y + 10}">{escape(top)}</text>')
         x += 24 + 7 * len(top)
-        entries.append(("not measured, or not yours to see", _GAP))
+        entries.append(("not measured, or not visible to you", _GAP))
     entries.append(("out of service", _OUT))
-    for name, look in entries:
+    for name, style in entries:
         drawn.append(
-            f'<rect x="{x + 0.5}" y="{y + 0.5}" width="10" height="10" {_paint(look)}/>'
+            f'<rect x="{x + 0.5}" y="{y + 0.5}" width="10" height="10" {_paint(style)}/>'
             f'<text x="{x + 16}" y="{y + 10}">{escape(name)}</text>'
         )
         x += 28 + 7 * len(name)

@@ -1,40 +1,40 @@
-"""One state of the cluster, ready to be told: made once for each look, and never changed."""
+"""Define one immutable state of the cluster, made once per poll."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from slurm_gpu.monitor.cluster.allocation import SquareAllocation, find_allocation
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.flags import Attention, PlacedAlert
 from slurm_gpu.monitor.cluster.frames import Owner, job_frames, live_frames, own_squares, state_frame
-from slurm_gpu.monitor.cluster.holding import Holding, find_holding
 from slurm_gpu.monitor.cluster.jobs import JobListing
 from slurm_gpu.monitor.cluster.layout import SquareLayout, layout_key, make_layout
 from slurm_gpu.monitor.cluster.metrics import STATE
-from slurm_gpu.monitor.http.response_cache import Shelf
+from slurm_gpu.monitor.http.response_cache import ResponseCache
 
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """All that pages are answered with but for single jobs."""
+    """The data of all pages except those of single jobs."""
 
     version: int
     seen: DatabaseState
     layout: SquareLayout
     layout_key: object = field(repr=False)
-    holding: Holding
+    allocation: SquareAllocation
     frames: Mapping[str, bytes]
-    """By metric, one octet a square, with nothing left out."""
+    """By metric, one octet per square, complete."""
     own: Mapping[Owner, Sequence[int]]
-    """By user the squares that only they hold."""
+    """By user, the squares that only they use."""
     jobs: JobListing
-    flags: Sequence[PlacedAlert] = ()
-    answers: Shelf = field(default_factory=Shelf, repr=False)
-    """Made already for this state."""
+    flags: Sequence[PlacedFlag] = ()
+    answers: ResponseCache = field(default_factory=ResponseCache, repr=False)
+    """Answers made for this state."""
 
     def as_of_s(self, metric: str | None = None) -> float:
-        """When a frame, or without a metric the whole, was true."""
+        """Return the time of a frame, or without a metric that of the whole state."""
         if metric is None:
             return self.seen.as_of_s
         return self.seen.cluster.as_of_s if metric == STATE.name else self.seen.live_s
@@ -48,9 +48,9 @@ def make_state(
     before: PageState | None,
     attention: Attention,
 ) -> PageState:
-    """The state of what was seen; what did not change is taken over from the one before.
+    """Make a state; unchanged parts are taken from the previous one.
 
-    `attention` has looked at it already.
+    `attention` must have processed it already.
     """
     nodes = seen.cluster.nodes
     key = layout_key(nodes, seen.reports, racks)
@@ -58,23 +58,23 @@ def make_state(
         layout, key = before.layout, before.layout_key
     else:
         layout = make_layout(cluster, nodes, seen.reports, racks)
-    holding = find_holding(nodes, seen.live, layout)
+    allocation = find_allocation(nodes, seen.live, layout)
     table = JobListing.empty(version) if before is None else before.jobs
     if before is not None and before.layout.id != layout.id:
-        # Squares have other numbers now: nothing that was told of them holds any more.
+        # Squares have new numbers, so earlier rows are invalid.
         table = JobListing.empty(version)
     return PageState(
         version=version,
         seen=seen,
         layout=layout,
         layout_key=key,
-        holding=holding,
+        allocation=allocation,
         frames={
             **live_frames(layout, seen.live),
-            **job_frames(layout, holding, seen.uses()),
-            STATE.name: state_frame(layout, nodes, seen.live, holding),
+            **job_frames(layout, allocation, seen.uses()),
+            STATE.name: state_frame(layout, nodes, seen.live, allocation),
         },
-        own=own_squares(holding, {job.job_id: (job.user, job.uid) for job in seen.cluster.jobs}),
-        jobs=table.next(version, seen.cluster.jobs, holding),
+        own=own_squares(allocation, {job.job_id: (job.user, job.uid) for job in seen.cluster.jobs}),
+        jobs=table.next(version, seen.cluster.jobs, allocation),
         flags=attention.flags(seen.live_s, seen, layout),
     )

@@ -1,4 +1,4 @@
-"""A cluster in a few rows: GPUs by type, nodes by state, why jobs wait, and who holds which GPU until when.
+"""Summarise a cluster: GPUs by type, nodes by state, reasons for waiting, and the job of each GPU.
 
 Pure functions of ClusterState, for the terminal and for pages.
 """
@@ -19,21 +19,21 @@ _RUNNING = "RUNNING"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
-    """All GPUs of one type: each is held, free, or neither since its node takes no jobs."""
+    """GPUs of one type: each is allocated, free, or out of service."""
 
     name: str
-    """"" where Slurm knows no type."""
+    """"" if Slurm has no type."""
     total: int
     held: int
     free: int
     out_of_service: int
     next_free_s: int | None
-    """When the first of those held is free, by time limits; None where none is held, or none has a limit."""
+    """When the first allocated one becomes free by time limits; None if none is allocated or has a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOfNodes:
-    """Nodes in one state of Slurm's, in its order; `reason` as an operator or Slurm wrote it."""
+    """Nodes in one Slurm state, in Slurm's order; `reason` is the operator's or Slurm's text."""
 
     state: str
     reason: str | None
@@ -48,14 +48,14 @@ class WaitReason:
     reason: str
     n_jobs: int
     n_gpus: float | None
-    """None where that of one of them is not known."""
+    """None if that of one of them is unknown."""
     next_start_s: int | None
-    """When Slurm expects the first of them to start; None where it has not said."""
+    """When Slurm expects the first of them to start; None if it has no estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
-    """GPUs, in Slurm's numbering, of nodes that are alike, and who holds them."""
+    """GPUs, in Slurm's numbering, of equal nodes, and their job."""
 
     nodes: Sequence[str]
     state: str
@@ -65,20 +65,20 @@ class GpuRow:
     """Types joined by `/`."""
     gpus: Sequence[int]
     job: ClusterJob | None
-    """None: nobody."""
+    """None: no job."""
     shared: bool = False
-    """The job has some shards of them, and others may have the rest."""
+    """The job has some shards of them; others may have the rest."""
     n_free: int = 0
-    """Of those that no job is told to hold so many are free: none on a node that takes no jobs."""
+    """Of GPUs without a known job, the number that is free: 0 on a node that is out of service."""
 
     @property
     def frees_s(self) -> int | None:
-        """When the job's time limit ends it; None where nothing is known."""
+        """Return when the job's time limit ends it; None if unknown."""
         return self.job.end_s if self.job is not None and self.job.state == _RUNNING else None
 
 
 def gpu_types(state: ClusterState) -> list[GpuType]:
-    """By type, in the order of names."""
+    """Return the types in the order of their names."""
     jobs = {job.job_id: job for job in state.jobs}
     total, held, free = Counter[str](), Counter[str](), Counter[str]()
     ends: dict[str, float] = {}
@@ -87,7 +87,8 @@ def gpu_types(state: ClusterState) -> list[GpuType]:
         types, ends_here = _types(node), _ends(node, jobs)
         here = Counter(types[position] for position in ends_here if position < len(types))
         if node.in_service:
-            if len(node.gpus) == 1:  # Slurm counts what is held also where it tells no positions
+            # Slurm counts allocated GPUs even if it reports no positions.
+            if len(node.gpus) == 1:
                 here = Counter({kind: n - node.gpus_free for kind, n in node.gpus.items()})
             free.update({kind: n - here[kind] for kind, n in node.gpus.items()})
         held.update(here)
@@ -109,7 +110,7 @@ def gpu_types(state: ClusterState) -> list[GpuType]:
 
 
 def node_states(state: ClusterState) -> list[StateOfNodes]:
-    """Those out of service first, then the most frequent; one entry for each reason."""
+    """Return nodes out of service first, then the most frequent state; one entry per reason."""
     found: dict[tuple[bool, str, str | None], list[str]] = {}
     for node in state.nodes:
         reason = None if node.in_service else node.reason
@@ -123,12 +124,12 @@ def node_states(state: ClusterState) -> list[StateOfNodes]:
 
 
 def wait_reasons(state: ClusterState) -> list[WaitReason]:
-    """Why jobs wait, the most frequent first."""
+    """Return why jobs wait, the most frequent reason first."""
     found: dict[str, list[ClusterJob]] = {}
     for job in state.jobs:
         if job.state == _WAITING:
             found.setdefault(short(job.reason), []).append(job)
-    told = [
+    reasons = [
         WaitReason(
             reason=reason,
             n_jobs=sum(job.n_tasks for job in jobs),
@@ -137,17 +138,17 @@ def wait_reasons(state: ClusterState) -> list[WaitReason]:
         )
         for reason, jobs in found.items()
     ]
-    return sorted(told, key=lambda item: (-item.n_jobs, item.reason))
+    return sorted(reasons, key=lambda item: (-item.n_jobs, item.reason))
 
 
 def gpus_in_all(amounts: Sequence[float | None]) -> float | None:
-    """Return the sum, None where one of the amounts is not known."""
+    """Return the sum, None if one of the amounts is unknown."""
     known = [amount for amount in amounts if amount is not None]
     return math.fsum(known) if len(known) == len(amounts) else None
 
 
 def in_partition(state: ClusterState, partition: str) -> ClusterState:
-    """Its nodes, the jobs that wait for it (it may be one of several that they name), and all that run."""
+    """Return the partition's nodes, jobs that wait for it (perhaps among others), and all running jobs."""
     return replace(
         state,
         nodes=[node for node in state.nodes if partition in node.partitions],
@@ -156,13 +157,13 @@ def in_partition(state: ClusterState, partition: str) -> ClusterState:
 
 
 def gpu_rows(state: ClusterState) -> list[GpuRow]:
-    """For each node with GPUs, in their order, one row for each job there, and one for what nobody holds."""
+    """Return, for each node with GPUs in order, one row per job and one for unallocated GPUs."""
     jobs = {job.job_id: job for job in state.jobs}
     return [row for node in state.nodes if node.gpus for row in _rows(node, jobs)]
 
 
 def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
-    """The same with nodes that are alike in all their rows as one, where the first of them stood."""
+    """Fold nodes that are equal in all their rows into one, at the place of the first."""
     by_node: dict[str, list[GpuRow]] = {}
     for row in rows:
         for name in row.nodes:
@@ -186,7 +187,7 @@ def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
 
 
 def _has_all_of_them(job: ClusterJob, holder: ClusterHolder) -> bool:
-    """Whether a job has every shard of GPUs that it has shards of; it has as many on each of its nodes."""
+    """Return whether a job has every shard of its shared GPUs; it has equally many on each of its nodes."""
     if job.n_gpus is None:
         return False
     in_shards = job.n_gpus - job.n_nodes * len(holder.gpus)
@@ -225,12 +226,14 @@ def _rows(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> Iterator[GpuRow]
 
 
 def _types(node: ClusterNode) -> list[str]:
-    """The type of each position: Slurm numbers a node's GPUs in the order in which it names their types."""
+    """Return the type of each position: Slurm numbers a node's GPUs in the order in which it names their
+    types.
+    """
     return [kind for kind, n in node.gpus.items() for _ in range(n)]
 
 
 def _ends(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> dict[int, float]:
-    """By position that is held when the last of its holders has to be gone, infinity without a limit."""
+    """Return by allocated position when the last of its jobs must end, infinity without a limit."""
     ends: dict[int, float] = {}
     for holder in node.holders:
         job = jobs.get(holder.job_id)

@@ -1,4 +1,4 @@
-"""What is left of a run for who may not see it in full: by the names of what may be told, not of what not."""
+"""Reduce a run to what a viewer may see, by a list of public fields rather than of hidden ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from slurm_gpu.monitor.viewer import Flavour
+from slurm_gpu.monitor.viewer import Visibility
 from slurm_gpu.wire.answers.runs import Run, RunTimeline
 
+# Fields of every run that slurm-gpudbd sends to all users.
 OCCUPANCY = frozenset(
     {
         *("id", "cluster", "job_id", "array_job_id", "array_task", "het_job_id", "het_offset"),
@@ -19,17 +20,16 @@ OCCUPANCY = frozenset(
         *("wait_h", "submit_wait_h", "run_h", "lender", "returned_to", "returned_in_s"),
     }
 )
-"""As slurm-gpudbd tells everybody of every run."""
 _HIDDEN: dict[str, Any] = dict.fromkeys({*Run.__struct_fields__} - OCCUPANCY - {"full"})
 
 
-def visible(run: Run, flavour: Flavour) -> Run:
-    """The run as whoever asks may see it."""
-    if flavour.may_see(run.user, run.uid):
+def visible(run: Run, visibility: Visibility) -> Run:
+    """Return the run as the viewer may see it."""
+    if visibility.may_see(run.user, run.uid):
         return run
     return msgspec.structs.replace(run, full=False, **_HIDDEN)
 
 
 def visible_timeline(timeline: RunTimeline, seen: bool) -> RunTimeline:
-    """The course of a run, without its devices where it is not shown in full."""
+    """Return the timeline of a run, without its devices if it is not shown in full."""
     return timeline if seen else replace(timeline, devices=None)

@@ -1,16 +1,16 @@
-"""Headers that keep a browser from doing what no page of ours asks for.
+"""Define headers that restrict browsers to what our pages need.
 
-The server itself puts them on each answer: no part of the application can forget one, nor allow more, as a
-browser keeps to all of several policies. The server's own answers, as to what is no request, have them too.
+The server adds them to each answer, including its own answers to invalid requests. So no part of the
+application can omit one or allow more, since a browser applies all of several policies.
 """
 
 from __future__ import annotations
 
+# Nothing inline, nothing from other origins, in no frame.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
-"""Nothing inline, nothing from elsewhere, in nobody's frame."""
 HEADERS = (
     ("content-security-policy", POLICY),
     ("x-content-type-options", "nosniff"),

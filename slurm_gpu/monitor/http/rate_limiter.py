@@ -1,4 +1,4 @@
-"""Work that waits for slurm-gpudbd, in threads: as many at once as leave some for everybody else."""
+"""Limit the concurrent work in threads that waits for slurm-gpudbd, in total and per user."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from starlette.exceptions import HTTPException
 
 T = TypeVar("T")
 
+# A process has 40 threads, of which signing in needs some.
 AT_ONCE = 24
-"""Of the 40 threads of a process: signing in needs some as well."""
+# A page of a job sends three requests at once.
 OF_A_USER = 8
-"""A page of a job asks for three things at once."""
 
 
 class RequestSlots:
-    """One for all that asks slurm-gpudbd while somebody waits."""
+    """Slots for requests that wait for slurm-gpudbd."""
 
     def __init__(self) -> None:
         self._of: Counter[str] = Counter()
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def run(self, user: str, work: Callable[[], T]) -> T:
-        """What `work` returns; 503 to a user of whom too much is under way."""
+        """Return the result of `work`; raise 503 if the user has too many requests."""
         if self._of[user] >= OF_A_USER:
             why = f"{OF_A_USER} requests of {user} wait for slurm-gpudbd already"
             raise HTTPException(503, why, {"Retry-After": "5"})
-        if self._limiter is None:  # only where there is a loop
+        # It requires a running event loop.
+        if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(AT_ONCE)
         self._of[user] += 1
         try:

@@ -1,4 +1,4 @@
-"""An answer with everything made beforehand: its headers, its ETag, and its body packed and unpacked."""
+"""Prepare an answer once: its headers, its ETag, and its body with and without gzip."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Header = tuple[bytes, bytes]
 
 _LEVEL = 6
 _LARGE_BYTES = 1 << 18
+# For larger bodies a higher level costs many milliseconds and saves little.
 _LARGE_LEVEL = 1
-"""Beyond that every further level costs many milliseconds, and saves little."""
 _GZIP = 16 + zlib.MAX_WBITS
+# A shorter body fits into one packet uncompressed.
 _LEAST_BYTES = 400
-"""What is shorter fits into a packet as it is."""
 JSON = b"application/json"
 CSV = b"text/csv; charset=utf-8"
 SVG = b"image/svg+xml"
@@ -24,7 +24,7 @@ OCTETS = b"application/octet-stream"
 
 
 class CachedResponse:
-    """A body that many ask for; an ASGI application that sends it, with 304 to who has it already."""
+    """A body that many clients request, as an ASGI application; it answers 304 if the client has it."""
 
     __slots__ = ("_not_modified", "_packed", "_plain", "body", "etag", "packed")
 
@@ -65,7 +65,7 @@ class CachedResponse:
 
 
 async def _send(send: Send, start: Message, body: bytes) -> None:
-    # Middleware adds headers to what it is given: it must never be given ours.
+    # Middleware appends to the headers it receives, so it must receive a copy.
     await send({**start, "headers": list(start["headers"])})
     await send({"type": "http.response.body", "body": body})
 

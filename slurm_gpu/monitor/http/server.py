@@ -12,19 +12,21 @@ from slurm_gpu.http.networks import is_among
 from slurm_gpu.http.server import HttpServer
 from slurm_gpu.monitor.http.headers import HEADERS
 
-# A reverse proxy of this host has one address for all its users.
+# A reverse proxy on this host has one address for all its users.
 _THIS_HOST = ip_network("127.0.0.0/8"), ip_network("::1/128")
-# Of 4,000 connections one address can have a third, and five leave 500.
+# Of 4,000 connections, one address can have a third, and five leave 500.
 LIMITS = ConnectionLimits(
     request_within_s=10.0,
-    body_within_s=15.0,  # the application has answered 408 by then, where it reads the body
+    # By then the application has answered 408, if it reads the body.
+    body_within_s=15.0,
     keep_alive_s=75,
-    always_of_sender=16,  # one or two browsers open as many
+    # As many as one or two browsers open.
+    always_of_sender=16,
     share_of_sender=2,
     is_unlimited=lambda sender: is_among(str(sender), _THIS_HOST),
 )
 
 
 def make_server(app: ASGIApp, on_stop: Callable[[], None] = lambda: None) -> HttpServer:
-    """Return a server for `app`, with the headers that browsers need on every answer."""
+    """Return a server for `app` that adds the headers for browsers to each answer."""
     return HttpServer(app, LIMITS, on_stop, headers=HEADERS)

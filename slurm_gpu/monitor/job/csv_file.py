@@ -1,4 +1,6 @@
-"""The data of a job as CSV: a gap is an empty cell, 0 is 0, and no text is a formula in a spreadsheet."""
+"""Write the data of a job as CSV: a gap is an empty cell, 0 is 0, and no text becomes a formula in a
+spreadsheet.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ _DECIMALS = 6
 
 
 def runs_csv(runs: Sequence[Run], timelines: Mapping[tuple[int, int], RunTimeline]) -> str:
-    """A row for each device of each run that is shown in full; `timelines` by (job_id, submit_s)."""
+    """Return a row per device of each run that is shown in full; `timelines` is by (job_id, submit_s)."""
     columns: dict[str, None] = dict.fromkeys(
         ("id", "job_id", "submit_s", "start_s", "end_s", "node", "device")
     )
     rows: list[dict[str, Any]] = []
     for run in runs:
         timeline = timelines.get((run.job_id, run.submit_s))
-        courses = () if timeline is None or timeline.devices is None else timeline.devices
-        for (node, device), metrics in by_device(run.devices or (), courses).items():
+        device_timelines = () if timeline is None or timeline.devices is None else timeline.devices
+        for (node, device), metrics in by_device(run.devices or (), device_timelines).items():
             row = {"id": run.id, "job_id": run.job_id, "submit_s": run.submit_s, "start_s": run.start_s}
             row |= {"end_s": run.end_s, "node": node, "device": device}
             rows.append(row | dict(_cells(metrics)))
@@ -33,20 +35,22 @@ def runs_csv(runs: Sequence[Run], timelines: Mapping[tuple[int, int], RunTimelin
 
 
 def timelines_csv(timelines: Iterable[RunTimeline]) -> str:
-    """A row for each bin of each device; values are fractions, as docs/contracts.md section 1 explains."""
+    """Return a row per bin of each device; values are fractions, as explained in docs/contracts.md section
+    1.
+    """
     columns = ("id", "job_id", "submit_s", "node", "device", "at_s", "width_s", *SERIES)
     return write(columns, (row for run in timelines for row in _bins(run)))
 
 
 def windows_csv(windows: Sequence[NodeWindow]) -> str:
-    """A row for each moment of each device."""
+    """Return a row per moment of each device."""
     names = sorted({name for item in windows for name in item.series})
     columns = ("job_id", "node", "segment", "device", "at_s", *names)
     return write(columns, (row for item in windows for row in _moments(item)))
 
 
 def write(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """With a line of names."""
+    """Write rows with a header line."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\r\n")
     writer.writeheader()

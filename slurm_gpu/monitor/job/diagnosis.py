@@ -1,4 +1,4 @@
-"""GET /diagnosis?id=JOB: why a job is slow, as a page, for whoever may see the job in full."""
+"""Serve GET /diagnosis?id=JOB: a page on why a job is slow, for viewers who may see the job in full."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.job.drawing import DrawingProcess
 from slurm_gpu.monitor.job.pages import read_job
 from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
-from slurm_gpu.monitor.viewer import Flavour, NotSignedInError, ViewerOf
+from slurm_gpu.monitor.viewer import NotSignedInError, ViewerOf, Visibility
 from slurm_gpu.reports.diagnosed.missing_data import stale_nodes, why_untold
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.answers.codec import to_json
@@ -35,40 +35,40 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What slurm-gpu.yaml says of diagnoses."""
+class DiagnosisSettings:
+    """Settings of slurm-gpu.yaml for diagnoses."""
 
     min_coverage: float = 0.8
     timezone: str = "UTC"
 
 
 class DiagnosisPage:
-    """The endpoint. Whatever is in its way is told on a page as well: people follow links to it."""
+    """The endpoint. Errors are pages as well, since users follow links to it."""
 
     def __init__(
         self,
         connect: Callable[[], DatabaseClient],
         viewer_of: ViewerOf,
         wall: Callable[[], float],
-        turns: RequestSlots,
+        slots: RequestSlots,
         drawing: DrawingProcess,
-        terms: Terms,
+        settings: DiagnosisSettings,
     ) -> None:
         self._connect, self._viewer_of, self._wall = connect, viewer_of, wall
-        self._turns, self._drawing, self._terms = turns, drawing, terms
+        self._slots, self._drawing, self._settings = slots, drawing, settings
 
     async def get(self, request: Request) -> Response:
         """Answer a request."""
         try:
             return await self._answer(request)
         except NotSignedInError as error:
-            return _told(401, str(error))
+            return _error_page(401, str(error))
         except UsageError as error:
-            return _told(400, str(error))
+            return _error_page(400, str(error))
         except OutsideError as error:
-            return _told(503, str(error), {"Retry-After": "5"})
+            return _error_page(503, str(error), {"Retry-After": "5"})
         except HTTPException as error:
-            return _told(error.status_code, error.detail, dict(error.headers or {}))
+            return _error_page(error.status_code, error.detail, dict(error.headers or {}))
 
     async def _answer(self, request: Request) -> Response:
         viewer = self._viewer_of(request)
@@ -77,27 +77,29 @@ class DiagnosisPage:
 
         def ask() -> bytes:
             with self._connect() as source:
-                return self._asked(source, job, submit_s, viewer.flavour)
+                return self._asked(source, job, submit_s, viewer.visibility)
 
-        asked = await self._turns.run(viewer.user, ask)
+        asked = await self._slots.run(viewer.user, ask)
         return Response(
             await self._drawing.draw(viewer.user, asked), media_type="text/html", headers=_HEADERS
         )
 
-    def _asked(self, source: DatabaseClient, job: str, submit_s: int | None, flavour: Flavour) -> bytes:
+    def _asked(self, source: DatabaseClient, job: str, submit_s: int | None, visibility: Visibility) -> bytes:
         runs = source.run(job)
         chosen = [run for run in runs if submit_s is None or run.submit_s == submit_s]
         if not chosen:
-            raise HTTPException(404, f"no such run of job {job} is known here")
+            raise HTTPException(404, f"job {job} has no such run")
         run = chosen[0]
-        if not run.full or not flavour.may_see(run.user, run.uid):
-            raise HTTPException(403, f"job {job} is another user's; its owner and operators may diagnose it")
+        if not run.full or not visibility.may_see(run.user, run.uid):
+            raise HTTPException(
+                403, f"job {job} belongs to another user; only its owner and operators may diagnose it"
+            )
         if not run.devices:
             raise HTTPException(404, why_untold(run))
         newest = (run.job_id, run.submit_s) == (runs[0].job_id, runs[0].submit_s)
-        told = _windows(source, job) if newest else None
-        windows = told or ()
-        silent = () if told is None else stale_nodes(run, windows)
+        found = _windows(source, job) if newest else None
+        windows = found or ()
+        silent = () if found is None else stale_nodes(run, windows)
         hosts = source.hosts(job) if windows and run.end_s is None else ()
         asked = {
             "run": run.to_json(),
@@ -108,15 +110,15 @@ class DiagnosisPage:
                 for item in source.timelines(job)
                 if (item.job_id, item.submit_s) == (run.job_id, run.submit_s)
             ],
-            "min_coverage": self._terms.min_coverage,
-            "timezone": self._terms.timezone,
+            "min_coverage": self._settings.min_coverage,
+            "timezone": self._settings.timezone,
             "now_s": self._wall(),
             "site": {
                 "style": address_of("diagnosis.css"),
                 "script": address_of("diagnosis.js"),
                 "icon": address_of("icon.svg"),
                 "job": f"job?id={quote(job, safe='')}",
-                "again": f"diagnosis?id={quote(job, safe='')}" if silent or told == () else "",
+                "again": f"diagnosis?id={quote(job, safe='')}" if silent or found == () else "",
                 "silent": compress(silent) if windows else "",
             },
         }
@@ -124,21 +126,27 @@ class DiagnosisPage:
 
 
 def _windows(source: DatabaseClient, job: str) -> Sequence[NodeWindow] | None:
-    """() where its nodes have been asked just now."""
+    """Return the windows of a job; () if its nodes were asked just now."""
     try:
         return source.windows(job)
     except DatabaseError:
-        return None  # none was kept, or its nodes do not tell: the course does
+        # There is no window, or its nodes do not answer: the timeline is used.
+        return None
 
 
-def _told(status: int, why: str, headers: dict[str, str] | None = None) -> Response:
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>No diagnosis</title>'
+def _error_page(status: int, why: str, headers: dict[str, str] | None = None) -> Response:
+    head = (
+        '<meta charset="utf-8"><title>No diagnosis</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
+    )
+    links = (
         f'<link rel="icon" href="{address_of("icon.svg")}" type="image/svg+xml">'
-        f'<link rel="stylesheet" href="{address_of("diagnosis.css")}"></head><body>'
-        '<header><p class="back"><a href=".">All GPUs</a></p><h1>No diagnosis</h1></header>'
+        f'<link rel="stylesheet" href="{address_of("diagnosis.css")}">'
+    )
+    header = '<header><p class="back"><a href=".">All GPUs</a></p><h1>No diagnosis</h1></header>'
+    page = (
+        f'<!doctype html>\n<html lang="en"><head>{head}{links}</head><body>{header}'
         f"<main><section><p>{html.escape(why)}.</p></section></main></body></html>\n"
     )
     return Response(page, status, {**_HEADERS, **(headers or {})}, media_type="text/html")

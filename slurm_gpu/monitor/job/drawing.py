@@ -1,7 +1,7 @@
-"""Pages that take seconds of processor and numpy to make, each drawn by a process of its own.
+"""Draw pages that need numpy and seconds of processor time, each in its own process.
 
-Two at once, and a short line behind them: whoever opens many pages slows down neither the answers to
-others nor what slurm-gpuweb needs to stay alive.
+Two run at once, and a few wait: many pages at once delay neither answers to other users nor the heartbeat of
+slurm-gpuweb.
 """
 
 from __future__ import annotations
@@ -22,32 +22,35 @@ log = logging.getLogger("slurm-gpuweb")
 AT_ONCE = 2
 MOST_WAITING = 8
 OF_A_USER = 2
+# A job of 128 GPUs and 24 hours takes two seconds.
 WITHIN_S = 60.0
-"""A job of 128 GPUs and 24 hours takes two."""
 _RETRY = {"Retry-After": "5"}
+# A command instead of an import: only that process loads numpy.
 DIAGNOSIS = (sys.executable, "-S", "-P", "-m", "slurm_gpu.reports.diagnosed.process")
-"""Not imported: numpy is in that process alone."""
 
 
 class DrawingProcess:
-    """`command` reads what is asked from its standard input, and writes the page."""
+    """Runs `command`, which reads a request from standard input and writes the page."""
 
     def __init__(self, command: Sequence[str] = DIAGNOSIS, within_s: float = WITHIN_S) -> None:
         self._command, self._within_s = command, within_s
-        self._turn: asyncio.Semaphore | None = None
+        self._running: asyncio.Semaphore | None = None
         self._of: Counter[str] = Counter()
 
     async def draw(self, user: str, asked: bytes) -> bytes:
-        """The page; HTTPException 503 where too many are asked for, 500 where it cannot be drawn."""
+        """Return the page; raise HTTPException 503 if too many are requested, 500 if it cannot be drawn."""
         if self._of.total() >= AT_ONCE + MOST_WAITING:
-            raise HTTPException(503, "many look at diagnoses just now", _RETRY)
+            raise HTTPException(503, "too many diagnoses are being drawn; retry in a few seconds", _RETRY)
         if self._of[user] >= OF_A_USER:
-            raise HTTPException(503, f"{OF_A_USER} diagnoses for {user} are being drawn already", _RETRY)
-        if self._turn is None:  # only where there is a loop
-            self._turn = asyncio.Semaphore(AT_ONCE)
+            raise HTTPException(
+                503, f"{user} already has {OF_A_USER} diagnoses in progress; retry in a few seconds", _RETRY
+            )
+        # It requires a running event loop.
+        if self._running is None:
+            self._running = asyncio.Semaphore(AT_ONCE)
         self._of[user] += 1
         try:
-            async with self._turn:
+            async with self._running:
                 return await self._run(asked)
         finally:
             self._of[user] -= 1
@@ -56,7 +59,7 @@ class DrawingProcess:
 
     async def _run(self, asked: bytes) -> bytes:
         pipe = asyncio.subprocess.PIPE
-        # As many threads as processors would fight over them with whoever serves pages.
+        # One thread per processor would compete with the server of pages.
         threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         environ = {**os.environ, **threads, "PYTHONPATH": _path()}
         environ.pop("NOTIFY_SOCKET", None)
@@ -64,12 +67,13 @@ class DrawingProcess:
             process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ
             )
-        except OSError as error:  # as many processes as the service may have, or no memory for one more
+        # The service has reached its limit of processes, or memory is exhausted.
+        except OSError as error:
             why = f"no process could be started to draw the diagnosis: {error.strerror}"
             log.warning("%s", why)
             raise HTTPException(503, why, _RETRY) from error
         try:
-            page, told = await asyncio.wait_for(process.communicate(asked), self._within_s)
+            page, stderr = await asyncio.wait_for(process.communicate(asked), self._within_s)
         except TimeoutError:
             raise HTTPException(503, f"the diagnosis took longer than {self._within_s:g} s", _RETRY) from None
         finally:
@@ -77,13 +81,17 @@ class DrawingProcess:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            why = (told.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+            why = (stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
             log.error("a diagnosis could not be drawn (exit code %s): %s", process.returncode, why)
-            more = "numpy is not installed beside slurm-gpuweb" if "'numpy'" in why else "its log says why"
+            more = (
+                "numpy is not installed for slurm-gpuweb"
+                if "'numpy'" in why
+                else "see the log of slurm-gpuweb"
+            )
             raise HTTPException(500, f"the diagnosis could not be drawn: {more}")
         return page
 
 
 def _path() -> str:
-    """Where this process finds what it imports: packages have libraries at places of their own."""
+    """Return the import path of this process: packages install libraries in their own places."""
     return os.pathsep.join([str(SOURCE_ROOT), *filter(None, sys.path)])

@@ -1,4 +1,4 @@
-"""Who looks, their limits, and how long their jobs will go on to wait."""
+"""Serve the signed-in user, their limits, and forecasts for their pending jobs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.responses import dump
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
-from slurm_gpu.monitor.job.pages import id_to_ask_by
+from slurm_gpu.monitor.job.pages import forecast_id
 from slurm_gpu.monitor.viewer import ViewerOf
 from slurm_gpu.wire.answers.cluster import ClusterJob
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.quota import Quota
 
+# Per user, for the jobs submitted first.
 MOST_FORECASTS = 20
-"""Of one user's jobs, those submitted first."""
 KEPT_S = 60.0
 LIMITS_KEPT_S = 10.0
 _MOST_KEPT = 10_000
 
-_Said = tuple[dict[str, Any] | None, str | None]
-"""A forecast, or why there is none."""
+# A forecast, or why there is none.
+_ForecastOrReason = tuple[dict[str, Any] | None, str | None]
 
 
 class Me:
@@ -41,12 +41,12 @@ class Me:
         connect: Callable[[], DatabaseClient],
         viewer_of: ViewerOf,
         clock: Clock,
-        turns: RequestSlots,
+        slots: RequestSlots,
     ) -> None:
         self._board, self._connect, self._viewer_of, self._clock = board, connect, viewer_of, clock
-        self._turns = turns
+        self._slots = slots
         self._lock = threading.Lock()
-        self._kept: dict[int, tuple[float, _Said]] = {}
+        self._kept: dict[int, tuple[float, _ForecastOrReason]] = {}
         self._limits: dict[str, tuple[float, Quota]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,10 +58,10 @@ class Me:
             (job for job in jobs if job.state == "PENDING" and viewer.own.owns(job.user, job.uid)),
             key=lambda job: (job.submit_s or 0, job.job_id),
         )[:MOST_FORECASTS]
-        waits, quota = await self._turns.run(
+        waits, quota = await self._slots.run(
             viewer.user, lambda: (self._waits(waiting), self._quota(viewer.user).seen_by(viewer.uid))
         )
-        told = {
+        body = {
             "user": viewer.user,
             "operator": viewer.operator,
             "signed_in": "link" if viewer.by_link else "proxy",
@@ -71,25 +71,25 @@ class Me:
             "waits": waits,
         }
         as_of_s = self._clock.wall() if state is None else state.as_of_s()
-        answer = CachedResponse(dump(told), JSON, [(b"x-as-of-s", f"{as_of_s:.3f}".encode())])
+        answer = CachedResponse(dump(body), JSON, [(b"x-as-of-s", f"{as_of_s:.3f}".encode())])
         await answer(scope, receive, send)
 
     def _waits(self, jobs: list[ClusterJob]) -> list[dict[str, Any]]:
-        said = {job.job_id: self._known(job.job_id) for job in jobs}
-        if None in said.values():
+        forecasts = {job.job_id: self._known(job.job_id) for job in jobs}
+        if None in forecasts.values():
             with self._connect() as source:
                 for job in jobs:
-                    if said[job.job_id] is None:
-                        said[job.job_id] = self._ask(source, job)
+                    if forecasts[job.job_id] is None:
+                        forecasts[job.job_id] = self._ask(source, job)
         return [
             {"job_id": job.job_id, "id": job.id, "forecast": forecast, "why": why}
             for job in jobs
-            if (found := said[job.job_id]) is not None
+            if (found := forecasts[job.job_id]) is not None
             for forecast, why in [found]
         ]
 
     def _quota(self, user: str) -> Quota:
-        """What is told is good for some seconds; that nothing is known is asked anew each time."""
+        """Return the user's limits, cached for some seconds unless unknown."""
         with self._lock:
             until, kept = self._limits.get(user, (0.0, None))
         if kept is not None and self._clock.monotonic() < until:
@@ -106,19 +106,20 @@ class Me:
                 self._limits[user] = self._clock.monotonic() + LIMITS_KEPT_S, quota
         return quota
 
-    def _known(self, job_id: int) -> _Said | None:
+    def _known(self, job_id: int) -> _ForecastOrReason | None:
         with self._lock:
-            until, said = self._kept.get(job_id, (0.0, None))
-        return said if self._clock.monotonic() < until else None
+            until, answer = self._kept.get(job_id, (0.0, None))
+        return answer if self._clock.monotonic() < until else None
 
-    def _ask(self, source: DatabaseClient, job: ClusterJob) -> _Said:
+    def _ask(self, source: DatabaseClient, job: ClusterJob) -> _ForecastOrReason:
         try:
-            found = source.forecast(id_to_ask_by(job))
-            said: _Said = (None, found) if isinstance(found, str) else (to_json(found), None)
-        except (OutsideError, UsageError) as error:  # it began meanwhile, or is held
-            said = None, str(error)
+            found = source.forecast(forecast_id(job))
+            answer: _ForecastOrReason = (None, found) if isinstance(found, str) else (to_json(found), None)
+        # It started meanwhile, or is held.
+        except (OutsideError, UsageError) as error:
+            answer = None, str(error)
         with self._lock:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            self._kept[job.job_id] = self._clock.monotonic() + KEPT_S, said
-        return said
+            self._kept[job.job_id] = self._clock.monotonic() + KEPT_S, answer
+        return answer

@@ -1,4 +1,4 @@
-"""p25 and p95 of a run: exact where its records have a histogram, else of the bins of its timeline."""
+"""Compute p25 and p95 of a run: exact from histograms of its records, else from the bins of its timeline."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from slurm_gpu.wire.timeline import FULL, GAP
 
 EXACT, FROM_BINS = "exact", "from bins"
 _LOW, _HIGH = 0.25, 0.95
+# Metrics without histograms, in % of the whole, like the timeline's bins.
 _OF_TIMELINE = ("sm_active", "tensor", "pcie", "nvlink", "power", "sm_clock")
-"""Those of which records have means alone; in % of the whole, as the timeline's bins are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of one metric, in %; None where it was never measured."""
+    """Percentiles of one metric in %; None if it was never measured."""
 
     p25: float | None
     p95: float | None
     how: str
-    """EXACT, to the whole percent that is measured; FROM_BINS: of means over the width of a bin."""
+    """EXACT: in whole percent as measured; FROM_BINS: from means over the width of a bin."""
     unit: str = "%"
 
 
 def of_records(records: Sequence[Record], timelines: Iterable[DeviceTimeline] = ()) -> dict[str, Percentiles]:
-    """Of all devices of these records together, by metric; time that two watches saw counts once."""
+    """Return the percentiles of all devices together, by metric; time observed twice counts once."""
     kept, _ = resolve_double_watches(records)
-    courses = [item.timeline for item in timelines if item.timeline is not None]
+    device_timelines = [item.timeline for item in timelines if item.timeline is not None]
     return {
         "util": _exact(record.util_hist_ms for record in kept),
         "mem": _exact(record.mem_hist_ms for record in kept),
-        **{name: _from_bins(name, courses) for name in _OF_TIMELINE},
+        **{name: _from_bins(name, device_timelines) for name in _OF_TIMELINE},
     }
 
 
 def by_device(
     records: Sequence[Record], timelines: Sequence[DeviceTimeline]
 ) -> dict[tuple[str, str], dict[str, Percentiles]]:
-    """The same of each (node, device) alone."""
+    """Return the percentiles of each (node, device)."""
     places: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         places.setdefault((record.node, record.device), []).append(record)
@@ -60,7 +60,7 @@ def _exact(histograms: Iterable[Histogram | None]) -> Percentiles:
 
 
 def _from_bins(name: str, timelines: Iterable[Timeline]) -> Percentiles:
-    """Each bin counts for its width."""
+    """Weight each bin by its width."""
     seconds: Counter[int] = Counter()
     for timeline in timelines:
         for level in timeline.series.get(name, b""):
@@ -70,7 +70,7 @@ def _from_bins(name: str, timelines: Iterable[Timeline]) -> Percentiles:
 
 
 def _quantile(seconds: Mapping[int, int], q: float) -> float | None:
-    """The least level at or below which a part `q` of the time was spent, in %."""
+    """Return the least level at or below which a share `q` of the time was spent, in %."""
     total = sum(seconds.values())
     reached = 0
     for level in sorted(seconds):

@@ -1,7 +1,7 @@
-"""One script of a page's modules: a browser asks once for it, not once for each of them.
+"""Bundle a page's modules into one script, so that a browser needs one request.
 
-A module becomes a function that is called once, with what it exports as its value; the first one, with
-which the page begins, stays a module. Nothing else is written anew: what runs is what lies in `script/`.
+A module becomes a function that is called once and returns its exports. The first module, with which the page
+begins, stays a module. Other code is unchanged.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ _IMPORT = re.compile(r'^import (?:\* as (\w+)|\{ ([^}]+) \}) from "\./([a-z]+)\.
 _EXPORT = re.compile(r"^export (?=(?:const|class|(?:async )?function) (\w+))", re.MULTILINE)
 _OTHER = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
+# The text of a module by its name, without ".js".
 Read = Callable[[str], str]
-"""The text of a module by its name, without ".js"."""
 
 
 class BundleError(Exception):
-    """A module is written as none may be here."""
+    """A module uses an import or export that cannot be bundled."""
 
 
 def bundled(first: str, read: Read) -> str:
-    """`first` and all that it imports, directly or not, as one module; raises BundleError."""
+    """Return `first` and all its direct and indirect imports as one module; raises BundleError."""
     exported: dict[str, list[str]] = {}
     parts = []
     for name in in_order(first, read):
@@ -32,14 +32,14 @@ def bundled(first: str, read: Read) -> str:
             exported[name] = _EXPORT.findall(text)
             text = _EXPORT.sub("", text)
             if (other := _OTHER.search(text)) is not None:
-                raise BundleError(f"{name}.js: {other[0]!r} is no import or export that can be bundled")
+                raise BundleError(f"{name}.js: {other[0]!r} is an import or export that cannot be bundled")
             text = f"const ${name} = (() => {{\n{text}return {{ {', '.join(exported[name])} }};\n}})();\n"
         parts.append(text)
     return "".join(parts)
 
 
 def in_order(first: str, read: Read) -> list[str]:
-    """The names of `first` and all that it imports, each after what it imports; raises BundleError."""
+    """Return the names of `first` and all its imports, each after its own imports; raises BundleError."""
     found: list[str] = []
     open_: list[str] = []
 
@@ -58,7 +58,7 @@ def in_order(first: str, read: Read) -> list[str]:
 
 
 def _taken(importer: str, exported: dict[str, list[str]], found: re.Match[str]) -> str:
-    """What stands in place of an import."""
+    """Return the replacement of an import statement."""
     whole, some, name = found.groups()
     if whole is not None:
         return f"const {whole} = ${name};"

@@ -1,7 +1,7 @@
-"""The files of the pages, by name: nothing else in this directory can be asked for.
+"""List the files of the pages by path; no other file of this directory is served.
 
-Scripts and style have a version in their path, the digest of all of them: who has loaded them once need not
-ask again, and a page never gets one file of an older slurm-gpuweb and one of a newer.
+Paths of scripts and styles contain a digest of all of them. So browsers cache them forever, and a page never
+mixes files of two versions of slurm-gpuweb.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from slurm_gpu.monitor.page.bundle import bundled
 from slurm_gpu.monitor.palette import script_module, style_rules
 from slurm_gpu.reports.diagnosed.style import page_script, page_style
 
+# By path. All links are relative: slurm-gpuweb may be mounted at any path of a reverse proxy.
 PAGES: Mapping[str, str] = {"/": "index.html", "/job": "job.html"}
-"""By path. All links in them are relative: slurm-gpuweb may be at any path of a reverse proxy."""
+# The first module of each page; its imports are sent with it as one script.
 FIRST = {"index.html": "start", "job.html": "job"}
-"""The module with which each begins; all that it imports are sent with it, as one script."""
 _STYLE, _PALETTE = "monitor.css", "palette"
 STYLE_AND_ICON = (_STYLE, "icon.svg")
+# Only scripts and styles of this server, nothing inline, and no text that becomes either.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""No script and no style but those here, none written into a page, and no text that becomes either."""
+# The same for a page with inline pictures.
 DRAWN_POLICY = POLICY.replace("img-src 'self'", "img-src 'self' data:")
-"""The same for a page whose pictures are within it."""
+# Files of diagnosis pages.
 DRAWN = {"diagnosis.css": page_style, "diagnosis.js": page_script}
-"""What belongs to the pages on diagnoses."""
 
 _MEDIA = {
     "html": "text/html; charset=utf-8",
@@ -46,7 +46,7 @@ _KEPT = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file as it is sent: `packed` is its body with gzip; `headers` are those of either form."""
+    """One file: `packed` is its body with gzip; `headers` are those of either form."""
 
     body: bytes
     packed: bytes
@@ -54,13 +54,13 @@ class PageFile:
 
     @property
     def etag(self) -> str:
-        """The quoted digest of its body."""
+        """Return the quoted digest of its body."""
         return self.headers["ETag"]
 
 
 @cache
 def page_files() -> Mapping[str, PageFile]:
-    """All of them by path, such as "/" and "/page/0123456789abcdef/start.js"."""
+    """Return all files by path, such as "/" and "/page/0123456789abcdef/start.js"."""
     parts = {name: _read(name) for name in STYLE_AND_ICON}
     parts[_STYLE] = style_rules().encode() + parts[_STYLE]
     parts |= {f"{first}.js": bundled(first, module).encode() for first in FIRST.values()}
@@ -81,12 +81,14 @@ def page_files() -> Mapping[str, PageFile]:
 
 @cache
 def address_of(name: str) -> str:
-    """Where a page finds a style, a script or the icon, as "page/0123456789abcdef/monitor.css"."""
+    """Return the address of a style, script or icon, such as "page/0123456789abcdef/monitor.css"."""
     return next(path for path in page_files() if path.endswith(f"/{name}")).removeprefix("/")
 
 
 def module(name: str) -> str:
-    """The text of a module: a file, but for the colours, which the picture without scripts has as well."""
+    """Return the text of a module: a file, or the generated colours, which the picture without scripts
+    shares.
+    """
     if name == _PALETTE:
         return script_module()
     return files(__package__).joinpath("script", f"{name}.js").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Answers a browser that asks for a page, its style or its scripts."""
+"""Serve pages, styles and scripts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from slurm_gpu.monitor.page.files import page_files
 
 
 async def page_file(request: Request) -> Response:
-    """A file by its path; 304 where the browser has it already, 404 where there is none."""
+    """Return a file by its path; 304 if the browser has it already, 404 if it does not exist."""
     found = page_files().get(_path(request))
     if found is None:
-        return Response("There is no such page.\n", 404, media_type="text/plain")
+        return Response("Page not found.\n", 404, media_type="text/plain")
     headers = dict(found.headers)
     if found.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -23,12 +23,12 @@ async def page_file(request: Request) -> Response:
 
 
 def page_routes() -> list[Route]:
-    """Routes of exactly these files."""
+    """Return the routes of exactly these files."""
     return [Route(path, page_file, methods=["GET"]) for path in page_files()]
 
 
 def _path(request: Request) -> str:
-    """Below the path at which slurm-gpuweb is mounted."""
+    """Return the path below the mount point of slurm-gpuweb."""
     path = str(request.scope["path"])
     root = str(request.scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith(root) else path

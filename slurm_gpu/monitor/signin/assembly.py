@@ -1,4 +1,4 @@
-"""All parts of signing in, put together as slurm-gpuweb.yaml and slurm-gpu.yaml say."""
+"""Assemble the parts of signing in from slurm-gpuweb.yaml and slurm-gpu.yaml."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ log = logging.getLogger("slurm-gpuweb")
 
 
 class SignIn:
-    """`routes` go into the application, and `guarded` around it.
+    """Build the sign-in: `routes` belong into the application, and `guarded` wraps it.
 
-    Who signed out is kept in `state`. Raises InputError for a key file, or such a list, that is bad.
+    Revoked sessions are stored in `state`. Raises InputError for an invalid key file or list of them.
     """
 
     def __init__(
         self, config: SiteConfig, settings: WebSettings, clock: Clock, state: Path | None = None
     ) -> None:
-        told = settings.url or config.web
+        url = settings.url or config.web
         ended = None
-        if settings.session.key_file is not None:  # else no session outlasts this process
+        # Otherwise no session outlasts this process.
+        if settings.session.key_file is not None:
             if state is None:
                 log.warning(
-                    "there is no STATE_DIRECTORY: who signed out is signed in again by an old cookie after a "
-                    "restart"
+                    "STATE_DIRECTORY is not set: after a restart, an old cookie signs in a user who has "
+                    "signed out"
                 )
             ended = RevokedSessions(clock.wall, None if state is None else state / FILE_NAME)
         self._sessions = Sessions(
@@ -48,7 +49,7 @@ class SignIn:
             settings.session.idle_s,
             ended,
         )
-        self._cookie = Cookie.of(told or settings.base_url)
+        self._cookie = Cookie.of(url or settings.base_url)
         self._rights = Rights(lambda user: right_of(user, config.operators), clock.monotonic)
         self._proxy = (
             TrustedProxy(settings.user_header, settings.trusted_proxies, clock)
@@ -60,18 +61,18 @@ class SignIn:
             Tokens(clock.monotonic),
             self._sessions,
             self._cookie,
-            told,
+            url,
             clock.wall,
         )
 
     def routes(self) -> list[Route]:
-        """The endpoints and the page."""
+        """Return the endpoints and the page."""
         return self._pages.routes()
 
     def guarded(self, app: ASGIApp) -> Guard:
-        """The application with who asks found out."""
+        """Wrap the application so that it identifies the viewer."""
         return Guard(app, self._sessions, self._cookie, self._rights, self._proxy)
 
     def close(self) -> None:
-        """Let go of what waits."""
+        """Stop its threads."""
         self._rights.close()

@@ -1,4 +1,6 @@
-"""Finds out who asks before anything is answered, and refuses what another site's page may have sent."""
+"""Identify the viewer before a request is answered, and reject requests that another site's page may have
+sent.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ from slurm_gpu.monitor.signin.rights import Right, Rights
 from slurm_gpu.monitor.signin.sessions import Session, Sessions
 from slurm_gpu.monitor.viewer import VIEWER, Viewer
 
+# Pages of other sites cannot send it without a preflight request.
 ACTS_HEADER = "X-Slurm-Gpu"
-"""No page of another site can send it: a browser would ask us first whether it may."""
 SIGN_IN = "/signin"
+# Key of the session in a request's scope, if there is one.
 SESSION = "slurm_gpu.session"
-"""Where the session stands in a request's scope, where there is one."""
 _HARMLESS = frozenset({"GET", "HEAD"})
 _ACTS = ACTS_HEADER.lower().encode()
 
 
 class Cookie(NamedTuple):
-    """The session's cookie at the address by which people reach slurm-gpuweb."""
+    """The session's cookie at the public address of slurm-gpuweb."""
 
     name: str
     path: str
@@ -32,19 +34,19 @@ class Cookie(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> Cookie:
-        """A browser takes a name that begins with __Host- from that very host and over TLS alone."""
+        """Return the cookie for a URL. Browsers accept a name with __Host- only from that host over TLS."""
         parts = urlsplit(url)
         secure, path = parts.scheme == "https", parts.path or "/"
         return cls("__Host-slurm-gpu" if secure and path == "/" else "slurm-gpu", path, secure)
 
     def header(self, value: str, max_age_s: int) -> tuple[bytes, bytes]:
-        """Set-Cookie; 0 seconds take it away."""
+        """Return the Set-Cookie header; 0 seconds delete the cookie."""
         parts = [f"{self.name}={value}", f"Path={self.path}", f"Max-Age={max_age_s}", "HttpOnly"]
         parts += ["SameSite=Strict", *(["Secure"] if self.secure else [])]
         return b"set-cookie", "; ".join(parts).encode("ascii")
 
     def value(self, scope: Scope) -> str | None:
-        """What the browser sent."""
+        """Return the value that the browser sent."""
         wanted = self.name.encode()
         for header, value in scope["headers"]:
             if header == b"cookie":
@@ -56,7 +58,7 @@ class Cookie(NamedTuple):
 
 
 class Guard:
-    """An application around slurm-gpuweb's: who asks stands in the scope as VIEWER, for viewer_of."""
+    """Wrap the application: it sets VIEWER in the scope, for viewer_of."""
 
     def __init__(
         self, app: ASGIApp, sessions: Sessions, cookie: Cookie, rights: Rights, proxy: TrustedProxy | None
@@ -70,7 +72,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if self._may_be_another_sites(scope):
-            why = f"what is not GET needs the header {ACTS_HEADER}: 1"
+            why = f"methods other than GET require the header {ACTS_HEADER}: 1"
             await JSONResponse({"error": why}, 403)(scope, receive, send)
             return
         session = self._session(scope)
@@ -83,7 +85,8 @@ class Guard:
             if right.uid in (None, session.uid):
                 operator = session.uid == 0 or right.operator
                 scope[VIEWER] = Viewer(session.user, session.uid, operator, by_link=True)
-            else:  # the name was given to somebody else, and perhaps the number as well
+            # The name now belongs to another user, and perhaps the uid as well.
+            else:
                 session = None
         if session is not None:
             scope[SESSION] = session
@@ -92,7 +95,8 @@ class Guard:
 
     def _may_be_another_sites(self, scope: Scope) -> bool:
         if scope["method"] in _HARMLESS or (scope["path"] == SIGN_IN and scope["method"] == "POST"):
-            return False  # who signs in there shows a credential that no browser has
+            # That request has a MUNGE credential, which no browser has.
+            return False
         return not any(name == _ACTS and value == b"1" for name, value in scope["headers"])
 
     def _session(self, scope: Scope) -> Session | None:
@@ -101,16 +105,16 @@ class Guard:
 
     async def _right(self, user: str) -> Right:
         known = self._rights.known(user)
-        return await run_in_threadpool(self._rights.look, user) if known is None else known
+        return await run_in_threadpool(self._rights.fetch, user) if known is None else known
 
     def _with_cookie(self, send: Send, session: Session) -> Send:
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = message.get("headers", ())
-                # Who signs in or out just now has said already what becomes of the cookie; and what a
-                # shared cache may keep and give to others must never bring anybody's session with it.
-                told = any(name.lower() == b"set-cookie" for name, _ in own)
-                if not told and any(_is_private(name, value) for name, value in own):
+                # A response that signs in or out has its own cookie. A response that shared caches may store
+                # must never contain a user's session.
+                has_cookie = any(name.lower() == b"set-cookie" for name, _ in own)
+                if not has_cookie and any(_is_private(name, value) for name, value in own):
                     left_s = int(session.began_s + self._sessions.lifetime_s - session.seen_s)
                     header = self._cookie.header(self._sessions.seal(session), max(1, left_s))
                     message["headers"] = [*own, header]

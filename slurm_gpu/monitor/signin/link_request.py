@@ -1,4 +1,4 @@
-"""How `slurm-gpu web` asks slurm-gpuweb for a one-time link, as the calling user."""
+"""Request a one-time link from slurm-gpuweb as the calling user, for `slurm-gpu open`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _PATH = "/signin"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Good once, until `until_s` (wall clock of slurm-gpuweb's host)."""
+    """A link that is valid once, until `until_s` (wall clock of slurm-gpuweb's host)."""
 
     url: str
     until_s: int
 
 
 def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
-    """A link to slurm-gpuweb for whoever calls this.
+    """Return a link to slurm-gpuweb for the calling user.
 
-    Raises UsageError where slurm-gpu.yaml names none, MungeError without a credential, NotAllowedError where
-    it is refused, and OutsideError where slurm-gpuweb does not answer.
+    Raises UsageError if slurm-gpu.yaml names no slurm-gpuweb, MungeError without a credential,
+    NotAllowedError if it is refused, and OutsideError if slurm-gpuweb does not answer.
     """
     web = config.web
     if web is None:
@@ -39,7 +39,7 @@ def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
     credential = munge.encode(munge.request_digest("POST", _PATH, body), config.munge_socket)
     headers = {"Authorization": f"MUNGE {credential}", "Content-Type": "application/json"}
     try:
-        # The system's certificates have the site's own authority among them. A proxy would see the link.
+        # The system's certificates include the site's own authority. A proxy would see the link.
         trusted = ssl.create_default_context() if web.startswith("https:") else True
         with httpx.Client(verify=trusted, trust_env=False, timeout=timeout_s) as client:
             response = client.post(web + _PATH, content=body, headers=headers)
@@ -53,13 +53,15 @@ def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
             link = Link(str(answer["url"]), int(answer["until_s"]))
             if link.url.startswith(f"{web}{_PATH}#") and link.url.isprintable() and link.url.isascii():
                 return link
-            raise OutsideError(f"{web} answered a link that leads elsewhere; is that slurm-gpuweb?")
+            raise OutsideError(
+                f"{web} answered with a link to another address; check that web: is slurm-gpuweb"
+            )
         why = str(answer["error"])
     except (ValueError, TypeError, KeyError) as error:
         raise OutsideError(
-            f"{web} answered {response.status_code}, and not as slurm-gpuweb does; where the site has a page "
-            "of its own for signing in, open it in a browser"
+            f"{web} answered {response.status_code}, but is not slurm-gpuweb; if the site has its own "
+            "page for signing in, open it in a browser"
         ) from error
     if response.status_code == 403:
-        raise NotAllowedError(f"slurm-gpuweb at {web} gives no link: {why}")
+        raise NotAllowedError(f"slurm-gpuweb at {web} refused a link: {why}")
     raise OutsideError(f"slurm-gpuweb at {web} answered {response.status_code}: {why}")

@@ -1,4 +1,4 @@
-"""How people sign in and out: the endpoints, and the one page that a link of `slurm-gpu web` leads to."""
+"""Serve signing in and out: the endpoints, and the page behind a link of `slurm-gpu open`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ _MEDIA = {
 
 
 class SignInPages:
-    """`url` is the address that people are told, without a slash at the end; None: no link is made."""
+    """The sign-in endpoints. `url` is the public address, without a slash at the end; None: no links are
+    made.
+    """
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class SignInPages:
         self._cookie, self._url, self._wall = cookie, url, wall
 
     def routes(self) -> list[Route]:
-        """All of it."""
+        """Return all routes."""
         return [
             Route(SIGN_IN, self.page, methods=["GET"]),
             Route(SIGN_IN, self.link, methods=["POST"]),
@@ -58,15 +60,15 @@ class SignInPages:
         ]
 
     async def page(self, request: Request) -> Response:
-        """GET /signin, and what it consists of."""
+        """Serve GET /signin and its files."""
         name = request.path_params.get("name", "signin.html")
         if name not in _MEDIA:
-            raise HTTPException(404, f"there is no {name!r} here")
+            raise HTTPException(404, f"{name!r} does not exist")
         headers = {"Cache-Control": "no-cache"}
         return Response(_file(name), headers=headers, media_type=_MEDIA[name])
 
     async def link(self, request: Request) -> Response:
-        """POST /signin: a one-time link for who shows a credential over this request."""
+        """Serve POST /signin: a one-time link for a caller with a credential over this request."""
         authorization = request.headers.get("authorization")
         if authorization is None:
             raise _not_vouched("send the header Authorization: MUNGE CREDENTIAL, as `slurm-gpu web` does")
@@ -85,37 +87,37 @@ class SignInPages:
         if self._url is None:
             raise HTTPException(
                 403,
-                "slurm-gpuweb does not know its own address, and takes no credential that may be for another:"
+                "slurm-gpuweb has no public address, and so cannot check that the credential is for it:"
                 " write url: in slurm-gpuweb.yaml, or web: in slurm-gpu.yaml on its host",
             )
         if web != self._url:
             raise HTTPException(
                 403,
-                f"this is {self._url}, and the credential was for {web}: correct web: in slurm-gpu.yaml",
+                f"this is {self._url}, but the credential is for {web}: correct web: in slurm-gpu.yaml",
             )
         if caller.user is None:
             raise HTTPException(
                 403,
-                f"uid {caller.uid} has no user name on slurm-gpuweb's host, which its pages go by: "
+                f"uid {caller.uid} has no user name on slurm-gpuweb's host, which is required: "
                 f"getent passwd {caller.uid} there must print one",
             )
         try:
             token = self._tokens.issue(TokenOwner(caller.user, caller.uid))
         except FullError:
-            raise HTTPException(503, "too many links wait to be opened", {"Retry-After": "60"}) from None
+            raise HTTPException(503, "too many unused links exist", {"Retry-After": "60"}) from None
         answer = {"url": f"{web}{SIGN_IN}#{token}", "until_s": int(self._wall() + GOOD_FOR_S)}
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     async def token(self, request: Request) -> Response:
-        """POST /signin/token: a session for who has a link's token."""
+        """Serve POST /signin/token: a session for the owner of a link's token."""
         owner = self._tokens.take(_text(await read_body(request, _MOST_BYTES, _BODY_WITHIN_S), "token"))
         if owner is None:
             raise HTTPException(
-                401, "this link was used already, or is older than a minute: make another one"
+                401, "this link was already used or is older than a minute: run slurm-gpu open again"
             )
         session = request.scope.get(SESSION)
         if isinstance(session, Session) and session.uid != owner.uid:
-            # Or somebody could make another look at what is not theirs, and take it for their own.
+            # Otherwise a user could sign another one in with their own session, unnoticed.
             raise HTTPException(403, f"you are signed in as {session.user}: sign out first")
         log.info("%s signed in from %s", owner.user, request.client.host if request.client else "?")
         opened = self._sessions.begin(owner.user, owner.uid)
@@ -123,7 +125,7 @@ class SignInPages:
         return _with(JSONResponse({"user": owner.user}, headers={"Cache-Control": "no-store"}), header)
 
     async def sign_out(self, request: Request) -> Response:
-        """POST /signout: the session ends, wherever its cookie may be."""
+        """Serve POST /signout: end the session for every copy of its cookie."""
         session = request.scope.get(SESSION)
         if isinstance(session, Session):
             await run_in_threadpool(self._sessions.end, session)
@@ -147,7 +149,7 @@ def _text(body: bytes, key: str) -> str:
         value = None
     text = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(text, str) or not text:
-        raise HTTPException(400, f'the body has to be {{"{key}": TEXT}}')
+        raise HTTPException(400, f'the body must be {{"{key}": TEXT}}')
     return text
 
 

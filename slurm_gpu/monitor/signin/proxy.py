@@ -1,4 +1,4 @@
-"""A site's own reverse proxy, which says in a header who signed in there."""
+"""Identify users by a header of the site's reverse proxy."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from slurm_gpu.http.networks import Network, is_among
 
 log = logging.getLogger(__name__)
 
+# Names of users at sites.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]{0,255}")
-"""Of users, as sites name them."""
 
 
 class TrustedProxy:
-    """`header` counts from these addresses; from any other it is left out, and told of in the log."""
+    """Accept `header` from these addresses; from others it is ignored and logged."""
 
     def __init__(self, header: str, networks: Sequence[Network], clock: Clock) -> None:
         self._header, self._networks = header.lower().encode("ascii"), networks
         self._forged = OutageLog(
-            log, f"{header} is left out, as it did not come from one of trusted_proxies: %s", clock
+            log, f"{header} is ignored, because it did not come from one of trusted_proxies: %s", clock
         )
-        self._unread = OutageLog(log, f"{header} cannot be understood: %s", clock)
+        self._unread = OutageLog(log, f"{header} is invalid: %s", clock)
 
     def named(self, scope: Scope) -> str | None:
-        """The user whom the proxy names; None where it names nobody, or is none."""
+        """Return the user that the proxy names; None if it names none, or is not trusted."""
         values = [value for name, value in scope["headers"] if name == self._header]
         if not values:
             return None
         host = scope["client"][0] if scope.get("client") else ""
         if not is_among(host, self._networks):
-            self._forged.failed(f"it was sent by {host or 'nobody knows whom'}")
+            self._forged.failed(f"it was sent by {host or 'an unknown address'}")
             return None
         name: str = values[0].decode("latin-1").strip()
         if len(values) > 1 or not _NAME.fullmatch(name):
-            # Perhaps a part of it is what a client sent, to which the proxy added its own.
+            # A part of it may come from the client, with the proxy's own appended.
             self._unread.failed(f"{host} sent {len(values)} of it, the first {name[:80]!r}")
             return None
         return name

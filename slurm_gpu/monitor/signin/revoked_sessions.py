@@ -1,4 +1,4 @@
-"""Sessions that ended before their time: what a signed cookie alone cannot tell."""
+"""Store sessions that ended before their time, which a signed cookie alone does not show."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from slurm_gpu.files.atomic import write_whole
 
 log = logging.getLogger("slurm-gpuweb")
 
+# In slurm-gpuweb's state directory: {id: when the session would have expired}.
 FILE_NAME = "signed-out.json"
-"""In slurm-gpuweb's state directory: {id: when the session would have ended by itself}."""
 MOST = 100_000
 
 
 class RevokedSessions:
-    """By id, until their lifetime is over; with `path` they are known to the next process as well.
+    """Revoked sessions by id, until they would have expired; with `path` they survive a restart.
 
-    For several threads. Raises InputError for a file that cannot be read: sessions would come back.
+    Thread-safe. Raises InputError for an unreadable file: sessions would become valid again.
     """
 
     def __init__(self, wall: Callable[[], float], path: Path | None = None) -> None:
@@ -32,7 +32,7 @@ class RevokedSessions:
         return session_id in self._until
 
     def add(self, session_id: str, until_s: float) -> None:
-        """The session has ended; returns once that is on disk, where it is kept there."""
+        """Revoke a session; return once it is on disk, if there is a `path`."""
         with self._lock:
             now_s = self._wall()
             kept = {one: until for one, until in self._until.items() if until > now_s}
@@ -45,8 +45,8 @@ class RevokedSessions:
                     write_whole(self._path, json.dumps(kept))
                 except OSError as error:
                     log.warning(
-                        "%s cannot be written (%s): who signed out is signed in again by an old cookie after "
-                        "a restart",
+                        "%s cannot be written (%s): after a restart, an old cookie signs in a user who has "
+                        "signed out",
                         self._path,
                         error.strerror,
                     )
@@ -57,7 +57,7 @@ def _read(path: Path) -> dict[str, float]:
         found = json.loads(path.read_bytes())
         if isinstance(found, dict) and all(isinstance(until, float | int) for until in found.values()):
             return found
-        why = "holds something else"
+        why = "has the wrong format"
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -65,5 +65,8 @@ def _read(path: Path) -> dict[str, float]:
     except (ValueError, RecursionError):
         why = "is damaged"
     raise InputError(
-        str(path), 0, 0, f"{why}: who signed out would be signed in again; remove it, and key_file with it"
+        str(path),
+        0,
+        0,
+        f"{why}: users who signed out would be signed in again; remove it together with key_file",
     )

@@ -1,4 +1,4 @@
-"""What uid a user has, and who is an operator: as system and slurm-gpu.yaml say, asked anew each minute."""
+"""Look up the uid of a user and whether they are an operator, refreshed every minute."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _MOST = 10_000
 
 
 class Right(NamedTuple):
-    """Of a user; `uid` is None where this host knows no such user."""
+    """The rights of a user; `uid` is None if this host does not know the user."""
 
     uid: int | None
     operator: bool
 
 
 def right_of(user: str, operators: Operators) -> Right:
-    """Asks the system, which may wait for a directory server."""
+    """Ask the system, which may wait for a directory server."""
     return Right(uid_of(user), is_operator(operators, user))
 
 
 class Rights:
-    """Remembers what `ask` says of a user, who may wait for a directory server.
+    """Cache the result of `ask`, which may wait for a directory server.
 
-    What is a little old is used once more while a thread asks anew, so that no request waits but a user's
-    first, and the first after some minutes.
+    A slightly old result is used once more while a thread refreshes it. So only a user's first request waits,
+    and the first after some minutes.
     """
 
     def __init__(self, ask: Callable[[str], Right], monotonic: Callable[[], float]) -> None:
@@ -45,20 +45,23 @@ class Rights:
         self._thread = ThreadPoolExecutor(1, "rights")
 
     def known(self, user: str) -> Right | None:
-        """What is known, perhaps a little old; None of a user who was not asked for in the last minutes."""
+        """Return the cached rights, perhaps slightly old; None if the user had no request in the last
+        minutes.
+        """
         known = self._known.get(user)
         if known is None:
             return None
         until, right = known
         if self._monotonic() >= until + KEPT_S:
-            return None  # so old that it says nothing: who was away for long is asked for first
+            # Too old: fetch them first.
+            return None
         if self._monotonic() >= until and user not in self._asking:
             self._asking.add(user)
-            self._thread.submit(self._again, user)
+            self._thread.submit(self._refresh, user)
         return right
 
-    def look(self, user: str) -> Right:
-        """Ask now, and wait."""
+    def fetch(self, user: str) -> Right:
+        """Fetch now, and wait."""
         right = self._ask(user)
         if len(self._known) >= _MOST:
             self._known.clear()
@@ -66,12 +69,12 @@ class Rights:
         return right
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop fetching."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _again(self, user: str) -> None:
+    def _refresh(self, user: str) -> None:
         try:
-            self.look(user)
+            self.fetch(user)
         except Exception as error:
             self._unknown.failed(error)
         finally:

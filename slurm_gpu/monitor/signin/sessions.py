@@ -1,4 +1,4 @@
-"""Sessions: all that is known of one stands in its cookie, which nobody else can make."""
+"""Sign and read session cookies, which contain all data of a session."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from slurm_gpu.monitor.signin.revoked_sessions import RevokedSessions
 
 KEY_BYTES = 32
 _MOST_KEY_BYTES = 4096
+# Share of the idle limit: an older cookie is renewed.
 _RENEWED_EACH = 0.1
-"""Of the idle limit: a cookie that was seen so long ago is made anew."""
+# How far a session may begin in the future, after the clock was set back.
 _AHEAD_S = 60.0
-"""So far ahead a clock that was set back may leave a session that it made itself."""
 _MOST_GENUINE = 10_000
+# Characters of a cookie; real ones have a tenth of that.
 _LONGEST = 2048
-"""Characters of a cookie; ours are a tenth of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A user who signed in; times are by the wall clock."""
+    """A signed-in user; times are by the wall clock."""
 
     user: str
     uid: int
@@ -41,7 +41,7 @@ class Session:
 
 
 class Sessions:
-    """Makes cookies and reads them; `ended` are sessions that ended before their time."""
+    """Make and read cookies; `ended` are sessions that ended before their time."""
 
     def __init__(
         self,
@@ -52,26 +52,26 @@ class Sessions:
         ended: RevokedSessions | None = None,
     ) -> None:
         if len(key) < KEY_BYTES:
-            raise ValueError(f"a key has {KEY_BYTES} bytes at least, not {len(key)}")
+            raise ValueError(f"a key must have at least {KEY_BYTES} bytes, not {len(key)}")
         self._key, self._wall = key, wall
         self.lifetime_s, self._idle_s = lifetime_s, idle_s
         self._ended = RevokedSessions(wall) if ended is None else ended
         self._genuine: dict[str, Session] = {}
-        """Cookies whose signature was checked: each request of a page brings the same one."""
+        """Cookies with a verified signature: each request of a page sends the same one."""
 
     def begin(self, user: str, uid: int) -> Session:
-        """A new one."""
+        """Return a new session."""
         now_s = self._wall()
         return Session(user, uid, secrets.token_urlsafe(16), now_s, now_s)
 
     def seal(self, session: Session) -> str:
-        """The cookie's value."""
+        """Return the cookie's value."""
         facts = [session.user, session.uid, session.id, session.began_s, session.seen_s]
         body = _encode(json.dumps(facts, separators=(",", ":")).encode())
         return f"{body}.{self._signature(body)}"
 
     def open(self, value: str) -> Session | None:
-        """The session of a cookie; None for one that was not made here, or is over."""
+        """Return the session of a cookie; None if it is forged or over."""
         session = self._genuine.get(value) or self._read(value)
         now_s = self._wall()
         if session is None or session.id in self._ended or session.seen_s > now_s + _AHEAD_S:
@@ -94,13 +94,13 @@ class Sessions:
         return session
 
     def seen(self, session: Session) -> Session | None:
-        """The session as of now, where its cookie is to be made anew; None where that can wait."""
+        """Return the session as of now if its cookie must be renewed, else None."""
         now_s = self._wall()
         due = now_s - session.seen_s >= _RENEWED_EACH * self._idle_s
         return replace(session, seen_s=now_s) if due else None
 
     def end(self, session: Session) -> None:
-        """No cookie of this session opens anything any more, in whoever's hands it is."""
+        """Revoke every cookie of this session."""
         self._ended.add(session.id, session.began_s + self.lifetime_s)
 
     def _signature(self, body: str) -> str:
@@ -108,9 +108,9 @@ class Sessions:
 
 
 def session_key(path: Path | None) -> bytes:
-    """The key of the file, or a new one: then all sessions end with this process.
+    """Return the key of the file, or a random one: then all sessions end with this process.
 
-    Raises InputError for a file that others may read, or that holds too little.
+    Raises InputError for a file that others may read, or that is too short.
     """
     if path is None:
         return secrets.token_bytes(KEY_BYTES)
@@ -120,15 +120,17 @@ def session_key(path: Path | None) -> bytes:
             key = file.read(_MOST_KEY_BYTES)
     except OSError as error:
         raise InputError(
-            str(path), 0, 0, f"cannot be read ({error.strerror}); make it: {_how_to_make(path)}"
+            str(path), 0, 0, f"cannot be read ({error.strerror}); create it: {_how_to_make(path)}"
         ) from None
     if (mode := stat.S_IMODE(status.st_mode)) & 0o077:
         raise InputError(str(path), 0, 0, f"others may read it (mode {mode:04o}); chmod 0600 {path}")
     if status.st_uid not in (0, os.geteuid()):
-        raise InputError(str(path), 0, 0, f"belongs to uid {status.st_uid}; it has to be slurm-gpuweb's own")
+        raise InputError(
+            str(path), 0, 0, f"belongs to uid {status.st_uid}; it must belong to slurm-gpuweb's user"
+        )
     if len(key) < KEY_BYTES:
         raise InputError(
-            str(path), 0, 0, f"has {len(key)} bytes, and needs {KEY_BYTES}; make it: {_how_to_make(path)}"
+            str(path), 0, 0, f"has {len(key)} bytes instead of {KEY_BYTES}; create it: {_how_to_make(path)}"
         )
     return key
 
@@ -138,7 +140,7 @@ def _how_to_make(path: Path) -> str:
 
 
 def _session(body: str) -> Session | None:
-    """What was signed; None for what another version may have meant by it."""
+    """Decode a signed body; None for one of another version."""
     try:
         user, uid, session_id, began_s, seen_s = json.loads(_decode(body))
     except (ValueError, TypeError, binascii.Error):

@@ -1,4 +1,4 @@
-"""One-time tokens: what a link of `slurm-gpu web` carries."""
+"""Issue one-time tokens for links of `slurm-gpu open`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 GOOD_FOR_S = 60.0
 TOKENS_OF_A_USER = 5
+# Unused tokens in total. All are compared when one is used, so that the duration reveals nothing.
 MOST_TOKENS = 1000
-"""Waiting at once: each is looked at when one comes back, so that how long that takes tells nothing."""
 _BYTES = 32
 _LONGEST = 128
 
 
 class TokenOwner(NamedTuple):
-    """Whose token it is."""
+    """The user of a token."""
 
     user: str
     uid: int
@@ -30,19 +30,21 @@ class _Waiting(NamedTuple):
 
 
 class FullError(Exception):
-    """Too many tokens wait; in a minute there are fewer."""
+    """There are too many unused tokens; they expire within a minute."""
 
 
 class Tokens:
-    """Hands tokens out and takes each back once; `monotonic` is in seconds. For several threads."""
+    """Issue tokens, and accept each once; `monotonic` is in seconds. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic, self._lock = monotonic, threading.Lock()
         self._waiting: dict[bytes, _Waiting] = {}
-        """By digest, the oldest first: what is in memory opens nothing."""
+        """By digest, the oldest first: the memory contains no usable token."""
 
     def issue(self, owner: TokenOwner) -> str:
-        """A new one, good for GOOD_FOR_S; of a user's the last TOKENS_OF_A_USER count. Raises FullError."""
+        """Return a new token, valid for GOOD_FOR_S; per user the last TOKENS_OF_A_USER count. Raises
+        FullError.
+        """
         token = secrets.token_urlsafe(_BYTES)
         with self._lock:
             now = self._drop_old()
@@ -55,7 +57,7 @@ class Tokens:
         return token
 
     def take(self, token: str) -> TokenOwner | None:
-        """Whose it is, once; None for one that is not known, or not any more."""
+        """Return the owner of a token, once; None if it is unknown or expired."""
         if len(token) > _LONGEST:
             return None
         wanted = _digest(token)

@@ -25,14 +25,14 @@ class Tab(browsing.Tab):
         return self
 
     def drawn_after(self, act: Callable[[], Any]) -> None:
-        """Wait until the squares have been drawn anew."""
+        """Wait until the squares have been drawn again."""
         # No wait_for_function: it evaluates text, which the page's policy forbids.
         before = self.page.evaluate("document.getElementById('frame').dataset.drawn")
         act()
         self.page.locator(f'#frame[data-drawn]:not([data-drawn="{before}"])').wait_for()
 
     def ask(self, expression: str) -> Any:
-        """Of the page's own modules, as `start`."""
+        """Evaluate with the page's own modules, as `start`."""
         start = next(path for path in page_files() if path.endswith("/start.js"))
         return self.page.evaluate(f"async () => {{ const start = await import('{start}'); {expression} }}")
 

@@ -50,9 +50,11 @@ class Pretended:
             self.changed.notify_all()
 
     def heard(self) -> None:
-        """Wait until somebody listens: what changed before is announced to nobody."""
+        """Wait for a listener: earlier changes are not announced."""
         with self.changed:
-            assert self.changed.wait_for(lambda: self.listening > 0, _PATIENCE_S), "nobody listens to events"
+            assert self.changed.wait_for(lambda: self.listening > 0, _PATIENCE_S), (
+                "no client listens to events"
+            )
 
     def stop(self) -> None:
         with self.changed:
@@ -91,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         """No line for each request."""
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """By the world's clock: browsers are told the time by it."""
+        """Use the world's clock for the Date header, from which browsers take the time."""
         return super().date_time_string(self.served.now_s if timestamp is None else timestamp)
 
     def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Clusters that slurm-gpuweb might tell of (docs/contracts.md, section 8): for the page without a backend."""
+"""Clusters in the answers of slurm-gpuweb (docs/contracts.md, section 8), for the page without a backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 NOW_S = 1_795_000_000
 GAP = 255
-FREE, HELD, SHARED, OUT, UNWATCHED = range(5)
+FREE, ALLOCATED, SHARED, OUT, UNWATCHED = range(5)
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
     "</script><script>alert(2)</script>",
@@ -37,7 +37,7 @@ METRICS = [
 
 @dataclass
 class World:
-    """What slurm-gpuweb would answer."""
+    """The answers of slurm-gpuweb."""
 
     layout: dict[str, Any]
     frames: dict[str, bytearray]
@@ -49,7 +49,7 @@ class World:
     timelines: dict[str, Any] = field(default_factory=dict)
     as_of_s: float = NOW_S
     slurm_s: float | None = None
-    """When slurmctld told last; None: as of `as_of_s`."""
+    """When slurmctld answered last; None: at `as_of_s`."""
     version: int = 1
     changed: dict[int, int] = field(default_factory=dict)
     gone: dict[int, int] = field(default_factory=dict)
@@ -226,7 +226,7 @@ def _run(
     level = 0 if kind < 0.05 else rng.randint(2, 30) if kind < 0.2 else rng.randint(45, 99)
     for square in squares:
         util = min(100, max(0, level + (rng.randint(-7, 5) if level else 0)))
-        world.frames["state"][square] = HELD
+        world.frames["state"][square] = ALLOCATED
         world.frames["util"][square] = util
         world.frames["mem"][square] = min(100, 20 + rng.randint(0, 70))
         world.frames["power"][square] = min(233, 25 + 2 * util)

@@ -1,4 +1,4 @@
-"""How the page looks: on paper, by lightness alone, in the dark, without scripts, and by its names."""
+"""The appearance of the page: on paper, by lightness alone, in the dark, without scripts, and its names."""
 
 import itertools
 from collections.abc import Callable

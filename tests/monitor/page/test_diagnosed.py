@@ -52,6 +52,7 @@ def test_it_is_drawn_and_the_policy_has_nothing_to_say(tab: browsing.Tab):
 def test_another_metric_and_the_pointer_work(tab: browsing.Tab):
     tab.page.locator("label", has_text="SM clock").click()
     image = tab.page.locator(".plot img.p-sm_clock:visible")
+    image.scroll_into_view_if_needed()
     box = image.bounding_box()
     tab.page.mouse.move(box["x"] + box["width"] - 5, box["y"] + 5)
     tab.page.locator("#readout", has_text="SM clock").wait_for()

@@ -1,4 +1,4 @@
-"""What browsers are sent: exactly the files that lie there, and nothing that a strict policy forbids."""
+"""Browsers receive exactly the listed files, and nothing that a strict policy forbids."""
 
 import gzip
 import re
@@ -64,9 +64,9 @@ def test_modules_become_one_each_once_and_after_what_it_imports():
 @pytest.mark.parametrize(
     ("other", "complaint"),
     [
-        ("export let one = 1;", "a.js: 'export let one = 1;' is no import or export that can be bundled"),
-        ("export default 1;", "'export default 1;' is no import or export"),
-        ('import "./b.js";', "is no import or export"),
+        ("export let one = 1;", "a.js: 'export let one = 1;' is an import or export that cannot be bundled"),
+        ("export default 1;", "'export default 1;' is an import or export"),
+        ('import "./b.js";', "is an import or export"),
         ("export const two = 2;", "first.js imports one, which a.js does not export"),
         (
             'import { x } from "./first.js";\nexport const one = 1;',

@@ -14,7 +14,7 @@ _GAP = 255
 
 
 def run_of(job: str, **more: Any) -> dict[str, Any]:
-    """As slurm-gpuweb tells of a run of two GPUs, of which the first has been idle."""
+    """Return the answers for a run of two GPUs, of which the first has been idle."""
     percentiles = {
         "util": {"p25": 0, "p95": 97, "unit": "%", "how": "exact"},
         "power": {"p25": 24.1, "p95": 77.2, "unit": "%", "how": "from bins"},
@@ -78,7 +78,7 @@ def world_of(*runs: dict[str, Any]) -> World:
 def job_tab(opened: Callable[..., Tab]) -> Callable[[World], Tab]:
     def open_job(world: World) -> Tab:
         tab = opened(world, "job?id=200")
-        tab.page.locator("#sheets:not([hidden]), #trouble:not([hidden])").first.wait_for()
+        tab.page.locator("#sheets:not([hidden]), #error:not([hidden])").first.wait_for()
         return tab
 
     return open_job
@@ -98,7 +98,7 @@ def test_each_gpu_has_its_percentiles_and_a_gap_is_no_zero(job_tab: Callable[[Wo
     assert heads == ["Utilisation", "Power, of the limit *"], (
         "what comes of bins is marked, what is not there left out"
     )
-    assert "* of the means of the course" in tab.page.inner_text("#gpus-note")
+    assert "except those with *" in tab.page.inner_text("#gpus-note")
     assert tab.said == []
 
 
@@ -137,7 +137,7 @@ def test_what_is_wrong_is_told_with_what_to_do(job_tab: Callable[[World], Tab]):
         },
     ]
     tab = job_tab(world)
-    assert "Ask for as many as the program uses" in tab.page.inner_text("#advice")
+    assert "Request as many as the program uses" in tab.page.inner_text("#advice")
 
 
 def test_it_leads_to_the_diagnosis_of_the_run_that_is_shown(job_tab: Callable[[World], Tab]):
@@ -166,7 +166,7 @@ def test_an_earlier_run_is_chosen(job_tab: Callable[[World], Tab]):
 
 def test_a_job_that_may_not_be_seen_is_no_page(job_tab: Callable[[World], Tab]):
     tab = job_tab(small())
-    assert "no job 200 that you may see" in tab.page.inner_text("#trouble")
+    assert "no job 200 that you may see" in tab.page.inner_text("#error")
     assert tab.page.locator("#sheets").is_hidden()
 
 
@@ -177,7 +177,7 @@ def test_another_users_run_shows_only_that_it_runs(job_tab: Callable[[World], Ta
     world = world_of(hidden)
     world.timelines["200"]["runs"][0]["devices"] = None
     tab = job_tab(world)
-    assert "Only its owner and operators see what it did." in tab.page.inner_text("#gpus")
+    assert "Only its owner and operators can see its data." in tab.page.inner_text("#gpus")
     assert tab.page.locator("#downloads a").count() == 0
     assert tab.said == []
 

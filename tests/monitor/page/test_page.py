@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from tests.monitor.page.conftest import Tab
-from tests.monitor.page.example_clusters import GAP, HELD, HOSTILE, SHARED, World, make_world
+from tests.monitor.page.example_clusters import ALLOCATED, GAP, HOSTILE, SHARED, World, make_world
 from tests.monitor.page.test_squares import job_on, small
 
 
 def hostile() -> World:
-    """Whatever a user, a site or a node may name is a trap."""
+    """Names that users, sites and nodes may choose are hostile."""
     world = small()
     bad = HOSTILE * 20
     world.layout["cluster"] = bad[0]
@@ -66,7 +66,7 @@ def test_a_script_or_style_that_got_in_would_not_run(opened: Callable[..., Tab])
 
 
 def test_nothing_is_asked_for_twice(opened: Callable[..., Tab]):
-    """What the page names to be loaded early is what its script takes."""
+    """The page preloads exactly what its script uses."""
     tab = opened(small()).ready()
     api = [path for path in tab.served.asked if path.startswith("/api/")]
     assert sorted(api) == sorted(set(api))
@@ -108,11 +108,11 @@ def test_another_layout_is_taken_as_a_whole(opened: Callable[..., Tab]):
 
 def test_an_old_state_is_told_to_be_old_and_stays(opened: Callable[..., Tab]):
     tab = opened(small()).ready()
-    assert tab.page.locator("#trouble").is_hidden()
+    assert tab.page.locator("#error").is_hidden()
     assert "ago" not in tab.page.inner_text("#age")
     tab.served.now_s += 240
     tab.served.change(lambda world: None)
-    tab.page.locator("#trouble", has_text="has told nothing since").wait_for()
+    tab.page.locator("#error", has_text="has not answered since").wait_for()
     assert "4 min ago" in tab.page.inner_text("#age").replace("\u00a0", " ")
     assert "64" in tab.page.inner_text("#tally")
 
@@ -125,13 +125,13 @@ def test_while_slurmctld_is_away_what_it_said_is_told_to_be_old(opened: Callable
 
     tab.served.now_s += 240
     tab.served.change(change)
-    tab.page.locator("#trouble", has_text="slurmctld has told nothing since").wait_for()
+    tab.page.locator("#error", has_text="slurmctld has not answered since").wait_for()
     assert "4 min ago" in tab.page.inner_text("#age").replace("\u00a0", " ")
 
 
 def test_an_address_with_a_metric_that_is_none_shows_the_first_one(opened: Callable[..., Tab]):
     tab = opened(small(), "?metric=<b>").ready()
-    assert tab.page.locator("#trouble").is_hidden()
+    assert tab.page.locator("#error").is_hidden()
     assert tab.page.locator("#metric").input_value() == "util"
     assert "Utilisation 50" in tab.focus(12)
 
@@ -141,11 +141,11 @@ def test_what_cannot_be_had_leaves_what_was_known(opened: Callable[..., Tab], st
     tab = opened(small()).ready()
     tab.served.status = status
     tab.served.change()
-    tab.page.locator("#trouble", has_text=told).wait_for()
+    tab.page.locator("#error", has_text=told).wait_for()
     assert "50\u00a0%" in tab.focus(12)
     tab.served.status = None
     tab.served.change()
-    tab.page.locator("#trouble").wait_for(state="hidden")
+    tab.page.locator("#error").wait_for(state="hidden")
 
 
 def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
@@ -163,12 +163,12 @@ def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
     ]
     tab = opened(world, "?view=all").ready()
     row = tab.page.locator("#attention .lights")
-    assert "held, never used" in row.inner_text()
+    assert "allocated, never used" in row.inner_text()
     assert "10\u00a0min" in row.inner_text()
     assert "· 2 GPUs ·" in tab.page.inner_text("#attention")
     tab.drawn_after(row.click)
     assert tab.ask("return [...start.squares.lit.keys()].filter((k) => start.squares.lit[k]);") == [12, 13]
-    assert tab.page.inner_text("#found") == "2 GPUs of job 200: held, never used"
+    assert tab.page.inner_text("#found") == "2 GPUs of job 200: allocated, never used"
     tab.drawn_after(tab.page.locator("#attention .lights").click)
     assert tab.ask("return start.squares.lit === null;")
 
@@ -251,7 +251,7 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
     tab = opened(world).ready()
     tab.page.locator("#mine li").first.wait_for()
     mine = tab.page.inner_text("#mine")
-    for words in ("300 mine", "cancel it", "301 later", "others come first", "Likeliest start"):
+    for words in ("300 mine", "cancel it", "301 later", "others come first", "Most likely start"):
         assert words in mine
     assert "of alice" not in mine
     limits = tab.page.inner_text("#limits")
@@ -280,9 +280,7 @@ def test_limits_that_nobody_knows_are_said_to_be_so(opened: Callable[..., Tab]):
     world = small()
     world.me |= {"operator": False, "limits": None, "limits_why": "slurm-gpuctld is silent <b>"}
     tab = opened(world).ready()
-    tab.page.locator(
-        "#limits", has_text="Your limits are not known here: slurm-gpuctld is silent <b>."
-    ).wait_for()
+    tab.page.locator("#limits", has_text="Your limits are unknown: slurm-gpuctld is silent <b>.").wait_for()
 
 
 def test_who_came_by_a_link_signs_out_by_a_button_and_nobody_else_has_one(opened: Callable[..., Tab]):
@@ -388,7 +386,7 @@ def test_when_gpus_free_is_a_colour_of_its_own(opened: Callable[..., Tab]):
     tab = opened(world).ready()
     tab.drawn_after(lambda: tab.page.select_option("#metric", "frees"))
     octets = tab.ask("return [start.squares.octets[0], start.squares.octets[104 - 100]];")
-    assert octets == [0, GAP], "free is free now; without a time limit nobody knows"
+    assert octets == [0, GAP], "free is free now; without a time limit it is unknown"
     assert tab.page.evaluate("location.search") == "?metric=frees"
 
 
@@ -398,21 +396,21 @@ def test_the_legend_says_what_each_way_to_draw_a_square_means(opened: Callable[.
 
     def below(percent: int) -> int:
         pairs = zip(world.frames["state"], world.frames["util"], strict=True)
-        return sum(state in (HELD, SHARED) and octet < percent for state, octet in pairs)
+        return sum(state in (ALLOCATED, SHARED) and octet < percent for state, octet in pairs)
 
     def legend() -> str:
         return str(tab.page.inner_text("#legend")).replace("\u00a0", " ").replace("\n", " ")
 
     for words in ("0 %", "100 %", "not measured", "out of service", "of one job"):
         assert words in legend()
-    assert legend().endswith(f"held, under 10 %: {below(10)}")
+    assert legend().endswith(f"allocated, under 10 %: {below(10)}")
     tab.drawn_after(lambda: tab.page.fill("#under", "60"))
-    assert legend().endswith(f"held, under 60 %: {below(60)}")
+    assert legend().endswith(f"allocated, under 60 %: {below(60)}")
     assert below(10) < below(60)
     tab.drawn_after(lambda: tab.page.select_option("#metric", "state"))
-    assert "free held shared by several jobs" in legend()
+    assert "free allocated shared by several jobs" in legend()
     tab.drawn_after(lambda: tab.page.select_option("#metric", "jobs"))
-    assert legend() == "one job, one colour held by nobody out of service"
+    assert legend() == "one job, one colour without a job out of service"
 
 
 def test_an_empty_cluster_is_said_to_be_one(opened: Callable[..., Tab]):

@@ -9,7 +9,7 @@ import pytest
 from slurm_gpu.monitor import palette
 from tests.monitor.page.conftest import Tab
 from tests.monitor.page.contract_server import pretended
-from tests.monitor.page.example_clusters import GAP, HELD, OUT, UNWATCHED, World, make_world
+from tests.monitor.page.example_clusters import ALLOCATED, GAP, OUT, UNWATCHED, World, make_world
 
 _FREE_ZERO, _HELD_ZERO, _HELD_GAP, _OUT, _BELOW, _ABOVE, _AT = range(7)
 _FREE_GAP = 10
@@ -26,12 +26,12 @@ def small(**options: Any) -> World:
     for square in range(16):
         state[square], util[square] = 0, 0
     for square, octet in ((_HELD_ZERO, 0), (_HELD_GAP, GAP), (_BELOW, 9), (_ABOVE, 80), (_AT, 10)):
-        state[square], util[square] = HELD, octet
+        state[square], util[square] = ALLOCATED, octet
         world.jobs[100 + square] = job_on(100 + square, [[square, square]])
     state[_OUT], util[_OUT] = OUT, GAP
     state[9], util[9], util[_FREE_GAP] = UNWATCHED, GAP, GAP
     for square in (12, 13):
-        state[square], util[square] = HELD, 50
+        state[square], util[square] = ALLOCATED, 50
     world.jobs[200] = job_on(200, [[12, 13]])
     return world
 
@@ -126,7 +126,7 @@ def _ringed(tab: Tab) -> set[int]:
 
 
 def test_only_held_squares_under_the_threshold_have_a_ring(tab: Tab):
-    """Neither a gap nor a GPU that nobody holds is under any threshold."""
+    """Neither a gap nor a GPU without a job is under any threshold."""
     assert _ringed(tab) == {_HELD_ZERO, _BELOW}
     tab.drawn_after(lambda: tab.page.fill("#under", "60"))
     assert _ringed(tab) == {_HELD_ZERO, _BELOW, _AT, 12, 13}
@@ -163,7 +163,7 @@ def test_squares_of_one_job_are_joined_and_others_are_not(tab: Tab):
 def test_a_job_of_four_squares_has_no_hole_in_its_middle(opened: Callable[..., Tab]):
     world = small()
     for square in (0, 1, 4, 5):
-        world.frames["state"][square] = HELD
+        world.frames["state"][square] = ALLOCATED
         world.jobs.pop(100 + square, None)
     world.jobs[201] = job_on(201, [[0, 1], [4, 5]])
     tab = opened(world).ready()
@@ -219,7 +219,7 @@ def test_each_square_is_found_at_its_place(tab: Tab):
       }
       return wrong;"""
     assert tab.ask(hit) == []
-    tab.drawn_after(lambda: tab.page.get_by_role("button", name="Closer").click())
+    tab.drawn_after(lambda: tab.page.get_by_role("button", name="Zoom in").click())
     assert tab.ask(hit) == []
 
 
@@ -278,7 +278,7 @@ def test_the_wheel_with_ctrl_and_keys_zoom_and_the_point_stays(tab: Tab):
 
 
 def test_a_threshold_on_p25_is_in_the_address(opened: Callable[..., Tab]):
-    """What is asked of a job's whole run so far, not of now."""
+    """Percentiles are of a job's whole run so far, not of the current moment."""
     world = small()
     world.frames["p25_util"][:] = bytes([GAP]) * world.n
     for square, p25 in ((12, 70), (13, 20), (_ABOVE, 100)):
@@ -330,7 +330,7 @@ def test_enter_opens_no_page_of_another_users_job(opened: Callable[..., Tab]):
     assert "Job 200 of bob" in tab.focus(12)
     tab.page.focus("#frame")
     tab.page.keyboard.press("Enter")
-    assert tab.page.inner_text("#found") == "Only its owner and operators see that job."
+    assert tab.page.inner_text("#found") == "Only its owner and operators can see that job."
     assert tab.page.locator("#focused a").count() == 0
 
 
@@ -391,7 +391,7 @@ def test_the_squares_fit_the_width_and_are_zoomed_and_moved(tab: Tab):
             "return Math.max(...places.x) + places.pitch - places.line <= base.width;"
         )
         assert right
-    tab.drawn_after(lambda: tab.page.get_by_role("button", name="Closer").click())
+    tab.drawn_after(lambda: tab.page.get_by_role("button", name="Zoom in").click())
     assert tab.page.get_by_role("button", name="Whole cluster").is_visible()
     before = tab.corner(0)
     x, y, width, height = tab.page.locator("#over").bounding_box().values()

@@ -1,4 +1,4 @@
-"""What the tests of signing in stand on."""
+"""Fixtures of the tests of signing in."""
 
 from tests.database.conftest import munge_socket, short_path
 

@@ -1,4 +1,4 @@
-"""slurm-gpuweb with its doors, over a small cluster; whoever knocks does so from an address of their own."""
+"""slurm-gpuweb with its sign-in, over a small cluster; each client has its own address."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Gate:
 
     def __init__(self, munge_socket: str | None = None, settings: WebSettings = SETTINGS) -> None:
         self.here = Here()
-        self.here.look()
+        self.here.poll()
         self.munge_socket, self.settings = munge_socket, settings
         self.config = SiteConfig(
             cluster="lab", operators=Operators(users=("carol",)), munge_socket=munge_socket
@@ -46,7 +46,7 @@ class Gate:
         self.app = self.started()
 
     def started(self, settings: WebSettings | None = None, state: Path | None = None, **more: Any) -> Guard:
-        """slurm-gpuweb, started anew."""
+        """Return slurm-gpuweb after a restart."""
         here = self.here
         sign_in = SignIn(self.config, replace(settings or self.settings, **more), here.clock, state)
         site = RouteContext(here.board, viewer_of, lambda: here.source, here.clock)
@@ -84,7 +84,7 @@ class Gate:
         return answer
 
     def credential(self, body: bytes, method: str = "POST", target: str = "/signin") -> dict[str, str]:
-        """The header of whoever runs these tests."""
+        """Return the header of the user who runs these tests."""
         digest = munge.request_digest(method, target, body)
         return {"Authorization": f"MUNGE {munge.encode(digest, self.munge_socket)}"}
 
@@ -99,11 +99,11 @@ class Gate:
         return url.partition("#")[2]
 
     def use(self, token: str, **more: Any) -> httpx.Response:
-        """What the page behind the link is answered."""
+        """Return the answer of the page behind the link."""
         body = json.dumps({"token": token}).encode()
         return self.ask("POST", "/signin/token", headers=ACTS, body=body, **more)
 
     def who(self, **more: Any) -> str | None:
-        """As whom one is signed in; None for nobody."""
+        """Return the signed-in user; None for none."""
         answer = self.ask("GET", "/api/v1/me", **more)
         return str(answer.json()["user"]) if answer.status_code == 200 else None

@@ -1,4 +1,4 @@
-"""Every answer has the browser run nothing of anybody else's, and none tells what is not the viewer's."""
+"""Answers make browsers run only our own scripts, and show viewers only what they may see."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ def _as(name: str) -> dict[str, str]:
     return {HEADER: name}
 
 
-# What the browser may do
+# Permissions of the browser
 
 
 async def _fail(_: object) -> Response:
@@ -153,7 +153,7 @@ def test_by_whatever_host_it_is_called_it_finds_no_other_path(served: httpx.Clie
 
 
 def test_no_part_of_the_application_can_allow_more(served: httpx.Client) -> None:
-    # Of several policies a browser keeps to all.
+    # A browser applies all of several policies.
     assert served.get("/lax").headers.get_list("content-security-policy") == [POLICY, "default-src *"]
 
 
@@ -169,8 +169,8 @@ def test_nothing_is_told_to_who_is_not_signed_in(gate: Gate, path: str) -> None:
 _UUID = re.compile(r"GPU-[0-9a-f-]{36}")
 
 
-def _running_job_of_somebody(gate: Gate) -> tuple[str, str]:
-    """(id, user) of one that holds GPUs."""
+def _running_job_of_a_user(gate: Gate) -> tuple[str, str]:
+    """Return (id, user) of a job with allocated GPUs."""
     job = next(
         job for job in gate.here.source.cluster().jobs if job.state == "RUNNING" and job.user != "carol"
     )
@@ -180,7 +180,7 @@ def _running_job_of_somebody(gate: Gate) -> tuple[str, str]:
 @pytest.mark.parametrize("form", ["json", "csv"])
 @pytest.mark.parametrize("part", ["", "/timeline", "/window"])
 def test_a_user_cannot_read_another_s_job_page(gate: Gate, part: str, form: str) -> None:
-    job, owner = _running_job_of_somebody(gate)
+    job, owner = _running_job_of_a_user(gate)
     path = f"/api/v1/jobs/{job}{part}?format={form}"
     own = gate.ask("GET", path, sender=PROXY, headers=_as(owner))
     other = gate.ask("GET", path, sender=PROXY, headers=_as("mallory"))
@@ -201,7 +201,7 @@ _KEPT = ("/api/v1/frame", "/api/v1/jobs", "/squares.svg", "/api/v1/me", "/api/v1
 
 @pytest.mark.parametrize("path", _KEPT)
 def test_what_a_browser_kept_of_one_user_is_never_confirmed_to_another(gate: Gate, path: str) -> None:
-    _, owner = _running_job_of_somebody(gate)
+    _, owner = _running_job_of_a_user(gate)
     first = gate.ask("GET", path, sender=PROXY, headers=_as("carol"))
     again = {"If-None-Match": first.headers["etag"]}
     assert gate.ask("GET", path, sender=PROXY, headers=_as("carol") | again).status_code == 304
@@ -256,7 +256,7 @@ _HOSTILE = (
 def test_no_name_is_sql_a_path_or_markup(gate: Gate, path: str, text: str) -> None:
     for spelt in (quote(text, safe=""), quote(text)):
         answer = gate.ask("GET", path.format(spelt), sender=PROXY, headers=_as("carol"))
-        # A listing may take what is no version for one that it does not know: then all is told.
+        # A listing may take an invalid version for an unknown one, and send everything.
         assert answer.status_code in (400, 404) or ("since" in path and answer.status_code == 200)
         assert answer.headers["content-type"].startswith("application/json")
         assert "root:" not in answer.text

@@ -100,7 +100,7 @@ def test_no_text_is_a_cookie_or_an_error(text: str) -> None:
 
 
 def test_a_short_key_is_none(wall: Wall) -> None:
-    with pytest.raises(ValueError, match="32 bytes at least, not 5"):
+    with pytest.raises(ValueError, match="at least 32 bytes, not 5"):
         Sessions(b"short", wall)
 
 
@@ -110,11 +110,11 @@ def test_without_a_file_each_start_has_a_key_of_its_own() -> None:
 
 def test_the_key_s_file_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    with pytest.raises(InputError, match=r"cannot be read \(No such file or directory\); make it: "):
+    with pytest.raises(InputError, match=r"cannot be read \(No such file or directory\); create it: "):
         session_key(path)
     path.write_bytes(KEY[:-1])
     path.chmod(0o600)
-    with pytest.raises(InputError, match="has 31 bytes, and needs 32"):
+    with pytest.raises(InputError, match="has 31 bytes instead of 32"):
         session_key(path)
     path.write_bytes(KEY)
     assert session_key(path) == KEY

@@ -1,4 +1,4 @@
-"""Who is let in at slurm-gpuweb's doors, and as whom: by links, by a reverse proxy, and by nothing else."""
+"""Sign-in to slurm-gpuweb: by links, by a reverse proxy, and by nothing else."""
 
 import json
 import logging
@@ -87,7 +87,7 @@ def test_a_credential_of_another_request_makes_none(
 def test_a_credential_that_was_meant_for_another_page_makes_none_here(gate: Gate) -> None:
     answer = gate.link("https://evil.example.org")
     assert answer.status_code == 403
-    assert "the credential was for https://evil.example.org" in answer.json()["error"]
+    assert "the credential is for https://evil.example.org" in answer.json()["error"]
 
 
 def test_without_an_address_of_its_own_it_takes_no_credential(munge_socket: str) -> None:
@@ -124,7 +124,7 @@ def test_what_is_no_token_at_all_is_refused(gate: Gate, body: bytes, status: int
 
 
 def test_who_is_signed_in_is_not_made_somebody_else_by_a_link(gate: Gate) -> None:
-    # Or somebody could have another look at what is not theirs, and take it for their own.
+    # Otherwise a user could sign another one in with their own session, unnoticed.
     gate.use(gate.token())
     sessions = gate.cookies
     gate.cookies = {}
@@ -307,7 +307,7 @@ def test_who_is_no_operator_any_more_is_none_when_they_come_back(gate: Gate) -> 
 
     assert operator()
     gate.app._rights._ask = lambda _: Right(None, False)
-    assert operator(), "it is asked anew each minute"
+    assert operator(), "it is refreshed each minute"
     gate.here.clock.now += 2 * KEPT_S
     assert not operator()
 
@@ -332,7 +332,7 @@ def test_root_by_a_credential_is_an_operator(gate: Gate) -> None:
     assert gate.ask("GET", "/api/v1/me").json()["operator"] is True
 
 
-# What another site's page might send
+# Requests that another site's page might send
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])

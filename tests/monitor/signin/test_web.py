@@ -36,7 +36,7 @@ ME = pwd.getpwuid(0).pw_name
 def config(munge_socket: str) -> Iterator[SiteConfig]:
     """A site where slurm-gpuweb runs."""
     here = Here()
-    here.look()
+    here.poll()
     listener = socket.create_server(("127.0.0.1", 0))
     web = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = SiteConfig(cluster="lab", munge_socket=munge_socket, web=web)
@@ -82,7 +82,7 @@ def test_nobody_there_is_told_in_a_line(config: SiteConfig) -> None:
 
 def test_by_another_name_of_its_host_it_is_refused_as_that_may_be_another_s(config: SiteConfig) -> None:
     other = str(config.web).replace("127.0.0.1", "localhost")
-    with pytest.raises(NotAllowedError, match=r"the credential was for http://localhost"):
+    with pytest.raises(NotAllowedError, match=r"the credential is for http://localhost"):
         ask_for_link(replace(config, web=other))
 
 
@@ -97,18 +97,18 @@ def test_a_uid_without_a_user_name_is_said_to_have_none(config: SiteConfig) -> N
     finally:
         os.seteuid(0)
     assert str(caught.value) == (
-        f"slurm-gpuweb at {config.web} gives no link: uid {uid} has no user name on slurm-gpuweb's host, "
-        f"which its pages go by: getent passwd {uid} there must print one"
+        f"slurm-gpuweb at {config.web} refused a link: uid {uid} has no user name on slurm-gpuweb's host, "
+        f"which is required: getent passwd {uid} there must print one"
     )
 
 
 @pytest.mark.parametrize(
     ("status", "body", "says"),
     [
-        (200, '{"url": "http://evil.example.org/signin#x", "until_s": 5}', "leads elsewhere"),
-        (200, '{"url": "WEB/signin#\\u001b[2J", "until_s": 5}', "leads elsewhere"),
-        (200, "<html>sign in</html>", "not as slurm-gpuweb does"),
-        (302, "", "answered 302, and not as slurm-gpuweb does"),
+        (200, '{"url": "http://evil.example.org/signin#x", "until_s": 5}', "a link to another address"),
+        (200, '{"url": "WEB/signin#\\u001b[2J", "until_s": 5}', "a link to another address"),
+        (200, "<html>sign in</html>", "but is not slurm-gpuweb"),
+        (302, "", "answered 302, but is not slurm-gpuweb"),
         (503, '{"error": "too many links wait"}', "answered 503: too many links wait"),
     ],
 )
@@ -173,6 +173,6 @@ def test_a_link_that_was_used_says_what_to_do(config: SiteConfig, browser: Any) 
     page.goto(url)
     # Not by a function: one that is asked twice is an eval, which the page's policy forbids.
     page.wait_for_selector("[data-wrong]", state="attached")
-    assert "this link was used already" in page.inner_text("main")
-    assert "slurm-gpu web" in page.inner_text("main")
+    assert "this link was already used" in page.inner_text("main")
+    assert "slurm-gpu open" in page.inner_text("main")
     assert page.url == f"{config.web}/signin"

@@ -1,5 +1,5 @@
-// What the viewer chose stands in the page's address, so that a link shows the same: metric, threshold, view, what
-// was looked for.
+// Store the viewer's choices in the page's address, so that a link shows the same: metric, threshold, view,
+// search.
 
 const NAMES = ["metric", "under", "view", "find"];
 
@@ -8,7 +8,7 @@ export function read() {
   return Object.fromEntries(NAMES.map((name) => [name, given.get(name)]));
 }
 
-// Writes what is not as it is by itself; null takes it out.
+// Write choices that differ from the default; null removes one.
 export function write(chosen) {
   const given = new URLSearchParams(location.search);
   for (const name of NAMES) {
@@ -19,7 +19,7 @@ export function write(chosen) {
   history.replaceState(null, "", query ? `?${query}` : location.pathname);
 }
 
-// Of an array whose tasks are not apart yet, such as 9_2-3%1, the array's.
+// For an array whose tasks are not split yet, such as 9_2-3%1, use the array's ID.
 export const jobPage = (id) => `job?id=${encodeURIComponent(id.replace(/_.*[^0-9].*$/, ""))}`;
-// Why a job is slow: of its run that was submitted then, or the newest.
+// The diagnosis of the run with this submit time, or of the newest run.
 export const diagnosisPage = (id, submit_s) => `diagnosis?id=${encodeURIComponent(id)}${submit_s === undefined ? "" : `&run=${submit_s}`}`;

@@ -1,12 +1,12 @@
-// The course of a run as small charts, one for each thing measured: all GPUs as thin lines, their mean as a thick one.
-//
-// A gap in what was measured is a gap in the line.
+// Draw the timelines of a run as small charts, one per metric: all GPUs as thin lines, their mean as a thick
+// one. A gap in the data is a gap in the line.
 
 import { make, say } from "./element.js";
 import { css } from "./scale.js";
 import * as words from "./words.js";
 
-const GAP = 255, FULL = 250; // of an octet of a timeline: value = fraction × FULL
+// In octets of a timeline: value = fraction × FULL.
+const GAP = 255, FULL = 250;
 const HEIGHT = 108, LEFT = 42, BOTTOM = 18, TOP = 6;
 const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
 
@@ -23,7 +23,8 @@ function bytes(text) {
   return found;
 }
 
-// Timelines of a run's devices as series by name: [{name, lines: [{label, start_s, width_s, octets}], start_s, end_s}].
+// Group timelines of a run's devices by series: [{name, lines: [{label, start_s, width_s, octets}], start_s,
+// end_s}].
 export function seriesOf(devices) {
   const found = new Map();
   for (const { node, device, timeline } of devices) {
@@ -43,7 +44,7 @@ export function seriesOf(devices) {
     }));
 }
 
-// What all lines say of a moment: {mean, least, most, known}, as fractions; null where none says anything.
+// Summarise all lines at one moment: {mean, least, most, known}, as fractions; null without data.
 export function at(series, moment_s) {
   let sum = 0, known = 0, least = Infinity, most = -Infinity;
   for (const { start_s, width_s, octets } of series.lines) {
@@ -59,21 +60,21 @@ export function at(series, moment_s) {
 
 const percent = (fraction) => `${Math.round(100 * fraction)} %`;
 
-// A figure that draws itself as wide as it is.
+// Make a figure that draws itself in its own width.
 export function chart(series, inks) {
   const canvas = make("canvas", { role: "img", "aria-label": spoken(series) });
-  const told = make("small", {}), figure = make("figure", {}, make("figcaption", {}, seriesTitle(series.name), told), canvas);
+  const note = make("small", {}), figure = make("figure", {}, make("figcaption", {}, seriesTitle(series.name), note), canvas);
   const rest = restText(series);
-  say(told, rest);
+  say(note, rest);
   const draw = () => paint(canvas, series, inks());
   new ResizeObserver(draw).observe(canvas);
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect(), share = (event.clientX - box.left - LEFT) / (box.width - LEFT);
     const moment_s = series.start_s + share * (series.end_s - series.start_s), here = at(series, moment_s);
     const when = words.moment(moment_s, series.end_s);
-    say(told, share < 0 ? rest : here === null ? `${when}: not measured` : `${when}: ${percent(here.mean)}${here.known > 1 ? ` (${percent(here.least)} to ${percent(here.most)})` : ""}`);
+    say(note, share < 0 ? rest : here === null ? `${when}: not measured` : `${when}: ${percent(here.mean)}${here.known > 1 ? ` (${percent(here.least)} to ${percent(here.most)})` : ""}`);
   });
-  canvas.addEventListener("pointerleave", () => say(told, rest));
+  canvas.addEventListener("pointerleave", () => say(note, rest));
   return { figure, draw };
 }
 
@@ -129,7 +130,7 @@ function axes(context, series, inks, y, width) {
   context.fillText(words.moment(series.end_s, series.end_s), width - 1, HEIGHT - 4);
 }
 
-// A line through what is known; a point alone is a dot.
+// Draw a line through known values; a single point is a dot.
 function trace(context, bins, place) {
   context.beginPath();
   let open = false, last = null;

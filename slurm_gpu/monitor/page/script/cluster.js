@@ -1,18 +1,19 @@
-// What the page knows of the cluster: the layout, the newest frames, and jobs by square.
+// Hold the page's state of the cluster: the layout, the newest frames, and jobs by square.
 
 import { flatten } from "./layout.js";
 import { GAP, OUT_OF_SERVICE } from "./paint.js";
 import { N_KINDS } from "./scale.js";
 
 export const FREE = 0;
-export const HELD = 1;
+export const ALLOCATED = 1;
 export const SHARED = 2;
 export const UNWATCHED = 4;
-const HOURS = 24, HOUR_STEPS = 10; // of "frees in": up to a day, in tenths of an hour
+// For "frees in": up to a day, in tenths of an hour.
+const HOURS = 24, HOUR_STEPS = 10;
 
-// Metrics that the page makes itself of jobs and states.
+// Metrics that the page derives from jobs and states.
 export const OWN_METRICS = [
-  { name: "state", title: "Free or held", unit: "", top: 3, step: 1, own: true, kinds: true },
+  { name: "state", title: "Free or allocated", unit: "", top: 3, step: 1, own: true, kinds: true },
   { name: "frees", title: "Frees in", unit: "h", top: HOURS, step: 1 / HOUR_STEPS, own: true },
   { name: "jobs", title: "Jobs, by colour", unit: "", top: N_KINDS, step: 1, own: true, kinds: true },
 ];
@@ -21,14 +22,14 @@ export class Cluster {
   constructor() {
     this.flat = { id: null, cluster: "", zones: [], nodes: [], n: 0 };
     this.metrics = [];
-    this.jobs = new Map();     // by raw id
-    this.version = null;       // of the jobs
+    this.jobs = new Map(); // by raw ID
+    this.version = null; // version of the jobs
     this.asOf_s = null;
     this.flags = [];
     this.clear();
   }
 
-  // Another layout: nothing that is known by number of a square holds any more.
+  // Set another layout: all data by number of a square becomes invalid.
   setLayout(layout) {
     this.flat = flatten(layout);
     this.metrics = [...layout.metrics.filter((metric) => metric.name !== "state"), ...OWN_METRICS];
@@ -38,7 +39,7 @@ export class Cluster {
     this.clear();
   }
 
-  // The layout is no more the one that is told of; what is shown stays until there is another.
+  // The layout has changed; keep showing the old one until the new one arrives.
   forget() {
     this.flat = { ...this.flat, id: null };
     this.version = null;
@@ -49,18 +50,18 @@ export class Cluster {
     this.octets = new Uint8Array(n).fill(GAP);
     this.state = new Uint8Array(n).fill(UNWATCHED);
     this.job = new Int32Array(n).fill(-1);
-    this.sharers = new Map();  // of a shared square, raw ids
+    this.sharers = new Map(); // raw IDs by shared square
     this.nodeOf = new Int32Array(n);
     this.flat.nodes.forEach((node, index) => this.nodeOf.fill(index, node.first, node.first + node.n));
   }
 
-  // Jobs that came, changed or went; returns whether there were any.
-  takeJobs(told) {
-    if (told.version === this.version) return false;
-    if (told.all) this.jobs.clear();
-    for (const id of told.gone ?? []) this.jobs.delete(id);
-    for (const job of told.jobs) this.jobs.set(job.job_id, job);
-    this.version = told.version;
+  // Apply new, changed and ended jobs; return whether there were any.
+  takeJobs(update) {
+    if (update.version === this.version) return false;
+    if (update.all) this.jobs.clear();
+    for (const id of update.gone ?? []) this.jobs.delete(id);
+    for (const job of update.jobs) this.jobs.set(job.job_id, job);
+    this.version = update.version;
     this.job.fill(-1);
     this.sharers.clear();
     for (const job of this.jobs.values()) {
@@ -77,7 +78,7 @@ export class Cluster {
     return true;
   }
 
-  // All jobs on a square: none, one, or those that share it.
+  // Return all jobs on a square: none, one, or those that share it.
   jobsAt(square) {
     const ids = this.sharers.get(square) ?? (this.job[square] < 0 ? [] : [this.job[square]]);
     return ids.map((id) => this.jobs.get(id)).filter(Boolean);
@@ -95,7 +96,7 @@ export class Cluster {
     return [...this.jobs.values()].filter((job) => job.state === "PENDING");
   }
 
-  // The octets of a metric that the page makes itself.
+  // Return the octets of a metric that the page derives.
   own(name, now_s) {
     const octets = new Uint8Array(this.flat.n).fill(GAP);
     for (let square = 0; square < octets.length; square++) {
@@ -114,18 +115,18 @@ export class Cluster {
     return octets;
   }
 
-  // How many squares are free, held (shared ones too), out of service, in all.
+  // Count squares that are free, allocated (also shared ones) and out of service, and all of them.
   tally() {
     const found = [0, 0, 0, 0, 0];
     for (const state of this.state) found[state]++;
-    return { free: found[FREE], held: found[HELD] + found[SHARED], out: found[OUT_OF_SERVICE], all: this.flat.n };
+    return { free: found[FREE], allocated: found[ALLOCATED] + found[SHARED], out: found[OUT_OF_SERVICE], all: this.flat.n };
   }
 }
 
-// Neighbours in number get colours that lie apart.
+// Give neighbouring numbers distinct colours.
 const kindOf = (id) => Math.imul(id, 2654435761) >>> 29;
 
-// Ranges [first, last], or single squares, as a list of squares.
+// Expand ranges [first, last], or single squares, to a list of squares.
 export function listed(ranges) {
   const found = [];
   for (const range of ranges) {

@@ -1,4 +1,4 @@
-// A square in words: for the pointer, the keyboard and screen readers alike.
+// Describe a square in words, for pointer, keyboard and screen readers.
 
 import { FREE, SHARED } from "./cluster.js";
 import { GAP, OUT_OF_SERVICE } from "./paint.js";
@@ -8,7 +8,7 @@ export function valueOf(octet, metric) {
   return octet === GAP ? null : octet * metric.step;
 }
 
-// A value as the page says it: of the last step of "frees in", that it is at least that.
+// Format a value. The top step of "frees in" means at least that.
 export function valueText(octet, metric) {
   if (octet === GAP) return "not measured";
   if (metric.kinds) return "";
@@ -17,15 +17,15 @@ export function valueText(octet, metric) {
   return words.amount(value, metric.unit);
 }
 
-// {place, type, value, holder, job}: texts of one square; job is whose page opens, null for none.
+// Return {place, type, value, holder, job}: texts of one square; job is the one whose page opens, or null.
 export function describe(cluster, square, metric, octets, now_s) {
   const node = cluster.flat.nodes[cluster.nodeOf[square]], gpu = node.gpus[square - node.first];
   const where = [node.zone, node.rack].filter((part) => part !== null && part !== undefined).join(", ");
   const here = cluster.jobsAt(square), state = cluster.state[square];
   let holder = "free";
   if (state === OUT_OF_SERVICE) holder = "out of service";
-  else if (here.length) holder = here.map((job) => holding(job, now_s)).join("; ");
-  else if (state !== FREE) holder = "held";
+  else if (here.length) holder = here.map((job) => describeJob(job, now_s)).join("; ");
+  else if (state !== FREE) holder = "allocated";
   if (state === SHARED && here.length > 1) holder = `shared by ${here.length}: ${holder}`;
   return {
     place: `${node.name} GPU ${gpu.index}`,
@@ -39,14 +39,14 @@ export function describe(cluster, square, metric, octets, now_s) {
   };
 }
 
-function holding(job, now_s) {
+function describeJob(job, now_s) {
   const whose = job.user ? ` of ${job.user}` : "";
   return `job ${job.id}${whose}, ${words.counts(job.n_gpus, "GPU")}, ${words.frees(job, now_s)}`;
 }
 
-// One line of it.
-export function sentence(told) {
-  const type = told.type ? `, ${told.type}` : "";
-  const value = told.value ? ` ${told.title} ${told.value}.` : "";
-  return `${told.place}${type}:${value} ${told.holder[0].toUpperCase()}${told.holder.slice(1)}.`;
+// Return it as one line.
+export function sentence(square) {
+  const type = square.type ? `, ${square.type}` : "";
+  const value = square.value ? ` ${square.title} ${square.value}.` : "";
+  return `${square.place}${type}:${value} ${square.holder[0].toUpperCase()}${square.holder.slice(1)}.`;
 }

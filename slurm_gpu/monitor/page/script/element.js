@@ -1,7 +1,7 @@
-// Elements of the page. What the server told becomes text, never markup: there is no other way in here.
+// Make elements of the page. Text from the server never becomes markup: this module has no way to do that.
 
-// An element with these attributes and children; a child is an element or text, null is left out.
-// `class`, `hidden` and the like are attributes; what begins with "on" is listened to.
+// Make an element with attributes and children; a child is an element or text, null is omitted. Attributes
+// that begin with "on" are event listeners.
 export function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -13,20 +13,20 @@ export function make(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A text in which commands stand between backticks, as in a terminal: here they are set as code.
+// Format text with commands in backticks, as for a terminal, as code.
 export const coded = (text) => make("bdi", {}, text.split("`").map((part, place) => (place % 2 ? make("code", {}, part) : part)));
 
 const asNode = (child) => (child instanceof Node ? child : document.createTextNode(String(child)));
 
-// Replaces what an element holds.
+// Replace the children of an element.
 export function fill(element, ...children) {
   element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
 }
 
 const REACHED = "a, button, summary";
 
-// The same of what is told again every few seconds: what is alike stays, what was opened stays open, and whoever is there with
-// the keyboard stays where they are.
+// Replace children that are updated every few seconds: equal children stay, opened details stay open, and the
+// keyboard focus stays.
 export function refill(element, ...children) {
   const next = make("div", {}, ...children);
   const [was, will] = [element, next].map((one) => [...one.querySelectorAll("details")]);
@@ -38,14 +38,14 @@ export function refill(element, ...children) {
   if (focus >= 0) element.querySelectorAll(REACHED)[focus]?.focus({ preventScroll: true });
 }
 
-// A text that is only written where it is another: screen readers tell each change.
+// Set a text only if it changes, because screen readers announce each change.
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 export const byId = (id) => document.getElementById(id);
 
-// A table with these headings; a heading or a cell is text or an element, numbers are set to the right.
+// Make a table; a heading or cell is text or an element, and numbers are aligned to the right.
 export function table(headings, rows, caption) {
   const right = headings.map((heading) => typeof heading === "object" && heading.number === true);
   const title = (heading) => (typeof heading === "object" ? heading.title : heading);

@@ -1,8 +1,8 @@
-// What was looked for: a job, a user, an account or a node, and the squares that are theirs.
+// Search for jobs, users, accounts and nodes, and find their squares.
 
 import * as words from "./words.js";
 
-// {squares, text}: of what is written there, null for nothing. Several words are several things to find.
+// Search for each word of a text; return {squares, text}, or null for no words.
 export function find(cluster, written) {
   const asked = written.trim().toLowerCase().split(/[\s,]+/).filter(Boolean);
   if (!asked.length) return null;
@@ -17,10 +17,10 @@ export function find(cluster, written) {
     for (const square of cluster.squaresOf(job)) squares.add(square);
   }
   for (const node of nodes) for (let place = 0; place < node.n; place++) squares.add(node.first + place);
-  return { squares, text: told(squares.size, jobs.size - waiting, waiting, nodes.size) };
+  return { squares, text: summary(squares.size, jobs.size - waiting, waiting, nodes.size) };
 }
 
-// Whole names and ids; a part of a job's name as well.
+// Match whole names and IDs, and also a part of a job's name.
 function isOf(job, word) {
   const id = job.id.toLowerCase();
   return id === word || String(job.job_id) === word || id.startsWith(`${word}_`) || id.startsWith(`${word}+`)
@@ -29,13 +29,13 @@ function isOf(job, word) {
 
 const same = (name, word) => name !== null && name !== undefined && name.toLowerCase() === word;
 
-// The node of this name; a rack, a zone or a kind of server: all of theirs.
+// Match the node of this name, or all nodes of a rack, a zone or a server type.
 function matching(nodes, word) {
   const exact = nodes.filter((node) => [node.name, node.rack, node.zone, node.serverType].some((name) => same(name, word)));
   return exact.length || word.length < 2 ? exact : nodes.filter((node) => node.name.toLowerCase().startsWith(word));
 }
 
-function told(squares, running, waiting, nodes) {
+function summary(squares, running, waiting, nodes) {
   if (!running && !waiting && !nodes) return "nothing found";
   const parts = [];
   if (nodes) parts.push(words.counts(nodes, "node"));

@@ -1,4 +1,4 @@
-// The page of one job: what was asked for and got, the course on each GPU, quantiles, and what happened.
+// Show one job: requested and allocated resources, its timeline on each GPU, percentiles, and events.
 
 import { diagnosisPage } from "./address.js";
 import { chart, seriesOf, seriesTitle } from "./charts.js";
@@ -14,7 +14,7 @@ const RUNNING = ["RUNNING", "COMPLETING", "SUSPENDED"];
 
 const id = new URLSearchParams(location.search).get("id") ?? "";
 const dark = matchMedia(DARK);
-let inks = colours(), runs = [], courses = [], flags = [], drawing = [], shown = null;
+let inks = colours(), runs = [], timelines = [], flags = [], drawing = [], shown = null;
 
 function colours() {
   const grid = getComputedStyle(document.documentElement).getPropertyValue("--grid").trim();
@@ -26,34 +26,34 @@ const keyOf = (run) => `${run.id} ${run.submit_s}`;
 
 async function refresh() {
   try {
-    const [told, course, attention] = await Promise.all([json(path()), json(path("/timeline")).catch(absent), json("attention").catch(absent)]);
-    runs = told.value.runs;
-    courses = course?.value.runs ?? [];
+    const [found, timeline, attention] = await Promise.all([json(path()), json(path("/timeline")).catch(absent), json("attention").catch(absent)]);
+    runs = found.value.runs;
+    timelines = timeline?.value.runs ?? [];
     flags = attention?.value.flags ?? [];
-    byId("trouble").hidden = true;
+    byId("error").hidden = true;
   } catch (error) {
     if (!(error instanceof WireError)) throw error;
-    trouble(error);
+    showError(error);
     return;
   }
-  if (!runs.length) return trouble(new WireError(404, "no run of it is known"));
+  if (!runs.length) return showError(new WireError(404, "it has no runs"));
   showRuns();
   return show();
 }
 
-// What else cannot be had is not there: the rest is shown without.
+// Ignore other missing data: the rest is shown without it.
 function absent(error) {
   if (error instanceof WireError && error.status !== 401) return null;
   throw error;
 }
 
-function trouble(error) {
-  const text = error.status === 401 ? "You are not signed in, or no longer. Run slurm-gpu web on a login node, and open the link that it prints."
-    : error.status === 403 ? "Only its owner and operators see this job."
-    : error.status === 404 ? `Slurm's accounting has no job ${id} that you may see. A task of an array comes there when it starts, a held job when it is released.`
-    : `${error.message}.${runs.length ? " What is shown is the last that was known." : ""}`;
-  byId("trouble").hidden = false;
-  say(byId("trouble"), text);
+function showError(error) {
+  const text = error.status === 401 ? "You are not signed in. Run slurm-gpu open on a login node and open the link that it prints."
+    : error.status === 403 ? "Only its owner and operators can see this job."
+    : error.status === 404 ? `Slurm's accounting has no job ${id} that you may see. Array tasks appear when they start, held jobs when they are released.`
+    : `${error.message}.${runs.length ? " The page shows the last known state." : ""}`;
+  byId("error").hidden = false;
+  say(byId("error"), text);
 }
 
 function showRuns() {
@@ -72,12 +72,12 @@ function show() {
   showFacts(run);
   showDiagnosis(run);
   showAdvice(run);
-  showCourse(run);
+  showTimeline(run);
   showGpus(run);
   showEvents(run);
 }
 
-// The button to why it is slow: of who may see it, and of what ran on GPUs.
+// Show the link to the diagnosis if the viewer may see the run and it ran on GPUs.
 function showDiagnosis(run) {
   const link = byId("diagnosis");
   link.hidden = !run.full || run.start_s === null || !run.devices?.length;
@@ -103,23 +103,24 @@ function showFacts(run) {
   fill(byId("facts"), rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, value ?? words.GAP)))));
 }
 
-function showCourse(run) {
-  const course = courses.find((one) => one.id === run.id && one.submit_s === run.submit_s);
-  const series = seriesOf(course?.devices ?? []);
+function showTimeline(run) {
+  const timeline = timelines.find((one) => one.id === run.id && one.submit_s === run.submit_s);
+  const series = seriesOf(timeline?.devices ?? []);
   drawing = series.map((one) => chart(one, () => inks));
   fill(byId("charts"), drawing.map(({ figure }) => figure));
-  say(byId("course-note"), series.length ? `The thick line is the mean of ${words.counts(course.devices.length, "GPU")}, or of those of them that have told of that time; thin lines are single ones. A break is a time in which nothing was measured.`
-    : "No course of this run is kept.");
+  say(byId("timeline-note"), series.length ? `The thick line is the mean of ${words.counts(timeline.devices.length, "GPU")}, or of those with data at that time; thin lines are single GPUs. In gaps nothing was measured.`
+    : "No timeline of this run is stored.");
   const file = (part, text) => make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text);
   if (!run.full) return fill(byId("downloads"));
-  return fill(byId("downloads"), "Download as CSV:", file("", "p25 and p95 of each GPU"), file("/timeline", "the course"),
-    RUNNING.includes(run.state) ? file("/window", "the last ten minutes in full") : null);
+  return fill(byId("downloads"), "Download as CSV:", file("", "p25 and p95 of each GPU"), file("/timeline", "the timeline"),
+    RUNNING.includes(run.state) ? file("/window", "the last ten minutes at full resolution") : null);
 }
 
-// A UUID by its ends: the middle tells nobody anything.
+// Shorten a UUID to its ends.
 const short = (name) => (name.length > 18 ? `${name.slice(0, 9)}…${name.slice(-6)}` : name);
 
-// p25 and p95 of each GPU and of all: `exact` of the time at each value, or of the means of the course's bins.
+// Show p25 and p95 of each GPU and of all: `exact` by time at each value, or from means of the timeline's
+// bins.
 function showGpus(run) {
   const index = (device) => String(run.device_facts?.[device]?.index ?? device);
   const each = (run.by_device ?? []).map(({ node, device, percentiles }) => ({ node, gpu: index(device), percentiles }))
@@ -127,7 +128,7 @@ function showGpus(run) {
   const all = { node: "all", gpu: "", percentiles: run.percentiles ?? {} };
   const metrics = Object.keys(all.percentiles).filter((name) => [all, ...each].some(({ percentiles }) => (percentiles[name]?.p95 ?? null) !== null));
   if (!metrics.length) {
-    fill(byId("gpus"), make("p", { class: "none" }, run.full ? "Nothing was measured on its GPUs so far." : "Only its owner and operators see what it did."));
+    fill(byId("gpus"), make("p", { class: "none" }, run.full ? "Nothing has been measured on its GPUs yet." : "Only its owner and operators can see its data."));
     return say(byId("gpus-note"), "");
   }
   const binned = metrics.filter((name) => all.percentiles[name]?.how !== "exact");
@@ -140,10 +141,10 @@ function showGpus(run) {
         metrics.map((name) => head(`${seriesTitle(name)}${binned.includes(name) ? " *" : ""}`, { class: "group", colspan: 2, scope: "colgroup" }))),
       make("tr", {}, metrics.flatMap(() => ["p25", "p95"].map((quantile) => head(quantile, { class: "number" }))))),
     make("tbody", {}, [all, ...each].map(row))));
-  return say(byId("gpus-note"), `A quarter of the time it was at p25 or lower. Exact, of the time at each value${binned.length ? "; * of the means of the course's bins" : ""}.`);
+  return say(byId("gpus-note"), `For a quarter of the time, the value was at most p25. Percentiles are exact${binned.length ? ", except those with *, which are of means of the timeline's bins" : ""}.`);
 }
 
-// What is wrong with it now, and what to do.
+// Show current alerts with advice.
 function showAdvice(run) {
   const ours = flags.filter((flag) => flag.id === run.id && RUNNING.includes(run.state));
   fill(byId("advice"), ours.map((flag) => {
@@ -155,16 +156,16 @@ function showAdvice(run) {
 function showEvents(run) {
   const events = run.events ?? [];
   byId("events").hidden = !events.length;
-  fill(byId("events").querySelector("div"), table(["When", "Node", "What", "Told"], events.map((event) => [
+  fill(byId("events").querySelector("div"), table(["Time", "Node", "Event", "Details"], events.map((event) => [
     words.moment(event.at_s, now_s(), true), make("bdi", {}, event.node), make("bdi", {}, event.kind.replaceAll("_", " ")),
     make("bdi", {}, inWords(event.data)),
   ]), "Events"));
 }
 
-// What came with an event: `code 79, device GPU-a`.
+// Format the data of an event: `code 79, device GPU-a`.
 function inWords(data) {
-  const told = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
-  return Object.entries(data ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${told(value)}`).join(", ");
+  const format = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+  return Object.entries(data ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${format(value)}`).join(", ");
 }
 
 byId("runs").addEventListener("change", (event) => {

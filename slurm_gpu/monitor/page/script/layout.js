@@ -1,14 +1,19 @@
-// Where each square lies: GPUs in a node, nodes in a rack, racks in a zone, zones on the canvas, each in the
-// order of the layout. A square keeps its place in this order whatever the width. Lengths are pixels of the canvas.
+// Place squares: GPUs in a node, nodes in a rack, racks in a zone, zones on the canvas, each in the order of
+// the layout. A square keeps its place in this order at any width. Lengths are in pixels of the canvas.
 
-const LARGEST = 40, SMALLEST = 3;     // of a square and the gap beside it, on a screen of one pixel a unit
-const RATIOS = [0.5, 0.7, 0.85, 1, 1.25, 1.5, 2, 2.7, 4]; // shapes of a rack, width to height
-const MOST_COLUMNS = 8;               // of zones
-const UNEVEN = 0.1;                   // so much higher may be what leaves no hole
-const NAMED_NODES = 160;              // with more of them, names come with a look at one
+// Pitch of a square with its gap, at one pixel per unit.
+const LARGEST = 40, SMALLEST = 3;
+// Shapes of a rack, width to height.
+const RATIOS = [0.5, 0.7, 0.85, 1, 1.25, 1.5, 2, 2.7, 4];
+// Columns of zones.
+const MOST_COLUMNS = 8;
+// An arrangement without holes may be higher by this share.
+const UNEVEN = 0.1;
+// With more nodes, names appear only for the selected one.
+const NAMED_NODES = 160;
 const LETTER = 6.4, ZONE_NAME = 22, RACK_NAME = 14, NODE_NAME = 14;
 
-// The nodes as a list, and what of them lies together.
+// Return the nodes as a list, and their zones and racks.
 export function flatten(layout) {
   const nodes = [], zones = [];
   let first = 0;
@@ -35,8 +40,8 @@ export function flatten(layout) {
 
 const columnsOf = (gpus) => (gpus <= 2 ? Math.max(1, gpus) : Math.ceil(gpus / 2));
 
-// The places of all squares as large as they can be within the width, and the height where there is one that does.
-// `unit` is the number of the canvas' pixels for one of the page.
+// Place all squares as large as possible within the width, and within the height if that is possible. `unit`
+// is the number of canvas pixels per page pixel.
 export function arrange(flat, width, height, unit) {
   const fits = (pitch) => {
     for (const tried of shapes(flat, pitch, width, unit)) if (tried.height <= height) return true;
@@ -44,7 +49,7 @@ export function arrange(flat, width, height, unit) {
   };
   let low = SMALLEST * unit, high = LARGEST * unit;
   if (!fits(low)) return placed(flat, best(flat, roomier(flat, low, width, height, unit), width, unit), width, unit);
-  while (low < high) { // the greatest that fits
+  while (low < high) { // the largest that fits
     const middle = (low + high + 1) >> 1;
     if (fits(middle)) low = middle;
     else high = middle - 1;
@@ -52,13 +57,13 @@ export function arrange(flat, width, height, unit) {
   return placed(flat, best(flat, low, width, unit), width, unit);
 }
 
-// Where even the smallest do not fit, the page is scrolled anyway: so one step larger, unless that is far too high.
+// If even the smallest do not fit, the page scrolls anyway: use one step larger, unless that is far too high.
 function roomier(flat, pitch, width, height, unit) {
   const larger = pitch + unit;
   return best(flat, larger, width, unit).height <= 2.5 * height ? larger : pitch;
 }
 
-// The lowest arrangement with squares of that size, or nearly.
+// Return the lowest arrangement of this size, or nearly.
 function best(flat, pitch, width, unit) {
   let found = null, least = Infinity;
   for (const tried of shapes(flat, pitch, width, unit)) {
@@ -69,7 +74,7 @@ function best(flat, pitch, width, unit) {
   return found;
 }
 
-// All that are tried, one after the other.
+// Yield all arrangements to try.
 function* shapes(flat, pitch, width, unit) {
   const gaps = gapsOf(flat, pitch, unit);
   for (let columns = 1; columns <= Math.min(MOST_COLUMNS, Math.max(1, flat.zones.length)); columns++) {
@@ -89,7 +94,8 @@ function gapsOf(flat, pitch, unit) {
   };
 }
 
-// Lays out zones in columns; `out` takes the places, null only measures. An arrangement that cannot be is infinitely high.
+// Arrange zones in columns; `out` receives the places, null only measures. An impossible arrangement has
+// infinite height.
 function stack(flat, shape, width, unit, out) {
   const { columns, zones: gap } = shape;
   const zoneWidth = Math.floor((width - (columns - 1) * gap) / columns);
@@ -118,7 +124,7 @@ function layZone(zone, shape, left, top, width, unit, out) {
     const slot = [rack.columns * pitch - line + between, rack.rows * pitch - line + between + shape.name];
     const most = Math.floor((width + between) / slot[0]);
     if (most < 1) return Infinity;
-    // One rack is as wide as its zone; several are boxes of one shape.
+    // One rack is as wide as its zone; several have the same shape.
     const across = zone.racks.length === 1 ? most : Math.min(most, acrossOf(rack.members.length, slot, shape));
     const box = [
       Math.min(across, rack.members.length) * slot[0] - between,
@@ -143,7 +149,8 @@ function layZone(zone, shape, left, top, width, unit, out) {
   return y + rowHeight - top;
 }
 
-// So many nodes in a row that the rack has about the shape, with few places left empty. Most racks are alike.
+// Return the number of nodes per row that gives a rack about this shape with few empty places. Most racks are
+// equal, so results are cached.
 function acrossOf(n, slot, { ratio, across: known }) {
   const key = `${n} ${slot[0]} ${slot[1]}`;
   if (known.has(key)) return known.get(key);
@@ -170,7 +177,7 @@ function layNode(node, x, y, shape, out) {
   out.boxes.push({ x, y: y + name, width: columns * pitch - line, height: Math.ceil(n / columns) * pitch - line });
 }
 
-// `other` lies before this square in a direction, and it after that one.
+// `other` is before this square in one direction, and after it in the other.
 function join(before, after, square, other) {
   before[square] = other;
   after[other] = square;
@@ -184,7 +191,7 @@ function placed(flat, shape, width, unit) {
   return { ...out, n: flat.n, pitch: shape.pitch, line: shape.line, width, height: Math.ceil(shape.height), unit };
 }
 
-// The square at a point, -1 for none. Boxes of nodes first: there are far fewer.
+// Return the square at a point, -1 for none. Boxes of nodes are checked first, since there are far fewer.
 export function squareAt(places, nodes, x, y) {
   const { boxes, pitch, line } = places;
   for (let index = 0; index < boxes.length; index++) {
@@ -198,7 +205,7 @@ export function squareAt(places, nodes, x, y) {
   return -1;
 }
 
-// The nearest square in a direction, [±1, 0] or [0, ±1]; itself where there is none.
+// Return the nearest square in a direction, [±1, 0] or [0, ±1]; itself if there is none.
 export function neighbour(places, from, [dx, dy]) {
   const { x, y, n } = places;
   let found = from, least = Infinity;

@@ -1,4 +1,4 @@
-// What the squares mean, drawn as they are drawn.
+// Draw the legend of the squares.
 
 import { block, frame, hatch } from "./paint.js";
 import { fill, make, say } from "./element.js";
@@ -6,8 +6,8 @@ import * as words from "./words.js";
 
 const SIDE = 14, BAR = [132, 12];
 
-// What is shown: metric, colours by octet, inks, threshold (null for none), how many squares are under it. Only that
-// number changes with each state.
+// Show the legend for a metric, its colours by octet, inks, a threshold (null for none), and the number of
+// squares under it, which alone changes with each state.
 export function showLegend(element, { metric, colours, inks, under, below }) {
   const key = [metric.name, metric.top, inks.dark, under].join(" ");
   if (element.dataset.of !== key) lay(element, { metric, colours, inks, under });
@@ -18,20 +18,20 @@ export function showLegend(element, { metric, colours, inks, under, below }) {
 function lay(element, { metric, colours, inks, under }) {
   const parts = [];
   if (metric.name === "state") {
-    parts.push(...["free", "held", "shared by several jobs"].map((text, place) => item(text, solid(colours[place + 1], inks))));
+    parts.push(...["free", "allocated", "shared by several jobs"].map((text, place) => item(text, solid(colours[place + 1], inks))));
   } else if (metric.kinds) {
     parts.push(item("one job, one colour", ...[1, 2, 3].map((place) => solid(colours[place], inks))));
   } else {
     parts.push(item(null, words.amount(0, metric.unit), bar(metric, colours, inks), `${words.amount(metric.top, metric.unit)}${metric.own ? " or more" : ""}`));
   }
-  parts.push(item(metric.name === "jobs" ? "held by nobody" : "not measured", picture(inks, SIDE, (pixels) => frame(pixels, SIDE, SIDE, 1, 1, SIDE - 2, 1, inks.clear.hollow))));
+  parts.push(item(metric.name === "jobs" ? "without a job" : "not measured", picture(inks, SIDE, (pixels) => frame(pixels, SIDE, SIDE, 1, 1, SIDE - 2, 1, inks.clear.hollow))));
   parts.push(item("out of service", picture(inks, SIDE, (pixels) => hatch(pixels, SIDE, SIDE, 1, 1, SIDE - 2, inks.clear.hatch))));
   if (!metric.kinds) parts.push(item("of one job", joined(colours, inks)));
   if (under !== null) {
     parts.push(item(null, picture(inks, SIDE, (pixels) => {
       block(pixels, SIDE, SIDE, 1, 1, SIDE - 2, SIDE - 2, colours[0]);
       frame(pixels, SIDE, SIDE, 1, 1, SIDE - 2, 2, inks.clear.ring);
-    }), `held, under ${words.amount(under, metric.unit)}: `, make("b", {})));
+    }), `allocated, under ${words.amount(under, metric.unit)}: `, make("b", {})));
   }
   fill(element, parts);
 }

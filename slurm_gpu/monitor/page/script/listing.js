@@ -1,4 +1,4 @@
-// The squares as a table, a row for each node: for screen readers, for copying, and for who likes tables.
+// List the squares as a table with a row per node, for screen readers and for copying.
 
 import { OUT_OF_SERVICE } from "./paint.js";
 import { fill, make, table } from "./element.js";
@@ -17,20 +17,20 @@ export function list(place, cluster, metric, octets) {
       if (cluster.state[square] === OUT_OF_SERVICE) out++;
       for (const job of cluster.jobsAt(square)) jobs.set(job.job_id, job);
     }
-    const held = [...jobs.values()].map((job) => (job.user ? `${job.id} (${job.user})` : job.id)).join(", ");
+    const jobNames = [...jobs.values()].map((job) => (job.user ? `${job.id} (${job.user})` : job.id)).join(", ");
     return [
       ...(zoned ? [make("bdi", {}, node.zone ?? "")] : []), make("bdi", {}, node.name),
       make("bdi", {}, [...new Set(node.gpus.map((gpu) => gpu.type))].join(", ")),
-      out ? "out of service" : String(free), values.join("\u2002"), make("bdi", {}, held),
+      out ? "out of service" : String(free), values.join("\u2002"), make("bdi", {}, jobNames),
     ];
   });
   fill(place, table([...(zoned ? ["Zone"] : []), "Node", "GPUs", { title: "Free", number: true }, metric.kinds ? "State" : `${metric.title}, ${metric.unit}`, "Jobs"], rows, "GPUs by node"));
 }
 
-// Of a column whose heading has the unit.
+// Format a value of a column with the unit in its heading.
 function number(octet, metric) {
   const value = valueOf(octet, metric);
   return metric.own && value >= metric.top ? `≥${metric.top}` : words.amount(value, "");
 }
 
-const stateWord = (state) => ["free", "held", "shared", "out of service", "not watched"][state] ?? "";
+const stateWord = (state) => ["free", "allocated", "shared", "out of service", "no slurm-gpud"][state] ?? "";

@@ -1,19 +1,18 @@
-// Keeps what the page knows up to date: everything once, then what changed whenever slurm-gpuweb announces a state.
-//
-// What cannot be had stays as it was, and grows old; the page says since when.
+// Keep the page up to date: load everything once, then the changes at each state that slurm-gpuweb announces.
+// Data that cannot be loaded stays, and the page shows its age.
 
 import { WireError, events, frame, json } from "./wire.js";
 
-const SLOW_MS = 60e3;    // reservations and limits change seldom
-const SOON_MS = 10e3;    // limits that are not known yet are asked for meanwhile
-const POLL_MS = 15e3;    // where no events come
+const SLOW_MS = 60e3; // reservations and limits change rarely
+const SOON_MS = 10e3; // interval while limits are not available yet
+const POLL_MS = 15e3; // interval without events
 
 export class Live {
-  // `metric()` is the name of the one that is shown, null where the page makes it itself. `changed` is called with what
-  // came: "layout", "frame", "jobs", "panels"; `health` with how it goes.
+  // `metric()` returns the name of the shown metric, null if the page derives it. `changed` is called with the
+  // kinds of new data: "layout", "frame", "jobs", "panels"; `health` with the state of the connection.
   constructor(cluster, { metric, changed, health }) {
     Object.assign(this, { cluster, metric, changed, health });
-    this.told = { flags: null, free: null, queue: null, reservations: null, me: null };
+    this.data = { flags: null, free: null, queue: null, reservations: null, me: null };
     this.busy = null;
     this.again = false;
     this.slow_ms = this.me_ms = -Infinity;
@@ -29,19 +28,19 @@ export class Live {
   stream() {
     this.source?.close();
     this.source = events({
-      state: (told) => {
-        // The first one is often what was just asked for.
-        if (told === null || told.version !== this.cluster.version || told.layout !== this.cluster.flat.id) this.refresh();
+      state: (announced) => {
+        // The first event often announces the state that was just loaded.
+        if (announced === null || announced.version !== this.cluster.version || announced.layout !== this.cluster.flat.id) this.refresh();
       },
       opened: () => { this.state.streaming = true; },
       broken: (forGood) => {
         this.state.streaming = false;
-        if (forGood) setTimeout(() => this.stream(), POLL_MS); // refused: the browser does not try again
+        if (forGood) setTimeout(() => this.stream(), POLL_MS); // refused: the browser does not retry
       },
     });
   }
 
-  // One at a time: what is announced meanwhile is asked for once more at the end.
+  // Refresh one at a time; announcements meanwhile cause one more refresh at the end.
   refresh() {
     if (this.busy !== null) {
       this.again = true;
@@ -84,47 +83,47 @@ export class Live {
     if (layout !== null) {
       cluster.setLayout(layout.value);
       this.changed(["layout"]);
-      if (this.metric() !== name) return this.squares(tries); // an address may name a metric that is none
+      if (this.metric() !== name) return this.squares(tries); // the address may name an unknown metric
     }
     if ([shown, state, jobs].some((each) => each !== null && each.layout !== cluster.flat.id)) {
       if (tries === 0) throw new WireError(0, "the cluster changes with every answer");
-      cluster.forget(); // it changed between two answers: all again
+      cluster.forget(); // it changed between two answers: load all again
       return this.squares(tries - 1);
     }
     const { n } = cluster.flat;
     if ([shown, state].some((each) => each !== null && each.octets.length !== n)) {
-      throw new WireError(0, "slurm-gpuweb's frame has not one octet for each square");
+      throw new WireError(0, "slurm-gpuweb sent a frame of the wrong length");
     }
     cluster.state = state.octets;
     if (shown !== null && name === this.metric()) cluster.octets = shown.octets;
     const other = cluster.takeJobs(jobs.value);
     this.state.asOf_s = (shown ?? state).asOf_s;
-    this.state.slurm_s = state.asOf_s; // who holds what is Slurm's word, and may be older than what GPUs do
+    this.state.slurm_s = state.asOf_s; // allocations come from Slurm, and may be older than live values
     return this.changed(other || layout !== null ? ["jobs", "frame"] : ["frame"]);
   }
 
-  // Before the first layout nobody knows which metrics there are: one that is refused is shown as none.
+  // Before the first layout the metrics are unknown: a rejected one is shown as empty.
   unknown(error, known) {
     if (known || error.status !== 400) throw error;
     return null;
   }
 
-  // What is beside the squares: each that cannot be had stays as it was.
+  // Load the panels; data that cannot be loaded stays.
   async panels() {
-    const { told } = this, now_ms = performance.now(), slow = now_ms - this.slow_ms >= SLOW_MS;
-    const who = now_ms - this.me_ms >= (told.me?.limits === null ? SOON_MS : SLOW_MS);
+    const { data } = this, now_ms = performance.now(), slow = now_ms - this.slow_ms >= SLOW_MS;
+    const who = now_ms - this.me_ms >= (data.me?.limits === null ? SOON_MS : SLOW_MS);
     if (slow) this.slow_ms = now_ms;
     if (who) this.me_ms = now_ms;
     const ask = async (name, path, read) => {
       try {
-        told[name] = read((await json(path)).value);
+        data[name] = read((await json(path)).value);
       } catch (error) {
         if (!(error instanceof WireError)) throw error;
       }
     };
     await Promise.all([
       ask("flags", "attention", (value) => {
-        told.suspects = value.suspects;
+        data.suspects = value.suspects;
         return value.flags;
       }),
       ask("free", "free", (value) => value),

@@ -1,17 +1,16 @@
-// Squares as pixels: forty thousand of them are written here quicker than a canvas fills as many rectangles.
-//
-// Measured: filled by its metric's colour. Not measured: hollow. Out of service: hatched. Held: joined to those
-// of the same job in its node, with an edge around them where there is room. Under the viewer's threshold: with a ring.
+// Draw squares as pixels, which for 40,000 squares is faster than as many canvas rectangles. Measured squares
+// have the colour of the metric, others are hollow, and those out of service hatched. Squares of one job in a
+// node are joined, with an edge if there is space. Squares under the viewer's threshold have a ring.
 
 import { mixed, pack, parse } from "./scale.js";
 
 export const GAP = 255;
 export const OUT_OF_SERVICE = 3;
-const ASIDE = 0.16;      // what is left of a colour that is not lit
-const EDGED = 9;         // pixels from which a square has an edge
+const ASIDE = 0.16; // share of a colour that is not highlighted
+const EDGED = 9; // least size in pixels of a square with an edge
 const PLAIN = 0, HOLLOW = 1, HATCHED = 2;
 
-// The page's own colours as they are now, as numbers; with `faded`, of what is not lit.
+// Return the page's current colours as numbers; `faded` is for squares that are not highlighted.
 export function inks(dark) {
   const style = getComputedStyle(document.documentElement);
   const ink = (name) => pack(parse(style.getPropertyValue(name)));
@@ -60,7 +59,7 @@ export class Painter {
     this.context.putImageData(this.image, 0, 0);
   }
 
-  // What shows the job on a square: no gap to its neighbours of the same job, and where there is room an edge elsewhere.
+  // Join a square with neighbours of the same job, and draw an edge elsewhere if there is space.
   join({ places, job }, square, x, y, side, tone) {
     const { pixels } = this, { width, height } = this.image, { left, right, above, below, line } = places;
     const alike = (other) => other >= 0 && job[other] === job[square];
@@ -78,7 +77,7 @@ export class Painter {
   }
 }
 
-// A rectangle, as far as it lies on the canvas.
+// Fill a rectangle, clipped to the canvas.
 export function block(pixels, width, height, x, y, across, down, colour) {
   const left = x < 0 ? 0 : x, right = x + across > width ? width : x + across;
   const top = y < 0 ? 0 : y, bottom = y + down > height ? height : y + down;

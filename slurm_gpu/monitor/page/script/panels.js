@@ -1,13 +1,13 @@
-// What stands beside the squares: what needs attention, free GPUs, the queue, reservations; and of the viewer
-// their jobs and limits. Each takes what was told and fills its place; nothing told is said so.
+// Fill the panels next to the squares: alerts, free GPUs, the queue and reservations, and the viewer's own
+// jobs and limits. Without data a panel says so.
 
 import { diagnosisPage, jobPage } from "./address.js";
 import { coded, make, refill as fill, table } from "./element.js";
 import * as words from "./words.js";
 
-const MOST = 60;       // rows of a list
-const FEW = 12;        // jobs that are next
-const OLD_S = 90;      // limits older than that are told to be
+const MOST = 60; // rows of a list
+const FEW = 12; // jobs that start next
+const OLD_S = 90; // older limits are shown with their time
 const NUMBER = (title) => ({ title, number: true });
 
 const idOf = (job) => make("bdi", {}, job.id);
@@ -16,14 +16,15 @@ const diagnosed = (flag) => (flag.verdict ? make("a", { href: diagnosisPage(flag
 const nothing = (text) => make("p", { class: "none" }, text);
 const more = (left, noun) => (left > 0 ? make("p", { class: "note" }, `and ${words.counts(left, noun)} more`) : null);
 
-// Flags, the worst first, and GPUs that several jobs accuse; `pressed` is whose squares are lit, by key.
-export function attention(place, { flags, suspects, jobs, pressed, light, now_s, told }) {
-  if (!told) return fill(place, nothing("Not known yet."));
-  if (!flags.length) return fill(place, nothing("No running job needs anybody's eye."), accused(suspects, now_s));
+// List flags, the most serious first, and suspect GPUs; `pressed` is the key of the flag with highlighted
+// squares.
+export function attention(place, { flags, suspects, jobs, pressed, light, now_s, known }) {
+  if (!known) return fill(place, nothing("Not loaded yet."));
+  if (!flags.length) return fill(place, nothing("No running job needs attention."), accused(suspects, now_s));
   const rows = flags.slice(0, MOST).map((flag) => {
     const { short, what, todo } = words.concern(flag), { key } = flag;
-    const held = jobs.get(flag.job_id)?.n_gpus ?? 0, of = held > flag.n ? `${words.count(flag.n)} of ` : "";
-    const squares = flag.squares.length ? of + words.counts(of ? held : flag.n, "GPU") : "";
+    const allocated = jobs.get(flag.job_id)?.n_gpus ?? 0, of = allocated > flag.n ? `${words.count(flag.n)} of ` : "";
+    const squares = flag.squares.length ? of + words.counts(of ? allocated : flag.n, "GPU") : "";
     return make("li", {},
       make("button", { type: "button", class: "lights", "aria-pressed": String(pressed === key), title: `${what} Show its squares.`, onclick: () => light(key) },
         make("span", { class: "line" },
@@ -31,14 +32,14 @@ export function attention(place, { flags, suspects, jobs, pressed, light, now_s,
           make("span", {}, words.duration(now_s - flag.since_s)))),
       make("p", { class: "aside" }, "job ", linked({ id: flag.id, full: true }), squares ? ` · ${squares}` : "",
         jobs.get(flag.job_id)?.account ? [" · ", make("bdi", {}, jobs.get(flag.job_id).account)] : null,
-        flag.coverage < 0.95 ? ` · seen ${Math.round(100 * flag.coverage)} % of the time` : null,
+        flag.coverage < 0.95 ? ` · measured ${Math.round(100 * flag.coverage)} % of the time` : null,
         flag.verdict ? [" · ", diagnosed(flag)] : null),
       pressed === key ? make("p", {}, what, " ", todo) : null);
   });
   return fill(place, make("ul", { class: "items" }, rows), more(flags.length - rows.length, "concern"), accused(suspects, now_s));
 }
 
-// What drains them is shown, never run.
+// List suspects; the command to drain them is only shown.
 function accused(suspects, now_s) {
   if (!suspects.length) return null;
   const rows = suspects.slice(0, FEW).map((one) => make("li", {},
@@ -46,15 +47,15 @@ function accused(suspects, now_s) {
       make("span", {}, make("span", { class: "tag bad" }, one.device === null ? "node" : "GPU"), " ", make("bdi", {}, one.node)),
       make("span", {}, words.duration(now_s - one.first_s))),
     make("p", { class: "aside" }, one.device === null ? "" : [make("bdi", {}, one.device), " · "],
-      `slow or failing in ${words.counts(one.jobs, "job")} of ${words.counts(one.users, "user")}`, one.healthy ? `, ${words.counts(one.healthy, "job")} well since` : ""),
+      `slow or failing in ${words.counts(one.jobs, "job")} of ${words.counts(one.users, "user")}`, one.healthy ? `, ${words.counts(one.healthy, "job")} healthy since` : ""),
     make("p", {}, make("code", {}, one.next_step))));
-  return [make("h3", {}, "Several jobs accuse"), make("ul", { class: "items" }, rows), more(suspects.length - rows.length, "suspect")];
+  return [make("h3", {}, "Suspect GPUs and nodes"), make("ul", { class: "items" }, rows), more(suspects.length - rows.length, "suspect")];
 }
 
-export function free(place, told, now_s) {
-  if (told === null) return fill(place, nothing("Not known yet."));
-  if (!told.types.length) return fill(place, nothing("There are no GPUs."));
-  const rows = told.types.map((type) => {
+export function free(place, data, now_s) {
+  if (data === null) return fill(place, nothing("Not loaded yet."));
+  if (!data.types.length) return fill(place, nothing("The cluster has no GPUs."));
+  const rows = data.types.map((type) => {
     const all = type.total;
     const next = type.free ? "now" : type.next_free_s ? `by ${words.moment(type.next_free_s, now_s)}` : words.GAP;
     const bar = make("div", { class: "bar", "aria-hidden": "true" });
@@ -67,35 +68,35 @@ export function free(place, told, now_s) {
       make("div", { class: "line" }, make("span", {}, make("strong", {}, words.count(type.free)), " of ", words.count(all), " ", make("bdi", {}, type.type || "GPUs"), " free"),
         make("span", {}, type.free ? "" : `first ${next}`)),
       bar,
-      make("p", { class: "aside" }, `${words.count(type.held)} held`, type.out_of_service ? `, ${words.count(type.out_of_service)} out of service` : ""));
+      make("p", { class: "aside" }, `${words.count(type.held)} allocated`, type.out_of_service ? `, ${words.count(type.out_of_service)} out of service` : ""));
   });
   return fill(place, make("ul", { class: "items" }, rows));
 }
 
-// Why jobs wait, and those that Slurm will start first. `told` is the queue as slurm-gpuweb sums it up.
-export function queue(place, told, jobs, now_s) {
-  if (told === null) return fill(place, nothing("Not known yet."));
-  if (!told.reasons.length) return fill(place, nothing("No job waits."));
-  const sum = (name) => told.reasons.reduce((all, reason) => all === null || reason[name] === null ? null : all + reason[name], 0), n = sum("n_jobs");
-  const next = told.jobs.map((job) => ({ ...jobs.get(job.job_id), start_s: job.start_s })).filter((job) => job.id !== undefined);
+// Show why jobs wait, and those that Slurm will start first.
+export function queue(place, data, jobs, now_s) {
+  if (data === null) return fill(place, nothing("Not loaded yet."));
+  if (!data.reasons.length) return fill(place, nothing("No pending jobs."));
+  const sum = (name) => data.reasons.reduce((all, reason) => all === null || reason[name] === null ? null : all + reason[name], 0), n = sum("n_jobs");
+  const next = data.jobs.map((job) => ({ ...jobs.get(job.job_id), start_s: job.start_s })).filter((job) => job.id !== undefined);
   return fill(place,
     make("p", {}, make("strong", {}, words.counts(n, "job")), n === 1 ? " waits for " : " wait for ", make("strong", {}, words.counts(sum("n_gpus"), "GPU")), "."),
-    table(["Why", NUMBER("Jobs"), NUMBER("GPUs")], told.reasons.map((reason) => [
+    table(["Why", NUMBER("Jobs"), NUMBER("GPUs")], data.reasons.map((reason) => [
       make("span", { title: reason.reason }, reason.meaning || reason.reason), words.count(reason.n_jobs), words.count(reason.n_gpus),
     ]), "Why jobs wait"),
-    next.length ? make("details", {}, make("summary", {}, "Who is next"),
+    next.length ? make("details", {}, make("summary", {}, "Next to start"),
       table(["Job", "User", NUMBER("GPUs"), NUMBER("Waited"), NUMBER("Starts")], next.slice(0, FEW).map((job) => [
         linked(job), make("bdi", {}, job.user ?? ""), words.amount(job.n_gpus, ""), words.duration(now_s - job.submit_s), words.moment(job.start_s, now_s),
       ]), "Jobs that start next"),
-      make("p", { class: "note" }, "Starts: when Slurm expects it, where it has said so.")) : null);
+      make("p", { class: "note" }, "Starts: Slurm's estimate, if it has one.")) : null);
 }
 
 const DAY_S = 86400, SHOWN_DAYS = [2, 7, 14, 30];
 
-export function reservations(place, told, now_s) {
-  if (told === null) return fill(place, nothing("Not known yet."));
-  const open = told.filter((one) => ["requested", "approved", "active"].includes(one.state));
-  if (!open.length) return fill(place, nothing("Nothing is reserved or asked for."));
+export function reservations(place, data, now_s) {
+  if (data === null) return fill(place, nothing("Not loaded yet."));
+  const open = data.filter((one) => ["requested", "approved", "active"].includes(one.state));
+  if (!open.length) return fill(place, nothing("No reservations or requests."));
   const spanOf = (one) => [one.start_s ?? one.earliest_s, one.end_s ?? (one.start_s ?? one.earliest_s) + one.duration_s];
   const last_s = Math.max(...open.map((one) => spanOf(one)[1]));
   const days = SHOWN_DAYS.find((some) => now_s + some * DAY_S >= last_s) ?? SHOWN_DAYS[SHOWN_DAYS.length - 1];
@@ -112,7 +113,7 @@ export function reservations(place, told, now_s) {
     const [start_s, end_s] = spanOf(one), piece = make("i", { class: one.state === "requested" ? "asked" : null });
     piece.style.left = `${share(start_s)}%`;
     piece.style.width = `${Math.max(0, share(end_s) - share(start_s))}%`;
-    const what = one.state === "requested" ? "asked for" : one.state === "active" ? "now" : "";
+    const what = one.state === "requested" ? "requested" : one.state === "active" ? "now" : "";
     return make("div", { class: "row" },
       make("p", {}, make("span", {}, make("bdi", {}, one.user), " · ", one.gpu_type ? [`${words.count(one.gpus)} × `, make("bdi", {}, one.gpu_type)] : words.counts(one.gpus, "GPU")),
         make("span", {}, what)),
@@ -123,10 +124,10 @@ export function reservations(place, told, now_s) {
   return fill(place, make("div", { class: "calendar" }, heads, rows));
 }
 
-// The viewer's jobs: those that run with what is wrong with them, those that wait with what is expected.
-// `why` says what a reason of Slurm's means.
+// List the viewer's jobs: running ones with alerts, pending ones with forecasts. `why` explains a reason of
+// Slurm.
 export function mine(place, { running, waiting, flags, waits, why, now_s, under }) {
-  if (!running.length && !waiting.length) return fill(place, nothing("None of your jobs runs or waits."));
+  if (!running.length && !waiting.length) return fill(place, nothing("You have no running or pending jobs."));
   const advice = (job) => flags.filter((flag) => flag.job_id === job.job_id).map((flag) => {
     const { short, what, todo } = words.concern(flag);
     return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} ${todo} `, diagnosed(flag));
@@ -136,33 +137,33 @@ export function mine(place, { running, waiting, flags, waits, why, now_s, under 
     const [below, of] = under(job);
     return make("li", {},
       make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus, "GPU"))),
-      make("p", { class: "aside" }, `runs since ${words.moment(job.start_s, now_s)}, ${words.frees(job, now_s)}`, below ? ` · ${below} of ${of} under your threshold` : ""),
+      make("p", { class: "aside" }, `running since ${words.moment(job.start_s, now_s)}, ${words.frees(job, now_s)}`, below ? ` · ${below} of ${of} under your threshold` : ""),
       advice(job));
   });
   const queued = waiting.map((job) => make("li", {},
     make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus, "GPU"))),
-    make("p", { class: "aside" }, `waits for ${words.duration(now_s - job.submit_s)}: ${why(job.reason)}`),
+    make("p", { class: "aside" }, `pending for ${words.duration(now_s - job.submit_s)}: ${why(job.reason)}`),
     expected(waits.get(job.job_id), now_s)));
   return fill(place, runs.length ? make("ul", { class: "items" }, runs) : null,
-    queued.length ? [make("h3", {}, "Waiting"), make("ul", { class: "items" }, queued)] : null);
+    queued.length ? [make("h3", {}, "Pending"), make("ul", { class: "items" }, queued)] : null);
 }
 
 function expected(wait, now_s) {
   const forecast = wait?.forecast;
   if (!forecast) return wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null;
   const at = (seconds) => words.moment(forecast.at_s + seconds, now_s);
-  return make("p", {}, `Likeliest start ${at(forecast.median_s)}; four of five such jobs between ${at(forecast.lower_s)} and ${at(forecast.upper_s)}.`);
+  return make("p", {}, `Most likely start ${at(forecast.median_s)}; 80 % of such jobs start between ${at(forecast.lower_s)} and ${at(forecast.upper_s)}.`);
 }
 
-// Limits as `slurm-gpu quota --json` has them: those that sum up with a bar of what is used, those on each job as they are.
+// List limits as in `slurm-gpu quota --json`: those on sums with a bar of usage, those per job as values.
 export function limits(place, me, now_s) {
-  if (!me) return fill(place, nothing("Not known yet."));
-  if (!me.limits) return fill(place, make("p", { class: "none" }, "Your limits are not known here: ", coded(me.limits_why ?? "nobody says why"), "."));
-  if (!me.limits.length) return fill(place, nothing("No limit is for your jobs."));
+  if (!me) return fill(place, nothing("Not loaded yet."));
+  if (!me.limits) return fill(place, make("p", { class: "none" }, "Your limits are unknown: ", coded(me.limits_why ?? "no reason was given"), "."));
+  if (!me.limits.length) return fill(place, nothing("No limits apply to your jobs."));
   const unit = (line) => (line.unit === "count" || line.unit === "names" ? "" : line.unit);
   const notes = (line) => make("p", { class: "aside" }, make("bdi", {}, line.rule), line.per === "user" || line.per === "job" ? null : [" · all of ", make("bdi", {}, line.group), " together"],
     line.mode === "enforce" ? null : line.mode === "advise" ? " · advice only" : " · observed only",
-    line.until_s ? ` · your exception, until ${words.moment(line.until_s, now_s)}` : null, line.why ? [" · ", make("bdi", {}, line.why)] : null);
+    line.until_s ? ` · your exception until ${words.moment(line.until_s, now_s)}` : null, line.why ? [" · ", make("bdi", {}, line.why)] : null);
   const summed = me.limits.filter((line) => line.per !== "job"), each = me.limits.filter((line) => line.per === "job");
   const rows = summed.map((line) => {
     const known = typeof line.used === "number", share = line.limit > 0 ? line.used / line.limit : 1;
@@ -170,7 +171,7 @@ export function limits(place, me, now_s) {
     piece.style.width = `${100 * Math.min(1, share)}%`;
     return make("li", {},
       make("div", { class: "line" }, make("span", {}, make("bdi", {}, line.on)),
-        make("span", {}, known ? `${words.amount(line.used, "")} of ${words.amount(line.limit, unit(line))}` : `limit ${words.amount(line.limit, unit(line))}; use not known`)),
+        make("span", {}, known ? `${words.amount(line.used, "")} of ${words.amount(line.limit, unit(line))}` : `limit ${words.amount(line.limit, unit(line))}; usage unknown`)),
       known ? make("div", { class: "bar", "aria-hidden": "true" }, piece) : null, notes(line));
   });
   const single = each.map((line) => make("li", {},
@@ -180,8 +181,8 @@ export function limits(place, me, now_s) {
     now_s - me.limits_as_of_s > OLD_S ? make("p", { class: "note" }, `As of ${words.moment(me.limits_as_of_s, now_s, true)}.`) : null);
 }
 
-// What one job may have at most: a number, a time, names that are allowed, or times by GPUs.
+// Format a limit per job: a number, a time, allowed names, or times by GPUs.
 function most(line) {
   if (!Array.isArray(line.limit)) return line.unit === "s" ? words.duration(line.limit) : words.amount(line.limit, line.unit === "count" ? "" : line.unit);
-  return line.limit.map((item) => (typeof item === "object" ? `${words.duration(item.s)} from ${words.counts(item.gpus, "GPU")} on` : item)).join(", ");
+  return line.limit.map((item) => (typeof item === "object" ? `${words.duration(item.s)} from ${words.counts(item.gpus, "GPU")}` : item)).join(", ");
 }

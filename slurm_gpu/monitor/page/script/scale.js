@@ -1,11 +1,9 @@
-// Colours of the squares by what they are about: palette.js has them.
-//
-// Anchors go through OKLab, where equal steps look equal. A colour is a number as a canvas' ImageData holds it
-// on a little-endian machine: 0xAABBGGRR.
+// Compute the colours of squares from palette.js. Anchors are interpolated in OKLab, where equal steps appear
+// equal. A colour is a number as in a canvas' ImageData on a little-endian machine: 0xAABBGGRR.
 
 import { KINDS, SEQUENTIAL, STATES } from "./palette.js";
 
-// Where colours are those for dark ground: paper is light.
+// When colours for dark ground apply; paper is light.
 export const DARK = "screen and (prefers-color-scheme: dark)";
 
 export const pack = ([red, green, blue]) => (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
@@ -16,7 +14,7 @@ export const parse = (text) => {
 };
 export const css = (colour) => `rgb(${colour & 255} ${(colour >> 8) & 255} ${(colour >> 16) & 255})`;
 
-// `share` of one colour, the rest of the other.
+// Mix `share` of one colour with the rest of the other.
 export function mixed(colour, other, share) {
   const part = (shift) => Math.round(((colour >> shift) & 255) * share + ((other >> shift) & 255) * (1 - share));
   return pack([part(0), part(8), part(16)]);
@@ -52,7 +50,7 @@ function fromLab([lightness, a, b]) {
 
 const anchors = Object.fromEntries(Object.entries(SEQUENTIAL).map(([ground, texts]) => [ground, texts.map((text) => toLab(parse(text)))]));
 
-// The colour of a share of the scale, from 0 to 1, as [red, green, blue].
+// Return the colour of a share of the scale, from 0 to 1, as [red, green, blue].
 export function sequential(share, dark) {
   const some = dark ? anchors.dark : anchors.light;
   const place = Math.min(1, Math.max(0, share)) * (some.length - 1), below = Math.min(some.length - 2, Math.floor(place));
@@ -60,7 +58,7 @@ export function sequential(share, dark) {
   return fromLab(some[below].map((value, axis) => value + (some[below + 1][axis] - value) * part));
 }
 
-// By octet, the colours of a metric that goes up to `top` in steps of `step`. 255 is no value and has none.
+// Return by octet the colours of a metric from 0 to `top` in steps of `step`. 255 is no value and has none.
 export function levels(step, top, dark) {
   const found = new Uint32Array(256);
   for (let octet = 0; octet < 255; octet++) found[octet] = pack(sequential(octet * step / top, dark));
@@ -69,14 +67,14 @@ export function levels(step, top, dark) {
 
 export const N_KINDS = KINDS.light.length;
 
-// By octet, 1 to N_KINDS, colours that have no order.
+// Return by octet, 1 to N_KINDS, colours without an order.
 export function kinds(dark) {
   const found = new Uint32Array(256);
   (dark ? KINDS.dark : KINDS.light).forEach((text, place) => { found[place + 1] = pack(parse(text)); });
   return found;
 }
 
-// Free, held, shared: octets 1 to 3.
+// Free, allocated, shared: octets 1 to 3.
 export function states(dark) {
   const found = new Uint32Array(256);
   (dark ? STATES.dark : STATES.light).forEach((text, place) => {

@@ -1,21 +1,23 @@
-// The squares on the page: they are painted, looked at with pointer or keyboard, and zoomed.
+// Show the squares: paint them, handle pointer and keyboard, and zoom.
 
 import { arrange, neighbour, squareAt } from "./layout.js";
 import { GAP, Painter, inks } from "./paint.js";
 import { LETTERS } from "./palette.js";
 import { DARK, css } from "./scale.js";
 
-const MOST_ZOOM = 16, STEP = 1.6, NUMBERS_FROM = 26; // pixels of the page from which a square bears its number
-const FEW_LIT = 600;   // so many are framed as well
+// NUMBERS_FROM is the least size in page pixels of a square with a number.
+const MOST_ZOOM = 16, STEP = 1.6, NUMBERS_FROM = 26;
+const FEW_LIT = 600; // up to this many are outlined as well
 const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export class Squares {
-  // `parts`: frame, base, over (two canvases of one size). `tell`: hovered, focused, opened; each with a square.
-  constructor(parts, cluster, tell) {
+  // `parts`: frame, base, over (two canvases of one size). `handlers`: hovered, focused, opened, each called
+  // with a square.
+  constructor(parts, cluster, handlers) {
     Object.assign(this, parts);
     this.cluster = cluster;
-    this.tell = tell;
+    this.handlers = handlers;
     this.painter = new Painter(this.base);
     this.above = this.over.getContext("2d");
     this.places = null;
@@ -24,14 +26,14 @@ export class Squares {
     this.hover = -1;
     this.lit = null;
     this.ring = new Uint8Array(0);
-    this.marked = false;    // whether anything is on the upper canvas
+    this.marked = false; // whether the upper canvas is used
     this.pending = 0;
     this.drawn = 0;
     this.inks = inks(matchMedia(DARK).matches);
     listen(this);
   }
 
-  // Another layout, or another width or height: where each square lies now.
+  // Place the squares for another layout, width or height.
   lay(height) {
     const width = Math.floor(this.frame.clientWidth);
     if (width < 10) return;
@@ -50,7 +52,8 @@ export class Squares {
     this.whole();
   }
 
-  // What is shown: octets by square, and their colours by octet. Drawn at once, so that the browser's next picture has it.
+  // Show octets by square with colours by octet. Drawing is immediate, so that the browser's next frame has
+  // it.
   show({ octets, colours, ring, numbers }) {
     Object.assign(this, { octets, colours, ring, numbers });
     cancelAnimationFrame(this.pending);
@@ -83,7 +86,7 @@ export class Squares {
     this.frame.dataset.drawn = ++this.drawn;
   }
 
-  // Names, and numbers in squares that have room for them.
+  // Draw names, and numbers in squares that are large enough.
   write() {
     const { context } = this.painter, { unit, zoom, places } = this, scale = zoom.pitch / places.pitch;
     context.textBaseline = "alphabetic";
@@ -117,27 +120,28 @@ export class Squares {
     return [Math.round(this.places.x[square] * scale) - this.zoom.left, Math.round(this.places.y[square] * scale) - this.zoom.top];
   }
 
-  // What moves quicker than values: outlines of what is looked at, its job, and few squares that are lit.
+  // Draw what changes more often than values: outlines of the selected square, its job, and a few highlighted
+  // squares.
   mark() {
     const { above, unit } = this;
     if (this.places === null) return;
-    if (this.marked) above.clearRect(0, 0, this.over.width, this.over.height); // else it is clear: what changes is composed anew
+    if (this.marked) above.clearRect(0, 0, this.over.width, this.over.height); // avoid clearing an empty canvas, which is composited again
     this.marked = false;
     if (this.lit !== null) {
       const some = [];
       for (let square = 0; square < this.lit.length && some.length <= FEW_LIT; square++) if (this.lit[square]) some.push(square);
       if (some.length <= FEW_LIT) this.contour(some, css(this.inks.accent), 2 * unit);
     }
-    const looked = this.hover >= 0 ? this.hover : this.focus;
-    if (looked >= 0) {
-      const jobs = this.cluster.jobsAt(looked);
+    const selected = this.hover >= 0 ? this.hover : this.focus;
+    if (selected >= 0) {
+      const jobs = this.cluster.jobsAt(selected);
       if (jobs.length) this.contour(this.cluster.squaresOf(jobs[0]), css(this.inks.ink), unit);
-      this.outline([looked], css(this.inks.ink), 2 * unit, unit);
+      this.outline([selected], css(this.inks.ink), 2 * unit, unit);
     }
-    if (this.focus >= 0 && this.focus !== looked) this.outline([this.focus], css(this.inks.accent), 2 * unit, unit);
+    if (this.focus >= 0 && this.focus !== selected) this.outline([this.focus], css(this.inks.accent), 2 * unit, unit);
   }
 
-  outline(some, colour, width, away) {
+  outline(some, colour, width, offset) {
     const side = this.zoom.pitch - this.places.line, { above } = this;
     this.marked = true;
     above.strokeStyle = colour;
@@ -145,15 +149,15 @@ export class Squares {
     above.beginPath();
     for (const square of some) {
       const [x, y] = this.corner(square);
-      above.rect(x - away - width / 2, y - away - width / 2, side + 2 * away + width, side + 2 * away + width);
+      above.rect(x - offset - width / 2, y - offset - width / 2, side + 2 * offset + width, side + 2 * offset + width);
     }
     above.stroke();
   }
 
-  // Around what lies together of these squares: a side is drawn where the square beyond it is none of them.
+  // Outline connected squares: a side is drawn if the next square does not belong to them.
   contour(some, colour, width) {
-    const { above, places, over } = this, side = this.zoom.pitch - places.line, among = new Set(some), away = width / 2;
-    const within = (value, size) => Math.min(size - away, Math.max(away, value)); // all of a line at the edge is seen
+    const { above, places, over } = this, side = this.zoom.pitch - places.line, among = new Set(some), offset = width / 2;
+    const within = (value, size) => Math.min(size - offset, Math.max(offset, value)); // keeps lines at the edge visible
     const x = (value) => within(value, over.width), y = (value) => within(value, over.height);
     this.marked = true;
     above.strokeStyle = colour;
@@ -161,12 +165,12 @@ export class Squares {
     above.lineCap = "square";
     above.beginPath();
     for (const square of some) {
-      const [atX, atY] = this.corner(square), beyond = (sides) => !among.has(sides[square]);
-      const [left, right, top, bottom] = [x(atX - away), x(atX + side + away), y(atY - away), y(atY + side + away)];
+      const [atX, atY] = this.corner(square), isOutside = (sides) => !among.has(sides[square]);
+      const [left, right, top, bottom] = [x(atX - offset), x(atX + side + offset), y(atY - offset), y(atY + side + offset)];
       const lines = [[places.left, left, top, left, bottom], [places.right, right, top, right, bottom],
         [places.above, left, top, right, top], [places.below, left, bottom, right, bottom]];
       for (const [sides, fromX, fromY, toX, toY] of lines) {
-        if (!beyond(sides)) continue;
+        if (!isOutside(sides)) continue;
         above.moveTo(fromX, fromY);
         above.lineTo(toX, toY);
       }
@@ -174,7 +178,7 @@ export class Squares {
     above.stroke();
   }
 
-  // The square at a point of the page.
+  // Return the square at a point of the page.
   at(event) {
     if (this.places === null) return -1;
     const box = this.over.getBoundingClientRect(), scale = this.places.pitch / this.zoom.pitch;
@@ -191,7 +195,7 @@ export class Squares {
     this.zoomed();
   }
 
-  // Closer or farther by this factor; the point of the page at (x, y) stays where it is.
+  // Zoom by a factor; the point (x, y) of the page stays in place.
   zoomBy(factor, x = this.width / 2, y = this.height / 2) {
     const { pitch } = this.places, old = this.zoom.pitch;
     const wanted = factor > 1 ? Math.max(old + this.unit, Math.round(old * factor)) : Math.round(old * factor);
@@ -213,11 +217,11 @@ export class Squares {
     this.zoom.left = within(this.zoom.left, end(this.places.width, this.base.width));
     this.zoom.top = within(this.zoom.top, end(this.places.height, this.base.height));
     this.frame.classList.toggle("zoomed", !this.isWhole());
-    this.tell.zoomed(this.isWhole());
+    this.handlers.zoomed(this.isWhole());
     this.redraw();
   }
 
-  // Brings a square into view.
+  // Scroll a square into view.
   reveal(square) {
     if (this.isWhole()) return;
     const [x, y] = this.corner(square), side = this.zoom.pitch, edge = 2 * side;
@@ -230,7 +234,7 @@ export class Squares {
     this.focus = square;
     if (square >= 0) this.reveal(square);
     this.mark();
-    this.tell.focused(square);
+    this.handlers.focused(square);
   }
 }
 
@@ -263,7 +267,7 @@ function listen(squares) {
       squares.hover = square;
       squares.mark();
     }
-    squares.tell.hovered(square, event);
+    squares.handlers.hovered(square, event);
   };
   over.addEventListener("pointerleave", (event) => hover(-1, event));
   over.addEventListener("pointerdown", (event) => {
@@ -286,10 +290,10 @@ function listen(squares) {
   over.addEventListener("pointercancel", up);
   over.addEventListener("dblclick", (event) => {
     const square = squares.at(event);
-    if (square >= 0) squares.tell.opened(square);
+    if (square >= 0) squares.handlers.opened(square);
   });
   over.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.metaKey) return; // else the page scrolls
+    if (!event.ctrlKey && !event.metaKey) return; // otherwise the page scrolls
     event.preventDefault();
     const box = over.getBoundingClientRect();
     squares.zoomBy(event.deltaY < 0 ? STEP : 1 / STEP, event.clientX - box.left, event.clientY - box.top);
@@ -300,7 +304,7 @@ function listen(squares) {
   });
 }
 
-// Returns whether the key means something here.
+// Return whether the key has a function here.
 function press(squares, key) {
   const { places, focus, cluster } = squares;
   if (ARROWS[key]) squares.setFocus(focus < 0 ? 0 : neighbour(places, focus, ARROWS[key]));
@@ -312,7 +316,7 @@ function press(squares, key) {
     squares.setFocus(nodes[next].first);
   } else if (key === "n" || key === "p") squares.setFocus(nextMarked(squares, key === "n" ? 1 : -1));
   else if (key === "Enter") {
-    if (focus >= 0) squares.tell.opened(focus);
+    if (focus >= 0) squares.handlers.opened(focus);
   } else if (key === "+" || key === "=") zoomAtFocus(squares, STEP);
   else if (key === "-") zoomAtFocus(squares, 1 / STEP);
   else if (key === "0") squares.whole();
@@ -330,11 +334,11 @@ function zoomAtFocus(squares, factor) {
   squares.reveal(squares.focus);
 }
 
-// The next square that is lit, or where none are, the next with a ring; itself where there is none.
+// Return the next highlighted square, or without highlights the next with a ring; itself if there is none.
 function nextMarked({ lit, ring, focus, places }, step) {
   const marks = lit ?? ring;
-  for (let away = 1; away <= places.n; away++) {
-    const square = (focus + step * away + 2 * places.n) % places.n;
+  for (let offset = 1; offset <= places.n; offset++) {
+    const square = (focus + step * offset + 2 * places.n) % places.n;
     if (marks[square]) return square;
   }
   return focus;

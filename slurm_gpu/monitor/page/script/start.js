@@ -1,7 +1,7 @@
-// The page of the cluster: what the viewer chose, what came, and what is shown of it.
+// Run the page of the cluster: the viewer's choices, new data, and the display.
 
 import * as address from "./address.js";
-import { Cluster, FREE, HELD, OWN_METRICS, SHARED, listed } from "./cluster.js";
+import { Cluster, FREE, ALLOCATED, OWN_METRICS, SHARED, listed } from "./cluster.js";
 import { describe, sentence, valueOf } from "./describe.js";
 import { byId, fill, make, say } from "./element.js";
 import { find } from "./finding.js";
@@ -15,8 +15,9 @@ import { Squares } from "./squares.js";
 import { now_s, signOut } from "./wire.js";
 import * as words from "./words.js";
 
-const OLD_S = 60;                  // a state that is older is told to be old
-const FIRST_METRIC = "util", TENTH = "10"; // of percent
+const OLD_S = 60; // an older state is shown as old
+// TENTH is in percent.
+const FIRST_METRIC = "util", TENTH = "10";
 const LEAST_HEIGHT = 320, MOST_HEIGHT = 1400;
 
 const dark = matchMedia(scale.DARK);
@@ -24,17 +25,17 @@ const cluster = new Cluster();
 const given = address.read();
 const chosen = { metric: given.metric ?? FIRST_METRIC, under: given.under, view: given.view, find: given.find ?? "" };
 let octets = cluster.octets, colours = new Uint32Array(256), ring = new Uint8Array(0), below = 0;
-let lighted = null;                // which flag's squares are lit: {key, flag}, null for what was looked for
+let lighted = null; // the flag with highlighted squares {key, flag}; null for the search
 let health = { asOf_s: null, slurm_s: null, failed: null, failedSince_ms: null };
 
 const metric = () => cluster.metrics.find((one) => one.name === chosen.metric) ?? cluster.metrics[0] ?? null;
-// What the viewer wrote; where they wrote nothing yet, a tenth of what is counted in percent. "none" is no threshold.
+// Return the viewer's threshold; by default a tenth for metrics in percent. "none" is no threshold.
 const written = () => chosen.under ?? (metric()?.unit === "%" ? TENTH : "none");
 const under = () => {
   const limit = Number(written());
   return metric() === null || metric().kinds || written() === "" || !Number.isFinite(limit) ? null : limit;
 };
-const me = () => live.told.me;
+const me = () => live.data.me;
 const isMine = () => chosen.view === "mine" || (chosen.view === null && me() !== null && !me().operator);
 
 const squares = new Squares({ frame: byId("frame"), base: byId("base"), over: byId("over") }, cluster, {
@@ -43,7 +44,7 @@ const squares = new Squares({ frame: byId("frame"), base: byId("base"), over: by
   opened(square) {
     const { job, holder } = describe(cluster, square, metric(), octets, now_s());
     if (job !== null) location.assign(address.jobPage(job.id));
-    else say(byId("found"), cluster.jobsAt(square).length ? "Only its owner and operators see that job." : `No job to open: ${holder}.`);
+    else say(byId("found"), cluster.jobsAt(square).length ? "Only its owner and operators can see that job." : `No job to open: ${holder}.`);
   },
   zoomed(whole) { byId("whole").hidden = whole; },
 });
@@ -70,14 +71,14 @@ function take(what) {
     say(byId("cluster"), cluster.flat.cluster);
     byId("map").classList.toggle("none", cluster.flat.n === 0);
     byId("empty").hidden = cluster.flat.n > 0;
-    say(byId("empty"), cluster.flat.n > 0 ? "" : "Slurm knows of no GPUs here.");
+    say(byId("empty"), cluster.flat.n > 0 ? "" : "Slurm has no GPUs here.");
   }
   if (what.includes("jobs") || what.includes("panels")) light();
   if (what.includes("frame")) show();
   if (what.includes("panels") || what.includes("jobs")) showPanels();
 }
 
-// Colours, rings and numbers of the newest frame.
+// Show colours, rings and numbers of the newest frame.
 function show() {
   const now = metric(), limit = under();
   octets = now.own ? cluster.own(now.name, now_s()) : cluster.octets;
@@ -86,8 +87,8 @@ function show() {
   if (ring.length !== cluster.flat.n) ring = new Uint8Array(cluster.flat.n);
   below = 0;
   for (let square = 0; square < ring.length; square++) {
-    const held = cluster.state[square] === HELD || cluster.state[square] === SHARED;
-    const marked = limit !== null && held && octets[square] !== GAP && octets[square] * now.step < limit;
+    const allocated = cluster.state[square] === ALLOCATED || cluster.state[square] === SHARED;
+    const marked = limit !== null && allocated && octets[square] !== GAP && octets[square] * now.step < limit;
     ring[square] = marked ? 1 : 0;
     below += ring[square];
   }
@@ -119,40 +120,40 @@ function showMetrics() {
 }
 
 function showTally() {
-  const { free, held, out, all } = cluster.tally();
+  const { free, allocated, out, all } = cluster.tally();
   const waiting = cluster.waiting().reduce((sum, job) => sum + (job.n_tasks ?? 1), 0);
-  const parts = [["GPUs", all], ["held", held], ["free", free], ["out of service", out], ["jobs waiting", waiting]];
+  const parts = [["GPUs", all], ["allocated", allocated], ["free", free], ["out of service", out], ["jobs pending", waiting]];
   const place = byId("tally");
   if (!place.childElementCount) fill(place, parts.map(([name]) => make("div", {}, make("dt", {}, name), make("dd", {}))));
   parts.forEach(([, value], at) => say(place.children[at].lastElementChild, words.count(value)));
 }
 
 function showHealth() {
-  const element = byId("age"), now = now_s(), trouble = byId("trouble");
+  const element = byId("age"), now = now_s(), errorBox = byId("error");
   const isOld = (at_s) => at_s !== null && now - at_s > OLD_S;
-  const silent = isOld(health.slurm_s) && !isOld(health.asOf_s);
-  const at_s = silent ? health.slurm_s : health.asOf_s;
+  const slurmIsStale = isOld(health.slurm_s) && !isOld(health.asOf_s);
+  const at_s = slurmIsStale ? health.slurm_s : health.asOf_s;
   const age = at_s === null ? null : now - at_s;
   const old = age === null || age > OLD_S || health.failed !== null;
   element.classList.toggle("old", old);
   const since = at_s === null ? "" : words.moment(at_s, now, true);
-  say(element, age === null ? "Nothing is known yet" : old ? `As of ${since}, ${words.duration(age)} ago` : `As of ${since}`);
+  say(element, age === null ? "No data yet" : old ? `As of ${since}, ${words.duration(age)} ago` : `As of ${since}`);
   let text = "";
-  if (health.failed?.status === 401) text = "You are not signed in, or no longer. Run slurm-gpu web on a login node, and open the link that it prints.";
-  else if (health.failed?.status === 403) text = `Not for you: ${health.failed.message}`;
-  else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}. What is shown is the last that was known.`;
-  else if (silent) text = `slurmctld has told nothing since ${since}. Who holds what, and what waits, is the last that was known; what GPUs do is new.`;
-  else if (age !== null && age > OLD_S) text = `slurm-gpudbd or Slurm has told nothing since ${since}. What is shown is the last that was known.`;
-  trouble.hidden = text === "";
-  say(trouble, text);
+  if (health.failed?.status === 401) text = "You are not signed in. Run slurm-gpu open on a login node and open the link that it prints.";
+  else if (health.failed?.status === 403) text = `Access denied: ${health.failed.message}`;
+  else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}. The page shows the last known state.`;
+  else if (slurmIsStale) text = `slurmctld has not answered since ${since}. Allocations and pending jobs are from that time; GPU values are current.`;
+  else if (age !== null && age > OLD_S) text = `slurm-gpudbd or Slurm has not answered since ${since}. The page shows the last known state.`;
+  errorBox.hidden = text === "";
+  say(errorBox, text);
 }
 
-// What was looked for, or the squares of one concern.
+// Highlight the squares of the search or of one flag.
 function light() {
   const found = byId("found"), forget = byId("forget");
   let some = null;
   if (lighted !== null) {
-    lighted.flag = live.told.flags.find((one) => keyOf(one) === lighted.key) ?? lighted.flag;
+    lighted.flag = live.data.flags.find((one) => keyOf(one) === lighted.key) ?? lighted.flag;
     some = new Set(listed(lighted.flag.squares));
     say(found, `${words.counts(some.size, "GPU")} of job ${lighted.flag.id}: ${words.concern(lighted.flag).short}`);
   } else {
@@ -172,24 +173,24 @@ function light() {
 
 const keyOf = (flag) => `${flag.job_id} ${flag.concern}`;
 
-// In the view of one's own jobs, theirs; all where there are none.
+// Return the viewer's own squares; null without jobs, which highlights all.
 function own() {
   const some = cluster.running().filter((job) => job.user === me()?.user).flatMap((job) => cluster.squaresOf(job));
   return some.length ? some : null;
 }
 
 function showPanels() {
-  const { told } = live, now = now_s(), mine = isMine();
-  const flags = (told.flags ?? []).map((flag) => ({ ...flag, key: keyOf(flag), n: listed(flag.squares).length }));
+  const { data } = live, now = now_s(), mine = isMine();
+  const flags = (data.flags ?? []).map((flag) => ({ ...flag, key: keyOf(flag), n: listed(flag.squares).length }));
   const place = (id) => byId(id).querySelector(":scope > div");
   for (const [id, shown] of [["attention", !mine], ["mine", mine], ["limits", mine]]) byId(id).hidden = !shown;
   if (mine) {
     const user = me()?.user, waits = new Map((me()?.waits ?? []).map((wait) => [wait.job_id, wait]));
-    const meanings = new Map((told.queue?.reasons ?? []).map((reason) => [reason.reason, reason.meaning]));
+    const meanings = new Map((data.queue?.reasons ?? []).map((reason) => [reason.reason, reason.meaning]));
     const ofUser = (jobs) => jobs.filter((job) => job.user === user);
     panels.mine(place("mine"), {
       running: ofUser(cluster.running()), waiting: ofUser(cluster.waiting()), flags, waits, now_s: now,
-      why: (reason) => meanings.get(reason) || reason || "not looked at yet",
+      why: (reason) => meanings.get(reason) || reason || "not considered yet",
       under(job) {
         const some = cluster.squaresOf(job);
         return [some.filter((square) => ring[square]).length, some.length];
@@ -198,22 +199,22 @@ function showPanels() {
     panels.limits(place("limits"), me(), now);
   } else {
     panels.attention(place("attention"), {
-      flags, suspects: told.suspects ?? [], jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, told: told.flags !== null,
+      flags, suspects: data.suspects ?? [], jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, known: data.flags !== null,
       light(key) {
-        const flag = live.told.flags.find((one) => keyOf(one) === key);
+        const flag = live.data.flags.find((one) => keyOf(one) === key);
         lighted = lighted?.key === key || flag === undefined ? null : { key, flag };
         light();
         showPanels();
       },
     });
   }
-  panels.free(place("free"), told.free, now);
-  panels.queue(place("queue"), told.queue, cluster.jobs, now);
-  panels.reservations(place("reservations"), told.reservations, now);
+  panels.free(place("free"), data.free, now);
+  panels.queue(place("queue"), data.queue, cluster.jobs, now);
+  panels.reservations(place("reservations"), data.reservations, now);
   byId("views").hidden = !me()?.operator;
   for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === mine));
   say(byId("user"), me()?.user ?? "");
-  byId("signout").hidden = me()?.signed_in !== "link"; // a reverse proxy's users sign out there
+  byId("signout").hidden = me()?.signed_in !== "link"; // users of a reverse proxy sign out there
 }
 
 function showTip(square, event) {
@@ -222,9 +223,9 @@ function showTip(square, event) {
     tip.hidden = true;
     return;
   }
-  const told = describe(cluster, square, metric(), octets, now_s());
-  fill(tip, make("strong", {}, told.place), told.type ? ` · ${told.type}` : "",
-    told.value ? make("span", {}, `${told.title}: ${told.value}`) : null, make("span", {}, told.holder));
+  const text = describe(cluster, square, metric(), octets, now_s());
+  fill(tip, make("strong", {}, text.place), text.type ? ` · ${text.type}` : "",
+    text.value ? make("span", {}, `${text.title}: ${text.value}`) : null, make("span", {}, text.holder));
   tip.hidden = false;
   const box = byId("frame").getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
   const right = x + 16 + tip.offsetWidth <= box.width;
@@ -232,19 +233,19 @@ function showTip(square, event) {
   tip.style.top = `${Math.max(-40, Math.min(y + 14, box.height - tip.offsetHeight))}px`;
 }
 
-// The square with the focus, in words that stay.
+// Describe the focused square in a lasting text.
 function showFocused(square) {
   const place = byId("focused");
   if (square < 0) {
     fill(place);
     return;
   }
-  const told = describe(cluster, square, metric(), octets, now_s());
-  const text = sentence(told);
+  const parts = describe(cluster, square, metric(), octets, now_s());
+  const text = sentence(parts);
   if (place.dataset.text === text && place.dataset.square === String(square) && place.firstChild) return;
   Object.assign(place.dataset, { text, square });
-  fill(place, make("div", {}, make("span", {}, text), told.where ? make("small", {}, told.where) : null,
-    told.uuid ? make("small", {}, told.uuid) : null,
+  fill(place, make("div", {}, make("span", {}, text), parts.where ? make("small", {}, parts.where) : null,
+    parts.uuid ? make("small", {}, parts.uuid) : null,
     cluster.jobsAt(square).filter((job) => job.full).map((job) => make("a", { href: address.jobPage(job.id) }, `Open job ${job.id}`))));
 }
 
@@ -260,7 +261,7 @@ function listen() {
   byId("metric").addEventListener("change", (event) => {
     const before = metric();
     chosen.metric = event.target.value;
-    if (before.unit !== metric().unit) chosen.under = null; // a number of watts says nothing of percent
+    if (before.unit !== metric().unit) chosen.under = null; // a threshold in watts has no meaning in percent
     showMetrics();
     remember();
     if (metric().own) return show();
@@ -301,7 +302,7 @@ function listen() {
     const out = await signOut();
     byId("signout").disabled = false;
     if (out) location.replace("signin");
-    else say(byId("signout"), "Still signed in: no answer. Sign out");
+    else say(byId("signout"), "Sign-out failed, retry");
   });
   byId("closer").addEventListener("click", () => squares.zoomBy(1.6));
   byId("farther").addEventListener("click", () => squares.zoomBy(1 / 1.6));
@@ -313,7 +314,7 @@ function listen() {
   });
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
-    // A phone's address bar changes the height all the time.
+    // The address bar of a phone changes the height all the time.
     if (cluster.flat.id === null || (window.innerWidth === width && window.innerWidth < 640)) return;
     width = window.innerWidth;
     lay();

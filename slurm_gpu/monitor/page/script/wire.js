@@ -1,4 +1,4 @@
-// How the page asks slurm-gpuweb. What was not answered is a WireError with its status, 0 where nobody answered.
+// Send requests to slurm-gpuweb. A failed one throws a WireError with its status, 0 without an answer.
 
 export class WireError extends Error {
   constructor(status, message) {
@@ -7,13 +7,13 @@ export class WireError extends Error {
   }
 }
 
-const PATIENCE_MS = 20e3; // one answer that never comes must not hold up all later ones
+const PATIENCE_MS = 20e3; // a missing answer must not block later requests
 
-let ahead_s = 0; // of this screen's clock: slurm-gpuweb's, by its answers
+let ahead_s = 0; // offset of slurm-gpuweb's clock from the browser's, by its answers
 
 export const now_s = () => Date.now() / 1000 + ahead_s;
 
-// The answer, and its body as `read` takes it.
+// Return the answer's body, read by `read`, and its headers.
 async function ask(path, read) {
   let answer, body;
   try {
@@ -25,14 +25,14 @@ async function ask(path, read) {
   }
   const date = Date.parse(answer.headers.get("Date") ?? "");
   if (Number.isFinite(date)) {
-    const found = date / 1000 + 0.5 - Date.now() / 1000; // a Date has whole seconds
+    const found = date / 1000 + 0.5 - Date.now() / 1000; // a Date header has whole seconds
     if (Math.abs(found - ahead_s) > 1.5) ahead_s = found;
   }
   if (answer.ok) return [body, answer.headers];
   throw new WireError(answer.status, String(body?.error ?? `slurm-gpuweb answered ${answer.status}`));
 }
 
-// Ends the session, in every tab and copy of its cookie; whether it did.
+// End the session, in every tab and copy of its cookie; return whether that succeeded.
 export async function signOut() {
   try {
     const signal = AbortSignal.timeout(PATIENCE_MS);
@@ -43,8 +43,8 @@ export async function signOut() {
 }
 
 const asOf_s = (headers) => {
-  const told = Number(headers.get("X-As-Of-S"));
-  return told > 0 ? told : null;
+  const time = Number(headers.get("X-As-Of-S"));
+  return time > 0 ? time : null;
 };
 
 // {value, asOf_s, layout}: the value, and the layout by which its squares are numbered.
@@ -53,13 +53,13 @@ export async function json(path) {
   return { value, asOf_s: asOf_s(headers), layout: headers.get("X-Layout") };
 }
 
-// {octets, layout, asOf_s}: one octet a square, of the layout with that id.
+// {octets, layout, asOf_s}: one octet per square of the layout with that ID.
 export async function frame(metric) {
   const [bytes, headers] = await ask(`frame?metric=${encodeURIComponent(metric)}`, (answer) => answer.arrayBuffer());
   return { octets: new Uint8Array(bytes), asOf_s: asOf_s(headers), layout: headers.get("X-Layout") };
 }
 
-// Calls back at each new state, and when the stream opens or breaks; the browser opens it again by itself.
+// Call back at each new state, and when the stream opens or breaks; the browser reopens it.
 export function events({ state, opened, broken }) {
   const source = new EventSource("api/v1/events");
   source.addEventListener("state", (event) => {

@@ -1,12 +1,13 @@
-// Numbers and times in words. A gap is a dash; 0 is a number.
+// Format numbers and times. A gap is a dash; 0 is a number.
 
 export const GAP = "–";
 
-// How many; parts of one with three digits. To make an Intl.NumberFormat takes as long as to draw ten thousand squares.
+// Format a count; fractions with three digits. Creating an Intl.NumberFormat takes as long as drawing ten
+// thousand squares.
 export const count = (value) => value === null || value === undefined ? GAP : String(Math.round(1000 * value) / 1000).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 export const counts = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
-// A value of a metric with its unit; at most three digits that tell something.
+// Format a value with its unit, with at most three significant digits.
 export function amount(value, unit) {
   if (value === null || value === undefined || Number.isNaN(value)) return GAP;
   const whole = Math.abs(value) >= 100 || Number.isInteger(value);
@@ -14,7 +15,7 @@ export function amount(value, unit) {
   return unit ? `${text}\u00a0${unit}` : text;
 }
 
-// How long: its two greatest units.
+// Format a duration with its two greatest units.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return GAP;
   const whole = Math.max(0, Math.round(seconds));
@@ -35,7 +36,7 @@ const two = (value) => String(value).padStart(2, "0");
 const day = (date) => `${date.getDate()} ${MONTHS[date.getMonth()]}`;
 const startOfDay = (at_s) => new Date(at_s * 1000).setHours(0, 0, 0, 0);
 
-// When, as the viewer's clock says it: the day only where it is another.
+// Format a moment in the viewer's time zone, with the day only if it is another.
 export function moment(at_s, now_s, withSeconds = false) {
   if (at_s === null || at_s === undefined) return GAP;
   const date = new Date(at_s * 1000), seconds = withSeconds ? `:${two(date.getSeconds())}` : "";
@@ -46,7 +47,7 @@ export function moment(at_s, now_s, withSeconds = false) {
 
 export const dayOf = (at_s) => day(new Date(at_s * 1000));
 
-// When a running job's GPUs come free at the latest.
+// Describe when a running job's GPUs become free at the latest.
 export function frees(job, now_s) {
   if (job.end_s === null || job.end_s === undefined) return "has no time limit";
   if (job.end_s <= now_s) return "is at its time limit";
@@ -54,19 +55,19 @@ export function frees(job, now_s) {
 }
 
 const ABOUT = {
-  xid: ["GPU error", "A GPU reported an error (XID).", "Save a checkpoint and tell the operators; they may want to drain the node."],
-  held_idle: ["held, never used", "It holds GPUs, and none has computed anything since it began.", "Does the program find its GPUs? If the job is not needed, cancel it: others wait."],
-  used_then_idle: ["used, then idle", "Its GPUs were used, and none is any more.", "If the work is done, cancel it; if it waits for data or a person, let it end and start again."],
-  memory_idle: ["memory full, idle", "GPU memory is full and nothing is computed there.", "A process hangs, or keeps memory that it no longer needs: look at its log."],
-  partly_unused: ["some never used", "Some of its GPUs were never used.", "Ask for as many as the program uses, or start one process for each GPU."],
-  throttled: ["throttled", "Clocks are held down by heat or by the power supply.", "Nothing is wrong with the job; the operators should look at the node's cooling and power."],
+  xid: ["GPU error", "A GPU reported an error (XID).", "Save a checkpoint and notify the operators, who may drain the node."],
+  held_idle: ["allocated, never used", "The job's GPUs have computed nothing since it started.", "Check whether the program finds its GPUs. If the job is not needed, cancel it, since other jobs wait."],
+  used_then_idle: ["used, then idle", "The job's GPUs were used, but are now idle.", "If the work is done, cancel it; if it waits for data or for input, end it and start it again later."],
+  memory_idle: ["memory full, idle", "GPU memory is full, but the GPU is idle.", "A process hangs, or keeps memory that it no longer needs: check its log."],
+  partly_unused: ["some never used", "Some of the job's GPUs were never used.", "Request as many as the program uses, or start one process for each GPU."],
+  throttled: ["throttled", "Clocks are throttled by heat or the power supply.", "The job itself is fine; the operators should check the node's cooling and power."],
 };
 
-// Of a flag: its short name, what it is, and what to do. What a diagnosis found says so itself.
+// Return the short name of a flag, its meaning and advice. A verdict has its own texts.
 export function concern({ concern: name, verdict }) {
   if (verdict) {
-    const sure = `${Math.round(100 * verdict.confidence)} % sure`;
-    return { short: verdict.cause, what: `${verdict.kind ? `${verdict.kind}: ` : ""}${verdict.text} (${sure}).`, todo: verdict.next_step };
+    const confidence = `${Math.round(100 * verdict.confidence)} % confidence`;
+    return { short: verdict.cause, what: `${verdict.kind ? `${verdict.kind}: ` : ""}${verdict.text} (${confidence}).`, todo: verdict.next_step };
   }
   const [short, what, todo] = ABOUT[name] ?? [name, name, ""];
   return { short, what, todo };

@@ -1,12 +1,12 @@
-// Takes the token out of the link, and out of the history, and has a session made of it.
+// Remove the token from the address and the history, and exchange it for a session.
 
-const said = document.getElementById("said");
+const status = document.getElementById("status");
 const token = location.hash.slice(1);
 
 async function signIn() {
   history.replaceState(null, "", location.pathname);
-  said.textContent = "Signing in …";
-  let why = "slurm-gpuweb did not answer. Type again";
+  status.textContent = "Signing in …";
+  let why = "slurm-gpuweb did not answer. Run again";
   try {
     const answer = await fetch("signin/token", {
       method: "POST",
@@ -17,12 +17,12 @@ async function signIn() {
       location.replace("./");
       return;
     }
-    why = `${(await answer.json()).error}. To try again, type`;
+    why = `${(await answer.json()).error}. To try again, run`;
   } catch {
-    // what is said already
+    // `why` has the message.
   }
-  said.dataset.wrong = "";
-  said.textContent = why;
+  status.dataset.wrong = "";
+  status.textContent = why;
 }
 
 if (token !== "") signIn();

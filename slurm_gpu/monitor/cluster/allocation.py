@@ -1,4 +1,4 @@
-"""Which job holds which square: Slurm says how many of a node a job has, slurm-gpud which ones."""
+"""Find which job has which square: Slurm reports the number per node, slurm-gpud the devices."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """Squares by job, in order; and by square the jobs that hold it."""
+class SquareAllocation:
+    """Squares by job, in order, and the jobs of each square."""
 
     whole: Mapping[int, Sequence[int]]
     shared: Mapping[int, Sequence[int]]
     jobs_at: Mapping[int, Sequence[int]]
-    """Only squares that somebody holds."""
+    """Only squares with a job."""
 
     def is_shared(self, square: int) -> bool:
-        """Whether a job has only a part of it."""
+        """Return whether a job has only a part of the square."""
         return any(square in self.shared.get(job, ()) for job in self.jobs_at.get(square, ()))
 
 
-def find_holding(nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout: SquareLayout) -> Holding:
-    """Of all nodes of a layout.
+def find_allocation(
+    nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout: SquareLayout
+) -> SquareAllocation:
+    """Assign the squares of all nodes of a layout.
 
-    Slurm numbers GPUs by its own configuration, so its positions are only taken where no slurm-gpud says
-    which device a job has, as in the first seconds of a job.
+    Slurm numbers GPUs by its own configuration. So its positions are used only if no slurm-gpud reports the
+    device of a job, as in the first seconds of a job.
     """
     whole: dict[int, list[int]] = {}
     shared: dict[int, list[int]] = {}
@@ -40,13 +42,13 @@ def find_holding(nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout:
         node = by_name.get(place.node)
         if node is None or not node.holders:
             continue
-        told = _told(place, live.get(place.node))
+        reported = _reported(place, live.get(place.node))
         taken: set[int] = set()
         for holder in node.holders:
             if holder.gpus:
-                taken.update(told.get(holder.job_id, ()))
+                taken.update(reported.get(holder.job_id, ()))
         for holder in node.holders:
-            ours = told.get(holder.job_id, ())
+            ours = reported.get(holder.job_id, ())
             if holder.gpus:
                 found = _fill(ours, len(holder.gpus), holder.gpus, place, taken)
                 _add(holder.job_id, found, whole, jobs_at)
@@ -54,7 +56,7 @@ def find_holding(nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout:
             if holder.shared_gpus:
                 found = _fill_shared(ours, holder, place)
                 _add(holder.job_id, found, shared, jobs_at)
-    return Holding(
+    return SquareAllocation(
         {job: sorted(squares) for job, squares in whole.items()},
         {job: sorted(squares) for job, squares in shared.items()},
         jobs_at,
@@ -62,7 +64,7 @@ def find_holding(nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout:
 
 
 def ranges(squares: Iterable[int]) -> Ranges:
-    """(first, last) of each unbroken row of squares that are in order."""
+    """Return (first, last) of each contiguous run of sorted squares."""
     found: list[tuple[int, int]] = []
     for square in squares:
         if found and found[-1][1] == square - 1:
@@ -78,8 +80,8 @@ def _add(job: int, squares: Iterable[int], of: dict[int, list[int]], jobs_at: di
         jobs_at.setdefault(square, []).append(job)
 
 
-def _told(place: NodeSquares, live: Live | None) -> dict[int, list[int]]:
-    """By job the squares that slurm-gpud says it holds."""
+def _reported(place: NodeSquares, live: Live | None) -> dict[int, list[int]]:
+    """Return by job the squares that slurm-gpud reports."""
     found: dict[int, list[int]] = {}
     if live is not None:
         for at, square in enumerate(place.squares):
@@ -90,10 +92,12 @@ def _told(place: NodeSquares, live: Live | None) -> dict[int, list[int]]:
 
 
 def _fill(
-    told: Sequence[int], wanted: int, positions: Iterable[int], place: NodeSquares, taken: set[int]
+    reported: Sequence[int], wanted: int, positions: Iterable[int], place: NodeSquares, taken: set[int]
 ) -> list[int]:
-    """As many squares as Slurm says: what slurm-gpud told, then Slurm's own positions, then any other."""
-    found = list(told[:wanted])
+    """Return as many squares as Slurm reports: those of slurm-gpud, then Slurm's own positions, then any
+    other.
+    """
+    found = list(reported[:wanted])
     theirs = [place.by_position[at] for at in positions if at < len(place.by_position)]
     for at in (*theirs, *range(len(place.squares))):
         if len(found) == wanted:
@@ -104,9 +108,9 @@ def _fill(
     return found
 
 
-def _fill_shared(told: Sequence[int], holder: ClusterHolder, place: NodeSquares) -> list[int]:
-    """The same of GPUs that others may have a part of as well."""
-    found = list(told[: len(holder.shared_gpus)])
+def _fill_shared(reported: Sequence[int], holder: ClusterHolder, place: NodeSquares) -> list[int]:
+    """Do the same for GPUs that jobs may share."""
+    found = list(reported[: len(holder.shared_gpus)])
     for position in holder.shared_gpus:
         if len(found) == len(holder.shared_gpus):
             break

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.monitor.cluster.allocation import SquareAllocation, find_allocation, ranges
 from slurm_gpu.monitor.cluster.frames import state_frame
-from slurm_gpu.monitor.cluster.holding import Holding, find_holding, ranges
 from slurm_gpu.monitor.cluster.layout import SquareLayout, make_layout
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterNode
@@ -58,8 +58,8 @@ def layout(*nodes: ClusterNode, reports: tuple[NodeReport, ...] = ()) -> SquareL
     return make_layout("lab", nodes, reports, {})
 
 
-def held(one: ClusterNode, values: dict[str, Live], reports: tuple[NodeReport, ...]) -> Holding:
-    return find_holding([one], values, layout(one, reports=reports))
+def held(one: ClusterNode, values: dict[str, Live], reports: tuple[NodeReport, ...]) -> SquareAllocation:
+    return find_allocation([one], values, layout(one, reports=reports))
 
 
 def test_the_device_that_slurm_gpud_names_counts_and_not_slurms_position():
@@ -90,7 +90,7 @@ def test_a_square_that_two_jobs_share_is_both_theirs():
 def test_without_any_slurm_gpud_the_squares_are_slurms():
     one = node(holders=(holder(7, 2, 3),))
     place = layout(one)
-    found = find_holding([one], {}, place)
+    found = find_allocation([one], {}, place)
     assert found.whole == {7: [2, 3]}
     assert state_frame(place, [one], {}, found) == bytes([4, 4, 1, 1])
 
@@ -98,7 +98,7 @@ def test_without_any_slurm_gpud_the_squares_are_slurms():
 def test_state_tells_out_of_service_unless_somebody_is_still_there():
     one = node(state="drain", in_service=False, holders=(holder(7, 0),))
     place = layout(one, reports=(report(),))
-    found = find_holding([one], live((7,), (), (), ()), place)
+    found = find_allocation([one], live((7,), (), (), ()), place)
     assert state_frame(place, [one], live((7,), (), (), ()), found) == bytes([1, 3, 3, 3])
 
 
@@ -106,7 +106,7 @@ def test_a_gpu_that_slurm_does_not_know_is_nobodys_to_have():
     one = node(n_gpus=2, gpus_free=1, holders=(holder(7, 0),))
     values = live((), (), (7,), ())  # four that slurm-gpud sees, of which the job has the third
     place = layout(one, reports=(report(minors=(3, 2, 1, 0)),))
-    found = find_holding([one], values, place)
+    found = find_allocation([one], values, place)
     assert state_frame(place, [one], values, found) == bytes([3, 3, 1, 0])
 
 
