@@ -17,7 +17,7 @@ _RUNS = frozenset({"RUNNING", _SUSPENDED})
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedFlag:
+class PlacedAlert:
     """A flag with its job's owner and squares."""
 
     flag: Alert
@@ -44,11 +44,11 @@ class Attention:
         jobs = [job for job in seen.cluster.jobs if job.state in _RUNS]
         self._watch.take_in(now_s, jobs, seen.running, seen.live)
 
-    def concerns(self, now_s: float) -> list[Flag]:
+    def alerts(self, now_s: float) -> list[Alert]:
         """Return the flags, the most serious first."""
-        return self._watch.flags(now_s)
+        return self._watch.alerts(now_s)
 
-    def flags(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedFlag]:
+    def flags(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedAlert]:
         """Return the flags with their squares, the most serious first."""
         jobs = {job.job_id: job for job in seen.cluster.jobs}
         return [
@@ -59,24 +59,24 @@ class Attention:
                 uid=jobs[flag.job_id].uid,
                 squares=sorted(layout.square_of[uuid] for uuid in flag.devices if uuid in layout.square_of),
             )
-            for flag in worst_first([*self.concerns(now_s), *verdict_concerns(seen)])
+            for flag in worst_first([*self.alerts(now_s), *verdict_alerts(seen)])
             if flag.job_id in jobs
         ]
 
 
-def worst_first(flags: Iterable[Flag]) -> list[Flag]:
+def worst_first(flags: Iterable[Alert]) -> list[Alert]:
     """Sort by severity, then by duration."""
-    order = {concern: place for place, concern in enumerate(Concern)}
-    return sorted(flags, key=lambda flag: (order[flag.concern], flag.since_s, flag.job_id))
+    order = {kind: place for place, kind in enumerate(AlertKind)}
+    return sorted(flags, key=lambda flag: (order[flag.kind], flag.since_s, flag.job_id))
 
 
-def verdict_concerns(seen: DatabaseState) -> list[Flag]:
+def verdict_alerts(seen: DatabaseState) -> list[Alert]:
     """Return verdicts of slurm-gpudbd on jobs that still run."""
     runs = {(job.job_id, job.start_s) for job in seen.cluster.jobs if job.state in _RUNS}
     return unhealthy(seen.verdicts, runs, seen.reports, seen.live)
 
 
-def recorded_concerns(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Flag] | None:
+def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Alert] | None:
     """Return flags that follow from records alone: errors of GPUs, and jobs that never used theirs.
 
     None if the records could not be read. Records arrive every five minutes, so a job is flagged only if all

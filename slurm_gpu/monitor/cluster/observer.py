@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from slurm_gpu.alerts.alert import Alert
 from slurm_gpu.errors import DatabaseError, SlurmGpuError
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import Attention, recorded_concerns, verdict_concerns, worst_first
+from slurm_gpu.monitor.cluster.flags import Attention, recorded_alerts, verdict_alerts, worst_first
 from slurm_gpu.wire.answers.cluster import live_of_slurm
 from slurm_gpu.wire.answers.running import Running
 from slurm_gpu.wire.answers.runs import NodeReport
@@ -28,7 +28,7 @@ class Observed:
 
     at_s: float
     seen: DatabaseState
-    flags: Sequence[Flag] | None
+    flags: Sequence[Alert] | None
     """The most serious first; None if the watch is too short and the records are missing."""
 
 
@@ -83,8 +83,8 @@ class Observer:
         self._attention.update(at_s, seen)
         rules = self._attention.rules
         watched = now - self._began_s >= rules.window_s
-        found = self._attention.concerns(at_s) if watched else recorded_concerns(at_s, seen, rules)
-        verdict_flags = verdict_concerns(seen)
+        found = self._attention.alerts(at_s) if watched else recorded_alerts(at_s, seen, rules)
+        verdict_flags = verdict_alerts(seen)
         flags = None if found is None and not verdict_flags else worst_first([*(found or ()), *verdict_flags])
         self.last = Observed(at_s=at_s, seen=seen, flags=flags)
         self.error = None

@@ -29,7 +29,7 @@ class PageState:
     own: Mapping[Owner, Sequence[int]]
     """By user, the squares that only they use."""
     jobs: JobListing
-    flags: Sequence[PlacedFlag] = ()
+    flags: Sequence[PlacedAlert] = ()
     answers: ResponseCache = field(default_factory=ResponseCache, repr=False)
     """Answers made for this state."""
 

@@ -1,4 +1,4 @@
-"""Request a one-time link from slurm-gpuweb as the calling user, for `slurm-gpu open`."""
+"""Request a one-time link from slurm-gpuweb as the calling user, for `slurm-gpu web`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serve signing in and out: the endpoints, and the page behind a link of `slurm-gpu open`."""
+"""Serve signing in and out: the endpoints, and the page behind a link of `slurm-gpu web`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class SignInPages:
         owner = self._tokens.take(_text(await read_body(request, _MOST_BYTES, _BODY_WITHIN_S), "token"))
         if owner is None:
             raise HTTPException(
-                401, "this link was already used or is older than a minute: run slurm-gpu open again"
+                401, "this link was already used or is older than a minute: run slurm-gpu web again"
             )
         session = request.scope.get(SESSION)
         if isinstance(session, Session) and session.uid != owner.uid:

@@ -1,4 +1,4 @@
-"""Issue one-time tokens for links of `slurm-gpu open`."""
+"""Issue one-time tokens for links of `slurm-gpu web`."""
 
 from __future__ import annotations
 

@@ -174,5 +174,5 @@ def test_a_link_that_was_used_says_what_to_do(config: SiteConfig, browser: Any) 
     # Not by a function: one that is asked twice is an eval, which the page's policy forbids.
     page.wait_for_selector("[data-wrong]", state="attached")
     assert "this link was already used" in page.inner_text("main")
-    assert "slurm-gpu open" in page.inner_text("main")
+    assert "slurm-gpu web" in page.inner_text("main")
     assert page.url == f"{config.web}/signin"

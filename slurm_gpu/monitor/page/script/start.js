@@ -139,7 +139,7 @@ function showHealth() {
   const since = at_s === null ? "" : words.moment(at_s, now, true);
   say(element, age === null ? "No data yet" : old ? `As of ${since}, ${words.duration(age)} ago` : `As of ${since}`);
   let text = "";
-  if (health.failed?.status === 401) text = "You are not signed in. Run slurm-gpu open on a login node and open the link that it prints.";
+  if (health.failed?.status === 401) text = "You are not signed in. Run slurm-gpu web on a login node and open the link that it prints.";
   else if (health.failed?.status === 403) text = `Access denied: ${health.failed.message}`;
   else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}. The page shows the last known state.`;
   else if (slurmIsStale) text = `slurmctld has not answered since ${since}. Allocations and pending jobs are from that time; GPU values are current.`;
