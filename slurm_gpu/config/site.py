@@ -1,4 +1,4 @@
-"""slurm-gpu.yaml, the one site file, without secrets (docs/contracts.md, section 7)."""
+"""slurm-gpu.yaml, the one site file, without secrets (docs/configuration.md)."""
 
 from __future__ import annotations
 

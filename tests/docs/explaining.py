@@ -54,7 +54,7 @@ class People:
         return ["undergrad"]
 
 
-def told(policy: str, command: str, environ: Mapping[str, str] | None = None) -> str:
+def printed_answer(policy: str, command: str, environ: Mapping[str, str] | None = None) -> str:
     """Return the output for bob on a Monday at ten; the job script must exist."""
     source = parse_yaml(policy, "policy.yaml")
     checked = check_policy(source)

@@ -1,4 +1,4 @@
-"""The pages of the documentation, as a reader of Markdown takes them apart."""
+"""The pages of the documentation, parsed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 @functools.cache
 def _blocks(page: Path) -> list[Token]:
-    """Many tests ask for the same few pages."""
+    """Return the tokens of a page, cached for the tests."""
     return _PARSER.parse(page.read_text(encoding="utf-8"))
 
 
 def tokens(page: Path) -> list[Token]:
-    """Blocks and what is in them, in their order."""
+    """Return blocks and their children in order."""
     return [one for block in _blocks(page) for one in (block, *(block.children or ()))]
 
 
 def links(page: Path) -> Iterator[str]:
-    """Targets of links and pictures."""
+    """Return the targets of links and pictures."""
     for token in tokens(page):
         target = token.attrGet("src") if token.type == "image" else token.attrGet("href")
         if isinstance(target, str):
@@ -60,19 +60,19 @@ def anchors(page: Path) -> set[str]:
 
 
 def code_spans(page: Path) -> set[str]:
-    """Everything between backticks in running text."""
+    """Return the code spans of the text."""
     return {token.content for token in tokens(page) if token.type == "code_inline"}
 
 
 def fences(page: Path, language: str) -> Iterator[tuple[str, str]]:
-    """Blocks of code in a language: the words behind its name, and the text."""
+    """Return (words after the language, text) of each block of code in a language."""
     for token in tokens(page):
         if token.type == "fence" and token.info.split()[:1] == [language]:
             yield " ".join(token.info.split()[1:]), token.content
 
 
 def rows(page: Path) -> Iterator[list[str]]:
-    """Rows of tables below their headings, as the text of their cells."""
+    """Return the rows of tables without headings, as texts of cells."""
     row: list[str] = []
     for opening, inline in pairwise(_blocks(page)):
         if opening.type == "tr_open":

@@ -39,7 +39,7 @@ def test_the_map_has_every_package_and_no_other():
     assert _mapped() == _packages()
 
 
-def test_no_folder_has_more_modules_than_one_overlooks():
+def test_no_folder_has_more_than_25_modules():
     counts = {path: len([*path.glob("*.py")]) for path in [PACKAGE, *PACKAGE.rglob("*/")] if path.is_dir()}
     assert {
         str(path): count for path, count in counts.items() if count > 25 and "versions" not in path.parts

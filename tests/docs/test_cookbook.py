@@ -1,4 +1,4 @@
-"""The cookbook's recipes are policies as they stand, and its refusals are what these policies say."""
+"""The cookbook's recipes are valid policies, and its refusals are their answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.slurm.client import SlurmClient
 
-from .explaining import MONDAY_AT_TEN, People, told
+from .explaining import MONDAY_AT_TEN, People, printed_answer
 from .pages import DOCS, fences
 
 _PAGE = DOCS / "cookbook.md"
@@ -25,7 +25,7 @@ _TITLE = re.compile(r'title="(\w+)\.yaml(?: with mode: (\w+))?"')
 
 
 def _titled(language: str) -> list[tuple[str, str | None, str]]:
-    """Name of the recipe, the mode if that is another, and the text."""
+    """Return (name of the recipe, mode if it is another, text) of each block."""
     found = []
     for words, text in fences(_PAGE, language):
         match = _TITLE.fullmatch(words)
@@ -57,7 +57,7 @@ def test_policy_check_takes_each_recipe(
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_no_recipe_says_anything_in_vain(name: str) -> None:
+def test_no_recipe_has_ineffective_parts(name: str) -> None:
     source = parse_yaml(RECIPES[name], "policy.yaml")
     policy = check_policy(source)
     names = resolve_names(policy, source, People())
@@ -66,7 +66,7 @@ def test_no_recipe_says_anything_in_vain(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "mode", "shown"), REFUSALS, ids=[name for name, _, _ in REFUSALS])
-def test_the_refusals_are_what_the_policies_say(
+def test_the_refusals_are_those_of_the_policies(
     name: str, mode: str | None, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for script in ("train.sh", "prepare.sh"):
@@ -75,5 +75,5 @@ def test_the_refusals_are_what_the_policies_say(
     policy = RECIPES[name] if mode is None else RECIPES[name].replace("mode: observe", f"mode: {mode}")
     first, _, answer = shown.partition("\n")
     assert first.startswith("$ ")
-    assert answer == told(policy, first.removeprefix("$ "))
+    assert answer == printed_answer(policy, first.removeprefix("$ "))
     assert answer

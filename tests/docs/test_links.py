@@ -1,4 +1,4 @@
-"""Every link in the documentation leads somewhere, also without a site built of it."""
+"""Every link in the documentation has a target, also in the checkout."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import yaml
 
 from .pages import DOCS, PAGES, ROOT, anchors, links
 
+# Pages that docs/hooks.py adds from files outside docs/.
 _ELSEWHERE = {"changelog.md", "contributing.md", "lab.md"}
-"""Pages of the site that docs/hooks.py makes of files outside docs/."""
 
 
 def _broken(page: Path) -> list[str]:
@@ -33,7 +33,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
     assert _broken(page) == []
 
 
-def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A `head`, of 2\n[a](#a-head-of-2) [b](#b) [c](c.md) [d](https://d.example)\n")
     assert anchors(page) == {"a-head-of-2"}
@@ -43,7 +43,7 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
 
 def test_the_site_has_each_page_once() -> None:
     class Loader(yaml.SafeLoader):
-        """Takes mkdocs' own tags for nothing."""
+        """Ignore the tags of mkdocs."""
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
     site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
@@ -56,7 +56,7 @@ _LIST = re.compile(r"\s{0,3}([-*]|\d+\.) ")
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_lists_begin_behind_an_empty_line(page: Path) -> None:
-    """The site's Markdown takes them for text of the paragraph otherwise."""
+    """Without it, the site's Markdown makes them text of the paragraph."""
     in_code, before, found = False, "", []
     for line in page.read_text().splitlines():
         if line.startswith("```"):
@@ -68,7 +68,7 @@ def test_lists_begin_behind_an_empty_line(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_page_says_a_thing_twice_as_a_merge_left_it(page: Path) -> None:
+def test_no_page_has_marks_of_a_merge(page: Path) -> None:
     marks = [line for line in page.read_text().splitlines() if re.match(r"<{7} |={7}$|>{7} ", line)]
     assert marks == []
 

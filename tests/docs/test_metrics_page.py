@@ -1,4 +1,4 @@
-"""docs/metrics.md names everything that is recorded, and nothing that is not."""
+"""docs/metrics.md names each recorded value, and no other."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ def test_every_plausible_range() -> None:
     for name, low, high in ranges:
         assert range_of(name) == pytest.approx((float(low), float(high)), rel=2e-6), name
     rates = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (\S+) \|$", section, re.MULTILINE)
-    told = {name: float(rate) for names, rate in rates for name in re.findall(r"\w+", names)}
-    assert told == {name: rate for name, rate in RATES.items() if name != "energy_mj"}
+    shown = {name: float(rate) for names, rate in rates for name in re.findall(r"\w+", names)}
+    assert shown == {name: rate for name, rate in RATES.items() if name != "energy_mj"}
 
 
 def test_every_live_value() -> None:
-    told = _spans("Live values", "| of |")
+    shown = _spans("Live values", "| of |")
     host = {name for name in _names(NodeReading) - {"at_s"} if not name.endswith("_per_s")}
-    assert told == _names(LiveDevice) | host | {"_per_s", READER_DEATHS}
+    assert shown == _names(LiveDevice) | host | {"_per_s", READER_DEATHS}
 
 
-def _told_kinds() -> Iterable[str]:
-    """Kinds as the code writes them down."""
+def _kinds_in_code() -> Iterable[str]:
+    """Return the kinds of events in the code."""
     rooms = (ROOT / "slurm_gpu" / room for room in ("node", "database"))
     for path in (path for room in rooms for path in room.rglob("*.py")):
         text = path.read_text()
@@ -83,11 +83,11 @@ def _told_kinds() -> Iterable[str]:
 
 
 def test_every_kind_of_event() -> None:
-    kinds = {*_told_kinds(), "intruder", "job_mismatch", "double_watch", "device_elsewhere"}
+    kinds = {*_kinds_in_code(), "intruder", "job_mismatch", "double_watch", "device_elsewhere"}
     assert _first_cells("Events") == kinds
 
 
-def test_every_reason_for_which_clocks_are_held_down() -> None:
+def test_every_reason_for_throttling() -> None:
     source = (ROOT / "slurm_gpu/node/gpu/nvml_device.py").read_text()
     (table,) = re.findall(r"^_REASONS = \{(.*?)^\}", source, re.DOTALL | re.MULTILINE)
     assert set(re.findall(r'"(\w+)"', table)) <= _spans("A GPU of a job", "| `throttle_s`")
@@ -101,8 +101,8 @@ class _Silent:
 
 
 def test_every_series_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(Exposition, "family", lambda _self, name, *_rest: told.append(name))
+    families: list[str] = []
+    monkeypatch.setattr(Exposition, "family", lambda _self, name, *_rest: families.append(name))
     health = DaemonHealth(
         looks=0,
         failed_looks=0,
@@ -116,7 +116,7 @@ def test_every_series_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
         pids={},
     )
     expose("n1", LastSeen(_Silent()), {}, health, 0.0)  # type: ignore[arg-type]
-    assert _first_cells("Prometheus") == set(told)
+    assert _first_cells("Prometheus") == set(families)
 
 
 def test_the_rows_of_a_run_are_documented_in_full_elsewhere() -> None:

@@ -1,4 +1,4 @@
-"""Each message in docs/troubleshooting.md is one of ours, and what the daemons warn of stands there."""
+"""docs/troubleshooting.md quotes messages of the code only, and has each warning of the daemons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGES = [span.replace("\\|", "|") for span in _SEEN if span not in _SLURMS_OW
 
 @functools.cache
 def _texts() -> Sequence[str]:
-    """All that the code can say; looked for once, and only where these tests run."""
+    """Return every message of the code; searched once, and only if these tests run."""
     return [*dict.fromkeys(texts()), *scripts()]
 
 
@@ -36,21 +36,21 @@ def test_a_message_that_is_quoted_is_in_the_code(message: str) -> None:
     assert any(is_like(message, text) for text in _texts())
 
 
-def test_what_is_not_in_the_code_is_noticed() -> None:
+def test_a_message_that_is_not_in_the_code_is_found() -> None:
     assert not any(is_like("the spool is half … full", text) for text in _texts())
 
 
-def _stands_there(text: str) -> bool:
-    """All of it, or a part that is long enough to know it by."""
+def _is_on_the_page(text: str) -> bool:
+    """Whether the page has the text, or a part of it with 20 characters."""
     return any(
         is_like(text, message) or (is_like(message, text) and sum(map(len, pieces(message))) >= 20)
         for message in MESSAGES
     )
 
 
-def test_what_the_daemons_warn_of_stands_on_the_page() -> None:
-    missing = [f"{where}: {text}" for where, text in logged() if pieces(text) and not _stands_there(text)]
-    assert missing == [], "docs/troubleshooting.md lacks these: what do they mean, and what is to be done?"
+def test_every_warning_of_the_daemons_is_on_the_page() -> None:
+    missing = [f"{where}: {text}" for where, text in logged() if pieces(text) and not _is_on_the_page(text)]
+    assert missing == [], "docs/troubleshooting.md lacks these: add their cause and the action"
 
 
 def test_the_page_has_no_message_twice() -> None:

@@ -8,6 +8,6 @@ from slurm_gpu.database.storage.engine import head_revision
 from .pages import DOCS
 
 
-def test_it_tells_the_schema_to_which_db_upgrade_brings_the_tables() -> None:
+def test_it_names_the_schema_of_this_release() -> None:
     release = __version__.rpartition(".")[0]
     assert f"\n{release} has the schema {head_revision()}," in (DOCS / "upgrading.md").read_text()

@@ -27,7 +27,7 @@ def valid(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         config = at.site.config
     except InputError as error:
-        yield fail(str(error), f"fix {path}; man slurm-gpu.yaml (docs/contracts.md, section 7) has each key")
+        yield fail(str(error), f"fix {path}; man slurm-gpu.yaml and docs/configuration.md have each key")
         return
     yield ok(f"{path}: cluster {config.cluster}")
 
