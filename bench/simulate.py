@@ -58,7 +58,7 @@ def make_jobs(n: int, n_gpus: int, n_users: int, load: float, seed: int, shapes:
         run_s=run_s,
         limit_s=limit_s,
         priority=np.zeros(n),
-        give_up_s=np.full(n, np.inf),
+        cancel_s=np.full(n, np.inf),
         request=request,
         partition=np.zeros(n, dtype=np.int32),
         counters=user,

@@ -29,7 +29,7 @@ def lateness_s(promised_s: int, started_s: int | None, submitted_s: int | None =
     return max(0, started_s - due_s)
 
 
-def kept(lateness: Collection[int | None], not_made: int = 0) -> PromiseDelays:
+def summarize(lateness: Collection[int | None], not_made: int = 0) -> PromiseDelays:
     """Summarise the delays of ended reservations, and count those that were never created."""
     late = [one for one in lateness if one is not None]
     unused = len(lateness) - len(late)

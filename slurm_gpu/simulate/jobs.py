@@ -29,7 +29,7 @@ class ModelJob:
     partition: int = 0
     priority: float = 0.0
     """Higher starts first; equal priorities in the order of submission."""
-    give_up_s: float = math.inf
+    cancel_s: float = math.inf
     """Cancelled if it has not started by this time."""
     counters: tuple[int, ...] = ()
     """Indices of the limit counters that it counts in."""
@@ -46,7 +46,7 @@ class Jobs:
     run_s: Floats
     limit_s: Floats
     priority: Floats
-    give_up_s: Floats
+    cancel_s: Floats
     request: Codes
     partition: Codes
     counters: Codes
@@ -61,7 +61,7 @@ class Jobs:
             self.run_s,
             self.limit_s,
             self.priority,
-            self.give_up_s,
+            self.cancel_s,
             self.request,
             self.partition,
             self.counters,
@@ -96,7 +96,7 @@ class Jobs:
             run_s=floats(job.run_s for job in rows),
             limit_s=floats(job.limit_s for job in rows),
             priority=floats(job.priority for job in rows),
-            give_up_s=floats(job.give_up_s for job in rows),
+            cancel_s=floats(job.cancel_s for job in rows),
             request=codes(requests.code(job.request) for job in rows),
             partition=codes(job.partition for job in rows),
             counters=codes(counter_sets.code(job.counters) for job in rows),

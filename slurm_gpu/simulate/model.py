@@ -103,7 +103,7 @@ class _QueueModel:
         self._planned: dict[int, int] = {}
         self._coming: list[tuple[float, int]] = []
         """(time at which a requeued job waits again, job)."""
-        self._give_ups: list[tuple[float, int]] = []
+        self._cancellations: list[tuple[float, int]] = []
         self._zone_wait_s = zone_wait_s
         self._releases: list[tuple[float, int]] = []
         """(time at which a job has waited long enough for one zone, job)."""
@@ -139,7 +139,7 @@ class _QueueModel:
         now = self._backfill_at
         if self._arrived < len(self._jobs):
             now = min(now, float(self._jobs.submit_s[self._arrived]))
-        for heap in (self._ends, self._coming, self._give_ups, self._releases):
+        for heap in (self._ends, self._coming, self._cancellations, self._releases):
             if heap and heap[0][0] < now:
                 now = heap[0][0]
         if self._outages and self._outages[-1][0] < now:
@@ -163,12 +163,12 @@ class _QueueModel:
             else:
                 self._state.close(node)
                 self._preemption_fit.close(node)
-        while self._give_ups and self._give_ups[0][0] <= now:
-            _, job = heapq.heappop(self._give_ups)
+        while self._cancellations and self._cancellations[0][0] <= now:
+            _, job = heapq.heappop(self._cancellations)
             if self._queue.is_waiting(job) and not self._restarts[job]:
-                self._queue.give_up(job)
+                self._queue.cancel(job)
                 self._over += 1
-                self._write(JobTransition.GIVE_UP, job)
+                self._write(JobTransition.CANCEL, job)
                 changed = True
         while self._releases and self._releases[0][0] <= now:
             _, job = heapq.heappop(self._releases)
@@ -185,8 +185,8 @@ class _QueueModel:
             self._arrived += 1
             self._write(JobTransition.SUBMIT, job)
             self._wait(job)
-            if jobs.give_up_s[job] < math.inf:
-                heapq.heappush(self._give_ups, (float(jobs.give_up_s[job]), job))
+            if jobs.cancel_s[job] < math.inf:
+                heapq.heappush(self._cancellations, (float(jobs.cancel_s[job]), job))
             changed = True
         return changed or self._backfill_at <= now
 

@@ -18,7 +18,7 @@ class JobTransition(StrEnum):
     END = "end"
     REQUEUE = "requeue"
     """Preempted; it waits again."""
-    GIVE_UP = "give up"
+    CANCEL = "cancel"
     """Cancelled before it started."""
 
 

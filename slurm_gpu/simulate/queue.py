@@ -113,7 +113,7 @@ class ModelQueue:
         if line.parked_at is None:
             self._post(index, key)
 
-    def give_up(self, job: int) -> None:
+    def cancel(self, job: int) -> None:
         """Cancel a waiting job."""
         self._waiting[job] = 0
         self.n_waiting -= 1

@@ -198,7 +198,9 @@ def test_an_outage_is_logged_once_and_so_is_its_end(site: Site, caplog: pytest.L
 
 
 @pytest.mark.parametrize("which", ["plugin", "type"])
-def test_a_site_factor_plugin_is_left_alone(site: Site, which: str, caplog: pytest.LogCaptureFixture):
+def test_another_plugin_or_priority_type_is_left_alone(
+    site: Site, which: str, caplog: pytest.LogCaptureFixture
+):
     site.start()
     site.job(1, n_nodes=4, waited_h=5)
     if which == "plugin":

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.placement.calendar import FOREVER, CalendarWindow, Candidate, Taken, earliest_window
-from slurm_gpu.placement.promises import PromiseDelays, kept, lateness_s
+from slurm_gpu.placement.promises import PromiseDelays, lateness_s, summarize
 
 NODES = [Candidate(f"n{n}", 4, "zone1" if n <= 2 else "zone2") for n in range(1, 5)]
 SPANS = st.lists(
@@ -85,6 +85,6 @@ def test_lateness_counts_from_the_promise_or_from_when_the_job_came() -> None:
 
 
 def test_promises_are_summed_up_over_those_that_were_used() -> None:
-    assert kept([0, 30, None, 10]) == PromiseDelays(3, 1, 10.0, 30.0)
-    assert kept([None]) == PromiseDelays(0, 1)
-    assert kept([]) == PromiseDelays(0, 0)
+    assert summarize([0, 30, None, 10]) == PromiseDelays(3, 1, 10.0, 30.0)
+    assert summarize([None]) == PromiseDelays(0, 1)
+    assert summarize([]) == PromiseDelays(0, 0)

@@ -35,7 +35,7 @@ def job(
     gpu_type: str = "",
     partition: int = 0,
     priority: float = 0.0,
-    give_up_s: float = math.inf,
+    cancel_s: float = math.inf,
     counters: tuple[int, ...] = (),
     qos: str = "",
 ) -> ModelJob:
@@ -55,7 +55,7 @@ def job(
         limit_s=max(run_s, 1.0) if limit_s is None else limit_s,
         partition=partition,
         priority=priority,
-        give_up_s=give_up_s,
+        cancel_s=cancel_s,
         counters=counters,
         qos=qos,
     )

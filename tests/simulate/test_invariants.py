@@ -75,7 +75,7 @@ def job_lists(
         limit_s=st.sampled_from((5.0, 10.0, 20.0, 40.0, math.inf)),
         partition=st.integers(0, n_partitions - 1),
         priority=st.sampled_from(priorities),
-        give_up_s=st.sampled_from((math.inf, math.inf, 70.0)),
+        cancel_s=st.sampled_from((math.inf, math.inf, 70.0)),
         counters=st.sampled_from(((), (0,), (1,), (0, 1))),
         qos=st.sampled_from(qos),
     )
@@ -122,9 +122,9 @@ def test_nothing_is_allocated_twice_limits_are_kept_and_every_job_is_accounted_f
             assert job.submit_s <= outcome.start_s[index] <= last_start_s[index]
             assert 0 <= outcome.limited_s[index] <= outcome.start_s[index] - job.submit_s
         else:
-            gave_up = job.give_up_s < math.inf
+            is_cancelled = job.cancel_s < math.inf
             empty = LogAudit(cluster, jobs, COUNTERS)
-            assert gave_up or not empty.fits(index, empty.room()) or empty.over_limit([index])
+            assert is_cancelled or not empty.fits(index, empty.room()) or empty.over_limit([index])
 
 
 @settings(max_examples=50)
@@ -141,7 +141,7 @@ def test_a_job_straddles_zones_only_once_it_has_waited_for_one_and_then_as_any_o
             assert one or event.at_s >= jobs[event.job].submit_s + 15
     for index, job in enumerate(jobs):
         started = not math.isnan(outcome.start_s[index])
-        assert started or math.isnan(ever.start_s[index]) or job.give_up_s < math.inf
+        assert started or math.isnan(ever.start_s[index]) or job.cancel_s < math.inf
 
 
 @settings(max_examples=50)

@@ -156,12 +156,12 @@ def test_a_job_that_exceeds_a_limit_or_the_cluster_never_starts_and_blocks_no_ot
 
 
 def test_a_job_cancelled_while_it_waits_never_starts_or_ends() -> None:
-    outcome = run(cluster(1), job(0), job(1, give_up_s=50), job(2, give_up_s=100.5))
+    outcome = run(cluster(1), job(0), job(1, cancel_s=50), job(2, cancel_s=100.5))
     assert outcome.start_s.tolist()[0] == 0
     assert math.isnan(outcome.start_s[1])
     assert math.isnan(outcome.end_s[1])
     assert outcome.start_s[2] == 100
-    assert [event.job for event in outcome.log if event.what is JobTransition.GIVE_UP] == [1]
+    assert [event.job for event in outcome.log if event.what is JobTransition.CANCEL] == [1]
 
 
 def test_a_drained_node_finishes_what_runs_and_takes_nothing_new_until_it_is_back() -> None:
@@ -208,7 +208,7 @@ def test_columns_that_make_no_sense_are_refused(change: dict[str, object], messa
         "run_s": np.ones(2),
         "limit_s": np.ones(2),
         "priority": np.zeros(2),
-        "give_up_s": np.full(2, math.inf),
+        "cancel_s": np.full(2, math.inf),
         "request": np.zeros(2, dtype=np.int32),
         "partition": np.zeros(2, dtype=np.int32),
         "counters": np.zeros(2, dtype=np.int32),

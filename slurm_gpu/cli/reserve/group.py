@@ -20,7 +20,7 @@ from slurm_gpu.config.site import Reservations
 from slurm_gpu.controller.reservations.reconciler import is_ours
 from slurm_gpu.controller.reservations.windows import sites_own
 from slurm_gpu.errors import SlurmError, UsageError
-from slurm_gpu.placement.promises import kept
+from slurm_gpu.placement.promises import summarize
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
 from slurm_gpu.text.hostlist import compress, expand
 from slurm_gpu.text.units import counted, format_duration, format_slurm_time
@@ -238,7 +238,7 @@ def list_reservations(site: CommandSite, past: bool, limit: int | None, as_json:
     lateness = {row.id: late(row) for row in shown}
     promised = [row for row in over if row.start_s is not None and row.state in _USED]
     made = [row for row in promised if row.was_made]
-    promises = kept([lateness[row.id] for row in made], len(promised) - len(made))
+    promises = summarize([lateness[row.id] for row in made], len(promised) - len(made))
     if as_csv:
         columns = [*(f.name for f in fields(Reservation)), "late_s"]
         print_csv(columns, [{**to_json(row), "late_s": lateness[row.id]} for row in shown])

@@ -138,7 +138,7 @@ class WeightController(Duty):
             if self._mode != "enforce" and self._memory.nodes:
                 self._release(f"placement's mode is {self._mode}")
         nodes = self._nodes.within(0.0)
-        if self._give_up_others(nodes, settings):
+        if self._release_others(nodes, settings):
             nodes = self._nodes.within(0.0)
         managed = self._managed.of(nodes)
         plans = plan(
@@ -208,7 +208,7 @@ class WeightController(Duty):
                 evidence={"nodes": compress(known)},
             )
 
-    def _give_up_others(self, nodes: Sequence[SlurmNode], settings: SlurmSettings) -> bool:
+    def _release_others(self, nodes: Sequence[SlurmNode], settings: SlurmSettings) -> bool:
         """Restore the original Weight of nodes that are no longer managed; forget nodes that are gone."""
         assert self._memory is not None
         managed = {node.name for node in self._managed.of(nodes)}

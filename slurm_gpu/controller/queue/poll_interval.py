@@ -16,7 +16,7 @@ _CPU_SHARE_WHILE_REFUSED = 0.3
 # Maximum interval while slurmctld answers: a snapshot is valid for 30 s.
 _LONGEST_S = 15.0
 # Maximum interval between failed queries: a snapshot is needed as soon as slurmctld is back.
-_LONGEST_AWAY_S = 20.0
+_LONGEST_DOWN_S = 20.0
 
 
 class PollPace:
@@ -50,4 +50,4 @@ class PollPace:
         Slurm's commands may themselves retry for many seconds before they fail.
         """
         self._failures += 1
-        return max(INTERVAL_S, min(INTERVAL_S * 2.0**self._failures, _LONGEST_AWAY_S) - took_s)
+        return max(INTERVAL_S, min(INTERVAL_S * 2.0**self._failures, _LONGEST_DOWN_S) - took_s)

@@ -82,7 +82,7 @@ class ReservationReconciler(Duty):
         self._seen: frozenset[int] = frozenset()
         """IDs in the names of Slurm's reservations."""
         self._made: set[int] = set()
-        self._given_up: set[int] = set()
+        self._released: set[int] = set()
         """Those reported as released."""
         self._in_use: set[int] = set()
         """Those that are over but that Slurm does not delete yet."""
@@ -134,7 +134,7 @@ class ReservationReconciler(Duty):
                         self._replace_nodes(row, there.values(), rows.values(), now_s)
             elif found is not None and is_ours(found, row) and self._table.is_reported(number):
                 self._remove(row)
-        self._given_up &= uses.keys()
+        self._released &= uses.keys()
         for seconds in (self._idle_s, self._waited_s):
             for number in seconds.keys() - uses.keys():
                 del seconds[number]
@@ -181,11 +181,11 @@ class ReservationReconciler(Duty):
             if use is not None:
                 report = replace(report, state=ReservationState.ACTIVE)
             if found is not None and use is not None:
-                why_over = self._why_given_up(row, use, was_used=was_used)
+                why_over = self._why_released(row, use, was_used=was_used)
                 if why_over is not None:
                     report = replace(report, state=ReservationState.RELEASED, why=why_over)
-                    if row.id not in self._given_up:  # slurm-gpudbd may refuse it: see store_reports
-                        self._given_up.add(row.id)
+                    if row.id not in self._released:  # slurm-gpudbd may refuse it: see store_reports
+                        self._released.add(row.id)
                         self._acts.add(
                             "reservation released", row.name, why_over, row.state, ReservationState.RELEASED
                         )
@@ -314,7 +314,7 @@ class ReservationReconciler(Duty):
         jobs = self._slurm.jobs_of(users) if begun else ()
         return {row.id: use_of(row, there.get(row.name), jobs, now_s) for row in begun}
 
-    def _why_given_up(self, row: Reservation, use: ReservationUse, *, was_used: bool) -> str | None:
+    def _why_released(self, row: Reservation, use: ReservationUse, *, was_used: bool) -> str | None:
         """Return why it is released before its end; None if it is not."""
         unused_s = self._settings.release_unused_s
         all_there = not self._repairer.out(row.nodes or "")
