@@ -22,9 +22,9 @@ from pathlib import Path
 import arguments
 
 from slurm_gpu.node.allocation.tracker import Allocation
-from slurm_gpu.node.application.recognition import PROCESSES_PER_LOOK, Recognition
+from slurm_gpu.node.application.recognition import PROCESSES_PER_SCAN, Recognition
 from slurm_gpu.node.application.rules import SHIPPED, load_rules
-from slurm_gpu.node.host.host_records import HostBook, Mounts
+from slurm_gpu.node.host.host_records import HostRecorder, Mounts
 from slurm_gpu.node.host.host_watch import PAUSE_S
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.procfs import Processes
@@ -56,7 +56,7 @@ def main() -> None:
                     "percent_core_environments": percent_core(ungrouped, len(running)),
                     "processes_on_this_machine": len(Processes().ids()),
                     "recognition_ms": recognition_ms(root),
-                    "recognition_processes": PROCESSES_PER_LOOK,
+                    "recognition_processes": PROCESSES_PER_SCAN,
                 },
                 indent=2,
             )
@@ -96,7 +96,7 @@ def cgroups(root: Path, running: Sequence[Sequence[int]]) -> Path:
 
 
 def percent_core(mounts: Mounts, count: int, rounds: int = 40) -> float:
-    book = HostBook("n1", load_rules(SHIPPED[0]), mounts=mounts, worker=AtOnce())
+    book = HostRecorder("n1", load_rules(SHIPPED[0]), mounts=mounts, worker=AtOnce())
     for job in range(1, count + 1):
         book.begin(allocation(job))
     now_s = 10_000.0
@@ -114,7 +114,7 @@ def percent_core(mounts: Mounts, count: int, rounds: int = 40) -> float:
 def recognition_ms(root: Path) -> float:
     line = "7f{0:010x}000-7f{0:010x}fff r-xp 00000000 103:02 1   /env/lib/site-packages/p{1}/lib{2}.so\n"
     maps = "".join(line.format(n, n % 60, n % 500) for n in range(MAPPED))
-    for pid in range(1, PROCESSES_PER_LOOK + 1):
+    for pid in range(1, PROCESSES_PER_SCAN + 1):
         directory = root / "proc" / str(pid)
         directory.mkdir(parents=True)
         (directory / "stat").write_text((Path("/proc") / str(os.getpid()) / "stat").read_text())
@@ -122,7 +122,7 @@ def recognition_ms(root: Path) -> float:
         (directory / "cmdline").write_text("python3\0train.py\0--batch-size\0" + "64\0")
         (directory / "maps").write_text(maps)
     recognition = Recognition(load_rules(SHIPPED[0]), Processes(root / "proc"))
-    return round(1000 * spent(lambda: recognition.look(range(1, PROCESSES_PER_LOOK + 1))), 1)
+    return round(1000 * spent(lambda: recognition.scan(range(1, PROCESSES_PER_SCAN + 1))), 1)
 
 
 def spent(work: Callable[[], None]) -> float:

@@ -1,4 +1,4 @@
-"""Time, injected: a wall clock for stamps, a monotonic one for durations, the boot for "same boot?"."""
+"""Clocks as a dependency: a wall clock for timestamps, a monotonic one for durations, and the boot ID."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-# Reading both clocks takes a microsecond, unless the process is kept from running meanwhile.
+# Reading both clocks takes a microsecond, unless the process is descheduled in between.
 _AT_ONCE_S = 1e-4
 _TRIES = 8
 
 
 class Clock(Protocol):
-    """What the rest of the code may ask about time.
+    """The clocks that the code uses.
 
-    `wall()` may step in either direction (NTP, an admin); `monotonic()` never goes back
-    and starts anew at boot. Neither is comparable with the other.
+    `wall()` may step in either direction (NTP, an admin). `monotonic()` never goes back and restarts at boot.
+    The two are not comparable.
     """
 
     def wall(self) -> float:
-        """UTC epoch seconds."""
+        """Return UTC epoch seconds."""
 
     def monotonic(self) -> float:
-        """Seconds since boot, the clock of /proc/uptime, so that a shell hook can stamp with it too."""
+        """Return seconds since boot, like /proc/uptime, which shell hooks can read."""
 
     def boot_id(self) -> str:
-        """Return the id of this boot; monotonic times compare only within one boot."""
+        """Return the ID of this boot; durations are valid only within one boot."""
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of this machine."""
 
     def __init__(self, boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")) -> None:
         self._boot_id = boot_id_file.read_text().strip()
 
     def wall(self) -> float:
-        """UTC epoch seconds (CLOCK_REALTIME)."""
+        """Return UTC epoch seconds (CLOCK_REALTIME)."""
         return time.time()
 
     def monotonic(self) -> float:
-        """CLOCK_BOOTTIME in seconds."""
+        """Return CLOCK_BOOTTIME in seconds."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def boot_id(self) -> str:
-        """Return the kernel's boot id."""
+        """Return the kernel's boot ID."""
         return self._boot_id
 
 
 def wall_ahead_s(clock: Clock) -> float:
-    """`wall()` minus `monotonic()`, in seconds: what to add to one for the other.
+    """Return `wall()` minus `monotonic()` in seconds.
 
-    On a busy machine this process may stand still between two calls, for a tenth of a second and more; that
-    is not to be taken for a clock that was set. So the wall clock is read between two looks at the other,
-    until they are close; of several tries the closest counts.
+    On a busy machine the process may be stalled between two calls for a tenth of a second or more, which must
+    not look like a clock step. So the wall clock is read between two reads of the monotonic clock, and the
+    closest of several tries is used.
     """
     narrowest_s = ahead_s = float("inf")
     for _ in range(_TRIES):

@@ -1,19 +1,19 @@
-"""Every error that slurm-gpu raises on purpose.
+"""All errors that slurm-gpu raises deliberately. The exit code is 3, unless the list has another.
 
-SlurmGpuError           exit code 3 unless a subclass says otherwise
-├── UsageError          2: the command line or a request was wrong
-├── InputError          2: a file is wrong; names file:line:column, the value, what would be right
-│   └── InvalidFileError 2: several of them, in the order of the file
-├── RecordError         a wire record is malformed; names the field
-└── OutsideError        3: Slurm, the database, MUNGE or NVML failed
-    ├── SlurmError
-    │   └── SlurmRefusalError Slurm answered, and did not do it
-    ├── DatabaseError
-    │   ├── NotAllowedError 2: slurm-gpudbd knows the caller, who may not do or see that
-│   └── NotFoundError   slurm-gpudbd knows nothing of what was asked for
-    ├── MungeError
-    │   └── MungedAwayError
-    └── NvmlError
+- SlurmGpuError
+  - UsageError (2): invalid command line or request
+  - InputError (2): invalid file, with file:line:column, value and hint
+    - InvalidFileError: several of them, in file order
+  - RecordError: malformed wire record, with the field
+  - OutsideError: failure of Slurm, the database, MUNGE or NVML
+    - SlurmError
+      - SlurmRefusalError: Slurm rejected the request
+    - DatabaseError
+      - NotAllowedError (2): the caller has no permission
+      - NotFoundError: slurm-gpudbd has no such object
+    - MungeError
+      - MungedUnavailableError
+    - NvmlError
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from collections.abc import Callable, Iterator, Sequence
 
 
 class SlurmGpuError(Exception):
-    """Base of all errors raised on purpose; `str()` is fit for a user's eyes."""
+    """Base of all deliberate errors; `str()` is suitable for users."""
 
     exit_code = 3
 
 
 class UsageError(SlurmGpuError):
-    """The command line or a request cannot be carried out as written."""
+    """The command line or a request is invalid."""
 
     exit_code = 2
 
 
 class InputError(SlurmGpuError):
-    """A file holds something that cannot be used.
+    """A file has an invalid value.
 
-    `line` and `column` count from 1, as editors do; 0 means the whole file.
+    `line` and `column` count from 1; 0 means the whole file.
     """
 
     exit_code = 2
@@ -50,7 +50,7 @@ class InputError(SlurmGpuError):
 
 
 class InvalidFileError(InputError):
-    """All that is wrong with one file, so that it can be mended in one go."""
+    """All errors of one file, so that a user can fix them at once."""
 
     def __init__(self, errors: Sequence[InputError]) -> None:
         first = errors[0]
@@ -62,7 +62,7 @@ class InvalidFileError(InputError):
 
 
 class RecordError(SlurmGpuError):
-    """A record on the wire is malformed; the message names the field and the value."""
+    """A wire record is malformed; the message names the field and the value."""
 
 
 class OutsideError(SlurmGpuError):
@@ -71,7 +71,7 @@ class OutsideError(SlurmGpuError):
 
 @contextlib.contextmanager
 def outside(path: object = None, more: str = "") -> Iterator[None]:
-    """Raise an OSError as an OutsideError that names its file, or else `path`, and ends with `more`."""
+    """Convert an OSError to an OutsideError that names its file or `path` and ends with `more`."""
     try:
         yield
     except OSError as error:
@@ -79,41 +79,41 @@ def outside(path: object = None, more: str = "") -> Iterator[None]:
 
 
 class SlurmError(OutsideError):
-    """A Slurm command failed or printed what we cannot read."""
+    """A Slurm command failed, or its output is invalid."""
 
 
 class SlurmRefusalError(SlurmError):
-    """Slurm answered, and did not do what it was told: none of its daemons is down."""
+    """Slurm rejected the request; its daemons are up."""
 
 
 class DatabaseError(OutsideError):
-    """slurm-gpudbd or its database could not be reached or refused the request."""
+    """slurm-gpudbd or its database is unreachable or rejected the request."""
 
 
 class NotAllowedError(DatabaseError):
-    """Nothing failed: slurm-gpudbd knows the caller, and shows or does that for others only."""
+    """slurm-gpudbd identified the caller, who lacks the permission."""
 
     exit_code = 2
 
 
 class NotFoundError(DatabaseError):
-    """Nothing failed: slurm-gpudbd knows nothing of what was asked for."""
+    """slurm-gpudbd has no such object."""
 
 
 class MungeError(OutsideError):
-    """MUNGE could not make or check a credential."""
+    """MUNGE could not create or check a credential."""
 
 
-class MungedAwayError(MungeError):
-    """The local munged does not answer: no word about the credential."""
+class MungedUnavailableError(MungeError):
+    """The local munged does not answer; the credential was not checked."""
 
 
 class NvmlError(OutsideError):
-    """The NVIDIA driver library failed as a whole (not one reading of one GPU)."""
+    """The NVIDIA driver library failed as a whole, not for one reading of one GPU."""
 
 
 def exit_code_of(program: str, run: Callable[[], None]) -> int:
-    """Run a daemon until it ends; tell in a line on standard error which error of ours ended it."""
+    """Run a daemon and return its exit code; print a SlurmGpuError that ends it on standard error."""
     try:
         run()
     except SlurmGpuError as error:

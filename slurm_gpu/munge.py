@@ -1,6 +1,6 @@
-"""MUNGE credentials through libmunge: who sent this request, as the site's key vouches.
+"""Create and check MUNGE credentials through libmunge.
 
-A few lines of ctypes: the one Python wrapper on PyPI is an unmaintained alpha.
+This uses ctypes, because the only Python wrapper on PyPI is an unmaintained alpha.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.errors import MungedAwayError, MungeError
+from slurm_gpu.errors import MungedUnavailableError, MungeError
 
 _OPT_SOCKET = 8  # MUNGE_OPT_SOCKET in munge.h
-_AWAY = (6, 7)  # EMUNGE_SOCKET, EMUNGE_TIMEOUT
+_UNAVAILABLE = (6, 7)  # EMUNGE_SOCKET, EMUNGE_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A decoded credential: its sender and the payload that the sender bound to it."""
+    """A decoded credential: the sender and the payload."""
 
     uid: int
     gid: int
@@ -38,8 +38,7 @@ def _hex_sha256(data: bytes) -> bytes:
 
 @functools.cache
 def _sha256() -> Any:
-    # hashlib maps OpenSSL into the process, 4 MB for each node: try Python's lean internal modules first,
-    # as its own `random` does.
+    # hashlib loads OpenSSL, which takes 4 MB. Like `random`, try Python's small internal modules first.
     for name in ("_sha2", "_sha256"):
         try:
             return importlib.import_module(name).sha256
@@ -49,7 +48,7 @@ def _sha256() -> Any:
 
 
 def encode(payload: bytes, socket: str | None = None) -> str:
-    """Return a new credential of the calling user for `payload`; `socket` is munged's if not the default."""
+    """Return a new credential of the calling user for `payload`; `socket` overrides munged's default."""
     lib = _library()
     credential = ctypes.c_char_p()
     with _Context(socket) as context:
@@ -62,7 +61,7 @@ def encode(payload: bytes, socket: str | None = None) -> str:
 
 
 def decode(credential: str, socket: str | None = None) -> Credential:
-    """Check a credential: signature, age, and that it was not seen before on this host."""
+    """Check the signature, age and single use on this host of a credential, and decode it."""
     lib = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
@@ -79,12 +78,12 @@ def decode(credential: str, socket: str | None = None) -> Credential:
             _check(code, context)
             data = ctypes.string_at(payload, length.value) if payload else b""
         finally:
-            _free(payload)  # munge hands out the payload even with an error
+            _free(payload)  # libmunge returns the payload even with an error
     return Credential(uid.value, gid.value, data)
 
 
 class _Context:
-    """A munge_ctx_t for the length of one call; NULL when the default socket will do."""
+    """A munge_ctx_t for one call; NULL for the default socket."""
 
     def __init__(self, socket: str | None) -> None:
         self._socket = socket
@@ -92,33 +91,33 @@ class _Context:
 
     def __enter__(self) -> ctypes.c_void_p | None:
         if self._socket is not None:
-            lib = _at_once()
+            lib = _nonblocking_library()
             self._context = ctypes.c_void_p(lib.munge_ctx_create())
             lib.munge_ctx_set(self._context, _OPT_SOCKET, self._socket.encode())
         return self._context
 
     def __exit__(self, *exc: object) -> None:
         if self._context is not None:
-            _at_once().munge_ctx_destroy(self._context)
+            _nonblocking_library().munge_ctx_destroy(self._context)
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
     try:
-        # By its name, since ctypes.util would run ldconfig and a compiler to find it.
+        # Loaded by name, because ctypes.util would run ldconfig and a compiler to find it.
         lib = ctypes.CDLL("libmunge.so.2")
     except OSError as error:
-        raise MungeError(f"libmunge is missing ({error}); install the package munge") from None
+        raise MungeError(f"libmunge is not installed ({error}); install the package munge") from None
     lib.munge_encode.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
     lib.munge_decode.argtypes = [ctypes.c_char_p] + [ctypes.c_void_p] * 5
     return lib
 
 
 @functools.cache
-def _at_once() -> ctypes.PyDLL:
-    """Return non-blocking functions of libmunge and libc, called with PyDLL, which keeps the GIL.
+def _nonblocking_library() -> ctypes.PyDLL:
+    """Return libmunge with its non-blocking functions, which keep Python's GIL.
 
-    Who gives it up among busy threads has to wait for it: once for a credential is enough.
+    Reacquiring the GIL among busy threads takes time; once per credential is enough.
     """
     lib = ctypes.PyDLL("libmunge.so.2")
     lib.munge_ctx_create.restype = ctypes.c_void_p
@@ -126,7 +125,7 @@ def _at_once() -> ctypes.PyDLL:
     lib.munge_ctx_strerror.argtypes = [ctypes.c_void_p]
     lib.munge_ctx_strerror.restype = ctypes.c_char_p
     lib.munge_strerror.restype = ctypes.c_char_p
-    # munge_ctx_set is variadic, so its fixed arguments alone are declared.
+    # munge_ctx_set is variadic, so only its fixed arguments are declared.
     lib.munge_ctx_set.argtypes = [ctypes.c_void_p, ctypes.c_int]
     lib.free.argtypes = [ctypes.c_void_p]
     lib.free.restype = None
@@ -134,15 +133,15 @@ def _at_once() -> ctypes.PyDLL:
 
 
 def _free(pointer: Any) -> None:
-    _at_once().free(ctypes.cast(pointer, ctypes.c_void_p))
+    _nonblocking_library().free(ctypes.cast(pointer, ctypes.c_void_p))
 
 
 def _check(code: int, context: ctypes.c_void_p | None) -> None:
     if code == 0:
         return
-    lib = _at_once()
+    lib = _nonblocking_library()
     detail = lib.munge_ctx_strerror(context) if context is not None else None
     text = (detail or lib.munge_strerror(code) or b"unknown error").decode("utf-8", "replace")
-    if code in _AWAY:
-        raise MungedAwayError(f"MUNGE: {text}; is munged running?")
+    if code in _UNAVAILABLE:
+        raise MungedUnavailableError(f"MUNGE: {text}; is munged running?")
     raise MungeError(f"MUNGE: {text}")

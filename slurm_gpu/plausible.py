@@ -1,8 +1,8 @@
-"""Plausible ranges of what a node measures, for slurm-gpud and slurm-gpudbd.
+"""Plausible ranges of the values that a node measures, for slurm-gpud and slurm-gpudbd.
 
-A value outside its range is a fault of the driver, not a measurement: slurm-gpud records a gap instead, and
-slurm-gpudbd drops the field. The bounds are a few times what hardware can do, and hold for sums over a node.
-Imported by the process that calls NVML, which has to stay small.
+A value outside its range is a driver error: slurm-gpud records a gap instead, and slurm-gpudbd drops the
+field. The bounds are a few times the limits of hardware and also hold for sums over a node. The process that
+calls NVML imports this module, so it must stay small.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+# A century.
 MAX_SECONDS = 100 * 366 * 86400.0
-"""A century."""
+# Bound for amounts of unknown unit; sums of them stay finite.
 MAX_AMOUNT = 1e24
-"""Bound of an amount whose unit is unknown; sums of such amounts stay finite."""
-# A mean of values that are all 1 may come out as a little more.
+# Rounding can raise a mean of values that are all 1 slightly above 1.
 _ROUNDING = 1e-6
 WORD_PATTERN = "[A-Za-z0-9_.:+/-]{1,255}"
 MAX_TEXT = 255
@@ -24,17 +24,17 @@ _WORD = re.compile(WORD_PATTERN)
 
 
 class Range(NamedTuple):
-    """Both ends are plausible."""
+    """A range of plausible values, both ends included."""
 
     low: float
     high: float
 
     def has(self, value: float) -> bool:
-        """Return whether the value lies in the range; NaN lies in none."""
+        """Return whether the value is in the range; NaN never is."""
         return self.low <= value <= self.high
 
 
-# Growth per second of running totals. 10 kW are several GPUs of 2026; NVLink 5 carries 1.8 TB/s, PCIe 7 0.5.
+# Growth of totals per second. 10 kW is several GPUs of 2026; NVLink 5 carries 1.8 TB/s, PCIe 7 0.5 TB/s.
 RATES: Mapping[str, float] = {
     "energy_j": 1e4,
     "energy_mj": 1e7,
@@ -45,11 +45,11 @@ RATES: Mapping[str, float] = {
     "ecc_corrected": 1e6,
     "ecc_uncorrected": 1e6,
 }
-# A total may contain what was counted shortly before its time, and a driver updates counters with a delay.
+# Drivers update counters with a delay, so a total may include earlier growth.
 _LATE_S = 10.0
 _SLACK = 2.0
 
-# By the end of a name; the first one that fits counts.
+# By suffix of the name; the first match counts.
 _BY_END: Mapping[str, Range] = {
     "_frac": Range(0, 1 + _ROUNDING),
     "_pct": Range(0, 100 * (1 + _ROUNDING)),
@@ -67,14 +67,14 @@ _BY_END: Mapping[str, Range] = {
     "_j": Range(0, 1e4 * MAX_SECONDS),
     "_c": Range(0, 200),
     "_mhz": Range(0, 1e4),
-    # As many process ids as Linux has.
+    # The maximum number of process IDs on Linux.
     "processes": Range(0, 2.0**22),
     "pid": Range(1, 2.0**22),
-    # The clocks' event reasons that nvml.h defines are the lowest nine bits.
+    # nvml.h defines the lowest nine bits of the clocks' event reasons.
     "throttle_bits": Range(0, 0xFFFF),
     # The last second of the year 9998.
     "stamp_us": Range(0, 253_370_764_799e6),
-    # More links, instances and GPUs than any machine has: what is listed by number is asked one by one.
+    # More links, instances and GPUs than any machine has; listed devices are queried one by one.
     "nvlink_count": Range(0, 64),
     "mig_count": Range(0, 64),
     "gpu_count": Range(0, 512),
@@ -86,26 +86,26 @@ _ANY = Range(0, MAX_AMOUNT)
 
 @functools.lru_cache(maxsize=1024)
 def range_of(name: str) -> Range:
-    """Return the plausible range of a quantity; its name ends with its unit."""
+    """Return the plausible range of a quantity by the unit at the end of its name."""
     return next((within for end, within in _BY_END.items() if name.endswith(end)), _ANY)
 
 
 def is_plausible(name: str, value: float) -> bool:
-    """Return whether a value of that quantity may have been measured."""
+    """Return whether the value is possible for that quantity."""
     return range_of(name).has(value)
 
 
 def greatest_total(name: str, seconds: float) -> float:
-    """Return the most that a running total can grow in that time."""
+    """Return the maximum growth of a total in that time."""
     rate = RATES.get(name)
     return range_of(name).high if rate is None else _SLACK * rate * (seconds + _LATE_S)
 
 
 def is_word(value: str) -> bool:
-    """Return whether it is a name as Slurm, Linux and NVIDIA make them: letters, digits and _.:+/-."""
+    """Return whether the value is a name of Slurm, Linux or NVIDIA: letters, digits and _.:+/-."""
     return _WORD.fullmatch(value) is not None
 
 
 def is_text(value: str) -> bool:
-    """Return whether it is a line that a person may read: no control characters, no half characters."""
+    """Return whether the value is one printable line without control characters or surrogates."""
     return 0 < len(value) <= MAX_TEXT and value.isprintable()

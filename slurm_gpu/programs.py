@@ -1,4 +1,4 @@
-"""Starts the programs; one of which a library is not installed says which package brings it."""
+"""Entry points of the programs; a missing library is reported with the package that installs it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import NamedTuple
 
 
 class Program(NamedTuple):
-    """A command, the package and the extra of an installation by hand that bring its libraries."""
+    """A command with the package and the pip extra that install its libraries.
+
+    `needs` are the modules without which it does not start; some are imported later, in threads.
+    """
 
     command: str
     package: str
     extra: str
     needs: tuple[str, ...] = ()
-    """Modules without which it does not start; some are imported later, in threads."""
 
 
-# By the part of slurm_gpu that has its main().
+# By the subpackage of slurm_gpu that has main().
 PROGRAMS = {
     "cli": Program("slurm-gpu", "slurm-gpu-client", "client"),
     "controller": Program("slurm-gpuctld", "slurm-gpu-controller", "controller", ("httpx", "msgspec")),
@@ -36,7 +38,7 @@ PROGRAMS = {
 
 
 def start(part: str) -> int:
-    """Run a program's main(); returns its exit code, 3 where a library is missing."""
+    """Run a program's main() and return its exit code, 3 if a library is missing."""
     program = PROGRAMS[part]
     try:
         missing = next((name for name in program.needs if importlib.util.find_spec(name) is None), None)
@@ -47,33 +49,33 @@ def start(part: str) -> int:
         if missing in ("", "slurm_gpu"):
             raise
     print(
-        f"{program.command}: needs the Python module {missing}, which is not installed here: "
-        f"the package {program.package} brings it (by hand: pip install 'slurm-gpu[{program.extra}]')",
+        f"{program.command}: the Python module {missing} is not installed; "
+        f"install the package {program.package} (or: pip install 'slurm-gpu[{program.extra}]')",
         file=sys.stderr,
     )
     return 3
 
 
 def slurm_gpu() -> int:
-    """`slurm-gpu`."""
+    """Run `slurm-gpu`."""
     return start("cli")
 
 
 def slurm_gpuctld() -> int:
-    """`slurm-gpuctld`."""
+    """Run `slurm-gpuctld`."""
     return start("controller")
 
 
 def slurm_gpud() -> int:
-    """`slurm-gpud`."""
+    """Run `slurm-gpud`."""
     return start("node")
 
 
 def slurm_gpudbd() -> int:
-    """`slurm-gpudbd`."""
+    """Run `slurm-gpudbd`."""
     return start("database")
 
 
 def slurm_gpuweb() -> int:
-    """`slurm-gpuweb`."""
+    """Run `slurm-gpuweb`."""
     return start("monitor")

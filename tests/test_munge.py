@@ -1,4 +1,4 @@
-"""Credentials of a real munged on a socket of its own."""
+"""Credentials of a real munged on a private socket."""
 
 import os
 import shutil
@@ -25,20 +25,20 @@ def socket() -> Iterator[str]:
         yield str(place)
 
 
-def test_a_credential_tells_who_made_it_and_carries_the_payload(socket: str):
+def test_credential_has_sender_and_payload(socket: str):
     for payload in (b"", b"\x00binary\xff", b"x" * 10_000):
         credential = munge.decode(munge.encode(payload, socket), socket)
         assert (credential.uid, credential.gid, credential.payload) == (os.geteuid(), os.getegid(), payload)
 
 
-def test_a_credential_counts_once(socket: str):
+def test_credential_is_valid_once(socket: str):
     credential = munge.encode(b"once", socket)
     munge.decode(credential, socket)
     with pytest.raises(MungeError, match="Replayed credential"):
         munge.decode(credential, socket)
 
 
-def test_a_changed_credential_is_refused(socket: str):
+def test_modified_credential_is_rejected(socket: str):
     credential = munge.encode(b"payload", socket)
     middle = len(credential) // 2
     changed = credential[:middle] + ("A" if credential[middle] != "A" else "B") + credential[middle + 1 :]
@@ -47,18 +47,18 @@ def test_a_changed_credential_is_refused(socket: str):
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "MUNGE:", "ünïcödé"])
-def test_what_is_no_credential_is_refused(socket: str, text: str):
+def test_malformed_credential_is_rejected(socket: str, text: str):
     with pytest.raises(MungeError, match="MUNGE: "):
         munge.decode(text, socket)
 
 
-def test_no_daemon_is_an_error_that_names_the_socket(tmp_path: Path):
+def test_missing_munged_is_an_error_with_the_socket(tmp_path: Path):
     missing = tmp_path / "no-socket"
     with pytest.raises(MungeError, match=str(missing)):
         munge.encode(b"", str(missing))
 
 
-def test_a_credential_is_bound_to_method_target_and_body():
+def test_credential_is_bound_to_method_target_and_body():
     base = munge.request_digest("POST", "/v1/node?x=1", b"body")
     assert len(base) == 64
     assert base != munge.request_digest("GET", "/v1/node?x=1", b"body")

@@ -1,4 +1,4 @@
-"""A program of which a library is not installed says in a line which package brings it."""
+"""A program without one of its libraries reports the package to install."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def run(part: str, names: set[str], *argv: str) -> subprocess.CompletedProcess[s
 @pytest.mark.parametrize(
     ("part", "library"), [(part, name) for part, program in PROGRAMS.items() for name in program.needs]
 )
-def test_what_a_program_needs_is_named_with_its_package(part: str, library: str) -> None:
+def test_missing_module_is_reported_with_its_package(part: str, library: str) -> None:
     ended, program = run(part, {library}, "--version"), PROGRAMS[part]
     assert (ended.returncode, ended.stdout) == (3, "")
     assert ended.stderr == (
-        f"{program.command}: needs the Python module {library}, which is not installed here: the package "
-        f"{program.package} brings it (by hand: pip install 'slurm-gpu[{program.extra}]')\n"
+        f"{program.command}: the Python module {library} is not installed; install the package "
+        f"{program.package} (or: pip install 'slurm-gpu[{program.extra}]')\n"
     )
 
 
 @pytest.mark.parametrize("part", PROGRAMS)
-def test_no_program_ends_in_a_traceback_without_any_extra(part: str) -> None:
+def test_programs_without_extras_print_no_traceback(part: str) -> None:
     ended = run(part, NOT_OURS, "--version")
     assert ended.returncode in (0, 3)
     assert "Traceback" not in ended.stderr
@@ -89,7 +89,7 @@ def test_no_program_ends_in_a_traceback_without_any_extra(part: str) -> None:
     ],
     ids=" ".join,
 )
-def test_no_command_ends_in_a_traceback_without_its_libraries(argv: tuple[str, ...], tmp_path: Path) -> None:
+def test_commands_without_their_libraries_print_no_traceback(argv: tuple[str, ...], tmp_path: Path) -> None:
     site = tmp_path / "slurm-gpu.yaml"
     site.write_text("cluster: c\n")
     ended = run("cli", NOT_OURS - {"click"}, "--config", str(site), *argv)
@@ -97,7 +97,7 @@ def test_no_command_ends_in_a_traceback_without_its_libraries(argv: tuple[str, .
     assert "Error" not in ended.stderr, argv
 
 
-def test_what_a_program_needs_is_in_its_extra() -> None:
+def test_extra_has_all_required_modules() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = setup["options.extras_require"]
@@ -110,7 +110,7 @@ def test_what_a_program_needs_is_in_its_extra() -> None:
         )
 
 
-def test_the_scripts_of_an_installation_by_hand_start_here() -> None:
+def test_pip_entry_points_use_this_module() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     scripts = setup["options.entry_points"]["console_scripts"]

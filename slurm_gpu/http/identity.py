@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from slurm_gpu import munge
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import Operators
-from slurm_gpu.errors import MungedAwayError, MungeError
+from slurm_gpu.errors import MungedUnavailableError, MungeError
 from slurm_gpu.http.web_reader import THIS_HOST, Origin, WebReader, WebRefusals
 
 # Keys of a request's state: the uid of a Unix socket's peer, and the asyncio.Transport of the connection.
@@ -78,14 +78,14 @@ class Authenticator:
         """Return the sender of a request with this Authorization header.
 
         Without `origin` it is not recognised as slurm-gpuweb. Raises NotAuthenticatedError, or
-        MungedAwayError where munged does not answer.
+        MungedUnavailableError where munged does not answer.
         """
         scheme, _, credential = authorization.partition(" ")
         if scheme.upper() != "MUNGE" or not credential.strip():
             raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
         try:
             vouched = munge.decode(credential.strip(), self._munge_socket)
-        except MungedAwayError:
+        except MungedUnavailableError:
             raise
         except MungeError as error:
             raise NotAuthenticatedError(str(error)) from None

@@ -1,4 +1,4 @@
-"""slurm-gpud: samples the GPUs of one node, and ships the statistics of each job to slurm-gpudbd.
+"""slurm-gpud: sample the GPUs of one node and ship the statistics of each job to slurm-gpudbd.
 
 Hooks and slurmd report allocations, `measure` turns samples into records, `shipping` stores and sends them.
 """

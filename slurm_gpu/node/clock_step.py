@@ -64,7 +64,7 @@ class ClockSteps:
         self._offset_s = wall_ahead_s(clock) if self._written is None else self._written.ahead_s
         self._not_before_s = 0.0
 
-    def stood_still(self, events: Iterable[Stamped]) -> bool:
+    def was_unchanged(self, events: Iterable[Stamped]) -> bool:
         """Was the wall clock surely not set since an earlier process of this boot wrote how it stood?
 
         Also where it was set there and back again: a hook that ran in between (`events`) has stamps of both

@@ -11,9 +11,9 @@ from typing import Any
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.allocation.hooks import HookEvents, HookKind
 from slurm_gpu.node.clock_step import ClockSteps
-from slurm_gpu.node.gpu.reader_exits import Dying
+from slurm_gpu.node.gpu.reader_exits import RepeatedExits
 from slurm_gpu.node.gpu.reading import Failure, Follower, Reader, ReadError, Reading, ReadRequest, Xid
-from slurm_gpu.node.host.host_records import HostBook
+from slurm_gpu.node.host.host_records import HostRecorder
 from slurm_gpu.node.jobs.cross_check import Crosscheck
 from slurm_gpu.node.jobs.inventory import EVENT_OF, DeviceOrder, Inventory
 from slurm_gpu.node.jobs.lifecycle import LifeCycle
@@ -22,7 +22,7 @@ from slurm_gpu.node.measure.sampling_interval import DETAIL_SHARE
 from slurm_gpu.node.measure.watch import DeviceWatch
 from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.process.process_jobs import ProcessJobs
-from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.events import EventRecorder
 from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool
@@ -58,20 +58,20 @@ class NodeDaemon:
         processes: ProcessJobs,
         cgroups: JobCgroups,
         interval_s: float,
-        hosts: HostBook | None = None,
+        hosts: HostRecorder | None = None,
         follower: Follower | None = None,
     ) -> None:
         self._clock, self._hooks, self._reader, self._spool = clock, hooks, reader, spool
         self._processes, self._hosts = processes, hosts
         self._follower, self._interval_s = follower, interval_s
         self._on_gpu: dict[str, Sequence[int]] = {}
-        self._events = EventBook(name, clock, spool)
+        self._events = EventRecorder(name, clock, spool)
         self._inventory = Inventory(reader, order, self._events)
         self._clock_steps = ClockSteps(clock, spool)
         self._placed_since_s = -math.inf
         self._suspensions = Suspensions(cgroups)
         self._crosscheck = Crosscheck(processes, self._events)
-        self.implausible = ImplausibleValues(clock, self._tell_implausible)
+        self.implausible = ImplausibleValues(clock, self._report_implausible)
         self._life = LifeCycle(
             name=name,
             cluster=cluster,
@@ -97,7 +97,7 @@ class NodeDaemon:
         before = [self._spool.last_host(a.key.segment) for a in self._spool.allocations()]
         events = self._hooks.take()
         # With a spool that is new or damaged nobody is charged with what was done before, as it is.
-        if self._spool.is_whole and not self._clock_steps.stood_still(events):
+        if self._spool.is_whole and not self._clock_steps.was_unchanged(events):
             self._placed_since_s = self._clock.monotonic()
         self._life.start(events)
         for host in before:
@@ -105,7 +105,7 @@ class NodeDaemon:
                 self._spool.save_host(replace(host, seq=host.seq + 1, final=True))
         self._clock_steps.write()
         if self._spool.was_lost:
-            self._events.tell("spool_lost")
+            self._events.record("spool_lost")
         self._commit(self._clock.monotonic())
 
     def step(self) -> None:
@@ -114,19 +114,19 @@ class NodeDaemon:
         for event in self._hooks.take():
             self._life.apply(event)
             if self._hosts is not None and event.kind is HookKind.PROLOG:
-                self._hosts.meet(event.job_id)
+                self._hosts.note_job(event.job_id)
         now_s = self._clock.monotonic()
-        self._life.returning.look()
+        self._life.returning.poll()
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
         if self._inventory.news():
             self._life.resolve()
         self._life.watch_new()
         # What came before may have taken a while, as a first look at a GPU does.
-        self._suspensions.look(self._life.segments, self._clock.monotonic())
+        self._suspensions.poll(self._life.segments, self._clock.monotonic())
         if now_s >= self._checkpoint_at_s:
             for watch in self._looking():
-                watch.look_thoroughly()
+                watch.request_detail()
         unheld = self._unheld() if now_s >= self._checkpoint_at_s else ()
         if not self._is_followed(now_s):
             self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s, unheld)
@@ -135,41 +135,41 @@ class NodeDaemon:
         if now_s >= self._checkpoint_at_s:
             self._checkpoint()
         self._follow(now_s)
-        self._tell_clock_step()
+        self._report_clock_step()
         self._commit(now_s)
 
     def stop(self) -> None:
         """Write down all that is known; the allocations stay open for the next process."""
         self._take_followed()
         for watch in self._looking():
-            watch.look_thoroughly()
+            watch.request_detail()
         self._look(self._looking(), self._clock.monotonic())
         self._checkpoint()
         self._spool_at_s = 0.0
         self._commit(self._clock.monotonic())
 
-    def learn(self, jobs: JobFacts) -> None:
+    def update_jobs(self, jobs: JobFacts) -> None:
         """What slurm-gpudbd tells of the jobs on this node."""
         self._take_followed()
-        self._life.learn(jobs)
+        self._life.update_jobs(jobs)
         self._life.watch_new()
 
-    def ended(self, jobs: JobFacts) -> None:
+    def end_jobs(self, jobs: JobFacts) -> None:
         """Those of the open jobs that Slurm says are over."""
         self._take_followed()
-        self._life.ended(jobs)
+        self._life.end_jobs(jobs)
 
     def open_jobs(self) -> list[int]:
         """Raw ids of the jobs that hold GPUs here."""
         return [allocation.key.job_id for allocation in self._life.allocations]
 
-    def holders(self) -> Mapping[str, list[int]]:
+    def jobs_by_device(self) -> Mapping[str, list[int]]:
         """The same by device; a device that nobody holds is absent."""
-        holders: dict[str, list[int]] = {}
+        jobs_by_device: dict[str, list[int]] = {}
         for allocation in self._life.allocations:
             for uuid in allocation.devices.values():
-                holders.setdefault(uuid, []).append(allocation.key.job_id)
-        return holders
+                jobs_by_device.setdefault(uuid, []).append(allocation.key.job_id)
+        return jobs_by_device
 
     def windows(self, job_ids: Collection[int]) -> list[Mapping[str, Any]]:
         """The last ten minutes of those jobs, one of each of their devices, as they are shipped."""
@@ -187,12 +187,12 @@ class NodeDaemon:
         now_s = self._clock.monotonic()
         due = [self._checkpoint_at_s, now_s + RETRY_S]
         if self._follower is not None and self._is_followed(now_s):
-            due.extend((self._suspensions.next_look_s, self._follower.overdue_s))
+            due.extend((self._suspensions.next_poll_s, self._follower.overdue_s))
         else:
-            due.extend(watch.next_look_s(now_s) for watch in self._looking())
+            due.extend(watch.next_sample_s(now_s) for watch in self._looking())
         if self._needs_devices():
             due.append(self._find_at_s)
-        if (look_s := self._life.returning.next_look_s) is not None:
+        if (look_s := self._life.returning.next_poll_s) is not None:
             due.append(look_s)
         if self._life.taken:
             due.append(self._spool_at_s)
@@ -226,7 +226,7 @@ class NodeDaemon:
             watch = self._life.watches[request.uuid]
             if (failure := results.failures.get(request.uuid)) is not None:
                 watch.fail(failure)
-                self._tell_failure(request.uuid, failure)
+                self._report_failure(request.uuid, failure)
             elif (reading := results.readings.get(request.uuid)) is not None:
                 self.implausible.note(request.uuid, reading.implausible)
                 watch.take(reading, owners)
@@ -238,13 +238,13 @@ class NodeDaemon:
         for request in unheld:
             if (failure := results.failures.get(request.uuid)) is not None:
                 self._unheld_failures[request.uuid] = failure
-                self._tell_failure(request.uuid, failure)
+                self._report_failure(request.uuid, failure)
             elif (reading := results.readings.get(request.uuid)) is not None:
                 self.implausible.note(request.uuid, reading.implausible)
                 if self._knows_all():
                     self._check_processes(request.uuid, reading, now_s)
         for xid in results.xids:
-            self._tell_xid(xid)
+            self._report_xid(xid)
 
     # Looks that the reader makes of its own accord
 
@@ -320,22 +320,22 @@ class NodeDaemon:
         failed = {watch.uuid: watch.failure for watch in watches.values() if watch.failure is not None}
         unheld, self._unheld_failures = self._unheld_failures, {}
         failed |= unheld
-        if any(failure.trouble is ReadError.DRIVER for failure in failed.values()):
+        if any(failure.kind is ReadError.DRIVER for failure in failed.values()):
             log.warning("the driver answers again")
-            self._events.tell("driver_reloaded")
+            self._events.record("driver_reloaded")
         for uuid, failure in failed.items():
             watch = watches.get(uuid)
             if uuid in self._inventory.answering:
                 log.warning("GPU %s answers again", uuid)
                 if watch is not None and watch.failure is not None:
                     watch.recover(now_s)
-                if failure.trouble in EVENT_OF:
-                    self._tell_of(uuid, "gpu_back")
+                if failure.kind in EVENT_OF:
+                    self._report_device_event(uuid, "gpu_back")
                 self._inventory.reported_back(uuid)
                 continue
-            if failure.trouble is ReadError.DRIVER:
+            if failure.kind is ReadError.DRIVER:
                 failure = Failure(ReadError.LOST, "the driver came back without it")
-                self._tell_failure(uuid, failure)
+                self._report_failure(uuid, failure)
             if watch is not None and watch.failure is not None:
                 watch.fail(failure)
             if uuid in unheld:
@@ -362,39 +362,39 @@ class NodeDaemon:
             self._hooks.remove(event)
         self._life.taken.clear()
         if dropped := self._spool.queue.take_dropped():
-            self._events.tell("spool_full", data={"dropped": dropped})
+            self._events.record("spool_full", data={"dropped": dropped})
 
-    def _tell_clock_step(self) -> None:
+    def _report_clock_step(self) -> None:
         if (step_s := self._clock_steps.step_s()) is not None:
             log.warning("the wall clock was set by %+.3f s", step_s)
-            self._events.tell("clock_step", data={"seconds": round(step_s, 3)})
+            self._events.record("clock_step", data={"seconds": round(step_s, 3)})
 
-    def _tell_failure(self, uuid: str, failure: Failure) -> None:
-        log.error("GPU %s: %s: %s", failure.trouble, uuid, failure.why)
-        if failure.trouble in EVENT_OF:
-            self._tell_of(uuid, EVENT_OF[failure.trouble])
+    def _report_failure(self, uuid: str, failure: Failure) -> None:
+        log.error("GPU %s: %s: %s", failure.kind, uuid, failure.why)
+        if failure.kind in EVENT_OF:
+            self._report_device_event(uuid, EVENT_OF[failure.kind])
 
-    def tell_reader_failing(self, dying: Dying) -> None:
+    def report_reader_failing(self, dying: RepeatedExits) -> None:
         """The process that calls NVML ends again and again."""
-        self._events.tell("reader_failing", data={"deaths": dying.deaths, "why": dying.why[:_MAX_WHY]})
+        self._events.record("reader_failing", data={"deaths": dying.exits, "why": dying.why[:_MAX_WHY]})
 
-    def _tell_implausible(self, device: str | None, data: Mapping[str, Any]) -> None:
+    def _report_implausible(self, device: str | None, data: Mapping[str, Any]) -> None:
         if device is None:
-            self._events.tell("implausible", data=data)
+            self._events.record("implausible", data=data)
         else:
-            self._tell_of(device, "implausible", data=data)
+            self._report_device_event(device, "implausible", data=data)
 
-    def _tell_xid(self, xid: Xid) -> None:
+    def _report_xid(self, xid: Xid) -> None:
         log.warning("GPU %s: XID %d", xid.uuid, xid.code)
-        self._tell_of(xid.uuid, "xid", xid.at_s, {"code": xid.code})
+        self._report_device_event(xid.uuid, "xid", xid.at_s, {"code": xid.code})
 
-    def _tell_of(
+    def _report_device_event(
         self, uuid: str, kind: str, at_s: float | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
         """An event of each job that holds the device, or of the device alone."""
         jobs: list[int | None] = [*self._life.jobs_on(uuid)]
         for job_id in jobs or [None]:
-            self._events.tell(kind, device=uuid, job_id=job_id, at_s=at_s, data=data)
+            self._events.record(kind, device=uuid, job_id=job_id, at_s=at_s, data=data)
 
 
 def _next_checkpoint_s(now_s: float) -> float:

@@ -17,7 +17,7 @@ from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.node.allocation.hooks import HookEvent, HookKind
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.gpu.reading import DeviceProperties, Reading, ReadRequest
-from slurm_gpu.node.live import LastSeen, NodeSource
+from slurm_gpu.node.live import CachingReader, NodeSource
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.shipment import JobFacts
@@ -109,7 +109,7 @@ class HostJobs:
         self,
         name: str,
         clock: Clock,
-        reader: LastSeen,
+        reader: CachingReader,
         order: HostOrder,
         processes: ProcessJobs,
         spool: Spool,
@@ -166,12 +166,12 @@ class HostJobs:
 
     def _look(self, now_s: float) -> None:
         requests = [ReadRequest(uuid=facts.uuid) for facts in self._reader.facts]
-        readings = self._reader.glance(requests)
+        readings = self._reader.read_extra(requests)
         changed = [
             ReadRequest(uuid, processes=True) for uuid, r in readings.items() if self._may_differ(uuid, r)
         ]
         self._listed = {uuid: listed for uuid, listed in self._listed.items() if uuid in readings}
-        self._listed |= self._reader.glance(changed)
+        self._listed |= self._reader.read_extra(changed)
         shown = {uuid: r.processes for uuid, r in self._listed.items() if r.processes is not None}
         for stay in self._stays.values():
             if not requests and not stay.pids:
@@ -299,8 +299,8 @@ class HostSource(NodeSource):
         """See Source."""
         return ()
 
-    def learn(self, jobs: JobFacts) -> None:
+    def update_jobs(self, jobs: JobFacts) -> None:
         """See Source."""
 
-    def ended(self, jobs: JobFacts) -> None:
+    def end_jobs(self, jobs: JobFacts) -> None:
         """See Source."""

@@ -49,10 +49,10 @@ class LatestReading:
     detail: Reading | None = None
 
 
-class LastSeen:
+class CachingReader:
     """A Reader that remembers what it brings back; `facts` are of the devices that answered last.
 
-    `looks` counts reads, `failed_looks` the devices that did not answer to one. It follows devices where
+    `looks` counts reads, `failed_reads` the devices that did not answer to one. It follows devices where
     there is a `follower`, which is the same reader.
     """
 
@@ -60,7 +60,7 @@ class LastSeen:
         self._reader, self._follower = reader, follower
         self._seen: dict[str, LatestReading] = {}
         self.facts: Sequence[DeviceProperties] = ()
-        self.looks = self.failed_looks = 0
+        self.reads = self.failed_reads = 0
         self._xids: list[Xid] = []
 
     def devices(self) -> Sequence[DeviceProperties]:
@@ -81,7 +81,7 @@ class LastSeen:
             self._xids.clear()
         return results
 
-    def glance(self, requests: Sequence[ReadRequest]) -> Mapping[str, Reading]:
+    def read_extra(self, requests: Sequence[ReadRequest]) -> Mapping[str, Reading]:
         """Read besides what the daemon reads, which still gets the XIDs that come along."""
         results = self._read(requests) if requests else Results(readings={}, failures={})
         self._xids += results.xids
@@ -119,18 +119,18 @@ class LastSeen:
         readings = () if self._follower is None else self._follower.followed()
         for uuid, reading in readings:
             self._remember(ReadRequest(uuid), reading)
-        self.looks += sum(uuid == readings[0][0] for uuid, _ in readings)
+        self.reads += sum(uuid == readings[0][0] for uuid, _ in readings)
         return readings
 
     def _read(self, requests: Sequence[ReadRequest]) -> Results:
         results = self._reader.read(requests)
-        self.looks += 1
+        self.reads += 1
         for request in requests:
             reading = results.readings.get(request.uuid)
             if reading is not None:
                 self._remember(request, reading)
                 continue
-            self.failed_looks += 1
+            self.failed_reads += 1
             if request.uuid in results.failures:
                 self._seen.pop(request.uuid, None)
         return results
@@ -165,18 +165,18 @@ class NodeSource(ShipmentSource):
         self,
         name: str,
         clock: Clock,
-        holders: NodeDaemon,
-        seen: LastSeen,
+        jobs_by_device: NodeDaemon,
+        seen: CachingReader,
         counters: NodeCounters,
         own: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """`own` returns further values of the host by name."""
         self._name, self._clock = name, clock
-        self._holders, self._seen, self._counters, self._own = holders, seen, counters, own
+        self._daemon, self._seen, self._counters, self._own = jobs_by_device, seen, counters, own
 
     def open_jobs(self) -> Sequence[int]:
         """See Source."""
-        return self._holders.open_jobs()
+        return self._daemon.open_jobs()
 
     def devices(self) -> Sequence[DeviceFacts]:
         """See Source."""
@@ -185,33 +185,34 @@ class NodeSource(ShipmentSource):
 
     def live(self) -> Mapping[str, Any]:
         """See Source."""
-        now_s, holders = self._clock.monotonic(), self._holders.holders()
-        uuids = dict.fromkeys([*(facts.uuid for facts in self._seen.facts), *holders])
-        host = asdict(self._counters.look(now_s))
+        now_s, jobs_by_device = self._clock.monotonic(), self._daemon.jobs_by_device()
+        uuids = dict.fromkeys([*(facts.uuid for facts in self._seen.facts), *jobs_by_device])
+        host = asdict(self._counters.sample(now_s))
         del host["at_s"]
         live = Live(
             at_s=round(self._clock.wall(), 3),
             devices={
-                uuid: live_device(self._seen.of(uuid, now_s), holders.get(uuid, ()), now_s) for uuid in uuids
+                uuid: live_device(self._seen.of(uuid, now_s), jobs_by_device.get(uuid, ()), now_s)
+                for uuid in uuids
             },
             host={
                 name: round(value, 3)
-                for name, value in self._holders.implausible.of_node({**host, **self._own()}).items()
+                for name, value in self._daemon.implausible.of_node({**host, **self._own()}).items()
             },
         )
         return live.to_wire()
 
     def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
         """See Source."""
-        return self._holders.windows(job_ids)
+        return self._daemon.windows(job_ids)
 
-    def learn(self, jobs: JobFacts) -> None:
+    def update_jobs(self, jobs: JobFacts) -> None:
         """See Source."""
-        self._holders.learn(jobs)
+        self._daemon.update_jobs(jobs)
 
-    def ended(self, jobs: JobFacts) -> None:
+    def end_jobs(self, jobs: JobFacts) -> None:
         """See Source."""
-        self._holders.ended(jobs)
+        self._daemon.end_jobs(jobs)
 
 
 def _computed_s(reading: Reading) -> float | None:

@@ -18,7 +18,7 @@ from slurm_gpu.config.site import SiteConfig, default_path, load_config
 from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import SlurmGpuError
-from slurm_gpu.node.one_shot import bystander
+from slurm_gpu.node.one_shot import observer_summary
 from slurm_gpu.node.service import AlreadyRunningError, Service, ServiceOptions
 from slurm_gpu.wire import HOST_CLUSTER
 
@@ -128,10 +128,10 @@ def _run(options: ServiceOptions, config: SiteConfig) -> None:
             raise
         said = str(error).partition(";")[0]
         print(f"{said}, which ships what there is; jobs by their processes", file=sys.stderr)
-        print(bystander(SystemClock()))
+        print(observer_summary(SystemClock()))
         return
     stopping = _StopSignal(service)
-    _go_first()
+    _raise_priority()
     service.start()
     try:
         if options.once:
@@ -143,7 +143,7 @@ def _run(options: ServiceOptions, config: SiteConfig) -> None:
         service.stop()
 
 
-def _go_first() -> None:
+def _raise_priority() -> None:
     """Jobs may use every core, but a look that comes late is a look that sees less."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from slurm_gpu import __version__
 from slurm_gpu.node.gpu.reading import Activity, DeviceProperties, Reading
-from slurm_gpu.node.live import LastSeen, LatestReading
+from slurm_gpu.node.live import CachingReader, LatestReading
 from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes
 
 Labels = Mapping[str, str]
@@ -55,20 +55,24 @@ def _number(value: float) -> str:
 class DaemonHealth:
     """How the daemon itself is doing."""
 
-    looks: int
-    failed_looks: int
+    reads: int
+    failed_reads: int
     open_jobs: int
     spool_bytes: int
     spool_items: int
     spool_failing: bool
     shipment_failures: int
-    reader_deaths: int
+    reader_exits: int
     implausible: Mapping[str, int]
     pids: Mapping[str, int]
 
 
 def expose(
-    node: str, seen: LastSeen, holders: Mapping[str, Sequence[int]], health: DaemonHealth, now_s: float
+    node: str,
+    seen: CachingReader,
+    jobs_by_device: Mapping[str, Sequence[int]],
+    health: DaemonHealth,
+    now_s: float,
 ) -> str:
     """The whole text."""
     out = Exposition()
@@ -80,7 +84,7 @@ def expose(
         [
             ({**_labels(node, facts), "job": str(job)}, 1)
             for facts in seen.facts
-            for job in holders.get(facts.uuid, ())
+            for job in jobs_by_device.get(facts.uuid, ())
         ],
     )
     _expose_health(out, node, health)
@@ -91,7 +95,7 @@ def _labels(node: str, facts: DeviceProperties) -> Labels:
     return {"node": node, "index": str(facts.index), "uuid": facts.uuid}
 
 
-def _expose_devices(out: Exposition, node: str, seen: LastSeen, now_s: float) -> None:
+def _expose_devices(out: Exposition, node: str, seen: CachingReader, now_s: float) -> None:
     devices = [(_labels(node, facts), facts, seen.of(facts.uuid, now_s)) for facts in seen.facts]
     known = [(labels, last) for labels, _, last in devices if last is not None]
     details = [(labels, last.detail) for labels, last in known if last.detail is not None]
@@ -194,8 +198,8 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
     own = {"node": node}
     out.family("slurm_gpud_info", "gauge", "This slurm-gpud.", [({**own, "version": __version__}, 1)])
     for name, kind, help_text, value in (
-        ("looks_total", "counter", "Looks at the GPUs.", health.looks),
-        ("failed_looks_total", "counter", "Devices that gave no answer to a look.", health.failed_looks),
+        ("looks_total", "counter", "Looks at the GPUs.", health.reads),
+        ("failed_looks_total", "counter", "Devices that gave no answer to a look.", health.failed_reads),
         ("open_jobs", "gauge", "Jobs that hold GPUs here.", health.open_jobs),
         ("spool_bytes", "gauge", "Size of what is kept for slurm-gpudbd.", health.spool_bytes),
         ("spool_items", "gauge", "Records and events that are to be shipped some time.", health.spool_items),
@@ -210,7 +214,7 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
             "reader_deaths_total",
             "counter",
             "Terminations of the process that calls NVML.",
-            health.reader_deaths,
+            health.reader_exits,
         ),
     ):
         out.family(f"slurm_gpud_{name}", kind, help_text, [(own, value)])

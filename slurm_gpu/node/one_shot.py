@@ -9,30 +9,30 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.node.gpu.reader_process import START_DEADLINE_S, ReaderProcess
 from slurm_gpu.node.gpu.reading import ReadRequest
-from slurm_gpu.node.live import LastSeen, LatestReading, live_device
+from slurm_gpu.node.live import CachingReader, LatestReading, live_device
 from slurm_gpu.node.process.cgroup import job_in_cgroup
 
 _HEADER = ("GPU", "UUID", "NAME", "UTIL", "MEMORY", "POWER", "PROCESSES", "JOBS")
 _RING_US = 2_000_000
 
 
-def look_at_all(seen: LastSeen, clock: Clock) -> None:
+def sample_all(seen: CachingReader, clock: Clock) -> None:
     """Read all that each device tells, held or not."""
     after_us = round(clock.wall() * 1e6) - _RING_US
     requests = [
         ReadRequest(uuid=facts.uuid, detailed=True, processes=True, ring_after_us=after_us)
         for facts in seen.facts
     ]
-    seen.glance(requests)
+    seen.read_extra(requests)
 
 
-def bystander(clock: Clock) -> str:
+def observer_summary(clock: Clock) -> str:
     """The table, made beside a slurm-gpud that watches: of its jobs only those show that run a process."""
     reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S)
     try:
-        seen = LastSeen(reader)
+        seen = CachingReader(reader)
         seen.devices()
-        look_at_all(seen, clock)
+        sample_all(seen, clock)
         now_s = clock.monotonic()
         return summary(
             seen, {facts.uuid: _jobs_on(seen.of(facts.uuid, now_s)) for facts in seen.facts}, now_s
@@ -56,13 +56,13 @@ def _job_of(pid: int) -> int | None:
     return None if job is None else job.job_id
 
 
-def summary(seen: LastSeen, holders: Mapping[str, Sequence[int]], now_s: float) -> str:
+def summary(seen: CachingReader, jobs_by_device: Mapping[str, Sequence[int]], now_s: float) -> str:
     """A table of the devices, a dash where the device cannot say; raises OutsideError where there is none."""
     if not seen.facts:
         raise OutsideError("no GPU answers; is the NVIDIA driver loaded?")
     rows: list[Sequence[str]] = [_HEADER]
     for facts in seen.facts:
-        last = live_device(seen.of(facts.uuid, now_s), holders.get(facts.uuid, ()), now_s)
+        last = live_device(seen.of(facts.uuid, now_s), jobs_by_device.get(facts.uuid, ()), now_s)
         total_mib = None if facts.memory_bytes is None else facts.memory_bytes / 2**20
         rows.append(
             (

@@ -24,20 +24,20 @@ from slurm_gpu.node.allocation.slurmd import DEADLINE_S
 from slurm_gpu.node.application.rules import NO_RULES, ApplicationRules, load_rules, rules_path
 from slurm_gpu.node.daemon import NodeDaemon
 from slurm_gpu.node.gpu.reader_process import START_DEADLINE_S, START_WAIT_S, ReaderProcess
-from slurm_gpu.node.host.host_records import HostBook
+from slurm_gpu.node.host.host_records import HostRecorder
 from slurm_gpu.node.host_mode import HostJobs, HostOrder, HostProcesses, HostSource
 from slurm_gpu.node.inotify import DirectoryWaiter
 from slurm_gpu.node.jobs.inventory import DeviceOrder
-from slurm_gpu.node.live import LastSeen, NodeSource
+from slurm_gpu.node.live import CachingReader, NodeSource
 from slurm_gpu.node.metrics import DaemonHealth, expose
 from slurm_gpu.node.metrics_server import MetricsServer
-from slurm_gpu.node.one_shot import look_at_all, summary
+from slurm_gpu.node.one_shot import sample_all, summary
 from slurm_gpu.node.process.environment_jobs import HostTree
 from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.process.node_counters import NodeCounters
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.post import DirectSender, HttpPost, Reply, ThreadSender
-from slurm_gpu.node.shipping.ship import Courier
+from slurm_gpu.node.shipping.ship import ShipmentScheduler
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire import HOST_CLUSTER
@@ -45,7 +45,7 @@ from slurm_gpu.wire.live import READER_DEATHS
 
 log = logging.getLogger(__name__)
 
-_NOBODY = 0  # no job has this number
+_NO_JOB = 0  # no job has this number
 
 
 class AlreadyRunningError(OutsideError):
@@ -78,7 +78,7 @@ class Service:
         self._spool = _open_spool(options, config, hooks)
         self._waiter = DirectoryWaiter(hooks.jobs)
         self._reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S if options.once else START_WAIT_S)
-        self._seen = LastSeen(self._reader, self._reader)
+        self._seen = CachingReader(self._reader, self._reader)
         self._host_jobs: HostJobs | None = None
         events: HookEvents = hooks
         cgroups = JobCgroups(self._name)
@@ -90,7 +90,7 @@ class Service:
             processes, order = HostProcesses(), HostOrder()
             events = self._host_jobs = HostJobs(self._name, clock, self._seen, order, processes, self._spool)
         tree = None if self._host_jobs is None else HostTree(self._host_jobs.pids_of)
-        self._hosts = HostBook(self._name, _rules(options.config), environments=tree)
+        self._hosts = HostRecorder(self._name, _rules(options.config), environments=tree)
         self._node = NodeDaemon(
             name=self._name,
             cluster=self._cluster,
@@ -106,7 +106,7 @@ class Service:
             # Without Slurm the processes on GPUs are looked at each second anyway.
             follower=None if options.no_slurm else self._seen,
         )
-        self._courier = self._make_courier(config)
+        self._scheduler = self._make_scheduler(config)
         self._metrics = None if options.once else self._make_metrics(config)
         self._heap = Heap(clock)
 
@@ -120,7 +120,7 @@ class Service:
             log.error("%s; jobs are watched all the same, /metrics waits for the next start", error)  # noqa: TRY400
             return None
 
-    def _make_courier(self, config: SiteConfig) -> Courier:
+    def _make_scheduler(self, config: SiteConfig) -> ShipmentScheduler:
         options = self._options
         kind = HostSource if options.no_slurm else NodeSource
         source = kind(self._name, self._clock, self._node, self._seen, NodeCounters(), self._own_values)
@@ -132,11 +132,11 @@ class Service:
             post = HttpPost(config.database, options.source_address, credential, local)
         direct = options.once or options.printing
         sender = DirectSender(post) if direct else ThreadSender(post, self._waiter.wake)
-        return Courier(self._spool.queue, sender, self._clock, self._name, source)
+        return ShipmentScheduler(self._spool.queue, sender, self._clock, self._name, source)
 
     def _own_values(self) -> Mapping[str, float]:
-        deaths = self._reader.deaths.recent
-        return {READER_DEATHS: deaths} if deaths else {}
+        exits = self._reader.exits.recent
+        return {READER_DEATHS: exits} if exits else {}
 
     def start(self) -> None:
         """Begin to watch."""
@@ -147,14 +147,14 @@ class Service:
     def turn(self) -> None:
         """One turn of the loop: do what is due, then wait for what comes next."""
         self._node.step()
-        if (dying := self._reader.deaths.take()) is not None:
-            self._node.tell_reader_failing(dying)
+        if (dying := self._reader.exits.take()) is not None:
+            self._node.report_reader_failing(dying)
         self._heap.tend()
         # What slurm-gpudbd answers may give the node something to do at once.
-        due_s = min(self._courier.step(), self._tell(), self._node.due_s())
+        due_s = min(self._scheduler.step(), self._tell(), self._node.due_s())
         if self._host_jobs is not None:
             # Others work on this machine whom nobody allocates anything: its counters are nobody's.
-            self._hosts.meet(_NOBODY)
+            self._hosts.note_job(_NO_JOB)
             due_s = min(due_s, self._host_jobs.due_s)
         self._waiter.wait(due_s - self._clock.monotonic())
 
@@ -165,15 +165,15 @@ class Service:
     def once(self) -> None:
         """One look at everything, ship all there is, and tell a person what was seen."""
         self._node.step()
-        look_at_all(self._seen, self._clock)
+        sample_all(self._seen, self._clock)
         self._node.stop()
-        self._courier.ship_everything()
-        self._courier.step()
+        self._scheduler.ship_everything()
+        self._scheduler.step()
         if not self._options.printing:
-            print(summary(self._seen, self._node.holders(), self._clock.monotonic()))
-            if self._courier.failures:
+            print(summary(self._seen, self._node.jobs_by_device(), self._clock.monotonic()))
+            if self._scheduler.failures:
                 raise OutsideError(
-                    f"{self._courier.last_failure}; what could not be shipped waits in "
+                    f"{self._scheduler.last_failure}; what could not be shipped waits in "
                     f"{self._options.state_dir / 'spool'}"
                 )
 
@@ -194,7 +194,7 @@ class Service:
             return math.inf
         gpus, jobs = len(self._seen.facts), len(self._node.open_jobs())
         state = f"{counted(gpus, 'GPU')}, {counted(jobs, 'job')}"
-        if self._courier.failures:
+        if self._scheduler.failures:
             state += f"; slurm-gpudbd is away, {len(self._spool.queue)} records wait"
         if self._spool.failing:
             state += "; the spool cannot be written"
@@ -203,19 +203,19 @@ class Service:
     def _exposition(self) -> str:
         reader_pid = self._reader.pid
         health = DaemonHealth(
-            looks=self._seen.looks,
-            failed_looks=self._seen.failed_looks,
+            reads=self._seen.reads,
+            failed_reads=self._seen.failed_reads,
             open_jobs=len(self._node.open_jobs()),
             spool_bytes=self._spool.size_bytes,
             spool_items=len(self._spool.queue),
             spool_failing=self._spool.failing,
-            shipment_failures=self._courier.failures,
-            reader_deaths=self._reader.deaths.total,
+            shipment_failures=self._scheduler.failures,
+            reader_exits=self._reader.exits.total,
             implausible=self._node.implausible.counts,
             pids={"main": os.getpid()} | ({} if reader_pid is None else {"reader": reader_pid}),
         )
         now_s = self._clock.monotonic()
-        return expose(self._name, self._seen, self._node.holders(), health, now_s)
+        return expose(self._name, self._seen, self._node.jobs_by_device(), health, now_s)
 
 
 def _open_spool(options: ServiceOptions, config: SiteConfig, hooks: HookDirectory) -> Spool:

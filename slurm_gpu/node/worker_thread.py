@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 Task = Callable[[], None]
 
 
-class WorkThread:
+class WorkerThread:
     """A thread of its own, which begins with the first task.
 
     A thread that blocks in the kernel cannot be stopped; abandoned, it ends by itself when it comes back.

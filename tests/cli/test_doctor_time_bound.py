@@ -12,7 +12,7 @@ from slurm_gpu.cli.doctor.time_bound import TimeBound, bounded
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.config.site import SiteConfig
-from slurm_gpu.errors import DatabaseError, MungedAwayError, SlurmError
+from slurm_gpu.errors import DatabaseError, MungedUnavailableError, SlurmError
 
 
 class Hanging:
@@ -35,7 +35,7 @@ class Hanging:
 
     def encode(self, payload: bytes, socket: str | None) -> str:
         self._wait("munged", 10.0)
-        raise MungedAwayError("MUNGE: Timed-out; is munged running?")
+        raise MungedUnavailableError("MUNGE: Timed-out; is munged running?")
 
     def response(self, method: str, path: str, timeout: float, **request: Any) -> Any:
         self._wait(path, timeout)
@@ -76,11 +76,11 @@ def test_waits_for_several_daemons_share_one_bound(site: CommandSite, hanging: H
 
 def test_a_munged_that_hangs_is_not_waited_for_by_what_signs_requests(site: CommandSite, hanging: Hanging):
     for _ in range(2):
-        with pytest.raises(MungedAwayError):
+        with pytest.raises(MungedUnavailableError):
             site.encode(b"", None)
-    with pytest.raises(MungedAwayError):
+    with pytest.raises(MungedUnavailableError):
         site.database()
-    with pytest.raises(MungedAwayError):  # a ping that takes too long is first put down to munged
+    with pytest.raises(MungedUnavailableError):  # a ping that takes too long is first put down to munged
         _ = site.slurm
     assert hanging.asked == [("munged", 10.0), ("scontrol", 4.0)]
 

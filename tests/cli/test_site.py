@@ -6,7 +6,7 @@ import pytest
 
 from slurm_gpu.cli import site
 from slurm_gpu.cli.site import CommandSite
-from slurm_gpu.errors import MungedAwayError, SlurmError
+from slurm_gpu.errors import MungedUnavailableError, SlurmError
 
 DOWN = "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN"
 SLOW = "`scontrol ping` gave no answer within 5 s"
@@ -39,5 +39,5 @@ def test_a_munged_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(site, "connect", lambda _: Client(SLOW))
     config = tmp_path / "slurm-gpu.yaml"
     config.write_text(f"cluster: neuron\nmunge_socket: {tmp_path}/munge.socket\n")
-    with pytest.raises(MungedAwayError, match=r"is munged running\?"):
+    with pytest.raises(MungedUnavailableError, match=r"is munged running\?"):
         _ = CommandSite(config).slurm

@@ -23,7 +23,7 @@ from slurm_gpu.database.accounting.slurm_view import CachedAnswer
 from slurm_gpu.database.verdicts.watch import run_watch
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.node.shipping.post import Reply, ThreadSender
-from slurm_gpu.node.worker_thread import WorkThread
+from slurm_gpu.node.worker_thread import WorkerThread
 from tests.controller.fakes import at_once
 from tests.controller.test_watcher import Site
 from tests.database.samples import FakeClock
@@ -246,7 +246,7 @@ class Post(Loop):
 class Task(Loop):
     def once(self) -> None:
         if not hasattr(self, "thread"):
-            self.thread = WorkThread("host")
+            self.thread = WorkerThread("host")
         self.thread.start(self.work)
         assert self.thread._done.wait(20)
 

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_gpu import munge
 from slurm_gpu.config.site import Operators
-from slurm_gpu.errors import MungedAwayError
+from slurm_gpu.errors import MungedUnavailableError
 from slurm_gpu.http.identity import Authenticator, NotAuthenticatedError
 from tests.database.samples import SLURM_UID, FakeClock
 
@@ -52,7 +52,7 @@ def test_without_slurms_word_only_root_writes() -> None:
 
 
 def test_a_munged_that_is_away_says_nothing_about_the_caller() -> None:
-    with pytest.raises(MungedAwayError):
+    with pytest.raises(MungedUnavailableError):
         authenticator(Operators(), "/nonexistent").by_credential("MUNGE x", "GET", "/", b"")
 
 

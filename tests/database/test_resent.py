@@ -23,7 +23,7 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.node.shipping.ship import AGAIN_S, LIVE_S, PERIOD_S, Courier, ShipmentSource
+from slurm_gpu.node.shipping.ship import AGAIN_S, LIVE_S, PERIOD_S, ShipmentScheduler, ShipmentSource
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import DeviceFacts, HostRun
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S
@@ -77,7 +77,7 @@ class Here(ShipmentSource):
 
 
 class World:
-    """One node, its courier, and slurm-gpudbd's intake and import, over one clock."""
+    """One node, its scheduler, and slurm-gpudbd's intake and import, over one clock."""
 
     def __init__(self, database: Database, directory: Path, name: str = "n1", address: str = ADDRESS) -> None:
         self.database, self.clock = database, FakeClock(T0 + 5)
@@ -92,7 +92,7 @@ class World:
         self.shipments = list[Any]()
         self.spool = Spool(directory)
         self.here = Here(name, self.clock)
-        self.courier = Courier(
+        self.scheduler = ShipmentScheduler(
             self.spool.queue,
             DirectSender(self._post),
             self.clock,
@@ -131,7 +131,7 @@ class World:
             if int(self.clock.now) % 60 == 0:
                 self.job_runs()
                 self.importer.run_once()
-            self.courier.step()
+            self.scheduler.step()
             self.clock.now += 1
 
     def rows(self, table: Any) -> list[dict[str, Any]]:
@@ -292,7 +292,7 @@ def test_while_the_database_cannot_be_read_nothing_is_said_to_be_missing(
     monkeypatch.setattr(world.database, "reading", away)
     before = len(world.answers)
     for _ in range(120):
-        world.courier.step()
+        world.scheduler.step()
         world.clock.now += 1
     assert {tuple(answer["lacks"]) for answer in world.answers[before:]} == {()}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.live import LastSeen
+from slurm_gpu.node.live import CachingReader
 from slurm_gpu.node.metrics import DaemonHealth, Exposition, expose
 from slurm_gpu.node.process.node_counters import NodeReading
 from slurm_gpu.plausible import RATES, range_of
@@ -77,7 +77,7 @@ def _kinds_in_code() -> Iterable[str]:
     rooms = (ROOT / "slurm_gpu" / room for room in ("node", "database"))
     for path in (path for room in rooms for path in room.rglob("*.py")):
         text = path.read_text()
-        yield from re.findall(r"""(?:\.tell\(|_tell_of\([^"]*?)"(\w+)\"""", text)
+        yield from re.findall(r"""(?:events\.record\(|_report_device_event\([^"]*?)"(\w+)\"""", text)
         yield from re.findall(r"""kind="(\w+)\"""", text)
         yield from re.findall(r"""ReadError\.\w+: "(gpu_\w+)\"""", text)
 
@@ -104,18 +104,18 @@ def test_every_series_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
     families: list[str] = []
     monkeypatch.setattr(Exposition, "family", lambda _self, name, *_rest: families.append(name))
     health = DaemonHealth(
-        looks=0,
-        failed_looks=0,
+        reads=0,
+        failed_reads=0,
         open_jobs=0,
         spool_bytes=0,
         spool_items=0,
         spool_failing=False,
         shipment_failures=0,
-        reader_deaths=0,
+        reader_exits=0,
         implausible={},
         pids={},
     )
-    expose("n1", LastSeen(_Silent()), {}, health, 0.0)  # type: ignore[arg-type]
+    expose("n1", CachingReader(_Silent()), {}, health, 0.0)  # type: ignore[arg-type]
     assert _first_cells("Prometheus") == set(families)
 
 

@@ -291,7 +291,7 @@ class FakeReader:
         self._stop_following()
         if self.starting:
             raise ReaderStartingError("NVML: the driver is still starting")
-        away = any(gpu.failure is not None and gpu.failure.trouble is ReadError.DRIVER for gpu in self.gpus)
+        away = any(gpu.failure is not None and gpu.failure.kind is ReadError.DRIVER for gpu in self.gpus)
         if away or not self.loaded:
             raise NvmlError("NVML: Driver Not Loaded")
         return [gpu.facts for gpu in self.gpus if not gpu.lost and gpu.failure is None]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.application.rules import NO_RULES, ApplicationRules
-from slurm_gpu.node.host.host_records import HostBook, Mounts
+from slurm_gpu.node.host.host_records import HostRecorder, Mounts
 from slurm_gpu.node.measure.tally import SegmentKey
-from slurm_gpu.node.worker_thread import WorkThread
+from slurm_gpu.node.worker_thread import WorkerThread
 from slurm_gpu.wire import Host
 from tests.node.fakeproc import FakeProc, write
 from tests.node.machine import AtOnce
@@ -19,11 +19,11 @@ START_S, WALL_S = 1000.0, 1_795_000_000.0
 
 class HostNode:
     def __init__(
-        self, root: Path, rules: ApplicationRules = NO_RULES, worker: WorkThread | None = None
+        self, root: Path, rules: ApplicationRules = NO_RULES, worker: WorkerThread | None = None
     ) -> None:
         self.root, self.proc = root, FakeProc(root / "proc")
         mounts = Mounts(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")
-        self.book = HostBook("n1", rules, mounts=mounts, worker=worker or AtOnce())
+        self.book = HostRecorder("n1", rules, mounts=mounts, worker=worker or AtOnce())
         self.now_s = START_S
         self.on_gpu: Mapping[int, Sequence[int]] = {}
         write(root / "sys/class/net/eth0/type", "1\n")

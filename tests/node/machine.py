@@ -10,11 +10,11 @@ from typing import Any
 from slurm_gpu.node.allocation.gres import GresOrder
 from slurm_gpu.node.allocation.hooks import HookDirectory
 from slurm_gpu.node.daemon import NodeDaemon
-from slurm_gpu.node.host.host_records import HostBook
+from slurm_gpu.node.host.host_records import HostRecorder
 from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.node.worker_thread import Task, WorkThread
+from slurm_gpu.node.worker_thread import Task, WorkerThread
 from slurm_gpu.wire import Record, histogram_mean
 from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
 
@@ -75,7 +75,7 @@ class Machine:
         self.spool: Spool | None = None
         self.due_s = 0.0
         self.interval_s = 1.0
-        self.slurmd_worker: WorkThread = AtOnce()
+        self.slurmd_worker: WorkerThread = AtOnce()
 
     def slurmd(self, command: Sequence[str]) -> str:
         """What `slurmd -G` prints."""
@@ -111,7 +111,7 @@ class Machine:
         self.node.step()
         self.due_s = self.node.due_s()
 
-    def hosts(self) -> HostBook | None:
+    def hosts(self) -> HostRecorder | None:
         """What looks at the processes of jobs: nothing, unless a test says otherwise."""
         return None
 

@@ -1,4 +1,4 @@
-"""A courier with a slurm-gpudbd that answers as it is told to."""
+"""A scheduler with a slurm-gpudbd that answers as it is told to."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.node.shipping.ship import Courier, ShipmentSource
+from slurm_gpu.node.shipping.ship import ShipmentScheduler, ShipmentSource
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import DeviceFacts, Event, Host, Record
@@ -101,10 +101,10 @@ class Telling(ShipmentSource):
         noise = random.Random(1)
         return [{"job_id": job, "noise": noise.randbytes(self.window_bytes).hex()} for job in job_ids]
 
-    def learn(self, jobs: JobFacts) -> None:
+    def update_jobs(self, jobs: JobFacts) -> None:
         self.learnt.append(jobs)
 
-    def ended(self, jobs: JobFacts) -> None:
+    def end_jobs(self, jobs: JobFacts) -> None:
         self.over.append(jobs)
 
 
@@ -112,7 +112,7 @@ class Post:
     def __init__(self, directory: Path, seed: int = 1) -> None:
         self.clock, self.database, self.node = FakeClock(), Database(), Telling()
         self.spool = Spool(directory)
-        self.courier = Courier(
+        self.scheduler = ShipmentScheduler(
             self.spool.queue,
             DirectSender(self.database),
             self.clock,
@@ -123,6 +123,6 @@ class Post:
 
     def run(self, seconds: float) -> None:
         end = self.clock.now_s + seconds
-        while (due := self.courier.step()) <= end:
+        while (due := self.scheduler.step()) <= end:
             self.clock.now_s = max(self.clock.now_s + 0.01, due)
         self.clock.now_s = end

@@ -38,7 +38,7 @@ def tally(
     return DeviceTally(KEY, "GPU-0", start_s, wall_s, facts)
 
 
-def look(at_s: float, *, alone: bool = True, processes: int | None = 1, **reading: Any) -> DeviceSample:
+def sample(at_s: float, *, alone: bool = True, processes: int | None = 1, **reading: Any) -> DeviceSample:
     reading.setdefault("memory", DeviceMemory(TOTAL // 4, TOTAL))
     return DeviceSample(
         reading=Reading(at_s=at_s, **reading),
@@ -54,7 +54,7 @@ def seen(*looks: DeviceSample, facts: DeviceProperties | None = FACTS, end_s: fl
     one = tally(facts)
     one.end_s = end_s
     for each in looks:
-        one.look(each, GAP, GAP)
+        one.add_sample(each, GAP, GAP)
     return one.record(looks[-1].reading.at_s)
 
 

@@ -90,7 +90,7 @@ class Story:
         node, wall_s = self.machine.node, self.clock.wall()
         if node is None:
             return
-        node.learn(
+        node.update_jobs(
             {
                 hold.job_id: {
                     "restart": hold.restart,
@@ -106,7 +106,7 @@ class Story:
         )
         over = [hold for hold in self.holds if hold.epilog_lost and hold.end_s < self.clock.now_s - OVER_S]
         open_jobs = node.open_jobs()
-        node.ended(
+        node.end_jobs(
             {
                 hold.job_id: {
                     "restart": hold.restart,

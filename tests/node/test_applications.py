@@ -14,7 +14,7 @@ from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.node.application.containers import in_container, root_mount
 from slurm_gpu.node.application.evidence import ProcessEvidence
 from slurm_gpu.node.application.recognition import (
-    PROCESSES_PER_LOOK,
+    PROCESSES_PER_SCAN,
     Recognition,
     RecognizedApplication,
     file_size,
@@ -201,32 +201,32 @@ def test_the_best_so_far_is_kept_and_only_what_is_new_is_read(tmp_path: Path) ->
     proc = FakeProc(tmp_path / "proc")
     job = Recognition(RULES, Processes(proc.root))
     process(proc, 5, "app")
-    job.look([5])
+    job.scan([5])
     assert job.best is not None
     assert job.best.rule.name == "General"
     (proc.root / "5" / "cmdline").write_text("app\0--special\0")
-    job.look([5])
+    job.scan([5])
     assert job.best.rule.name == "General"  # nothing about it looked new
     process(proc, 5, "app --special", size=400 << 20)  # it has loaded something
-    job.look([5])
+    job.scan([5])
     assert job.best.rule.name == "Special"
     process(proc, 5, "tool -n 1", executable="tool", size=800 << 20)
-    job.look([5])
+    job.scan([5])
     assert job.best.rule.name == "Special"
-    job.look([])
+    job.scan([])
     assert job.best.rule.name == "Special"
 
 
 def test_a_look_reads_few_processes_and_the_next_look_goes_on(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path / "proc")
-    for pid in range(1, PROCESSES_PER_LOOK + 2):
+    for pid in range(1, PROCESSES_PER_SCAN + 2):
         process(proc, pid, "x", executable="x")
-    process(proc, PROCESSES_PER_LOOK + 1, "app")
+    process(proc, PROCESSES_PER_SCAN + 1, "app")
     job = Recognition(RULES, Processes(proc.root))
-    pids = range(1, PROCESSES_PER_LOOK + 2)
-    job.look(pids)
+    pids = range(1, PROCESSES_PER_SCAN + 2)
+    job.scan(pids)
     assert job.best is None
-    job.look(pids)
+    job.scan(pids)
     assert job.best is not None
 
 
@@ -299,7 +299,7 @@ def test_a_real_python_of_this_machine() -> None:
         assert run.stdout is not None
         run.stdout.readline()
         job = Recognition(SHIPPED_RULES, Processes())
-        job.look([run.pid])
+        job.scan([run.pid])
         assert job.best is not None
         assert (job.best.rule.name, job.container) == ("Python", False)
         run.communicate()

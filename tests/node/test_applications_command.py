@@ -85,7 +85,7 @@ def test_a_process_that_is_gone(rules: Path, capsys: pytest.CaptureFixture[str])
         pass
     pids = [str(run.pid), str(os.getpid())]
     assert main(["applications", "--rules", str(rules), "--pid", *pids]) == 3
-    assert "cannot be looked at" in capsys.readouterr().out
+    assert "cannot be read" in capsys.readouterr().out
 
 
 def test_a_job_is_known_by_its_best_process() -> None:
@@ -130,12 +130,12 @@ def test_what_slurm_itself_runs_in_a_job_is_not_its_application() -> None:
 
 def test_a_job_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["applications", "--job", "987654321", "--node", "n1"]) == 3
-    assert capsys.readouterr().err == "no process of job 987654321 is in a cgroup of node n1\n"
+    assert capsys.readouterr().err == "job 987654321 has no process in a cgroup on node n1\n"
 
 
 def test_checking_the_rules(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["applications", "--check", "--rules", str(rules)]) == 0
-    assert "2 applications told by 2 traces, no mistakes" in capsys.readouterr().out
+    assert "2 applications, 2 alternatives, no errors" in capsys.readouterr().out
     assert main(["applications", "--check", "--json", "--rules", str(rules)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["path"] == str(rules)
@@ -168,7 +168,7 @@ def test_an_array_tasks_own_number_can_be_found(job: str, capsys: pytest.Capture
         main(["applications", "--job", job])
     assert stopped.value.code == 2
     told = capsys.readouterr().err
-    assert f"'{job}' has a number of its own on a node: `squeue -j {job} -o '%i %A'` shows it" in told
+    assert f"'{job}' has its own job id on a node; get it with `squeue -j {job} -o '%i %A'`" in told
 
 
 @pytest.mark.parametrize("address", ["1.2.3", "n1", ""])

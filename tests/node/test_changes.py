@@ -70,10 +70,10 @@ def test_while_files_cannot_be_looked_at_gpus_are_counted_as_before(
         assert order.uuids([0], devices) == {0: "GPU-3"}
     assert mount.n_asked == n_asked + 1, "one thread alone is lost to it"
     assert [item.getMessage() for item in caplog.records] == [
-        f"{tmp_path / 'slurm.conf'} does not answer; GPUs are counted as Slurm counted them before"
+        f"{tmp_path / 'slurm.conf'} does not answer; the previous order of GPUs is used"
     ]
     changed(gres, 2)
     slurmd.text = SHUFFLED.replace("nvidia3", "nvidia9").replace("nvidia2", "nvidia3")
     mount.answers.set()
-    assert order._files._looked.wait(20)
+    assert order._files._checked.wait(20)
     assert order.uuids([0, 3], devices) == {3: "GPU-3"}

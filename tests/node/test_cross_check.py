@@ -8,7 +8,7 @@ import pytest
 from slurm_gpu.node.jobs.cross_check import ALL_PER_HOUR, PER_HOUR, Crosscheck, KnownJobs
 from slurm_gpu.node.process.cgroup import CgroupJob, JobOwner
 from slurm_gpu.node.process.process_jobs import ProcessJobs, ProcessOrigin
-from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.events import EventRecorder
 from slurm_gpu.node.shipping.spool import Spool
 from tests.node.fakes import FakeClock
 
@@ -29,12 +29,12 @@ class FewProcesses(ProcessJobs):
 class Gpu:
     """One GPU, held by jobs; alice's job 7 holds another one, job 8 of bob none."""
 
-    def __init__(self, directory: Path, *holders: int) -> None:
+    def __init__(self, directory: Path, *allocated: int) -> None:
         self.clock, self.processes = FakeClock(), FewProcesses()
         self.spool = Spool(directory)
-        self.checker = Crosscheck(self.processes, EventBook("n1", self.clock, self.spool))
-        self.holders = list(holders)
-        self.owners = {job: JobOwner(ALICE) for job in (7, *holders)}
+        self.checker = Crosscheck(self.processes, EventRecorder("n1", self.clock, self.spool))
+        self.allocated = list(allocated)
+        self.owners = {job: JobOwner(ALICE) for job in (7, *allocated)}
         self.ended: dict[int, float] = {}
 
     def process(
@@ -50,12 +50,12 @@ class Gpu:
         cgroup = CgroupJob(job) if isinstance(job, int) else CgroupJob(sluid=job) if job else None
         self.processes.origins[pid] = ProcessOrigin(str(started).encode(), uid, cgroup, claimed, program)
 
-    def look(self, seconds: float = 5.0) -> None:
+    def check(self, seconds: float = 5.0) -> None:
         self.clock.advance(seconds)
         known = KnownJobs(owners=self.owners, without_gpus={8}, ended_s=self.ended.get)
         now_s = self.clock.monotonic()
         if self.checker.is_due("GPU-0", now_s):
-            self.checker.check("GPU-0", list(self.processes.origins), self.holders, known, now_s)
+            self.checker.check("GPU-0", list(self.processes.origins), self.allocated, known, now_s)
 
     def told(self) -> list[tuple[str, int | None, Mapping[str, object]]]:
         self.spool.commit()
@@ -72,8 +72,8 @@ def gpu(tmp_path: Path) -> Gpu:
 
 
 def looked_at_twice(gpu: Gpu) -> list[tuple[str, int | None, Mapping[str, object]]]:
-    gpu.look()
-    gpu.look()
+    gpu.check()
+    gpu.check()
     return gpu.told()
 
 
@@ -86,7 +86,7 @@ def test_the_holder_s_processes_are_no_finding(gpu: Gpu) -> None:
 def test_a_process_of_a_job_that_does_not_hold_the_gpu_is_an_intruder(gpu: Gpu, job: int) -> None:
     gpu.process(101, job, BOB)
     assert looked_at_twice(gpu) == [("intruder", 9, {"pid": 101, "uid": BOB, "job": job})]
-    gpu.look()
+    gpu.check()
     assert len(gpu.told()) == 1
 
 
@@ -134,11 +134,11 @@ def test_a_cgroup_by_sluid_may_be_that_of_a_holder_whose_sluid_nobody_told(gpu: 
 
 def test_what_is_seen_once_is_not_told(gpu: Gpu) -> None:
     gpu.process(101, 7)
-    gpu.look()
+    gpu.check()
     gpu.processes.origins.pop(101)
-    gpu.look()
+    gpu.check()
     gpu.process(101, 7)
-    gpu.look()
+    gpu.check()
     assert gpu.told() == []
 
 
@@ -146,10 +146,10 @@ def test_a_job_that_has_just_ended_may_take_a_minute_to_leave(gpu: Gpu) -> None:
     gpu.process(101, 55)
     gpu.ended[55] = gpu.clock.monotonic()
     for _ in range(11):
-        gpu.look()
+        gpu.check()
     assert gpu.told() == []
-    gpu.look()
-    gpu.look()
+    gpu.check()
+    gpu.check()
     assert gpu.told() == [("intruder", 9, {"pid": 101, "uid": ALICE, "job": 55})]
 
 
@@ -172,11 +172,11 @@ def test_of_one_job_only_so_much_is_told_in_an_hour_and_how_much_was_left_out(gp
     assert len(looked_at_twice(gpu)) == PER_HOUR
     gpu.process(300, 8)
     assert len(looked_at_twice(gpu)) == PER_HOUR + 1  # of others too
-    gpu.look(3600)
+    gpu.check(3600)
     assert gpu.told()[-1] == ("intruder", None, {"of": "job 7", "left_out": 20})
     gpu.process(301, 7)
-    gpu.look()
-    gpu.look()
+    gpu.check()
+    gpu.check()
     assert gpu.told()[-1][2]["pid"] == 301
 
 
@@ -184,6 +184,6 @@ def test_many_jobs_together_flood_as_little(gpu: Gpu) -> None:
     for job in range(1000):
         gpu.process(1000 + job, 10_000 + job)
     assert len(looked_at_twice(gpu)) == ALL_PER_HOUR
-    gpu.look(3600)
+    gpu.check(3600)
     assert gpu.told()[-1][2] == {"of": "others", "left_out": 900}
     assert len(gpu.told()) == ALL_PER_HOUR + 1

@@ -215,21 +215,19 @@ def told(machine: Machine) -> list[tuple[str, str | None, int | None, int | None
     ]
 
 
-@pytest.mark.parametrize("trouble", [ReadError.LOST, ReadError.HUNG])
-def test_a_gpu_that_has_never_answered_is_an_event(
-    tmp_path: Path, clock: FakeClock, trouble: ReadError
-) -> None:
+@pytest.mark.parametrize("error", [ReadError.LOST, ReadError.HUNG])
+def test_gpu_that_never_answered_is_an_event(tmp_path: Path, clock: FakeClock, error: ReadError) -> None:
     good, bad = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-bad", 1)
-    bad.failure = Failure(trouble, "no answer")
+    bad.failure = Failure(error, "no answer")
     machine = Machine(tmp_path, good, bad)
     machine.start()
     machine.run(60)
-    kind = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}[trouble]
+    kind = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}[error]
     assert told(machine) == [(kind, None, None, 1)]
     bad.failure = None
     machine.run(20)
     assert told(machine)[1:] == [("gpu_back", "GPU-bad", None, 1)]
-    bad.failure = Failure(trouble, "no answer")
+    bad.failure = Failure(error, "no answer")
     machine.run(20)
     assert told(machine)[2:] == [(kind, "GPU-bad", None, None)]
 

@@ -55,7 +55,9 @@ def test_a_lost_spool_costs_the_time_until_slurm_tells_of_the_job(
     machine.run(2)
     facts = {"restart": 0, "start_s": int(before[0].first_s), "uid": 1001, "state": "RUNNING"}
     for _ in range(2):
-        machine.node.learn({7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5}})
+        machine.node.update_jobs(
+            {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5}}
+        )
         machine.run(10)
     machine.run_until(start + 200)
     machine.hook("epilog", 7, "0")

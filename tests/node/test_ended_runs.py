@@ -18,7 +18,7 @@ def believes(machine: Machine, seconds: float = 40, **changed: Any) -> None:
     told = {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5, **changed}}
     for _ in range(round(seconds / 10)):
         assert machine.node is not None
-        machine.node.learn(told)
+        machine.node.update_jobs(told)
         machine.run(10)
 
 
@@ -56,7 +56,7 @@ def test_nor_one_that_ended_by_slurm_s_word(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(150)
     assert machine.node is not None
-    machine.node.ended({7: {"restart": 0, "end_s": int(machine.clock.wall()) - 130}})
+    machine.node.end_jobs({7: {"restart": 0, "end_s": int(machine.clock.wall()) - 130}})
     machine.run(2)
     restart(machine)
     believes(machine)

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from slurm_gpu.node.gpu.reading import Activity, DeviceCounter
 from slurm_gpu.node.measure.tally import DeviceSample
 from slurm_gpu.wire import Mean, Record, Total
-from tests.node.samples import GAP, START, course, look, seen, tally
+from tests.node.samples import GAP, START, course, sample, seen, tally
 
 
 def watched(watts: list[float | None], counted_j: list[float | None], *, seconds: float = 1.0) -> Record:
     """The record of readings that come each so many seconds."""
     return seen(
         *(
-            look(
+            sample(
                 START + seconds * n,
                 power_w=power,
                 energy_mj=None if joules is None else DeviceCounter(round(1000 * joules)),
@@ -99,8 +99,8 @@ def test_what_a_stall_on_a_shared_gpu_was_is_nobodys() -> None:
     """What the counter grows by while others hold the GPU makes up for nothing."""
     one = tally()
     for n, (joules, alone) in enumerate([(0.0, True), (0.0, True), (900.0, False), (1200.0, True)]):
-        reading = look(START + n, alone=alone, power_w=300.0, energy_mj=DeviceCounter(round(1000 * joules)))
-        one.look(reading, GAP, GAP)
+        reading = sample(START + n, alone=alone, power_w=300.0, energy_mj=DeviceCounter(round(1000 * joules)))
+        one.add_sample(reading, GAP, GAP)
     record = one.record(START + 3)
     assert record.energy_j == Total(2.0, 600.0)
     assert record.energy_sampled_s == 1.0
@@ -124,7 +124,7 @@ def test_whatever_the_counter_does_energy_is_what_was_drawn(
 ) -> None:
     at_s, drawn_j, lost_j, unread_j = START, 0.0, 0.0, 0.0
     watts = 300.0
-    looks = [look(at_s, power_w=watts, energy_mj=DeviceCounter(0))]
+    looks = [sample(at_s, power_w=watts, energy_mj=DeviceCounter(0))]
     for seconds, watts_after, counter, has_power in steps:
         at_s += seconds
         grown_j = seconds * (watts + watts_after) / 2
@@ -139,10 +139,10 @@ def test_whatever_the_counter_does_energy_is_what_was_drawn(
         if counter == "reset":
             lost_j = drawn_j
         value = None if counter == "absent" else DeviceCounter(round(1000 * (drawn_j - lost_j - unread_j)))
-        looks.append(look(at_s, power_w=watts if has_power else None, energy_mj=value))
+        looks.append(sample(at_s, power_w=watts if has_power else None, energy_mj=value))
     one = tally()
     for each in looks:
-        one.look(each, 100.0, 100.0)
+        one.add_sample(each, 100.0, 100.0)
     record = one.record(at_s)
     measured = record.energy_j
     if measured is None:
@@ -166,7 +166,7 @@ def moved(
     def reading(second: int) -> DeviceSample:
         counters = {f"{name}_bytes": DeviceCounter(10**6 + rate * second) for name, rate in rates.items()}
         activity = None if gpm is None else Activity(1.0, pcie_rx_bytes_per_s=gpm, pcie_tx_bytes_per_s=gpm)
-        return look(START + second, util_pct=util_pct, activity=activity, **counters)
+        return sample(START + second, util_pct=util_pct, activity=activity, **counters)
 
     return seen(*(reading(second) for second in range(seconds + 1)))
 
@@ -205,8 +205,8 @@ def test_counters_that_moved_once_are_believed() -> None:
     one = tally()
     for second in range(6):
         bytes_moved = DeviceCounter(min(second, 1) * 10**6)
-        one.look(
-            look(START + second, util_pct=90.0, pcie_rx_bytes=bytes_moved, pcie_tx_bytes=bytes_moved),
+        one.add_sample(
+            sample(START + second, util_pct=90.0, pcie_rx_bytes=bytes_moved, pcie_tx_bytes=bytes_moved),
             GAP,
             GAP,
         )

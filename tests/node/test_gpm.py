@@ -52,7 +52,7 @@ def test_a_gpu_without_gpm_is_told_of_in_words(world: World) -> None:
     calls = NvmlCalls(pynvml.nvmlDeviceGetHandleByIndex(1), "GPU-a", lambda _, text: told.append(text))
     assert Gpm(calls, None, PlausibilityFilter("GPU-a", lambda *_: None)).read(0.0) is None
     assert told == [
-        "GPU GPU-a does not measure what its SMs do (GPM needs Hopper or newer): sm_active_frac, "
+        "GPU GPU-a does not measure SM activity (GPM requires Hopper or later): sm_active_frac, "
         "sm_occupancy_frac, tensor_frac and dram_frac are gaps; GPM: Not Supported"
     ]
 

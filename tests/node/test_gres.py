@@ -23,7 +23,7 @@ from slurm_gpu.node.allocation.gres import (
 )
 from slurm_gpu.node.allocation.slurmd import RETRY_MAX_S, RETRY_S, SILENT_S
 from slurm_gpu.node.gpu.reading import DeviceProperties
-from slurm_gpu.node.worker_thread import WorkThread
+from slurm_gpu.node.worker_thread import WorkerThread
 from tests.node.fakes import FakeClock
 from tests.node.machine import AtOnce, Later
 
@@ -158,7 +158,7 @@ class Slurmd:
 
 
 def order(
-    directory: Path, slurmd: Slurmd, clock: FakeClock | None = None, worker: WorkThread | None = None
+    directory: Path, slurmd: Slurmd, clock: FakeClock | None = None, worker: WorkerThread | None = None
 ) -> GresOrder:
     (directory / "mig-minors").write_text(MIG_MINORS)
     return GresOrder(

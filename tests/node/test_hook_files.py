@@ -62,7 +62,7 @@ def test_what_a_hook_writes_is_read(tmp_path: Path) -> None:
         ({"SLURMD_NODENAME": "n 1"}, "SLURMD_NODENAME"),
         ({"SLURM_CLUSTER_NAME": "<script>"}, "SLURM_CLUSTER_NAME"),
         ({"SLURM_JOB_WORK_DIR": "x" * 70_000}, "longer"),
-        ({"SLURM_JOB_WORK_DIR": "a\nUPTIME_S=1"}, "twice"),
+        ({"SLURM_JOB_WORK_DIR": "a\nUPTIME_S=1"}, "repeats a key"),
     ],
 )
 def test_a_file_that_no_hook_wrote_is_refused_with_the_reason(

@@ -13,7 +13,7 @@ import pytest
 from slurm_gpu.node.daemon import NodeDaemon
 from slurm_gpu.node.gpu.reading import ReadRequest, Results
 from slurm_gpu.node.host_mode import HostJobs, HostOrder, HostProcesses, HostSource
-from slurm_gpu.node.live import LastSeen
+from slurm_gpu.node.live import CachingReader
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.environment_jobs import HostTree
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
@@ -47,7 +47,7 @@ class HostMachine(Machine):
 
     def start(self) -> None:
         self.spool = Spool(self.directory / "spool")
-        seen, order, processes = LastSeen(self.reader), HostOrder(), Processes(self.gpus)
+        seen, order, processes = CachingReader(self.reader), HostOrder(), Processes(self.gpus)
         self.jobs = HostJobs("ws1", self.clock, seen, order, processes, self.spool)
         self.node = NodeDaemon(
             name="ws1",
@@ -278,11 +278,11 @@ def test_slurm_is_told_of_no_open_jobs_as_it_has_others_with_these_numbers(
     host.run(50)
     assert host.source.open_jobs() == ()
     (run,) = host.runs()
-    host.source.ended({run.job_id: {"restart": 0, "end_s": 1}})
-    host.source.learn({run.job_id: {"restart": 0, "state": "RUNNING"}})
+    host.source.end_jobs({run.job_id: {"restart": 0, "end_s": 1}})
+    host.source.update_jobs({run.job_id: {"restart": 0, "state": "RUNNING"}})
     host.run(10)
     assert host.node is not None
-    assert host.node.holders() == {"GPU-0": [run.job_id]}
+    assert host.node.jobs_by_device() == {"GPU-0": [run.job_id]}
     assert host.source.live()["devices"]["GPU-0"]["jobs"] == [run.job_id]
 
 

@@ -55,7 +55,7 @@ def test_traffic_is_nobody_s_once_another_job_has_been_there(node: HostNode) -> 
     node.job(4, 5)
     node.book.begin(allocation(4))
     node.until(START_S + 20)
-    node.book.meet(7)  # a job without GPUs, there and gone between two looks
+    node.book.note_job(7)  # a job without GPUs, there and gone between two looks
     node.traffic(999)
     node.until(START_S + 40)
     assert node.finished(4).net_rx_bytes is None

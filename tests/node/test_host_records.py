@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.application.rules import NO_RULES
-from slurm_gpu.node.host.host_records import HostBook, Mounts
+from slurm_gpu.node.host.host_records import HostRecorder, Mounts
 from slurm_gpu.node.process.procfs import TICKS_PER_S
 from slurm_gpu.wire import Host
 from tests.node.fakeproc import FakeProc, write
@@ -23,10 +23,10 @@ class WholeMachine(Machine):
         (directory / "sys/class/net/eth0/device").mkdir()
         self.received(0)
 
-    def hosts(self) -> HostBook:
+    def hosts(self) -> HostRecorder:
         root = self.directory
         mounts = Mounts(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")
-        return HostBook("n1", NO_RULES, mounts=mounts, worker=AtOnce())
+        return HostRecorder("n1", NO_RULES, mounts=mounts, worker=AtOnce())
 
     def received(self, count: int) -> None:
         write(self.directory / "proc/net/dev", f"eth0: {count} 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")

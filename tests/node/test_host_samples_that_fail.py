@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.application.rules import NO_RULES
-from slurm_gpu.node.host.host_records import STUCK_S, HostBook, Mounts
+from slurm_gpu.node.host.host_records import STUCK_S, HostRecorder, Mounts
 from slurm_gpu.node.host.host_watch import HostWatch
 from slurm_gpu.node.process.node_counters import NodeReading
-from slurm_gpu.node.worker_thread import Task, WorkThread
+from slurm_gpu.node.worker_thread import Task, WorkerThread
 from tests.node.hostnode import START_S, HostNode, allocation, segment
 from tests.node.machine import AtOnce
 
@@ -35,7 +35,7 @@ def test_a_look_that_does_not_come_back_costs_that_job_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Hanging()
-    book = HostBook(
+    book = HostRecorder(
         "n1", NO_RULES, mounts=Mounts(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
     )
     book.begin(allocation(4))
@@ -70,13 +70,13 @@ def test_a_look_that_comes_back_late_leaves_to_others_what_others_look_at_now(
 ) -> None:
     looked: list[tuple[int, float]] = []
 
-    def look(watch: HostWatch, now_s: float, *_: object) -> None:
+    def sample(watch: HostWatch, now_s: float, *_: object) -> None:
         looked.append((watch.key.job_id, now_s))
-        watch.next_look_s = now_s + 10
+        watch.next_sample_s = now_s + 10
 
-    monkeypatch.setattr(HostWatch, "look", look)
+    monkeypatch.setattr(HostWatch, "sample", sample)
     worker = Late()
-    book = HostBook(
+    book = HostRecorder(
         "n1", NO_RULES, mounts=Mounts(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
     )
     of_alice, of_bob = (replace(allocation(job), uid=uid) for job, uid in ((4, 1001), (5, 1002)))
@@ -98,7 +98,7 @@ def test_a_look_that_comes_back_late_leaves_to_others_what_others_look_at_now(
 
 
 class Failing(AtOnce):
-    """A worker whose thread survives what a task raises, as WorkThread's does."""
+    """A worker whose thread survives what a task raises, as WorkerThread's does."""
 
     def start(self, task: Task) -> None:
         with contextlib.suppress(ValueError):
@@ -109,14 +109,14 @@ def test_a_look_that_fails_costs_that_job_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = HostNode(tmp_path, worker=Failing())
-    look = HostWatch.look
+    sample = HostWatch.sample
 
     def failing(watch: HostWatch, now_s: float, reading: NodeReading, on_gpu: Sequence[int]) -> None:
         if watch.key.job_id == 4:
             raise ValueError
-        look(watch, now_s, reading, on_gpu)
+        sample(watch, now_s, reading, on_gpu)
 
-    monkeypatch.setattr(HostWatch, "look", failing)
+    monkeypatch.setattr(HostWatch, "sample", failing)
     for job_id in (4, 5):
         node.proc.process(job_id)
         node.job(job_id, job_id)
@@ -127,7 +127,7 @@ def test_a_look_that_fails_costs_that_job_alone(
 
 
 def test_the_thread_runs_tasks_and_survives_their_errors(caplog: pytest.LogCaptureFixture) -> None:
-    worker = WorkThread("test")
+    worker = WorkerThread("test")
     ran = threading.Event()
 
     def wait_idle() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.node.process.environment_jobs import EnvironmentJobs
-from slurm_gpu.node.process.host_stats import Growth, HostStats
+from slurm_gpu.node.process.host_stats import CgroupGrowth, HostStats
 from slurm_gpu.node.process.job_cgroups import CgroupCounter, JobCgroups, JobName
 from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes
 from tests.node.fakeproc import FakeProc, write
@@ -46,9 +46,9 @@ def test_the_cgroup_s_counters_come_first(tmp_path: Path) -> None:
     proc.process(5, own=100, io=(10, 20), pages=1 << 20)
     group(tmp_path, usage_us=7_000_000, anon=3 << 20, pids="5\n")
     stats = watch(tmp_path)
-    stats.look(1.0)
+    stats.sample(1.0)
     group(tmp_path, usage_us=9_000_000, anon=1 << 20, pids="5\n")
-    stats.look(11.0)
+    stats.sample(11.0)
     assert (stats.cpu_s, stats.rss_max_mib) == (9.0, 3.0)
     assert (stats.read_bytes, stats.write_bytes, stats.process_count) == (10, 20, 1)
 
@@ -59,7 +59,7 @@ def test_without_them_the_processes_are_added_up(tmp_path: Path) -> None:
     proc.process(6, own=100, pages=512)
     group(tmp_path, pids="5\n6\n")
     stats = watch(tmp_path)
-    stats.look(1.0)
+    stats.sample(1.0)
     assert (stats.cpu_s, stats.rss_max_mib) == (200 / TICKS_PER_S, 1024 * PAGE_BYTES / 2**20)
 
 
@@ -69,13 +69,13 @@ def test_without_cgroups_the_environment_of_the_user_s_own_processes_tells(tmp_p
     proc.process(6, own=100, environ=b"SLURM_JOB_ID=3\0")
     proc.process(7, own=100)
     stats = watch(tmp_path)
-    stats.look(1.0)
+    stats.sample(1.0)
     assert stats.process_count == 1
     proc.process(7, own=100, environ=b"SLURM_JOB_ID=4\0")  # after its exec
     proc.process(8, own=5, environ=b"SLURM_JOB_ID=4\0")
-    stats.look(2.0)  # too soon to walk through /proc again
+    stats.sample(2.0)  # too soon to walk through /proc again
     assert stats.process_count == 1
-    stats.look(11.0)
+    stats.sample(11.0)
     assert stats.process_count == 3
     assert stats.cpu_s == 205 / TICKS_PER_S
 
@@ -116,15 +116,15 @@ def test_of_more_processes_than_are_looked_at_those_of_jobs_stay_and_new_ones_co
     proc.process(99, environ=b"SLURM_JOB_ID=4\0")
     for walk in range(1, 4):
         assert set(environments.pids(JOB, 10.0 * walk)) == {10, 99}
-    assert [message for message in caplog.messages if "processes run here, and 3 are scanned" in message] == [
-        caplog.messages[0]
-    ]
+    assert [
+        message for message in caplog.messages if "processes run here, and only 3 are scanned" in message
+    ] == [caplog.messages[0]]
 
 
 def test_a_job_of_which_nothing_is_seen_is_a_gap(tmp_path: Path) -> None:
     FakeProc(tmp_path / "proc")
     stats = watch(tmp_path)
-    stats.look(1.0)
+    stats.sample(1.0)
     assert (stats.cpu_s, stats.rss_max_mib, stats.read_bytes, stats.write_bytes) == (None, None, None, None)
 
 
@@ -132,15 +132,15 @@ def test_after_a_restart_a_new_segment_counts_from_its_own_beginning(tmp_path: P
     FakeProc(tmp_path / "proc")
     group(tmp_path, usage_us=100_000_000)
     stats = watch(tmp_path, since_s=500.0, from_start=False)
-    stats.look(500.1)
+    stats.sample(500.1)
     assert stats.cpu_s == 0.0
     group(tmp_path, usage_us=103_000_000)
-    stats.look(510.0)
+    stats.sample(510.0)
     assert stats.cpu_s == 3.0
 
 
 def test_a_group_that_begins_after_the_restart_counts_whole() -> None:
-    growth = Growth(from_zero=False)
+    growth = CgroupGrowth(from_zero=False)
     growth.feed(None)
     growth.feed(CgroupCounter(1, 5.0))
     assert growth.total == 5.0
@@ -150,7 +150,7 @@ def test_a_group_that_begins_after_the_restart_counts_whole() -> None:
 def test_growth_is_monotone_over_groups_that_come_and_go(
     seen: list[tuple[int, float]], from_zero: bool
 ) -> None:
-    growth, last = Growth(from_zero=from_zero), 0.0
+    growth, last = CgroupGrowth(from_zero=from_zero), 0.0
     for identity, value in seen:
         growth.feed(CgroupCounter(identity, value))
         assert growth.total is not None
@@ -176,7 +176,7 @@ def test_real_processes_found_by_their_environment() -> None:
             since_s=0.0,
             from_start=True,
         )
-        stats.look(time.monotonic())
+        stats.sample(time.monotonic())
         assert stats.busiest() == [run.pid]
         assert stats.rss_max_mib is not None
         assert 30 < stats.rss_max_mib < 80

@@ -28,10 +28,10 @@ def test_a_job_older_than_the_daemon_is_recorded_from_when_slurm_told_of_it(
     assert machine.node is not None
     machine.run(2)
     told = running(machine)
-    machine.node.learn(told)
+    machine.node.update_jobs(told)
     machine.run(10)
     assert machine.node.open_jobs() == []
-    machine.node.learn(told)
+    machine.node.update_jobs(told)
     assert machine.node.open_jobs() == [7]
     machine.run(30)
     machine.hook("epilog", 7, "0")
@@ -48,7 +48,7 @@ def test_a_job_older_than_the_daemon_is_recorded_from_when_slurm_told_of_it(
 def test_while_the_prolog_runs_its_hook_is_waited_for(machine: Machine) -> None:
     assert machine.node is not None
     for _ in range(3):
-        machine.node.learn(running(machine, in_prolog=True))
+        machine.node.update_jobs(running(machine, in_prolog=True))
         machine.run(10)
     assert machine.node.open_jobs() == []
 
@@ -57,7 +57,7 @@ def test_a_prolog_that_comes_after_slurm_s_word_is_of_the_same_run(machine: Mach
     assert machine.node is not None
     machine.run(2)
     for _ in range(2):
-        machine.node.learn(running(machine))
+        machine.node.update_jobs(running(machine))
         machine.run(10)
     machine.hook("prolog", 7, "0")
     machine.run(10)
@@ -79,7 +79,7 @@ def test_an_answer_from_before_the_epilog_does_not_bring_the_job_back(machine: M
     machine.hook("epilog", 7, "0")
     for _ in range(3):
         machine.run(10)
-        machine.node.learn(running(machine))
+        machine.node.update_jobs(running(machine))
     assert machine.node.open_jobs() == []
     assert len(machine.records()) == 1
 
@@ -89,7 +89,7 @@ def test_nor_does_it_where_only_the_epilog_was_seen(machine: Machine) -> None:
     machine.hook("epilog", 7, "0")
     for n in range(1, 4):
         machine.run(10)
-        machine.node.learn(running(machine, age_s=0.5 + 10 * n))
+        machine.node.update_jobs(running(machine, age_s=0.5 + 10 * n))
     assert machine.records(final=None) == []
 
 
@@ -109,7 +109,7 @@ def test_a_run_without_a_prolog_is_told_of_also_where_the_run_before_it_had_none
     machine.run(2)
     for _ in range(4):
         machine.run(10)
-        machine.node.learn(running(machine, restart=2, start_s=int(machine.clock.wall()) - 10))
+        machine.node.update_jobs(running(machine, restart=2, start_s=int(machine.clock.wall()) - 10))
     assert machine.node.open_jobs() == [7]
     machine.run(20)
     machine.hook("epilog", 7, "0", restart=2)
@@ -117,7 +117,7 @@ def test_a_run_without_a_prolog_is_told_of_also_where_the_run_before_it_had_none
     assert [record.restart for record in machine.records()] == ([0, 2] if seen else [2])
     for _ in range(3):
         machine.run(10)
-        machine.node.learn(running(machine, restart=2, start_s=int(machine.clock.wall()) - 10))
+        machine.node.update_jobs(running(machine, restart=2, start_s=int(machine.clock.wall()) - 10))
     assert machine.node.open_jobs() == []
 
 
@@ -129,7 +129,7 @@ def test_a_lost_epilog_costs_no_more_than_the_last_checkpoint(machine: Machine, 
     machine.run_until(start + 300)  # and no epilog
     machine.run(130)
     assert machine.node is not None
-    machine.node.ended(over(machine, 130))
+    machine.node.end_jobs(over(machine, 130))
     machine.run(1)
     (record,) = machine.records()
     assert record.final
@@ -150,7 +150,7 @@ def test_the_job_after_a_lost_epilog_has_its_gpu_to_itself_again(machine: Machin
     machine.hook("prolog", 8, "0")
     machine.run_until(start + 230)
     assert machine.node is not None
-    machine.node.ended(over(machine, 130))
+    machine.node.end_jobs(over(machine, 130))
     machine.run_until(start + 400)
     machine.hook("epilog", 8, "0")
     machine.run(2)
@@ -168,7 +168,7 @@ def test_an_epilog_that_comes_after_all_changes_nothing(machine: Machine) -> Non
     machine.hook("prolog", 7, "0")
     machine.run(300)
     assert machine.node is not None
-    machine.node.ended(over(machine, 130))
+    machine.node.end_jobs(over(machine, 130))
     before = machine.records()
     machine.hook("epilog", 7, "0")
     machine.run(2)
@@ -180,8 +180,8 @@ def test_an_earlier_run_s_end_does_not_close_the_run_that_goes_on(machine: Machi
     assert machine.node is not None
     machine.hook("prolog", 7, "0", restart=1)
     machine.run(300)
-    machine.node.ended(over(machine, 200, restart=0))
-    machine.node.ended(over(machine, 1000, restart=None))
+    machine.node.end_jobs(over(machine, 200, restart=0))
+    machine.node.end_jobs(over(machine, 1000, restart=None))
     assert machine.node.open_jobs() == [7]
     assert machine.events() == []
 
@@ -195,9 +195,9 @@ def test_a_run_that_lost_both_hooks_between_itself_and_the_next_ends_where_that_
     machine.run(200)
     next_run = running(machine, restart=1, start_s=int(machine.clock.wall()))
     assert machine.node is not None
-    machine.node.learn(next_run)
+    machine.node.update_jobs(next_run)
     machine.run(10)
-    machine.node.learn(next_run)
+    machine.node.update_jobs(next_run)
     machine.run(20)
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(2)
@@ -218,7 +218,7 @@ def test_a_short_job_that_lost_its_epilog_keeps_half_of_what_was_seen(
     machine.run(140)
     (shipped,) = machine.records(final=False)
     assert machine.node is not None
-    machine.node.ended({7: {"restart": 0, "end_s": machine.clock.wall() - 140 + seconds}})
+    machine.node.end_jobs({7: {"restart": 0, "end_s": machine.clock.wall() - 140 + seconds}})
     (record,) = machine.records()
     assert record.seq > shipped.seq  # else what was counted too long would stand
     assert record.allocated_s == pytest.approx(seconds, abs=0.1)
@@ -230,10 +230,10 @@ def test_what_slurm_says_of_a_job_in_pieces_is_not_believed(machine: Machine) ->
     assert machine.node is not None
     for facts in ({"gpu_index": "all"}, {"restart": "x"}, {"start_s": -1}, {"uid": None}, {"state": 7}):
         for _ in range(2):
-            machine.node.learn(running(machine, **facts))
+            machine.node.update_jobs(running(machine, **facts))
             machine.run(10)
     assert machine.node.open_jobs() == [7]  # its uid alone may be unknown
-    machine.node.ended({7: {}, 8: {"end_s": 1}})
+    machine.node.end_jobs({7: {}, 8: {"end_s": 1}})
     assert machine.node.open_jobs() == [7]
 
 
@@ -244,7 +244,7 @@ def test_after_a_reboot_slurm_s_old_view_of_the_job_is_not_taken_up(tmp_path: Pa
     assert machine.node is not None
     before = running(machine, start_s=int(machine.clock.wall()) - 600)
     for _ in range(3):
-        machine.node.learn(before)
+        machine.node.update_jobs(before)
         machine.run(10)
     assert machine.node.open_jobs() == []
 
@@ -257,7 +257,7 @@ def test_more_than_a_whole_gpu_is_granted_to_nobody_and_told_of_once(
     machine.hook("prolog", 7, "0")
     for granted in (odd, odd, 500, odd):
         machine.run(10)
-        machine.node.learn(running(machine, granted_mgpu=granted))
+        machine.node.update_jobs(running(machine, granted_mgpu=granted))
         told = caplog.text.count("granted")
         assert told == 1
     machine.hook("epilog", 7, "0")
@@ -269,18 +269,18 @@ def test_more_than_a_whole_gpu_is_granted_to_nobody_and_told_of_once(
 def test_what_one_run_was_granted_is_not_told_of_another(machine: Machine) -> None:
     assert machine.node is not None
     machine.hook("prolog", 7, "0")
-    machine.node.learn(running(machine, granted_mgpu=250))
+    machine.node.update_jobs(running(machine, granted_mgpu=250))
     machine.run(10)
     machine.hook("epilog", 7, "0", restart=1)
     machine.hook("prolog", 7, "0", restart=1)
-    machine.node.learn(running(machine, granted_mgpu=250, age_s=1.5))  # of the run before
+    machine.node.update_jobs(running(machine, granted_mgpu=250, age_s=1.5))  # of the run before
     machine.run(5)
     machine.kill()
     machine.start()
     assert machine.node is not None
-    machine.node.learn(running(machine, granted_mgpu=500, restart=1))
+    machine.node.update_jobs(running(machine, granted_mgpu=500, restart=1))
     machine.hook("prolog", 7, "0", restart=2)
-    machine.node.learn(running(machine, granted_mgpu=500, restart=1))
+    machine.node.update_jobs(running(machine, granted_mgpu=500, restart=1))
     machine.run(5)
     machine.hook("epilog", 7, "0", restart=2)
     machine.run(3)

@@ -19,7 +19,7 @@ from slurm_gpu.node.gpu.reading import (
     UtilizationSample,
     Xid,
 )
-from slurm_gpu.node.live import LastSeen, NodeSource
+from slurm_gpu.node.live import CachingReader, NodeSource
 from slurm_gpu.node.process.node_counters import NodeReading
 from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.wire import DeviceFacts, Live
@@ -53,28 +53,28 @@ class Held:
     def open_jobs(self) -> Sequence[int]:
         return sorted({job for jobs in self.by_device.values() for job in jobs})
 
-    def holders(self) -> Mapping[str, Sequence[int]]:
+    def jobs_by_device(self) -> Mapping[str, Sequence[int]]:
         return self.by_device
 
     def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
         return [{"job_id": job} for job in job_ids]
 
-    def learn(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
+    def update_jobs(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
         raise AssertionError
 
-    def ended(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
+    def end_jobs(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
         raise AssertionError
 
 
 class Host:
-    def look(self, now_s: float) -> NodeReading:
+    def sample(self, now_s: float) -> NodeReading:
         return NodeReading(at_s=now_s, cpu_pct=0.0, mem_used_mib=100.123456)
 
 
 class Node:
     def __init__(self) -> None:
         self.clock, self.gpus, self.held = FakeClock(), Gpus(), Held()
-        self.seen = LastSeen(self.gpus)
+        self.seen = CachingReader(self.gpus)
         self.seen.devices()
         self.source = NodeSource("n1", self.clock, self.held, self.seen, Host())
 
@@ -155,17 +155,17 @@ def test_old_values_and_those_of_a_lost_device_are_not_told(node: Node) -> None:
     assert node.live().devices["GPU-0"].util_pct == 50.0
     node.read(Failure(ReadError.LOST, "it fell off the bus"))
     assert node.live().devices["GPU-0"].util_pct is None
-    assert (node.seen.looks, node.seen.failed_looks) == (3, 1)
+    assert (node.seen.reads, node.seen.failed_reads) == (3, 1)
 
 
 def test_an_xid_that_somebody_else_came_upon_still_reaches_the_daemon(node: Node) -> None:
     xid = Xid("GPU-0", 79, 1.0)
     node.gpus.results = Results(readings={}, failures={}, xids=[xid])
-    assert node.seen.glance([ReadRequest(uuid="GPU-0", processes=True)]) == {}
+    assert node.seen.read_extra([ReadRequest(uuid="GPU-0", processes=True)]) == {}
     node.gpus.results = Results(readings={}, failures={})
     assert node.seen.read([ReadRequest(uuid="GPU-0")]).xids == [xid]
     assert list(node.seen.read([ReadRequest(uuid="GPU-0")]).xids) == []
-    assert node.seen.glance([]) == {}
+    assert node.seen.read_extra([]) == {}
 
 
 def test_of_a_storm_of_xids_the_first_of_each_device_is_kept(
@@ -176,7 +176,7 @@ def test_of_a_storm_of_xids_the_first_of_each_device_is_kept(
     storm = [Xid("GPU-1", 31, 2.0 + number) for number in range(600)]
     for xids in ([cause, *storm], storm):
         node.gpus.results = Results(readings={}, failures={}, xids=xids)
-        node.seen.glance([ReadRequest(uuid="GPU-0", processes=True)])
+        node.seen.read_extra([ReadRequest(uuid="GPU-0", processes=True)])
     node.gpus.results = Results(readings={}, failures={})
     assert node.seen.read([ReadRequest(uuid="GPU-0")]).xids == [cause, storm[0]]
     assert caplog.messages == ["of 1201 XIDs between two reads, the first of each code and device are kept"]

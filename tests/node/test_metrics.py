@@ -30,7 +30,7 @@ from slurm_gpu.node.gpu.reading import (
     Results,
     UtilizationSample,
 )
-from slurm_gpu.node.live import LastSeen
+from slurm_gpu.node.live import CachingReader
 from slurm_gpu.node.metrics import DaemonHealth, expose
 from slurm_gpu.node.metrics_server import CONTENT_TYPE, MetricsServer
 
@@ -52,14 +52,14 @@ FULL = Reading(
     activity=Activity(seconds=1.0, sm_active=0.25),
 )
 HEALTH = DaemonHealth(
-    looks=12,
-    failed_looks=0,
+    reads=12,
+    failed_reads=0,
     open_jobs=2,
     spool_bytes=4096,
     spool_items=3,
     spool_failing=False,
     shipment_failures=0,
-    reader_deaths=2,
+    reader_exits=2,
     implausible={"power_w": 3},
     pids={"main": os.getpid(), "reader": 1 << 30},
 )
@@ -76,8 +76,8 @@ class OneGpu:
 
 
 @pytest.fixture
-def seen() -> LastSeen:
-    seen = LastSeen(OneGpu())
+def seen() -> CachingReader:
+    seen = CachingReader(OneGpu())
     seen.devices()
     seen.read([ReadRequest(uuid="GPU-0", detailed=True)])
     return seen
@@ -93,7 +93,7 @@ def samples(text: str) -> dict[str, list[Sample]]:
     return found
 
 
-def test_every_value_has_its_unit_and_zero_is_a_value(seen: LastSeen) -> None:
+def test_every_value_has_its_unit_and_zero_is_a_value(seen: CachingReader) -> None:
     found = samples(expose("n1", seen, {}, HEALTH, 101.0))
     values = {
         name: [sample.value for sample in some if sample.labels.get("uuid") == "GPU-0"]
@@ -114,7 +114,7 @@ def test_every_value_has_its_unit_and_zero_is_a_value(seen: LastSeen) -> None:
     assert throttled.labels["reason"] == "sw_power_cap"
 
 
-def test_what_was_not_measured_has_no_series(seen: LastSeen) -> None:
+def test_what_was_not_measured_has_no_series(seen: CachingReader) -> None:
     found = samples(expose("n1", seen, {}, HEALTH, 101.0))
     assert "slurm_gpu_tensor_active_ratio" not in found
     assert "slurm_gpu_nvlink_receive_bytes_total" not in found
@@ -122,11 +122,11 @@ def test_what_was_not_measured_has_no_series(seen: LastSeen) -> None:
     assert {s.labels["uuid"] for s in found["slurm_gpu_device_info"]} == {"GPU-0", "GPU-1"}
 
 
-def test_what_was_read_long_ago_is_not_told_as_if_it_were_now(seen: LastSeen) -> None:
+def test_what_was_read_long_ago_is_not_told_as_if_it_were_now(seen: CachingReader) -> None:
     assert "slurm_gpu_power_watts" not in samples(expose("n1", seen, {}, HEALTH, 130.0))
 
 
-def test_jobs_have_a_series_only_while_they_hold_a_device(seen: LastSeen) -> None:
+def test_jobs_have_a_series_only_while_they_hold_a_device(seen: CachingReader) -> None:
     found = samples(expose("n1", seen, {"GPU-0": [7, 8]}, HEALTH, 101.0))
     held = [(sample.labels["uuid"], sample.labels["job"]) for sample in found["slurm_gpu_held"]]
     assert held == [("GPU-0", "7"), ("GPU-0", "8")]
@@ -146,7 +146,7 @@ def test_jobs_have_a_series_only_while_they_hold_a_device(seen: LastSeen) -> Non
     }
 
 
-def test_the_daemon_tells_how_it_is_itself(seen: LastSeen) -> None:
+def test_the_daemon_tells_how_it_is_itself(seen: CachingReader) -> None:
     found = samples(expose("n1", seen, {}, HEALTH, 101.0))
     assert [sample.value for sample in found["slurm_gpud_spool_bytes"]] == [4096]
     (memory,) = found["slurm_gpud_resident_memory_bytes"]
@@ -155,7 +155,7 @@ def test_the_daemon_tells_how_it_is_itself(seen: LastSeen) -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
-def test_promtool_finds_nothing_to_mend(seen: LastSeen) -> None:
+def test_promtool_finds_nothing_to_mend(seen: CachingReader) -> None:
     text = expose("n1", seen, {"GPU-0": [7]}, HEALTH, 101.0)
     subprocess.run(["promtool", "check", "metrics"], input=text.encode(), check=True)
 

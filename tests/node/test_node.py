@@ -252,7 +252,7 @@ def test_what_the_database_tells_of_shards_is_in_the_next_record(machine: Machin
     assert machine.node is not None
     machine.hook("prolog", 7, "0")
     machine.run(5)
-    machine.node.learn({7: {"shards": 4, "granted_mgpu": 250}, 8: {"granted_mgpu": None}})
+    machine.node.update_jobs({7: {"shards": 4, "granted_mgpu": 250}, 8: {"granted_mgpu": None}})
     machine.run(5)
     machine.hook("epilog", 7, "0")
     machine.run(2)

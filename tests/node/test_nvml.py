@@ -234,7 +234,7 @@ def test_a_lost_gpu_says_so_and_the_others_go_on(world: World) -> None:
     gpus = Gpus()
     faults.lose(world, 0)
     results = gpus.reader.read([ReadRequest(uuid="GPU-a"), ReadRequest(uuid="GPU-b")])
-    assert results.failures["GPU-a"].trouble is ReadError.LOST
+    assert results.failures["GPU-a"].kind is ReadError.LOST
     assert results.readings["GPU-b"].memory is not None
     assert [facts.uuid for facts in gpus.reader.devices()] == ["GPU-b"]
 
@@ -294,7 +294,7 @@ def test_an_instance_that_is_gone_is_lost_and_never_another(cut: World) -> None:
     gpus = Gpus()
     faults.mig(cut, 0, [MigSpec("1g.10gb", "MIG-new"), MigSpec("3g.40gb", "MIG-newer")])
     for uuid in ("MIG-small", "MIG-big"):
-        assert gpus.results(uuid, detailed=True).failures[uuid].trouble is ReadError.LOST
+        assert gpus.results(uuid, detailed=True).failures[uuid].kind is ReadError.LOST
     assert gpus.reading("GPU-whole").memory is not None
     assert [facts.uuid for facts in gpus.reader.devices()] == ["GPU-cut", "MIG-new", "MIG-newer", "GPU-whole"]
     assert gpus.reading("MIG-new", detailed=True).memory is not None
@@ -363,7 +363,7 @@ def test_xids_are_told_once_of_the_device_that_had_them(cut: World) -> None:
 def test_a_driver_that_was_reloaded_is_found_anew(world: World) -> None:
     gpus = Gpus()
     faults.driver(world, loaded=False)
-    assert gpus.results("GPU-a").failures["GPU-a"].trouble is ReadError.DRIVER
+    assert gpus.results("GPU-a").failures["GPU-a"].kind is ReadError.DRIVER
     with pytest.raises(NvmlError):
         gpus.reader.devices()
     faults.driver(world, loaded=True)

@@ -200,7 +200,7 @@ def test_a_reader_that_dies_again_and_again_is_an_event_and_a_live_value(
     assert event["data"]["deaths"] == 3
     assert "SIGSEGV" in event["data"]["why"]
     until(lambda: database.live.get("host", {}).get("reader_deaths") == 3, 30)
-    assert "3 readers ended within 60 s" in (daemon.directory / "log").read_text()
+    assert "3 readers exited within 60 s" in (daemon.directory / "log").read_text()
 
 
 def _is_reader(pid: int) -> bool:

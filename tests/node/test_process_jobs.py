@@ -92,7 +92,7 @@ def test_a_process_that_has_gone_is_remembered_and_a_later_one_is_another(proc: 
 
 def test_what_a_process_did_last_counts_after_its_job_was_closed(proc: Proc) -> None:
     proc.process(5, SLURM.format(4))
-    proc.jobs.meet([5], {4: JobOwner(None)})
+    proc.jobs.look_up([5], {4: JobOwner(None)})
     proc.end(5)
     assert proc.jobs.job_of(5, {}) == 4
 
@@ -142,13 +142,13 @@ def test_on_a_shared_gpu_what_nobody_can_attribute_is_told_from_what_is_no_job_s
     proc.process(7, NO_JOB, uid=1001)
     proc.process(8, NO_JOB, uid=1003)
     proc.process(9, NO_JOB, uid=107)
-    holders = [4, 5, 6]
-    told = {pid: proc.jobs.whose(pid, jobs, holders) for pid in (1, 2, 3, 7, 8, 9, 10)}
+    allocated = [4, 5, 6]
+    told = {pid: proc.jobs.owner_of(pid, jobs, allocated) for pid in (1, 2, 3, 7, 8, 9, 10)}
     none = processjobs.NO_JOB
     assert told == {1: 4, 2: none, 3: 6, 7: None, 8: none, 9: none, 10: None}
-    assert proc.jobs.whose(7, jobs, [5, 6]) == 5
+    assert proc.jobs.owner_of(7, jobs, [5, 6]) == 5
     proc.end(3)
-    assert proc.jobs.whose(3, jobs, holders) == 6
+    assert proc.jobs.owner_of(3, jobs, allocated) == 6
 
 
 def test_memory_of_processes_is_bounded(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:

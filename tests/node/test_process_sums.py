@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.node.process import process_sums as processsums
-from slurm_gpu.node.process.process_sums import MAX_PROCESSES, PER_LOOK, ProcessSums
+from slurm_gpu.node.process.process_sums import MAX_PROCESSES, PER_SAMPLE, ProcessSums
 from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes, ProcessIo
 from tests.node.fakeproc import FakeProc
 
@@ -28,14 +28,14 @@ def sums(proc: FakeProc, since_s: float = 0.0) -> ProcessSums:
 
 def test_before_a_process_was_seen_nothing_is_known(proc: FakeProc) -> None:
     job = sums(proc)
-    job.look([])
+    job.sample([])
     assert (job.cpu_s, job.read_bytes, job.write_bytes, job.resident_mib) == (None, None, None, None)
 
 
 def test_a_process_that_did_nothing_is_a_measurement(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5)
-    job.look([5])
+    job.sample([5])
     assert (job.cpu_s, job.read_bytes, job.write_bytes, job.resident_mib) == (0.0, 0, 0, 0.0)
 
 
@@ -43,7 +43,7 @@ def test_all_that_a_job_s_processes_did_counts(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, own=3 * TICKS_PER_S, io=(10, 20), pages=256)
     proc.process(6, own=TICKS_PER_S, io=(1, 2), pages=256)
-    job.look([5, 6])
+    job.sample([5, 6])
     assert (job.cpu_s, job.read_bytes, job.write_bytes) == (4.0, 11, 22)
     assert job.resident_mib == 512 * PAGE_BYTES / 2**20
     assert job.busiest() == [5, 6]
@@ -52,9 +52,9 @@ def test_all_that_a_job_s_processes_did_counts(proc: FakeProc) -> None:
 def test_a_process_that_ended_stays_counted(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, own=300, io=(10, 20))
-    job.look([5])
+    job.sample([5])
     proc.end(5)
-    job.look([])
+    job.sample([])
     assert (job.cpu_s, job.read_bytes) == (300 / TICKS_PER_S, 10)
 
 
@@ -62,10 +62,10 @@ def test_what_a_parent_inherits_counts_once(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, own=100)
     proc.process(6, ppid=5, own=300, io=(10, 20))
-    job.look([5, 6])
+    job.sample([5, 6])
     proc.end(6)  # it did 50 ticks and 5 bytes more, and another child came and went unseen
     proc.process(5, own=120, children=350 + 40, io=(15 + 3, 20))
-    job.look([5])
+    job.sample([5])
     assert (job.cpu_s, job.read_bytes, job.write_bytes) == ((120 + 350 + 40) / TICKS_PER_S, 18, 20)
 
 
@@ -73,11 +73,11 @@ def test_a_child_that_its_parent_waits_for_later_counts_once(proc: FakeProc) -> 
     job = sums(proc)
     proc.process(5, own=100)
     proc.process(6, ppid=5, own=300)
-    job.look([5, 6])
+    job.sample([5, 6])
     proc.end(6)
-    job.look([5])  # read just before it waited
+    job.sample([5])  # read just before it waited
     proc.process(5, own=100, children=300)
-    job.look([5])
+    job.sample([5])
     assert job.cpu_s == 400 / TICKS_PER_S
 
 
@@ -86,47 +86,47 @@ def test_grandchildren_are_inherited_through_a_dead_parent(proc: FakeProc) -> No
     proc.process(5)
     proc.process(6, ppid=5, own=10)
     proc.process(7, ppid=6, own=200)
-    job.look([5, 6, 7])
+    job.sample([5, 6, 7])
     proc.end(6)
     proc.end(7)
     proc.process(5, children=215)
-    job.look([5])
+    job.sample([5])
     assert job.cpu_s == 215 / TICKS_PER_S
 
 
 def test_another_process_with_the_same_id_is_another(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, own=100, started=100)
-    job.look([5])
+    job.sample([5])
     proc.process(5, own=30, started=900)
-    job.look([5])
+    job.sample([5])
     assert job.cpu_s == 130 / TICKS_PER_S
 
 
 def test_a_segment_counts_from_its_own_beginning(proc: FakeProc) -> None:
     job = sums(proc, since_s=50.0)
     proc.process(5, own=1000, io=(1000, 0), started=100)
-    job.look([5])
+    job.sample([5])
     assert (job.cpu_s, job.read_bytes) == (0.0, 0)
     proc.process(5, own=1100, io=(1001, 0), started=100)
     proc.process(6, own=7, started=50 * TICKS_PER_S + 1)
-    job.look([5, 6])
+    job.sample([5, 6])
     assert (job.cpu_s, job.read_bytes) == (107 / TICKS_PER_S, 1)
 
 
 def test_storage_traffic_may_be_left_for_later_looks(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, io=(10, 0))
-    job.look([5], storage=False)
+    job.sample([5], storage=False)
     assert (job.cpu_s, job.read_bytes) == (0.0, None)
     proc.process(6, ppid=5, io=(30, 0))
-    job.look([5, 6])
+    job.sample([5, 6])
     assert job.read_bytes == 40
     proc.end(6)
     for _ in range(4):
-        job.look([5], storage=False)
+        job.sample([5], storage=False)
     proc.process(5, io=(10 + 30 + 7, 0))  # its own 10, the child's 30, and 7 that the child read last
-    job.look([5])
+    job.sample([5])
     assert job.read_bytes == 47
 
 
@@ -136,7 +136,7 @@ def test_processes_that_vanish_while_being_read_do_no_harm(proc: FakeProc) -> No
     (proc.root / "6").mkdir()
     (proc.root / "6" / "stat").write_text("6 (x) nonsense")
     proc.process(7, own=5, io=None)
-    job.look([5, 6, 7, 8])
+    job.sample([5, 6, 7, 8])
     assert job.cpu_s == 5 / TICKS_PER_S
 
 
@@ -147,7 +147,7 @@ def test_traffic_that_may_not_be_read_is_a_gap(proc: FakeProc) -> None:
 
     job = ProcessSums(Denying(proc.root), 0.0)
     proc.process(5, own=100)
-    job.look([5])
+    job.sample([5])
     assert (job.cpu_s, job.read_bytes, job.write_bytes) == (100 / TICKS_PER_S, None, None)
 
 
@@ -168,7 +168,7 @@ def test_a_stat_of_any_kind_is_a_process_or_none(
 def test_a_large_job_is_read_in_turns_and_a_huge_one_not_at_all(
     proc: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processsums, "PER_LOOK", 8)
+    monkeypatch.setattr(processsums, "PER_SAMPLE", 8)
     reads = []
     processes = Processes(proc.root)
     stat = processes.stat
@@ -178,14 +178,14 @@ def test_a_large_job_is_read_in_turns_and_a_huge_one_not_at_all(
         proc.process(pid, own=1)
     for _ in range(4):
         reads.clear()
-        job.look(range(1, 31))
+        job.sample(range(1, 31))
         assert len(reads) <= 8
     assert job.cpu_s == 30 / TICKS_PER_S
     reads.clear()
-    job.look(range(1, MAX_PROCESSES + 2))
+    job.sample(range(1, MAX_PROCESSES + 2))
     assert reads == []
     assert (job.cpu_s, job.read_bytes, job.resident_mib) == (None, None, None)
-    assert PER_LOOK < MAX_PROCESSES
+    assert PER_SAMPLE < MAX_PROCESSES
 
 
 @settings(max_examples=40)
@@ -221,7 +221,7 @@ def test_sums_are_monotone_and_never_more_than_the_truth(
         for number, (ppid, own, children) in alive.items():
             proc.process(number, ppid=ppid, own=own, children=children)
         if amount % 3 == 0:
-            job.look(sorted(alive))
+            job.sample(sorted(alive))
             assert job.cpu_s is not None
             assert last <= job.cpu_s <= truth / TICKS_PER_S + 1e-9
             last = job.cpu_s
@@ -245,10 +245,10 @@ def test_real_processes_with_children_too_short_to_be_seen() -> None:
     processes = Processes()
     with subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
         job = ProcessSums(processes, 0.0)
-        job.look([run.pid])
+        job.sample([run.pid])
         assert run.stdout is not None
         assert run.stdout.readline() == b"done\n"
-        job.look([run.pid])
+        job.sample([run.pid])
         assert job.cpu_s == pytest.approx(0.35, abs=0.1)
         assert job.resident_mib is not None
         assert job.resident_mib > 3

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.node.allocation.tracker import Allocation, Allocations
 from slurm_gpu.node.jobs.ended_runs import EndedRuns
-from slurm_gpu.node.jobs.reconcile import Reconciliation, ToldJob
+from slurm_gpu.node.jobs.reconcile import Reconciliation, ReportedJob
 from slurm_gpu.node.jobs.segments import Checkpoints
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.wire import Record
@@ -24,8 +24,8 @@ def facts(**changed: Any) -> dict[str, Any]:
     return {**running, "gpu_index": {"gpu": [1, 3]}, "granted_mgpu": 1000, "age_s": 0.5, **changed}
 
 
-def told(**changed: Any) -> ToldJob:
-    job = ToldJob.from_facts(7, facts(**changed))
+def told(**changed: Any) -> ReportedJob:
+    job = ReportedJob.from_facts(7, facts(**changed))
     assert job is not None
     return job
 
@@ -86,7 +86,7 @@ def test_positions_of_gpus_and_shards_are_told_each_once() -> None:
     ],
 )
 def test_a_job_that_holds_no_gpu_or_is_told_in_part_begins_nothing(changed: dict[str, Any]) -> None:
-    assert ToldJob.from_facts(7, facts(**changed)) is None
+    assert ReportedJob.from_facts(7, facts(**changed)) is None
 
 
 def test_a_job_without_a_hook_begins_when_it_is_told_again_after_ten_seconds() -> None:
@@ -207,7 +207,7 @@ NAMES = (*facts(), "end_s", "in_prolog")
 @given(st.dictionaries(st.sampled_from(NAMES), anything), st.booleans())
 def test_whatever_is_answered_nothing_breaks(odd: dict[str, Any], whole: bool) -> None:
     answer = {**facts(), **odd} if whole else odd
-    told_jobs = [job for job in [ToldJob.from_facts(7, answer)] if job is not None]
+    told_jobs = [job for job in [ReportedJob.from_facts(7, answer)] if job is not None]
     mend = Reconciliation(none_ended(), 0.0)
     for at in (0.0, 10.0):
         for there in (holding(), holding(allocation())):

@@ -26,7 +26,7 @@ from slurm_gpu.wire import (
     merge_totals,
 )
 from slurm_gpu.wire.timeline import FULL
-from tests.node.samples import GAP, KEY, START, TOTAL, WALL, look, mean, tally
+from tests.node.samples import GAP, KEY, START, TOTAL, WALL, mean, sample, tally
 
 
 def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], DeviceSample]]:
@@ -43,7 +43,7 @@ def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, f
         for name in amounts:
             amounts[name] += int(rates[name] if name in rates else source.random() * 32e9)
         samples = [(0.25, float(source.randrange(101))) for _ in range(4 if second else 0)]
-        seen_now = look(
+        seen_now = sample(
             START + second,
             processes=source.randrange(3),
             memory=DeviceMemory(source.randrange(TOTAL), TOTAL),
@@ -65,7 +65,7 @@ def _tell(one: DeviceTally, work: list[tuple[list[tuple[float, float]], DeviceSa
         for length, percent in samples:
             one.utilization(at_s, at_s + length, percent, percent)
             at_s += length
-        one.look(seen_now, GAP, GAP)
+        one.add_sample(seen_now, GAP, GAP)
     return one.record(work[-1][1].reading.at_s, final=True)
 
 

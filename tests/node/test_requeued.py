@@ -6,7 +6,7 @@ from typing import Protocol
 import pytest
 
 from slurm_gpu.node.allocation.hooks import HookEvent, HookKind
-from slurm_gpu.node.jobs.requeued import ReturningJobs
+from slurm_gpu.node.jobs.requeued import RequeuedJobs
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core, slurmd_says
@@ -128,7 +128,7 @@ def test_time_goes_by_while_cgroups_are_looked_for(tmp_path: Path) -> None:
             self.now_s += 1e-4
             return super().monotonic()
 
-    jobs = ReturningJobs(JobCgroups("n1", tmp_path), Ticking())
+    jobs = RequeuedJobs(JobCgroups("n1", tmp_path), Ticking())
     for job_id in (7, 8):
         jobs.expect(epilog(job_id))
     assert not jobs.may_run_with(7)
@@ -172,11 +172,11 @@ def test_slurm_s_word_is_believed_at_once_where_the_cgroup_confirms_it(
     assert machine.node is not None
     requeued(machine, cgroup)
     told = running(machine, restart=1, start_s=int(machine.clock.wall()))
-    machine.node.learn(told)
+    machine.node.update_jobs(told)
     assert machine.node.open_jobs() == []  # it may be about to run its prolog
     cgroup(True)
     machine.run(3)
-    machine.node.learn(told)
+    machine.node.update_jobs(told)
     assert machine.node.open_jobs() == [7]
     machine.run(5)
     machine.hook("epilog", 7, "0", restart=1)

@@ -125,7 +125,7 @@ def test_a_job_that_ended_in_an_outage_is_held_until_then_where_slurm_alone_tell
     machine.start()
     machine.run(100)
     assert machine.node is not None
-    machine.node.ended({7: {"restart": 0, "end_s": end_s}})
+    machine.node.end_jobs({7: {"restart": 0, "end_s": end_s}})
     machine.run(3)
     assert allocated_s(machine.records(final=None)) == pytest.approx(60, abs=1.1)
 

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.measure.shares import HeldSpan, JobSample, alone, device_during, held_part, shared
+from slurm_gpu.node.measure.shares import (
+    AllocatedSpan,
+    JobSample,
+    allocated_part,
+    alone,
+    device_during,
+    shared,
+)
 from slurm_gpu.node.measure.utilization import UtilizationSpan
 
 moments = st.floats(0, 1)
@@ -12,12 +19,12 @@ percents = st.integers(0, 100).map(float)
 
 
 @st.composite
-def parts_of(draw: st.DrawFn, span: UtilizationSpan) -> dict[int, HeldSpan]:
+def parts_of(draw: st.DrawFn, span: UtilizationSpan) -> dict[int, AllocatedSpan]:
     """1 to 4 jobs that held the device at some time of the span."""
     parts = {}
     for job in range(1, draw(st.integers(1, 4)) + 1):
         begin, end = sorted((draw(moments), draw(moments)))
-        part = held_part(span, span.start_s + begin, span.start_s + end + 0.001)
+        part = allocated_part(span, span.start_s + begin, span.start_s + end + 0.001)
         if part is not None:
             parts[job] = part
     return parts
@@ -30,10 +37,10 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
     stamps = st.floats(span.start_s - 0.5, span.end_s + 0.5)
     job_samples = st.builds(JobSample, stamps, st.none() | st.integers(0, 5), percents, st.booleans())
     samples = data.draw(st.none() | st.lists(job_samples, max_size=12))
-    strangers = data.draw(st.booleans())
-    own = shared(span, parts, samples, strangers=strangers)
+    unknown_jobs = data.draw(st.booleans())
+    own = shared(span, parts, samples, unknown_jobs=unknown_jobs)
     assert set(own) == set(parts)
-    if samples and all(s.job_id is None and s.percent for s in samples) and (strangers or len(parts) > 1):
+    if samples and all(s.job_id is None and s.percent for s in samples) and (unknown_jobs or len(parts) > 1):
         inside = any(sample.at_s > span.start_s + 0.002 for sample in samples)
         assert not inside or set(own.values()) <= {None}
     known = {job: percent for job, percent in own.items() if percent is not None}
@@ -52,7 +59,7 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
 @example(100.0, 0.5)
 def test_who_holds_a_gpu_alone_did_all_that_was_done(percent: float, allocated_s: float) -> None:
     span = UtilizationSpan(10.0, 11.0, percent)
-    value = alone(span, HeldSpan(10.0, 10.0 + allocated_s))
+    value = alone(span, AllocatedSpan(10.0, 10.0 + allocated_s))
     assert value <= 100
     assert value * allocated_s <= percent * 1.000001
     if percent <= 100 * allocated_s:
@@ -61,15 +68,15 @@ def test_who_holds_a_gpu_alone_did_all_that_was_done(percent: float, allocated_s
 
 def test_jobs_that_cannot_be_told_apart_are_a_gap_unless_they_took_turns() -> None:
     span = UtilizationSpan(10.0, 11.0, 60.0)
-    together = {1: HeldSpan(10.0, 10.6), 2: HeldSpan(10.5, 11.0)}
+    together = {1: AllocatedSpan(10.0, 10.6), 2: AllocatedSpan(10.5, 11.0)}
     assert shared(span, together, None) == {1: None, 2: None}
-    turns = {1: HeldSpan(10.0, 10.5), 2: HeldSpan(10.5, 11.0)}
+    turns = {1: AllocatedSpan(10.0, 10.5), 2: AllocatedSpan(10.5, 11.0)}
     assert shared(span, turns, None) == {1: 60.0, 2: 60.0}
 
 
 def test_a_job_without_samples_did_nothing() -> None:
     span = UtilizationSpan(10.0, 11.0, 60.0)
-    parts = {1: HeldSpan(10.0, 11.0), 2: HeldSpan(10.0, 11.0)}
+    parts = {1: AllocatedSpan(10.0, 11.0), 2: AllocatedSpan(10.0, 11.0)}
     assert shared(span, parts, [JobSample(10.9, 1, 50.0)]) == {1: 50.0, 2: 0.0}
 
 
@@ -81,7 +88,7 @@ def test_means_divide_all_that_the_device_did_and_no_turn_loses_to_another(
     done = {0: 0.0, 1: 0.0, 2: 0.0}
     for index, percent in enumerate(device):
         span = UtilizationSpan(10.0 + index, 11.0 + index, percent)
-        held = HeldSpan(span.start_s, span.end_s)
+        held = AllocatedSpan(span.start_s, span.end_s)
         for job, own in shared(span, {1: held, 2: held}, samples).items():
             assert own is not None
             done[job] += own
@@ -92,7 +99,7 @@ def test_means_divide_all_that_the_device_did_and_no_turn_loses_to_another(
 
 def test_what_nobody_can_attribute_is_a_gap_for_all_who_were_there() -> None:
     span = UtilizationSpan(10.0, 11.0, 60.0)
-    both = {1: HeldSpan(10.0, 11.0), 2: HeldSpan(10.0, 11.0)}
+    both = {1: AllocatedSpan(10.0, 11.0), 2: AllocatedSpan(10.0, 11.0)}
     gone = JobSample(10.9, None, 40.0)
     assert shared(span, both, [JobSample(10.9, 1, 20.0), gone]) == {1: None, 2: None}
     nothing = JobSample(10.5, None, 0.0)
@@ -108,7 +115,7 @@ def test_what_nobody_can_attribute_is_a_gap_for_all_who_were_there() -> None:
 def test_what_only_one_could_have_done_is_its_own() -> None:
     span = UtilizationSpan(10.0, 11.0, 60.0)
     samples = [JobSample(10.9, 1, 20.0), JobSample(10.9, None, 40.0)]
-    assert shared(span, {1: HeldSpan(10.0, 11.0)}, samples) == {1: 60.0}
-    assert shared(span, {1: HeldSpan(10.0, 11.0)}, samples, strangers=True) == {1: None}
-    assert shared(span, {1: HeldSpan(10.0, 11.0)}, samples[:1], strangers=True) == {1: 20.0}
-    assert shared(span, {1: HeldSpan(10.0, 11.0)}, None, strangers=True) == {1: None}
+    assert shared(span, {1: AllocatedSpan(10.0, 11.0)}, samples) == {1: 60.0}
+    assert shared(span, {1: AllocatedSpan(10.0, 11.0)}, samples, unknown_jobs=True) == {1: None}
+    assert shared(span, {1: AllocatedSpan(10.0, 11.0)}, samples[:1], unknown_jobs=True) == {1: 20.0}
+    assert shared(span, {1: AllocatedSpan(10.0, 11.0)}, None, unknown_jobs=True) == {1: None}

@@ -12,7 +12,7 @@ from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import shipment
 from slurm_gpu.node.shipping.post import Reply
-from slurm_gpu.node.shipping.ship import Courier
+from slurm_gpu.node.shipping.ship import ShipmentScheduler
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import DeviceFacts, Host, Record
 from tests.node.fakes import FakeClock
@@ -186,16 +186,16 @@ def test_a_record_saved_while_another_version_is_under_way_is_sent_too(tmp_path:
             return answer
 
     spool, slow, clock = Spool(tmp_path), Slow(), FakeClock()
-    courier = Courier(spool.queue, slow, clock, "n1")
+    scheduler = ShipmentScheduler(spool.queue, slow, clock, "n1")
     spool.save_record(record(7, 1))
-    courier.step()
+    scheduler.step()
     clock.advance(1)
-    courier.step()
+    scheduler.step()
     spool.save_record(record(7, 2))
-    courier.step()
+    scheduler.step()
     assert len(slow.sent) == 1
     slow.answer = Reply(200, b'{"stored": 1}')
-    courier.step()
+    scheduler.step()
     seqs = [json.loads(gzip.decompress(body))["records"][0]["seq"] for body in slow.sent]
     assert seqs == [1, 2]
 
@@ -249,7 +249,7 @@ def test_the_nodes_of_a_cluster_do_not_speak_in_one_moment(tmp_path: Path) -> No
     for node in range(100):
         post = Post(tmp_path / str(node), seed=node)
         post.spool.save_record(record(7))
-        moments.append(post.courier.step() - post.clock.now_s)
+        moments.append(post.scheduler.step() - post.clock.now_s)
         post.spool.close()
     assert all(0 <= moment <= 1 for moment in moments)
     in_tenths = [sum(1 for m in moments if tenth / 10 <= m < (tenth + 1) / 10) for tenth in range(10)]

@@ -185,7 +185,7 @@ def test_a_database_that_cannot_take_the_rest_still_gets_the_records(post: Post)
             return Reply(400, b"what is this?")
         return post.database(body)
 
-    post.courier._sender = DirectSender(old)
+    post.scheduler._sender = DirectSender(old)
     post.spool.save_record(record(7))
     post.run(20)
     assert [7] in post.database.jobs()

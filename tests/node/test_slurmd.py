@@ -11,7 +11,7 @@ import pytest
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.allocation import slurmd
 from slurm_gpu.node.allocation.gres import parse_files
-from slurm_gpu.node.allocation.slurmd import SlurmdQuestion, conf_of_slurmd, run_slurmd
+from slurm_gpu.node.allocation.slurmd import SlurmdQuery, conf_of_slurmd, run_slurmd
 from tests.node.fakes import FakeClock, FakeGpu, Work
 from tests.node.machine import Later, Machine, core
 
@@ -108,7 +108,7 @@ def test_a_thread_of_its_own_waits_for_one_question_at_a_time() -> None:
         assert go.wait(10)
         return "said"
 
-    question = SlurmdQuestion(COMMAND, FakeClock(), hung, wake=woken.set)
+    question = SlurmdQuery(COMMAND, FakeClock(), hung, wake=woken.set)
     assert question.ask()
     assert question.answer() is None
     assert not question.ask()
@@ -123,10 +123,10 @@ def test_what_nobody_foresaw_is_a_failure_too(caplog: pytest.LogCaptureFixture) 
     def broken(command: Sequence[str]) -> str:
         raise ZeroDivisionError
 
-    question = SlurmdQuestion(COMMAND, FakeClock(), broken)
+    question = SlurmdQuery(COMMAND, FakeClock(), broken)
     question.ask()
     question.wait(10)
-    with pytest.raises(SlurmError, match="a reason of our own"):
+    with pytest.raises(SlurmError, match="an internal error"):
         question.answer()
     assert question.is_silent
 
@@ -139,7 +139,7 @@ class Exhausted(Later):
 
 
 def test_without_room_for_a_thread_it_is_tried_again() -> None:
-    question = SlurmdQuestion(COMMAND, FakeClock(), lambda _: "said", Exhausted())
+    question = SlurmdQuery(COMMAND, FakeClock(), lambda _: "said", Exhausted())
     for _ in range(2):
         assert question.ask()
         with pytest.raises(SlurmError, match="can't start new thread"):

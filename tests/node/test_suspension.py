@@ -97,7 +97,7 @@ def test_without_cgroups_slurm_s_word_counts(machine: Machine) -> None:
     assert machine.node is not None
     machine.hook("prolog", 7, "0")
     for state in ("RUNNING", "SUSPENDED", "SUSPENDED", "RUNNING"):
-        machine.node.learn(told(state))
+        machine.node.update_jobs(told(state))
         machine.run(10)
     machine.hook("epilog", 7, "0")
     machine.run(2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.node.gpu.reading import Activity, DeviceCounter, DeviceMemory, DeviceProperties
-from slurm_gpu.node.measure.shares import alone, held_part
+from slurm_gpu.node.measure.shares import allocated_part, alone
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.node.measure.tally import DeviceSample
 from slurm_gpu.node.measure.utilization import UtilizationSpan
@@ -17,16 +17,16 @@ from slurm_gpu.wire import (
     Record,
     Total,
 )
-from tests.node.samples import GAP, START, TOTAL, course, look, mean, seen, tally
+from tests.node.samples import GAP, START, TOTAL, course, mean, sample, seen, tally
 
 # Quantities between looks
 
 
 def test_between_two_looks_a_quantity_runs_straight() -> None:
     record = seen(
-        look(1000.0, temp_c=40.0, sm_clock_mhz=1000.0, mem_util_pct=0.0),
-        look(1002.0, temp_c=60.0, sm_clock_mhz=2000.0, mem_util_pct=0.0),
-        look(1003.0, temp_c=60.0, sm_clock_mhz=2000.0, mem_util_pct=0.0),
+        sample(1000.0, temp_c=40.0, sm_clock_mhz=1000.0, mem_util_pct=0.0),
+        sample(1002.0, temp_c=60.0, sm_clock_mhz=2000.0, mem_util_pct=0.0),
+        sample(1003.0, temp_c=60.0, sm_clock_mhz=2000.0, mem_util_pct=0.0),
     )
     assert record.temp_c == Mean(3.0, pytest.approx(160 / 3, rel=1e-6), 40.0, 60.0)
     assert record.sm_clock_mhz == Mean(3.0, pytest.approx(5000 / 3, rel=1e-6), 1000.0, 2000.0)
@@ -36,7 +36,7 @@ def test_between_two_looks_a_quantity_runs_straight() -> None:
 
 
 def test_what_a_device_does_not_tell_is_a_gap_and_not_zero() -> None:
-    record = seen(look(1000.0, processes=None, memory=None), look(1001.0, processes=None, memory=None))
+    record = seen(sample(1000.0, processes=None, memory=None), sample(1001.0, processes=None, memory=None))
     told = {f.name for f in dataclasses.fields(Record) if getattr(record, f.name) is not None}
     required = {f.name for f in dataclasses.fields(Record) if f.default is dataclasses.MISSING}
     assert told == required | {"uptime_s"}
@@ -47,7 +47,7 @@ def test_zero_is_counted() -> None:
     zero = DeviceCounter(0)
     record = seen(
         *(
-            look(
+            sample(
                 at_s,
                 processes=0,
                 power_w=0.0,
@@ -74,10 +74,10 @@ def test_zero_is_counted() -> None:
 
 def test_a_pause_in_looking_is_a_gap_to_all_but_counters() -> None:
     record = seen(
-        look(1000.0, temp_c=40.0, energy_mj=DeviceCounter(0)),
-        look(1001.0, temp_c=40.0, energy_mj=DeviceCounter(100_000)),
-        look(1009.0, temp_c=80.0, energy_mj=DeviceCounter(900_000)),
-        look(1010.0, temp_c=80.0, energy_mj=DeviceCounter(1_000_000)),
+        sample(1000.0, temp_c=40.0, energy_mj=DeviceCounter(0)),
+        sample(1001.0, temp_c=40.0, energy_mj=DeviceCounter(100_000)),
+        sample(1009.0, temp_c=80.0, energy_mj=DeviceCounter(900_000)),
+        sample(1010.0, temp_c=80.0, energy_mj=DeviceCounter(1_000_000)),
     )
     assert record.temp_c == Mean(2.5, 64.0, 40.0, 80.0)
     assert record.energy_j == Total(10.0, 1000.0)
@@ -86,8 +86,8 @@ def test_a_pause_in_looking_is_a_gap_to_all_but_counters() -> None:
 
 def test_nothing_counts_before_the_prolog_and_after_the_epilog() -> None:
     record = seen(
-        look(1000.0, temp_c=40.0, pcie_tx_bytes=DeviceCounter(0), throttle=("hw_slowdown",)),
-        look(1004.0, temp_c=40.0, pcie_tx_bytes=DeviceCounter(4000), throttle=("hw_slowdown",)),
+        sample(1000.0, temp_c=40.0, pcie_tx_bytes=DeviceCounter(0), throttle=("hw_slowdown",)),
+        sample(1004.0, temp_c=40.0, pcie_tx_bytes=DeviceCounter(4000), throttle=("hw_slowdown",)),
         end_s=1003.0,
     )
     assert record.allocated_s == 3.0
@@ -109,7 +109,7 @@ def test_an_end_that_is_told_late_is_as_if_it_had_been_told_at_once(
     ends = [START + ms / 1000 for ms in accumulate((ms for ms, _ in samples), initial=0)]
     spans = [UtilizationSpan(a, b, pct) for (a, b), (_, pct) in zip(pairwise(ends), samples, strict=True)]
     readings = [
-        look(START + at_ms / 1000, memory=DeviceMemory(eighths * TOTAL // 8, TOTAL))
+        sample(START + at_ms / 1000, memory=DeviceMemory(eighths * TOTAL // 8, TOTAL))
         for at_ms, (_, eighths) in zip(accumulate(ms for ms, _ in looks), looks, strict=True)
     ]
     now_s = max(ends[-1], readings[-1].reading.at_s)
@@ -123,15 +123,15 @@ def test_an_end_that_is_told_late_is_as_if_it_had_been_told_at_once(
         for span in spans:
             late.utilization(*span, span.percent)
     for reading in readings:
-        late.look(reading, GAP, GAP)
+        late.add_sample(reading, GAP, GAP)
     late.record(now_s)
     late.end_s = at_once.end_s = end_s
     for span in spans:
-        if (part := held_part(span, START, end_s)) is not None:
+        if (part := allocated_part(span, START, end_s)) is not None:
             percent = alone(span, part)
             at_once.utilization(part.start_s, part.end_s, percent, percent)
     for reading in readings:
-        at_once.look(reading, GAP, GAP)
+        at_once.add_sample(reading, GAP, GAP)
 
     found, wanted = late.record(now_s, final=True), at_once.record(now_s, final=True)
     assert found.allocated_s == wanted.allocated_s
@@ -160,9 +160,9 @@ def _told(record: Record, name: str) -> list[float | None]:
 
 def test_power_is_what_the_energy_counter_says_and_its_extremes_what_was_seen() -> None:
     record = seen(
-        look(1000.0, power_w=100.0, energy_mj=DeviceCounter(5_000_000)),
-        look(1001.0, power_w=350.0, energy_mj=DeviceCounter(5_300_000)),
-        look(1002.0, power_w=90.0, energy_mj=DeviceCounter(5_600_000)),
+        sample(1000.0, power_w=100.0, energy_mj=DeviceCounter(5_000_000)),
+        sample(1001.0, power_w=350.0, energy_mj=DeviceCounter(5_300_000)),
+        sample(1002.0, power_w=90.0, energy_mj=DeviceCounter(5_600_000)),
     )
     assert record.power_w == Mean(2.0, 300.0, 90.0, 350.0)
     assert record.energy_j == Total(2.0, 600.0)
@@ -170,7 +170,7 @@ def test_power_is_what_the_energy_counter_says_and_its_extremes_what_was_seen() 
 
 
 def test_without_an_energy_counter_power_is_polled() -> None:
-    record = seen(look(1000.0, power_w=100.0), look(1001.0, power_w=300.0))
+    record = seen(sample(1000.0, power_w=100.0), sample(1001.0, power_w=300.0))
     assert record.power_w == Mean(1.0, 200.0, 100.0, 300.0)
     assert record.energy_j == Total(1.0, 200.0)
     assert record.energy_sampled_s == 1.0
@@ -178,18 +178,18 @@ def test_without_an_energy_counter_power_is_polled() -> None:
 
 def test_a_peak_that_no_look_saw_widens_the_extremes() -> None:
     record = seen(
-        look(1000.0, power_w=100.0, energy_mj=DeviceCounter(0)),
-        look(1001.0, power_w=100.0, energy_mj=DeviceCounter(250_000)),
+        sample(1000.0, power_w=100.0, energy_mj=DeviceCounter(0)),
+        sample(1001.0, power_w=100.0, energy_mj=DeviceCounter(250_000)),
     )
     assert record.power_w == Mean(1.0, 250.0, 100.0, 250.0)
 
 
 def test_a_driver_that_was_reloaded_is_a_gap_of_its_counters() -> None:
     record = seen(
-        look(1000.0, power_w=100.0, energy_mj=DeviceCounter(9_000_000), ecc_corrected=DeviceCounter(4)),
-        look(1001.0, power_w=100.0, energy_mj=DeviceCounter(9_100_000), ecc_corrected=DeviceCounter(5)),
-        look(1002.0, power_w=100.0, energy_mj=DeviceCounter(40_000), ecc_corrected=DeviceCounter(0)),
-        look(1003.0, power_w=100.0, energy_mj=DeviceCounter(140_000), ecc_corrected=DeviceCounter(2)),
+        sample(1000.0, power_w=100.0, energy_mj=DeviceCounter(9_000_000), ecc_corrected=DeviceCounter(4)),
+        sample(1001.0, power_w=100.0, energy_mj=DeviceCounter(9_100_000), ecc_corrected=DeviceCounter(5)),
+        sample(1002.0, power_w=100.0, energy_mj=DeviceCounter(40_000), ecc_corrected=DeviceCounter(0)),
+        sample(1003.0, power_w=100.0, energy_mj=DeviceCounter(140_000), ecc_corrected=DeviceCounter(2)),
     )
     assert record.energy_j == Total(2.0, 200.0)
     assert record.ecc_corrected == Total(2.0, 3)
@@ -198,11 +198,11 @@ def test_a_driver_that_was_reloaded_is_a_gap_of_its_counters() -> None:
 
 def test_a_device_that_was_away_is_not_compared_with_what_it_said_before() -> None:
     one = tally()
-    one.look(look(1000.0, energy_mj=DeviceCounter(0)), GAP, GAP)
-    one.look(look(1001.0, energy_mj=DeviceCounter(100_000)), GAP, GAP)
+    one.add_sample(sample(1000.0, energy_mj=DeviceCounter(0)), GAP, GAP)
+    one.add_sample(sample(1001.0, energy_mj=DeviceCounter(100_000)), GAP, GAP)
     one.forget()
-    one.look(look(1004.0, energy_mj=DeviceCounter(300_000)), GAP, GAP)
-    one.look(look(1005.0, energy_mj=DeviceCounter(400_000)), GAP, GAP)
+    one.add_sample(sample(1004.0, energy_mj=DeviceCounter(300_000)), GAP, GAP)
+    one.add_sample(sample(1005.0, energy_mj=DeviceCounter(400_000)), GAP, GAP)
     assert one.record(1005.0).energy_j == Total(2.0, 200.0)
 
 
@@ -211,13 +211,13 @@ def test_a_device_that_was_away_is_not_compared_with_what_it_said_before() -> No
 
 def test_the_course_of_a_link_is_of_both_directions() -> None:
     record = seen(
-        look(
+        sample(
             999.75,
             pcie_rx_bytes=DeviceCounter(0),
             pcie_tx_bytes=DeviceCounter(0),
             nvlink_tx_bytes=DeviceCounter(0),
         ),
-        look(
+        sample(
             1000.75,
             pcie_rx_bytes=DeviceCounter(19_100 * 10**6),
             pcie_tx_bytes=DeviceCounter(100 * 10**6),
@@ -232,7 +232,8 @@ def test_the_course_of_a_link_is_of_both_directions() -> None:
 
 def test_fractions_of_what_is_unknown_are_left_out() -> None:
     looks = [
-        look(1000.0 + s, power_w=200.0, sm_clock_mhz=1000.0, pcie_rx_bytes=DeviceCounter(s)) for s in range(2)
+        sample(1000.0 + s, power_w=200.0, sm_clock_mhz=1000.0, pcie_rx_bytes=DeviceCounter(s))
+        for s in range(2)
     ]
     for facts in (None, DeviceProperties(uuid="GPU-0", index=0)):
         record = seen(*looks, facts=facts)
@@ -244,7 +245,7 @@ def test_fractions_of_what_is_unknown_are_left_out() -> None:
 def test_what_a_counter_of_32_bits_cannot_tell_gpm_does() -> None:
     def looks(bits: int) -> list[DeviceSample]:
         return [
-            look(
+            sample(
                 at_s,
                 pcie_rx_bytes=DeviceCounter(round(16e9 * (at_s - 999)) % 2**bits, bits),
                 activity=Activity(seconds=1.0, pcie_rx_bytes_per_s=16e9, pcie_tx_bytes_per_s=0.1e9),
@@ -276,6 +277,6 @@ def test_taking_back_leaves_no_mean_below_zero() -> None:
 
 def test_a_wrong_total_of_memory_costs_the_time_of_its_reading_alone() -> None:
     """The last reading of a job must not scale what was measured before it."""
-    wrong = look(START + 100, memory=DeviceMemory(TOTAL // 4, 16 * TOTAL))
-    used = mean(seen(*(look(START + n) for n in range(100)), wrong).mem_used_frac)
+    wrong = sample(START + 100, memory=DeviceMemory(TOTAL // 4, 16 * TOTAL))
+    used = mean(seen(*(sample(START + n) for n in range(100)), wrong).mem_used_frac)
     assert used == pytest.approx(0.25, abs=0.003)

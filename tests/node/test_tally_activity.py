@@ -5,14 +5,14 @@ import pytest
 from slurm_gpu.node.gpu.reading import Activity, DeviceCounter
 from slurm_gpu.node.measure.tally import DeviceSample
 from slurm_gpu.wire import Mean, Total
-from tests.node.samples import GAP, look, mean, seen, tally
+from tests.node.samples import GAP, mean, sample, seen, tally
 
 
 def test_activity_counts_for_its_own_seconds() -> None:
     record = seen(
-        look(1000.0),
-        look(1001.0, activity=Activity(seconds=0.5, sm_active=0.8, sm_occupancy=0.4, dram=0.0)),
-        look(1002.0, activity=Activity(seconds=1.0, sm_active=0.2, sm_occupancy=0.1, dram=0.0)),
+        sample(1000.0),
+        sample(1001.0, activity=Activity(seconds=0.5, sm_active=0.8, sm_occupancy=0.4, dram=0.0)),
+        sample(1002.0, activity=Activity(seconds=1.0, sm_active=0.2, sm_occupancy=0.1, dram=0.0)),
     )
     assert record.sm_active_frac == Mean(1.5, pytest.approx(0.4), 0.2, 0.8)
     assert record.sm_occupancy_frac == Mean(1.5, pytest.approx(0.2), 0.1, 0.4)
@@ -24,9 +24,9 @@ def test_activity_around_a_job_on_a_free_device_was_the_jobs() -> None:
     one = tally()
     one.free_since(900.0)
     # Nine seconds of the ten lay before the job; then it is busy throughout.
-    one.look(look(1001.0, activity=Activity(seconds=10.0, sm_active=0.05)), GAP, GAP)
+    one.add_sample(sample(1001.0, activity=Activity(seconds=10.0, sm_active=0.05)), GAP, GAP)
     one.end_s = 1001.5
-    one.look(look(1002.0, activity=Activity(seconds=1.0, sm_active=0.5)), GAP, GAP)
+    one.add_sample(sample(1002.0, activity=Activity(seconds=1.0, sm_active=0.5)), GAP, GAP)
     sm_active = one.record(1002.0).sm_active_frac
     assert sm_active is not None
     assert (sm_active.seconds, sm_active.mean) == (1.5, pytest.approx((0.5 * 1.0 + 1.0 * 0.5) / 1.5))
@@ -35,8 +35,8 @@ def test_activity_around_a_job_on_a_free_device_was_the_jobs() -> None:
 def test_what_stray_processes_did_before_a_job_is_no_full_gpu() -> None:
     one = tally()
     one.free_since(900.0)
-    one.look(look(1000.005, activity=Activity(seconds=10.0, sm_active=0.001)), GAP, GAP)
-    one.look(look(1001.005, activity=Activity(seconds=1.0, sm_active=0.0)), GAP, GAP)
+    one.add_sample(sample(1000.005, activity=Activity(seconds=10.0, sm_active=0.001)), GAP, GAP)
+    one.add_sample(sample(1001.005, activity=Activity(seconds=1.0, sm_active=0.0)), GAP, GAP)
     sm_active = one.record(1001.005).sm_active_frac
     assert sm_active is not None
     assert sm_active.max == 0.0
@@ -44,29 +44,31 @@ def test_what_stray_processes_did_before_a_job_is_no_full_gpu() -> None:
 
 def test_activity_in_which_others_had_a_part_is_nobodys() -> None:
     def active(at_s: float, seconds: float, *, alone: bool = True) -> DeviceSample:
-        return look(at_s, alone=alone, activity=Activity(seconds=seconds, sm_active=0.5))
+        return sample(at_s, alone=alone, activity=Activity(seconds=seconds, sm_active=0.5))
 
     # The first began before the job, the third while somebody else was there.
     record = seen(active(1000.5, 60.0), active(1001.5, 1.0), active(1002.0, 0.5, alone=False))
     assert record.sm_active_frac == Mean(1.0, 0.5, 0.5, 0.5)
-    record = seen(look(1001.0), look(1001.05, alone=False), active(1001.2, 0.2), active(1002.2, 1.0))
+    record = seen(sample(1001.0), sample(1001.05, alone=False), active(1001.2, 0.2), active(1002.2, 1.0))
     assert record.sm_active_frac == Mean(1.0, 0.5, 0.5, 0.5)
 
 
 def test_activity_may_be_told_less_often_than_all_else() -> None:
-    record = seen(look(1000.06), look(1000.12, activity=Activity(seconds=0.12, tensor=0.5)), look(1000.18))
+    record = seen(
+        sample(1000.06), sample(1000.12, activity=Activity(seconds=0.12, tensor=0.5)), sample(1000.18)
+    )
     assert record.tensor_frac == Mean(0.12, 0.5, 0.5, 0.5)
 
 
 def test_a_reason_that_comes_or_goes_between_looks_was_there_half_the_time() -> None:
     record = seen(
-        look(1000.5, throttle=()),
-        look(1001.0, throttle=()),
-        look(1002.0, throttle=("sw_power_cap",)),
-        look(1003.0, throttle=("sw_power_cap", "hw_thermal_slowdown")),
-        look(1004.0, throttle=()),
-        look(1005.0, throttle=None),
-        look(1006.0, throttle=("sw_power_cap",)),
+        sample(1000.5, throttle=()),
+        sample(1001.0, throttle=()),
+        sample(1002.0, throttle=("sw_power_cap",)),
+        sample(1003.0, throttle=("sw_power_cap", "hw_thermal_slowdown")),
+        sample(1004.0, throttle=()),
+        sample(1005.0, throttle=None),
+        sample(1006.0, throttle=("sw_power_cap",)),
     )
     assert record.throttle_s == {"sw_power_cap": 0.5 + 1 + 0.5 + 0.5, "hw_thermal_slowdown": 1.0}
 
@@ -93,9 +95,9 @@ def test_suspended_since_before_the_first_look_is_suspended_from_the_start() -> 
 def test_a_suspended_job_does_not_idle_and_holds_its_memory() -> None:
     one = tally()
     one.suspension(1000.0, suspended=False)
-    one.look(look(1000.0, processes=2), 2.0, 5.0)
+    one.add_sample(sample(1000.0, processes=2), 2.0, 5.0)
     for second in range(1, 11):
-        one.look(look(1000.0 + second, processes=0 if second > 6 else 2), 2.0, 5.0)
+        one.add_sample(sample(1000.0 + second, processes=0 if second > 6 else 2), 2.0, 5.0)
         one.utilization(999.0 + second, 1000.0 + second, 0.0 if second > 6 else 80.0, 0.0)
         if second == 6:
             one.suspension(1006.0, suspended=True)
@@ -113,7 +115,7 @@ def test_a_suspended_job_does_not_idle_and_holds_its_memory() -> None:
 
 def test_what_a_shared_device_does_is_nobodys_own_but_all_work_under_its_conditions() -> None:
     def reading(second: int, *, alone: bool) -> DeviceSample:
-        return look(
+        return sample(
             1000.0 + second,
             alone=alone,
             power_w=100.0,

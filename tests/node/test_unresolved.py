@@ -43,7 +43,7 @@ def slurm_tells_of_both(machine: Machine) -> None:
     assert machine.node is not None
     wall_s = machine.clock.wall()
     facts = {"restart": 0, "uid": 1001, "state": "RUNNING", "gpu_index": {"shard": [0]}, "age_s": 0.5}
-    machine.node.learn({job: {**facts, "start_s": int(wall_s) - 20} for job in (7, 8)})
+    machine.node.update_jobs({job: {**facts, "start_s": int(wall_s) - 20} for job in (7, 8)})
 
 
 def job_8(machine: Machine, gpu: FakeGpu, percent: float) -> Record:
@@ -82,7 +82,7 @@ def test_what_the_driver_tells_of_no_process_is_a_gap_meanwhile(machine: ShardMa
 
 def told_of(machine: Machine, jobs: Mapping[int, Any]) -> None:
     assert machine.node is not None
-    machine.node.learn(jobs)
+    machine.node.update_jobs(jobs)
 
 
 def test_who_is_alone_counts_as_alone_as_soon_as_slurm_has_told_of_nobody_else(
@@ -159,7 +159,7 @@ def test_who_comes_back_without_a_prolog_costs_no_neighbour_what_it_did(tmp_path
         machine.run_until(start + at_s)
         facts = {"uid": 1001, "state": "RUNNING", "gpu_index": {"shard": [0]}, "age_s": 0.5}
         start_s = int(machine.clock.wall()) - at_s
-        machine.node.learn(
+        machine.node.update_jobs(
             {
                 7: {**facts, "restart": 1, "start_s": start_s + 12},
                 8: {**facts, "restart": 0, "start_s": start_s},

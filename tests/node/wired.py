@@ -1,4 +1,4 @@
-"""A node whose courier ships to a slurm-gpudbd, and what that one knows of a job in the end."""
+"""A node whose scheduler ships to a slurm-gpudbd, and what that one knows of a job in the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.node.shipping.ship import Courier, ShipmentSource
+from slurm_gpu.node.shipping.ship import ShipmentScheduler, ShipmentSource
 from slurm_gpu.wire import (
     Histogram,
     Record,
@@ -77,9 +77,9 @@ class _Told(ShipmentSource):
     def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
         return ()
 
-    def learn(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
+    def update_jobs(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
         if self._machine.node is not None:
-            self._machine.node.learn(jobs)
+            self._machine.node.update_jobs(jobs)
 
 
 class Wired(Machine):
@@ -89,22 +89,24 @@ class Wired(Machine):
         super().__init__(directory, *gpus)
         self.interval_s = interval_s
         self.database = Database()
-        self.courier: Courier | None = None
+        self.scheduler: ShipmentScheduler | None = None
 
     def start(self) -> None:
         super().start()
         assert self.spool is not None
         dice = random.Random(1)
         sender = DirectSender(self.database)
-        self.courier = Courier(self.spool.queue, sender, self.clock, "n1", _Told(self), random_source=dice)
+        self.scheduler = ShipmentScheduler(
+            self.spool.queue, sender, self.clock, "n1", _Told(self), random_source=dice
+        )
 
     def kill(self) -> None:
         super().kill()
-        self.courier = None
+        self.scheduler = None
 
     def run_until(self, at_s: float) -> None:
-        while self.node is not None and self.courier is not None:
-            due_s = min(self.due_s, self.courier.step())
+        while self.node is not None and self.scheduler is not None:
+            due_s = min(self.due_s, self.scheduler.step())
             if due_s > at_s:
                 break
             self.clock.now_s = max(self.clock.now_s, due_s)

@@ -14,10 +14,10 @@ from slurm_gpu import __version__
 from slurm_gpu.database.ingest.shipment import WireError, parse_shipment
 from slurm_gpu.database.ingest.unknown_fields import UnknownLog
 from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.node.shipping.ship import Courier
+from slurm_gpu.node.shipping.ship import ShipmentScheduler
 from slurm_gpu.node.shipping.shipment import OutgoingShipment
 from slurm_gpu.node.shipping.shipment_queue import Item
-from slurm_gpu.node.shipping.wire_version import Wire, read_ignored, read_range
+from slurm_gpu.node.shipping.wire_version import WireVersion, read_ignored, read_range
 from slurm_gpu.wire import WIRE_RANGE, Record
 from slurm_gpu.wire.record import _REQUIRED, as_of_wire_1
 from tests.node.posting import Post, record
@@ -58,8 +58,8 @@ class Speaking:
 
 def ship_to(post: Post, database: Callable[[bytes], Reply]) -> None:
     sender, dice = DirectSender(database), random.Random(1)
-    wire = Wire((OWN - 1, OWN))
-    post.courier = Courier(
+    wire = WireVersion((OWN - 1, OWN))
+    post.scheduler = ShipmentScheduler(
         post.spool.queue, sender, post.clock, "n1", post.node, random_source=dice, wire=wire
     )
 
@@ -81,7 +81,7 @@ def test_neighbours_speak_the_newest_version_that_both_know(
     database = Speaking(*theirs)
     ship(post, database)
     assert (database.heard, database.jobs) == (heard, [7])
-    assert post.courier.failures == 0
+    assert post.scheduler.failures == 0
 
 
 def test_once_the_database_is_upgraded_the_node_speaks_its_own_version(post: Post) -> None:
@@ -132,13 +132,13 @@ def test_a_database_that_contradicts_itself_is_not_asked_without_end(post: Post)
 
 @pytest.mark.parametrize("theirs", [None, [], [2], ["1", "2"], [2, 1], [0, 0], {"min": 1}, "1 2"])
 def test_an_answer_that_names_no_versions_changes_none(theirs: Any) -> None:
-    wire = Wire((OWN - 1, OWN))
-    assert not wire.hear(read_range(theirs))
+    wire = WireVersion((OWN - 1, OWN))
+    assert not wire.negotiate(read_range(theirs))
     assert wire.version == OWN
 
 
 def test_what_a_database_did_not_know_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    wire = Wire()
+    wire = WireVersion()
     for _ in range(3):
         wire.ignored(read_ignored({"records": ["colour"], "hosts": [], "x": "y"}), "0.1.7")
     (line,) = caplog.messages

@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.database.http.request import RETRY_AFTER_S
-from slurm_gpu.errors import DatabaseError, MungedAwayError, SlurmError, UsageError
+from slurm_gpu.errors import DatabaseError, MungedUnavailableError, SlurmError, UsageError
 from slurm_gpu.http.identity import NotAuthenticatedError, NotPermittedError
 from slurm_gpu.wire import WIRE_RANGE
 
@@ -25,7 +25,7 @@ class ShipmentError(Exception):
         self.status, self.retry_after_s = status, retry_after_s
 
 
-TRY_LATER = DatabaseError, MungedAwayError, SlurmError
+TRY_LATER = DatabaseError, MungedUnavailableError, SlurmError
 FORESEEN = (
     NotAuthenticatedError,
     NotPermittedError,
@@ -54,7 +54,7 @@ def answer_to(error: Exception) -> Response:
             return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
         case ClientDisconnect():
             return Response(status_code=400)  # nobody is there to read it
-        case DatabaseError() | MungedAwayError() | SlurmError():
+        case DatabaseError() | MungedUnavailableError() | SlurmError():
             return JSONResponse(_told(error), 503, headers={"Retry-After": str(RETRY_AFTER_S)})
     raise error
 

@@ -24,7 +24,7 @@ from slurm_gpu.database.ingest.ingest_server import TARGET, IngestConnection
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.storage_threads import RawShipment, Storers, encode
 from slurm_gpu.database.ingest.thread_pool import ThreadPool, outcome_of
-from slurm_gpu.errors import MungedAwayError, SlurmError
+from slurm_gpu.errors import MungedUnavailableError, SlurmError
 from slurm_gpu.http.identity import CONNECTION, PEER_UID, Authenticator, Caller
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Posts:
                 answer = await self._reading.do(post)
                 if answer is None:
                     answer = await self._storers.do(parcel)
-            except (MungedAwayError, SlurmError) as error:
+            except (MungedUnavailableError, SlurmError) as error:
                 self._again.failed(str(error))
                 raise
         return answer

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from slurm_gpu.errors import MungedAwayError
+from slurm_gpu.errors import MungedUnavailableError
 from slurm_gpu.http.body import read_body
 from slurm_gpu.http.identity import Authenticator, Caller, NotAuthenticatedError
 from slurm_gpu.monitor.signin.guard import SESSION, SIGN_IN, Cookie
@@ -79,7 +79,7 @@ class SignInPages:
             )
         except NotAuthenticatedError as error:
             raise _not_vouched(str(error)) from None
-        except MungedAwayError as error:
+        except MungedUnavailableError as error:
             raise HTTPException(503, str(error), {"Retry-After": "10"}) from None
         return self._link(caller, _text(body, "web"))
 

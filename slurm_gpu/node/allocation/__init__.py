@@ -1,1 +1,1 @@
-"""Which job holds which GPU: the hooks' files, Slurm's order of GPUs, open allocations."""
+"""Track GPU allocations: hook files, Slurm's order of GPUs, open allocations."""

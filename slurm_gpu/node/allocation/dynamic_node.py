@@ -1,6 +1,6 @@
 """Find what `slurmd -G` needs for a dynamic node (`slurmd -Z`).
 
-No slurm.conf names such a node; what it has is in the command line of its slurmd.
+slurm.conf does not list such a node; the command line of its slurmd has its options.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-# Options of slurmd 22.05 to 26.05: those with a value, and the flags, which may stand in one word as in -DZ.
+# Options of slurmd 22.05 to 26.05: those with a value, and the flags, which can be combined as in -DZ.
 _WITH_VALUE = (
     *("-d", "-f", "-L", "-n", "-N", "--authinfo", "--ca-cert-file", "--conf", "--conf-server", "--extra"),
     *("--instance-id", "--instance-type", "--parameters"),
@@ -21,7 +21,7 @@ _FLAGS = ("-b", "-c", "-C", "-D", "-G", "-M", "-s", "-v", "-Z")
 
 
 def running_slurmds(proc: Path = PROC) -> Iterator[tuple[int, list[str]]]:
-    """Return pid and command line of each slurmd that root, or this user, runs."""
+    """Return pid and command line of each slurmd run by root or this user."""
     for process in proc.glob("[0-9]*"):
         try:
             # Any user can name a process slurmd.
@@ -29,27 +29,29 @@ def running_slurmds(proc: Path = PROC) -> Iterator[tuple[int, list[str]]]:
                 continue
             words = [os.fsdecode(word) for word in (process / "cmdline").read_bytes().split(b"\0")[:-1]]
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process ended
         if words and Path(words[0]).name == "slurmd":
             yield int(process.name), words
 
 
 @dataclass(frozen=True, slots=True)
 class _Slurmd:
-    """The slurmd of a dynamic node."""
+    """The slurmd of a dynamic node.
+
+    `started` (clock ticks after boot) distinguishes it from a later process with the same pid. `options` make
+    `slurmd -G` use the same node.
+    """
 
     pid: int
     started: bytes
-    """Clock ticks after boot, which tell it from a later process of the same pid."""
     options: tuple[str, ...]
-    """For `slurmd -G` to see the same node."""
 
 
 class DynamicNode:
-    """Reads the options of a dynamic node from its running slurmd; methods may run in any thread."""
+    """Reads the options of a dynamic node from its running slurmd; methods are thread-safe."""
 
     def __init__(self, node: str | None, proc: Path = PROC, host: str = os.uname().nodename) -> None:
-        """`node` is the name in Slurm; None: this host has one slurmd."""
+        """`node` is the name in Slurm, or None if this host has one slurmd."""
         self._node, self._proc, self._host = node, proc, host
         self._slurmd: _Slurmd | None = None
         self._n_changes = 0
@@ -61,9 +63,9 @@ class DynamicNode:
         return () if self._slurmd is None else self._slurmd.options
 
     def n_changes(self) -> int:
-        """Return how often a slurmd with other options has followed; 0 for a node of slurm.conf.
+        """Return how often slurmd restarted with other options; 0 for a node of slurm.conf.
 
-        While a slurmd runs, and where there never was one, this costs no search through all processes.
+        This searches all processes only after a known slurmd has ended.
         """
         before = self._slurmd
         if before is not None and not self._runs(before) and self.options() != before.options:
@@ -87,7 +89,7 @@ class DynamicNode:
 
     def _started(self, pid: int) -> bytes | None:
         try:
-            # The name, in parentheses, may hold blanks.
+            # The process name, in parentheses, may contain blanks.
             return (self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19]
         except (OSError, IndexError):
             return None
@@ -95,7 +97,7 @@ class DynamicNode:
 
 def _options(words: list[str]) -> argparse.Namespace | None:
     """Return the options of a command line with -Z; None without it."""
-    # An abbreviation that fits two options would end this process.
+    # An ambiguous abbreviation would end this process.
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     for option in _WITH_VALUE:
         parser.add_argument(option)

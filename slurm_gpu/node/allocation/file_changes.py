@@ -1,4 +1,4 @@
-"""Whether files have changed, on a file system that may hang: slurm.conf often lies on a shared one."""
+"""Detect changed files without blocking: slurm.conf is often on a shared file system, which may hang."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_gpu.node.worker_thread import WorkThread
+from slurm_gpu.node.worker_thread import WorkerThread
 
 log = logging.getLogger(__name__)
 
+# How long to wait for the file system; a working one takes a thousandth of it.
 WITHIN_S = 0.2
-"""So long an answer is waited for, once: a file system that works takes a thousandth of it."""
 
 Stamp = tuple[int | None, ...]
 
 
 class ChangeStamp:
-    """When files were changed last, looked at in a thread of its own: one look at a time."""
+    """Modification times of files, read in a separate thread, one check at a time."""
 
     def __init__(
         self,
         paths: Sequence[Path],
-        worker: WorkThread | None = None,
+        worker: WorkerThread | None = None,
         n_changes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`n_changes` counts changes of something else, in that thread."""
+        """`n_changes` counts changes of something else; it is called in that thread."""
         self._paths, self._n_changes = paths, n_changes
-        self._worker = WorkThread("slurm.conf") if worker is None else worker
-        self._looked = threading.Event()
+        self._worker = WorkerThread("slurm.conf") if worker is None else worker
+        self._checked = threading.Event()
         self._stamp: Stamp = (*(None for _ in paths), 0)
         self._hangs = False
 
     def now(self) -> Stamp:
-        """Another one than before where one has changed; that of before while they cannot be looked at."""
+        """Return a stamp that differs after a change; the previous one while the files cannot be checked."""
         if self._worker.idle:
-            self._look_now()
+            self._check_now()
         return self._stamp
 
-    def _look_now(self) -> None:
-        self._looked.clear()
+    def _check_now(self) -> None:
+        self._checked.clear()
         try:
-            self._worker.start(self._look)
-            hangs = not self._looked.wait(WITHIN_S)
-        except RuntimeError:  # there is no room for a thread
+            self._worker.start(self._check)
+            hangs = not self._checked.wait(WITHIN_S)
+        except RuntimeError:  # the system cannot start a thread
             hangs = True
         if hangs and not self._hangs:
-            log.warning("%s does not answer; GPUs are counted as Slurm counted them before", self._paths[0])
+            log.warning("%s does not answer; the previous order of GPUs is used", self._paths[0])
         self._hangs = hangs
 
-    def _look(self) -> None:
-        """In a thread of its own."""
+    def _check(self) -> None:
+        """Read the stamp; runs in the worker thread."""
         try:
             self._stamp = (*map(_modified, self._paths), self._n_changes())
         finally:
-            self._looked.set()
+            self._checked.set()
 
 
 def _modified(path: Path) -> int | None:

@@ -1,8 +1,8 @@
-"""Slurm's number of a GPU → its device files → its minor number and MIG instance → its UUID.
+"""Map Slurm's GPU numbers to device files, minor numbers and MIG instances, and UUIDs.
 
-SLURM_JOB_GPUS counts the `Name=gpu` lines in the order of `slurmd -G`, which is neither the minor number
-nor NVML's index: gres.conf may list files in any order, and AutoDetect has an order of its own. A line with
-`Count=1` and several files is one position (MultipleFiles, which MIG instances are); else each file is one.
+SLURM_JOB_GPUS has positions in the order of the `Name=gpu` lines of `slurmd -G`. They are neither minor
+numbers nor NVML indices: gres.conf may list files in any order, and AutoDetect has its own. A line with
+`Count=1` and several files is one position (MultipleFiles, as for MIG instances); else each file is one.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.allocation.dynamic_node import PROC, DynamicNode
 from slurm_gpu.node.allocation.file_changes import ChangeStamp
-from slurm_gpu.node.allocation.slurmd import CACHED_CONF, CONF, RunSlurmd, SlurmdQuestion, run_slurmd
+from slurm_gpu.node.allocation.slurmd import CACHED_CONF, CONF, RunSlurmd, SlurmdQuery, run_slurmd
 from slurm_gpu.node.gpu.reading import DeviceProperties
-from slurm_gpu.node.worker_thread import WorkThread
+from slurm_gpu.node.worker_thread import WorkerThread
 
 log = logging.getLogger(__name__)
 
 MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
+# Environment variable with the file to read instead, if several nodes share a host.
 MIG_MINORS_VARIABLE = "SLURM_GPU_MIG_MINORS"
-"""In the environment: the file to read instead, where several nodes share a host."""
 
 _MIG_LINE = re.compile(r"gpu(?P<gpu>\d+)/gi(?P<gi>\d+)/(?:ci(?P<ci>\d+)/)?access (?P<minor>\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """An instance on the GPU with that minor number; `compute_instance` None: the GPU instance as such."""
+    """An instance on the GPU with minor number `gpu`; without `compute_instance` the GPU instance itself."""
 
     gpu: int
     gpu_instance: int
@@ -44,12 +44,12 @@ class Capability:
 
 
 def read_capabilities(path: Path = MIG_MINORS) -> Mapping[int, Capability]:
-    """Which MIG instance a capability's device file opens, by minor number; empty without MIG.
+    """Return the MIG instance of each capability device file by minor number; empty without MIG.
 
-    A job that may use an instance may open its GPU's file and two of /dev/nvidia-caps/nvidia-capN: that of
-    the GPU instance, and that of the compute instance in it. The driver lists them in lines such as
-    `gpu0/gi1/access 12` and `gpu0/gi1/ci0/access 13`, where gpu0 counts by minor number. Slurm reads the same
-    file (src/plugins/gpu/nvml/gpu_nvml.c, _handle_mig).
+    A job with an instance may open its GPU's file and two of /dev/nvidia-caps/nvidia-capN: one for the GPU
+    instance and one for its compute instance. The driver lists them in lines such as `gpu0/gi1/access 12` and
+    `gpu0/gi1/ci0/access 13`, where gpu0 is a minor number. Slurm reads the same file
+    (src/plugins/gpu/nvml/gpu_nvml.c, _handle_mig).
     """
     try:
         text = path.read_text("ascii", "replace")
@@ -63,7 +63,7 @@ def read_capabilities(path: Path = MIG_MINORS) -> Mapping[int, Capability]:
     return found
 
 
-# What is printed after Count and File differs by version (src/interfaces/gres.c, _log_gres_slurmd_conf).
+# The text after Count and File differs by version (src/interfaces/gres.c, _log_gres_slurmd_conf).
 _LINE = re.compile(r"\bGres Name=gpu\b.*?\bCount=(?P<count>\d+)\b.*?\bFile=(?P<files>\S+)")
 _COUNT = re.compile(r"\bGres Name=gpu\b.*?\bCount=(?P<count>\d+)\b")
 _SHARES = re.compile(r"\bGres Name=(?:shard|mps)\b.*?\bCount=[1-9]")
@@ -73,12 +73,12 @@ _BRACKETS = re.compile(rf"\[({_RANGE}(?:,{_RANGE})*)\]", re.ASCII)
 _OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 _CAPABILITY = re.compile(r"nvidia-cap\d+$")
 _GPU = re.compile(r"nvidia\d+$")
+# How long to wait for slurmd at the start, before the first job.
 WAIT_S = 2.0
-"""What slurmd is given to answer at the start, before its first job."""
 
 
 def parse_files(text: str) -> list[tuple[str, ...]]:
-    """Device files by position, from the output of `slurmd -G`; several are one MIG instance's."""
+    """Return device files by position from the output of `slurmd -G`; a MIG instance has several."""
     found: list[tuple[str, ...]] = []
     for line in text.splitlines():
         match = _LINE.search(line)
@@ -90,12 +90,12 @@ def parse_files(text: str) -> list[tuple[str, ...]]:
 
 
 def _count_without_files(text: str) -> int:
-    """How many GPUs it tells of, where it names no device file of any."""
+    """Return the number of GPUs in output without device files."""
     return sum(int(match["count"]) for match in map(_COUNT.search, text.splitlines()) if match)
 
 
 def _expand(name: str) -> Iterator[str]:
-    """Names in "/dev/nvidia[0-2,5]"."""
+    """Expand names such as "/dev/nvidia[0-2,5]"."""
     head, brackets, rest = name.partition("[")
     match = _BRACKETS.match(brackets + rest)
     if match is None:
@@ -109,7 +109,7 @@ def _expand(name: str) -> Iterator[str]:
 
 
 def minor_of(file: str) -> int | None:
-    """The minor number of a device file; by its name where there is no such device here."""
+    """Return the minor number of a device file, from its name if the device does not exist here."""
     try:
         status = Path(file).stat()
     except OSError:
@@ -122,9 +122,9 @@ def minor_of(file: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DevicePosition:
-    """A GPU by its minor number, and the MIG instance on it if `gpu_instance` says so.
+    """A GPU by its minor number, or a MIG instance on it if `gpu_instance` is given.
 
-    Without `compute_instance` it is the one that the GPU instance has, if it has only one.
+    Without `compute_instance`, it is the only one of the GPU instance.
     """
 
     minor: int
@@ -132,7 +132,7 @@ class DevicePosition:
     compute_instance: int | None = None
 
     def is_at(self, facts: DeviceProperties) -> bool:
-        """Can it be that device?"""
+        """Return whether it can be that device."""
         return (
             facts.minor == self.minor
             and facts.gpu_instance == self.gpu_instance
@@ -141,10 +141,10 @@ class DevicePosition:
 
 
 def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> DevicePosition | None:
-    """What these device files of one position open; None where that cannot be told."""
+    """Return the device that the device files of one position open; None if ambiguous."""
     caps = [file for file in files if _CAPABILITY.search(file)]
     gpus = [file for file in files if file not in caps]
-    # A GPU may come with other files, such as those of its display.
+    # A GPU may have other files, such as those of its display.
     named = [file for file in gpus if _GPU.search(file)]
     minors = {minor_of(file) for file in (named or gpus)}
     if len(minors) != 1 or None in minors:
@@ -162,10 +162,10 @@ def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> De
 
 
 class GresOrder:
-    """Which UUID each position is; asks slurmd anew when its configuration or the devices have changed.
+    """Resolves positions to UUIDs; runs `slurmd -G` again when its configuration or the devices change.
 
-    It never waits for slurmd but in `ask`: until there is an answer no device is told. Files that cannot be
-    looked at are as before. `can_be_shared` tells whether several jobs may hold one GPU (`shard`, `mps`).
+    Only `ask` waits for slurmd; without an answer, no device is resolved. Unreadable files count as
+    unchanged. `can_be_shared` is whether several jobs may share one GPU (`shard`, `mps`).
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class GresOrder:
         run: RunSlurmd | None = None,
         environ: Mapping[str, str] = os.environ,
         mig_minors: Path | None = None,
-        worker: WorkThread | None = None,
-        file_worker: WorkThread | None = None,
+        worker: WorkerThread | None = None,
+        file_worker: WorkerThread | None = None,
         wake: Callable[[], None] = lambda: None,
         wait_s: float = WAIT_S,
         proc: Path = PROC,
@@ -189,8 +189,8 @@ class GresOrder:
         def run_as_the_node(command: Sequence[str]) -> str:
             return run((*command, *dynamic.options()))
 
-        self._question = SlurmdQuestion(command, clock, run_as_the_node, worker, wake)
-        self._told = " ".join(command)
+        self._query = SlurmdQuery(command, clock, run_as_the_node, worker, wake)
+        self._command_text = " ".join(command)
         self._wait_s = wait_s
         self._mig_minors = mig_minors or Path(environ.get(MIG_MINORS_VARIABLE, MIG_MINORS))
         directories = [CONF.parent, CACHED_CONF.parent]
@@ -200,53 +200,53 @@ class GresOrder:
         self._files = ChangeStamp(watched, file_worker, dynamic.n_changes)
         self._stamp: object = None
         self._present: frozenset[DevicePosition] = frozenset()
-        # Changes are counted: an answer is to a question of before or after the last one.
+        # Changes are numbered, to discard answers to queries made before the last one.
         self._changes = self._asked_at_change = self._answered_at_change = 0
         self._asked_of: frozenset[int] = frozenset()
-        # Positions beyond those in the last answer, of which slurmd has been asked since.
+        # Positions above those in the last answer that slurmd was queried for since.
         self._nowhere: frozenset[int] = frozenset()
         self._places: Sequence[DevicePosition | None] = ()
         self._n_positions = 0
-        self._complained = self._has_news = False
+        self._has_warned = self._has_news = False
         self.assumed = False
         self.can_be_shared = False
 
     @property
     def is_asking(self) -> bool:
-        """Is an answer on its way?"""
-        return self._question.is_open
+        """Return whether a query is running."""
+        return self._query.is_open
 
     @property
     def is_silent(self) -> bool:
-        """Was slurmd asked in vain, as far as can be told by now?"""
-        return self._question.is_silent
+        """Return whether the last query failed or takes too long."""
+        return self._query.is_silent
 
     def ask(self) -> None:
-        """Ask slurmd now, and give it a moment to answer."""
+        """Query slurmd now and wait briefly for the answer."""
         self.uuids((), ())
-        self._question.wait(self._wait_s)
-        self._hear()
+        self._query.wait(self._wait_s)
+        self._receive()
 
     def news(self) -> bool:
-        """Has slurmd answered since the last call?"""
-        self._hear()
+        """Return whether slurmd has answered since the last call."""
+        self._receive()
         news, self._has_news = self._has_news, False
         return news
 
     def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
-        """The UUID at each position; a position is absent where no device of `devices` can be told.
+        """Return the UUID at each position; positions without a known device of `devices` are absent.
 
-        While slurmd has not answered none can: a guess might charge another job's GPU. Where it answers but
-        names no device files, the order is that of the minor numbers, and `assumed` is set; MIG instances
-        have no such order.
+        Until slurmd answers, no position is resolved, since a guess might charge another job's GPU. If the
+        answer has no device files, positions follow minor numbers and `assumed` is set; MIG instances have no
+        such order.
         """
         self._notice(devices)
-        self._hear()
+        self._receive()
         if not self._is_known(positions) or self._beyond(positions):
             self._ask_of(self._beyond(positions))
-            self._hear()
+            self._receive()
         if not self._is_known(positions):
-            self._complain_of_silence()
+            self._warn_of_silence()
             return {}
         self.assumed = False
         if self._places:
@@ -273,36 +273,36 @@ class GresOrder:
             for facts in devices
             if facts.minor is not None
         )
-        # That the driver answers at last is no change.
+        # The first answer of the driver is not a change.
         if stamp != self._stamp or (self._present and present and present != self._present):
             self._changes += 1
             self._nowhere = frozenset()
-            self._question.at_once()
+            self._query.reset_backoff()
         self._stamp, self._present = stamp, present or self._present
 
     def _beyond(self, positions: Iterable[int]) -> frozenset[int]:
-        """Slurm hands out what slurmd did not tell of: it may by now."""
+        """Return positions that the last answer did not have; slurmd may report them now."""
         return frozenset(position for position in positions if position >= self._n_positions)
 
     def _is_known(self, positions: Iterable[int]) -> bool:
-        """Is the last answer about things as they are now?"""
+        """Return whether the last answer is up to date for these positions."""
         return self._answered_at_change == self._changes and self._beyond(positions) <= self._nowhere
 
     def _ask_of(self, beyond: frozenset[int]) -> None:
-        if self._question.ask():
+        if self._query.ask():
             self._asked_at_change, self._asked_of = self._changes, beyond
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
-            text = self._question.answer()
+            text = self._query.answer()
         except SlurmError as error:
             self._answered_at_change = -1
-            self._question.no_use()
-            self._complain(str(error))
+            self._query.back_off()
+            self._warn_once(str(error))
             return
         if text is None:
             return
-        self._complained, self._has_news = False, True
+        self._has_warned, self._has_news = False, True
         self._answered_at_change = self._asked_at_change
         self.can_be_shared = _SHARES.search(text) is not None
         files = parse_files(text)
@@ -311,15 +311,15 @@ class GresOrder:
         self._n_positions = len(files) or _count_without_files(text)
         self._nowhere = self._beyond(self._nowhere | self._asked_of)
         if self._nowhere:
-            self._question.no_use()
+            self._query.back_off()
         else:
-            self._question.at_once()
+            self._query.reset_backoff()
 
-    def _complain_of_silence(self) -> None:
-        if self._question.is_silent:
-            self._complain(f"{self._told}: no answer for {self._question.silent_s:.0f} s")
+    def _warn_of_silence(self) -> None:
+        if self._query.is_silent:
+            self._warn_once(f"{self._command_text}: no answer for {self._query.silent_s:.0f} s")
 
-    def _complain(self, what: str) -> None:
-        if not self._complained:
-            log.warning("%s; GPUs cannot be told from each other until it answers", what)
-        self._complained = True
+    def _warn_once(self, what: str) -> None:
+        if not self._has_warned:
+            log.warning("%s; new allocations are recorded as gaps until it answers", what)
+        self._has_warned = True

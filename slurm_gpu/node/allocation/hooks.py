@@ -1,7 +1,7 @@
-"""What the prolog and epilog hooks leave behind: one file per event (docs/contracts.md, section 6).
+"""Read the event files of the prolog and epilog hooks (docs/contracts.md, section 6).
 
-The directory is root's alone, but what stands in a file came out of a job's environment, so nothing of it is
-trusted beyond its shape. A file that cannot be one of ours is moved to `rejected/` beside the directory.
+Only root can write to the directory, but the content comes from a job's environment, so only its format is
+trusted. Invalid files are moved to `rejected/` next to the directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 * 1024
 MAX_POSITIONS = 1024
-# They lie in memory (tmpfs), as does the directory.
+# They take memory (tmpfs), like the directory.
 MAX_REJECTED = 1000
 _UPTIME_STEP_S = 0.01
 _ROUNDING_S = 1e-4
@@ -37,11 +37,11 @@ _NAME = re.compile(r"[A-Za-z0-9_.:+/-]{1,255}", re.ASCII)
 
 
 class HookFileError(SlurmGpuError):
-    """A file in the directory of events is not what a hook writes; the message says why."""
+    """A file in the event directory is invalid; the message says why."""
 
 
 class HookKind(StrEnum):
-    """Which hook wrote it."""
+    """The hook that wrote the event."""
 
     PROLOG = "prolog"
     EPILOG = "epilog"
@@ -49,10 +49,10 @@ class HookKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookEvent:
-    """A job starts or stops to hold GPUs of this node.
+    """The start or end of a job's allocation on this node.
 
-    `at_s` is the wall clock, `uptime_s` Clock.monotonic() in the boot `boot_id`. `positions` are Slurm's own
-    numbers of the GPUs (slurm_gpu.node.allocation.gres), empty for a job without any.
+    `at_s` is wall-clock time, `uptime_s` Clock.monotonic() in the boot `boot_id`. `positions` are Slurm's GPU
+    numbers (slurm_gpu.node.allocation.gres), empty for a job without GPUs.
     """
 
     path: Path
@@ -70,17 +70,17 @@ class HookEvent:
 
 
 def read_event(path: Path) -> HookEvent:
-    """Read one file; raises HookFileError."""
+    """Read one event file; raises HookFileError."""
     name = _FILE_NAME.fullmatch(path.name)
     if name is None:
-        raise HookFileError("its name is not TIME-JOBID-prolog or -epilog")
+        raise HookFileError("the name is not TIME-JOBID-prolog or -epilog")
     try:
         text, written_s = _content(path)
     except OSError as error:
         raise HookFileError(f"cannot be read: {error.strerror}") from error
     values = _values(text)
     if values.get("EVENT") != name["kind"] or values.get("SLURM_JOB_ID") != name["job_id"]:
-        raise HookFileError("its content is not of the event that its name tells")
+        raise HookFileError("the content does not match the name")
     at_ns, restart = int(name["at_ns"]), _number("SLURM_JOB_RESTART_COUNT", values)
     return HookEvent(
         path=path,
@@ -99,7 +99,7 @@ def read_event(path: Path) -> HookEvent:
 
 
 def parse_positions(text: str) -> tuple[int, ...]:
-    """Positions in "0,1", "0-3" or "" as SLURM_JOB_GPUS lists them; raises HookFileError."""
+    """Parse SLURM_JOB_GPUS such as "0,1", "0-3" or ""; raises HookFileError."""
     positions: list[int] = []
     for part in text.split(",") if text else ():
         match = _POSITIONS.fullmatch(part)
@@ -113,26 +113,26 @@ def parse_positions(text: str) -> tuple[int, ...]:
 
 
 def _content(path: Path) -> tuple[str, float]:
-    # A fifo or a link to one must not hold us up.
+    # Do not block on a fifo or a link to one.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise HookFileError("it is not a plain file")
+            raise HookFileError("not a regular file")
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise HookFileError(f"it is longer than {MAX_BYTES} bytes")
+        raise HookFileError(f"longer than {MAX_BYTES} bytes")
     return data.decode("utf-8", "surrogateescape"), status.st_mtime
 
 
 def _values(text: str) -> Mapping[str, str]:
     if not text.endswith("\n"):
-        raise HookFileError("its last line is cut off")
+        raise HookFileError("the last line is truncated")
     values: dict[str, str] = {}
     for line in text[:-1].split("\n"):
         key, equals, value = line.partition("=")
         if not equals or key in values:
-            raise HookFileError(f"{line[:80]!r} is not a KEY=value line, or its key stands there twice")
+            raise HookFileError(f"{line[:80]!r} is not a KEY=value line, or repeats a key")
         values[key] = value
     return values
 
@@ -140,7 +140,7 @@ def _values(text: str) -> Mapping[str, str]:
 def _matching(key: str, values: Mapping[str, str], pattern: re.Pattern[str]) -> str:
     value = values.get(key, "")
     if pattern.fullmatch(value) is None:
-        raise HookFileError(f"{key}={value[:80]!r} is not what it should be")
+        raise HookFileError(f"{key}={value[:80]!r} is invalid")
     return value
 
 
@@ -153,17 +153,17 @@ def _optional(key: str, values: Mapping[str, str]) -> str | None:
 
 
 class HookEvents(Protocol):
-    """Where events come from; each stays there until `remove`, so that a crash loses none."""
+    """A source of events that keeps each one until `remove`, so that a crash loses none."""
 
     def take(self) -> list[HookEvent]:
-        """Those not taken before, in order."""
+        """Return new events in order."""
 
     def remove(self, event: HookEvent) -> None:
-        """What the event says is kept elsewhere now."""
+        """Remove an event that is stored elsewhere."""
 
 
 class HookDirectory:
-    """The directory of events; files stay until `remove`, so that a crash loses none."""
+    """The directory of event files; each file stays until `remove`, so that a crash loses none."""
 
     def __init__(self, run_dir: Path, node: str, clock: Clock) -> None:
         self._clock = clock
@@ -173,18 +173,18 @@ class HookDirectory:
         self._seen: set[str] = set()
 
     def create(self) -> None:
-        """Make the directory, readable by root alone; raises OSError also where it is somebody else's."""
+        """Create the directory with mode 0700; raises OSError also if another user owns it."""
         own_directory(self.jobs)
 
     def claim(self) -> None:
-        """Let no other process take events here while this one lasts; raises BlockingIOError if one does.
+        """Lock the directory until this process ends; raises BlockingIOError if another process has the lock.
 
-        Each event is one process's: two would share them, and neither would know who holds what.
+        Two processes would each see only some events, and neither would have all allocations.
         """
         lock_directory(self.jobs)
 
     def take(self) -> list[HookEvent]:
-        """Events not taken before, in the order in which they happened, whoever set the wall clock."""
+        """Return new events in chronological order, even if the wall clock was set."""
         events = list(self._new_events())
         boots: dict[str, float] = {}
         for event in events:
@@ -194,7 +194,7 @@ class HookDirectory:
 
     def _new_events(self) -> Iterator[HookEvent]:
         try:
-            # Names that begin with a dot are still being written.
+            # Files with a leading dot are still being written.
             names = [name for name in os.listdir(self.jobs) if not name.startswith(".")]  # noqa: PTH208
         except FileNotFoundError:
             self.create()
@@ -215,21 +215,21 @@ class HookDirectory:
     def _read(self, path: Path) -> HookEvent:
         event = read_event(path)
         if event.node not in (None, self._node):
-            raise HookFileError(f"it is of node {event.node}, but this is {self._node} (--node)")
+            raise HookFileError(f"it is for node {event.node}, but this is {self._node} (--node)")
         return replace(event, uptime_s=self._finer(event))
 
     def _finer(self, event: HookEvent) -> float:
-        """/proc/uptime counts in 10 ms: the wall clock says it finer, if nobody has set it since."""
+        """Refine the uptime, which has steps of 10 ms, by the wall clock if it was not set since."""
         if event.boot_id != self._clock.boot_id():
             return event.uptime_s
         by_wall_s = event.at_s - wall_ahead_s(self._clock)
         late_s = by_wall_s - event.uptime_s
-        # Later than that, date was slow to start: on a busy node by more than uptime is coarse.
+        # A larger difference means that `date` started late on a busy node.
         within = -_ROUNDING_S <= late_s <= _UPTIME_STEP_S
         return by_wall_s if within else event.uptime_s + _UPTIME_STEP_S / 2
 
     def remove(self, event: HookEvent) -> None:
-        """What the event says is kept elsewhere now."""
+        """Remove the file of an event that is stored elsewhere."""
         event.path.unlink(missing_ok=True)
 
     def _reject(self, path: Path, why: HookFileError) -> None:
@@ -239,8 +239,8 @@ class HookDirectory:
                 log.warning("%s: %s; moved to %s", path, why, self._rejected)
                 path.rename(self._rejected / path.name)
             else:
-                log.warning("%s: %s; removed, since %s is full of such files", path, why, self._rejected)
+                log.warning("%s: %s; removed, because %s is full", path, why, self._rejected)
                 path.unlink()
         except OSError as error:
-            log.warning("%s: %s; cannot be moved: %s", path, why, error)
+            log.warning("%s: %s; moving it failed: %s", path, why, error)
             self._seen.add(path.name)

@@ -1,7 +1,7 @@
-"""`slurmd -G`, which tells the order of a node's GPUs: run to its end, or asked while all else goes on.
+"""Run `slurmd -G`, which prints the order of a node's GPUs, blocking or in the background.
 
-It may take long, or for ever, as where Slurm lies on a file system that hangs: a process that the kernel
-holds on to cannot even be killed. The wheel of slurm-gpud never waits for it.
+It may take long or never end, for example if Slurm is on a file system that hangs; then it cannot even be
+killed. The main loop of slurm-gpud never waits for it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from pathlib import Path
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.allocation.dynamic_node import running_slurmds
-from slurm_gpu.node.worker_thread import WorkThread
+from slurm_gpu.node.worker_thread import WorkerThread
 
 log = logging.getLogger(__name__)
 
 RunSlurmd = Callable[[Sequence[str]], str]
 
 CONF = Path("/etc/slurm/slurm.conf")
+# slurmd stores slurmctld's configuration here on nodes without their own slurm.conf (configless).
 CACHED_CONF = Path("/run/slurm/conf/slurm.conf")
-"""Where a slurmd keeps what slurmctld sent it, on nodes without a slurm.conf of their own (configless)."""
 
-# How long it may take; who asks is told of its silence before.
+# How long it may take; `is_silent` reports a slow query earlier.
 DEADLINE_S = 20.0
 SILENT_S = 2.0
-# Between two questions of which the first was of no use: doubled each time.
+# The pause after a useless answer; doubled each time.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 _ENDS_WITHIN_S = 1.0
-SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # not on the PATH of everybody
-# vfork() holds the whole of Python until the new program is loaded, and Slurm's may lie on a file system that
-# hangs: so this one is loaded first, and loads slurmd.
+# Not on every user's PATH.
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+# vfork() blocks Python until the new program is loaded. Slurm's may be on a file system that hangs, so load
+# this one, which then loads slurmd.
 _ENV = "/usr/bin/env"
 
 
 def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHIN_S) -> str:
-    """Standard output and error together (-G prints on the latter); raises SlurmError when it fails.
+    """Return standard output and error together (-G prints to the latter); raises SlurmError on failure.
 
-    One that is killed for its silence is waited for so long; None: until it is really gone.
+    `ends_within_s` is how long to wait for a killed process; None waits until it ends.
     """
     told = " ".join(command)
     path = f"{os.environ.get('PATH', os.defpath)}:{SBIN}"
@@ -67,8 +68,7 @@ def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHI
     text = said.decode("utf-8", "replace")
     if process.returncode != 0:
         reason = text.strip()[-300:] or (
-            "it printed nothing; is this the node's name in slurm.conf (--node)? Where it is a dynamic node, "
-            "does its slurmd run?"
+            "no output; check that --node is the name in slurm.conf, or that slurmd runs on a dynamic node"
         )
         raise SlurmError(f"{told}: exit status {process.returncode}: {reason}")
     return text
@@ -81,11 +81,11 @@ def _end(process: subprocess.Popen[bytes], within_s: float | None) -> None:
     try:
         process.wait(within_s)
     except subprocess.TimeoutExpired:
-        log.debug("process %d was killed, and the kernel holds on to it", process.pid)
+        log.debug("process %d was killed but has not ended", process.pid)
 
 
 def _conf_variable(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """What to add to the environment, so that `slurmd -G` reads what the slurmd of this node has read."""
+    """Return the environment with which `slurmd -G` reads the configuration of this node's slurmd."""
     conf = conf_of_slurmd(environ)
     return {} if conf is None else {"SLURM_CONF": str(conf)}
 
@@ -93,10 +93,10 @@ def _conf_variable(environ: Mapping[str, str]) -> Mapping[str, str]:
 def conf_of_slurmd(
     environ: Mapping[str, str], conf: Path = CONF, cached: Path = CACHED_CONF, proc: Path = Path("/proc")
 ) -> Path | None:
-    """The slurm.conf to name to `slurmd -G`; None where it finds that of the running slurmd by itself.
+    """Return the slurm.conf for `slurmd -G`; None if it finds that of the running slurmd by itself.
 
-    Without a slurm.conf it would ask slurmctld for one, as if it were to run, or fail. With `--conf-server`
-    the running one heeds no file. The variable is used, not -f: gres.conf is looked for beside it.
+    Without a slurm.conf it would request one from slurmctld or fail. With `--conf-server` the running slurmd
+    ignores files. SLURM_CONF is used instead of -f, because slurmd searches gres.conf next to it.
     """
     if environ.get("SLURM_CONF") or not os.access(cached, os.R_OK):
         return None
@@ -107,10 +107,10 @@ def _has_conf_server(proc: Path) -> bool:
     return any(word.startswith("--conf-server") for _, words in running_slurmds(proc) for word in words)
 
 
-class SlurmdQuestion:
-    """Asks `command` in a thread of its own, once at a time, and not again at once where that was of no use.
+class SlurmdQuery:
+    """Runs `command` in a separate thread, one query at a time, with a growing pause after useless answers.
 
-    `wake` is called from that thread when an answer has come.
+    That thread calls `wake` when the answer is available.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class SlurmdQuestion:
         command: Sequence[str],
         clock: Clock,
         run: RunSlurmd,
-        worker: WorkThread | None = None,
+        worker: WorkerThread | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._command, self._clock, self._wake = command, clock, wake
         self._run = run
-        self._worker = WorkThread("slurmd -G") if worker is None else worker
+        self._worker = WorkerThread("slurmd -G") if worker is None else worker
         self._came = threading.Event()
         self._said: str | SlurmError | None = None
         self._since_s: float | None = None
@@ -132,39 +132,39 @@ class SlurmdQuestion:
 
     @property
     def is_open(self) -> bool:
-        """Has it been asked, and is there no answer yet?"""
+        """Return whether a query is running."""
         return self._since_s is not None
 
     @property
     def is_silent(self) -> bool:
-        """Did it fail, or does it take too long?"""
+        """Return whether the query failed or takes too long."""
         return self._failed or self.silent_s > SILENT_S
 
     @property
     def silent_s(self) -> float:
-        """For how long an answer has been waited for."""
+        """Return for how long the query has been running."""
         return 0.0 if self._since_s is None else self._clock.monotonic() - self._since_s
 
     def ask(self) -> bool:
-        """Ask, unless there is a question already or the pause is not over; True if it is asked now."""
+        """Start a query, unless one is running or the pause is not over; return whether it started."""
         now_s = self._clock.monotonic()
         if self._since_s is not None or now_s < self._due_s:
             return False
         self._since_s = now_s
         self._came.clear()
         try:
-            self._worker.start(self._hear)
+            self._worker.start(self._run_query)
         except RuntimeError as error:
             self._answered(SlurmError(f"{' '.join(self._command)}: {error}"))
         return True
 
     def wait(self, seconds: float) -> None:
-        """Until there is an answer to what was asked, so long at most."""
+        """Wait for the answer, for at most that time."""
         if self._since_s is not None:
             self._came.wait(seconds)
 
     def answer(self) -> str | None:
-        """What it has answered since the last call, if anything; raises SlurmError where it failed."""
+        """Return a new answer, if any; raises SlurmError if the query failed."""
         said, self._said = self._said, None
         if said is None:
             return None
@@ -174,18 +174,18 @@ class SlurmdQuestion:
             raise said
         return said
 
-    def no_use(self) -> None:
-        """What was answered does not help: let the next question wait."""
+    def back_off(self) -> None:
+        """Delay the next query, because the answer did not help."""
         self._pause_s = min(RETRY_MAX_S, max(RETRY_S, 2 * self._pause_s))
         self._due_s = self._clock.monotonic() + self._pause_s
 
-    def at_once(self) -> None:
-        """There is no reason to let the next question wait."""
+    def reset_backoff(self) -> None:
+        """Allow the next query at once."""
         self._pause_s = self._due_s = 0.0
 
-    def _hear(self) -> None:
-        """In a thread of its own."""
-        said: str | SlurmError = SlurmError(f"{' '.join(self._command)}: failed for a reason of our own")
+    def _run_query(self) -> None:
+        """Run the command; runs in the worker thread."""
+        said: str | SlurmError = SlurmError(f"{' '.join(self._command)}: failed with an internal error")
         try:
             said = self._run(self._command)
         except SlurmError as error:

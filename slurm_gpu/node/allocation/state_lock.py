@@ -1,4 +1,4 @@
-"""One slurm-gpud to a state directory: the second is told who was first."""
+"""Lock a state directory for one slurm-gpud; the error of a second one names the first."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from pathlib import Path
 
 
 def own_directory(directory: Path) -> None:
-    """Make it, or make sure that nobody but its owner, who we are, may write there.
+    """Create the directory, or ensure that this user owns it and has sole access.
 
-    Raises OSError where that fails: what is read from there would be another's word.
+    Raises OSError otherwise, because its content could come from another user.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.lstat()
     if stat.S_ISLNK(status.st_mode):
-        raise NotADirectoryError(
-            errno.ENOTDIR, "is a link; slurm-gpud wants a directory of its own", str(directory)
-        )
+        raise NotADirectoryError(errno.ENOTDIR, "is a link; slurm-gpud requires a directory", str(directory))
     if status.st_uid != os.geteuid():
-        why = f"belongs to uid {status.st_uid}, not to {os.geteuid()}, as whom slurm-gpud runs"
+        why = f"belongs to uid {status.st_uid}, but slurm-gpud runs as {os.geteuid()}"
         raise PermissionError(errno.EPERM, why, str(directory))
     directory.chmod(0o700)
 
 
 def lock_directory(directory: Path) -> None:
-    """Hold it, without a file of ours in it, until this process ends; raises BlockingIOError if one does."""
+    """Lock the directory itself until this process ends; raises BlockingIOError if it is locked."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,10 +35,10 @@ def lock_directory(directory: Path) -> None:
 
 
 class StateLock:
-    """Held until `close`, or until the process ends, however it does."""
+    """A lock until `close` or the end of the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises BlockingIOError naming the process that holds it, OSError where it cannot be made."""
+        """Raises BlockingIOError with the process that has the lock, OSError if it cannot be created."""
         own_directory(directory)
         self._path = directory / "lock"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -51,7 +49,7 @@ class StateLock:
             os.close(self._file)
             why = f"is in use by another slurm-gpud, process {holder or 'unknown'}"
             raise BlockingIOError(error.errno, why, str(directory)) from None
-        # On a full disk nobody learns who holds it, which is no reason not to.
+        # On a full disk the lock is kept without the process ID.
         try:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
@@ -59,16 +57,16 @@ class StateLock:
             return
 
     def is_in_place(self) -> bool:
-        """Would another slurm-gpud still meet this lock?"""
+        """Return whether another slurm-gpud would still find this lock."""
         return is_same_file(self._file, self._path)
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         os.close(self._file)
 
 
 def is_same_file(descriptor: int, path: Path) -> bool:
-    """Is it that open file that stands at `path`?"""
+    """Return whether `path` is that open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except OSError:

@@ -1,1 +1,1 @@
-"""Recognise the application of a job, by the admin's rules."""
+"""Recognise the application of a job by the admin's rules."""

@@ -1,4 +1,4 @@
-"""`slurm-gpud applications`: what is recognised in a process and why, and whether the rules are right."""
+"""`slurm-gpud applications`: show the application of a process and the reason, or check the rules."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SOME_LIBRARIES = 8
 _MOST_PROCESSES = 512
 _NO_BREAK = "\u00a0"
 
-_EXIT_CODES = "exit code: 0 all recognised, 1 one is not, 2 a mistake in the rules, 3 one cannot be looked at"
+_EXIT_CODES = "exit code: 0 all recognised, 1 one not recognised, 2 invalid rules, 3 a process cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessVerdict:
-    """One process, and what the rules make of it; no evidence where it cannot be looked at."""
+    """The result of the rules for one process; `evidence` is None if it cannot be read."""
 
     pid: int
     evidence: ProcessEvidence | None
@@ -44,7 +44,7 @@ class ProcessVerdict:
     also: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the output of --json."""
         rule = None if self.finding is None else self.finding.rule
         return {
             "pid": self.pid,
@@ -60,7 +60,7 @@ class ProcessVerdict:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; returns the exit code."""
+    """Run the command and return its exit code."""
     options = make_parser().parse_args(arguments)
     path = rules_path(options.config) if options.rules is None else options.rules
     try:
@@ -76,10 +76,12 @@ def main(arguments: Sequence[str]) -> int:
     if options.job is not None:
         pids = JobCgroups(options.node).pids(JobName(options.job), _MOST_PROCESSES)
         if not pids:
-            print(f"no process of job {options.job} is in a cgroup of node {options.node}", file=sys.stderr)
+            print(f"job {options.job} has no process in a cgroup on node {options.node}", file=sys.stderr)
             return 3
         if len(pids) > _MOST_PROCESSES:
-            print(f"{_MOST_PROCESSES} of the job's processes are judged; there are more", file=sys.stderr)
+            print(
+                f"the job has more than {_MOST_PROCESSES} processes; only these are checked", file=sys.stderr
+            )
         pids = without_slurms_own(processes, list(dict.fromkeys(pids))[:_MOST_PROCESSES])
     verdicts = [judge(processes, pid, rules) for pid in pids]
     if options.json:
@@ -91,22 +93,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """What the command line may say."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="slurm-gpud applications",
         description="Show which application is recognised in running processes, and why; or check the rules.",
         epilog=_EXIT_CODES,
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--pid", type=_number, nargs="+", metavar="PID", help="processes to look at")
+    what.add_argument("--pid", type=_number, nargs="+", metavar="PID", help="processes to check")
     what.add_argument("--job", type=_job_number, metavar="ID", help="the processes of this job on this node")
-    what.add_argument("--check", action="store_true", help="only check the rules, and list what they know")
+    what.add_argument("--check", action="store_true", help="only check the rules and list the applications")
     parser.add_argument(
         "--config",
         type=Path,
         default=default_path(),
         metavar="FILE",
-        help="site file, beside which applications.yaml lies (default %(default)s)",
+        help="site file; applications.yaml is next to it (default %(default)s)",
     )
     parser.add_argument(
         "--node",
@@ -114,13 +116,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="this node's name in Slurm, for --job (default: the host's short name)",
     )
-    parser.add_argument("--rules", type=Path, metavar="FILE", help="these rules instead, to try them")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--rules", type=Path, metavar="FILE", help="use these rules instead")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def exit_code(verdicts: Sequence[ProcessVerdict]) -> int:
-    """What tells a program how it went."""
+    """Return the exit code for these results."""
     if any(verdict.evidence is None for verdict in verdicts):
         return 3
     return 0 if all(verdict.finding is not None for verdict in verdicts) else 1
@@ -134,16 +136,16 @@ def _number(text: str) -> int:
 
 
 def _job_number(text: str) -> int:
-    """Cgroups are called by the number that each task and each component has of its own."""
+    """Parse a raw job id, as in cgroup names; raises ArgumentTypeError for a task or component."""
     if re.fullmatch(r"[0-9]+[_+][0-9]+", text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} has a number of its own on a node: `squeue -j {text} -o '%i %A'` shows it"
+            f"{text!r} has its own job id on a node; get it with `squeue -j {text} -o '%i %A'`"
         )
     return _number(text)
 
 
 def without_slurms_own(processes: Processes, pids: Sequence[int]) -> Sequence[int]:
-    """The job's processes without those that Slurm runs among them, as root; all where the job is root's."""
+    """Return the job's processes without those that Slurm runs as root; all of them for a job of root."""
     of_users = [pid for pid in pids if _uid(processes, pid) not in (None, 0)]
     return of_users or pids
 
@@ -152,11 +154,11 @@ def _uid(processes: Processes, pid: int) -> int | None:
     try:
         return processes.uid(pid)
     except OSError:
-        return None  # it has gone
+        return None  # the process ended
 
 
 def judge(processes: Processes, pid: int, rules: ApplicationRules) -> ProcessVerdict:
-    """Look at one process as slurm-gpud does."""
+    """Check one process like slurm-gpud."""
     evidence = gather(processes, pid)
     if evidence.executable is None:
         return ProcessVerdict(pid, None)
@@ -172,7 +174,7 @@ def judge(processes: Processes, pid: int, rules: ApplicationRules) -> ProcessVer
 
 
 def best_of(verdicts: Sequence[ProcessVerdict]) -> ProcessVerdict:
-    """The process by which the job is known: that of the highest priority, or else one that could be read."""
+    """Return the result with the highest priority, else one of a readable process."""
     found = [verdict for verdict in verdicts if verdict.finding is not None]
     if found:
         return max(found, key=lambda v: -1 if v.finding is None else v.finding.rule.priority)
@@ -180,7 +182,7 @@ def best_of(verdicts: Sequence[ProcessVerdict]) -> ProcessVerdict:
 
 
 def explained_job(verdicts: Sequence[ProcessVerdict]) -> Iterator[Iterator[str]]:
-    """The verdict on a job for a person: on the process that counts, and how many others there are."""
+    """Yield the result for a job: the best process, and the number of others."""
     best = best_of(verdicts)
     yield explained(best)
     others = Counter(_name_of(verdict) for verdict in verdicts if verdict is not best)
@@ -197,11 +199,11 @@ def _name_of(verdict: ProcessVerdict) -> str:
 
 
 def explained(verdict: ProcessVerdict) -> Iterator[str]:
-    """The verdict for a person."""
+    """Yield the lines for one process."""
     evidence, finding = verdict.evidence, verdict.finding
     head = f"{verdict.pid:>7}  "
     if evidence is None:
-        yield f"{head}cannot be looked at: it is gone, a kernel thread, or not yours (root sees all)"
+        yield f"{head}cannot be read: it ended, is a kernel thread, or belongs to another user (try as root)"
         return
     where = ", in a container" if verdict.container else ""
     if finding is None:
@@ -225,7 +227,7 @@ def explained(verdict: ProcessVerdict) -> Iterator[str]:
 
 
 def listed(rules: ApplicationRules) -> dict[str, Any]:
-    """What the rules know, for programs."""
+    """Return the rules for --check --json."""
     return {
         "path": rules.path,
         "applications": [
@@ -242,9 +244,9 @@ def listed(rules: ApplicationRules) -> dict[str, Any]:
 
 
 def summary(rules: ApplicationRules) -> Iterator[str]:
-    """What the rules know, by field."""
+    """Yield the applications by field for --check."""
     alternatives = sum(len(rule.traces) for rule in rules.rules)
-    yield f"{rules.path}: {len(rules.rules)} applications told by {alternatives} traces, no mistakes"
+    yield f"{rules.path}: {len(rules.rules)} applications, {alternatives} alternatives, no errors"
     fields: dict[str, list[str]] = {}
     for rule in rules.rules:
         fields.setdefault(rule.field or "no field", []).append(rule.name)

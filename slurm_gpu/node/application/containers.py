@@ -1,7 +1,7 @@
-"""Does a process run in a container: Apptainer, Singularity, Enroot (Pyxis), Docker, Podman, Kubernetes?
+"""Detect containers of Apptainer, Singularity, Enroot (Pyxis), Docker, Podman and Kubernetes.
 
-A process in the daemon's own mount namespace does not. A namespace of its own is not enough, since Slurm's
-job_container/tmpfs makes one too; then the container's own traces decide.
+A process in the daemon's mount namespace does not. Another namespace alone is no proof, since Slurm's
+job_container/tmpfs creates one too; then traces of a container runtime decide.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from slurm_gpu.node.process.procfs import Processes, read
 
 _LIMIT = 1 << 16
-# Files and directories that the runtimes put at the root of what they start.
+# Files and directories that runtimes create at the root of a container.
 _AT_ROOT = ("/.singularity.d", "/.dockerenv", "/run/.containerenv")
 _CGROUP = re.compile(rb"/docker[/-]|/libpod[_-]|/kubepods|/crio-|/containerd")
 _MARKS = (b"APPTAINER_CONTAINER=", b"SINGULARITY_CONTAINER=", b"ENROOT_ROOTFS=", b"container=")
@@ -20,9 +20,10 @@ _ROOT_MOUNT = re.compile(rb"enroot|pyxis|apptainer|singularity|docker|containers
 
 
 def in_container(processes: Processes, pid: int) -> bool | None:
-    """Whether it does; None where the process is gone or may not be looked at.
+    """Return whether the process runs in a container; None if it ended or cannot be read.
 
-    Traces that the daemon has too are of what the node's image was made of, or of what Slurm itself runs in.
+    Traces that the daemon also has are ignored: they come from the node's image, or from Slurm's own
+    container.
     """
     own = os.getpid()
     try:
@@ -38,7 +39,7 @@ def _namespace(processes: Processes, pid: int) -> str:
 
 
 def _traces(processes: Processes, pid: int) -> frozenset[str]:
-    """Kinds of traces that runtimes leave."""
+    """Return the kinds of traces of container runtimes."""
     found = {name for name in _AT_ROOT if os.path.lexists(processes.path(pid, "root") + name)}
     if _CGROUP.search(_content(processes, pid, "cgroup")):
         found.add("cgroup")
@@ -50,7 +51,7 @@ def _traces(processes: Processes, pid: int) -> frozenset[str]:
 
 
 def root_mount(mountinfo: bytes) -> bytes:
-    """The line of /proc/PID/mountinfo that tells what is mounted at /; empty if none does."""
+    """Return the line of /proc/PID/mountinfo for /; empty if there is none."""
     for line in mountinfo.splitlines():
         fields = line.split(b" ")
         if len(fields) > 4 and fields[4] == b"/":

@@ -1,8 +1,7 @@
-"""What tells the program that a process runs: its executable, script, libraries and imports.
+"""Collect evidence of the program that a process runs: executable, script, libraries and imports.
 
-All of it belongs to the job's user, who may write what he likes there: every read is bounded, nothing is
-executed, and only what a rule names leaves this module's callers. Reading may block (a sick process, a hung
-filesystem), so the daemon does it in a thread of its own.
+The job's user controls all of it, so every read is bounded, nothing is executed, and callers store only what
+a rule names. Reads may block on a stuck process or a hung file system, so the daemon runs them in a thread.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT
 from slurm_gpu.node.process.procfs import Processes, read
 
 _ARGUMENTS_LIMIT = LONGEST_TEXT
-# Lines of 250 bytes for as many mappings as a process may have by default (vm.max_map_count, 65,530).
+# Lines of 250 bytes for the default maximum of mappings (vm.max_map_count, 65,530).
 _MAPS_LIMIT = 16 << 20
 _SCRIPT_LIMIT = 64 << 10
 _MOST_LIBRARIES = 8192
@@ -27,10 +26,10 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*[dtm]?")
 _INTERPRETERS = frozenset(
     {"R", "Rscript", "julia", "perl", "ruby", "node", "bash", "sh", "dash", "zsh", "ksh", "tclsh"}
 )
-# Options of Python that take the next argument as their value.
+# Options of Python with the value in the next argument.
 _PYTHON_VALUES = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
-# The path begins at the line's first slash; anchored, so that no path makes the search go back.
+# The path starts at the line's first slash; anchored, so that no path causes backtracking.
 _MAPPED_FILE = re.compile(rb"^[^/\n]*(/[^\n]*)$", re.MULTILINE)
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([A-Za-z_][A-Za-z0-9_]{0,63})[/.]")
 _IMPORT = re.compile(
@@ -41,10 +40,10 @@ _MODULE = re.compile(r"\s*([A-Za-z_]\w{0,63})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEvidence:
-    """One process. Names are without directories; `arguments` are its first 4,096 characters.
+    """The evidence of one process. Names have no directories; `arguments` has at most 4,096 characters.
 
-    `libraries` are files mapped into its memory, `packages` Python packages that files mapped lie in,
-    `imports` those that the script's own text imports, or that `-m` names.
+    `libraries` are mapped files, `packages` the Python packages of mapped files, `imports` the packages that
+    the script's text imports or that `-m` names.
     """
 
     pid: int
@@ -58,12 +57,12 @@ class ProcessEvidence:
 
     @property
     def is_empty(self) -> bool:
-        """A kernel thread, a zombie, or gone."""
+        """Return whether it is a kernel thread, a zombie, or has ended."""
         return self.executable is None and not self.arguments
 
 
 def gather(processes: Processes, pid: int) -> ProcessEvidence:
-    """All that can be read of a process; what cannot is missing."""
+    """Read the evidence of a process; unreadable parts are missing."""
     executable = _executable(processes, pid)
     words = _words(processes, pid)
     script, module = script_of(executable, words)
@@ -84,7 +83,7 @@ def gather(processes: Processes, pid: int) -> ProcessEvidence:
 
 
 def script_of(executable: str | None, words: Sequence[str]) -> tuple[str | None, str | None]:
-    """The script's path and the module (`python -m`) that an interpreter was started with."""
+    """Return the script's path and the module (`python -m`) of an interpreter's command line."""
     if executable is None:
         return None, None
     if _PYTHON.fullmatch(executable):
@@ -121,7 +120,7 @@ def _python_script(words: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def imports_in(text: str) -> frozenset[str]:
-    """Top-level modules that lines of a Python source import."""
+    """Return the top-level modules that a Python source imports."""
     found = set()
     for from_module, modules in _IMPORT.findall(text):
         if from_module:
@@ -133,10 +132,10 @@ def imports_in(text: str) -> frozenset[str]:
 
 
 def files_in_maps(maps: bytes) -> frozenset[str]:
-    """Paths of the files that /proc/PID/maps lists; of very many only libraries and files of packages."""
+    """Return the files in /proc/PID/maps; above 8,192 only libraries and files of packages."""
     paths = set(_MAPPED_FILE.findall(maps))
     if len(paths) > _MOST_LIBRARIES:
-        # A job may have mapped as many files of data.
+        # A job may map that many data files.
         paths = {path for path in paths if b".so" in path or b"-packages/" in path}
         paths = set(sorted(paths)[:_MOST_LIBRARIES])
     return frozenset(path.decode("utf-8", "replace").removesuffix(_DELETED) for path in paths)
@@ -169,10 +168,10 @@ def _mapped(processes: Processes, pid: int) -> tuple[frozenset[str], frozenset[s
 
 
 def _script_text(processes: Processes, pid: int, script: str) -> str:
-    """The beginning of the script, if it is a plain file that its user owns or everybody may read."""
+    """Return the first 64 KiB of the script, if a regular file that its user owns or all users may read."""
     below = "root" if script.startswith("/") else "cwd"
     try:
-        # Looked at before it is opened: opening a device or a pipe may do something.
+        # Checked before it is opened, because opening a device or a pipe can have side effects.
         place = os.open(f"{processes.path(pid, below)}/{script}", os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
         return ""

@@ -1,8 +1,8 @@
-"""How long a regular expression of an admin's may take on a text that a job's user chose.
+"""Bound the time of an admin's regular expression on a text that a job's user chose.
 
-Python's `re` knows no time limit and holds the interpreter while it searches, so what could take long is
-refused when the rules are read. What counts is in how many ways a pattern can match from one place: a search
-tries no more than all of them, at each place of a text whose length is bounded.
+Python's `re` has no time limit and blocks the interpreter during a search, so slow patterns are rejected when
+the rules are read. The measure is the number of ways in which a pattern can match from one position: a search
+tries at most all of them at each position of a bounded text.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import importlib
 import re
 from typing import Any
 
+# Characters of a job's arguments that are searched.
 LONGEST_TEXT = 4096
-"""Characters of a job's arguments that are looked at."""
 
+# About 0.1 s in the worst case; enough for one `+` or `*`, or for several bounded repeats.
 MOST_WAYS = 5000
-"""About 0.1 s in the worst case; leaves room for one `+` or `*`, or for several bounded repeats."""
 
 _WITHOUT_CHOICE = frozenset({"LITERAL", "NOT_LITERAL", "ANY", "IN", "AT", "RANGE", "CATEGORY", "NEGATE"})
 _REPEATS = frozenset({"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"})
 
 
 def ways_to_match(pattern: str) -> int:
-    """In how many ways it can match from one place, at most `MOST_WAYS` + 1; raises re.error.
+    """Return in how many ways the pattern can match from one position, at most `MOST_WAYS` + 1.
 
-    A pattern that refers back to a group, whose cost cannot be told, counts as beyond the limit.
+    A back-reference counts as over the limit, because its cost is unknown. Raises re.error.
     """
     re.compile(pattern)
-    # The parser of `re` itself; a pattern is the list of (operation, argument) that it gives.
+    # The parser of `re`; it returns a list of (operation, argument).
     parser: Any = importlib.import_module("re._parser")
     return _sequence(parser.parse(pattern))
 
@@ -57,7 +57,7 @@ def _item(operation: str, argument: Any) -> int:
 
 
 def _repeat(low: int, high: int, inner: int) -> int:
-    """Σ inner^n for the numbers of times n that it may repeat."""
+    """Return Σ inner^n over the possible repeat counts n."""
     if inner == 1:
         return _capped(max(1, high - low + 1))
     ways = 0

@@ -1,6 +1,6 @@
-"""Which application a job runs: the most specific rule that fits one of its processes.
+"""Recognise the application of a job by the most specific rule that matches one of its processes.
 
-Nothing of a process leaves here but the rule's name and field, and the parameters that the rule names.
+Only the rule's name and field and the parameters that the rule names leave this module.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from slurm_gpu.node.application.rules import (
 from slurm_gpu.node.process.procfs import Processes
 
 LONGEST_VALUE = 64
-PROCESSES_PER_LOOK = 20
-"""So many processes have their memory maps read in one look."""
+# The memory maps of at most this many processes are read in one scan.
+PROCESSES_PER_SCAN = 20
 
-_LISTED_PER_LOOK = 512
+_LISTED_PER_SCAN = 512
 _PATH = re.compile(r"^[/~$.]|://|(?:^|[^\w.-])[/~]|/home/")
 _UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecognizedApplication:
-    """What was recognised in process `pid`, and why: `because` is fit for the admin's eyes only."""
+    """The application recognised in process `pid`; `because` has the reasons, for admins only."""
 
     rule: ApplicationRule
     pid: int
@@ -43,7 +43,7 @@ class RecognizedApplication:
 def recognise(
     evidence: ProcessEvidence, rules: ApplicationRules, size_of: Callable[[str], int | None]
 ) -> RecognizedApplication | None:
-    """The first rule that fits; `size_of` tells the bytes of a file that an argument names."""
+    """Return the first matching rule with its parameters; `size_of` returns the size of a named file."""
     libraries = filter(rules.libraries.match, evidence.libraries)
     evidence = replace(evidence, libraries=frozenset(libraries))
     for rule in rules.rules:
@@ -60,7 +60,7 @@ def recognise(
 
 
 def fits(rule: ApplicationRule, evidence: ProcessEvidence) -> Sequence[str] | None:
-    """By which traces the rule fits this process; None if it does not."""
+    """Return the traces by which the rule matches this process; None if it does not."""
     for trace in rule.traces:
         because = _found(trace, evidence)
         if because is not None:
@@ -94,7 +94,7 @@ def _found(trace: Trace, evidence: ProcessEvidence) -> Sequence[str] | None:
 
 
 def _first(names: re.Pattern[str], having: Iterable[str | None]) -> str | None:
-    """The name that fits, the first in order where several do."""
+    """Return the matching name, the first in alphabetical order."""
     hits = [name for name in having if name is not None and names.match(name)]
     return min(hits) if hits else None
 
@@ -112,7 +112,7 @@ def _value(
 
 
 def tidy(value: str) -> str | None:
-    """A captured value as it may be kept: the last part of a path, plain characters, not long."""
+    """Return a captured value as it is stored: the last part of a path, printable and short."""
     value = value.strip("'\" ")
     if _PATH.search(value):
         value = value.rstrip("/").rpartition("/")[2].lstrip("~$")
@@ -121,9 +121,9 @@ def tidy(value: str) -> str | None:
 
 
 def file_size(processes: Processes, pid: int, name: str) -> int | None:
-    """Bytes of a plain file, as that process would find it; of its own user's files only.
+    """Return the size in bytes of a regular file, resolved as in that process; None for other users' files.
 
-    Root finds files that the user could not: of those not even the size is told.
+    slurm-gpud runs as root, so it must not reveal even the size of files that the user cannot access.
     """
     below = "root" if name.startswith("/") else "cwd"
     try:
@@ -135,7 +135,10 @@ def file_size(processes: Processes, pid: int, name: str) -> int | None:
 
 
 class Recognition:
-    """The best that has been recognised in one job so far; looks again only at what is new or has grown."""
+    """The best application recognised in one job so far; later scans read only new or grown processes.
+
+    `unfinished` is true while nothing is recognised and some processes have not been scanned.
+    """
 
     def __init__(self, rules: ApplicationRules, processes: Processes) -> None:
         self._rules, self._processes = rules, processes
@@ -143,19 +146,18 @@ class Recognition:
         self.best: RecognizedApplication | None = None
         self.container: bool | None = None
         self.unfinished = False
-        """Nothing is recognised yet, and there are processes that have not been looked at."""
 
-    def look(self, pids: Sequence[int]) -> None:
-        """Look at the job's processes, the likeliest first (those on a GPU, then the busiest)."""
+    def scan(self, pids: Sequence[int]) -> None:
+        """Scan the job's processes in the given order: those on a GPU, then the busiest."""
         if not self._rules.rules:
             return
-        states = dict(self._states(pids[:_LISTED_PER_LOOK]))
+        states = dict(self._states(pids[:_LISTED_PER_SCAN]))
         self._seen = {pid: state for pid, state in self._seen.items() if states.get(pid) == state}
         fresh = [pid for pid in states if pid not in self._seen]
-        for pid in fresh[:PROCESSES_PER_LOOK]:
+        for pid in fresh[:PROCESSES_PER_SCAN]:
             self._seen[pid] = states[pid]
-            self._look_at(pid)
-        self.unfinished = self.best is None and len(fresh) > PROCESSES_PER_LOOK
+            self._scan_process(pid)
+        self.unfinished = self.best is None and len(fresh) > PROCESSES_PER_SCAN
 
     def _states(self, pids: Iterable[int]) -> Iterable[tuple[int, tuple[int, int]]]:
         for pid in pids:
@@ -163,10 +165,10 @@ class Recognition:
                 status = self._processes.stat(pid)
             except OSError:
                 continue
-            # A process that has loaded a library has a larger address space.
+            # Loading a library grows the address space.
             yield pid, (status.started, status.virtual_bytes)
 
-    def _look_at(self, pid: int) -> None:
+    def _scan_process(self, pid: int) -> None:
         evidence = gather(self._processes, pid)
         if evidence.is_empty:
             return

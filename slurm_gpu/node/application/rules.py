@@ -1,6 +1,6 @@
-"""applications.yaml: by which traces programs are recognised, and which of their arguments are kept.
+"""Read applications.yaml: the traces that identify programs, and the arguments to store.
 
-docs/applications.md explains the file to admins.
+docs/applications.md describes the file for admins.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _parse_globs(value: Any) -> re.Pattern[str]:
         if "/" in name:
             raise InvalidValueError(f"has {name!r}; it must be a name without directories, such as lmp*")
         if not name.strip("*?"):
-            raise InvalidValueError(f"has {name!r}, which would fit everything")
+            raise InvalidValueError(f"has {name!r}, which matches everything")
     return re.compile("|".join(fnmatch.translate(name) for name in names))
 
 
@@ -94,7 +94,7 @@ def _parse_parameter(value: Any) -> re.Pattern[str]:
     pattern = _parse_pattern(value)
     if pattern.groups != 1:
         raise InvalidValueError(
-            f"must have one group, which is what is kept, and has {pattern.groups};"
+            f"must have one group, the part to store, but has {pattern.groups};"
             r" write it as in --batch-size[= ](\d{1,7}), others as (?:…)"
         )
     return pattern
@@ -111,7 +111,7 @@ _PARAMETER_NAME = pattern("batch_size", "a name of a-z, 0-9 and _, at most 32", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One alternative of a rule: all that is given must be found in one process."""
+    """One alternative of a rule; one process must match all given fields."""
 
     executable: Annotated[re.Pattern[str] | None, _GLOBS, "The executable."] = None
     script: Annotated[re.Pattern[str] | None, _GLOBS, "The script that an interpreter runs."] = None
@@ -125,7 +125,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationParameter:
-    """What is kept of the arguments: the pattern's group, or the size of the file that it names."""
+    """A parameter to store: the pattern's group, or the size of the file that it names."""
 
     pattern: re.Pattern[str]
     of_file: bool = False
@@ -143,7 +143,7 @@ _PARAMETER = OneOrTable(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationRule:
-    """How one application is recognised; `place` is file:line:column of the rule."""
+    """The rule for one application; `place` is its file:line:column."""
 
     name: Annotated[str, FromPlace(lambda at: str(at[-1]))]
     field: Annotated[str | None, _FIELD, "The field of science; null: none."] = None
@@ -157,7 +157,7 @@ class ApplicationRule:
     parameters: Annotated[
         Mapping[Annotated[str, _PARAMETER_NAME], Annotated[ApplicationParameter, _PARAMETER]],
         Items(most=16),
-        "What is kept of its arguments.",
+        "The parts of its arguments to store.",
     ] = dataclasses.field(default_factory=dict)
     place: Annotated[str, FromPlace(lambda _: "")]
 
@@ -174,9 +174,9 @@ class ApplicationsFile:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRules:
-    """All rules, the highest priority first, and among equals in the order of the file.
+    """All rules by descending priority, then in file order.
 
-    `libraries` fits every library that a rule names, so that the hundreds of others are passed over at once.
+    `libraries` matches every library that a rule names, to skip the hundreds of others quickly.
     """
 
     path: str
@@ -188,7 +188,7 @@ NO_RULES = ApplicationRules("", (), re.compile(r"(?!)"))
 
 
 def rules_path(site_file: Path) -> Path:
-    """The rules beside slurm-gpu.yaml; where there are none, those that slurm-gpu comes with."""
+    """Return the path of the rules next to slurm-gpu.yaml, else of those shipped with slurm-gpu."""
     own = site_file.parent / FILE_NAME
     if own.exists():
         return own
@@ -196,12 +196,12 @@ def rules_path(site_file: Path) -> Path:
 
 
 def load_rules(path: Path) -> ApplicationRules:
-    """Read and check the file; raises InvalidFileError with every mistake and its place."""
+    """Read and check the file; raises InvalidFileError with all errors and their positions."""
     return check_rules(read_yaml(path))
 
 
 def check_rules(source: YamlSource) -> ApplicationRules:
-    """Turn a parsed applications.yaml into rules; raises InvalidFileError with every mistake in it."""
+    """Convert a parsed applications.yaml to rules; raises InvalidFileError with all errors."""
     found = []
     for name, rule in decode(source, ApplicationsFile).applications.items():
         line, column = source.key_positions.get(("applications", name), (0, 0))

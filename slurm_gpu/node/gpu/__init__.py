@@ -1,1 +1,1 @@
-"""Read GPUs through NVML, in a child process that calls the driver."""
+"""Read GPUs through NVML in a child process."""

@@ -1,4 +1,4 @@
-"""Running totals of a device through one batched nvmlDeviceGetFieldValues."""
+"""Read counters of a device with one batched nvmlDeviceGetFieldValues."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from slurm_gpu.plausible import is_plausible
 
 
 class _Field(NamedTuple):
-    """A field (nvml.h: NVML_FI_DEV_…) with its scope, counting in units of 2**shift.
+    """A field (nvml.h: NVML_FI_DEV_…) with its scope, in units of 2**shift.
 
-    By number, since older bindings lack some of the names.
+    Fields have numbers here, since older bindings lack some names.
     """
 
     number: int
@@ -25,11 +25,11 @@ class _Field(NamedTuple):
 
 
 _ALL_LINKS = 0xFFFFFFFF
-# Stands for a field of each link.
+# Placeholder for one field per link.
 _EACH_LINK = 0xFFFFFFFE
 _NVLINK_COUNT = _Field(91)  # NVLINK_LINK_COUNT
 
-# By the name in Reading: the first that a device has counts.
+# By the name in Reading; the first field that a device has is used.
 _FIELDS: Mapping[str, tuple[_Field, ...]] = {
     "energy_mj": (_Field(83),),  # TOTAL_ENERGY_CONSUMPTION
     "pcie_rx_bytes": (_Field(198),),  # PCIE_COUNT_RX_BYTES
@@ -41,7 +41,7 @@ _FIELDS: Mapping[str, tuple[_Field, ...]] = {
     "ecc_corrected": (_Field(3),),
     "ecc_uncorrected": (_Field(4),),
 }
-# By NVML's type: the member of the union, and its width where it is a counter.
+# By NVML's type: the member of the union, and the width of a counter.
 _TYPES = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: ("uiVal", 32),
     pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: ("ulVal", 64),
@@ -50,12 +50,12 @@ _TYPES = {
 }
 
 
-# A field that the device lacks so many times in a row is asked for no more: one answer may be an error.
+# A field is dropped after this many misses in a row, since a single one may be an error.
 _MISSES = 3
 
 
 class FieldValues:
-    """The counters of one device."""
+    """Reads the counters of one device."""
 
     def __init__(self, calls: NvmlCalls) -> None:
         self._calls = calls
@@ -65,12 +65,12 @@ class FieldValues:
         self._prepare()
 
     def has(self, name: str) -> bool:
-        """May it still come this way?"""
+        """Return whether the counter may still be read this way."""
         out = self._calls.is_out("nvmlDeviceGetFieldValues")
         return name in self._fields and not self._misses[name] and not out
 
     def read(self) -> Mapping[str, DeviceCounter]:
-        """What there is, by the name in Reading; raises GoneError."""
+        """Return the available counters by the name in Reading; raises GoneError."""
         found: dict[str, DeviceCounter] = {}
         if not self._get(self._values):
             return found
@@ -93,7 +93,7 @@ class FieldValues:
         return found
 
     def _failed(self, name: str, code: int) -> None:
-        """It did not come: ask differently from now on, or not at all, if it never will."""
+        """Note a missing counter; after repeated misses use its next field, or drop it."""
         what = f"{name} (field {self._fields[name][0].number})"
         self._calls.failed(what, code)
         if code not in NEVER:
@@ -116,8 +116,8 @@ class FieldValues:
             return [field]
         if self._links is None:
             count = _values([_NVLINK_COUNT])
-            told = self._get(count) and count[0].nvmlReturn == SUCCESS
-            links = count[0].value.uiVal if told else 0
+            is_known = self._get(count) and count[0].nvmlReturn == SUCCESS
+            links = count[0].value.uiVal if is_known else 0
             self._links = links if is_plausible("nvlink_count", links) else 0
         return [field._replace(scope=link) for link in range(self._links)]
 
@@ -128,7 +128,7 @@ class FieldValues:
 
 
 def _values(fields: Sequence[_Field]) -> Any:
-    """The array that nvmlDeviceGetFieldValues takes and fills."""
+    """Return the array for nvmlDeviceGetFieldValues to fill."""
     values: Any = (pynvml.c_nvmlFieldValue_t * len(fields))()
     for value, field in zip(values, fields, strict=True):
         value.fieldId, value.scopeId = field.number, field.scope

@@ -1,6 +1,6 @@
-"""GPM: how much of a Hopper or later GPU, or of a MIG instance, was at work between two samples.
+"""Read GPM: the activity of a Hopper or later GPU, or of a MIG instance, between two samples.
 
-And what it moved over PCIe: the driver's byte counters have 32 bits, which at 1 Hz is too few to tell.
+GPM also has PCIe rates: the driver's byte counters have 32 bits and may wrap more than once per second.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from slurm_gpu.node.gpu.nvml_calls import SUCCESS, NvmlCalls, function
 from slurm_gpu.node.gpu.plausibility import PlausibilityFilter
 from slurm_gpu.node.gpu.reading import Activity
 
-# What Calls remembers of a device without GPM.
+# The key in NvmlCalls for a device without GPM.
 _SUPPORT = "GPM"
-# The driver refuses samples that are not more than 0.1 s apart.
+# The driver rejects samples that are at most 0.1 s apart.
 _MIN_S = 0.11
-# By the name in Activity: nvml.h's NVML_GPM_METRIC_…, in percent.
+# By the name in Activity: NVML_GPM_METRIC_… of nvml.h, in percent.
 _PARTS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10}
 # The same, in MiB/s.
 _RATES = {"pcie_tx_bytes_per_s": 20, "pcie_rx_bytes_per_s": 21}
 _METRICS = {**_PARTS, **_RATES}
-# By the name in Activity: the quantity, whose end is its unit.
+# By the name in Activity: the quantity with its unit as suffix.
 _QUANTITIES = {name: f"{name}_frac" for name in _PARTS} | {name: name for name in _RATES}
-# A value computed from two counters may be slightly off where it is 0, or 1 (fractions; rates in MiB/s).
+# A value computed from two counters may be slightly below 0, or a fraction above 1 (rates in MiB/s).
 _ROUNDING = 1e-3
 
 
 @functools.cache
 def _metrics() -> Any:
-    """The argument of nvmlGpmMetricsGet (19 kB), one for all devices."""
+    """Return the argument of nvmlGpmMetricsGet (19 kB), one for all devices."""
     return pynvml.c_nvmlGpmMetricsGet_t()
 
 
 def _asking(metrics: Any, before: Any, after: Any) -> Any:
-    """All that the driver reads of the argument, which it may have written over."""
+    """Set all input fields of the argument, which the driver may have overwritten."""
     metrics.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     metrics.numMetrics = len(_METRICS)
     metrics.sample1, metrics.sample2 = before, after
@@ -47,9 +47,9 @@ def _asking(metrics: Any, before: Any, after: Any) -> Any:
 
 
 class Gpm:
-    """Samples of one device, taken by turns into two buffers of the driver's.
+    """Takes GPM samples of one device into two alternating buffers of the driver.
 
-    `calls` are those of the GPU, `gpu_instance` is the MIG instance's id if it is one.
+    `calls` are those of the GPU, `gpu_instance` is the id of a MIG instance.
     """
 
     def __init__(self, calls: NvmlCalls, gpu_instance: int | None, screen: PlausibilityFilter) -> None:
@@ -58,7 +58,7 @@ class Gpm:
         self._at_s: float | None = None
 
     def read(self, now_s: float) -> Activity | None:
-        """Since the sample before this one, at Clock.monotonic() `now_s`; raises GoneError."""
+        """Return the activity since the previous sample; `now_s` is Clock.monotonic(). Raises GoneError."""
         if self._at_s is not None and now_s - self._at_s < _MIN_S:
             return None
         if not self._samples and not self._start():
@@ -73,7 +73,7 @@ class Gpm:
         return self._screen.ask(self._between, before, after, now_s - before_s)
 
     def close(self) -> None:
-        """Give the driver's buffers back."""
+        """Free the driver's buffers."""
         free = function("nvmlGpmSampleFree")
         for sample in self._samples:
             if free is not None:

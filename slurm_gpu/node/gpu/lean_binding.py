@@ -1,7 +1,7 @@
-"""Import this before pynvml where memory counts.
+"""Import this before pynvml to save memory.
 
-pynvml imports `ctypes.util.find_library` and does not use it; with it come subprocess, shutil and tempfile,
-1.7 MB in all. Here it is imported when it is called.
+pynvml imports `ctypes.util.find_library` without using it, which loads subprocess, shutil and tempfile
+(1.7 MB). This module imports it only when it is called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GPUs through NVIDIA's library: finds them, reads them, and starts anew after the driver did."""
+"""Find and read GPUs through NVML, and reinitialise it after a driver restart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu.nvml_calls import WARNING, GoneError, Tell, explained, once, twice
+from slurm_gpu.node.gpu.nvml_calls import WARNING, GoneError, LogFunction, explained, once, twice
 from slurm_gpu.node.gpu.nvml_device import Arrays, NvmlDevice, since_boot_s
 from slurm_gpu.node.gpu.nvml_facts import gpu_facts, instance_facts, instances
 from slurm_gpu.node.gpu.reading import (
@@ -24,7 +24,7 @@ from slurm_gpu.node.gpu.reading import (
 from slurm_gpu.node.gpu.xids import XidEvents
 from slurm_gpu.plausible import is_plausible
 
-# A lost GPU may need the library to be initialised anew, which costs the others their GPM: not more often.
+# A lost GPU may require reinitialising NVML, which interrupts GPM of the others; do so at most this often.
 _RENEW_S = 60.0
 
 
@@ -33,15 +33,14 @@ def _to_stderr(priority: int, text: str) -> None:
 
 
 class NvmlReader:
-    """The GPUs and MIG instances that the loaded driver shows.
+    """Reads the GPUs and MIG instances of the loaded driver.
 
-    `tell` takes what the admin should know, `now_s` is Clock.monotonic.
-
-    A call that hangs in the driver hangs here: see ReaderProcess.
+    `log` receives messages for the admin, `now_s` is Clock.monotonic. A call that hangs in the driver hangs
+    here; see ReaderProcess.
     """
 
-    def __init__(self, tell: Tell = _to_stderr, now_s: Callable[[], float] = since_boot_s) -> None:
-        self._tell, self._once, self._now_s = tell, once(tell), now_s
+    def __init__(self, log: LogFunction = _to_stderr, now_s: Callable[[], float] = since_boot_s) -> None:
+        self._log, self._once, self._now_s = log, once(log), now_s
         self._arrays = Arrays()
         self._xids = XidEvents(self._once)
         self._devices: dict[str, NvmlDevice] = {}
@@ -59,9 +58,9 @@ class NvmlReader:
         return self._silent
 
     def find(self, leave_out: Collection[int] = ()) -> Iterator[tuple[int, Sequence[DeviceProperties]]]:
-        """By NVML's index: the GPU with its MIG instances, nothing where it does not answer.
+        """Yield each NVML index with the GPU and its MIG instances, or () if it does not answer.
 
-        Raises NvmlError. Those to leave out are not touched. Read only after the last one.
+        Indices in `leave_out` are not accessed. Do not read before the iterator ends. Raises NvmlError.
         """
         count = self.start()
         before, self._devices = self._devices, {}
@@ -80,53 +79,53 @@ class NvmlReader:
                 failures[request.uuid] = outcome
             else:
                 readings[request.uuid] = outcome
-        thorough = not requests or any(request.detailed for request in requests)
-        return Results(readings, failures, self.take_xids() if thorough else ())
+        detailed = not requests or any(request.detailed for request in requests)
+        return Results(readings, failures, self.take_xids() if detailed else ())
 
     def take_xids(self) -> Sequence[Xid]:
-        """Those that the driver told since the last time."""
+        """Return the XIDs since the last call."""
         return self._xids.take()
 
     def index_of(self, uuid: str) -> int | None:
-        """NVML's index of the GPU; None if it is not known."""
+        """Return NVML's index of the device's GPU; None if unknown."""
         device = self._devices.get(uuid)
         return None if device is None else device.facts.index
 
     def read_one(self, request: ReadRequest) -> Reading | Failure:
-        """One device."""
+        """Read one device."""
         device = self._devices.get(request.uuid)
         if device is None:
             return Failure(ReadError.LOST, "the driver does not show it")
         try:
             return device.read(request)
         except GoneError as error:
-            self._renew(at_once=error.trouble is ReadError.DRIVER)
-            return Failure(error.trouble, error.why)
-        except Exception as error:  # whatever the binding raises costs one reading
+            self._renew(at_once=error.kind is ReadError.DRIVER)
+            return Failure(error.kind, error.why)
+        except Exception as error:  # any error of the binding costs one reading
             self._once(WARNING, f"GPU {request.uuid} cannot be read: {type(error).__name__}")
             return Reading(self._now_s())
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close all devices and shut down NVML."""
         self._close([self._xids, *self._devices.values()])
         self._devices = {}
         if self._started:
             self._started = False
             try:
                 pynvml.nvmlShutdown()
-            except Exception as error:  # whatever the binding raises: the library is initialised again
-                self._tell(WARNING, f"NVML does not shut down: {explained(error)}")
+            except Exception as error:  # any error of the binding; NVML is initialised again
+                self._log(WARNING, f"NVML shutdown failed: {explained(error)}")
 
     def _close(self, opened: Iterable[XidEvents | NvmlDevice]) -> None:
-        """Give back what the driver holds for them."""
+        """Release their resources in the driver."""
         for item in opened:
             try:
                 item.close()
-            except Exception as error:  # whatever the binding raises
-                self._once(WARNING, f"NVML does not release its resources: {type(error).__name__}")
+            except Exception as error:  # any error of the binding
+                self._once(WARNING, f"NVML failed to release resources: {type(error).__name__}")
 
     def start(self) -> int:
-        """The number of GPUs; initialises the library, anew after anything was lost. Raises NvmlError."""
+        """Initialise NVML if necessary and return the number of GPUs; raises NvmlError."""
         if self._stale:
             self.close()
             self._stale = False
@@ -138,13 +137,13 @@ class NvmlReader:
                 count = int(pynvml.nvmlDeviceGetCount())
                 if is_plausible("gpu_count", count):
                     return count
-        except Exception as error:  # whatever the binding raises
+        except Exception as error:  # any error of the binding
             self._stale = True
             raise NvmlError(f"NVML: {explained(error)}") from error
-        raise NvmlError(f"NVML: {count} GPUs are more than a machine can have")
+        raise NvmlError(f"NVML: implausible number of GPUs: {count}")
 
     def _renew(self, *, at_once: bool) -> None:
-        """Initialise the library anew before devices are looked for next."""
+        """Reinitialise NVML before the next search for devices."""
         now_s = self._now_s()
         if at_once or now_s >= self._renew_at_s:
             self._stale, self._renew_at_s = True, now_s + _RENEW_S
@@ -158,18 +157,18 @@ class NvmlReader:
                 its.uuid: self._device(handle, its, parent, before.pop(its.uuid, None))
                 for handle, its, parent in found
             }
-        except Exception as error:  # whatever the binding raises: this GPU does not answer, the others do
+        except Exception as error:  # any error of the binding; the other GPUs continue
             self._renew(at_once=False)
             if index not in self._silent:
                 self._silent[index] = Failure(ReadError.LOST, explained(error))
-                self._tell(WARNING, f"GPU with NVML index {index} does not answer: {explained(error)}")
+                self._log(WARNING, f"GPU with NVML index {index} does not answer: {explained(error)}")
             return ()
         self._silent.pop(index, None)
         self._devices |= devices
         return [its for _, its, _ in found]
 
     def _instances(self, gpu: Any, facts: DeviceProperties) -> Iterator[tuple[Any, DeviceProperties]]:
-        """Its MIG instances; raises GoneError."""
+        """Yield its MIG instances; raises GoneError."""
         for instance in instances(gpu):
             try:
                 yield instance, instance_facts(instance, facts)

@@ -1,6 +1,6 @@
-"""Calls of NVIDIA's library: what its return codes mean, and functions by name without pynvml's wrappers.
+"""Call NVML's functions without pynvml's wrappers, and interpret return codes.
 
-pynvml's wrappers allocate, convert and raise; what is called for each look goes to the functions themselves.
+The wrappers allocate, convert and raise, so calls of each sample use the functions directly.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
 INSUFFICIENT_SIZE = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 
-# After these the device says nothing more: it has to be found anew.
-_TROUBLE = {
+# After these errors the device has to be found again.
+_ERRORS = {
     pynvml.NVML_ERROR_GPU_IS_LOST: ReadError.LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED: ReadError.LOST,
     pynvml.NVML_ERROR_UNINITIALIZED: ReadError.DRIVER,
@@ -36,7 +36,7 @@ _LISTS = frozenset(
         "nvmlDeviceGetComputeRunningProcesses_v3",
     )
 )
-# After these the same is asked again ever less often: the longest pause is so many calls.
+# After these errors the pause before the next call doubles, up to this many calls.
 _MAX_PAUSE = 1024
 NEVER = frozenset(
     (
@@ -49,56 +49,56 @@ NEVER = frozenset(
     )
 )
 
-# What a device lacks that cannot do this, for those whom the name of a function tells nothing.
+# The consequence of a missing function, in the words of an admin.
 _NO_GPM = (
-    "does not measure what its SMs do (GPM needs Hopper or newer): sm_active_frac, sm_occupancy_frac, "
+    "does not measure SM activity (GPM requires Hopper or later): sm_active_frac, sm_occupancy_frac, "
     "tensor_frac and dram_frac are gaps;"
 )
 _WITHOUT = {
     "GPM": _NO_GPM,
     "nvmlGpmQueryDeviceSupport": _NO_GPM,
-    "nvmlDeviceGetSamples": "keeps no samples of its utilization, and is asked for its current value;",
+    "nvmlDeviceGetSamples": "has no utilization samples, only a current value;",
     "nvmlDeviceGetProcessUtilization": (
-        "does not tell what each process does: jobs that share it have no utilization of their own;"
+        "does not report utilization by process: jobs that share it have no own utilization;"
     ),
-    "nvmlDeviceGetComputeRunningProcesses_v3": "does not show its processes;",
+    "nvmlDeviceGetComputeRunningProcesses_v3": "does not list its processes;",
 }
 
 _MAX_SAID = 1000
 
-# Says something to the admin; the priority is syslog's.
-Tell = Callable[[int, str], None]
+# Logs a message with a syslog priority.
+LogFunction = Callable[[int, str], None]
 INFO, WARNING = 6, 4
 
 
-def once(tell: Tell) -> Tell:
-    """The same, but silent about what it has said already."""
+def once(log: LogFunction) -> LogFunction:
+    """Return a log function that drops repeated messages."""
     said: set[str] = set()
 
-    def tell_once(priority: int, text: str) -> None:
-        # A driver that returns nonsense is able to fail in ever new words.
+    def log_once(priority: int, text: str) -> None:
+        # A faulty driver may fail with ever new messages.
         if text not in said and len(said) < _MAX_SAID:
             said.add(text)
-            tell(priority, text)
+            log(priority, text)
 
-    return tell_once
+    return log_once
 
 
 class GoneError(Exception):
-    """The handle is worthless from now on."""
+    """The device handle is invalid from now on."""
 
-    def __init__(self, trouble: ReadError, why: str) -> None:
+    def __init__(self, kind: ReadError, why: str) -> None:
         super().__init__(why)
-        self.trouble, self.why = trouble, why
+        self.kind, self.why = kind, why
 
 
 def meaning(code: int) -> str:
-    """Return NVML's own words for a return code."""
+    """Return NVML's text for a return code."""
     return explained(pynvml.NVMLError(code))
 
 
 def explained(error: Exception) -> str:
-    """Return what an exception of the binding says, which asks NVML and may fail itself."""
+    """Return the text of an exception of the binding, which calls NVML and may fail."""
     try:
         return str(error) or type(error).__name__
     except Exception:
@@ -106,7 +106,7 @@ def explained(error: Exception) -> str:
 
 
 def twice(ask: Callable[..., T], *arguments: Any) -> T:
-    """Ask the binding, once more where it raises: drivers err now and then."""
+    """Call the binding, and retry once on any error, since drivers err occasionally."""
     try:
         return ask(*arguments)
     except Exception:
@@ -114,42 +114,42 @@ def twice(ask: Callable[..., T], *arguments: Any) -> T:
 
 
 def check_gone(code: int) -> None:
-    """Raise GoneError if that code says so."""
-    trouble = _TROUBLE.get(code)
-    if trouble is not None:
-        raise GoneError(trouble, meaning(code))
+    """Raise GoneError for the codes of a lost device or driver."""
+    kind = _ERRORS.get(code)
+    if kind is not None:
+        raise GoneError(kind, meaning(code))
 
 
 def address(handle: Any) -> int | None:
-    """By which the driver's handles can be compared."""
+    """Return the address of a handle, for comparison."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 @functools.cache
 def function(name: str) -> Callable[..., int] | None:
-    """That function of the library, which must have been loaded by nvmlInit; None if it has none."""
+    """Return a function of the library after nvmlInit; None if it does not exist."""
     found: Callable[..., int] | None = getattr(pynvml.nvmlLib, name, None)
     return found
 
 
 class NvmlCalls:
-    """The functions that work on one device. `tell` is one of `once`.
+    """Calls functions on one device; `log` comes from `once`.
 
-    What the device answers that it cannot do is asked ever less often: a driver may err, or learn.
+    Unsupported functions are retried with growing pauses, since the answer may be an error of the driver.
     """
 
-    def __init__(self, handle: Any, uuid: str, tell: Tell) -> None:
+    def __init__(self, handle: Any, uuid: str, log: LogFunction) -> None:
         self.handle = handle
-        self._uuid, self._tell = uuid, tell
+        self._uuid, self._log = uuid, log
         self._never: frozenset[str] = frozenset()
-        # By function, or what else is asked: how many calls to leave out from now on, of how many.
+        # By function or feature: the remaining calls to skip, and the length of the pause in calls.
         self._pauses: dict[str, tuple[int, int]] = {}
 
     def call(self, name: str, *arguments: Any) -> int:
-        """The return code; raises GoneError.
+        """Call a function and return its code; raises GoneError.
 
-        NOT_FOUND and INSUFFICIENT_SIZE are answers of what returns a list. Any other failure is believed, and
-        reported, if it happens twice: drivers err now and then.
+        NOT_FOUND and INSUFFICIENT_SIZE are valid answers of functions that return a list. Other failures are
+        retried once and then logged, since drivers err occasionally.
         """
         if self.skips(name):
             return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -164,25 +164,25 @@ class NvmlCalls:
         return int(code)
 
     def gives(self, name: str, *arguments: Any) -> bool:
-        """Did the call succeed?"""
+        """Call a function and return whether it succeeded."""
         return bool(self.call(name, *arguments) == SUCCESS)
 
     def failed(self, what: str, code: int) -> None:
-        """Note that asking for it gave that code."""
+        """Note that the function or feature failed with that code."""
         lacks = "has no"
         if code in NEVER:
             _, pause = self._pauses.get(what, (0, 0))
             pause = min(_MAX_PAUSE, max(1, 2 * pause))
             self._pauses[what] = pause, pause
             lacks = _WITHOUT.get(what, lacks)
-        self._tell(INFO, f"GPU {self._uuid} {lacks} {what}: {meaning(code)}")
+        self._log(INFO, f"GPU {self._uuid} {lacks} {what}: {meaning(code)}")
 
     def leave_out(self, *names: str) -> None:
-        """Never ask for these."""
+        """Never call these functions."""
         self._never = frozenset(names)
 
     def skips(self, what: str) -> bool:
-        """Return whether to leave this call out, which counts as one."""
+        """Return whether to skip this call, and count it."""
         if what in self._never:
             return True
         left, pause = self._pauses.get(what, (0, 0))
@@ -191,9 +191,9 @@ class NvmlCalls:
         return left > 0
 
     def is_out(self, what: str) -> bool:
-        """Did the device answer that it cannot do this?"""
+        """Return whether the device does not support this."""
         return what in self._never or what in self._pauses
 
     def try_again(self) -> None:
-        """Ask for everything else anew."""
+        """End all pauses."""
         self._pauses.clear()

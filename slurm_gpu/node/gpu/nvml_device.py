@@ -19,8 +19,8 @@ from slurm_gpu.node.gpu.nvml_calls import (
     UNKNOWN,
     WARNING,
     GoneError,
+    LogFunction,
     NvmlCalls,
-    Tell,
     address,
     meaning,
 )
@@ -39,16 +39,16 @@ from slurm_gpu.node.gpu.reading import (
 )
 from slurm_gpu.plausible import greatest_total, is_plausible
 
-_NO_MEMORY_TOLD = 2**64 - 1
+_UNKNOWN_MEMORY = 2**64 - 1
 _MEMORY_V1, _MEMORY_V2 = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"
-# nvmlSample_t by the type of its value, for `struct`: reading 60 of them by ctypes takes ten times as long.
+# nvmlSample_t by value type, for `struct`: reading 60 samples with ctypes takes ten times as long.
 _SAMPLES: Mapping[int, Struct] = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: Struct("=QI4x"),
     pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: Struct("=QQ"),
     pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: Struct("=QQ"),
     pynvml.NVML_VALUE_TYPE_DOUBLE: Struct("=Qd"),
 }
-# nvml.h: nvmlClocksEventReason…; an idle GPU's low clocks are no throttling.
+# nvml.h: nvmlClocksEventReason…; low clocks of an idle GPU are not throttling.
 _REASONS = {
     0x002: "applications_clocks_setting",
     0x004: "sw_power_cap",
@@ -60,7 +60,7 @@ _REASONS = {
     0x100: "display_clock_setting",
 }
 _ECC = {"ecc_corrected": 0, "ecc_uncorrected": 1}
-# The driver tells these of whole GPUs only.
+# The driver supports these only for whole GPUs.
 _NOT_OF_INSTANCES = (
     "nvmlDeviceGetSamples",
     "nvmlDeviceGetProcessUtilization",
@@ -78,7 +78,7 @@ _NOT_OF_INSTANCES = (
 
 
 class Arrays:
-    """What the driver writes lists into: one of each for all devices, longer once one was too short."""
+    """Buffers for the driver's lists, shared by all devices; they grow if one is too short."""
 
     def __init__(self) -> None:
         self.samples: Any = (pynvml.c_nvmlSample_t * 128)()
@@ -87,12 +87,12 @@ class Arrays:
 
 
 def since_boot_s() -> float:
-    """Clock.monotonic(), without the module for it."""
+    """Return Clock.monotonic() without importing its module."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class NvmlDevice:
-    """Reads one device; `parent` is the handle of the GPU of a MIG instance, `now_s` Clock.monotonic."""
+    """Reads one device; `parent` is the GPU handle of a MIG instance, `now_s` Clock.monotonic."""
 
     def __init__(
         self,
@@ -100,15 +100,15 @@ class NvmlDevice:
         facts: DeviceProperties,
         parent: Any,
         arrays: Arrays,
-        tell: Tell,
+        log: LogFunction,
         now_s: Callable[[], float] = since_boot_s,
     ) -> None:
         self.facts, self.handle = facts, handle
         self._now_s = now_s
         self._arrays, self._parent = arrays, parent
-        self._tell, self._screen = tell, PlausibilityFilter(facts.uuid, tell)
-        self._calls = NvmlCalls(handle, facts.uuid, tell)
-        gpm_calls = self._calls if parent is None else NvmlCalls(parent, facts.uuid, tell)
+        self._log, self._screen = log, PlausibilityFilter(facts.uuid, log)
+        self._calls = NvmlCalls(handle, facts.uuid, log)
+        gpm_calls = self._calls if parent is None else NvmlCalls(parent, facts.uuid, log)
         self._gpm = Gpm(gpm_calls, facts.gpu_instance, self._screen)
         self._fields = FieldValues(self._calls)
         if parent is not None:
@@ -124,7 +124,7 @@ class NvmlDevice:
         self._counted_s = 0.0
 
     def read(self, request: ReadRequest) -> Reading:
-        """What is asked for; raises GoneError."""
+        """Read the requested fields; raises GoneError."""
         at_s, ask = self._now_s(), self._screen.ask
         if request.detailed:
             self._check_identity()
@@ -157,7 +157,7 @@ class NvmlDevice:
         )
 
     def is_same(self, handle: Any, facts: DeviceProperties) -> bool:
-        """Is it what was found now? It goes on then, and asks again for what it could not do."""
+        """Return whether the found device is this one; if so, update it and retry unsupported calls."""
         same = address(handle) == address(self.handle)
         if not same or facts._replace(power_limit_w=None) != self.facts._replace(power_limit_w=None):
             return False
@@ -168,11 +168,11 @@ class NvmlDevice:
         return True
 
     def close(self) -> None:
-        """Give back what the driver holds for it."""
+        """Release its resources in the driver."""
         self._gpm.close()
 
     def _check_identity(self) -> None:
-        """The handle of a MIG instance that is gone may be that of another one now."""
+        """Check that the handle of a MIG instance was not reused for another instance."""
         if self._parent is None:
             return
         for _ in range(2):
@@ -182,7 +182,7 @@ class NvmlDevice:
         raise GoneError(ReadError.LOST, "the MIG instance is gone")
 
     def _memory(self) -> DeviceMemory | None:
-        """By the second version, which counts the driver's reserve apart, else by the first."""
+        """Read memory by version 2, which separates the driver's reserve, else by version 1."""
         info = self._memory_v2
         info.version = pynvml.nvmlMemory_v2
         code = self._calls.call(_MEMORY_V2, byref(info))
@@ -190,7 +190,7 @@ class NvmlDevice:
             info = self._memory_v1
             code = self._calls.call(_MEMORY_V1, byref(info))
         if code == UNKNOWN:
-            # What every device can tell has failed: after a reload of the driver that is all it says.
+            # Every device supports this call; after a driver reload it fails with UNKNOWN.
             raise GoneError(ReadError.DRIVER, meaning(code))
         if self._parent is not None and code in (NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
             raise GoneError(ReadError.LOST, f"the MIG instance is gone: {meaning(code)}")
@@ -201,7 +201,7 @@ class NvmlDevice:
             return None
         if self._screen.number("memory", info.total, "memory_bytes") is None:
             return None
-        # A device keeps its total, so another one is accepted once it is read twice in a row.
+        # The total does not change, so a different value is accepted only when read twice in a row.
         total_before, self._total = self._total, info.total
         if info.total not in (self.facts.memory_bytes, total_before) and total_before is not None:
             self._screen.reject("memory", info.total)
@@ -209,9 +209,9 @@ class NvmlDevice:
         return DeviceMemory(info.used, info.total)
 
     def _ring(self, after_us: int) -> Sequence[UtilizationSample] | None:
-        """By nvmlDeviceGetSamples, oldest first; NOT_FOUND means that the ring holds nothing newer.
+        """Read nvmlDeviceGetSamples, oldest first; [] if the driver's buffer has nothing newer (NOT_FOUND).
 
-        So does an answer that makes no sense: the ring is read again with the next look.
+        Also [] for an implausible answer; the next sample reads the buffer again.
         """
         name, kind = "nvmlDeviceGetSamples", pynvml.NVML_GPU_UTILIZATION_SAMPLES
         after, count = c_ulonglong(after_us), self._number
@@ -239,9 +239,9 @@ class NvmlDevice:
         return found
 
     def _process_ring(self, after_us: int) -> Sequence[ProcessSample] | None:
-        """By nvmlDeviceGetProcessUtilization; the driver fills unused entries with zeros or rubbish.
+        """Read nvmlDeviceGetProcessUtilization; the driver fills unused entries with zeros or garbage.
 
-        None also where an entry is used and makes no sense: whose time that was is unknown.
+        None also if a used entry is implausible, because then the process is unknown.
         """
         after, count = c_ulonglong(after_us), self._number
         while True:
@@ -270,7 +270,7 @@ class NvmlDevice:
         return found
 
     def _processes(self) -> Sequence[GpuProcess] | None:
-        """By nvmlDeviceGetComputeRunningProcesses."""
+        """Read nvmlDeviceGetComputeRunningProcesses."""
         count = self._number
         while True:
             array = self._arrays.processes
@@ -289,7 +289,7 @@ class NvmlDevice:
             if self._screen.number("processes", process.pid, "pid") is None:
                 return None
             used = process.usedGpuMemory
-            if used is not None and used != _NO_MEMORY_TOLD:
+            if used is not None and used != _UNKNOWN_MEMORY:
                 used = self._screen.number("process_memory", used, "memory_bytes")
             else:
                 used = None
@@ -297,13 +297,13 @@ class NvmlDevice:
         return found
 
     def _is_overfull(self, field: str, count: int, array: Any) -> bool:
-        """Return whether the driver reports more entries than it had room for."""
+        """Return whether the driver reports more entries than fit."""
         if count > len(array):
             self._screen.reject(field, count)
         return count > len(array)
 
     def _utilization(self) -> tuple[float | None, float | None]:
-        """Of the SMs and of the memory controller."""
+        """Read the utilisation of the SMs and of the memory controller."""
         if not self._calls.gives("nvmlDeviceGetUtilizationRates", byref(self._rates)):
             return None, None
         return (
@@ -345,17 +345,17 @@ class NvmlDevice:
         return [name for bit, name in _REASONS.items() if bits.value & bit]
 
     def _activity(self) -> Activity | None:
-        """By GPM, which cannot be asked again at once."""
+        """Read GPM, which cannot be repeated at once."""
         try:
             return self._gpm.read(self._now_s())
         except GoneError:
             raise
         except Exception as error:
-            self._tell(WARNING, f"GPU {self.facts.uuid}: activity cannot be read: {type(error).__name__}")
+            self._log(WARNING, f"GPU {self.facts.uuid}: activity cannot be read: {type(error).__name__}")
             return None
 
     def _plausible_counters(self, at_s: float) -> dict[str, DeviceCounter]:
-        """Counters without those that grew faster than they can since the reading before."""
+        """Return counters except those that grew implausibly fast since the last reading."""
         self._raw = {}
         found = self._screen.ask(self._growing_counters, at_s) or {}
         if self._raw:
@@ -375,7 +375,7 @@ class NvmlDevice:
         return found
 
     def _counters(self) -> dict[str, DeviceCounter]:
-        """All fields of Reading that are counters, as far as the device has them."""
+        """Return the counter fields of Reading that the device has."""
         found = dict(self._fields.read())
         if "energy_mj" not in found and not self._fields.has("energy_mj"):
             millijoules = self._long

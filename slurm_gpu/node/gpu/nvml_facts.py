@@ -1,4 +1,4 @@
-"""What a GPU or MIG instance is, asked when it is found."""
+"""Read the properties of a GPU or MIG instance when it is found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.plausible import is_plausible, is_text, is_word
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
-# Bytes per second of a lane in one direction, by PCIe generation: the standard's gigatransfers and encoding.
+# Bytes per second per lane and direction, by PCIe generation: transfer rate and encoding of the standard.
 _LANE_BYTES_PER_S = {
     1: 2.5e9 * 8 / 10 / 8,
     2: 5e9 * 8 / 10 / 8,
@@ -29,7 +29,7 @@ _NVLINK_SPEED, _NVLINK_COUNT, _NVLINK_SPEED_OF = 90, 91, 164
 
 
 def gpu_facts(handle: Any, index: int) -> DeviceProperties:
-    """Of the GPU with that NVML index; raises GoneError, or NvmlError if it has no UUID."""
+    """Read the properties of a GPU; raises GoneError, or NvmlError if it has no UUID."""
     milliwatts = _of(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     return DeviceProperties(
         uuid=_uuid(handle),
@@ -49,7 +49,7 @@ def gpu_facts(handle: Any, index: int) -> DeviceProperties:
 
 
 def instance_facts(handle: Any, gpu: DeviceProperties) -> DeviceProperties:
-    """Of a MIG instance of that GPU; raises as `gpu_facts` does."""
+    """Read the properties of a MIG instance of that GPU; raises like `gpu_facts`."""
     return DeviceProperties(
         uuid=_uuid(handle),
         index=gpu.index,
@@ -65,7 +65,7 @@ def instance_facts(handle: Any, gpu: DeviceProperties) -> DeviceProperties:
 
 
 def instances(gpu: Any) -> list[Any]:
-    """Handles of the MIG instances of a GPU, none where it is not in that mode; raises GoneError."""
+    """Return the handles of a GPU's MIG instances; [] without MIG mode. Raises GoneError."""
     mode = _of(pynvml.nvmlDeviceGetMigMode, gpu)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return []
@@ -77,30 +77,30 @@ def instances(gpu: Any) -> list[Any]:
 
 
 def _of(ask: Callable[..., T], *arguments: Any) -> T | None:
-    """None where the device cannot say; raises GoneError."""
+    """Call the binding; return None on an error. Raises GoneError."""
     try:
         return twice(ask, *arguments)
     except pynvml.NVMLError as error:
         check_gone(error.value)
-    except Exception:  # such as a text that is not UTF-8: a gap of that field
+    except Exception:  # for example, text that is not UTF-8: a gap of that field
         pass
     return None
 
 
 def _number(name: str, value: N | None) -> N | None:
-    """None where it is implausible."""
+    """Return the value; None if implausible."""
     return value if value is not None and is_plausible(name, value) else None
 
 
 def _uuid(handle: Any) -> str:
     uuid = _word(_of(pynvml.nvmlDeviceGetUUID, handle))
     if uuid is None:
-        raise NvmlError("it has no UUID")
+        raise NvmlError("the device has no UUID")
     return uuid
 
 
 def _word(text: str | bytes | None) -> str | None:
-    """None where it is no name, which slurm-gpudbd would not take."""
+    """Return the text; None if slurm-gpudbd would reject it as a name."""
     return text if isinstance(text, str) and is_word(text) else None
 
 
@@ -112,7 +112,7 @@ def _name(handle: Any) -> str | None:
 def _driver() -> str | None:
     try:
         return _word(_of(pynvml.nvmlSystemGetDriverVersion))
-    except GoneError:  # which is for calls on the GPU to say
+    except GoneError:  # calls on the GPU report this
         return None
 
 
@@ -134,13 +134,13 @@ def _pcie(handle: Any) -> float | None:
 
 
 def _nvlink(handle: Any) -> float | None:
-    """All active links together; None without NVLink."""
+    """Return the bandwidth of all active links; None without NVLink."""
     count, common = _fields(handle, [_NVLINK_COUNT, _NVLINK_SPEED])
     if not count or not is_plausible("nvlink_count", count):
         return None
     states = [_of(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(count)]
     links = [link for link, state in enumerate(states) if state != pynvml.NVML_FEATURE_DISABLED]
-    # Where the links differ, or newer ones are not told in common: each for itself.
+    # Read each link if they differ, or if a newer GPU has no common speed.
     each = [common] * len(links) if common else _fields(handle, [(_NVLINK_SPEED_OF, link) for link in links])
     megabytes = sum(speed for speed in each if speed is not None)
     return megabytes * 1e6 if megabytes else None

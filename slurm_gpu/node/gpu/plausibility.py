@@ -1,28 +1,28 @@
-"""What of a device's answers cannot be: a gap of that field, which is counted and reported."""
+"""Filter implausible answers of a device; each is a gap of its field, counted and reported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from slurm_gpu.node.gpu.nvml_calls import WARNING, GoneError, Tell
+from slurm_gpu.node.gpu.nvml_calls import WARNING, GoneError, LogFunction
 from slurm_gpu.plausible import is_plausible
 
 T = TypeVar("T")
 
 
 class PlausibilityFilter:
-    """Answers of one device. What it finds implausible it collects by field until it is taken."""
+    """Filters answers of one device and collects implausible values by field until `take`."""
 
-    def __init__(self, uuid: str, tell: Tell) -> None:
-        self._uuid, self._tell = uuid, tell
+    def __init__(self, uuid: str, log: LogFunction) -> None:
+        self._uuid, self._log = uuid, log
         self._found: dict[str, str] = {}
         self._new: dict[str, str] = {}
 
     def ask(self, get: Callable[..., T], *arguments: object) -> T | None:
-        """Return what `get` returns; ask once more where that is implausible, since drivers err now and then.
+        """Return the result of `get`; retry once if implausible, since drivers err occasionally.
 
-        None where the binding raises. Raises GoneError.
+        None if the binding raises. Raises GoneError.
         """
         self._new = {}
         answer = self._answer(get, *arguments)
@@ -33,10 +33,7 @@ class PlausibilityFilter:
         return answer
 
     def number(self, field: str, value: float, quantity: str | None = None) -> float | None:
-        """Return a value of that field of Reading; None where it is implausible.
-
-        The quantity, by which that is known, is the field unless it is given.
-        """
+        """Return a value of a field of Reading; None if implausible for `quantity`, by default the field."""
         if is_plausible(field if quantity is None else quantity, value):
             return value
         self.reject(field, value)
@@ -57,7 +54,7 @@ class PlausibilityFilter:
         except GoneError:
             raise
         except Exception as error:
-            # One field must not cost the others, nor the reader its life.
+            # An error in one field must not affect others, nor end the reader.
             field = getattr(get, "__name__", "").strip("_")
-            self._tell(WARNING, f"GPU {self._uuid}: {field} cannot be read: {type(error).__name__}")
+            self._log(WARNING, f"GPU {self._uuid}: {field} cannot be read: {type(error).__name__}")
             return None

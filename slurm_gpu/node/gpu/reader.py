@@ -16,7 +16,7 @@ Each line that it says is a list of these:
     ["cause", text]                  before it ends: the exception that ends it
     ["count", n]                     then for each index in turn: ["gpu", index, [facts, …]], and ["end"]
     ["error", text]                  instead, where there is no driver
-    ["reading", uuid, reading]       for each request in turn, or ["failure", uuid, trouble, why]; then
+    ["reading", uuid, reading]       for each request in turn, or ["failure", uuid, kind, why]; then
     ["end", [xid, …]]
     ["followed", uuid, reading]      of what it follows
     ["unfollowed"]                   it follows no longer: a device did not answer

@@ -31,11 +31,11 @@ _ENDS_WITHIN_S = 0.1
 _LEVELS = {3: logging.ERROR, 4: logging.WARNING, 6: logging.INFO, 7: logging.DEBUG}
 
 
-class DeadError(Exception):
+class ReaderFailedError(Exception):
     """It has ended, or talks nonsense: there is no use in it any more."""
 
 
-class Child:
+class ReaderChild:
     """A process that calls NVML; it looks for devices at once, at the index `only` alone if one is given.
 
     `found` are the devices by NVML's index of the GPU, all of them once it is `ready`; `followed` what it has
@@ -64,14 +64,14 @@ class Child:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._poll = select.poll()
         self._poll.register(self._stdout, select.POLLIN)
-        self._heard: deque[list[Any]] = deque()
+        self._messages: deque[list[Any]] = deque()
         self.followed: list[tuple[str, Reading]] = []
         self.unfollowed = False
         self._pending = b""
         self._exception: str | None = None
         self._only = only
         self._leave_out: Collection[int] = leave_out
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         self.count: int | None = None
         self.found: dict[int, list[DeviceProperties]] = {}
         self.ready = False
@@ -84,10 +84,10 @@ class Child:
     @property
     def silent_s(self) -> float:
         """How long it has said nothing since it was asked."""
-        return time.monotonic() - self._heard_s
+        return time.monotonic() - self._received_s
 
     @property
-    def looks_at(self) -> int | None:
+    def next_index(self) -> int | None:
         """The index that it has to say something of next, None before it has said how many there are."""
         if self._only is not None or self.count is None:
             return self._only
@@ -95,13 +95,13 @@ class Child:
         return next(rest, None)
 
     @property
-    def asks(self) -> int | None:
+    def index_in_call(self) -> int | None:
         """NVML's index of the GPU that it asks just now, or asked when it ended; None if there is none."""
         index = int.from_bytes(self._progress[:])
         return None if index == ASKS_NONE else index
 
     def find(self, leave_out: Collection[int]) -> None:
-        """Let it look for devices anew; raises DeadError."""
+        """Let it look for devices anew; raises ReaderFailedError."""
         self._leave_out = frozenset(leave_out)
         self.count, self.found, self.ready = None, {}, False
         self.ask("find", sorted(leave_out))
@@ -109,11 +109,11 @@ class Child:
     def advance(self, timeout_s: float) -> bool:
         """Hear what it has found, for so long; True once it is ready.
 
-        Raises DeadError, and NvmlError where there is no driver.
+        Raises ReaderFailedError, and NvmlError where there is no driver.
         """
         end_s = time.monotonic() + timeout_s
         while not self.ready:
-            message = self.hear(end_s - time.monotonic())
+            message = self.receive(end_s - time.monotonic())
             match message:
                 case None:
                     return False
@@ -126,24 +126,26 @@ class Child:
                 case ["error", str(text)]:
                     raise NvmlError(text)
                 case _:
-                    raise DeadError(f"the reader of NVML talks nonsense: {message!r}")
+                    raise ReaderFailedError(f"the reader of NVML talks nonsense: {message!r}")
         return True
 
     def ask(self, *message: Any) -> None:
-        """Send a command; raises DeadError."""
-        self._heard_s = time.monotonic()
+        """Send a command; raises ReaderFailedError."""
+        self._received_s = time.monotonic()
         self.unfollowed = False
         try:
             self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
-            raise DeadError(f"the reader of NVML has ended{self._cause()}: {error.strerror}") from error
+            raise ReaderFailedError(
+                f"the reader of NVML has ended{self._cause()}: {error.strerror}"
+            ) from error
 
-    def hear(self, timeout_s: float) -> list[Any] | None:
-        """The next thing it says, None if that takes longer; raises DeadError."""
+    def receive(self, timeout_s: float) -> list[Any] | None:
+        """The next thing it says, None if that takes longer; raises ReaderFailedError."""
         end_s = time.monotonic() + timeout_s
         while True:
-            while self._heard:
-                message = self._heard.popleft()
+            while self._messages:
+                message = self._messages.popleft()
                 match message:
                     case ["cause", str(text)]:
                         self._exception = text
@@ -159,11 +161,11 @@ class Child:
                 return None
             data = os.read(self._stdout.fileno(), 1 << 16)
             if not data:
-                raise DeadError(f"the reader of NVML has ended{self._cause()}")
-            self._heard_s = time.monotonic()
+                raise ReaderFailedError(f"the reader of NVML has ended{self._cause()}")
+            self._received_s = time.monotonic()
             *lines, self._pending = (self._pending + data).split(b"\n")
             for line in lines:
-                self._heard.extend(_decode(line))
+                self._messages.extend(_decode(line))
 
     def _cause(self) -> str:
         """Why it ended: its exception, the signal or its exit status, as far as that is known."""
@@ -204,22 +206,22 @@ def _path() -> str:
 
 
 def _decode(line: bytes) -> list[list[Any]]:
-    """The messages of a line; raises DeadError."""
+    """The messages of a line; raises ReaderFailedError."""
     try:
         messages = json.loads(line)
     except ValueError:
         messages = None
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise DeadError(f"the reader of NVML talks nonsense: {line[:80]!r}")
+        raise ReaderFailedError(f"the reader of NVML talks nonsense: {line[:80]!r}")
     return messages
 
 
 def built(make: Callable[..., _Built], values: Sequence[Any]) -> _Built:
-    """Return `make(*values)`; raises DeadError if the values do not fit."""
+    """Return `make(*values)`; raises ReaderFailedError if the values do not fit."""
     try:
         return make(*values)
     except (TypeError, ValueError) as error:
-        raise DeadError(f"the reader of NVML talks nonsense: {str(values)[:80]}: {error}") from error
+        raise ReaderFailedError(f"the reader of NVML talks nonsense: {str(values)[:80]}: {error}") from error
 
 
 def _is_message(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""How often the process that calls NVML ended by itself, and why it did."""
+"""Count unexpected exits of the process that calls NVML, and report repeated ones."""
 
 from __future__ import annotations
 
@@ -10,49 +10,50 @@ from slurm_gpu.clock import Clock
 
 log = logging.getLogger(__name__)
 
-# So many within this time are no accident any more, and are reported once an hour.
+# This many exits within this time are reported once an hour.
 MANY, WITHIN_S = 3, 60.0
 AGAIN_S = 3600.0
-# Those of so long are recent. A process that ends at once is started each minute (readerprocess).
+# Exits within this time are recent. A process that always exits is restarted every minute
+# (reader_process.py).
 RECENT_S = 600.0
 _MAX_KEPT = 1000
 
 
-class Dying(NamedTuple):
-    """It ended `deaths` times within WITHIN_S, the last time for this reason."""
+class RepeatedExits(NamedTuple):
+    """The number of exits within WITHIN_S, and the last reason."""
 
-    deaths: int
+    exits: int
     why: str
 
 
-class Deaths:
-    """Counts them; `total` is since slurm-gpud started."""
+class ReaderExits:
+    """Counts exits; `total` is since slurm-gpud started."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at_s: deque[float] = deque(maxlen=_MAX_KEPT)
         self._reported_s: float | None = None
-        self._dying: Dying | None = None
+        self._pending: RepeatedExits | None = None
         self.total = 0
 
     def add(self, why: str) -> None:
-        """It ended just now."""
+        """Count an exit that just happened."""
         now_s = self._clock.monotonic()
         self.total += 1
         self._at_s.append(now_s)
-        deaths = sum(now_s - at_s <= WITHIN_S for at_s in self._at_s)
-        if deaths < MANY or (self._reported_s is not None and now_s - self._reported_s < AGAIN_S):
+        exits = sum(now_s - at_s <= WITHIN_S for at_s in self._at_s)
+        if exits < MANY or (self._reported_s is not None and now_s - self._reported_s < AGAIN_S):
             return
-        self._reported_s, self._dying = now_s, Dying(deaths, why)
-        log.error("NVML: %d readers ended within %.0f s, the last one: %s", deaths, WITHIN_S, why)
+        self._reported_s, self._pending = now_s, RepeatedExits(exits, why)
+        log.error("NVML: %d readers exited within %.0f s, the last one: %s", exits, WITHIN_S, why)
 
     @property
     def recent(self) -> int:
-        """How many there were in the last RECENT_S."""
+        """Return the number of exits in the last RECENT_S."""
         now_s = self._clock.monotonic()
         return sum(now_s - at_s <= RECENT_S for at_s in self._at_s)
 
-    def take(self) -> Dying | None:
-        """Return what is to be reported, once."""
-        dying, self._dying = self._dying, None
+    def take(self) -> RepeatedExits | None:
+        """Return repeated exits that were not reported yet."""
+        dying, self._pending = self._pending, None
         return dying

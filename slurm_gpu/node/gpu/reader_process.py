@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu.reader_child import Child, DeadError, built
-from slurm_gpu.node.gpu.reader_exits import Deaths
+from slurm_gpu.node.gpu.reader_child import ReaderChild, ReaderFailedError, built
+from slurm_gpu.node.gpu.reader_exits import ReaderExits
 from slurm_gpu.node.gpu.reading import (
     DeviceProperties,
     Failure,
@@ -68,16 +68,16 @@ class ReaderProcess:
         self._clock = clock
         self._deadline_s, self._start_deadline_s = deadline_s, start_deadline_s
         self._start_wait_s = start_wait_s
-        self._child: Child | None = None
+        self._child: ReaderChild | None = None
         self._finding_deadline_s = start_deadline_s
         self._fresh = False
-        self._dying: list[Child] = []
-        self._probe: tuple[int, Child] | None = None
+        self._ending: list[ReaderChild] = []
+        self._probe: tuple[int, ReaderChild] | None = None
         self._count: int | None = None
         self._index_of: dict[str, int] = {}
         self._hung: dict[int, _Hung] = {}
         self._crashed_at: list[int] = []
-        self.deaths = Deaths(clock)
+        self.exits = ReaderExits(clock)
         self._start_at_s = self._start_delay_s = 0.0
         self._following: Sequence[ReadRequest] = ()
         self._every_s = self._until_s = self._followed_s = 0.0
@@ -97,7 +97,7 @@ class ReaderProcess:
             self._finding_deadline_s = self._deadline_s
             try:
                 child.find(self._hung)
-            except DeadError as error:
+            except ReaderFailedError as error:
                 self._crash(str(error))
             child = self._ready(self._deadline_s + _MOMENT_S)
         self._fresh = False
@@ -134,8 +134,8 @@ class ReaderProcess:
             return Results(readings, failures)
         try:
             xids = self._read(child, wanted, readings, failures)
-        except DeadError as error:
-            self._crash(str(error), child.asks)
+        except ReaderFailedError as error:
+            self._crash(str(error), child.index_in_call)
         return Results(readings, failures, xids)
 
     @property
@@ -157,7 +157,7 @@ class ReaderProcess:
         self._every_s, self._until_s, self._followed_s = every_s, until_s, _now_s()
         try:
             child.ask("follow", [self._following, every_s, until_s])
-        except DeadError as error:
+        except ReaderFailedError as error:
             self._following = ()
             self._crash(str(error))
 
@@ -168,10 +168,10 @@ class ReaderProcess:
             self._following = ()
             return ()
         try:
-            message = child.hear(0.0) if self._following else None
-        except DeadError as error:
+            message = child.receive(0.0) if self._following else None
+        except ReaderFailedError as error:
             self._following = ()
-            self._crash(str(error), child.asks)
+            self._crash(str(error), child.index_in_call)
         else:
             if message is not None:
                 self._following = ()
@@ -185,7 +185,7 @@ class ReaderProcess:
         if self._following and now_s >= self.overdue_s:
             self._following = ()
             # One that gets no processor asks none, and has its time to answer once it is asked.
-            if (index := child.asks) is not None:
+            if (index := child.index_in_call) is not None:
                 self._leave_out(index, f"no answer within {self._deadline_s:g} s")
         return readings
 
@@ -196,23 +196,23 @@ class ReaderProcess:
         if self._child is not None:
             self._end(self._child)
         self._probe = self._child = None
-        self._dying = [child for child in self._dying if not child.is_gone(self._deadline_s)]
+        self._ending = [child for child in self._ending if not child.is_gone(self._deadline_s)]
 
     def _read(
         self,
-        child: Child,
+        child: ReaderChild,
         wanted: Sequence[ReadRequest],
         readings: dict[str, Reading],
         failures: dict[str, Failure],
     ) -> Sequence[Xid]:
-        """One conversation; raises DeadError."""
+        """One conversation; raises ReaderFailedError."""
         child.ask("read", wanted)
         for request in wanted:
-            match child.hear(self._deadline_s):
+            match child.receive(self._deadline_s):
                 case None:
-                    index = child.asks
+                    index = child.index_in_call
                     if index is None:
-                        raise DeadError("the reader of NVML does nothing")
+                        raise ReaderFailedError("the reader of NVML does nothing")
                     # Answers of others may have waited in it; they are asked again.
                     failure = Failure(
                         ReadError.HUNG, self._leave_out(index, f"no answer within {self._deadline_s:g} s")
@@ -222,18 +222,20 @@ class ReaderProcess:
                     return ()
                 case ["reading", uuid, list(row)] if uuid == request.uuid:
                     readings[uuid] = built(reading_of, [row])
-                case ["failure", uuid, trouble, why] if uuid == request.uuid:
-                    failures[uuid] = Failure(built(ReadError, [trouble]), why)
+                case ["failure", uuid, kind, why] if uuid == request.uuid:
+                    failures[uuid] = Failure(built(ReadError, [kind]), why)
                 case message:
-                    raise DeadError(f"the reader of NVML talks nonsense: {str(message)[:80]}")
-        match child.hear(self._deadline_s):
+                    raise ReaderFailedError(f"the reader of NVML talks nonsense: {str(message)[:80]}")
+        match child.receive(self._deadline_s):
             case ["end", list(rows)]:
                 xids = [built(Xid, row) for row in rows]
             case message:
-                raise DeadError(f"the reader of NVML should have said its XIDs, not {str(message)[:80]}")
+                raise ReaderFailedError(
+                    f"the reader of NVML should have said its XIDs, not {str(message)[:80]}"
+                )
         self._crashed_at.clear()
         self._start_delay_s = 0.0
-        if any(failure.trouble is ReadError.DRIVER for failure in failures.values()):
+        if any(failure.kind is ReadError.DRIVER for failure in failures.values()):
             # Another driver needs another library, which only another process loads.
             self._end(child)
             self._child = None
@@ -241,7 +243,7 @@ class ReaderProcess:
 
     # The process
 
-    def _ready(self, wait_s: float) -> Child:
+    def _ready(self, wait_s: float) -> ReaderChild:
         """The process, once it knows its devices; raises NvmlError, ReaderStartingError."""
         if self._child is None:
             self._start()
@@ -250,16 +252,16 @@ class ReaderProcess:
         if child.ready:
             return child
         try:
-            ready = self._hear_of_devices(child, wait_s)
+            ready = self._wait_for_devices(child, wait_s)
         except NvmlError:
             self._end(child)
             self._child = None
             raise
-        except DeadError as error:
-            self._crash(str(error), child.looks_at)
+        except ReaderFailedError as error:
+            self._crash(str(error), child.next_index)
             raise ReaderStartingError(f"NVML: {error}") from error
         if not ready and child.silent_s > self._finding_deadline_s:
-            self._give_up_finding(child)
+            self._abandon_finding(child)
         if self._hung and child.count is not None and child.count != self._count:
             # Indices are not what they were: whoever hangs has to be found again.
             self._hung.clear()
@@ -271,7 +273,7 @@ class ReaderProcess:
         self._index_of |= {f.uuid: index for index, found in child.found.items() for f in found}
         return child
 
-    def _hear_of_devices(self, child: Child, wait_s: float) -> bool:
+    def _wait_for_devices(self, child: ReaderChild, wait_s: float) -> bool:
         """Wait until it is ready, for so long and not longer than it may be silent."""
         end_s = time.monotonic() + wait_s
         while not child.advance(min(wait_s, self._finding_deadline_s - child.silent_s + _MOMENT_S)):
@@ -280,12 +282,12 @@ class ReaderProcess:
                 return False
         return True
 
-    def _give_up_finding(self, child: Child) -> None:
+    def _abandon_finding(self, child: ReaderChild) -> None:
         """It has been silent for too long: leave out what it looks at."""
-        if child.looks_at is not None:
+        if child.next_index is not None:
             self._count = child.count
-            why = self._leave_out(child.looks_at, f"not found within {self._finding_deadline_s:g} s")
-            raise ReaderStartingError(f"NVML: GPU {child.looks_at}: {why}")
+            why = self._leave_out(child.next_index, f"not found within {self._finding_deadline_s:g} s")
+            raise ReaderStartingError(f"NVML: GPU {child.next_index}: {why}")
         at_start = self._finding_deadline_s == self._start_deadline_s
         self._end(child)
         self._child = None
@@ -298,7 +300,7 @@ class ReaderProcess:
         if wait_s > 0:
             raise ReaderStartingError(f"NVML: the reader failed; another starts in {wait_s:.0f} s")
         try:
-            self._child = Child(self._hung)
+            self._child = ReaderChild(self._hung)
         except OSError as error:
             self._delay_start()
             raise NvmlError(f"NVML: no reader can be started: {error.strerror}") from error
@@ -316,7 +318,7 @@ class ReaderProcess:
     def _crash(self, why: str, index: int | None = None) -> None:
         """The process ended by itself, at that device if one is given: start another, later each time."""
         log.warning("%s; another one is started", why)
-        self.deaths.add(why)
+        self.exits.add(why)
         self._crashed_at = [at for at in self._crashed_at if at == index]
         if index is not None:
             self._crashed_at.append(index)
@@ -333,13 +335,13 @@ class ReaderProcess:
         self._start_delay_s = min(CRASH_RETRY_MAX_S, max(CRASH_RETRY_S, 2 * self._start_delay_s))
         self._start_at_s = self._clock.monotonic() + self._start_delay_s
 
-    def _end(self, child: Child) -> None:
+    def _end(self, child: ReaderChild) -> None:
         child.kill()
-        self._dying.append(child)
+        self._ending.append(child)
         self._reap()
 
     def _reap(self) -> None:
-        self._dying = [child for child in self._dying if not child.is_gone()]
+        self._ending = [child for child in self._ending if not child.is_gone()]
 
     # Devices that hang
 
@@ -368,15 +370,15 @@ class ReaderProcess:
                 self._hung[index] = hung._replace(retry_s=self._clock.monotonic() + delay_s, delay_s=delay_s)
         now_s = self._clock.monotonic()
         due = [index for index, hung in self._hung.items() if hung.retry_s <= now_s]
-        if due and not self._dying:
-            self._probe = due[0], Child(only=due[0])
+        if due and not self._ending:
+            self._probe = due[0], ReaderChild(only=due[0])
 
-    def _probe_answers(self, index: int, child: Child) -> bool | None:
+    def _probe_answers(self, index: int, child: ReaderChild) -> bool | None:
         """None as long as it may still do so."""
         try:
             if child.advance(0.0):
                 return bool(child.found.get(index))
-        except (DeadError, NvmlError):
+        except (ReaderFailedError, NvmlError):
             return False
         return False if child.silent_s > self._start_deadline_s else None
 

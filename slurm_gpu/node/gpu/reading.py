@@ -1,7 +1,7 @@
-"""What one look at the GPUs asks for and brings back. None = the device cannot say; 0 is a measurement.
+"""Data of one sample of the GPUs. None = not available; 0 is a measurement.
 
-Everything here is plain data: it crosses the pipe between slurm-gpud and the child that calls NVML. Named
-tuples, since they are JSON arrays already, and the child is spared the weight of dataclasses.
+All types cross the pipe between slurm-gpud and the child that calls NVML. They are named tuples, which are
+JSON arrays already and use less memory in the child than dataclasses.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, NamedTuple, Protocol
 
 from slurm_gpu.errors import NvmlError
 
-# How the reader's process tells which GPU it asks: NVML's index, a big-endian number in shared memory.
+# The reader process writes NVML's index of the GPU in a call to shared memory, as a big-endian number.
 PROGRESS_BYTES = 2
 ASKS_NONE = 0xFFFF
 
 
 class DeviceProperties(NamedTuple):
-    """What does not change about a GPU or MIG instance while the driver stays loaded.
+    """Properties of a GPU or MIG instance that are constant while the driver is loaded.
 
-    `index` and `minor` of a MIG instance are its GPU's (`parent`). Bandwidths are the most that the links can
-    carry in one direction.
+    `index` and `minor` of a MIG instance are those of its GPU (`parent`). Bandwidths are maxima in one
+    direction.
     """
 
     uuid: str
@@ -41,23 +41,23 @@ class DeviceProperties(NamedTuple):
 
 
 class DeviceMemory(NamedTuple):
-    """Memory in bytes; `used` is what jobs and the driver's contexts take, not the driver's reserve."""
+    """Memory in bytes; `used` includes jobs and driver contexts, but not the driver's reserve."""
 
     used: int
     total: int
 
 
 class GpuProcess(NamedTuple):
-    """A process with a context on the GPU; `used` is its memory in bytes."""
+    """A process with a context on the GPU, and its memory in bytes."""
 
     pid: int
     used: int | None
 
 
 class UtilizationSample(NamedTuple):
-    """Percent of the time since the sample before in which a kernel ran; `at_us` is wall clock, µs.
+    """Percent of the time since the previous sample in which a kernel ran; `at_us` is wall-clock time in µs.
 
-    None where the driver's value is implausible.
+    `percent` is None if the driver's value is implausible.
     """
 
     at_us: int
@@ -65,7 +65,7 @@ class UtilizationSample(NamedTuple):
 
 
 class ProcessSample(NamedTuple):
-    """Percent of the SMs' time that a process took up to `at_us` (wall clock, µs)."""
+    """Percent of the SMs' time that a process used up to `at_us` (wall clock, µs)."""
 
     pid: int
     at_us: int
@@ -73,14 +73,14 @@ class ProcessSample(NamedTuple):
 
 
 class DeviceCounter(NamedTuple):
-    """A running total that starts anew at 2**bits, and with the driver."""
+    """A total that wraps at 2**bits and restarts with the driver."""
 
     value: int
     bits: int = 64
 
 
 class Activity(NamedTuple):
-    """GPM's fractions (0–1) and rates over the `seconds` since the last detailed look."""
+    """GPM's fractions (0–1) and rates over the `seconds` since the last detailed sample."""
 
     seconds: float
     sm_active: float | None = None
@@ -92,10 +92,10 @@ class Activity(NamedTuple):
 
 
 class ReadRequest(NamedTuple):
-    """What to read of one device: memory always, the rest only if asked for.
+    """A request for memory of one device and for optional fields.
 
-    A ring is read after the given wall-clock time in µs. `detailed` asks for all fields of Reading below
-    the rings; of those `util_pct` comes too where `ring` was asked for and the device has none.
+    A ring (the driver's sample buffer) is read after the given wall-clock time in µs. `detailed` requests all
+    fields of Reading below the rings. `util_pct` is also read if `ring` is requested and the device has none.
     """
 
     uuid: str
@@ -106,11 +106,11 @@ class ReadRequest(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One device, at Clock.monotonic() `at_s`.
+    """The values of one device at Clock.monotonic() `at_s`.
 
-    `ring` and `process_ring` are empty where there is nothing newer, None where the device has none.
-    `throttle` are the reasons in force for which the clocks are held down, by NVML's names in lower case.
-    `implausible` are the values by field that are gaps here since they cannot be; None where there were none.
+    `ring` and `process_ring` are empty if there is nothing newer, None if the device has none. `throttle` has
+    the active throttle reasons, by NVML's names in lower case. `implausible` has the rejected values by
+    field; None if there are none.
     """
 
     at_s: float
@@ -136,7 +136,7 @@ class Reading(NamedTuple):
 
 
 class Xid(NamedTuple):
-    """An error that the driver told, at wall-clock `at_s`."""
+    """An error that the driver reported at wall-clock time `at_s`."""
 
     uuid: str
     code: int
@@ -144,24 +144,24 @@ class Xid(NamedTuple):
 
 
 class ReadError(StrEnum):
-    """Why a device could not be read."""
+    """The reason why a device could not be read."""
 
-    LOST = "lost"  # it fell off the bus, or needs a reset
-    HUNG = "hung"  # a call did not come back in time
-    DRIVER = "driver"  # the driver went away, or was reloaded under us
+    LOST = "lost"  # it fell off the bus or requires a reset
+    HUNG = "hung"  # a call did not return in time
+    DRIVER = "driver"  # the driver was unloaded or reloaded
 
 
 class Failure(NamedTuple):
-    """A device that says nothing any more, and what it said last."""
+    """The failure of a device, with a message."""
 
-    trouble: ReadError
+    kind: ReadError
     why: str
 
 
 class Results(NamedTuple):
-    """What came back, by UUID.
+    """Readings and failures by UUID.
 
-    A device that was asked for and is in neither could not be asked this time: ask again.
+    A requested device in neither could not be read this time; request it again.
     """
 
     readings: Mapping[str, Reading]
@@ -170,42 +170,42 @@ class Results(NamedTuple):
 
 
 class ReaderStartingError(NvmlError):
-    """The driver has not answered yet: ask again soon."""
+    """The driver has not answered yet; retry soon."""
 
 
 class Reader(Protocol):
-    """Reads the GPUs of this machine; never waits longer than its deadline, whatever the driver does."""
+    """Reads the GPUs of this machine within a deadline, even if the driver hangs."""
 
     def devices(self) -> Sequence[DeviceProperties]:
-        """All GPUs and MIG instances that answer, in the driver's order.
+        """Return all GPUs and MIG instances that answer, in the driver's order.
 
-        Raises NvmlError without a driver, ReaderStartingError while it is not known yet.
+        Raises NvmlError without a driver, ReaderStartingError while it is starting.
         """
 
     @property
     def silent(self) -> Mapping[int, Failure]:
-        """GPUs that the driver lists, and that did not answer to the last devices(), by NVML's index."""
+        """Return failures by NVML's index of listed GPUs that did not answer to the last devices()."""
 
     def read(self, requests: Sequence[ReadRequest]) -> Results:
-        """One look at these devices."""
+        """Sample these devices."""
 
 
 class Follower(Protocol):
-    """Reads on by itself, while nobody asks it for anything else: whoever wants to know need not wake up."""
+    """Samples memory by itself between requests, so that the daemon need not wake up."""
 
     @property
     def follows(self) -> bool:
-        """Does it?"""
+        """Return whether it is sampling by itself."""
 
     @property
     def overdue_s(self) -> float:
-        """When its next look will be so late that something hangs (Clock.monotonic())."""
+        """Return the time (Clock.monotonic()) after which a missing sample means a hang."""
 
     def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
-        """Read the memory of these devices at whole multiples of `every_s` before `until_s`, if it can."""
+        """Sample the memory of these devices at multiples of `every_s` before `until_s`, if possible."""
 
     def followed(self) -> Sequence[tuple[str, Reading]]:
-        """What it has read so since the last time, by UUID, oldest first."""
+        """Return new readings with their UUIDs, oldest first."""
 
 
 _COUNTERS = (name for name, kind in Reading.__annotations__.items() if "Counter" in str(kind))
@@ -225,9 +225,9 @@ _MANY: Sequence[tuple[int, Any]] = [
 
 
 def reading_of(row: list[Any]) -> Reading:
-    """Build a reading from a JSON array of its fields, which is used up.
+    """Build a reading from a JSON array of its fields, which is modified.
 
-    Raises ValueError or TypeError if that is no reading.
+    Raises ValueError or TypeError if it is malformed.
     """
     if len(row) != len(Reading._fields):
         raise ValueError(f"{len(row)} fields instead of {len(Reading._fields)}")

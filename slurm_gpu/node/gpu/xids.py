@@ -1,4 +1,4 @@
-"""XIDs: errors that the driver tells once, through an event set."""
+"""Read XIDs, the driver's errors, from an event set."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import pynvml
 
-from slurm_gpu.node.gpu.nvml_calls import SUCCESS, WARNING, Tell, address, explained, function, meaning
+from slurm_gpu.node.gpu.nvml_calls import SUCCESS, WARNING, LogFunction, address, explained, function, meaning
 from slurm_gpu.node.gpu.reading import DeviceProperties, Xid
 
 _NO_INSTANCE = 0xFFFFFFFF
-# One look takes no more than so many: a GPU may tell faster than anyone listens.
+# The maximum per sample, since a GPU may report XIDs faster than they are read.
 _MOST = 64
 
 
 class XidEvents:
-    """The event set of all GPUs; `tell` is one of `once`."""
+    """The event set of all GPUs; `log` comes from `once`."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, log: LogFunction) -> None:
+        self._log = log
         self._set: Any = None
         self._kept: list[Xid] = []
         self._data = pynvml.c_nvmlEventData_t()
@@ -29,13 +29,13 @@ class XidEvents:
         self._instances: Mapping[tuple[str, int, int], str] = {}
 
     def listen(self, gpus: Mapping[str, tuple[Any, DeviceProperties]]) -> None:
-        """From now on to these: handles and facts of GPUs and of MIG instances by UUID."""
+        """Register for events of these GPUs and MIG instances: handles and properties by UUID."""
         self._kept.extend(self._waiting())
         self.close()
         try:
             self._set = pynvml.nvmlEventSetCreate()
-        except Exception as error:  # whatever the binding raises costs the XIDs
-            self._tell(WARNING, f"XIDs are not seen: {explained(error)}")
+        except Exception as error:  # any error of the binding costs the XIDs
+            self._log(WARNING, f"XIDs are not recorded: {explained(error)}")
             return
         whole = [(handle, facts) for handle, facts in gpus.values() if facts.parent is None]
         self._gpus = {address(handle): facts for handle, facts in whole}
@@ -50,10 +50,10 @@ class XidEvents:
             try:
                 pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
             except Exception as error:
-                self._tell(WARNING, f"{facts.uuid}: XIDs are not seen: {explained(error)}")
+                self._log(WARNING, f"{facts.uuid}: XIDs are not recorded: {explained(error)}")
 
     def take(self) -> list[Xid]:
-        """Those told since the last time, without waiting."""
+        """Return XIDs since the last call, without waiting."""
         found = [*self._kept, *self._waiting()]
         self._kept.clear()
         return found
@@ -67,11 +67,11 @@ class XidEvents:
             try:
                 code = wait(self._set, ctypes.byref(self._data), 0)
             except Exception as error:
-                self._tell(WARNING, f"XIDs are not seen: {explained(error)}")
+                self._log(WARNING, f"XIDs are not recorded: {explained(error)}")
                 break
             if code != SUCCESS:
                 if code != pynvml.NVML_ERROR_TIMEOUT:
-                    self._tell(WARNING, f"XIDs are not seen: {meaning(code)}")
+                    self._log(WARNING, f"XIDs are not recorded: {meaning(code)}")
                 break
             facts = self._gpus.get(address(self._data.device))
             if facts is not None and self._data.eventType == pynvml.nvmlEventTypeXidCriticalError:
@@ -79,14 +79,14 @@ class XidEvents:
         return found
 
     def close(self) -> None:
-        """Listen no more."""
+        """Free the event set."""
         events, self._set = self._set, None
         free = function("nvmlEventSetFree")
         if events is not None and free is not None:
             try:
                 free(events)
             except Exception as error:
-                self._tell(WARNING, f"NVML does not free an event set: {explained(error)}")
+                self._log(WARNING, f"NVML failed to free an event set: {explained(error)}")
 
     def _of(self, gpu: str) -> str:
         instance = self._data.gpuInstanceId, self._data.computeInstanceId

@@ -16,7 +16,7 @@ from slurm_gpu.node.process.host_stats import HostStats
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.node_counters import NodeCounters, NodeReading
 from slurm_gpu.node.process.procfs import Processes
-from slurm_gpu.node.worker_thread import WorkThread
+from slurm_gpu.node.worker_thread import WorkerThread
 from slurm_gpu.wire import Host
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class _WatchedHost:
 class _Round:
     """One look at several jobs, one after another; the first `done` of them are through.
 
-    Once `given_up` it goes no further, since the next round looks at these jobs; `over` when it has ended.
+    Once `abandoned` it goes no further, since the next round looks at these jobs; `over` when it has ended.
     """
 
     entries: Sequence[_WatchedHost]
@@ -58,11 +58,11 @@ class _Round:
     began_s: float
     ask_s: float
     done: int = 0
-    given_up: bool = False
+    abandoned: bool = False
     over: bool = False
 
 
-class HostBook:
+class HostRecorder:
     """Host records of the open segments of `node`: `sync` and `step`, again and again."""
 
     def __init__(
@@ -71,7 +71,7 @@ class HostBook:
         rules: ApplicationRules,
         *,
         mounts: Mounts | None = None,
-        worker: WorkThread | None = None,
+        worker: WorkerThread | None = None,
         environments: EnvironmentJobs | None = None,
     ) -> None:
         mounts = Mounts() if mounts is None else mounts
@@ -81,7 +81,7 @@ class HostBook:
         self._environments = EnvironmentJobs(self._processes) if environments is None else environments
         self._counters = NodeCounters(mounts.proc, mounts.sys)
         self._reading: NodeReading | None = None
-        self._worker = WorkThread("host") if worker is None else worker
+        self._worker = WorkerThread("host") if worker is None else worker
         self._entries: dict[str, _WatchedHost] = {}
         # By job: a cgroup that outlives its run goes on counting in the next one.
         self._groups: dict[int, int] = {}
@@ -91,7 +91,7 @@ class HostBook:
 
     def begin(self, allocation: Allocation) -> None:
         """Watch that allocation's job; every other job is no longer alone on the node."""
-        self.meet(allocation.key.job_id)
+        self.note_job(allocation.key.job_id)
         for entry in self._entries.values():
             if entry.watch.key.job_id == allocation.key.job_id:
                 self._remember_group(entry.watch)
@@ -137,7 +137,7 @@ class HostBook:
         for segment in missing:
             self.end(segment, now_s)
 
-    def meet(self, job_id: int) -> None:
+    def note_job(self, job_id: int) -> None:
         """A job, with GPUs or without, begins on this node."""
         for entry in self._entries.values():
             if entry.watch.key.job_id != job_id:
@@ -164,7 +164,7 @@ class HostBook:
         """When there will be something to do; None if nothing is watched."""
         if self._round is not None:
             return self._round.ask_s
-        due = [entry.watch.next_look_s for entry in self._entries.values() if self._may_look(entry)]
+        due = [entry.watch.next_sample_s for entry in self._entries.values() if self._may_sample(entry)]
         return min(due, default=None)
 
     def hosts(self, now_s: float) -> Sequence[Host]:
@@ -173,27 +173,27 @@ class HostBook:
             return ()
         return [entry.watch.host(now_s) for entry in self._entries.values() if entry.end_s is None]
 
-    def _may_look(self, entry: _WatchedHost) -> bool:
+    def _may_sample(self, entry: _WatchedHost) -> bool:
         if entry.stuck or entry.end_s is not None or len(self._lost) >= _MOST_STUCK:
             return False
         # Who can make one look wait could do so with one job after another.
         return not any(uid is not None and uid == entry.watch.uid for _, uid in self._lost)
 
     def _start_round(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> None:
-        due = [e for e in self._entries.values() if self._may_look(e) and e.watch.next_look_s <= now_s]
+        due = [e for e in self._entries.values() if self._may_sample(e) and e.watch.next_sample_s <= now_s]
         if due:
             self._round = this = _Round(due, on_gpu(), now_s, now_s + _ASK_S)
-            self._worker.start(lambda: self._look(this))
+            self._worker.start(lambda: self._run_round(this))
 
-    def _look(self, this: _Round) -> None:
+    def _run_round(self, this: _Round) -> None:
         """Runs beside the main thread, which leaves these watches alone meanwhile."""
         try:
             if self._reading is None or this.began_s - self._reading.at_s >= _NODE_FRESH_S:
-                self._reading = self._counters.look(this.began_s)
+                self._reading = self._counters.sample(this.began_s)
             for entry in this.entries:
-                if this.given_up:
+                if this.abandoned:
                     return
-                entry.watch.look(this.began_s, self._reading, this.on_gpu.get(entry.watch.key.job_id, ()))
+                entry.watch.sample(this.began_s, self._reading, this.on_gpu.get(entry.watch.key.job_id, ()))
                 this.done += 1
         finally:
             this.over = True
@@ -208,19 +208,19 @@ class HostBook:
             if now_s - this.began_s < STUCK_S:
                 this.ask_s = now_s + _ASK_S
                 return
-            this.given_up = True
+            this.abandoned = True
             self._worker.abandon()
             self._lost.append((this, self._at(this).watch.uid))
-            self._give_up(this, "does not come back")
+            self._abandon(this, "does not come back")
         elif this.done < len(this.entries):
-            self._give_up(this, "failed")
+            self._abandon(this, "failed")
         self._round = None
 
     def _at(self, this: _Round) -> _WatchedHost:
         """The job that it is at."""
         return this.entries[min(this.done, len(this.entries) - 1)]
 
-    def _give_up(self, this: _Round, why: str) -> None:
+    def _abandon(self, this: _Round, why: str) -> None:
         entry = self._at(this)
         entry.stuck = True
         log.warning(

@@ -55,7 +55,7 @@ class HostWatch:
         self._alone = True
         self._traffic_before: NodeReading | None = None
         self._traffic: NodeReading | None = None
-        self.next_look_s = start_s
+        self.next_sample_s = start_s
 
     @property
     def uid(self) -> int | None:
@@ -71,14 +71,14 @@ class HostWatch:
         """Another job came to this node: whose its network traffic is can no longer be told."""
         self._alone = False
 
-    def look(self, now_s: float, node: NodeReading, on_gpu: Sequence[int] = ()) -> None:
+    def sample(self, now_s: float, node: NodeReading, on_gpu: Sequence[int] = ()) -> None:
         """Look once; `on_gpu` are processes of the job that NVML shows."""
         storage = now_s >= self._storage_s
-        self._stats.look(now_s, on_gpu, storage=storage)
-        self._look_at_traffic(node)
+        self._stats.sample(now_s, on_gpu, storage=storage)
+        self._sample_traffic(node)
         if now_s >= self._recognise_s:
             self._recognise_s = self._next_recognition_s(now_s)
-            self._recognition.look(list(dict.fromkeys((*on_gpu, *self._stats.busiest()))))
+            self._recognition.scan(list(dict.fromkeys((*on_gpu, *self._stats.busiest()))))
             if self._recognition.unfinished:
                 self._recognise_s = now_s
         most_s = LARGE_PAUSE_S if self._stats.process_count > LARGE_JOB else PAUSE_S
@@ -86,7 +86,7 @@ class HostWatch:
         if storage and pause_s >= PAUSE_S:
             self._storage_s = now_s + _STORAGE_PAUSES * pause_s
         # Looks at grown-up jobs fall together: one reading of the node serves them all.
-        self.next_look_s = now_s + pause_s if pause_s < PAUSE_S else (now_s // pause_s + 1) * pause_s
+        self.next_sample_s = now_s + pause_s if pause_s < PAUSE_S else (now_s // pause_s + 1) * pause_s
 
     def host(self, now_s: float, *, final: bool = False) -> Host:
         """The record as of the last look, with the next sequence number."""
@@ -109,7 +109,7 @@ class HostWatch:
             container=self._recognition.container,
         )
 
-    def _look_at_traffic(self, node: NodeReading) -> None:
+    def _sample_traffic(self, node: NodeReading) -> None:
         # Only cgroups tell of jobs that were there before this daemon, or that hold no GPUs.
         if self._alone:
             self._alone = self._stats.in_cgroup is not False and self._cgroups.is_alone(self._job)

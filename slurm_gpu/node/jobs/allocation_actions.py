@@ -18,14 +18,14 @@ from slurm_gpu.node.clock_step import STEP_S
 from slurm_gpu.node.jobs.ended_runs import EndedRuns
 from slurm_gpu.node.jobs.grants import Grants
 from slurm_gpu.node.jobs.inventory import Inventory
-from slurm_gpu.node.jobs.reconcile import Reconciliation, Strangers, ToldJob
-from slurm_gpu.node.jobs.requeued import ReturningJobs
-from slurm_gpu.node.jobs.segments import OpenSegment, SegmentBook
+from slurm_gpu.node.jobs.reconcile import Reconciliation, ReportedJob, UnknownJobs
+from slurm_gpu.node.jobs.requeued import RequeuedJobs
+from slurm_gpu.node.jobs.segments import OpenSegment, SegmentRegistry
 from slurm_gpu.node.jobs.suspension import Suspensions
-from slurm_gpu.node.jobs.unresolved import UntoldDevices
+from slurm_gpu.node.jobs.unresolved import UnresolvedAllocations
 from slurm_gpu.node.measure.watch import DeviceWatch
 from slurm_gpu.node.process.job_cgroups import JobCgroups
-from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.events import EventRecorder
 from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class AllocationActions(ABC):
         cluster: str,
         clock: Clock,
         spool: Spool,
-        events: EventBook,
+        events: EventRecorder,
         inventory: Inventory,
         suspensions: Suspensions,
         cgroups: JobCgroups,
@@ -55,18 +55,18 @@ class AllocationActions(ABC):
         self._spool, self._events, self._inventory = spool, events, inventory
         self._suspensions, self._new_watch = suspensions, new_watch
         self.allocations = Allocations()
-        self.segments = SegmentBook(spool)
+        self.segments = SegmentRegistry(spool)
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
         # By device (None: any), until when a job that was not watched had it, or may have had it.
-        self._unwatched_until_s: dict[str | None, float] = {}
-        self.returning = ReturningJobs(cgroups, clock)
-        self._strangers = Strangers(self.returning)
+        self._unobserved_until_s: dict[str | None, float] = {}
+        self.returning = RequeuedJobs(cgroups, clock)
+        self._unknown_jobs = UnknownJobs(self.returning)
         self._without_gpus: set[int] = set()
         self._ended = EndedRuns(spool, clock)
         self._grants = Grants()
         self._reconciliation = Reconciliation(self._ended, clock.monotonic(), self.returning.is_seen)
-        self._untold = UntoldDevices(inventory, clock.monotonic())
+        self._unresolved = UnresolvedAllocations(inventory, clock.monotonic())
         self._started = False
 
     @abstractmethod
@@ -96,7 +96,7 @@ class AllocationActions(ABC):
     def is_of_reported_run(self, prolog: HookEvent) -> bool:
         """Return whether Slurm reported the run before its prolog was seen."""
         allocation = self.allocations.of_job(prolog.job_id)
-        return allocation is not None and allocation.is_told and is_of_run(prolog, allocation)
+        return allocation is not None and allocation.is_reported and is_of_run(prolog, allocation)
 
     def is_requeued(self, epilog: HookEvent) -> bool:
         """Return whether the job was requeued: its epilog then carries the restart count of the next run."""
@@ -138,7 +138,7 @@ class AllocationActions(ABC):
     def end_without_epilog(self, prolog: HookEvent) -> None:
         """Report that the epilog of the run before is missing, and end that run here."""
         log.warning("job %d begins again without an epilog of its last run", prolog.job_id)
-        self._events.tell("epilog_missing", job_id=prolog.job_id)
+        self._events.record("epilog_missing", job_id=prolog.job_id)
         self._end(self._open_one(prolog), prolog)
 
     def end(self, epilog: HookEvent) -> None:
@@ -150,7 +150,7 @@ class AllocationActions(ABC):
     def expect_next_run(self, epilog: HookEvent) -> None:
         """Expect the requeued job here again."""
         self.returning.expect(epilog)
-        self._look_for_strangers()
+        self._update_unknown_jobs()
 
     def stop_expecting(self, epilog: HookEvent) -> None:
         """Expect the job no longer."""
@@ -158,7 +158,7 @@ class AllocationActions(ABC):
 
     def report_missing_prolog(self, epilog: HookEvent) -> None:
         """Report that a run ended of which nothing was seen before."""
-        self._events.tell("prolog_missing", job_id=epilog.job_id)
+        self._events.record("prolog_missing", job_id=epilog.job_id)
 
     def note_unseen_end(self, epilog: HookEvent) -> None:
         """Note the end of a run that was not recorded."""
@@ -175,25 +175,25 @@ class AllocationActions(ABC):
         began = Allocation.from_prolog(epilog, self._cluster, self._name, self._wall_s_of(epilog))
         self._open(began.of_run(returned.restart, min(returned.began_s, epilog.uptime_s)))
         self.watch_new()
-        self._look_for_strangers()
+        self._update_unknown_jobs()
 
-    def exclude_strangers(self, epilog: HookEvent) -> None:
+    def exclude_unknown_jobs(self, epilog: HookEvent) -> None:
         """Report to the devices of a returned run whether any other job may have used them.
 
         If so, its use is a gap: processes that have ended cannot be told apart any more.
         """
         returned = self._open_one(epilog)
-        may_have_others = self._strangers.may_run_with(returned.key.job_id)
+        may_have_others = self._unknown_jobs.may_run_with(returned.key.job_id)
         devices = returned.devices.values() if self._inventory.can_be_shared else ()
         for watch in (self.watches[uuid] for uuid in devices if uuid in self.watches):
             if may_have_others:
-                watch.held_unwatched(epilog.uptime_s)
+                watch.mark_unobserved_until(epilog.uptime_s)
             else:
-                watch.strangers_until(returned.start_s)
+                watch.set_unknown_jobs_until(returned.start_s)
 
     # Actions on Slurm's reply
 
-    def open_reported(self, job: ToldJob) -> None:
+    def open_reported(self, job: ReportedJob) -> None:
         """Open the allocation of a run without a known prolog, from now on or from its cgroup's start."""
         since_s = self.returning.began_s(job.job_id)
         if since_s is None:
@@ -204,7 +204,7 @@ class AllocationActions(ABC):
         told = job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s, since_s)
         self._open(told, began_before=True)
 
-    def end_earlier_run(self, job: ToldJob) -> None:
+    def end_earlier_run(self, job: ReportedJob) -> None:
         """End the run that was open when Slurm reported the next one."""
         before = self.allocations.of_job(job.job_id)
         assert before is not None
@@ -216,14 +216,14 @@ class AllocationActions(ABC):
     def forget_return(self, job_id: int) -> None:
         """Expect that job no longer."""
         self.returning.pop(job_id)
-        self._look_for_strangers()
+        self._update_unknown_jobs()
 
     # Conditions and actions on an allocation that ends
 
     def continue_in_new_segment(self, allocation: Allocation) -> None:
         """Continue an allocation of an earlier slurm-gpud in a new segment."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
-        self._open(self.segments.go_on(allocation, now_s, wall_s), began_before=True)
+        self._open(self.segments.continue_segment(allocation, now_s, wall_s), began_before=True)
 
     def is_unsampled(self, ended: EndedAllocation) -> bool:
         """Return whether this slurm-gpud has sampled none of its devices."""
@@ -239,14 +239,14 @@ class AllocationActions(ABC):
         """Return whether devices that are not known yet may be known in a moment."""
         # The positions of an earlier boot say nothing of the devices of this one.
         is_of_this_boot = ended.allocation.key.boot_id == self._clock.boot_id()
-        return is_of_this_boot and self._untold.may_be_told(ended.allocation, self._clock.monotonic())
+        return is_of_this_boot and self._unresolved.can_resolve(ended.allocation, self._clock.monotonic())
 
     def report_missing_epilog(self, ended: EndedAllocation) -> None:
         """Report that the epilog is missing."""
         now_s = self._clock.monotonic()
         job_id, ago_s = ended.allocation.key.job_id, now_s - ended.end_s
         log.warning("job %d ended %.0f s ago, of which no epilog was seen", job_id, ago_s)
-        self._events.tell("epilog_missing", job_id=job_id, at_s=self._clock.wall() - ago_s)
+        self._events.record("epilog_missing", job_id=job_id, at_s=self._clock.wall() - ago_s)
 
     def close_by_checkpoint(self, ended: EndedAllocation) -> None:
         """Close it with the last checkpoint before its end."""
@@ -276,7 +276,7 @@ class AllocationActions(ABC):
     def look_up_devices(self, ended: EndedAllocation) -> None:
         """End it here, and look up the devices that are not known yet."""
         allocation = ended.allocation.ended_before(ended.end_s)
-        self._held_unwatched(allocation, ended.end_s)
+        self._mark_unobserved(allocation, ended.end_s)
         self._forget(allocation)
         if allocation.key.boot_id == self._clock.boot_id():
             allocation = self._inventory.resolve(allocation)
@@ -284,7 +284,7 @@ class AllocationActions(ABC):
 
     def wait_for_devices(self, ended: EndedAllocation) -> None:
         """Keep its spooled allocation and its epilog's file until its devices are known."""
-        self._untold.wait(ended, self._clock.monotonic())
+        self._unresolved.wait(ended, self._clock.monotonic())
 
     def close_by_last_record(self, ended: EndedAllocation) -> None:
         """Close it with the last record in the spool."""
@@ -314,18 +314,18 @@ class AllocationActions(ABC):
                 if uuid not in self.watches:
                     self.watches[uuid] = watch = self._new_watch(uuid)
                     for device in (uuid, None):
-                        if device in self._unwatched_until_s:
-                            watch.held_unwatched(self._unwatched_until_s[device])
-                    if self._strangers.are_possible and self._inventory.can_be_shared:
-                        watch.strangers_until(math.inf)
+                        if device in self._unobserved_until_s:
+                            watch.mark_unobserved_until(self._unobserved_until_s[device])
+                    if self._unknown_jobs.are_possible and self._inventory.can_be_shared:
+                        watch.set_unknown_jobs_until(math.inf)
                 self.watches[uuid].hold(self.segments.begin(segment, facts, now_s))
 
-    def _look_for_strangers(self) -> None:
-        until_s = math.inf if self._strangers.are_possible else self._clock.monotonic()
+    def _update_unknown_jobs(self) -> None:
+        until_s = math.inf if self._unknown_jobs.are_possible else self._clock.monotonic()
         for watch in self.watches.values() if self._inventory.can_be_shared else ():
-            watch.strangers_until(until_s)
+            watch.set_unknown_jobs_until(until_s)
 
-    def _held_unwatched(self, allocation: Allocation, until_s: float) -> None:
+    def _mark_unobserved(self, allocation: Allocation, until_s: float) -> None:
         """Attribute what its devices did until then to no other job: it may have been this one's."""
         if allocation.key.boot_id != self._clock.boot_id():
             return
@@ -333,9 +333,9 @@ class AllocationActions(ABC):
         if len(devices) < len(allocation.positions):
             devices.add(None)
         for device in devices:
-            self._unwatched_until_s[device] = max(until_s, self._unwatched_until_s.get(device, until_s))
+            self._unobserved_until_s[device] = max(until_s, self._unobserved_until_s.get(device, until_s))
             if device in self.watches:
-                self.watches[device].held_unwatched(until_s)
+                self.watches[device].mark_unobserved_until(until_s)
 
     # Shared by several actions
 
@@ -355,7 +355,7 @@ class AllocationActions(ABC):
         """`began_before`: its job had the devices before the allocation's start."""
         allocation = self._inventory.resolve(allocation)
         if began_before:
-            self._held_unwatched(allocation, allocation.start_s)
+            self._mark_unobserved(allocation, allocation.start_s)
         if len(allocation.devices) < len(allocation.positions) and not self._inventory.is_asking:
             log.warning(
                 "job %d holds GPUs at positions %s; known are %s",
@@ -364,7 +364,7 @@ class AllocationActions(ABC):
                 dict(allocation.devices),
             )
         self._put(allocation)
-        if self._strangers.are_possible:
+        if self._unknown_jobs.are_possible:
             self.forget_return(allocation.key.job_id)
 
     def _put(self, allocation: Allocation) -> None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.node.process.cgroup import JobOwner, raw_id
-from slurm_gpu.node.process.process_jobs import FIRST_UID_OF_PEOPLE, MPS_PROGRAMS, ProcessJobs, ProcessOrigin
-from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.process.process_jobs import FIRST_USER_UID, MPS_PROGRAMS, ProcessJobs, ProcessOrigin
+from slurm_gpu.node.shipping.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ LEAVE_S = 60.0
 PER_HOUR = 10
 ALL_PER_HOUR = 100
 _HOUR_S = 3600.0
-_TOLD_MOST = 10_000
+_MAX_REPORTED = 10_000
 
 Suspect = tuple[int, bytes, str]
 """A process on a device: its id, its start, the device's UUID."""
@@ -63,7 +63,7 @@ class ProcessFinding:
 class Crosscheck:
     """Checks the processes of devices as they are seen, and tells of each that is wrong once."""
 
-    def __init__(self, processes: ProcessJobs, events: EventBook) -> None:
+    def __init__(self, processes: ProcessJobs, events: EventRecorder) -> None:
         self._processes, self._events = processes, events
         self._checked_s: dict[str, float] = {}
         self._suspects: dict[str, dict[Suspect, float]] = {}
@@ -75,63 +75,65 @@ class Crosscheck:
         return now_s >= self._checked_s.get(device, -CHECK_S) + CHECK_S
 
     def check(
-        self, device: str, pids: Iterable[int], holders: Sequence[int], known: KnownJobs, now_s: float
+        self, device: str, pids: Iterable[int], allocated: Sequence[int], known: KnownJobs, now_s: float
     ) -> None:
-        """Look at what NVML shows on a device that `holders` hold, if any."""
+        """Look at what NVML shows on a device that `allocated` hold, if any."""
         self._checked_s[device] = now_s
         before, self._suspects[device] = self._suspects.get(device, {}), {}
         for pid in pids:
             origin = self._processes.origin(pid)
-            finding = None if origin is None else self._judge(pid, origin, holders, known, now_s)
+            finding = None if origin is None else self._judge(pid, origin, allocated, known, now_s)
             if origin is None or finding is None:
                 continue
-            if not holders and finding.data.get("job") is None:
+            if not allocated and finding.data.get("job") is None:
                 continue  # nobody's time is taken, and no job takes what it has not
             suspect = (pid, origin.started, device)
             since_s = self._suspects[device][suspect] = before.get(suspect, now_s)
             if now_s - since_s >= CONFIRM_S and suspect not in self._told:
-                self._tell(suspect, finding, holders, now_s)
+                self._tell(suspect, finding, allocated, now_s)
         for culprit, left_out in self._limit.over(now_s):
-            self._events.tell("intruder", data={"of": culprit, "left_out": left_out})
+            self._events.record("intruder", data={"of": culprit, "left_out": left_out})
 
     def _judge(
-        self, pid: int, origin: ProcessOrigin, holders: Sequence[int], known: KnownJobs, now_s: float
+        self, pid: int, origin: ProcessOrigin, allocated: Sequence[int], known: KnownJobs, now_s: float
     ) -> ProcessFinding | None:
         if origin.cgroup is None:
-            return self._judge_without_cgroup(pid, origin, holders, known)
+            return self._judge_without_cgroup(pid, origin, allocated, known)
         job = raw_id(origin.cgroup, known.owners)
-        if job in holders:
+        if job in allocated:
             return None
         ended_s = None if job is None else known.ended_s(job)
         if ended_s is not None and now_s - ended_s < LEAVE_S:
             return None
         if job is not None and (ended_s is not None or job in known.owners or job in known.without_gpus):
             return _intruder(pid, origin, job)
-        if job is None and any(known.owners[h].sluid is None for h in holders if h in known.owners):
+        if job is None and any(known.owners[h].sluid is None for h in allocated if h in known.owners):
             return None  # it may be the holder's: of a job that Slurm alone told of the SLUID is unknown
         name = job if job is not None else origin.cgroup.sluid
-        data = {"pid": pid, "allocated": sorted(holders), "cgroup": name}
+        data = {"pid": pid, "allocated": sorted(allocated), "cgroup": name}
         return ProcessFinding("job_mismatch", f"job {name}", data)
 
     def _judge_without_cgroup(
-        self, pid: int, origin: ProcessOrigin, holders: Sequence[int], known: KnownJobs
+        self, pid: int, origin: ProcessOrigin, allocated: Sequence[int], known: KnownJobs
     ) -> ProcessFinding | None:
         job = origin.job(known.owners)
         if job is not None:
-            return None if job in holders else _intruder(pid, origin, job)
-        if origin.uid < FIRST_UID_OF_PEOPLE or origin.program in MPS_PROGRAMS:
+            return None if job in allocated else _intruder(pid, origin, job)
+        if origin.uid < FIRST_USER_UID or origin.program in MPS_PROGRAMS:
             return None
-        users = {known.owners[holder].uid for holder in holders if holder in known.owners}
+        users = {known.owners[holder].uid for holder in allocated if holder in known.owners}
         return None if origin.uid in users else _intruder(pid, origin, None)
 
-    def _tell(self, suspect: Suspect, finding: ProcessFinding, holders: Sequence[int], now_s: float) -> None:
+    def _tell(
+        self, suspect: Suspect, finding: ProcessFinding, allocated: Sequence[int], now_s: float
+    ) -> None:
         self._told[suspect] = None
-        if len(self._told) > _TOLD_MOST:
+        if len(self._told) > _MAX_REPORTED:
             del self._told[next(iter(self._told))]
         if self._limit.allows(finding.culprit, now_s):
-            device, job_id = suspect[2], min(holders, default=None)
+            device, job_id = suspect[2], min(allocated, default=None)
             log.warning("%s on %s, which job %s holds: %s", finding.kind, device, job_id, finding.data)
-            self._events.tell(finding.kind, device=device, job_id=job_id, data=finding.data)
+            self._events.record(finding.kind, device=device, job_id=job_id, data=finding.data)
 
 
 def _intruder(pid: int, origin: ProcessOrigin, job: int | None) -> ProcessFinding:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 REMEMBERED_S = 3600.0
 MOST = 10_000
 # So long after an epilog slurmctld does not tell that its run goes on.
-_EPILOG_TOLD_S = 10.0
+_EPILOG_UNCERTAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class EndedRuns:
         ended = self._ended.get(job_id)
         if ended is None or restart > ended.restart:
             return False
-        return ended.certain or restart < ended.restart or as_of_s < ended.at_s + _EPILOG_TOLD_S
+        return ended.certain or restart < ended.restart or as_of_s < ended.at_s + _EPILOG_UNCERTAIN_S
 
     def began_at(self, job_id: int, prolog_at_s: float) -> bool:
         """Is it the prolog of the run that ended, whose file was left by a slurm-gpud that was killed?"""

@@ -24,7 +24,7 @@ class Grants:
         self._granted: dict[Run, int] = {}
         self._impossible: set[Run] = set()
 
-    def learn(self, jobs: JobFacts, allocations: Iterable[Allocation]) -> Mapping[Run, int]:
+    def update_jobs(self, jobs: JobFacts, allocations: Iterable[Allocation]) -> Mapping[Run, int]:
         """Take in what was reported of these open allocations; return what is known of them."""
         open_runs = {(allocation.key.job_id, allocation.key.restart) for allocation in allocations}
         for run in open_runs:

@@ -10,7 +10,7 @@ from typing import Protocol
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.gpu.reading import DeviceProperties, Reader, ReadError, ReaderStartingError
-from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class DeviceOrder(Protocol):
 class Inventory:
     """What the reader found when it was last asked; `answering` is by UUID, in the driver's order."""
 
-    def __init__(self, reader: Reader, order: DeviceOrder, events: EventBook) -> None:
+    def __init__(self, reader: Reader, order: DeviceOrder, events: EventRecorder) -> None:
         self._reader, self._order, self._events = reader, order, events
         self.answering: Mapping[str, DeviceProperties] = {}
         self.starting = False
@@ -103,13 +103,13 @@ class Inventory:
         for uuid, facts in self.answering.items():
             if facts.index in self._unnamed and facts.parent is None:
                 self._unnamed.discard(facts.index)
-                self._events.tell("gpu_back", device=uuid, data={"index": facts.index})
+                self._events.record("gpu_back", device=uuid, data={"index": facts.index})
             self._named.add(facts.index)
         for index, failure in self._reader.silent.items():
             if index not in self._named and index not in self._unnamed:
                 self._unnamed.add(index)
-                log.error("GPU with NVML index %d %s: %s", index, failure.trouble, failure.why)
-                self._events.tell(EVENT_OF[failure.trouble], data={"index": index})
+                log.error("GPU with NVML index %d %s: %s", index, failure.kind, failure.why)
+                self._events.record(EVENT_OF[failure.kind], data={"index": index})
 
     def ask_slurm(self) -> None:
         """Learn the order of positions now, so that the first job need not wait for the answer."""
@@ -150,14 +150,14 @@ class Inventory:
         if self._order.assumed and not self._assumed_told:
             self._assumed_told = True
             log.warning("slurmd -G names no GPU files: positions are taken to be in order of minor numbers")
-            self._events.tell("gres_order_assumed")
+            self._events.record("gres_order_assumed")
         if self._order.assumed and self._unnamed:
             return allocation  # the minor numbers of some GPUs are not known
         if not self._order.is_silent:
             self._silence_told.clear()
         elif len(found) < len(unknown) and allocation.key.job_id not in self._silence_told:
             self._silence_told.add(allocation.key.job_id)
-            self._events.tell("gres_order_unknown", job_id=allocation.key.job_id)
+            self._events.record("gres_order_unknown", job_id=allocation.key.job_id)
         for position in unknown:
             name = allocation.device_name(position)
             if position in found:
@@ -177,16 +177,16 @@ class Inventory:
         self._lost[lost] = None
         facts = self._seen.get(name)
         failure = None if facts is None else self._reader.silent.get(facts.index)
-        kind = EVENT_OF[ReadError.LOST if failure is None else failure.trouble]
+        kind = EVENT_OF[ReadError.LOST if failure is None else failure.kind]
         log.error("job %d was allocated GPU %s, which does not answer", key.job_id, name)
-        self._events.tell(kind, device=name, job_id=key.job_id)
+        self._events.record(kind, device=name, job_id=key.job_id)
 
     def report_back(self, allocation: Allocation, name: str, uuid: str) -> None:
         """Report that a GPU which was reported as lost under that name answers now."""
         lost = allocation.key.job_id, allocation.key.restart, name
         if lost in self._lost:
             del self._lost[lost]
-            self._events.tell("gpu_back", device=uuid, job_id=lost[0])
+            self._events.record("gpu_back", device=uuid, job_id=lost[0])
 
     def reported_back(self, uuid: str) -> None:
         """That it answers again has been reported to all of its jobs."""

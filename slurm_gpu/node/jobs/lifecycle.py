@@ -14,7 +14,7 @@ from slurm_gpu.node.allocation.tracker import Allocation, EndedAllocation, epilo
 from slurm_gpu.node.jobs import transitions
 from slurm_gpu.node.jobs.allocation_actions import AllocationActions
 from slurm_gpu.node.jobs.cross_check import KnownJobs
-from slurm_gpu.node.jobs.reconcile import ToldJob
+from slurm_gpu.node.jobs.reconcile import ReportedJob
 from slurm_gpu.node.jobs.transitions import AllocationEvent, AllocationState, Transition
 from slurm_gpu.node.shipping.shipment import JobFacts
 
@@ -92,8 +92,8 @@ class LifeCycle(AllocationActions):
                     transitions.ON_RESTART, AllocationState.OPEN, AllocationEvent.RESTARTED, allocation
                 )
         if not self._spool.is_whole:  # which other jobs had which devices until now is not known
-            self._unwatched_until_s[None] = self._clock.monotonic()
-            self._strangers.lost_spool()
+            self._unobserved_until_s[None] = self._clock.monotonic()
+            self._unknown_jobs.lost_spool()
         self._started = True
         self.watch_new()
 
@@ -105,23 +105,23 @@ class LifeCycle(AllocationActions):
             self._without_gpus.discard(hook.job_id)
         self._move(transitions.ON_HOOK, self.state_of(hook.job_id), event, hook)
 
-    def learn(self, jobs: JobFacts) -> None:
+    def update_jobs(self, jobs: JobFacts) -> None:
         """Take in what slurm-gpudbd reports of all jobs on this node (docs/api.md, `jobs`)."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
-        told = [job for job_id, facts in jobs.items() if (job := ToldJob.from_facts(job_id, facts))]
+        told = [job for job_id, facts in jobs.items() if (job := ReportedJob.from_facts(job_id, facts))]
         # Jobs whose epilog was lost leave this set when Slurm has forgotten them.
         self._without_gpus = jobs.keys() - {job.job_id for job in told}
-        self._suspensions.learn(told, now_s)
+        self._suspensions.update_jobs(told, now_s)
         for job in self._reconciliation.begun(told, self.allocations, now_s, wall_s):
             state = self.state_of(job.job_id)
             self._move(transitions.ON_REPORT, state, AllocationEvent.RUNNING, job)
         self._expire()
-        if self._strangers.are_possible:
-            self._strangers.learn(told, self.allocations, now_s)
-            self._look_for_strangers()
-        self.segments.grant(self._grants.learn(jobs, self.allocations))
+        if self._unknown_jobs.are_possible:
+            self._unknown_jobs.update_jobs(told, self.allocations, now_s)
+            self._update_unknown_jobs()
+        self.segments.grant(self._grants.update_jobs(jobs, self.allocations))
 
-    def ended(self, jobs: JobFacts) -> None:
+    def end_jobs(self, jobs: JobFacts) -> None:
         """Take in what slurm-gpudbd reports of open jobs that are over (docs/api.md, `ended`)."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         for over in self._reconciliation.over(jobs, self.allocations, now_s, wall_s):
@@ -131,7 +131,7 @@ class LifeCycle(AllocationActions):
         """Make final what has ended and of which nothing more will be learnt."""
         now_s = self._clock.monotonic()
         self._expire()
-        for ended in self._untold.over(now_s):
+        for ended in self._unresolved.over(now_s):
             self._move_ended(AllocationState.UNRESOLVED, AllocationEvent.WAITED, ended)
         self.segments.remember_young(now_s)
         for watch in self.watches.values():
@@ -140,8 +140,8 @@ class LifeCycle(AllocationActions):
         settled = self.segments.settled()
         for segment in settled:
             self._move(transitions.ON_SETTLED, AllocationState.ENDING, AllocationEvent.SETTLED, segment)
-        if settled and self._strangers.are_possible:
-            self._look_for_strangers()
+        if settled and self._unknown_jobs.are_possible:
+            self._update_unknown_jobs()
 
     def _expire(self) -> None:
         for job_id in self.returning.overdue():
@@ -152,7 +152,7 @@ class LifeCycle(AllocationActions):
     @property
     def waits_for_devices(self) -> bool:
         """Return whether a job that is over waits for its devices to be known."""
-        return bool(self._untold)
+        return bool(self._unresolved)
 
     def resolve(self) -> None:
         """Find the devices of allocations that were not known before."""
@@ -160,7 +160,7 @@ class LifeCycle(AllocationActions):
             resolved = self._inventory.resolve(allocation)
             if resolved is not allocation:
                 self._put(resolved)
-        self._untold.resolve()
+        self._unresolved.resolve()
 
     def known(self) -> KnownJobs:
         """Return what is known of the jobs here, by which the place of their processes is checked."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from slurm_gpu.node.allocation.tracker import Allocation, Allocations, EndedAllocation, new_segment
 from slurm_gpu.node.jobs.ended_runs import EndedRuns
-from slurm_gpu.node.jobs.requeued import ReturningJobs
+from slurm_gpu.node.jobs.requeued import RequeuedJobs
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.shipment import JobFacts
 
@@ -25,7 +25,7 @@ _ON_ITS_WAY_S = 1.0
 # An epilog may take so long to come after the end that Slurm tells.
 EPILOG_LATE_S = 30.0
 # That Slurm tells of a job which nobody knows here, and never will, is believed for so long.
-_STRANGERS_S = 30.0
+_UNKNOWN_JOBS_S = 30.0
 # Clocks of nodes and controller differ by less.
 _CLOCKS_DIFFER_S = 60.0
 _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
@@ -34,7 +34,7 @@ _MOST_POSITIONS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldJob:
+class ReportedJob:
     """A job that held GPUs of this node `age_s` ago, says Slurm; `start_s` is the controller's wall clock."""
 
     job_id: int
@@ -46,7 +46,7 @@ class ToldJob:
     age_s: float
 
     @classmethod
-    def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ToldJob | None:
+    def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ReportedJob | None:
         """From an entry of `jobs` (docs/api.md); None for a job that holds no GPU now, or if told in part.
 
         While its prolog runs, the hook will tell better when the job began.
@@ -90,21 +90,21 @@ class ToldJob:
             start_wall_s=wall_s - (now_s - start_s),
             positions=self.positions,
             uid=self.uid,
-            is_told=True,
+            is_reported=True,
         )
 
 
-class Strangers:
+class UnknownJobs:
     """Whether jobs may hold GPUs here of which nothing is known yet.
 
     So it is with a lost spool, until Slurm has told; and after the epilog of a requeued job, which may come
     back without a prolog, until it is known to be here, or does not come for long.
     """
 
-    def __init__(self, returning: ReturningJobs) -> None:
+    def __init__(self, returning: RequeuedJobs) -> None:
         self._returning = returning
         self._anyone = False
-        self._first_told_s: float | None = None
+        self._first_report_s: float | None = None
 
     @property
     def are_possible(self) -> bool:
@@ -119,13 +119,13 @@ class Strangers:
         """Anyone may hold anything."""
         self._anyone = True
 
-    def learn(self, told: Iterable[ToldJob], allocations: Allocations, now_s: float) -> None:
+    def update_jobs(self, told: Iterable[ReportedJob], allocations: Allocations, now_s: float) -> None:
         """Take in an answer; it takes two, since what is told is believed of two moments only."""
-        if self._first_told_s is None:
-            self._first_told_s = now_s
-        ago_s = now_s - self._first_told_s
+        if self._first_report_s is None:
+            self._first_report_s = now_s
+        ago_s = now_s - self._first_report_s
         all_known = all(allocations.of_job(job.job_id) is not None for job in told)
-        if ago_s >= _STRANGERS_S or (all_known and ago_s >= TWICE_AFTER_S):
+        if ago_s >= _UNKNOWN_JOBS_S or (all_known and ago_s >= TWICE_AFTER_S):
             self._anyone = False
 
 
@@ -139,13 +139,13 @@ class Reconciliation:
         self, ended: EndedRuns, since_s: float, is_seen: Callable[[int], bool] = lambda job_id: False
     ) -> None:
         self._ended, self._since_s, self._is_seen = ended, since_s, is_seen
-        self._begun_told_s: dict[tuple[int, int], float] = {}
+        self._first_reported_s: dict[tuple[int, int], float] = {}
 
     def begun(
-        self, told: Iterable[ToldJob], allocations: Allocations, now_s: float, wall_s: float
-    ) -> list[ToldJob]:
+        self, told: Iterable[ReportedJob], allocations: Allocations, now_s: float, wall_s: float
+    ) -> list[ReportedJob]:
         """Of all that run here, those of which no hook told. `now_s` is Clock.monotonic(), since boot."""
-        found: list[ToldJob] = []
+        found: list[ReportedJob] = []
         reported_at_s: dict[tuple[int, int], float] = {}
         booted_s = wall_s - now_s
         for job in told:
@@ -158,10 +158,10 @@ class Reconciliation:
             # Of what was so before we came, an epilog may have been taken in by the slurm-gpud before us.
             if known or before_boot or as_of_s < self._since_s or self._ended.covers(*run, as_of_s):
                 continue
-            reported_at_s[run] = self._begun_told_s.get(run, as_of_s)
+            reported_at_s[run] = self._first_reported_s.get(run, as_of_s)
             if self._is_seen(job.job_id) or as_of_s - reported_at_s[run] >= TWICE_AFTER_S:
                 found.append(job)
-        self._begun_told_s = reported_at_s
+        self._first_reported_s = reported_at_s
         return found
 
     def over(

@@ -8,13 +8,13 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.node.allocation.hooks import HookEvent
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 
-LOOK_S = 1.0
+POLL_S = 1.0
 # Slurm starts a requeued job again at once, or after two minutes; where it waits longer, others come and go.
 _RETURNS_WITHIN_S = 600.0
 
 
 @dataclass(slots=True)
-class Returning:
+class RequeuedJob:
     """A requeued job. Times are Clock.monotonic()."""
 
     name: JobName
@@ -27,13 +27,13 @@ class Returning:
     """When its new cgroup was made."""
 
 
-class ReturningJobs:
+class RequeuedJobs:
     """Jobs that were requeued here and are not known to run again; finds when they do by their cgroups."""
 
     def __init__(self, cgroups: JobCgroups, clock: Clock) -> None:
         self._cgroups, self._clock = cgroups, clock
-        self._expected: dict[int, Returning] = {}
-        self._look_at_s = 0.0
+        self._expected: dict[int, RequeuedJob] = {}
+        self._poll_at_s = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._expected)
@@ -42,8 +42,8 @@ class ReturningJobs:
         """Expect the job again: the epilog of a requeued run carries the restart count of the next one."""
         name = JobName(epilog.job_id, epilog.uid, epilog.sluid)
         until_s = self._clock.monotonic() + _RETURNS_WITHIN_S
-        self._expected[epilog.job_id] = Returning(name, epilog.restart, until_s)
-        self._look_at_s = 0.0
+        self._expected[epilog.job_id] = RequeuedJob(name, epilog.restart, until_s)
+        self._poll_at_s = 0.0
 
     def is_expected(self, job_id: int) -> bool:
         """Return whether the job was requeued and is not known to run again."""
@@ -63,7 +63,7 @@ class ReturningJobs:
         job = self._expected.get(job_id)
         return 0 if job is None else job.restart
 
-    def pop(self, job_id: int) -> Returning | None:
+    def pop(self, job_id: int) -> RequeuedJob | None:
         """Return what is known of the expected job, and expect it no longer."""
         return self._expected.pop(job_id, None)
 
@@ -73,26 +73,26 @@ class ReturningJobs:
         return [job_id for job_id, job in self._expected.items() if now_s >= job.until_s]
 
     @property
-    def next_look_s(self) -> float | None:
+    def next_poll_s(self) -> float | None:
         """When to look again (Clock.monotonic()); None while no job is expected."""
-        return self._look_at_s if any(job.began_s is None for job in self._expected.values()) else None
+        return self._poll_at_s if any(job.began_s is None for job in self._expected.values()) else None
 
     def may_run_with(self, job_id: int) -> bool:
         """Return whether any other expected job may run here now: without a cgroup it does not."""
         before_s = self._clock.monotonic()
-        self._look_at_s = 0.0
-        self.look()
+        self._poll_at_s = 0.0
+        self.poll()
         return any(
             other != job_id and (job.began_s is not None or job.absent_s is None or job.absent_s < before_s)
             for other, job in self._expected.items()
         )
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """See which jobs have a cgroup again, if it is time to."""
         now_s = self._clock.monotonic()
-        if now_s < self._look_at_s:
+        if now_s < self._poll_at_s:
             return
-        self._look_at_s = now_s + LOOK_S
+        self._poll_at_s = now_s + POLL_S
         for job in self._expected.values():
             if job.began_s is not None:
                 continue

@@ -95,7 +95,7 @@ class OpenSegment:
         return begun and all(tally.can_take_back(at_s) for tally in self.tallies.values())
 
 
-class SegmentBook:
+class SegmentRegistry:
     """All segments that this process watches, and their records in the spool."""
 
     def __init__(self, spool: Spool) -> None:
@@ -182,15 +182,15 @@ class SegmentBook:
             self._spool.save_record(_closed(before, allocation, end_s, last.seq + 1))
         self._drop(allocation)
 
-    def go_on(self, allocation: Allocation, now_s: float, wall_s: float) -> Allocation:
+    def continue_segment(self, allocation: Allocation, now_s: float, wall_s: float) -> Allocation:
         """That of an earlier process, in a new segment from now on."""
-        told_until_s = self._told_until_s(allocation)
+        recorded_until_s = self._recorded_until_s(allocation)
         self._spool.drop_allocation(allocation)
-        return allocation.continued(now_s, wall_s, told_until_s)
+        return allocation.continued(now_s, wall_s, recorded_until_s)
 
-    def _told_until_s(self, allocation: Allocation) -> float:
+    def _recorded_until_s(self, allocation: Allocation) -> float:
         """Until when (Clock.monotonic()) its records in the spool tell of it."""
-        told = [allocation.start_s if allocation.told_until_s is None else allocation.told_until_s]
+        told = [allocation.start_s if allocation.recorded_until_s is None else allocation.recorded_until_s]
         for device in allocation.device_names:
             last = self._last_record(allocation.key.segment, device)
             if last is not None:

@@ -1,6 +1,6 @@
 """Which jobs are suspended (`scontrol suspend`, gang scheduling), by what no user can write.
 
-The freezer of a job's steps tells it within LOOK_S. Where there is none (no cgroups, or no step) Slurm's word
+The freezer of a job's steps tells it within POLL_S. Where there is none (no cgroups, or no step) Slurm's word
 does, up to a minute late. That a process is stopped tells nothing: its owner can do that too.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slurm_gpu.node.jobs.reconcile import ToldJob
+from slurm_gpu.node.jobs.reconcile import ReportedJob
 from slurm_gpu.node.jobs.segments import OpenSegment
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.wire.live import LIVE_VALID_S
 
-LOOK_S = 2.0
+POLL_S = 2.0
 # Slurm's state of a job comes with each answer of slurm-gpudbd; older ones say nothing.
-_TOLD_FOR_S = LIVE_VALID_S
+_REPORT_VALID_S = LIVE_VALID_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,19 @@ class Suspensions:
     def __init__(self, cgroups: JobCgroups) -> None:
         self._cgroups = cgroups
         self._told: dict[int, _SuspensionReport] = {}
-        self.next_look_s = 0.0
+        self.next_poll_s = 0.0
 
-    def learn(self, jobs: Iterable[ToldJob], now_s: float) -> None:
+    def update_jobs(self, jobs: Iterable[ReportedJob], now_s: float) -> None:
         """What Slurm says of all jobs that hold GPUs here."""
         self._told = {
             job.job_id: _SuspensionReport(job.restart, job.suspended, now_s - job.age_s) for job in jobs
         }
 
-    def look(self, segments: Iterable[OpenSegment], now_s: float) -> None:
+    def poll(self, segments: Iterable[OpenSegment], now_s: float) -> None:
         """Look at each job that is watched, if it is time to."""
-        if now_s < self.next_look_s:
+        if now_s < self.next_poll_s:
             return
-        self.next_look_s = now_s + LOOK_S
+        self.next_poll_s = now_s + POLL_S
         for segment in segments:
             suspended = None if segment.ending else self._is_suspended(segment, now_s)
             if suspended is not None:
@@ -58,5 +58,5 @@ class Suspensions:
         if frozen is not None:
             return frozen
         told = self._told.get(key.job_id)
-        known = told is not None and told.restart == key.restart and now_s - told.at_s <= _TOLD_FOR_S
+        known = told is not None and told.restart == key.restart and now_s - told.at_s <= _REPORT_VALID_S
         return told.suspended if told is not None and known else None

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from slurm_gpu.node.allocation.hooks import HookEvent
 from slurm_gpu.node.allocation.tracker import Allocation, EndedAllocation
 from slurm_gpu.node.jobs.allocation_actions import AllocationActions as Do
-from slurm_gpu.node.jobs.reconcile import ToldJob
+from slurm_gpu.node.jobs.reconcile import ReportedJob
 from slurm_gpu.node.jobs.segments import OpenSegment
 
 
@@ -81,9 +81,9 @@ ON_HOOK: tuple[Transition[HookEvent], ...] = (
         E.EPILOG,
         Do.runs_again_and_is_requeued,
         S.EXPECTED,
-        (Do.open_returned_run, Do.expect_next_run, Do.exclude_strangers, Do.end),
+        (Do.open_returned_run, Do.expect_next_run, Do.exclude_unknown_jobs, Do.end),
     ),
-    T(S.EXPECTED, E.EPILOG, Do.runs_again, S.ABSENT, (Do.open_returned_run, Do.exclude_strangers, Do.end)),
+    T(S.EXPECTED, E.EPILOG, Do.runs_again, S.ABSENT, (Do.open_returned_run, Do.exclude_unknown_jobs, Do.end)),
     T(
         S.EXPECTED,
         E.EPILOG,
@@ -103,7 +103,7 @@ ON_HOOK: tuple[Transition[HookEvent], ...] = (
     T(S.OPEN, E.EPILOG, Do.is_requeued, S.EXPECTED, (Do.expect_next_run, Do.end)),
     T(S.OPEN, E.EPILOG, None, S.ABSENT, (Do.end,)),
 )
-ON_REPORT: tuple[Transition[ToldJob], ...] = (
+ON_REPORT: tuple[Transition[ReportedJob], ...] = (
     T(S.ABSENT, E.RUNNING, None, S.OPEN, (Do.open_reported,)),
     T(S.EXPECTED, E.RUNNING, None, S.OPEN, (Do.open_reported,)),
     T(S.OPEN, E.RUNNING, None, S.OPEN, (Do.end_earlier_run, Do.open_reported)),

@@ -14,7 +14,7 @@ from slurm_gpu.node.allocation.tracker import Allocation, EndedAllocation
 from slurm_gpu.node.jobs.inventory import Inventory
 
 # A driver that loads needs some seconds; slurm-gpud gives it as long (START_DEADLINE_S of the reader).
-TOLD_WITHIN_S = 20.0
+RESOLVE_WITHIN_S = 20.0
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class _WaitingForDevices:
     due_s: float
 
 
-class UntoldDevices:
+class UnresolvedAllocations:
     """Those that wait; `since_s` is when this slurm-gpud began to look for a driver."""
 
     def __init__(self, inventory: Inventory, since_s: float) -> None:
@@ -35,14 +35,14 @@ class UntoldDevices:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def may_be_told(self, allocation: Allocation, now_s: float) -> bool:
+    def can_resolve(self, allocation: Allocation, now_s: float) -> bool:
         """Return whether devices that are not known yet may be in a moment."""
-        starting = self._inventory.starting or now_s < self._since_s + TOLD_WITHIN_S
-        return not _is_told(allocation) and (starting or self._inventory.is_asking)
+        starting = self._inventory.starting or now_s < self._since_s + RESOLVE_WITHIN_S
+        return not _is_resolved(allocation) and (starting or self._inventory.is_asking)
 
     def wait(self, ended: EndedAllocation, now_s: float) -> None:
-        """Keep it back until its devices are known, for TOLD_WITHIN_S at most."""
-        self._waiting.append(_WaitingForDevices(ended, now_s + TOLD_WITHIN_S))
+        """Keep it back until its devices are known, for RESOLVE_WITHIN_S at most."""
+        self._waiting.append(_WaitingForDevices(ended, now_s + RESOLVE_WITHIN_S))
 
     def resolve(self) -> None:
         """Find the devices, now that there is a driver, or an answer."""
@@ -52,10 +52,10 @@ class UntoldDevices:
 
     def over(self, now_s: float) -> Sequence[EndedAllocation]:
         """Return those whose devices are known or overdue, and keep them no longer."""
-        over = [one for one in self._waiting if _is_told(one.ended.allocation) or now_s >= one.due_s]
+        over = [one for one in self._waiting if _is_resolved(one.ended.allocation) or now_s >= one.due_s]
         self._waiting = [one for one in self._waiting if one not in over]
         return [one.ended for one in over]
 
 
-def _is_told(allocation: Allocation) -> bool:
+def _is_resolved(allocation: Allocation) -> bool:
     return len(allocation.devices) == len(allocation.positions)

@@ -14,11 +14,11 @@ from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.node.gpu.reading import Reading, ReadRequest
 from slurm_gpu.node.measure.shares import (
     PROCESSES_LATE_S,
-    HeldSpan,
+    AllocatedSpan,
     JobSamples,
+    allocated_part,
     alone,
     device_during,
-    held_part,
     shared,
 )
 from slurm_gpu.node.measure.tally import DeviceTally
@@ -32,12 +32,12 @@ LAG_S = 0.04
 class Others:
     """Until when anybody but the known holders may have had a part in what the device did.
 
-    `unwatched_s`: somebody held it, or may have, whom nobody watched. `strangers_s`: jobs may hold it of
-    which nothing is known.
+    `unobserved_until_s`: somebody held it, or may have, whom nobody watched. `unknown_jobs_until_s`: jobs may
+    hold it of which nothing is known.
     """
 
-    unwatched_s: float = -math.inf
-    strangers_s: float = -math.inf
+    unobserved_until_s: float = -math.inf
+    unknown_jobs_until_s: float = -math.inf
 
 
 class Attribution:
@@ -91,9 +91,9 @@ class Attribution:
         """What to read the ring of its processes after."""
         return self._job_samples.after_us(self._to_us(now_s))
 
-    def may_have_strangers(self) -> bool:
+    def may_have_unknown_jobs(self) -> bool:
         """May any have had a part in what is still to be told?"""
-        return self._spans.covered_s < self._others.strangers_s + PROCESSES_LATE_S
+        return self._spans.covered_s < self._others.unknown_jobs_until_s + PROCESSES_LATE_S
 
     def clock_was_set(self, at_s: float) -> bool:
         """Was the wall clock set since the last look? To be asked with each (UtilizationSpans)."""
@@ -109,7 +109,7 @@ class Attribution:
         reading: Reading,
         gap_s: float,
         tallies: Sequence[DeviceTally],
-        whose: Callable[[int], int | None],
+        owner_of: Callable[[int], int | None],
         *,
         deadline: bool,
     ) -> None:
@@ -118,48 +118,50 @@ class Attribution:
         `whose` tells the job of a process. With `deadline` nothing waits any longer.
         """
         spans = self._spans.take(reading, gap_s, detailed=asked.detailed, to_the_end=deadline)
-        if spans and spans[0].start_s >= self._others.unwatched_s:
+        if spans and spans[0].start_s >= self._others.unobserved_until_s:
             self._waiting.extend(spans)
         else:
             self._waiting.extend(span for span in map(self._watched, spans) if span is not None)
         if asked.process_ring_after_us is not None:
             now_s = self._clock.monotonic()
             offset_s = wall_ahead_s(self._clock)
-            self._job_samples.take(reading.process_ring, whose, offset_s, self._to_us(now_s))
+            self._job_samples.take(reading.process_ring, owner_of, offset_s, self._to_us(now_s))
         self._count_alone(asked_s - LAG_S, tallies)
         while self._waiting:
             span = self._waiting[0]
             parts = {}
             for tally in tallies:
-                part = held_part(span, tally.start_s, tally.end_s)
+                part = allocated_part(span, tally.start_s, tally.end_s)
                 if part is not None:
                     parts[tally] = part
-            strangers = span.start_s < self._others.strangers_s
-            several = len(parts) > 1 or strangers
+            unknown_jobs = span.start_s < self._others.unknown_jobs_until_s
+            several = len(parts) > 1 or unknown_jobs
             # Hooks have been seen up to the time of asking.
             late = asked_s - span.end_s >= LAG_S
             if not (late and (not several or self._job_samples.reach(span, asked_s))) and not deadline:
                 return
             self._waiting.popleft()
-            self._count(span, parts, strangers=strangers)
+            self._count(span, parts, unknown_jobs=unknown_jobs)
             self.settled_s = span.end_s
         self.settled_s = self._spans.covered_s
 
     def _watched(self, span: UtilizationSpan) -> UtilizationSpan | None:
         """What of the span lies after the time in which an unwatched holder may have had a part in it."""
-        unwatched_s = self._others.unwatched_s
-        if span.start_s >= unwatched_s:
+        unobserved_until_s = self._others.unobserved_until_s
+        if span.start_s >= unobserved_until_s:
             return span
-        if span.end_s <= unwatched_s:
+        if span.end_s <= unobserved_until_s:
             return None
-        return span._replace(start_s=unwatched_s)
+        return span._replace(start_s=unobserved_until_s)
 
     def _count_alone(self, until_s: float, tallies: Sequence[DeviceTally]) -> None:
         """Count all that waits, up to then, where one job has held the device throughout and goes on to."""
         if len(tallies) != 1 or not self._waiting:
             return
         tally = tallies[0]
-        if tally.end_s is not None or self._waiting[0].start_s < max(tally.start_s, self._others.strangers_s):
+        if tally.end_s is not None or self._waiting[0].start_s < max(
+            tally.start_s, self._others.unknown_jobs_until_s
+        ):
             return
         spans = []
         while self._waiting and self._waiting[0].end_s <= until_s:
@@ -167,19 +169,19 @@ class Attribution:
         tally.utilization_alone(spans)
 
     def _count(
-        self, span: UtilizationSpan, parts: Mapping[DeviceTally, HeldSpan], *, strangers: bool
+        self, span: UtilizationSpan, parts: Mapping[DeviceTally, AllocatedSpan], *, unknown_jobs: bool
     ) -> None:
-        if len(parts) == 1 and not strangers:
+        if len(parts) == 1 and not unknown_jobs:
             ((tally, part),) = parts.items()
             value = alone(span, part)
             tally.utilization(part.start_s, part.end_s, value, value)
         elif parts:
             # Two runs of one job, where it was requeued at once, share what its processes did.
-            by_job: dict[int, HeldSpan] = {}
+            by_job: dict[int, AllocatedSpan] = {}
             for tally, part in parts.items():
                 before = by_job.get(tally.key.job_id)
                 by_job[tally.key.job_id] = part if before is None else before.longer_by(part)
-            of_job = shared(span, by_job, self._job_samples.known, strangers=strangers)
+            of_job = shared(span, by_job, self._job_samples.known, unknown_jobs=unknown_jobs)
             own = {tally: of_job[tally.key.job_id] for tally in parts}
             for tally, part in parts.items():
                 device = device_during(span, part, parts, own)

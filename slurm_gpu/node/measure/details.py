@@ -195,19 +195,19 @@ class DetailCollector:
         seconds = interval.end_s - held_from_s
         if seconds <= 0:
             return
-        held_part = seconds / (interval.at_s - begin_s)
-        if held_part < _LEAST_HELD_PART:
+        allocated_part = seconds / (interval.at_s - begin_s)
+        if allocated_part < _LEAST_HELD_PART:
             return
         for name, attribute in _ACTIVITIES.items():
-            value = _spread(getattr(activity, attribute), held_part)
+            value = _spread(getattr(activity, attribute), allocated_part)
             if value is not None:
                 value = min(1.0, value)
                 self._activities[name].add(seconds, value, value, value)
                 values[name] = value
         series = {"sm_active": values.get("sm_active_frac"), "tensor": values.get("tensor_frac")}
         rx, tx = self._pcie_by_gpm.add(
-            _spread(activity.pcie_rx_bytes_per_s, held_part),
-            _spread(activity.pcie_tx_bytes_per_s, held_part),
+            _spread(activity.pcie_rx_bytes_per_s, allocated_part),
+            _spread(activity.pcie_tx_bytes_per_s, allocated_part),
             seconds,
         )
         if self._uses_gpm:
@@ -259,6 +259,6 @@ def _gpm_tells_pcie(reading: Reading, *, frozen: bool) -> bool:
     return counter is None or counter.bits < 64 or (frozen and activity.pcie_rx_bytes_per_s > 0)
 
 
-def _spread(value: float | None, held_part: float) -> float | None:
+def _spread(value: float | None, allocated_part: float) -> float | None:
     """A mean over some time, as one over the part of it in which all was done."""
-    return None if value is None else value / held_part
+    return None if value is None else value / allocated_part

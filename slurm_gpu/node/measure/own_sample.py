@@ -10,16 +10,16 @@ from slurm_gpu.node.process.process_jobs import NO_JOB
 
 
 class Owners:
-    """The processes that a shared device lists, by job (ProcessJobs.whose).
+    """The processes that a shared device lists, by job (ProcessJobs.owner_of).
 
     Some drivers list processes that do not exist, in the place of those that do. So that a job has none is
     known only where each of those listed is known to be another job's.
     """
 
-    def __init__(self, processes: Sequence[GpuProcess], whose: Callable[[int], int | None]) -> None:
+    def __init__(self, processes: Sequence[GpuProcess], owner_of: Callable[[int], int | None]) -> None:
         self._found: dict[int | None, list[GpuProcess]] = {}
         for process in processes:
-            self._found.setdefault(whose(process.pid), []).append(process)
+            self._found.setdefault(owner_of(process.pid), []).append(process)
 
     def of(self, job: int) -> Sequence[GpuProcess] | None:
         """Return the job's own; None if it may have others than those listed."""

@@ -16,7 +16,7 @@ EARLY_SHARE = 0.25
 DETAIL_SHARE = 10
 DETAIL_MAX_S = 10.0
 # A pause of so many looks, or looks at details, and at least this long, is a gap.
-GAP_LOOKS, GAP_DETAILS = 5, 2
+GAP_SAMPLES, GAP_DETAILS = 5, 2
 GAP_S = 0.5
 # Where the device could not be asked (its reader restarts), when to try again.
 AGAIN_S = 0.1
@@ -41,7 +41,7 @@ class SamplingPace:
     @property
     def gap_s(self) -> float:
         """How far two looks may lie apart, by the pace that was kept up to the last one."""
-        return max(GAP_S, GAP_LOOKS * self._expected_s)
+        return max(GAP_S, GAP_SAMPLES * self._expected_s)
 
     @property
     def detail_gap_s(self) -> float:
@@ -55,11 +55,11 @@ class SamplingPace:
         if self.asked_s is not None:
             self._paced_s = max(self._paced_s, self._pace_s(self.asked_s))
 
-    def look_thoroughly(self) -> None:
+    def request_detail(self) -> None:
         """Make the next look due now, and a detailed one."""
         self._detailed_s = None
 
-    def next_look_s(self, now_s: float) -> float:
+    def next_sample_s(self, now_s: float) -> float:
         """When to look again; looks at full intervals fall together on all devices."""
         if self.asked_s is None:
             return now_s
@@ -75,7 +75,7 @@ class SamplingPace:
 
     def is_due(self, now_s: float) -> bool:
         """Look now? A little early too, so that several devices are looked at together."""
-        next_s = self.next_look_s(now_s)
+        next_s = self.next_sample_s(now_s)
         if next_s <= now_s or self.asked_s is None:
             return True
         step = self._step_s(self.asked_s)

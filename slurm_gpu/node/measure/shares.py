@@ -20,7 +20,7 @@ _UNSEEN_PERCENT = 5.0
 _SAME_S = 1e-3
 
 
-class HeldSpan(NamedTuple):
+class AllocatedSpan(NamedTuple):
     """The part of a span in which one holder held the device."""
 
     start_s: float
@@ -31,17 +31,17 @@ class HeldSpan(NamedTuple):
         """Its length."""
         return self.end_s - self.start_s
 
-    def longer_by(self, other: HeldSpan) -> HeldSpan:
+    def longer_by(self, other: AllocatedSpan) -> AllocatedSpan:
         """As long as both together, which do not overlap."""
         start_s = min(self.start_s, other.start_s)
-        return HeldSpan(start_s, start_s + self.seconds + other.seconds)
+        return AllocatedSpan(start_s, start_s + self.seconds + other.seconds)
 
 
-def held_part(span: UtilizationSpan, start_s: float, end_s: float | None) -> HeldSpan | None:
+def allocated_part(span: UtilizationSpan, start_s: float, end_s: float | None) -> AllocatedSpan | None:
     """What [start, end] has of the span, if anything."""
     start = max(span.start_s, start_s)
     end = span.end_s if end_s is None else min(span.end_s, end_s)
-    return HeldSpan(start, end) if end > start else None
+    return AllocatedSpan(start, end) if end > start else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,11 @@ class JobSamples:
     def take(
         self,
         ring: Sequence[ProcessSample] | None,
-        whose: Callable[[int], int | None],
+        owner_of: Callable[[int], int | None],
         offset_s: float,
         now_us: int,
     ) -> None:
-        """Keep new samples of jobs' processes (ProcessJobs.whose); `offset_s` is wall clock minus monotonic.
+        """Keep new samples of jobs' processes (ProcessJobs.owner_of); `offset_s` is wall minus monotonic.
 
         What lies after `now_us` (wall clock) was stamped before somebody set the clock back.
 
@@ -117,7 +117,7 @@ class JobSamples:
                 continue
             self._last_us = max(self._last_us, sample.at_us)
             self.known.append(
-                JobSample(sample.at_us / 1e6 - offset_s, whose(sample.pid), sample.percent, is_mean)
+                JobSample(sample.at_us / 1e6 - offset_s, owner_of(sample.pid), sample.percent, is_mean)
             )
         if ring:
             self._is_first = False
@@ -135,7 +135,7 @@ class JobSamples:
             self.known = [s for s in self.known if s.at_s > oldest]
 
 
-def alone(span: UtilizationSpan, part: HeldSpan) -> float:
+def alone(span: UtilizationSpan, part: AllocatedSpan) -> float:
     """Percent during `part` when nobody else held the device in this span.
 
     A device that nobody holds is idle, so all that was done in the span was done in the held part of it:
@@ -146,23 +146,23 @@ def alone(span: UtilizationSpan, part: HeldSpan) -> float:
 
 def shared(
     span: UtilizationSpan,
-    parts: Mapping[int, HeldSpan],
+    parts: Mapping[int, AllocatedSpan],
     samples: Sequence[JobSample] | None,
     *,
-    strangers: bool = False,
+    unknown_jobs: bool = False,
 ) -> Mapping[int, float | None]:
     """Percent of each job during its part, from per-process samples; None where those do not exist.
 
-    Samples inside the span count by their mean, else the first one after it, which stands for the time
-    before it too; a job without samples did nothing, unless no process has any and the device was busy. What
-    a process did of which nobody can tell whose it was is that of the only job there, if no `strangers` may
+    Samples inside the span count by their mean, else the first one after it, which stands for the time before
+    it too; a job without samples did nothing, unless no process has any and the device was busy. What a
+    process did of which nobody can tell whose it was is that of the only job there, if no `unknown_jobs` may
     be, of whom nothing is known; else nobody's share is known. Together the jobs never exceed the device.
     Means of a longer time divide what the device did among all: where jobs worked in turns, each has its own
     in the mean over that time.
     """
-    only = next(iter(parts)) if len(parts) == 1 and not strangers else None
+    only = next(iter(parts)) if len(parts) == 1 and not unknown_jobs else None
     if samples is None:
-        apart = not strangers and _one_after_another(parts)
+        apart = not unknown_jobs and _one_after_another(parts)
         return dict.fromkeys(parts, span.percent if apart else None)
     stamps = sorted({s.at_s for s in samples if span.start_s < s.at_s - _SAME_S <= span.end_s})
     if not stamps:
@@ -192,8 +192,8 @@ def shared(
 
 def device_during(
     span: UtilizationSpan,
-    part: HeldSpan,
-    parts: Mapping[Holder, HeldSpan],
+    part: AllocatedSpan,
+    parts: Mapping[Holder, AllocatedSpan],
     own: Mapping[Holder, float | None],
 ) -> float:
     """Percent of the whole device during `part` of a span, given what each holder did in its own part.
@@ -212,6 +212,6 @@ def device_during(
     return min(100.0, busy / part.seconds + max(0.0, rest) / (span.end_s - span.start_s))
 
 
-def _one_after_another(parts: Mapping[int, HeldSpan]) -> bool:
+def _one_after_another(parts: Mapping[int, AllocatedSpan]) -> bool:
     ordered = sorted(parts.values(), key=lambda part: part.start_s)
     return all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered))

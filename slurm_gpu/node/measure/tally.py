@@ -100,13 +100,13 @@ class DeviceTally:
         self._device_util = MeanSum()
         self._memory_interval, self._detail_interval = Interval(start_s), Interval(start_s)
         # Does the device tell utilization? None until a reading would have had it.
-        self._tells_utilization: bool | None = None
+        self._has_utilization: bool | None = None
         self._memory, self._memory_part, self._memory_hist = Gauge(), MeanSum(), HistogramSum()
         self._details = DetailCollector(facts, self._timeline, self._window)
         self._suspended_s, self._is_suspended = 0.0, False
         # When that was told last, if ever.
-        self._told_s: float | None = None
-        # Times up to `_told_s` of which utilization, which the driver tells late, does not count.
+        self._reported_s: float | None = None
+        # Times up to `_reported_s` of which utilization, which the driver tells late, does not count.
         self._pauses: deque[tuple[float, float]] = deque()
         # What was counted of the last TAKEN_BACK_S.
         self._utilizations: deque[_Utilization] = deque()
@@ -191,8 +191,8 @@ class DeviceTally:
         while self._pauses and self._pauses[0][1] <= begin_s:
             self._pauses.popleft()
         pauses = list(self._pauses)
-        if self._is_suspended and self._told_s is not None:
-            pauses.append((self._told_s, end_s))
+        if self._is_suspended and self._reported_s is not None:
+            pauses.append((self._reported_s, end_s))
         parts = []
         for pause_s, resumed_s in pauses:
             pause_s, resumed_s = max(begin_s, pause_s), min(end_s, resumed_s)
@@ -210,28 +210,28 @@ class DeviceTally:
         """From then to the segment's start nobody held the device."""
         self._details.free_since(at_s)
 
-    def look(self, look: DeviceSample, gap_s: float, detail_gap_s: float) -> None:
+    def add_sample(self, sample: DeviceSample, gap_s: float, detail_gap_s: float) -> None:
         """Count what was seen; looks further apart than the gap measured nothing in between."""
-        self._look_at_memory(look, gap_s)
-        if look.detailed:
-            interval, reading = self._detail_interval, look.reading
+        self._add_memory(sample, gap_s)
+        if sample.detailed:
+            interval, reading = self._detail_interval, sample.reading
             interval.step(reading.at_s, self.end_s, detail_gap_s)
             told = reading.ring is not None or reading.util_pct is not None
-            self._tells_utilization = told or self._tells_utilization is True
-            processes = None if self._is_suspended else look.processes
+            self._has_utilization = told or self._has_utilization is True
+            processes = None if self._is_suspended else sample.processes
             self._details.see(
                 reading,
                 processes,
                 interval,
-                alone=look.alone,
-                free_after=look.free_after,
+                alone=sample.alone,
+                free_after=sample.free_after,
             )
 
-    def _look_at_memory(self, look: DeviceSample, gap_s: float) -> None:
-        interval, memory = self._memory_interval, look.reading.memory
-        interval.step(look.reading.at_s, self.end_s, gap_s)
+    def _add_memory(self, sample: DeviceSample, gap_s: float) -> None:
+        interval, memory = self._memory_interval, sample.reading.memory
+        interval.step(sample.reading.at_s, self.end_s, gap_s)
         total = 0 if memory is None else memory.total
-        covered = self._memory.see(look.memory_used if total else None, interval)
+        covered = self._memory.see(sample.memory_used if total else None, interval)
         if covered is None:
             return
         begin_s, end_s, mean = covered.begin_s, covered.end_s, covered.mean
@@ -254,20 +254,20 @@ class DeviceTally:
 
     def suspension(self, at_s: float, *, suspended: bool) -> None:
         """The job is suspended as of `at_s`, or is not: so it stays until told otherwise."""
-        if self._told_s is None:
-            self._told_s, self._is_suspended = self.start_s, suspended
+        if self._reported_s is None:
+            self._reported_s, self._is_suspended = self.start_s, suspended
         if suspended or self._is_suspended:
             # Where it was stopped or went on since it was last looked at, nobody knows when.
-            last = self._pauses.pop() if self._pauses and self._pauses[-1][1] == self._told_s else None
-            self._pauses.append((self._told_s if last is None else last[0], at_s))
+            last = self._pauses.pop() if self._pauses and self._pauses[-1][1] == self._reported_s else None
+            self._pauses.append((self._reported_s if last is None else last[0], at_s))
         self._suspended_s = self._suspended_until(at_s)
-        self._told_s, self._is_suspended = at_s, suspended
+        self._reported_s, self._is_suspended = at_s, suspended
 
     def _suspended_until(self, at_s: float) -> float:
-        if not self._is_suspended or self._told_s is None:
+        if not self._is_suspended or self._reported_s is None:
             return self._suspended_s
         end_s = at_s if self.end_s is None else min(at_s, self.end_s)
-        return self._suspended_s + max(0.0, end_s - self._told_s)
+        return self._suspended_s + max(0.0, end_s - self._reported_s)
 
     def forget(self) -> None:
         """The device was away: its counters may have started anew."""
@@ -298,10 +298,10 @@ class DeviceTally:
             allocated_s=round(allocated_s, 6),
             uptime_s=round(self.start_s, 6),
             sampled_s=min(
-                _seconds(memory_hist if self._tells_utilization is False else util),
+                _seconds(memory_hist if self._has_utilization is False else util),
                 round(max(0.0, allocated_s - suspended_s), 6),
             ),
-            suspended_s=None if self._told_s is None else round(suspended_s, 3),
+            suspended_s=None if self._reported_s is None else round(suspended_s, 3),
             granted_mgpu=self.granted_mgpu,
             util_hist_ms=util,
             mem_hist_ms=memory_hist,

@@ -1,1 +1,1 @@
-"""Processes of jobs: owner and use, read from /proc and cgroups."""
+"""Read owners and usage of jobs' processes from /proc and cgroups."""

@@ -1,6 +1,6 @@
-"""Which job a process belongs to, by the name of its cgroup; the only place that reads such names.
+"""Find the job of a process by the name of its cgroup. No other module parses these names.
 
-cgroup v1   /slurm_n1/uid_1001/job_4/step_batch        (also /slurm/… on a node with one slurmd)
+cgroup v1   /slurm_n1/uid_1001/job_4/step_batch        (or /slurm/… on a node with one slurmd)
 cgroup v2   /system.slice/slurmstepd.scope/job_4/step_0/user/task_0
 Slurm 26.05 names the job's directory by its SLUID instead of its id.
 """
@@ -11,18 +11,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Users may make cgroups of their own below user.slice (v2) and in systemd's hierarchy (v1).
+# Users may create cgroups below user.slice (v2) and in systemd's hierarchy (v1).
 _SLURM_V1 = re.compile(r"(?:^|/)slurm(?:_[^/]+)?/uid_\d+/", re.ASCII)
 _SLURM_V2 = re.compile(r"^/(?:system\.slice/)?[^/]*slurmstepd\.scope/")
 _JOB = re.compile(r"(?:job_)?([A-Za-z0-9]+)", re.ASCII)
 _BY_ID = re.compile(r"job_(\d{1,18})", re.ASCII)
-# Where slurmstepd itself sits in v2.
+# The cgroups of slurmstepd itself in v2.
 _NOT_JOBS = frozenset({"system", "user", ""})
 
 
 @dataclass(frozen=True, slots=True)
 class JobOwner:
-    """What is known of an open job besides its id."""
+    """The user and SLUID of an open job."""
 
     uid: int | None
     sluid: str | None = None
@@ -30,16 +30,16 @@ class JobOwner:
 
 @dataclass(frozen=True, slots=True)
 class CgroupJob:
-    """The job whose cgroup a process is in: by its raw id, or else by its SLUID."""
+    """The job of a cgroup, by its raw id or its SLUID."""
 
     job_id: int | None = None
     sluid: str | None = None
 
 
 def job_in_cgroup(text: str) -> CgroupJob | None:
-    """What /proc/PID/cgroup tells; None for a process in no job's cgroup.
+    """Return the job in /proc/PID/cgroup; None for a process outside job cgroups.
 
-    Only the outermost directory counts: a job may be allowed to make directories below its own.
+    Only the outermost directory counts, since a job may create directories below its own.
     """
     for line in text.splitlines():
         hierarchy, _, rest = line.partition(":")
@@ -59,7 +59,7 @@ def job_in_cgroup(text: str) -> CgroupJob | None:
 
 
 def job_in_environment(environment: bytes) -> int | None:
-    """SLURM_JOB_ID of /proc/PID/environ; the process's owner can write what he likes there."""
+    """Return SLURM_JOB_ID of /proc/PID/environ, which the process's owner can forge."""
     for entry in environment.split(b"\0"):
         if entry.startswith(b"SLURM_JOB_ID=") and entry[13:].isdigit() and len(entry) < 32:
             return int(entry[13:])
@@ -67,7 +67,7 @@ def job_in_environment(environment: bytes) -> int | None:
 
 
 def raw_id(found: CgroupJob, jobs: Mapping[int, JobOwner]) -> int | None:
-    """The raw id of that job, if it stands there or one of `jobs` has that SLUID."""
+    """Return the raw id of the job: its own, or that of the job in `jobs` with its SLUID."""
     if found.job_id is not None:
         return found.job_id
     return next((job for job, owner in jobs.items() if owner.sluid == found.sluid), None)

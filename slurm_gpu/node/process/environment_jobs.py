@@ -1,6 +1,6 @@
-"""A job's processes on a node where Slurm makes no cgroups: what their environment claims.
+"""Find a job's processes by their environment on a node without job cgroups.
 
-A process counts for the job that its environment names only if the job's own user runs it.
+A process counts only if the job's own user runs it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from slurm_gpu.node.process.procfs import Processes, read
 
 log = logging.getLogger(__name__)
 
-# A walk through /proc serves all jobs that are looked at within this time.
+# A scan of /proc serves all jobs that are sampled within this time.
 FRESH_S = 5.0
 _ENVIRONMENT_LIMIT = 1 << 18
 _MOST_PROCESSES = 65_536
-# A process forked from slurmstepd has the job's environment only after its exec.
+# A process forked from slurmstepd has the job's environment only after exec.
 _TIMES_ASKED = 3
-# A process that was another user's twice is looked at again at each so manieth walk only.
+# A process that belonged to another user twice is checked only in every sixth scan.
 _WALKS_BETWEEN = 6
 
 
@@ -33,23 +33,23 @@ class _Claim(NamedTuple):
 
 
 class EnvironmentJobs:
-    """Process → job by environment, remembered: each is read once, or a few times if it claims none."""
+    """Cache of processes to jobs by environment; each is read once, or a few times if it names no job."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._claims: dict[int, _Claim] = {}
         self._uids: set[int] = set()
         self._walked_s: float | None = None
-        self._strangers: dict[int, int] = {}
+        self._others: dict[int, int] = {}
         self._is_too_much = False
 
     def pids(self, job: JobName, now_s: float) -> Sequence[int]:
-        """The processes that claim to be that job's; none where its user is unknown."""
+        """Return the processes whose environment names the job; none if its user is unknown."""
         if job.uid is None:
             return []
         if job.uid not in self._uids:
             self._uids.add(job.uid)
-            self._strangers.clear()
+            self._others.clear()
             self._walked_s = None
         if self._walked_s is None or now_s - self._walked_s >= FRESH_S:
             self._walk()
@@ -57,7 +57,7 @@ class EnvironmentJobs:
         return [p for p, claim in self._claims.items() if claim.job_id == job.job_id and claim.uid == job.uid]
 
     def keep(self, uids: Set[int | None]) -> None:
-        """From now on only these users' processes are of interest."""
+        """Limit further scans to these users."""
         self._uids = {uid for uid in self._uids if uid in uids}
 
     def _walk(self) -> None:
@@ -67,18 +67,18 @@ class EnvironmentJobs:
         if len(pids) > _MOST_PROCESSES:
             if not self._is_too_much:
                 log.warning(
-                    "%d processes run here, and %d are scanned: of jobs without a cgroup some are not "
+                    "%d processes run here, and only %d are scanned: some of jobs without a cgroup are not "
                     "counted",
                     len(pids),
                     _MOST_PROCESSES,
                 )
-            # A process of a job that is known stays; of the others the newest come first.
+            # Keep known processes of jobs, then the newest ones.
             of_jobs = {pid for pid, claim in self._claims.items() if claim.job_id is not None}
             pids.sort(key=lambda pid: (pid not in of_jobs, -pid))
             del pids[_MOST_PROCESSES:]
         self._is_too_much = len(pids) == _MOST_PROCESSES
         for pid in pids:
-            walks = self._strangers.get(pid, 0)
+            walks = self._others.get(pid, 0)
             if walks > 1 and walks % _WALKS_BETWEEN:
                 strangers[pid] = walks + 1
                 continue
@@ -89,8 +89,8 @@ class EnvironmentJobs:
                 else:
                     strangers[pid] = walks + 1
             except OSError:
-                continue  # gone, or not ours to read
-        self._claims, self._strangers = claims, strangers
+                continue  # ended, or not readable
+        self._claims, self._others = claims, strangers
 
     def _claim(self, pid: int, uid: int) -> _Claim:
         started = self._processes.stat(pid).started
@@ -106,9 +106,9 @@ class EnvironmentJobs:
 
 
 class HostTree(EnvironmentJobs):
-    """The same on a machine without Slurm: processes that NVML shows of a user, and what they started.
+    """Processes on a machine without Slurm: those of a user on GPUs, and their descendants.
 
-    `on_gpus` tells a user's processes on GPUs, in any thread.
+    `on_gpus` returns a user's processes on GPUs; it must be thread-safe.
     """
 
     def __init__(self, on_gpus: Callable[[int], Collection[int]]) -> None:
@@ -139,4 +139,4 @@ class HostTree(EnvironmentJobs):
             try:
                 self._children.setdefault(self._processes.stat(pid).ppid, []).append(pid)
             except OSError:
-                continue  # gone
+                continue  # ended

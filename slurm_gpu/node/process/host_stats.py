@@ -1,13 +1,11 @@
-"""What a job's processes used on this node: CPU time, memory, storage traffic.
+"""Measure what a job's processes use on this node: CPU time, memory, storage traffic.
 
-| quantity | source, best first |
-|---|---|
-| CPU seconds | the job's cgroup (cpu.stat, cpuacct.usage); else added up over its processes |
-| memory | the job's cgroup (anonymous and shared memory, no page cache); else the sum of its processes' RSS |
-| bytes read, written | added up over its processes |
+- CPU seconds: the job's cgroup (cpu.stat, cpuacct.usage), else the sum over its processes
+- memory: the job's cgroup (anonymous and shared memory, no page cache), else the sum of its processes' RSS
+- bytes read and written: the sum over its processes
 
-Storage traffic never comes from cgroups: Slurm turns on neither blkio nor io for jobs, and both miss network
-filesystems; v1 books what is written back later on nobody.
+Storage traffic never comes from cgroups: Slurm enables neither blkio nor io for jobs. Both miss network file
+systems, and v1 charges later write-back to no job.
 """
 
 from __future__ import annotations
@@ -22,20 +20,20 @@ from slurm_gpu.node.process.procfs import Processes
 _SOME = 256
 
 
-class Growth:
-    """How far a counter has come since the watch began, over groups that go and come again."""
+class CgroupGrowth:
+    """The growth of a cgroup counter since the observation started, across recreated cgroups."""
 
     def __init__(self, *, from_zero: bool, left: int | None = None) -> None:
-        """`from_zero`: what it shows at first was counted during the watch, unless it is the group `left`."""
+        """`from_zero`: the first value counts in full, unless the group is `left` by an earlier run."""
         self.total: float | None = None
         self._from_zero, self._left = from_zero, left
         self._last: CgroupCounter | None = None
 
     def feed(self, counted: CgroupCounter | None) -> None:
-        """What it shows now; None where it cannot be read (the time is not lost if it can be again)."""
+        """Add the current value; None if unreadable (a later value covers that time)."""
         if counted is None:
             if self._last is None:
-                self._from_zero = True  # what comes later began during the watch
+                self._from_zero = True  # a later group started during the observation
             return
         before = 0.0
         if self._last is None:
@@ -48,15 +46,15 @@ class Growth:
 
     @property
     def group(self) -> int | None:
-        """The group that was counted last."""
+        """Return the last cgroup that was counted."""
         return None if self._last is None else self._last.identity
 
 
 class HostStats:
-    """One job's sums on this node since `since_s`, or since it began if the watch did (`from_start`).
+    """One job's sums on this node since `since_s`, or since its start with `from_start`.
 
-    A `requeued` job's processes from before that are those of its last run that outlived it, as may be the
-    cgroup `left_group`.
+    Older processes of a `requeued` job belong to its earlier run, and so may the cgroup `left_group`.
+    `in_cgroup` is whether Slurm puts the job into a cgroup; None until a process has been seen.
     """
 
     def __init__(
@@ -73,37 +71,36 @@ class HostStats:
     ) -> None:
         self._job, self._cgroups, self._environments = job, cgroups, environments
         self._sums = ProcessSums(processes, 0.0 if from_start and not requeued else since_s)
-        self._cpu = Growth(from_zero=from_start, left=left_group)
+        self._cpu = CgroupGrowth(from_zero=from_start, left=left_group)
         self.process_count = 0
         self._some: Sequence[int] = ()
         self.in_cgroup: bool | None = None
-        """Does Slurm put the job into a cgroup? None: no process of it has been seen."""
         self.rss_max_mib: float | None = None
 
     @property
     def cpu_s(self) -> float | None:
-        """CPU seconds."""
+        """Return CPU seconds."""
         return self._sums.cpu_s if self._cpu.total is None else self._cpu.total
 
     @property
     def group(self) -> int | None:
-        """The cgroup by which CPU time was counted last; None where it was by none."""
+        """Return the cgroup that CPU time was last read from, if any."""
         return self._cpu.group
 
     @property
     def read_bytes(self) -> int | None:
-        """Bytes fetched from storage."""
+        """Return bytes read from storage."""
         return self._sums.read_bytes
 
     @property
     def write_bytes(self) -> int | None:
-        """Bytes sent to storage."""
+        """Return bytes written to storage."""
         return self._sums.write_bytes
 
-    def look(self, now_s: float, on_gpu: Sequence[int] = (), *, storage: bool = True) -> None:
-        """Count what was used since the last look; `on_gpu` counts where no other process is known.
+    def sample(self, now_s: float, on_gpu: Sequence[int] = (), *, storage: bool = True) -> None:
+        """Add the usage since the last sample; `on_gpu` is used if no other process is known.
 
-        Without `storage` its traffic is left for a later look.
+        Without `storage`, its traffic is left for a later sample.
         """
         pids = self._cgroups.pids(self._job, MAX_PROCESSES)
         if pids is not None:
@@ -114,7 +111,7 @@ class HostStats:
                 self.in_cgroup = False
             pids = pids or on_gpu
         self.process_count, self._some = len(pids), pids[:_SOME]
-        self._sums.look(pids, storage=storage)
+        self._sums.sample(pids, storage=storage)
         self._cpu.feed(self._cgroups.cpu_s(self._job))
         memory = self._cgroups.memory_mib(self._job)
         if memory is None:
@@ -123,5 +120,5 @@ class HostStats:
             self.rss_max_mib = memory if self.rss_max_mib is None else max(self.rss_max_mib, memory)
 
     def busiest(self) -> Sequence[int]:
-        """The job's processes, those that used most CPU time first; some of them where they are too many."""
+        """Return the job's processes by descending CPU time; 256 of them if there are too many."""
         return self._sums.busiest() or self._some

@@ -1,10 +1,10 @@
-"""A job's cgroups on this node: where Slurm puts them, which processes sit there, what the kernel counted.
+"""Find a job's cgroups on this node and read their processes and counters.
 
 cgroup v1   cpuacct|memory|freezer|…/slurm[_NODE]/uid_U/job_J/step_S/task_T
 cgroup v2   system.slice/[NODE_]slurmstepd.scope/job_J/step_S/…
-Slurm 26.05 names the job's directory in v2 by its SLUID. (cgroup.py goes the other way: process → job.)
-A requeued job gets another SLUID, which neither the epilog before (measured on 26.05.5) nor slurm-gpudbd
-reports: then the title of slurmstepd, such as `slurmstepd: [4.batch]`, names the job.
+Slurm 26.05 names the job's directory in v2 by its SLUID. (cgroup.py maps a process to its job.)
+A requeued job gets another SLUID, which neither the earlier epilog (measured on 26.05.5) nor slurm-gpudbd
+reports. Then the title of slurmstepd, such as `slurmstepd: [4.batch]`, has the job id.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TypeVar
 
 from slurm_gpu.node.process.procfs import read
 
-# Any of them holds the job's processes; the first that exists is asked.
+# Each of them contains the job's processes; the first that exists is used.
 _V1_WITH_PROCESSES = ("freezer", "cpuacct", "memory", "devices", "cpuset")
-# Anonymous memory and shared memory: what a look at RSS sees, but for mapped files, counted once.
+# Anonymous and shared memory, counted once: RSS without mapped files.
 _V1_MEMORY = (b"total_rss", b"total_shmem")
 _V2_MEMORY = (b"anon", b"shmem")
 _STAT_LIMIT = 1 << 14
 _PROCS_LIMIT = 1 << 20
 _MOST_DIRECTORIES = 2000
-# Of the jobs that are here now, three each; where all are forgotten, these are found again.
+# About three entries per current job; after the cache is cleared, they are found again.
 _REMEMBERED = 1_000
 _MOST_STEPS = 100
 _FROZEN = frozenset({b"FROZEN", b"FREEZING", b"1"})
@@ -41,7 +41,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class CgroupCounter:
-    """A counter of the group `identity`: where Slurm makes the group anew, it begins at 0 again."""
+    """A counter of the group `identity`; it restarts at 0 if Slurm recreates the group."""
 
     identity: int
     value: float
@@ -49,7 +49,7 @@ class CgroupCounter:
 
 @dataclass(frozen=True, slots=True)
 class JobName:
-    """What may name a job's directory."""
+    """The identifiers in the name of a job's directory."""
 
     job_id: int
     uid: int | None = None
@@ -57,13 +57,13 @@ class JobName:
 
     @property
     def directories(self) -> Sequence[str]:
-        """All spellings, likeliest first."""
+        """Return all possible directory names, the most likely first."""
         by_id = f"job_{self.job_id}"
         return (by_id,) if self.sluid is None else (by_id, self.sluid, f"job_{self.sluid}")
 
 
 class JobCgroups:
-    """The cgroups of jobs below `mount`, for the slurmd of node `node`."""
+    """The job cgroups of the slurmd of `node` below `mount`."""
 
     def __init__(self, node: str, mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
         self._mount, self._proc = str(mount), str(proc)
@@ -72,16 +72,16 @@ class JobCgroups:
         self._known: dict[tuple[str, JobName], str] = {}
         # The jobs of directories that are named by SLUID.
         self._titled: dict[str, int] = {}
-        # The file of a step of each job that was not frozen last time.
+        # By job, the state file of a step that was not frozen in the last poll.
         self._running: dict[JobName, str] = {}
 
     def pids(self, job: JobName, limit: int) -> Sequence[int] | None:
-        """The job's processes, at most `limit` + 1 of them; None if it has no cgroup here."""
+        """Return the job's processes, at most `limit` + 1; None if it has no cgroup here."""
         directory = self._of_processes(job)
         return None if directory is None else _pids(directory, limit)
 
     def age_s(self, job: JobName, wall_s: float) -> float | None:
-        """Return for how long the job has had its cgroup, by the wall clock; None if it has none here."""
+        """Return the age of the job's cgroup by the wall clock; None if it has none here."""
         directory = self._of_processes(job)
         try:
             return None if directory is None else wall_s - os.stat(directory).st_ctime  # noqa: PTH116
@@ -89,13 +89,13 @@ class JobCgroups:
             return None
 
     def cpu_s(self, job: JobName) -> CgroupCounter | None:
-        """CPU seconds of the job's processes, those that have ended included."""
+        """Return the CPU seconds of the job's processes, including ended ones."""
         if self._is_v2():
             return _counted(self._v2(job), "cpu.stat", _v2_cpu_s)
         return _counted(self._v1("cpuacct", job), "cpuacct.usage", lambda text: int(text) / 1e9)
 
     def memory_mib(self, job: JobName) -> float | None:
-        """Memory that the job's processes hold now and that cannot be dropped: no page cache."""
+        """Return the memory of the job's processes without page cache."""
         if self._is_v2():
             found = _counted(self._v2(job), "memory.stat", lambda text: _sum(text, _V2_MEMORY))
         else:
@@ -103,12 +103,13 @@ class JobCgroups:
         return None if found is None else found.value / 2**20
 
     def frozen(self, job: JobName) -> bool | None:
-        """Has Slurm suspended it, that is, frozen all of its steps? None if it has none that could be.
+        """Return whether Slurm has suspended the job by freezing all of its steps; None without such steps.
 
-        Measured on 22.05 with proctrack/cgroup: `scontrol suspend` sends SIGTSTP, and freezes each step (the
-        external one too) 2 s later, the job's own directory never; resuming thaws at once. Only root can.
+        Measured on 22.05 with proctrack/cgroup: `scontrol suspend` sends SIGTSTP and freezes each step,
+        including the external one, 2 s later. It never freezes the job's directory. Resuming thaws at once.
+        Only root can.
         """
-        # One step that is not frozen decides, and most often it is the one that did so last time.
+        # One step that is not frozen decides; most often it is the same one as last time.
         if (known := self._running.get(job)) is not None and _is_frozen(known) is False:
             return False
         self._running.pop(job, None)
@@ -125,18 +126,18 @@ class JobCgroups:
         return frozen
 
     def is_alone(self, job: JobName) -> bool:
-        """Has no other job a process on this node, as far as cgroups tell? True where it has none itself."""
+        """Return whether no other job has a process in a cgroup here; true if the job itself has none."""
         directory = self._of_processes(job)
         own = {*job.directories, os.path.basename(directory or "")}  # noqa: PTH119
         others = (path for path in self._jobs(job) if os.path.basename(path) not in own)  # noqa: PTH119
         return not any(_pids(other, 0) for other in others)
 
     def job_of_sluid(self, sluid: str) -> int | None:
-        """Return the raw id of the job whose directory has that name, None where slurmstepd does not tell."""
+        """Return the raw id of the job whose directory has that name; None if slurmstepd's title has none."""
         found = (self._job_in(f"{scope}/{sluid}") for scope in self._scopes())
         return next((job for job in found if job is not None), None)
 
-    # Where things are
+    # Paths
 
     def _is_v2(self) -> bool:
         return os.path.exists(f"{self._mount}/cgroup.controllers")  # noqa: PTH110
@@ -170,7 +171,7 @@ class JobCgroups:
                     yield f"{scope}/{name}"
 
     def _job_in(self, directory: str) -> int | None:
-        """Return the job that the title of a slurmstepd there names; users have no processes in its group."""
+        """Return the job in the title of a slurmstepd in that directory, where users have no processes."""
         if (known := self._titled.get(directory)) is not None:
             return known
         for step in _names(directory):
@@ -181,11 +182,11 @@ class JobCgroups:
                         _remember(self._titled, directory, int(found[1]))
                         return int(found[1])
             except (OSError, ValueError):
-                continue  # it went away
+                continue  # the process or directory is gone
         return None
 
     def _found(self, controller: str, job: JobName, candidates: Iterator[str]) -> str | None:
-        """The first that exists, where it was last time if it is still there."""
+        """Return the first candidate that exists; the last known path is tried first."""
         known = self._known.get((controller, job))
         if known is not None and os.path.isdir(known):  # noqa: PTH112
             return known
@@ -195,7 +196,7 @@ class JobCgroups:
         return found
 
     def _scopes(self) -> Iterator[str]:
-        """Where slurmstepd's scope may be: in the slice of services, another one, or at the top."""
+        """Yield slurmstepd's scopes: in system.slice, another slice, or at the top."""
         slices = ["system.slice", *(n for n in _names(self._mount) if n.endswith(".slice")), "."]
         for root in self._v2_roots:
             for name in dict.fromkeys(slices):
@@ -204,22 +205,22 @@ class JobCgroups:
                     yield scope
 
     def _jobs(self, job: JobName) -> Iterator[str]:
-        """Directories of that job and all others that have their cgroups where it has its own."""
+        """Yield the directories of all jobs in the hierarchy of that job."""
         own = self._of_processes(job)
         if own is None:
             return
-        beside = os.path.dirname(own)  # noqa: PTH120
+        parent = os.path.dirname(own)  # noqa: PTH120
         if self._is_v2():
-            yield from (f"{beside}/{name}" for name in _names(beside) if name not in _NOT_JOBS)
+            yield from (f"{parent}/{name}" for name in _names(parent) if name not in _NOT_JOBS)
             return
-        top = os.path.dirname(beside)  # noqa: PTH120
+        top = os.path.dirname(parent)  # noqa: PTH120
         for user in _names(top):
             if user.startswith("uid_"):
                 yield from (f"{top}/{user}/{name}" for name in _names(f"{top}/{user}"))
 
 
 def _names(directory: str) -> list[str]:
-    """Directories in it, [] if there is no such thing."""
+    """Return the names of subdirectories, [] if the directory does not exist."""
     try:
         with os.scandir(directory) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -228,10 +229,10 @@ def _names(directory: str) -> list[str]:
 
 
 def _pids(directory: str, limit: int) -> Sequence[int]:
-    """Processes in it and below, at most `limit` + 1.
+    """Return the processes in the directory and below, at most `limit` + 1.
 
-    Where there are more directories than are read, some processes are not known: then also `limit` + 1, the
-    last one repeated, so that nobody takes a part for all.
+    If there are more than 2,000 directories, the list is padded to `limit` + 1, so that callers do not take a
+    part for all.
     """
     found: list[int] = []
     waiting = [directory]
@@ -242,7 +243,7 @@ def _pids(directory: str, limit: int) -> Sequence[int]:
         try:
             lines = read(f"{here}/cgroup.procs", _PROCS_LIMIT).split()
         except OSError:
-            lines = []  # it went away, or is of a kind that holds threads only
+            lines = []  # the directory is gone, or has threads only
         found.extend(map(int, lines[: limit + 1 - len(found)]))
         waiting.extend(f"{here}/{name}" for name in _names(here))
     if waiting and found:
@@ -251,7 +252,7 @@ def _pids(directory: str, limit: int) -> Sequence[int]:
 
 
 def _is_frozen(file: str) -> bool | None:
-    """What stands in that file of a step's; None where it has just ended, or is no step."""
+    """Read the freezer state of a step; None if it has ended or is no step."""
     try:
         return read(file, _STAT_LIMIT).strip() in _FROZEN
     except OSError:
@@ -267,7 +268,7 @@ def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 def _counted(
     directory: str | None, name: str, parse: Callable[[bytes], float | None]
 ) -> CgroupCounter | None:
-    """A counter of that group; None if there is no such group, or it is not counted there."""
+    """Read a counter of that group; None if the group or the counter does not exist."""
     if directory is None:
         return None
     try:
@@ -283,7 +284,7 @@ def _v2_cpu_s(text: bytes) -> float | None:
 
 
 def _sum(text: bytes, names: Sequence[bytes]) -> float | None:
-    """Sum of these lines of a `name value` file; None if the first is missing."""
+    """Return the sum of these lines of a `name value` file; None if the first is missing."""
     values = dict(line.split(b" ", 1) for line in text.splitlines() if b" " in line)
     if names[0] not in values:
         return None

@@ -1,4 +1,4 @@
-"""The whole node: CPU, memory, network and InfiniBand; None where there is none of it."""
+"""Read CPU, memory, network and InfiniBand counters of the node."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from pathlib import Path
 from slurm_gpu.node.process.procfs import read
 
 _LIMIT = 1 << 16
-_PORT_WORD_BYTES = 4  # InfiniBand counts in words of four bytes
-_IPOIB = 32  # ARPHRD_INFINIBAND: its traffic is in the port's counters already
-# Hardware that comes or goes is found within this time.
+# InfiniBand counts in words of four bytes.
+_PORT_WORD_BYTES = 4
+# ARPHRD_INFINIBAND: the port counters already include its traffic.
+_IPOIB = 32
+# Added or removed hardware is detected within this time.
 _DEVICES_FRESH_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReading:
-    """One look. `cpu_pct` (0–100, of all CPUs) and rates are over the time since the look before.
+    """One sample. `cpu_pct` (0–100, of all CPUs) and rates cover the time since the previous sample.
 
-    Bytes are running totals of this process's watch: they never go back, whatever the hardware does.
+    Bytes are totals since this process started; they never decrease. Missing hardware is None.
     """
 
     at_s: float
@@ -38,7 +40,7 @@ class NodeReading:
 
 
 class _Traffic:
-    """Sum over counters of which some may vanish, appear or start anew."""
+    """The sum of counters that may appear, vanish or restart."""
 
     def __init__(self) -> None:
         self.total: int | None = None
@@ -46,7 +48,7 @@ class _Traffic:
 
     def feed(self, values: dict[str, int]) -> None:
         for name, value in values.items():
-            # One that is new, or was reset, counts from here on.
+            # A new or reset counter counts from here on.
             grown = max(0, value - self._last.get(name, value))
             self.total = grown if self.total is None else self.total + grown
         self._last = values
@@ -54,7 +56,7 @@ class _Traffic:
 
 # psutil has all but InfiniBand, but importing it takes 0.9 MiB: slurm-gpud uses 39 MiB of at most 40 MiB.
 class NodeCounters:
-    """Looks at `proc` and `sys`, the machine's own unless a test says otherwise."""
+    """Reads the node's counters below `proc` and `sys`."""
 
     def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._proc, self._net, self._ib = str(proc), f"{sys}/class/net", f"{sys}/class/infiniband"
@@ -65,8 +67,8 @@ class NodeCounters:
         self._ports: Sequence[str] = ()
         self._devices_s: float | None = None
 
-    def look(self, now_s: float) -> NodeReading:
-        """Read everything once."""
+    def sample(self, now_s: float) -> NodeReading:
+        """Read all counters."""
         if self._devices_s is None or now_s - self._devices_s >= _DEVICES_FRESH_S:
             self._devices_s = now_s
             self._interfaces = frozenset(n for n in _listed(self._net) if self._is_physical(n))
@@ -107,7 +109,7 @@ class NodeCounters:
     def _cpu_pct(self) -> float | None:
         try:
             fields = read(f"{self._proc}/stat", 512).split(b"\n", 1)[0].split()
-            ticks = [int(field) for field in fields[1:9]]  # guests' time is in user's already
+            ticks = [int(field) for field in fields[1:9]]  # user time includes guest time
             idle, total = ticks[3] + ticks[4], sum(ticks)
         except (OSError, ValueError, IndexError):
             return None
@@ -126,7 +128,7 @@ class NodeCounters:
         return (total - available) / 1024, total / 1024
 
     def _is_physical(self, name: str) -> bool:
-        """A card of its own: no loopback, bridge, bond, VLAN or veth, and no IPoIB."""
+        """Return whether it is a network card: no loopback, bridge, bond, VLAN or veth, and no IPoIB."""
         if not os.path.exists(f"{self._net}/{name}/device"):  # noqa: PTH110
             return False
         try:

@@ -1,7 +1,7 @@
-"""Whose a process is: read from /proc once, remembered as long as the process lives and a while longer.
+"""Find the job of a process; read from /proc once and cached a while after the process has ended.
 
-What the kernel tells (cgroup, owner, program) is believed; what the process may have written itself (its
-environment) only where it has no job's cgroup, and only for a job of the same user.
+The cgroup, owner and program come from the kernel and are trusted. The environment, which a process can write
+itself, counts only without a job's cgroup and only for a job of the same user.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from slurm_gpu.node.process.cgroup import CgroupJob, JobOwner, job_in_cgroup, jo
 
 log = logging.getLogger(__name__)
 
+# They serve all clients on a GPU. Outside a job's cgroup they belong to no job.
 MPS_PROGRAMS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
-"""They work for all clients on a GPU; outside a job's cgroup they are no job's, whoever started them."""
 
-FIRST_UID_OF_PEOPLE = 1000
-"""Below are system accounts: root's monitoring, the display's, nvidia-persistenced's."""
+# Lower uids are system accounts: root's monitoring, the display, nvidia-persistenced.
+FIRST_USER_UID = 1000
 
+# No job has this id.
 NO_JOB = 0
-"""No job has this number."""
 
-# As many as a node's GPUs may show in the 20 s that the driver's samples reach back.
+# Enough for the processes on a node's GPUs in the 20 s of the driver's samples.
 _REMEMBERED = 2_000
-# For so long a process is taken to be the one that had this id just now.
+# For this time a pid is assumed to be the same process.
 _FRESH_S = 0.5
-# One that belongs to no job may still be put into one: so often its cgroup is read anew.
-_ANEW_S = 10.0
+# How often the cgroup of a process without a job is read again; Slurm may still add it to one.
+_REREAD_S = 10.0
 _FILE_BYTES = 1 << 16
 _ENVIRONMENT_BYTES = 1 << 20
-# The owner of a process can make reading its environment wait for ever.
+# The owner of a process can block reads of its environment indefinitely.
 _ENVIRONMENT_S = 0.2
 _REAL_UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOrigin:
-    """Where a process comes from. `started` tells it from a later one with the same id.
+    """The origin of a process; `started` distinguishes it from a later one with the same pid.
 
-    `cgroup` is the job whose cgroup it is in, `claimed` the job that its environment names where it is in
-    none. `uid` is the user who started it, whatever it has become since. `program` is the name of its
-    executable where that is root's own, so that no user can have chosen it.
+    `cgroup` is the job of its cgroup, `claimed` the job in its environment if it is in no job's cgroup. `uid`
+    is the user who started it, also after setuid. `program` is the name of its executable if root owns the
+    file, so that no user can forge it.
     """
 
     started: bytes
@@ -57,7 +57,7 @@ class ProcessOrigin:
     program: str | None
 
     def job(self, jobs: Mapping[int, JobOwner]) -> int | None:
-        """Which of `jobs` it belongs to."""
+        """Return the job among `jobs` that it belongs to."""
         if self.cgroup is not None:
             job = raw_id(self.cgroup, jobs)
             return job if job in jobs else None
@@ -74,9 +74,9 @@ class _KnownProcess:
 
 
 class ProcessJobs:
-    """Process id → job, remembered so that what a process did last counts after it has gone.
+    """Cache of process ids to jobs, so that the last samples of an ended process still count.
 
-    `monotonic` counts seconds. `job_of_sluid` finds a job by the name of its cgroup on this node.
+    `monotonic` returns seconds. `job_of_sluid` finds a job by the name of its cgroup on this node.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class ProcessJobs:
         self._environments = _Environments()
 
     def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
-        """The job that process belongs to, or None. `jobs` are the open jobs on this node.
+        """Return the job of a process among `jobs`, the open jobs of this node, or None.
 
-        Once told it stays so, also after the job has been closed: its last samples are still to come.
+        The result stays valid after the job is closed, because its last samples arrive later.
         """
         self.origin(pid)
         known = self._known.get(pid)
@@ -102,13 +102,13 @@ class ProcessJobs:
             known.job = known.origin.job(jobs)
         return known.job
 
-    def whose(self, pid: int, jobs: Mapping[int, JobOwner], holders: Collection[int]) -> int | None:
-        """The job that did what the driver shows of this process on a GPU that `holders` hold.
+    def owner_of(self, pid: int, jobs: Mapping[int, JobOwner], allocated: Collection[int]) -> int | None:
+        """Return the job to charge for a process on a GPU that the `allocated` jobs share.
 
-        NO_JOB where none of them did, None where nobody can tell: it was gone before anybody looked, it is
-        MPS's, which works for all clients, or it is in no job's cgroup, names none in its environment, and
-        several holders are of its user. Where one is, it is that one's: containers that a daemon started look
-        like that.
+        NO_JOB: it belongs to no such job. None: unknown, because it ended before it was read, is MPS's
+        (which serves all clients), or is in no job's cgroup or environment while several of these jobs belong
+        to its user. If one does, the process counts for it, like a container that a daemon started for the
+        job.
         """
         job = self.job_of(pid, jobs)
         known = self._known.get(pid)
@@ -119,24 +119,24 @@ class ProcessJobs:
             return NO_JOB
         if origin.program in MPS_PROGRAMS:
             return None
-        if origin.uid < FIRST_UID_OF_PEOPLE:
+        if origin.uid < FIRST_USER_UID:
             return NO_JOB
-        its = [job for job in holders if job in jobs and jobs[job].uid == origin.uid]
+        its = [job for job in allocated if job in jobs and jobs[job].uid == origin.uid]
         return NO_JOB if not its else its[0] if len(its) == 1 else None
 
-    def meet(self, pids: Iterable[int], jobs: Mapping[int, JobOwner]) -> None:
-        """Look up those not known yet: once they are gone, nobody can tell whose they were."""
+    def look_up(self, pids: Iterable[int], jobs: Mapping[int, JobOwner]) -> None:
+        """Look up unknown processes now, since their job cannot be found after they end."""
         for pid in pids:
             if pid not in self._known:
                 self.job_of(pid, jobs)
 
     def origin(self, pid: int) -> ProcessOrigin | None:
-        """Where that process comes from; None if it has gone."""
+        """Return the origin of a process; None if it has ended."""
         known = self._known.get(pid)
         if known is not None and self._monotonic() - known.seen_s < _FRESH_S:
             return known.origin
         try:
-            # What is opened in this directory is of this process, even if another gets its id meanwhile.
+            # Files opened relative to this directory belong to this process, even if its pid is reused.
             directory = os.open(f"{self._proc}/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return None
@@ -155,7 +155,7 @@ class ProcessJobs:
         known = self._known.get(pid)
         if known is not None and known.origin.started == started:
             known.seen_s = now_s
-            if known.origin.cgroup is not None or now_s - known.read_s < _ANEW_S:
+            if known.origin.cgroup is not None or now_s - known.read_s < _REREAD_S:
                 return known.origin
         cgroup = job_in_cgroup(_read(directory, "cgroup").decode("utf-8", "replace"))
         if cgroup is not None and cgroup.sluid is not None:
@@ -190,13 +190,13 @@ class ProcessJobs:
 
 
 class _Environments:
-    """Reads environments, each in a thread of its own; who has made one wait is never read again."""
+    """Reads environments, each in a separate thread; a user who blocked one is never read again."""
 
     def __init__(self) -> None:
         self._stuck: set[int] = set()
 
     def read(self, directory: int, uid: int) -> bytes | None:
-        """The environment, None if it cannot be read."""
+        """Return the environment; None if it cannot be read."""
         if uid in self._stuck:
             return None
         found: list[bytes] = []
@@ -206,7 +206,10 @@ class _Environments:
         thread.join(_ENVIRONMENT_S)
         if thread.is_alive():
             self._stuck.add(uid)
-            log.warning("a process of uid %d keeps its environment from being read", uid)
+            log.warning(
+                "reading the environment of a process of uid %d blocks; the user's environments are ignored",
+                uid,
+            )
             return None
         return found[0] if found else None
 
@@ -215,7 +218,7 @@ def _read_into(found: list[bytes], directory: int) -> None:
     try:
         found.append(_read(directory, "environ", _ENVIRONMENT_BYTES))
     except OSError:
-        return  # it has gone
+        return  # the process ended
     finally:
         os.close(directory)
 
@@ -238,4 +241,4 @@ def _program_of_root(directory: int) -> str | None:
             return None
         return os.path.basename(os.readlink("exe", dir_fd=directory))  # noqa: PTH119 - dir_fd
     except OSError:
-        return None  # a thread of the kernel has none
+        return None  # a kernel thread has none

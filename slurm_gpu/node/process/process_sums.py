@@ -1,8 +1,7 @@
-"""CPU time and storage traffic of a changing set of processes: none is lost, none counted twice.
+"""Sum CPU time and storage traffic of a changing set of processes, each exactly once.
 
-The kernel keeps the times of a process that has ended only by adding them to those of the parent that waited
-for it. So each look counts what a process used itself and what its children used, less what these had shown
-on their own before they ended.
+The kernel keeps the times of an ended process only in the sums of the parent that waited for it. So each
+sample adds a process's own usage and its children's, minus what the children had shown before they ended.
 """
 
 from __future__ import annotations
@@ -12,26 +11,26 @@ from dataclasses import dataclass
 
 from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes, ProcessIo, ProcessStat
 
+# The processes of a larger job are not measured individually.
 MAX_PROCESSES = 4096
-"""Beyond this many in a job its processes are not measured one by one."""
 
-PER_LOOK = 256
-"""So many are read in one look; a larger job is read in turns."""
+# At most this many are read per sample; a larger job is read in rotation.
+PER_SAMPLE = 256
 
-# A parent read before it waited for a child shows it at the next look; later it never will.
-_LOOKS_TO_WAIT = 2
+# A parent that was read before it waited for a child shows it in the next sample, or never.
+_SAMPLES_TO_WAIT = 2
 _NO_IO = ProcessIo(0, 0)
 
 
 @dataclass(slots=True)
 class _EndedDescendants:
-    """What descendants had shown before they ended, which will show again in the parent's sums."""
+    """Usage that ended descendants had shown and that appears again in the parent's sums."""
 
     ticks: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
-    looks_at_ticks: int = 0
-    looks_at_storage: int = 0
+    samples_of_ticks: int = 0
+    samples_of_storage: int = 0
 
     def add(self, known: _ProcessSample) -> None:
         ended = known.ended or _EndedDescendants()
@@ -39,20 +38,20 @@ class _EndedDescendants:
         self.ticks += known.stat.own_ticks + known.stat.children_ticks + ended.ticks
         self.read_bytes += io.read_bytes + ended.read_bytes
         self.write_bytes += io.write_bytes + ended.write_bytes
-        self.looks_at_ticks = self.looks_at_storage = 0
+        self.samples_of_ticks = self.samples_of_storage = 0
 
     def without_ticks(self, grown: int) -> int:
-        """What is new of the ticks by which the children's sum has grown."""
+        """Return the new ticks in the growth of the children's sum."""
         again = min(grown, self.ticks)
-        self.looks_at_ticks += 1
-        self.ticks = self.ticks - again if self.looks_at_ticks < _LOOKS_TO_WAIT else 0
+        self.samples_of_ticks += 1
+        self.ticks = self.ticks - again if self.samples_of_ticks < _SAMPLES_TO_WAIT else 0
         return grown - again
 
     def without_storage(self, grown: ProcessIo) -> ProcessIo:
-        """The same of storage traffic; the kernel does not tell a process's own from its children's."""
+        """Return the new traffic in `grown`, which the kernel does not separate from that of children."""
         again = ProcessIo(min(grown.read_bytes, self.read_bytes), min(grown.write_bytes, self.write_bytes))
-        self.looks_at_storage += 1
-        waits = self.looks_at_storage < _LOOKS_TO_WAIT
+        self.samples_of_storage += 1
+        waits = self.samples_of_storage < _SAMPLES_TO_WAIT
         self.read_bytes = self.read_bytes - again.read_bytes if waits else 0
         self.write_bytes = self.write_bytes - again.write_bytes if waits else 0
         return ProcessIo(grown.read_bytes - again.read_bytes, grown.write_bytes - again.write_bytes)
@@ -60,7 +59,7 @@ class _EndedDescendants:
 
 @dataclass(slots=True)
 class _ProcessSample:
-    """A process as it was seen last."""
+    """The last sample of a process."""
 
     stat: ProcessStat
     io: ProcessIo | None
@@ -68,53 +67,53 @@ class _ProcessSample:
 
 
 class ProcessSums:
-    """Sums since `since_s` (Clock.monotonic(), 0 for all that the processes ever did); None = not measured.
+    """Sums since `since_s` (Clock.monotonic()), or with 0 since the processes started; None = not measured.
 
-    Of a process that began before that, what it had done when it was seen first is left out.
+    For an older process, its usage at the first sample is left out.
     """
 
     def __init__(self, processes: Processes, since_s: float) -> None:
         self._processes = processes
         self._known: dict[int, _ProcessSample] = {}
         self._since_ticks = int(since_s * TICKS_PER_S)
-        self._looked = self._too_many = self._io_read = self._io_denied = False
+        self._has_sampled = self._too_many = self._io_read = self._io_denied = False
         self._ticks = self._read_bytes = self._write_bytes = 0
         self._turn = 0
 
     @property
     def cpu_s(self) -> float | None:
-        """CPU seconds."""
+        """Return CPU seconds."""
         return self._ticks / TICKS_PER_S if self._measured else None
 
     @property
     def read_bytes(self) -> int | None:
-        """Bytes fetched from storage."""
+        """Return bytes read from storage."""
         return self._read_bytes if self._measured and self._io_read and not self._io_denied else None
 
     @property
     def write_bytes(self) -> int | None:
-        """Bytes sent to storage."""
+        """Return bytes written to storage."""
         return self._write_bytes if self._measured and self._io_read and not self._io_denied else None
 
     @property
     def resident_mib(self) -> float | None:
-        """Sum of what each process has in memory now; pages that several share count for each."""
+        """Return the sum of the processes' resident memory; shared pages count for each."""
         if not self._measured:
             return None
         return sum(known.stat.resident_pages for known in self._known.values()) * PAGE_BYTES / 2**20
 
     @property
     def _measured(self) -> bool:
-        return self._looked and not self._too_many
+        return self._has_sampled and not self._too_many
 
     def busiest(self) -> Sequence[int]:
-        """The processes that run, those that used most CPU time first."""
+        """Return the running processes by descending CPU time."""
         return sorted(self._known, key=lambda pid: -self._known[pid].stat.own_ticks)
 
-    def look(self, pids: Sequence[int], *, storage: bool = True) -> None:
-        """Count what these processes, all of the job now, have used since the last look.
+    def sample(self, pids: Sequence[int], *, storage: bool = True) -> None:
+        """Add the usage of the job's processes since the last sample.
 
-        Without `storage` traffic is left for a later look, at half the cost.
+        Without `storage`, traffic is left for a later sample, which halves the cost.
         """
         if len(pids) > MAX_PROCESSES:
             self._too_many = True
@@ -122,7 +121,7 @@ class ProcessSums:
         if self._too_many or not (pids or self._known):
             return
         fresh = self._read(pids, storage=storage)
-        self._bury(set(pids), fresh)
+        self._drop_ended(set(pids), fresh)
         for pid, (stat, io) in fresh.items():
             before = self._known.get(pid)
             if before is not None:
@@ -132,12 +131,12 @@ class ProcessSums:
                 self._known[pid] = _ProcessSample(stat, io)
                 if stat.started >= self._since_ticks:
                     self._add(stat.own_ticks + stat.children_ticks, io)
-        self._looked = True
+        self._has_sampled = True
 
     def _read(self, pids: Sequence[int], *, storage: bool) -> dict[int, tuple[ProcessStat, ProcessIo | None]]:
-        """Those whose turn it is; one that is gone is not in it."""
-        if len(pids) > PER_LOOK:
-            turns = -(-len(pids) // PER_LOOK)
+        """Read the processes of this sample; ended ones are absent."""
+        if len(pids) > PER_SAMPLE:
+            turns = -(-len(pids) // PER_SAMPLE)
             self._turn = (self._turn + 1) % turns
             pids = sorted(pids)[self._turn :: turns]
         fresh = {}
@@ -156,12 +155,12 @@ class ProcessSums:
             self._io_denied = True
             return None
         except OSError:
-            return None  # it is just going; what it did last shows in its parent
+            return None  # it is ending; its last usage appears in its parent
         self._io_read = True
         return io
 
-    def _bury(self, alive: set[int], fresh: dict[int, tuple[ProcessStat, ProcessIo | None]]) -> None:
-        """Forget those that have ended; what they had shown is remembered with whoever may have waited."""
+    def _drop_ended(self, alive: set[int], fresh: dict[int, tuple[ProcessStat, ProcessIo | None]]) -> None:
+        """Drop ended processes and pass what they had shown to the nearest living ancestor."""
         gone = {
             pid: known
             for pid, known in self._known.items()
@@ -175,10 +174,10 @@ class ProcessSums:
                 if parent not in gone:
                     break
                 parent = gone[parent].stat.ppid
-            heir = self._known.get(parent)
-            if heir is not None:
-                heir.ended = heir.ended or _EndedDescendants()
-                heir.ended.add(known)
+            ancestor = self._known.get(parent)
+            if ancestor is not None:
+                ancestor.ended = ancestor.ended or _EndedDescendants()
+                ancestor.ended.add(known)
 
     def _count(self, before: _ProcessSample, stat: ProcessStat, io: ProcessIo | None) -> None:
         own = max(0, stat.own_ticks - before.stat.own_ticks)

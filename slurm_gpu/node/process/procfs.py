@@ -1,7 +1,7 @@
-"""Bounded reads of /proc. What stands there belongs to jobs, which may vanish, lie or be endless.
+"""Read /proc within bounds, since jobs control its content.
 
-`read` blocks only where the kernel does: some files of a process (`maps`, `environ`, `cmdline`) wait for a
-lock that a sick process may hold for ever, so whoever must not wait reads them in a thread.
+`read` blocks only where the kernel does. Reads of `maps`, `environ` and `cmdline` wait for a lock that a
+stuck process may keep indefinitely, so callers that must not wait read them in a thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _CHUNK = 1 << 16
-# What the kernel makes anew for each read: it comes whole with the first.
+# The kernel generates small files for each read, so the first one returns everything.
 _SMALL = 4096
 _LAST_FIELD = 21
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -19,7 +19,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def read(path: str, limit: int) -> bytes:
-    """At most `limit` bytes from the beginning of a file; raises OSError."""
+    """Return at most the first `limit` bytes of a file; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = os.read(descriptor, min(limit, _CHUNK))
@@ -43,9 +43,9 @@ def _read_small(path: str) -> bytes:
 
 
 class ProcessStat(NamedTuple):
-    """What /proc/PID/stat tells; `started` (ticks since boot) tells a process from a later one with its id.
+    """Fields of /proc/PID/stat; `started` (ticks since boot) distinguishes processes with the same pid.
 
-    Times are in ticks: of the process itself, and of all its descendants that were waited for.
+    Times are in ticks, of the process itself and of all descendants that were waited for.
     """
 
     ppid: int
@@ -57,7 +57,7 @@ class ProcessStat(NamedTuple):
 
 
 class ProcessIo(NamedTuple):
-    """Bytes that a process and those it waited for caused to be fetched from, or sent to, storage."""
+    """Storage traffic in bytes of a process and of the children that it waited for."""
 
     read_bytes: int
     write_bytes: int
@@ -65,25 +65,25 @@ class ProcessIo(NamedTuple):
 
 # psutil takes 64 µs for the values of `stat` and 15 µs for those of `io`; this takes 10 µs and 8 µs.
 class Processes:
-    """The processes of this machine, below `root`; asked for one that is gone, all raise OSError."""
+    """The processes below `root`; all methods raise OSError for an ended process."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = str(root)
 
     def path(self, pid: int, name: str) -> str:
-        """Where that file of a process lies."""
+        """Return the path of a file of a process."""
         return f"{self._root}/{pid}/{name}"
 
     def ids(self) -> list[int]:
-        """All process ids there are now."""
+        """Return all current process ids."""
         return [int(name) for name in os.listdir(self._root) if name.isdecimal()]  # noqa: PTH208
 
     def uid(self, pid: int) -> int:
-        """Effective user of the process."""
+        """Return the effective user of a process."""
         return os.stat(f"{self._root}/{pid}").st_uid  # noqa: PTH116
 
     def stat(self, pid: int) -> ProcessStat:
-        """Identity, times and memory."""
+        """Return identity, times and memory of a process."""
         data = _read_small(f"{self._root}/{pid}/stat")
         fields = data[data.rfind(b")") + 2 :].split(None, _LAST_FIELD + 1)
         try:
@@ -96,15 +96,15 @@ class Processes:
                 resident_pages=int(fields[_LAST_FIELD]),
             )
         except (IndexError, ValueError) as error:
-            raise OSError(f"{self._root}/{pid}/stat is not what Linux writes") from error
+            raise OSError(f"{self._root}/{pid}/stat has an unexpected format") from error
 
     def io(self, pid: int) -> ProcessIo:
-        """Storage traffic."""
+        """Return the storage traffic of a process."""
         data = _read_small(f"{self._root}/{pid}/io")
         try:
             return ProcessIo(_line(data, b"\nread_bytes: "), _line(data, b"\nwrite_bytes: "))
         except ValueError as error:
-            raise OSError(f"{self._root}/{pid}/io is not what Linux writes") from error
+            raise OSError(f"{self._root}/{pid}/io has an unexpected format") from error
 
 
 def _line(data: bytes, name: bytes) -> int:

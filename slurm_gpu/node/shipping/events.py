@@ -10,14 +10,14 @@ from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import Event
 
 
-class EventBook:
+class EventRecorder:
     """Writes events into the spool; `node` is the node's name in Slurm."""
 
     def __init__(self, node: str, clock: Clock, spool: Spool) -> None:
         self._node, self._clock, self._spool = node, clock, spool
         self._last_n = 0
 
-    def tell(
+    def record(
         self,
         kind: str,
         *,

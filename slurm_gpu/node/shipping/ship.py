@@ -20,7 +20,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.node.shipping.post import Reply, Sender
 from slurm_gpu.node.shipping.shipment import JobFacts, OutgoingShipment, ShipmentReply, read_answer, spoken
 from slurm_gpu.node.shipping.shipment_queue import ShipmentQueue
-from slurm_gpu.node.shipping.wire_version import Wire
+from slurm_gpu.node.shipping.wire_version import WireVersion
 from slurm_gpu.wire import DeviceFacts
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 
@@ -69,14 +69,14 @@ class ShipmentSource:
         """The last ten minutes of these jobs, one of each of their devices."""
         return ()
 
-    def learn(self, jobs: JobFacts) -> None:
+    def update_jobs(self, jobs: JobFacts) -> None:
         """What hooks cannot know of the jobs on this node."""
 
-    def ended(self, jobs: JobFacts) -> None:
+    def end_jobs(self, jobs: JobFacts) -> None:
         """Those of the open jobs that Slurm says are over: {restart, end_s}."""
 
 
-class Courier:
+class ShipmentScheduler:
     """One shipment under way at a time, between the queue of a spool and a Sender."""
 
     def __init__(
@@ -88,13 +88,13 @@ class Courier:
         source: ShipmentSource | None = None,
         *,
         random_source: random.Random | None = None,
-        wire: Wire | None = None,
+        wire: WireVersion | None = None,
     ) -> None:
         self._queue, self._sender, self._clock, self._node = queue, sender, clock, node
         self._no_values = OutageLog(
             log, "the last values could not be sent: %s", clock, over="the last values are sent again"
         )
-        self._wire = Wire() if wire is None else wire
+        self._wire = WireVersion() if wire is None else wire
         self._switched = False
         self._source = ShipmentSource() if source is None else source
         self._random = random.Random() if random_source is None else random_source
@@ -105,11 +105,11 @@ class Courier:
         self._not_before_s = 0.0
         self._urgent_at_s: float | None = None
         self._everything_at_s = self._next_period()
-        self._look_at_s = clock.monotonic() + self._random.uniform(0, LIVE_S)
-        self._live_sent_s = self._look_at_s - LIVE_S
+        self._live_check_at_s = clock.monotonic() + self._random.uniform(0, LIVE_S)
+        self._live_sent_s = self._live_check_at_s - LIVE_S
         self._interval_s, self._stretch = LIVE_S, 1.0
         self._busy_until_s = clock.monotonic() + BUSY_S
-        self._told_jobs: Sequence[int] = ()
+        self._reported_jobs: Sequence[int] = ()
         self._plain_until_s = 0.0
         self._running: set[str] = set()
         self._devices: Sequence[DeviceFacts] = ()
@@ -122,7 +122,7 @@ class Courier:
     def ship_everything(self) -> None:
         """Send the records of running jobs too, as they are now or later, as soon as possible."""
         self._running = set(self._queue.waiting_keys())
-        self._urgent_at_s = self._look_at_s = self._clock.monotonic()
+        self._urgent_at_s = self._live_check_at_s = self._clock.monotonic()
         self._live_sent_s = -math.inf
 
     def step(self) -> float:
@@ -131,7 +131,7 @@ class Courier:
         if now_s >= self._everything_at_s:
             self._running = self._grown_up(self._queue.waiting_keys())
             self._everything_at_s = self._next_period()
-        elif now_s >= max(self._look_at_s, self._not_before_s):
+        elif now_s >= max(self._live_check_at_s, self._not_before_s):
             # Whoever asks for a job that began a minute ago is to see more than dashes.
             self._running.update(self._grown_up(self._queue.never_shipped()))
         if self._urgent_at_s is None and (urgent := self._queue.urgent(MANY)):
@@ -153,7 +153,7 @@ class Courier:
 
     def _due_s(self) -> float:
         """When the next shipment is due."""
-        due_s = [self._everything_at_s, self._look_at_s]
+        due_s = [self._everything_at_s, self._live_check_at_s]
         if self._running:
             due_s = [0.0]
         elif self._urgent_at_s is not None:
@@ -169,7 +169,9 @@ class Courier:
         jobs = self._source.open_jobs()
         live = None
         is_old = now_s >= self._live_sent_s + LIVE_S * self._stretch
-        if (now_s >= self._look_at_s or (items and is_old)) and self._look_around(jobs, bool(items), now_s):
+        if (now_s >= self._live_check_at_s or (items and is_old)) and self._is_live_due(
+            jobs, bool(items), now_s
+        ):
             live = self._values()
         elif not items:
             return False
@@ -215,7 +217,7 @@ class Courier:
             if "runs" in lacks:
                 self._queue.ship_open_runs_again()
 
-    def _look_around(self, jobs: Sequence[int], has_items: bool, now_s: float) -> bool:
+    def _is_live_due(self, jobs: Sequence[int], has_items: bool, now_s: float) -> bool:
         """Return whether the last values go now: they are due, something is new, or a post goes anyway."""
         try:
             devices = self._source.devices()
@@ -224,14 +226,14 @@ class Courier:
         else:
             if list(map(_timeless, devices)) != list(map(_timeless, self._devices)):
                 self._devices, self._devices_due = devices, True
-        if jobs != self._told_jobs:
-            self._told_jobs, self._busy_until_s = jobs, now_s + BUSY_S
+        if jobs != self._reported_jobs:
+            self._reported_jobs, self._busy_until_s = jobs, now_s + BUSY_S
         is_new = self._devices_due or bool(self._wanted) or now_s < self._busy_until_s
         goes = has_items or is_new or now_s >= self._live_sent_s + self._interval_s * self._stretch
         if goes:
             self._live_sent_s, self._stretch = now_s, self._random.uniform(0.9, 1.1)
         due_s = self._live_sent_s + self._interval_s * self._stretch
-        self._look_at_s = min(now_s + LIVE_S * self._stretch, due_s)
+        self._live_check_at_s = min(now_s + LIVE_S * self._stretch, due_s)
         return goes
 
     def _values(self) -> Mapping[str, Any] | None:
@@ -285,13 +287,13 @@ class Courier:
         interval_s = LIVE_S if answer.live_interval_s is None else answer.live_interval_s
         self._interval_s = min(IDLE_LIVE_INTERVAL_S, max(LIVE_S, interval_s))  # LIVE_S if NaN
         self._switched = False
-        self._wire.hear(answer.wire)
+        self._wire.negotiate(answer.wire)
         self._wire.ignored(answer.ignored, answer.version)
         self._wire.dropped(answer.dropped)
         if answer.jobs:
-            self._source.learn(answer.jobs)
+            self._source.update_jobs(answer.jobs)
         if answer.ended:
-            self._source.ended(answer.ended)
+            self._source.end_jobs(answer.ended)
         if self.failures:
             log.warning("slurm-gpudbd takes records again")
         self.failures, self._not_before_s = 0, 0.0
@@ -301,7 +303,7 @@ class Courier:
     def _negotiate(self, reply: Reply, now_s: float) -> None:
         """It does not speak what we spoke: go on at once with what both do, but only once in a row."""
         theirs = spoken(reply)
-        if not self._wire.hear(theirs):
+        if not self._wire.negotiate(theirs):
             self._failed(self._wire.gap(theirs), reply, now_s)
         elif self._switched:
             self._failed("slurm-gpudbd changes the version of the wire that it speaks", reply, now_s)

@@ -17,7 +17,7 @@ Range = tuple[int, int]
 """The least and the greatest version that one side speaks."""
 
 
-class Wire:
+class WireVersion:
     """Begins with the greatest version that this node speaks; slurm-gpudbd says which it speaks."""
 
     def __init__(self, own: Range = WIRE_RANGE) -> None:
@@ -27,7 +27,7 @@ class Wire:
         self._told: set[tuple[str, str]] = set()
         self._dropped: set[tuple[str, str]] = set()
 
-    def hear(self, theirs: Range | None) -> bool:
+    def negotiate(self, theirs: Range | None) -> bool:
         """Take in what they speak, None where they did not say; True where we speak another version now."""
         if theirs is None:
             return False

@@ -32,7 +32,7 @@ def start(clock: FakeClock) -> Iterator[Callable[..., ReaderProcess]]:
     for reader in readers:
         reader.close()
         # What was killed takes its time on a busy machine, and closing waits no longer than for an answer.
-        assert all(child.is_gone(10) for child in reader._dying)
+        assert all(child.is_gone(10) for child in reader._ending)
 
 
 @pytest.fixture

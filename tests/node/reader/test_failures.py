@@ -62,10 +62,10 @@ def test_a_gpu_that_hangs_costs_the_others_about_the_deadline(world: World, read
     begin = time.monotonic()
     results = read(reader)
     assert time.monotonic() - begin < DEADLINE_S + 0.1
-    assert {uuid: failure.trouble for uuid, failure in results.failures.items()} == {"GPU-b": ReadError.HUNG}
+    assert {uuid: failure.kind for uuid, failure in results.failures.items()} == {"GPU-b": ReadError.HUNG}
     results, waited_s = read_when_ready(reader)
     assert set(results.readings) == {"GPU-a", "GPU-c"}
-    assert results.failures["GPU-b"].trouble is ReadError.HUNG
+    assert results.failures["GPU-b"].kind is ReadError.HUNG
     assert waited_s < 2  # the start of a Python, on a busy machine
     assert uuids(reader) == ["GPU-a", "GPU-c"]
 
@@ -120,7 +120,7 @@ def test_a_gpu_that_is_lost_or_hangs_at_the_start_is_known_by_its_index(
     faults.hang(world, 2)
     reader = start(start_deadline_s=1.5)
     wait_for(lambda: [*_found(reader)] == ["GPU-a"])
-    assert {index: failure.trouble for index, failure in reader.silent.items()} == {
+    assert {index: failure.kind for index, failure in reader.silent.items()} == {
         1: ReadError.LOST,
         2: ReadError.HUNG,
     }
@@ -209,7 +209,7 @@ def test_a_driver_that_went_while_the_reader_restarted_is_told(world: World, rea
         return bool(failures)
 
     wait_for(told)
-    assert {failure.trouble for failure in failures} == {ReadError.DRIVER}
+    assert {failure.kind for failure in failures} == {ReadError.DRIVER}
     faults.driver(world, loaded=True)
     assert uuids(reader) == GPUS
 
@@ -217,7 +217,7 @@ def test_a_driver_that_went_while_the_reader_restarted_is_told(world: World, rea
 def test_a_driver_that_is_reloaded_costs_a_new_reader(world: World, reader: ReaderProcess) -> None:
     before = reader.pid
     faults.swap(world, 0, "GPU-new")
-    assert {failure.trouble for failure in read(reader).failures.values()} == {ReadError.DRIVER}
+    assert {failure.kind for failure in read(reader).failures.values()} == {ReadError.DRIVER}
     assert uuids(reader) == ["GPU-new", "GPU-b", "GPU-c"]
     assert reader.pid != before
 
@@ -227,12 +227,12 @@ def test_a_gpu_is_not_tried_again_while_the_driver_holds_the_killed_reader(
 ) -> None:
     faults.hang(world, 1)
     with monkeypatch.context() as held:
-        held.setattr(readerchild.Child, "is_gone", lambda *_: False)
+        held.setattr(readerchild.ReaderChild, "is_gone", lambda *_: False)
         read(reader)
         assert uuids(reader) == ["GPU-a", "GPU-c"]
         faults.hang(world, 1, [])
         clock.advance(10_000)
-        held.setattr(readerprocess, "Child", lambda **_: pytest.fail("another process was started"))
+        held.setattr(readerprocess, "ReaderChild", lambda **_: pytest.fail("another process was started"))
         assert uuids(reader) == ["GPU-a", "GPU-c"]
     wait_for(lambda: "GPU-b" in uuids(reader))
 
@@ -283,7 +283,7 @@ def test_an_answer_of_the_wrong_shape_is_a_crash(
     assert uuids(reader) == ["GPU-0"]
     assert set(read(reader, "GPU-0").readings) == {uuid for _, uuid, _ in before}
     assert "nonsense" in caplog.text
-    assert (reader.deaths.total, reader.pid) == (1, None)
+    assert (reader.exits.total, reader.pid) == (1, None)
 
 
 def test_a_device_at_which_the_reader_crashes_again_and_again_is_left_out(
@@ -312,7 +312,7 @@ for line in sys.stdin:
     wait_for(lambda: bool(read(reader, "GPU-0", "GPU-1").readings))
     results = read(reader, "GPU-0", "GPU-1")
     assert set(results.readings) == {"GPU-0"}
-    assert results.failures["GPU-1"].trouble is ReadError.HUNG
+    assert results.failures["GPU-1"].kind is ReadError.HUNG
 
 
 def test_the_reader_never_outlives_the_daemon(world: World) -> None:
@@ -349,4 +349,4 @@ def test_a_gpu_name_that_is_not_utf_8_costs_the_name(
     ]
     before = reader.pid
     assert set(read(reader).readings) == set(GPUS)
-    assert (reader.pid, reader.deaths.total) == (before, 0)
+    assert (reader.pid, reader.exits.total) == (before, 0)

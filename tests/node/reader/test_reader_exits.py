@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu import reader_child as readerchild
-from slurm_gpu.node.gpu.reader_exits import AGAIN_S, MANY, RECENT_S, WITHIN_S, Deaths, Dying
+from slurm_gpu.node.gpu.reader_exits import AGAIN_S, MANY, RECENT_S, WITHIN_S, ReaderExits, RepeatedExits
 from slurm_gpu.node.gpu.reader_process import ReaderProcess
 from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine
@@ -38,49 +38,49 @@ def test_three_deaths_in_a_minute_are_reported_with_their_cause(
     monkeypatch.setattr(readerchild, "COMMAND", command)
     reader = start()
     for n in range(MANY):
-        assert reader.deaths.take() is None
+        assert reader.exits.take() is None
         with pytest.raises(NvmlError, match="the reader of NVML has ended"):
             reader.devices()
-        assert reader.deaths.total == n + 1
+        assert reader.exits.total == n + 1
         clock.advance(10)
-    dying = reader.deaths.take()
+    dying = reader.exits.take()
     assert dying is not None
-    assert (dying.deaths, dying.why.endswith(cause)) == (MANY, True), dying
-    assert reader.deaths.take() is None
+    assert (dying.exits, dying.why.endswith(cause)) == (MANY, True), dying
+    assert reader.exits.take() is None
     errors = [item.getMessage() for item in caplog.records if item.levelno == logging.ERROR]
-    assert errors == [f"NVML: 3 readers ended within 60 s, the last one: {dying.why}"]
+    assert errors == [f"NVML: 3 readers exited within 60 s, the last one: {dying.why}"]
 
 
-def reported(deaths: Deaths, n: int, every_s: float, clock: FakeClock) -> list[Dying]:
-    """What there is to report of so many deaths."""
+def reported(exits: ReaderExits, n: int, every_s: float, clock: FakeClock) -> list[RepeatedExits]:
+    """What there is to report of so many exits."""
     found = []
     for _ in range(n):
-        deaths.add("why")
-        if (dying := deaths.take()) is not None:
+        exits.add("why")
+        if (dying := exits.take()) is not None:
             found.append(dying)
         clock.advance(every_s)
     return found
 
 
 def test_few_deaths_are_no_finding(clock: FakeClock) -> None:
-    assert reported(Deaths(clock), 20, WITHIN_S / 2 + 1, clock) == []
+    assert reported(ReaderExits(clock), 20, WITHIN_S / 2 + 1, clock) == []
 
 
 def test_many_deaths_are_reported_once_an_hour_and_recent_for_ten_minutes(clock: FakeClock) -> None:
-    deaths = Deaths(clock)
+    exits = ReaderExits(clock)
     n = int(AGAIN_S / 5)
-    assert len(reported(deaths, n, 5.0, clock)) == 1
-    assert len(reported(deaths, n, 5.0, clock)) == 1
-    assert (deaths.total, deaths.recent) == (2 * n, RECENT_S / 5)
+    assert len(reported(exits, n, 5.0, clock)) == 1
+    assert len(reported(exits, n, 5.0, clock)) == 1
+    assert (exits.total, exits.recent) == (2 * n, RECENT_S / 5)
     clock.advance(RECENT_S)
-    assert (deaths.total, deaths.recent) == (2 * n, 0)
+    assert (exits.total, exits.recent) == (2 * n, 0)
 
 
 def test_the_daemon_makes_an_event_of_it(tmp_path: Path) -> None:
     machine = Machine(tmp_path, FakeGpu(FakeClock()))
     machine.start()
     assert machine.node is not None
-    machine.node.tell_reader_failing(Dying(3, "the reader of NVML has ended (SIGSEGV)"))
+    machine.node.report_reader_failing(RepeatedExits(3, "the reader of NVML has ended (SIGSEGV)"))
     machine.run(1)
     assert machine.events() == ["reader_failing"]
     assert machine.event_data() == [{"deaths": 3, "why": "the reader of NVML has ended (SIGSEGV)"}]

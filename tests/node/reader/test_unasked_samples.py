@@ -59,7 +59,7 @@ def test_a_gpu_that_hangs_while_it_is_followed_is_left_out(world: World, reader:
     wait_for(given_up)
     results, _ = read_when_ready(reader)
     assert set(results.readings) == {"GPU-a", "GPU-c"}
-    assert results.failures["GPU-b"].trouble is ReadError.HUNG
+    assert results.failures["GPU-b"].kind is ReadError.HUNG
 
 
 def test_a_gpu_that_hangs_while_it_is_followed_is_known_to_whoever_asks_next(
@@ -73,7 +73,7 @@ def test_a_gpu_that_hangs_while_it_is_followed_is_known_to_whoever_asks_next(
     begin = time.monotonic()
     results = read(reader, "GPU-c", "GPU-b", "GPU-a")
     assert time.monotonic() - begin < DEADLINE_S + 0.1
-    assert {uuid: failure.trouble for uuid, failure in results.failures.items()} == {"GPU-b": ReadError.HUNG}
+    assert {uuid: failure.kind for uuid, failure in results.failures.items()} == {"GPU-b": ReadError.HUNG}
     results, _ = read_when_ready(reader)
     assert set(results.readings) == {"GPU-a", "GPU-c"}
 

@@ -12,7 +12,7 @@ from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running
 from slurm_gpu.cli.doctor.checks.daemons.services import log, restart, revive, start
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok
 from slurm_gpu.config.site import SiteConfig
-from slurm_gpu.errors import MungedAwayError, MungeError
+from slurm_gpu.errors import MungedUnavailableError, MungeError
 
 DEFAULT_SOCKET = Path("/run/munge/munge.socket.2")
 
@@ -22,7 +22,7 @@ def round_trip(at: DoctorContext) -> Iterator[CheckResult]:
     socket_path, path = at.site.config.munge_socket, socket_of(at.site.config)
     try:
         uid = munge.decode(at.site.encode(b"slurm-gpu doctor", socket_path), socket_path).uid
-    except MungedAwayError as error:
+    except MungedUnavailableError as error:
         yield _away(at, path, str(error))
         return
     except MungeError as error:
