@@ -122,19 +122,15 @@ def table(
     if not used:
         return None
     loads = [_load(zone) for zone in used]
-    of_node: dict[str, list[str]] = {}
-    for zone in used:
-        for node in zone.nodes:
-            of_node.setdefault(node.name, []).append(zone.name)
+    zone_of = {node.name: zone.name for zone in used for node in zone.nodes}
     counts: Counter[Pool] = Counter()
     for node in nodes:
         if node.n_gpus and not out_of_service(node):
-            for zone_name in of_node.get(node.name, [NO_ZONE]):
-                counts.update(
-                    _pool(zone_name, partition, node)
-                    for partition in node.partitions
-                    if placement.partitions is None or partition in placement.partitions
-                )
+            counts.update(
+                _pool(zone_of.get(node.name, NO_ZONE), partition, node)
+                for partition in node.partitions
+                if placement.partitions is None or partition in placement.partitions
+            )
     pools = tuple(_counted(pool, n) for pool, n in sorted(counts.items()))
     return ZoneTable(placement.mode, most_medium_nodes(loads), scores(loads, demand), pools)
 
