@@ -281,7 +281,7 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
         f"{script} is as {other} said when it was applied, not as {policy_file} says"
     )
     policy_file.write_text(_POLICY.replace("per: user", "per: dog"))
-    assert f"{policy_file}:5:" in worst(job_submit.script(at)).message
+    assert f"{policy_file}:6:" in worst(job_submit.script(at)).message
     assert levels(job_submit.script(installed.at(host="login"))) == ["skipped"]
 
 
