@@ -95,7 +95,7 @@ def _store(n_keys: int, rng: random.Random) -> Any:
     for key in keys:
         for other in keys:
             if rng.random() < 0.5:
-                store.ran_beside(key, other, rng.uniform(0.4, 1.0))
+                store.ran_with(key, other, rng.uniform(0.4, 1.0))
     return store
 
 

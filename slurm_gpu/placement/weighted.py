@@ -54,7 +54,7 @@ class NodeWeights:
         if self._seen is None or not nodes.is_same_cluster(self._seen):
             self._begin(nodes)
         if self._decisions >= self._every:
-            self._look(nodes)
+            self._rescore(nodes)
         fits = fitting(nodes, request, among)
         if len(fits) < request.nodes:
             return ()
@@ -67,7 +67,7 @@ class NodeWeights:
             for node in first.tolist()
         )
 
-    def _look(self, nodes: Nodes) -> None:
+    def _rescore(self, nodes: Nodes) -> None:
         last, self._seen, self._decisions = self._seen, nodes, 0
         differs = np.ones(len(nodes), dtype=np.bool_)
         if last is not None:
@@ -97,7 +97,7 @@ class NodeWeights:
         largest = max((len(kind.gpu_types) for kind in kinds), default=1)
         ranks = 1 if self._order is None else self._order.n_whole_ranks
         self._scale = WeightScale(max(largest, 1), ranks, self._timed and nodes.running is not None)
-        self._look(nodes)
+        self._rescore(nodes)
 
     def _room(self, nodes: Nodes, index: int) -> NodeRoom:
         one = self._nodes[index]

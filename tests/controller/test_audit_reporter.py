@@ -21,7 +21,7 @@ class Listener:
     """A slurm-gpudbd that stores repeated events once."""
 
     def __init__(self) -> None:
-        self.heard: dict[str, AuditEvent] = {}
+        self.received: dict[str, AuditEvent] = {}
         self.is_down = False
 
     def __call__(self, acts: list[AuditEvent]) -> None:
@@ -31,11 +31,11 @@ class Listener:
         said = [{name: value for name, value in to_json(act).items() if name != "who"} for act in acts]
         read_told(json.dumps({"audit": said}).encode())
         for act in acts:
-            self.heard.setdefault(act.id, act)
+            self.received.setdefault(act.id, act)
 
     @property
     def subjects(self) -> list[str]:
-        return [act.subject for act in self.heard.values()]
+        return [act.subject for act in self.received.values()]
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def test_unsent_events_are_sent_by_the_next_process(tmp_path: Path, listener: Li
     add(following, "c")
     following.close()
     assert listener.subjects == ["a", "b", "c"]
-    assert listener.heard[next(iter(listener.heard))].evidence == {"n": [None, 0, "ü"]}
+    assert listener.received[next(iter(listener.received))].evidence == {"n": [None, 0, "ü"]}
     last = AuditReporter(Clock(), listener, tmp_path / FILE_NAME)
     last.close()
-    assert len(listener.heard) == 3
+    assert len(listener.received) == 3
 
 
 def test_many_events_are_sent_in_batches(tmp_path: Path, listener: Listener) -> None:
@@ -128,7 +128,7 @@ def test_an_event_of_any_length_blocks_no_other(listener: Listener) -> None:
     acts.add("reservation made", "/a" * 400, "w" * 20_000, "none", nodes)
     add(acts, "b")
     acts.close()
-    first, second = listener.heard.values()
+    first, second = listener.received.values()
     assert (first.act, first.subject[:4], second.subject) == ("reservation made", "/a/a", "b")
     assert first.new is not None
     assert first.new.endswith("…")

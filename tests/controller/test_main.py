@@ -76,20 +76,20 @@ def test_systemd_is_notified_of_polls_only_when_there_are_any(
         systemd.settimeout(20)
         environ |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
         with start(tmp_path, environ) as daemon:
-            heard = [systemd.recv(200).decode()]
+            received = [systemd.recv(200).decode()]
             with gate.open("w"):  # opens once a poll is running, in which slurmctld does not answer
                 systemd.setblocking(False)
                 with pytest.raises(BlockingIOError):
                     systemd.recv(200)
                 squeue.write_text("#!/bin/sh\n")
             systemd.settimeout(20)
-            while heard.count("WATCHDOG=1") < 2:
-                heard.append(systemd.recv(200).decode())
+            while received.count("WATCHDOG=1") < 2:
+                received.append(systemd.recv(200).decode())
             daemon.terminate()
-            while heard[-1] != "STOPPING=1":
-                heard.append(systemd.recv(200).decode())
-    assert heard[0] == "READY=1"
-    assert any(line.startswith("STATUS=snapshots written: ") for line in heard)
+            while received[-1] != "STOPPING=1":
+                received.append(systemd.recv(200).decode())
+    assert received[0] == "READY=1"
+    assert any(line.startswith("STATUS=snapshots written: ") for line in received)
 
 
 def test_a_wrong_site_file_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

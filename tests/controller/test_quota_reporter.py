@@ -33,7 +33,9 @@ class Site:
         self.places_asked: list[str] = []
         self.places = ALICE
         self.waiting: list[Callable[[], None]] = []
-        self.teller = QuotaReporter(self.exchange, self.submit, self.places_of, self.clock, UIDS.__getitem__)
+        self.reporter = QuotaReporter(
+            self.exchange, self.submit, self.places_of, self.clock, UIDS.__getitem__
+        )
 
     def exchange(self, work: Callable[[Any], None]) -> None:
         if self.error is not None:
@@ -61,7 +63,7 @@ class Site:
 
     def run_cycle(self, policy: PolicyInForce | None = POLICY, *, in_charge: bool = True) -> None:
         in_use = None if policy is None else InUse(policy, SNAPSHOT, dict)
-        self.teller.run(QueueView(answered=in_use is not None, in_charge=in_charge, in_use=in_use))
+        self.reporter.run(QueueView(answered=in_use is not None, in_charge=in_charge, in_use=in_use))
         self.clock.advance(EVERY_S)
 
 

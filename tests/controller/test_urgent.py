@@ -27,8 +27,8 @@ class World:
         self.jobs: list[CountedJob] = []
         self.reasons: dict[str, str] = {"u1": WHY, "u2": "an outage"}
         self.audit: dict[str, AuditEvent] = {}
-        self.tells = 0
-        self.is_down = self.slurm_is_away = False
+        self.reports = 0
+        self.is_down = self.slurm_is_down = False
         self.lists_acts = True
         self.asked = 0
         """How often accounting was queried."""
@@ -36,11 +36,11 @@ class World:
 
     def start(self) -> None:
         """Start another slurm-gpuctld without any state."""
-        self.teller = UrgentAudit("lab", self, lambda use: use(self), self.clock)
+        self.audit_duty = UrgentAudit("lab", self, lambda use: use(self), self.clock)
 
     def of_qos(self, qos: str, since_s: int) -> Sequence[AccountingRun]:
         self.asked += 1
-        if self.slurm_is_away:
+        if self.slurm_is_down:
             raise SlurmError("slurmdbd does not answer")
         return [row for row in self.rows if row.qos == qos]
 
@@ -60,7 +60,7 @@ class World:
     def send_audit_events(self, acts: Sequence[AuditEvent]) -> None:
         if self.is_down:
             raise DatabaseError("no answer")
-        self.tells += len(acts)
+        self.reports += len(acts)
         for act in acts:
             self.audit.setdefault(act.id, act)
 
@@ -94,7 +94,7 @@ class World:
 
     def run_cycle(self, after_s: float = 0.0) -> list[AuditEvent]:
         self.clock.advance(after_s)
-        self.teller.run(
+        self.audit_duty.run(
             QueueView(
                 answered=True, in_charge=True, jobs=self.jobs, policy=PolicyInForce(urgent_qos="urgent")
             )
@@ -125,7 +125,7 @@ def test_an_urgent_start_is_reported_completely_after_it_settled(world: World):
     assert act.new == "overtook 2 jobs; requeued for it: 9"
     for _ in range(3):
         world.run_cycle(after_s=700)
-    assert world.tells == 1
+    assert world.reports == 1
 
 
 def test_a_start_that_ended_is_reported_as_soon(world: World):
@@ -161,16 +161,16 @@ def test_an_unobserved_start_is_reported_later_with_unknown_overtaken_jobs(
     assert act.new == "overtook unknown jobs; requeued for it: none"
 
 
-@pytest.mark.parametrize(("lists_acts", "tells"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize(("lists_acts", "reports"), [(True, 1), (False, 2)])
 def test_a_restarted_process_reports_no_event_twice_or_the_same_one(
-    world: World, lists_acts: bool, tells: int
+    world: World, lists_acts: bool, reports: int
 ):
     world.lists_acts = lists_acts  # there may have been more acts since than are shown
     world.runs(7)
     world.run_cycle(after_s=60)
     world.start()
     assert len(world.run_cycle(after_s=60)) == 1
-    assert world.tells == tells
+    assert world.reports == reports
 
 
 def test_a_requeued_job_is_reported_again(world: World):
@@ -199,7 +199,7 @@ def test_the_reason_is_waited_for_but_not_for_ever(world: World):
     assert act.why == "no reason is known"
 
 
-@pytest.mark.parametrize("down", ["is_down", "slurm_is_away"])
+@pytest.mark.parametrize("down", ["is_down", "slurm_is_down"])
 def test_nothing_is_lost_during_an_outage_of_slurm_gpudbd_or_slurmdbd(
     world: World, down: str, caplog: pytest.LogCaptureFixture
 ):
@@ -215,11 +215,11 @@ def test_nothing_is_lost_during_an_outage_of_slurm_gpudbd_or_slurmdbd(
 
 
 def test_without_urgent_jobs_in_the_policy_nothing_is_queried(world: World):
-    world.slurm_is_away = True
-    world.teller.run(QueueView(answered=True, in_charge=True, jobs=world.jobs))
+    world.slurm_is_down = True
+    world.audit_duty.run(QueueView(answered=True, in_charge=True, jobs=world.jobs))
     world.clock.advance(3600)
-    world.teller.run(QueueView(answered=True, in_charge=True, jobs=world.jobs))
-    assert not world.teller._outage.lasts
+    world.audit_duty.run(QueueView(answered=True, in_charge=True, jobs=world.jobs))
+    assert not world.audit_duty._outage.lasts
 
 
 def test_an_unknown_reason_does_not_query_slurmdbd_every_second(world: World):

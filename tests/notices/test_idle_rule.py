@@ -80,15 +80,15 @@ def test_on_one_of_two_channels_is_enough_and_on_none_is_not() -> None:
 @given(
     warn_s=st.lists(st.integers(5, 100), min_size=1, max_size=4, unique=True).map(sorted),
     grace_s=st.integers(1, 100),
-    looks=st.lists(st.tuples(st.floats(0, 90), st.sampled_from([*DeliveryState])), max_size=30),
+    polls=st.lists(st.tuples(st.floats(0, 90), st.sampled_from([*DeliveryState])), max_size=30),
     since_s=st.lists(st.floats(0, 100), min_size=1, max_size=3),
 )
 def test_every_end_has_all_warnings_before_it_and_the_whole_time_after_the_last(
-    warn_s: list[int], grace_s: int, looks: list[tuple[float, DeliveryState]], since_s: list[float]
+    warn_s: list[int], grace_s: int, polls: list[tuple[float, DeliveryState]], since_s: list[float]
 ) -> None:
     rule = IdleRule(warn_s=tuple(warn_s), after_s=warn_s[-1] + grace_s)
     ledger, now_s = Ledger(), NOW_S + 100
-    for at, (after_s, state) in enumerate(looks):
+    for at, (after_s, state) in enumerate(polls):
         now_s += after_s
         found = standing(now_s, idle(NOW_S + since_s[at % len(since_s)]), rule, ledger)
         if found.step is IdleStage.END:

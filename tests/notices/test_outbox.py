@@ -118,8 +118,8 @@ def test_an_attempt_that_could_not_be_recorded_is_made_once_it_can() -> None:
         raise OutsideError("the disk is full")
 
     ledger, channel = Ledger([make_notice()]), Answers()
-    for turn in range(10):
-        chosen = due(ledger, NOW_S + 15 * turn)
+    for attempt in range(10):
+        chosen = due(ledger, NOW_S + 15 * attempt)
         with pytest.raises(OutsideError):
             send_all(chosen, {"a" * 32: make_message()}, {"mail": channel}, full, lambda: NOW_S)
     send(ledger, channel, NOW_S + 150)

@@ -118,18 +118,18 @@ FINDINGS = st.lists(
     ),
     max_size=8,
 )
-LOOKS = st.lists(
+POLLS = st.lists(
     st.tuples(st.floats(0, DAY_S), FINDINGS, st.sampled_from([*DeliveryState])), min_size=1, max_size=12
 )
 
 
-@given(looks=LOOKS, limit=st.integers(1, 3))
+@given(polls=POLLS, limit=st.integers(1, 3))
 def test_no_notice_is_sent_twice_too_soon_or_more_often_than_the_limit(
-    looks: list[tuple[float, list[JobFinding], DeliveryState]], limit: int
+    polls: list[tuple[float, list[JobFinding], DeliveryState]], limit: int
 ) -> None:
     ledger, now_s, rules = Ledger(), NOW_S, replace(BY_MAIL, max_per_user_per_day=limit)
     sent: list[tuple[float, Draft]] = []
-    for after_s, findings, state in looks:
+    for after_s, findings, state in polls:
         now_s += after_s
         outcomes, drafts = plan(now_s, findings, ledger, rules)
         assert len(outcomes) == len(findings)

@@ -131,15 +131,15 @@ def test_the_cache_of_a_scorer_changes_no_result(
     nodes, mix = Nodes.of(states), Mix.of(seen)
     scorer = Scorer(mix)
     for request, which in steps:
-        remembered, anew = scorer.best(nodes, request), Scorer(mix).best(nodes, request)
-        assert (remembered.increase_mgpu == anew.increase_mgpu).all()
-        assert (remembered.device == anew.device).all()
-        fits = np.flatnonzero(np.isfinite(anew.increase_mgpu)).tolist()
+        remembered, fresh = scorer.best(nodes, request), Scorer(mix).best(nodes, request)
+        assert (remembered.increase_mgpu == fresh.increase_mgpu).all()
+        assert (remembered.device == fresh.device).all()
+        fits = np.flatnonzero(np.isfinite(fresh.increase_mgpu)).tolist()
         if fits:
             index = fits[which % len(fits)]
             usable = nodes.usable_mgpu(request.gpu_type)[index]
             whole = tuple(np.flatnonzero(usable == 1000)[: request.gpus].tolist())
-            nodes = nodes.take(index, request, (int(anew.device[index]),) if request.share_mgpu else whole)
+            nodes = nodes.take(index, request, (int(fresh.device[index]),) if request.share_mgpu else whole)
         else:
             nodes = Nodes.of(states)  # and back to where it began
 

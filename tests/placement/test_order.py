@@ -93,9 +93,9 @@ def test_a_node_that_no_job_of_the_mix_fits_is_full() -> None:
 
 
 def test_until_jobs_were_seen_a_gpu_with_its_share_is_what_counts() -> None:
-    nobody = NodeOrder(Mix.of([]), 0, {KIND: 1})
-    assert left(nobody, *map(room, range(5))) == [0, 1, 2, 3, 4]
-    assert left(nobody, room(3, cpus=16)) == left(nobody, room(2))
+    empty = NodeOrder(Mix.of([]), 0, {KIND: 1})
+    assert left(empty, *map(room, range(5))) == [0, 1, 2, 3, 4]
+    assert left(empty, room(3, cpus=16)) == left(empty, room(2))
     # One job of four does not make three GPUs worthless, as a thousand do.
     few, many = (order((FOUR, 1), n_seen=n).stake(KIND, room(3)).useful for n in (1, 1000))
     assert many < 0.2 < few

@@ -108,12 +108,12 @@ def test_the_fullest_of_nodes_whose_jobs_end_together_comes_first() -> None:
 
 
 def test_a_node_full_with_one_job_ends_whole_and_is_kept() -> None:
-    held = room(4, cpus_free=0)
-    assert timed(held, 10, one_job=True) == timed(room(0), 0) == 16
-    assert timed(held, 10) < timed(room(3), 10, one_job=True) < 16
+    full = room(4, cpus_free=0)
+    assert timed(full, 10, one_job=True) == timed(room(0), 0) == 16
+    assert timed(full, 10) < timed(room(3), 10, one_job=True) < 16
     # CPU jobs may use the cores it leaves, before cores that GPU jobs need.
-    assert timed(room(4, cpus_free=8), 10, one_job=True) == timed(held, 10)
-    assert level_of(dataclasses.replace(held, one_job=True), WeightScale(4)) == FULL
+    assert timed(room(4, cpus_free=8), 10, one_job=True) == timed(full, 10)
+    assert level_of(dataclasses.replace(full, one_job=True), WeightScale(4)) == FULL
 
 
 def test_a_full_node_is_ranked_by_time_so_that_it_is_not_first_when_a_job_ends() -> None:

@@ -100,10 +100,10 @@ def test_scores_are_bounded_and_guests_score_below_the_zone_s_own_scale(
     points = scores(zones, demand)
     for scale in JobScale:
         home = [points[z.name][scale] for z in zones if z.scale is scale]
-        away = [points[z.name][scale] for z in zones if z.scale is not scale]
-        assert all(0 <= score <= MOST_SCORE for score in (*home, *away))
-        if home and away:
-            assert min(home) > max(away)
+        guests = [points[z.name][scale] for z in zones if z.scale is not scale]
+        assert all(0 <= score <= MOST_SCORE for score in (*home, *guests))
+        if home and guests:
+            assert min(home) > max(guests)
 
 
 @given(

@@ -122,8 +122,8 @@ def test_prospects_follow_from_the_time_limits(
     for index, (node, gpus, cpus, until_s) in enumerate(wanted):
         free = [i for i, mgpu in enumerate(state.devices[node]) if mgpu == 1000]
         if len(free) >= gpus:
-            held = ResourceRequest(gpus=gpus, cpus=cpus)
-            state.start(index, held, (node,), (tuple(free[:gpus]),), until_s)
+            allocated = ResourceRequest(gpus=gpus, cpus=cpus)
+            state.start(index, allocated, (node,), (tuple(free[:gpus]),), until_s)
     for index in ended:
         if index in state.running:
             state.end(index)

@@ -33,8 +33,8 @@ def test_a_later_small_job_runs_before_a_large_one_only_if_it_ends_in_time() -> 
 
 def test_backfill_uses_the_time_limit_and_not_the_run_time() -> None:
     # It ends at 12 in truth; by its limit it would be in the large job's way.
-    held = job(0, gpus=2, run_s=100)
-    assert starts(cluster(4), held, job(1, gpus=4), job(2, gpus=2, run_s=10, limit_s=200)) == [0, 100, 200]
+    running = job(0, gpus=2, run_s=100)
+    assert starts(cluster(4), running, job(1, gpus=4), job(2, gpus=2, run_s=10, limit_s=200)) == [0, 100, 200]
 
 
 def test_a_job_from_behind_may_outlast_the_reservation_on_what_the_blocked_job_leaves() -> None:
@@ -118,10 +118,10 @@ def test_larger_priority_goes_first_and_equal_ones_in_the_order_of_submission() 
 
 def test_partitions_do_not_block_each_other_but_where_they_share_nodes() -> None:
     where = ModelCluster(nodes(1, 1), (ModelPartition("a", (0,)), ModelPartition("both", (0, 1))))
-    held = job(0, gpus=1, run_s=100)
+    running = job(0, gpus=1, run_s=100)
     pair = job(1, gpus=1, n_nodes=2, partition=1, run_s=10)
     # n1 is free, n0 is not: the pair's reservation of both nodes is for 100.
-    assert starts(where, held, pair, job(2, partition=1, run_s=50), job(3, partition=0, run_s=5)) == [
+    assert starts(where, running, pair, job(2, partition=1, run_s=50), job(3, partition=0, run_s=5)) == [
         0,
         100,
         2,

@@ -46,7 +46,7 @@ class CorunHistory:
         self.is_whole = self.is_whole and not is_suspended
 
     @property
-    def beside(self) -> frozenset[str]:
+    def co_runners(self) -> frozenset[str]:
         """All keys that ever were co-runners."""
         return frozenset(key for stretch in self.stretches for key in stretch.others)
 
@@ -70,13 +70,13 @@ class CorunHistory:
             ((end_s - stretch.from_s) * finer, stretch.others)
             for stretch, end_s in zip(self.stretches, self._cancellations(self.end_s), strict=True)
         ]
-        beside_s = sum(seconds for seconds, others in spans if others)
-        if beside_s < max(_LEAST_BESIDE_S, _LEAST_PART * sum(seconds for seconds, _ in spans)):
+        shared_s = sum(seconds for seconds, others in spans if others)
+        if shared_s < max(_LEAST_BESIDE_S, _LEAST_PART * sum(seconds for seconds, _ in spans)):
             return {}
         left_s = alone_s - sum(seconds for seconds, others in spans if not others)
         predicted_s = sum(seconds * speed(self.key, others) for seconds, others in spans if others)
         factor = max(left_s, 0.0) / predicted_s
-        return {other: speed(self.key, (other,)) * factor for other in sorted(self.beside)}
+        return {other: speed(self.key, (other,)) * factor for other in sorted(self.co_runners)}
 
     def _cancellations(self, end_s: float) -> list[float]:
         return [*(stretch.from_s for stretch in self.stretches[1:]), end_s][: len(self.stretches)]

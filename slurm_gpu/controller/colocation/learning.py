@@ -32,8 +32,10 @@ class Learning:
         self.over: dict[RunKey, CorunHistory] = {}
         """Runs that ended since the last update and may or may not be used."""
 
-    def update(self, agreed: Mapping[int, Agreed], beside: Mapping[int, Sequence[int]], now_s: float) -> None:
-        """Update the running jobs; the second mapping lists the jobs on each GPU."""
+    def update(
+        self, agreed: Mapping[int, Agreed], co_runners: Mapping[int, Sequence[int]], now_s: float
+    ) -> None:
+        """Update the running jobs; `co_runners` lists the jobs on the GPU of each."""
         running: dict[RunKey, CorunHistory] = {}
         for job_id, one in agreed.items():
             if one.job.phase is not JobPhase.RUNNING or one.job.start_s is None:
@@ -42,8 +44,8 @@ class Learning:
             course = self.running.get(key)
             if course is None:
                 course = CorunHistory(one.key, one.job.start_s, is_whole=one.job.start_s >= self._began_s)
-            if job_id in beside:
-                others = [agreed[other] for other in beside[job_id] if other != job_id]
+            if job_id in co_runners:
+                others = [agreed[other] for other in co_runners[job_id] if other != job_id]
                 awake = (other.key for other in others if not other.job.is_suspended)
                 course.seen(now_s, awake, is_suspended=one.job.is_suspended)
                 course.is_whole &= not any(other.job.is_suspended for other in others)
@@ -56,12 +58,12 @@ class Learning:
                 self.over[key] = course
         self.running = running
 
-    def missed(self, one: Agreed, beside: Sequence[str]) -> None:
+    def missed(self, one: Agreed, co_runners: Sequence[str]) -> None:
         """Record a job that started next to these keys and ended before it was observed."""
         if one.job.start_s is None:
             return
         course = CorunHistory(one.key, one.job.start_s, end_s=one.job.end_s)
-        course.seen(one.job.start_s, beside)
+        course.seen(one.job.start_s, co_runners)
         self.over[RunKey(one.job.job_id, one.job.start_s)] = course
 
     def settle(self, states: Mapping[int, str]) -> dict[RunKey, CorunHistory]:
@@ -86,7 +88,7 @@ class Learning:
                 del self.ended[key]
 
     def _learn(self, course: CorunHistory, ran: EndedCorun) -> None:
-        if not course.beside:
+        if not course.co_runners:
             if course.is_whole and ran.allocated_s >= _LEAST_ALONE_S:
                 self._store.ran_alone(course.key, ran.allocated_s, ran.memory_frac, ran.util_frac, ran.idlest)
                 log.info(
@@ -99,7 +101,7 @@ class Learning:
         work_s = work_of(ran, alone)
         for other, speed in course.speeds(work_s, ran.allocated_s, self._store.speed).items():
             log.info("%s with %s: %.2f of its speed alone", course.key, other, speed)
-            self._store.ran_beside(course.key, other, speed)
+            self._store.ran_with(course.key, other, speed)
 
 
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView, Start
 from slurm_gpu.controller.colocation.agreed import Agreed
-from slurm_gpu.controller.colocation.free_shards import CorunGpu as Held
-from slurm_gpu.controller.colocation.free_shards import GpuPlace, SharedNode
+from slurm_gpu.controller.colocation.free_shards import CorunGpu, GpuPlace, SharedNode
 from slurm_gpu.controller.colocation.serving import Server
 from slurm_gpu.controller.colocation.store import ColocationStore
 
@@ -32,7 +31,7 @@ class StartAction(NamedTuple):
     job_id: int
     place: GpuPlace
     shards: int
-    beside: tuple[int, ...]
+    co_runners: tuple[int, ...]
 
 
 def choose(
@@ -88,7 +87,7 @@ def choose(
 
 def _view(
     now_s: float,
-    gpus: Sequence[Held],
+    gpus: Sequence[CorunGpu],
     waiting: Iterable[WaitingSharer],
     running: Mapping[int, tuple[str, float, float]],
     store: ColocationStore,
@@ -122,7 +121,7 @@ def _view(
 
 def _may(
     start: Start,
-    gpu: Held,
+    gpu: CorunGpu,
     waiting: Mapping[int, WaitingSharer],
     running: Mapping[int, tuple[str, float, float]],
     server: Server,
@@ -134,23 +133,25 @@ def _may(
     return server.belief.may_share([*there, Member(job, index(waiting[job].agreed.key), 1.0)])
 
 
-def _left_there(gpu: Held, store: ColocationStore, job: WaitingSharer, most_together: int) -> int | None:
+def _left_there(gpu: CorunGpu, store: ColocationStore, job: WaitingSharer, most_together: int) -> int | None:
     """Return the maximum shards to leave free, if no other job is to join."""
     is_last = len(gpu.sharers) + 1 >= most_together
     return store.smallest(job.agreed.of or 1) - 1 if is_last else None
 
 
 def _act(
-    room: SharedNode, place: GpuPlace, job: WaitingSharer, beside: Sequence[int], leave: int | None
+    room: SharedNode, place: GpuPlace, job: WaitingSharer, co_runners: Sequence[int], leave: int | None
 ) -> StartAction | None:
     """Return the start on this GPU, or for a job alone on the first idle one; None if impossible."""
     if job.cpus > room.cpus or job.memory_mib > room.memory_mib:
         return None
     positions = [place.position]
-    if not beside:  # a planner does not distinguish idle GPUs of a node, and Slurm uses the first
+    if not co_runners:  # a planner does not distinguish idle GPUs of a node, and Slurm uses the first
         positions = [gpu.place.position for gpu in room.gpus if not gpu.sharers and not gpu.is_others]
     for position in positions:
         shards = room.size_for(position, job.least, leave)
         if shards is not None:
-            return StartAction(job.agreed.job.job_id, GpuPlace(place.node, position), shards, tuple(beside))
+            return StartAction(
+                job.agreed.job.job_id, GpuPlace(place.node, position), shards, tuple(co_runners)
+            )
     return None

@@ -190,7 +190,7 @@ class ColocationReconciler(Duty):
         for job_id, landing in self._landing.items():
             one = agreed.get(job_id)
             if one is not None and one.job.phase is JobPhase.ENDED:
-                learning.missed(one, [agreed[job].key for job in landing.act.beside if job in agreed])
+                learning.missed(one, [agreed[job].key for job in landing.act.co_runners if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], store: ColocationStore) -> None:
         """Give a job that failed with others, although its key did not alone, one more run alone."""
@@ -298,7 +298,7 @@ class ColocationReconciler(Duty):
             for _, course, speed in together:
                 if speed is not None:
                     for other, seen in observed(course, speed, store).items():
-                        store.ran_beside(course.key, other, seen)
+                        store.ran_with(course.key, other, seen)
             store.part(ends.slowed, ends.other)
 
     def _land(
@@ -367,18 +367,22 @@ class ColocationReconciler(Duty):
         self, act: StartAction, agreed: Mapping[int, Agreed], store: ColocationStore, now_s: float
     ) -> None:
         one = agreed[act.job_id]
-        beside = [agreed[job].key for job in act.beside if job in agreed]
+        co_runners = [agreed[job].key for job in act.co_runners if job in agreed]
         try:
             self._control.start(act.job_id, act.place.node, f"{one.gres}{act.shards}")
         except SlurmError as error:  # for example a job cancelled meanwhile
             self._refused.failed(f"job {act.job_id} was not started: {error}")
             return
         self._landing[act.job_id] = _Landing(act, now_s)
-        speed = store.speed(one.key, beside)
+        speed = store.speed(one.key, co_runners)
         where = f"GPU {act.place.position} of {act.place.node}"
-        how = f"with {', '.join(beside)}, at {speed:.2f} of its speed alone" if beside else "alone, for now"
+        how = (
+            f"with {', '.join(co_runners)}, at {speed:.2f} of its speed alone"
+            if co_runners
+            else "alone, for now"
+        )
         log.info("job %d starts on %s, %s", act.job_id, where, how)
-        self._last.append(Started(int(now_s), act.job_id, *act.place, list(act.beside), speed))
+        self._last.append(Started(int(now_s), act.job_id, *act.place, list(act.co_runners), speed))
         del self._last[:-_MAX_STARTED]
 
     def _start_alone(self, agreed: Mapping[int, Agreed], now_s: float) -> None:

@@ -112,7 +112,7 @@ class ColocationStore:
             self.speeds = {pair: one for pair, one in self.speeds.items() if gone not in pair}
             self.apart = {pair for pair in self.apart if gone not in pair}
 
-    def ran_beside(self, key: str, other: str, speed: float) -> None:
+    def ran_with(self, key: str, other: str, speed: float) -> None:
         """Add a measured speed with another job, relative to alone."""
         speed = min(max(speed, _LEAST_SPEED), 1.0)
         mean, times = self.speeds.get((key, other), (speed, 0))
@@ -152,9 +152,9 @@ class ColocationStore:
 
         With several, the time that each adds to a second of work is summed up.
         """
-        return 1 / (1 + sum(1 / self._beside(key, other) - 1 for other in others))
+        return 1 / (1 + sum(1 / self._pair_speed(key, other) - 1 for other in others))
 
-    def _beside(self, key: str, other: str) -> float:
+    def _pair_speed(self, key: str, other: str) -> float:
         if (key, other) in self.speeds:
             return self.speeds[key, other][0]
         if (key, other) in self.predicted:

@@ -56,25 +56,27 @@ class Terminations:
             self._control.unpin(job_id, f"{one.gres}{one.of}")
         except SlurmError as error:
             log.warning("job %d still requests its previous GPU: %s", job_id, error)
-        beside = [other.job.job_id for other in others]
+        co_runners = [other.job.job_id for other in others]
         self._acts.add(
             "colocation ended",
             f"job {job_id}",
             why,
             old=f"{one.shards} of {one.of} shards",
             new="alone",
-            evidence={"job": job_id, "key": one.key, "user": one.job.user, "beside": beside, **evidence},
+            evidence={"job": job_id, "key": one.key, "user": one.job.user, "beside": co_runners, **evidence},
         )
         for who in (one, *others):
-            self._notify(who, one, [two for two in (job_id, *beside) if two != who.job.job_id], public_why)
+            self._notify(
+                who, one, [two for two in (job_id, *co_runners) if two != who.job.job_id], public_why
+            )
         return True
 
-    def _notify(self, who: Agreed, gone: Agreed, beside: Sequence[int], public_why: str) -> None:
+    def _notify(self, who: Agreed, gone: Agreed, co_runners: Sequence[int], public_why: str) -> None:
         token = _TOKEN.match(who.job.admin_comment)
         said = {
             "uid": str(who.job.uid),
             "job": str(who.job.job_id),
-            "beside": ",".join(map(str, beside)) or "-",
+            "beside": ",".join(map(str, co_runners)) or "-",
             "gone": str(gone.job.job_id),
             "why": public_why,
         }

@@ -160,7 +160,7 @@ def plan(
     scale = WeightScale.of(rooms.values(), whole_ranks, timed=running is not None)
     ours = layout(
         {known[name].site for name in weights if name not in hand},
-        _weights_beside(nodes, managed),
+        _competing_weights(nodes, managed),
         scale.levels,
     )
     lines = []
@@ -200,7 +200,7 @@ def _judged(
     return stakes, rooms, order.n_whole_ranks
 
 
-def _weights_beside(nodes: Iterable[SlurmNode], managed: Sequence[SlurmNode]) -> set[int]:
+def _competing_weights(nodes: Iterable[SlurmNode], managed: Sequence[SlurmNode]) -> set[int]:
     """Return the weights of nodes that are not managed but share a partition with managed ones."""
     names = {node.name for node in managed}
     partitions = {partition for node in managed for partition in node.partitions}

@@ -84,14 +84,14 @@ def parse(text: str) -> Snapshot:
     hours: dict[Subject, dict[CalendarPeriod, float]] = {}
     uids: dict[str, int] = {}
     starts: dict[CalendarPeriod, int] = {}
-    groups_id, zones, looked = None, [], None
+    groups_id, zones, timing = None, [], None
     seen: dict[str, int] = {}
     for line in lines[1:-1]:
         kind, *words = line.split(" ")
         if kind == "groups":
             groups_id = None if words[0] == "-" else words[0]
         elif kind == "looked":
-            looked = QueryTiming(float(words[0]), float(words[1]), words[2])
+            timing = QueryTiming(float(words[0]), float(words[1]), words[2])
         elif kind == "hours":
             starts = dict(zip(CalendarPeriod, map(int, words), strict=True))
         elif kind == "use":
@@ -113,7 +113,7 @@ def parse(text: str) -> Snapshot:
         period_starts=starts,
         seen=seen,
         zones=tuple(zones),
-        timing=looked,
+        timing=timing,
     )
 
 

@@ -47,7 +47,7 @@ class Job:
     done_s: float = 0.0
     restarts: int = 0
     partition: str = "gpu"
-    fails_beside: str | None = None
+    fails_with: str | None = None
     """With a job of this key it runs out of memory."""
 
 
@@ -67,7 +67,7 @@ class Cluster:
         self.down = False
         self.is_accounted = True
         """Whether AccountingStorageTRES names GPUs and shards."""
-        self.most_held: dict[tuple[str, int], int] = {}
+        self.max_shards: dict[tuple[str, int], int] = {}
 
     # Called by tests.
 
@@ -86,7 +86,7 @@ class Cluster:
                 left[job.position] -= OF if job.shards is None else job.shards
         return left
 
-    def beside(self, job: Job) -> list[Job]:
+    def co_runners(self, job: Job) -> list[Job]:
         return [
             other
             for other in self.all.values()
@@ -98,8 +98,8 @@ class Cluster:
     def second(self) -> None:
         """Simulate one second: jobs work and end, and Slurm starts what fits, the oldest first."""
         for job in [one for one in self.all.values() if one.state == "RUNNING"]:
-            others = self.beside(job)
-            if job.fails_beside in {other.key for other in others}:
+            others = self.co_runners(job)
+            if job.fails_with in {other.key for other in others}:
                 self._end(job, "FAILED")
                 continue
             slow = sum(1 / self.speeds.get((job.key, other.key), 1.0) - 1 for other in others)
@@ -219,7 +219,7 @@ class Cluster:
             return None
         if job.state == "SUSPENDED":
             return 0.0, self.clock.wall() - since_s
-        slow = sum(1 / self.speeds.get((job.key, other.key), 1.0) - 1 for other in self.beside(job))
+        slow = sum(1 / self.speeds.get((job.key, other.key), 1.0) - 1 for other in self.co_runners(job))
         now_s, busy_s = self.clock.wall(), (job.start_s or 0) + self.loads_s.get(job.key, 0.0)
         busy = (now_s - max(since_s, min(busy_s, now_s))) / (now_s - since_s) if now_s > since_s else 1.0
         return self.util[job.key] / (1 + slow) * busy, now_s - since_s

@@ -37,8 +37,8 @@ APPLICATIONS = {
 def truth(one: str, other: str) -> float:
     """Return the true speed: they alternate, and each suffers from the other's use of caches and link."""
     ones, others = APPLICATIONS[one], APPLICATIONS[other]
-    turns = min(1.0, 1 / (ones + others))
-    return turns * (1 - 0.25 * others) * (0.9 if one.startswith("lm") else 1.0)
+    alternating = min(1.0, 1 / (ones + others))
+    return alternating * (1 - 0.25 * others) * (0.9 if one.startswith("lm") else 1.0)
 
 
 def filled(n_pairs: int, names: tuple[str, ...] = tuple(APPLICATIONS)) -> ColocationStore:
@@ -49,7 +49,7 @@ def filled(n_pairs: int, names: tuple[str, ...] = tuple(APPLICATIONS)) -> Coloca
     pairs = [(one, other) for one in names for other in names]
     for at in range(n_pairs):
         one, other = pairs[(at * 37) % len(pairs)]
-        store.ran_beside(one, other, truth(one, other) if one in APPLICATIONS else 0.8)
+        store.ran_with(one, other, truth(one, other) if one in APPLICATIONS else 0.8)
     return store
 
 
@@ -95,7 +95,7 @@ def test_a_planner_uses_a_prediction_until_the_pair_is_measured() -> None:
     pair_fit.refresh(store, {"md": 1})
     assert store.version != version
     assert abs(store.speed("md", ["gan"]) - truth("md", "gan")) < abs(before - truth("md", "gan"))
-    store.ran_beside("md", "gan", 0.5)
+    store.ran_with("md", "gan", 0.5)
     assert store.speed("md", ["gan"]) == 0.5
 
 
@@ -110,10 +110,10 @@ def test_a_fit_runs_once_a_minute_at_most_and_only_after_something_was_learned()
     clock.advance(EVERY_S)
     pair_fit.refresh(store, {})
     assert not later.tasks
-    store.ran_beside("md", "rl", 0.7)
+    store.ran_with("md", "rl", 0.7)
     pair_fit.refresh(store, {})
     assert len(later.tasks) == 1
-    store.ran_beside("md", "rl", 0.6)
+    store.ran_with("md", "rl", 0.6)
     later.do()
     pair_fit.refresh(store, {})
     assert not later.tasks
@@ -175,7 +175,7 @@ def test_a_limited_fit_uses_speeds_of_all_keys() -> None:
     last = names[-1]
     for one, other in itertools.product(names, names):
         if (one, other) != (last, names[0]):
-            store.ran_beside(one, other, 0.5 if one == last else 0.9)
+            store.ran_with(one, other, 0.5 if one == last else 0.9)
     assert len(store.speeds) > MOST_SPEEDS
     assert predicted(store.profiles, store.speeds)[last, names[0]] == pytest.approx(0.5, abs=0.05)
 
@@ -198,7 +198,7 @@ def test_a_limited_fit_uses_keys_with_the_most_jobs_and_logs_the_number_of_other
             pair_fit.refresh(store, {name: 1 + (name >= "k30") for name in names})
             if later.tasks:
                 later.do()
-            store.ran_beside(names[-1], names[-2], 0.5)
+            store.ran_with(names[-1], names[-2], 0.5)
             clock.advance(EVERY_S)
     assert all(taken_now.issuperset(names[30:]) for taken_now in taken)
     (message,) = caplog.messages

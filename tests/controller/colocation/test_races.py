@@ -53,7 +53,7 @@ def test_a_newcomer_that_runs_out_of_memory_before_it_was_seen_to_run_gets_its_r
     cluster.n_gpus = 1
     stays = cluster.submit("a", 2)
     until(site, lambda: stays.state == "RUNNING")
-    newcomer = cluster.submit("b", 3, fails_beside="a")
+    newcomer = cluster.submit("b", 3, fails_with="a")
     until(site, lambda: placed(newcomer))
     between_cycles(site, 3)
     assert newcomer.state == "FAILED"
@@ -90,20 +90,20 @@ class Slow:
     """Answers at once until some use was measured for long enough, and then on request."""
 
     def __init__(self) -> None:
-        self.held: tuple[Future[QueryResults], QueryResults] | None = None
+        self.waiting: tuple[Future[QueryResults], QueryResults] | None = None
 
     def __call__(self, task: Callable[[], QueryResults]) -> Future[QueryResults]:
         future: Future[QueryResults] = Future()
         answers = task()
         if any(seconds >= LEAST_S for _, seconds in answers.utilisation.values()):
-            self.held = future, answers
+            self.waiting = future, answers
         else:
             future.set_result(answers)
         return future
 
     def answer(self) -> None:
-        assert self.held is not None
-        future, answers = self.held
+        assert self.waiting is not None
+        future, answers = self.waiting
         future.set_result(answers)
 
 
@@ -116,7 +116,7 @@ def test_a_measurement_with_a_departed_co_runner_does_not_count_for_the_next(
     site.controller._queries = DatabaseQueries(cluster, slow)
     stays, goes = cluster.submit("a", 2, 500), cluster.submit("b", 3, 500)
     until(site, lambda: stays.state == goes.state == "RUNNING")
-    until(site, lambda: slow.held is not None)
+    until(site, lambda: slow.waiting is not None)
     goes.state, goes.end_s = "CANCELLED", int(cluster.clock.wall())
     comes = cluster.submit("c", 2, 500)
     until(site, lambda: comes.state == "RUNNING")
@@ -196,7 +196,7 @@ def test_a_job_that_may_not_be_requeued_is_logged_once(
     site.policy = PROMISE
     cluster.speeds = dict.fromkeys(product("ab", "ab"), 0.5)
     jobs = [cluster.submit(key, shards, 200) for key, shards in (("a", 2), ("b", 3), ("a", 2), ("b", 3))]
-    until(site, lambda: all(cluster.beside(job) for job in jobs))
+    until(site, lambda: all(cluster.co_runners(job) for job in jobs))
     site.pass_s(100)
     reported = [record.args[0] for record in caplog.records if "keeps sharing its GPU" in record.msg]
     assert len(reported) == len(set(reported)) == 2
@@ -228,7 +228,7 @@ def test_a_suspended_job_does_not_count_as_slowed_down_and_teaches_nothing(
     site.policy, cluster.n_gpus = PROMISE, 1
     jobs = [cluster.submit("a", 2, 200), cluster.submit("b", 3, 200)]
     until(site, lambda: all(job.state == "RUNNING" for job in jobs))
-    assert cluster.beside(jobs[0]) == [jobs[1]]
+    assert cluster.co_runners(jobs[0]) == [jobs[1]]
     jobs[who].state = "SUSPENDED"
     site.pass_s(120)
     jobs[who].state = "RUNNING"

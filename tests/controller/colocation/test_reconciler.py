@@ -62,7 +62,7 @@ def test_jobs_slowed_down_over_the_promise_are_not_placed_together(site: Site, c
     cluster.submit("a", 2), cluster.submit("b", 3), cluster.submit("a", 2)
     for _ in range(20):
         site.pass_s(5)
-        assert not any(cluster.beside(job) for job in cluster.all.values() if job.state == "RUNNING")
+        assert not any(cluster.co_runners(job) for job in cluster.all.values() if job.state == "RUNNING")
 
 
 def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: Cluster) -> None:
@@ -74,7 +74,7 @@ def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: 
     ((act, _, why),) = site.audited
     assert (act, "slowed down by a factor of 1.67, over 1.1" in why) == ("colocation ended", True)
     (gone,) = (job for job in jobs if job.restarts)
-    (stays,) = cluster_mates(site)
+    (stays,) = co_runners_of_last(site)
     said = [find_endings(Path(cluster.directory), f"x{job}") for job in (gone.job_id, stays)]
     assert [[line.said["gone"] for line in one] for one in said] == [[str(gone.job_id)]] * 2
     assert said[0][0].said["beside"] == str(stays)
@@ -91,7 +91,7 @@ def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: 
     assert site.controller._store.speeds["a", "a"][0] == pytest.approx(0.6, abs=0.05)
 
 
-def cluster_mates(site: Site) -> list[int]:
+def co_runners_of_last(site: Site) -> list[int]:
     """Return the co-runners of the job in the last event."""
     evidence = site.evidence[-1]
     assert isinstance(evidence, dict)
@@ -109,7 +109,7 @@ def test_without_a_promise_a_pair_ends_that_does_less_than_one_alone(site: Site,
 
 
 def test_a_job_that_fails_with_another_gets_one_more_run_alone(site: Site, cluster: Cluster) -> None:
-    jobs = [cluster.submit("a", 2), cluster.submit("a", 2), cluster.submit("b", 3, fails_beside="a")]
+    jobs = [cluster.submit("a", 2), cluster.submit("a", 2), cluster.submit("b", 3, fails_with="a")]
     site.until_all_end()
     assert [job.state for job in jobs] == ["COMPLETED"] * 3
     assert (jobs[2].restarts, jobs[2].shards) == (1, OF)

@@ -75,7 +75,7 @@ def test_any_planner_serves_by_its_name(name: str, cluster: Cluster, tmp_path: P
     most = 0
     while any(job.state in ("PENDING", "RUNNING") for job in jobs):
         site.pass_s(1)
-        most = max(most, *(len(cluster.beside(job)) + 1 for job in jobs if job.state == "RUNNING"), 0)
+        most = max(most, *(len(cluster.co_runners(job)) + 1 for job in jobs if job.state == "RUNNING"), 0)
         assert cluster.clock.wall() < 2_000_000_000
     assert most == (1 if name == "sjf" else 2)
     assert all(job.restarts == 0 for job in jobs)
@@ -127,14 +127,14 @@ def test_annealing_continues_from_its_last_plan_and_learned_planners_are_rebuilt
 ) -> None:
     planners = Planners()
     first = planners.server("gpu", by("annealing"), store, ["a"])
-    store.ran_beside("a", "b", 0.5)
+    store.ran_with("a", "b", 0.5)
     assert planners.server("gpu", by("annealing"), store, ["a", "b"]).planner is first.planner
     assert planners.server("long", by("annealing"), store, ["a"]).planner is not first.planner
     write_net(tmp_path / "model.npz")
     learned = by("dqngpu", tmp_path / "model.npz")
     second = planners.server("gpu", learned, store, ["a", "b"])
     assert planners.server("gpu", learned, store, ["b", "a"]) is second
-    store.ran_beside("a", "b", 0.9)
+    store.ran_with("a", "b", 0.9)
     third = planners.server("gpu", learned, store, ["a", "b"])
     assert third.planner is not second.planner
     assert planners.server("gpu", learned, store, ["a", "b", "c"]).planner is not third.planner
@@ -149,7 +149,7 @@ def test_jobs_within_the_promise_share(cluster: Cluster) -> None:
     store = site.controller._store
     assert store is not None
     for pair in cluster.speeds:
-        store.ran_beside(*pair, 0.85)
+        store.ran_with(*pair, 0.85)
     for _ in range(6):
         cluster.submit("a", 2, 60), cluster.submit("b", 3, 60)
     assert site.until_all_end() < 0.65 * 6 * 60
@@ -171,7 +171,7 @@ def test_no_planner_can_exceed_the_memory_of_a_gpu(cluster: Cluster) -> None:
     first, second = cluster.submit("c", 6, 60), cluster.submit("c", 2, 60)
     for _ in range(20):
         site.pass_s(1)
-        assert not cluster.beside(first)
+        assert not cluster.co_runners(first)
     assert first.state == "RUNNING"
     assert second.state == "PENDING"
     assert sum(cluster.free("n1")) == OF - 6

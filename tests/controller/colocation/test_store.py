@@ -38,7 +38,7 @@ def test_dropping_the_oldest_key_drops_its_speeds_too(
 ) -> None:
     monkeypatch.setattr(stores, "_MOST_KEYS", 3)
     for pair in (("a", "b"), ("b", "a"), ("b", "c")):
-        store.ran_beside(*pair, 0.8)
+        store.ran_with(*pair, 0.8)
     store.part("a", "c")
     store.part("b", "b")
     for key in ("c", "d"):
@@ -71,7 +71,7 @@ def test_speed_is_predicted_by_what_is_left_of_the_gpus_time_until_it_was_seen(
 ) -> None:
     assert store.speed("a", ["b"]) == pytest.approx(1 / 1.2)
     assert store.speed("a", ["a"]) == 1
-    store.ran_beside("a", "b", 0.6)
+    store.ran_with("a", "b", 0.6)
     assert store.speed("a", ["b"]) == 0.6
     assert store.speed("b", ["a"]) == pytest.approx(1 / 1.2)  # of the other one nothing is known by that
     assert store.speed("a", ["b", "a"]) == pytest.approx(0.6)
@@ -94,7 +94,7 @@ def test_the_memory_of_all_must_fit_with_headroom(store: ColocationStore) -> Non
 
 
 def test_the_store_survives_slurm_gpuctld(store: ColocationStore, tmp_path: Path) -> None:
-    store.ran_beside("a", "b", 0.6)
+    store.ran_with("a", "b", 0.6)
     store.part("a", "a")
     store.part("a", "b")
     path = tmp_path / "slurm-gpu" / stores.FILE_NAME

@@ -37,7 +37,7 @@ mail: {from: gpu-help@b.edu, to: "{user}@b.edu"}
 
 
 @dataclass
-class Held:
+class WorldJob:
     """One job and its GPUs."""
 
     job_id: int
@@ -59,7 +59,7 @@ class Held:
 class World:
     directory: Path
     clock: Clock = field(default_factory=Clock)
-    jobs: dict[int, Held] = field(default_factory=dict)
+    jobs: dict[int, WorldJob] = field(default_factory=dict)
     rule: CancelIdleInForce | None = RULE
     in_charge: bool = True
     is_down: bool = False
@@ -179,8 +179,8 @@ class World:
 
     # Time
 
-    def hold(self, job_id: int, **changes: Any) -> Held:
-        self.jobs[job_id] = Held(job_id, start_s=int(self.clock.wall()), **changes)
+    def hold(self, job_id: int, **changes: Any) -> WorldJob:
+        self.jobs[job_id] = WorldJob(job_id, start_s=int(self.clock.wall()), **changes)
         return self.jobs[job_id]
 
     def run_cycle(self) -> None:

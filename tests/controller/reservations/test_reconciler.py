@@ -309,7 +309,7 @@ def test_without_any_answer_of_slurm_gpudbd_nothing_is_touched() -> None:
 
 STEPS = st.lists(
     st.sampled_from(
-        ["turn", "kill", "kill after create", "kill after delete", "lose", "cancel", "down", "back", "hour"]
+        ["cycle", "kill", "kill after create", "kill after delete", "lose", "cancel", "down", "back", "hour"]
     ),
     max_size=12,
 )
