@@ -31,7 +31,7 @@ from bench.diagnose_injector_record import START_S
 from slurm_gpu.alerts.suspects import Statement
 from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.store import StoredVerdict
-from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
+from slurm_gpu.database.verdicts.watch import SCAN_S, JobWatch
 from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.live import BYTES_OF_A_GPU
 from slurm_gpu.diagnose.metric import Metric
@@ -119,7 +119,7 @@ class Played:
         """Return no requests."""
         return None
 
-    def in_its_place(self, job: QueuedJob, verdict: Verdict) -> Verdict:
+    def adjusted(self, job: QueuedJob, verdict: Verdict) -> Verdict:
         """All of them train."""
         return verdict
 
@@ -223,10 +223,10 @@ def watched(played: Played) -> tuple[JobWatch, list[float]]:
     """Run the watch for ten minutes, and return the processor time of each pass."""
     watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())  # type: ignore[arg-type]
     took = []
-    while played.second + LOOK_S <= WINDOW_S:
-        played.pass_s(int(LOOK_S))
+    while played.second + SCAN_S <= WINDOW_S:
+        played.pass_s(int(SCAN_S))
         begin = time.thread_time()
-        watch.look()
+        watch.scan()
         took.append(time.thread_time() - begin)
     return watch, took
 

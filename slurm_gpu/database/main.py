@@ -1,4 +1,4 @@
-"""slurm-gpudbd: stores what the nodes measure beside Slurm's accounting, and answers questions about it."""
+"""slurm-gpudbd: stores the measurements of the nodes together with Slurm's accounting, and serves them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.http.rate_limits import CallerBounds
 from slurm_gpu.database.http.server import make_server
-from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
+from slurm_gpu.database.ingest.body_budget import BodyBudget, BoundedBodies
 from slurm_gpu.database.ingest.heartbeat import Answering, Heartbeat, PendingWork
 from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.database.ingest.intake import Intake
@@ -49,21 +49,21 @@ from slurm_gpu.slurm.connect import connect
 log = logging.getLogger("slurm-gpudbd")
 
 _RETRY_S = 2.0
+# Well within the unit's TimeoutStopSec, after which systemd would report a failure.
 _END_WITHIN_S = 5.0
-"""Well within the unit's TimeoutStopSec, after which systemd would call it a failure."""
+# Time to create the tables of an empty database on a slow disk.
 _TABLES_WITHIN_S = 600.0
-"""To make the tables of an empty database, on a slow disk."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon; returns the exit code."""
+    """Run the daemon; return the exit code."""
     options = make_parser().parse_args(argv)
-    os.umask(0o077)  # SQLite's files hold what users may not see of each other
+    os.umask(0o077)  # SQLite's files contain data that users may not see of each other
     log_to_stderr(for_people=options.foreground or options.once)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(
         logging.ERROR
-    )  # it warns of each request that is none, whoever sends it
+    )  # uvicorn warns of each invalid request, from any sender
     return exit_code_of("slurm-gpudbd", lambda: _run(options))
 
 
@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> None:
         n_changed = make_importer(config, database, view, clock).run_once()
         log.info("imported %d new or changed runs, and matched the records", n_changed)
         return
-    # Until the server takes over, an end is an end; nothing is under way yet.
+    # Until the server takes over, exit at once: no work is in progress.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _make_ready_when_there(database, notifier)
     warn_of_unknown_user(settings.web)
@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace) -> None:
     log.info(
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
-    bodies = Bodies(clock, 1 / (settings.workers + 1))
+    bodies = BodyBudget(clock, 1 / (settings.workers + 1))
     intake = Intake(database, view, config.cluster, clock, memory)
     posts = Posts(services.authenticator, intake, clock)
     answering = Answering(BoundedBodies(make_app(services, posts), bodies), clock)
@@ -117,7 +117,7 @@ def _run(options: argparse.Namespace) -> None:
     with (
         watching(services),
         giving_back(),
-        importing.going_on(answering.is_behind),
+        importing.running(answering.is_behind),
         workers.running(server.adopt),
     ):
         asyncio.run(run(server, sockets, beat))
@@ -125,13 +125,13 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _end_at_last() -> None:
-    """End within seconds, whatever a thread still waits for, as for a database that hangs.
+    """Exit within seconds, whatever a thread still waits for, such as a database that hangs.
 
-    What it was about to store was acknowledged to nobody, and comes again.
+    Data that was not stored yet was not acknowledged, so it is sent again.
     """
 
     def end() -> None:
-        log.warning("what was under way did not end within %g s, and is given up", _END_WITHIN_S)
+        log.warning("work in progress did not end within %g s and is dropped", _END_WITHIN_S)
         os._exit(0)
 
     timer = threading.Timer(_END_WITHIN_S, end)
@@ -169,13 +169,13 @@ def _services(
 
 
 def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
-    """MariaDB may start after us; a database that is there and cannot be used ends the daemon."""
+    """Wait for MariaDB, which may start later; a database that answers but is unusable ends the daemon."""
     waiting = False
     while True:
         try:
-            # Only once it answers: one that is away is waited for, and is told of otherwise.
+            # Only once it answers: an unreachable one is waited for and logged below.
             server = database.server()
-            notifier.starting(f"brings the tables up to date: {server}", _TABLES_WITHIN_S)
+            notifier.starting(f"updating the tables: {server}", _TABLES_WITHIN_S)
             make_ready(database)
         except UnusableDatabaseError:
             raise
@@ -189,7 +189,7 @@ def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """What the command line may say."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="slurm-gpudbd", description=__doc__)
     parser.add_argument("--version", action="version", version=f"slurm-gpudbd {slurm_gpu.__version__}")
     parser.add_argument(

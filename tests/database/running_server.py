@@ -27,7 +27,7 @@ from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.http.rate_limits import WAIT_S, CallerBounds
 from slurm_gpu.database.http.server import make_server
-from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
+from slurm_gpu.database.ingest.body_budget import BodyBudget, BoundedBodies
 from slurm_gpu.database.ingest.heartbeat import Answering
 from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.database.ingest.intake import Intake
@@ -74,7 +74,7 @@ class Running:
     clock: FakeClock
     slurm: MemorySlurm
     verdicts: VerdictBoard
-    bodies: Bodies
+    bodies: BodyBudget
     services: Services
     posts: Posts
     http_server: HttpServer
@@ -165,7 +165,7 @@ def running_server(
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = listen_unix(path)
     posts = Posts(services.authenticator, Intake(database, view, CLUSTER, clock, memory), clock)
-    bodies = Bodies(clock)
+    bodies = BodyBudget(clock)
     answering = Answering(BoundedBodies(make_app(services, posts), bodies), clock)
     ingest_server = IngestServer(posts.take, answering.records, bodies)
     uvicorn = make_server(answering, ingest_server, services.stopping.set)

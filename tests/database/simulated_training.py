@@ -9,9 +9,9 @@ import numpy as np
 
 from slurm_gpu.alerts.suspects import Statement
 from slurm_gpu.database.verdicts.accused import Accused
-from slurm_gpu.database.verdicts.purpose import in_its_place
+from slurm_gpu.database.verdicts.purpose import adjusted
 from slurm_gpu.database.verdicts.store import ACCUSES, HEALTHY, StoredVerdict
-from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
+from slurm_gpu.database.verdicts.watch import SCAN_S, JobWatch
 from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import WorkerSeries, align
@@ -123,8 +123,8 @@ class Played:
     def index_of(self, node, uuid):
         return int(uuid[-3:])
 
-    def in_its_place(self, job, verdict):
-        return in_its_place(verdict, self.apps.get(job.job_id), None, job.state)
+    def adjusted(self, job, verdict):
+        return adjusted(verdict, self.apps.get(job.job_id), None, job.state)
 
     def ask(self, job):
         self.asked.setdefault(job.job_id, self.now_s)
@@ -186,8 +186,8 @@ class Watching:
     def until(self, second):
         """Look each five seconds up to then."""
         while self.played.now_s < START_S + second:
-            self.played.now_s += LOOK_S
-            self.watch.look()
+            self.played.now_s += SCAN_S
+            self.watch.scan()
             for _, item in self.watch.shown.verdicts:
                 self.first_told.setdefault(item.job_id, self.played.now_s - START_S)
         return {item.job_id: item for _, item in self.watch.shown.verdicts}

@@ -38,7 +38,7 @@ class Site:
             while self._served >= 1:
                 self._served -= 1
                 self.waited_s.append(now_s - self.waiting.popleft()[0])
-                self.admission.go()
+                self.admission.leave()
             assert now_s - began_s < 600
         return self.clock.monotonic() - began_s
 
@@ -53,7 +53,7 @@ class Site:
 def told(admission: Admission) -> int | None:
     """After how long it is to come again; None of one that is let in."""
     try:
-        admission.come()
+        admission.enter()
     except ShipmentError as error:
         return error.retry_after_s
     return None
@@ -86,7 +86,7 @@ def test_a_quiet_time_says_nothing_of_what_could_be_served() -> None:
     clock = FakeClock()
     admission = Admission(clock, MOST)
     for _ in range(100):
-        admission.come()
+        admission.enter()
         clock.now += 0.5
-        admission.go()
+        admission.leave()
     assert admission.per_s == FIRST_PER_S

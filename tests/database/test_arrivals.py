@@ -20,7 +20,7 @@ def test_a_node_with_a_long_job_that_sends_nothing_is_silent() -> None:
     assert arrivals.silent(_queue(clock)) == []
     clock.now += 1
     assert arrivals.silent(_queue(clock)) == ["n1"]
-    arrivals.heard("n1")
+    arrivals.record_shipment("n1")
     assert arrivals.silent(_queue(clock)) == []
     clock.now += SILENT_AFTER_S + 1
     assert arrivals.silent(_queue(clock)) == ["n1"]

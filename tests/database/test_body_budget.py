@@ -1,4 +1,4 @@
-"""Bodies of requests take so much memory and no more, whoever sends how slowly whatever he promised."""
+"""BodyBudget of requests take so much memory and no more, whoever sends how slowly whatever he promised."""
 
 import contextlib
 import socket
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from slurm_gpu.database.ingest import body_budget as bodies_module
-from slurm_gpu.database.ingest.body_budget import Bodies
+from slurm_gpu.database.ingest.body_budget import BodyBudget
 from tests.database.running_server import Running, shipment
 from tests.database.samples import FakeClock
 from tests.database.test_daemon import wait_for
@@ -116,7 +116,7 @@ def test_whatever_is_answered_or_broken_off_is_counted_no_more(server: Running) 
 
 
 def test_what_found_no_room_finds_none_later_and_gives_back_what_it_held() -> None:
-    bodies = Bodies(FakeClock())
+    bodies = BodyBudget(FakeClock())
     body = bodies.begin("n1")
     assert body.grow(PIECE)
     assert not body.grow(MOST)

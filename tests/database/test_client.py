@@ -14,7 +14,7 @@ from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.http.server import make_server
-from slurm_gpu.database.ingest.body_budget import Bodies
+from slurm_gpu.database.ingest.body_budget import BodyBudget
 from slurm_gpu.database.ingest.ingest_server import IngestConnection, IngestServer
 from slurm_gpu.database.ingest.stall_detector import StallDetector
 from slurm_gpu.database.storage.engine import head_revision
@@ -116,7 +116,7 @@ def answering(path: Path, app: Any) -> Iterator[SiteConfig]:
     """A site whose slurm-gpudbd is this ASGI application."""
     clock = SystemClock()
     uvicorn = make_server(
-        app, IngestServer(_none_ships, StallDetector("nothing waits", clock), Bodies(clock))
+        app, IngestServer(_none_ships, StallDetector("nothing waits", clock), BodyBudget(clock))
     )
     listener = listen_unix(path)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([listener])))

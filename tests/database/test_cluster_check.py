@@ -50,7 +50,7 @@ def test_a_name_that_is_not_slurmctlds_is_logged_once_with_the_right_one(
     site = Site("other")
     site.passes(100, has_runs=True)
     assert caplog.messages == [
-        f"import: slurm-gpu.yaml says cluster: other, but slurmctld's ClusterName is {CLUSTER}, so no run "
+        f"import: slurm-gpu.yaml has cluster: other, but slurmctld's ClusterName is {CLUSTER}, so no run "
         f"has records: write cluster: {CLUSTER} here and on the nodes"
     ]
 

@@ -192,7 +192,7 @@ def test_systemd_hears_that_it_is_ready_that_it_works_and_that_it_ends(tmp_path:
         heard = [systemd.recv(200).decode()]
         while heard.count("WATCHDOG=1") < 3:
             heard.append(systemd.recv(200).decode())
-        assert heard[0].startswith("STATUS=brings the tables up to date: SQLite ")
+        assert heard[0].startswith("STATUS=updating the tables: SQLite ")
         assert heard[0].endswith("\nEXTEND_TIMEOUT_USEC=600000000")
         assert heard[1] == "READY=1"
         assert any(line.startswith("STATUS=answers; accounting is ") for line in heard)
@@ -245,7 +245,7 @@ def test_slurm_gpudbd_ends_though_the_database_stands_still(tmp_path: Path, own_
                 assert daemon.stop(signal.SIGTERM) == 0
         finally:
             os.kill(own_mariadb.pid, signal.SIGCONT)
-        assert "what was under way did not end within 5 s, and is given up" in daemon.log()
+        assert "work in progress did not end within 5 s and is dropped" in daemon.log()
 
 
 def test_a_mariadb_that_starts_later_is_waited_for(tmp_path: Path, own_mariadb: MariaDB) -> None:

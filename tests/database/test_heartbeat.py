@@ -150,7 +150,7 @@ def test_storing_alone_that_hangs_is_a_hung_daemon_until_it_goes_on(
     told = [record.getMessage().partition(" for ")[0] for record in caplog.records]
     assert told == [
         "1 shipments wait",
-        "what hung goes on; systemd's watchdog is fed again",
+        "the work continues; systemd's watchdog is notified again",
         "1 shipments wait",
     ]
 
@@ -196,7 +196,7 @@ def test_an_import_that_has_ended_is_a_hung_daemon(daemon: Daemon, caplog: pytes
     daemon.importing.runs = False
     assert "WATCHDOG=1" not in daemon.live(2 * WATCHDOG_S)
     assert [record.getMessage() for record in caplog.records] == [
-        "the import has ended; systemd's watchdog is not fed any more"
+        "the import has ended; systemd's watchdog is no longer notified"
     ]
 
 

@@ -57,7 +57,7 @@ def test_other_users_read_their_part_and_ship_nothing(server: Running) -> None:
     ask = server.asked_by
     before = server.contents()
     refused = ask(NOBODY, "POST", "/v1/node", b'{"wire": 1, "node": "here", "records": []}')
-    assert refused == (403, {"error": "only root and SlurmUser ship records"})
+    assert refused == (403, {"error": "only root and SlurmUser may send shipments"})
     status, answer = ask(NOBODY, "GET", "/v1/runs")
     assert (status, answer["runs"][0]["name"], answer["runs"][0]["full"]) == (200, None, False)
     status, answer = ask(OPERATOR, "GET", "/v1/runs")
@@ -275,10 +275,10 @@ def test_no_more_shipments_wait_to_be_stored_than_there_is_room_for(
     with monkeypatch.context() as small:
         small.setattr(storers, "WAITING_BYTES", len(gzip.decompress(body)) - 1)
         status, answer = server.post(body)
-        assert (status, answer["error"]) == (503, "shipments of 0 MiB wait to be stored already")
+        assert (status, answer["error"]) == (503, "shipments of 0 MiB are already waiting to be stored")
         assert server.post(shipment(records=[]))[0] == 200, "live values wait for nobody"
     assert server.contents() == before
-    assert "nodes are asked to send again: shipments of 0 MiB wait to be stored already" in caplog.text
+    assert "nodes are asked to send again: shipments of 0 MiB are already waiting to be stored" in caplog.text
     for _ in range(3):
         assert server.post(body)[0] == 200
 
@@ -296,7 +296,7 @@ def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
 
     monkeypatch.setattr(storers, "parse_shipment", slowly)
     status, answer = server.post(body)
-    assert (status, answer["error"]) == (503, "a shipment waited for 21 s, longer than its node does")
+    assert (status, answer["error"]) == (503, "a shipment waited for 21 s, longer than its node waits")
     assert server.contents() == before
 
 

@@ -40,7 +40,7 @@ def test_no_node_can_take_all_threads(server: Running, monkeypatch: pytest.Monke
     thread = threading.Thread(target=lambda: first.append(ship()[0]))
     thread.start()
     assert under_way.wait(20)
-    assert ship() == (429, {"error": "1 shipments from 127.0.0.1 are still being taken in"})
+    assert ship() == (429, {"error": "1 shipments from 127.0.0.1 are still in progress"})
     go_on.set()
     thread.join()
     assert first == [200]

@@ -103,12 +103,12 @@ def test_who_is_not_let_in_is_told_when_to_come_by_either_way(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: Admission) -> None:
-        raise ShipmentError(503, "600 shipments wait already", 7)
+        raise ShipmentError(503, "600 shipments are waiting", 7)
 
     body = shipment(records=[])
     before = server.contents()
     with monkeypatch.context() as busy:
-        busy.setattr(Admission, "come", full)
+        busy.setattr(Admission, "enter", full)
         for sent in (
             request(server, body),
             request(server, body, "Expect: 100-continue", "Connection: close"),
@@ -116,7 +116,7 @@ def test_who_is_not_let_in_is_told_when_to_come_by_either_way(
             came = answered(server, sent)
             assert b" 503 " in came
             assert b"\r\nretry-after: 7\r\n" in came.lower()
-            assert b"600 shipments wait already" in came
+            assert b"600 shipments are waiting" in came
     assert server.contents() == before
     assert b" 200 " in answered(server, request(server, body))
 

@@ -82,7 +82,7 @@ def test_good_records_are_stored_and_bad_ones_named(
     assert list(reasons(answer)) == [1, 2]
     assert reasons(answer)[1] == "allocated_s: 'long' must be a number"
     assert answer["want"] == []
-    assert "'n1' from 127.0.1.1: 2 rejected for good, such as records[1]: allocated_s: 'long'" in caplog.text
+    assert "'n1' from 127.0.1.1: 2 items rejected, such as records[1]: allocated_s: 'long'" in caplog.text
     assert answer["wire"] == [1, 2]
 
 
@@ -92,7 +92,9 @@ def test_a_record_counts_only_from_its_nodes_address(database: Database) -> None
     assert reasons(take(database, slurm, own, forged)) == {
         1: "127.0.1.1 is not an address of n2, which has 127.0.1.2, n2"
     }
-    assert reasons(take(database, slurm, record(node="nowhere"))) == {0: "nowhere is no node of this cluster"}
+    assert reasons(take(database, slurm, record(node="nowhere"))) == {
+        0: "nowhere is not a node of this cluster"
+    }
     assert reasons(take(database, slurm, own, address="::ffff:127.0.1.1")) == {}
 
 
@@ -130,7 +132,7 @@ def test_a_stranger_has_to_wait_for_a_slurmctld_that_is_away(database: Database)
 
 def test_a_job_that_was_never_on_the_node_is_denied_by_slurmctld(database: Database) -> None:
     slurm = MemorySlurm(jobs=[queued(nodes=("n2", "n3"))])
-    assert reasons(take(database, slurm, record())) == {0: "job 1 was never on n1, says Slurm"}
+    assert reasons(take(database, slurm, record())) == {0: "job 1 was never on n1 according to Slurm"}
     assert take(database, slurm, record(restart=1))["stored"] == 1, "the next run may be anywhere"
 
 
@@ -147,7 +149,7 @@ def test_slurmctld_denies_nothing_of_a_job_that_has_left_some_of_its_nodes(
 def test_a_job_that_was_never_on_the_node_is_denied_by_accounting(database: Database) -> None:
     account(database, row(nodes="n2", end_s=T0 + 10_000, elapsed_s=10_000))
     inside = record(first_s=T0 + 5000, last_s=T0 + 5010)
-    assert reasons(take(database, MemorySlurm(), inside)) == {0: "job 1 was never on n1, says Slurm"}
+    assert reasons(take(database, MemorySlurm(), inside)) == {0: "job 1 was never on n1 according to Slurm"}
     at_the_edge = record(first_s=T0 + 9900, last_s=T0 + 9950)
     assert take(database, MemorySlurm(), at_the_edge)["stored"] == 1
 
@@ -159,7 +161,7 @@ def test_what_remains_of_a_resized_job_denies_nothing_of_the_time_before(databas
     before = record(first_s=T0 + 1000, last_s=resized_s)
     assert take(database, MemorySlurm(), before)["stored"] == 1
     after = record(segment=segment(2), first_s=T0 + 6000, last_s=T0 + 6010)
-    assert reasons(take(database, MemorySlurm(), after)) == {0: "job 1 was never on n1, says Slurm"}
+    assert reasons(take(database, MemorySlurm(), after)) == {0: "job 1 was never on n1 according to Slurm"}
 
 
 def test_a_node_cannot_overwrite_what_another_shipped(database: Database) -> None:

@@ -52,7 +52,7 @@ def test_an_item_that_the_database_refuses_is_rejected_and_keeps_out_no_other(
     assert whys(answer, "devices") == {1: why}
     assert (answer["stored"], answer["stale"], answer["rejected"]) == (13, 0, [])
     assert [gate.count(table) for table in (run_device, run_host, device, event)] == [5, 8, 2, 1]
-    assert "'n1' from 127.0.1.1: 3 rejected for good, such as hosts[" in caplog.text
+    assert "'n1' from 127.0.1.1: 3 items rejected, such as hosts[" in caplog.text
     assert gate.memory.rejections.by_kind() == {"hosts": 2, "devices": 1}
     assert gate.memory.rejections.last_s == gate.clock.wall()
 
@@ -142,7 +142,7 @@ def test_a_row_that_somebody_holds_keeps_out_only_who_has_to_change_it(
     assert gate.ship(records=[record(seq=2)])["stored"] == 1
     assert pauses == [], "it is not tried again while all others wait"
     assert [item.getMessage().partition(": others")[0] for item in caplog.records] == [
-        "a shipment cannot be stored, and waits on its node: n1"
+        "a shipment cannot be stored and waits on its node: n1"
     ]
 
 
@@ -282,7 +282,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
             gate.ship(hosts=[host()])
     assert gate.ship(hosts=[host()])["stored"] == 1
     assert gate.ship(hosts=[host()])["stale"] == 1
-    why = "shipments cannot be stored, and wait on their nodes: the database does not answer: gone"
+    why = "shipments cannot be stored and wait on their nodes: the database does not answer: gone"
     assert [item.getMessage() for item in caplog.records if item.name.endswith("intake")] == [
         why,
         "shipments are stored again",

@@ -123,7 +123,7 @@ def test_a_segment_belongs_to_one_job_on_one_node(database: Database) -> None:
 
 def test_slurm_denies_a_host_record_as_it_denies_a_record(database: Database) -> None:
     gate = Gate(database, MemorySlurm(jobs=[queued(nodes=("n2",))]))
-    assert whys(gate.ship(hosts=[host()]), "hosts") == {0: "job 1 was never on n1, says Slurm"}
+    assert whys(gate.ship(hosts=[host()]), "hosts") == {0: "job 1 was never on n1 according to Slurm"}
 
 
 def _nodes_and_events(database: Database) -> tuple[dict[str, set[str]], list[dict[str, Any]]]:
@@ -151,7 +151,7 @@ def test_no_node_takes_away_another_nodes_gpu_unseen(
         T0,
     )
     assert told["data"] == {"nodes": ["n1"]}
-    assert "n2 tells of the device GPU-1, as does n1" in caplog.text
+    assert "n2 reports the device GPU-1, as does n1" in caplog.text
     gate.ship(records=[record()])
     accounted = [run_row(row(), {})]
     database.write(lambda connection: store_changed_runs(connection, accounted))
@@ -177,7 +177,7 @@ def test_an_event_from_the_future_is_not_kept_for_ever(database: Database) -> No
     happened = Event(node="n1", boot_id="b", n=1, at_s=T0 + 86_401, kind="gpu_lost")
     answer = gate.ship(events=[happened, replace(happened, n=2, at_s=T0 + 86_400)])
     assert whys(answer, "events") == {
-        0: f"at_s: {T0 + 86_401} lies more than a day ahead; set the clock of n1"
+        0: f"at_s: {T0 + 86_401} is more than a day in the future; set the clock of n1"
     }
     assert gate.count(event) == 1
 
@@ -191,7 +191,7 @@ def test_a_node_cannot_fill_the_database(database: Database, monkeypatch: pytest
         return int(gate.ship(node=node, address=address, hosts=some)["stored"])
 
     assert [ship(0), ship(10)] == [3, 3], "some are left until there are none"
-    with pytest.raises(ShipmentError, match=r"n1 from 127\.0\.1\.1 has sent more than") as caught:
+    with pytest.raises(ShipmentError, match=r"n1 from 127\.0\.1\.1 sent more than") as caught:
         ship(20)
     assert (caught.value.status, caught.value.retry_after_s) == (429, 1)
     assert ship(30, "n2", N2) == 3, "the others have their own"
@@ -224,7 +224,7 @@ def test_the_name_on_a_shipment_neither_spends_what_another_may_send_nor_adds_to
 
     assert ship(0, "n2") == 4
     for name in ("n2", "invented", "n1"):
-        with pytest.raises(ShipmentError, match=r"from 127\.0\.1\.1 has sent more than"):
+        with pytest.raises(ShipmentError, match=r"from 127\.0\.1\.1 sent more than"):
             ship(10, name)
     assert gate.ship(node="n2", address=N2, hosts=[host(node="n2", segment=segment(90))])["stored"] == 1
 
@@ -232,7 +232,7 @@ def test_the_name_on_a_shipment_neither_spends_what_another_may_send_nor_adds_to
 def test_a_word_from_the_future_does_not_silence_the_others(database: Database) -> None:
     answer = Gate(database).ship(devices=[gpu(at_s=T0 + 90_000)])
     assert whys(answer, "devices") == {
-        0: f"at_s: {T0 + 90_000} lies more than a day ahead; set the clock of n1"
+        0: f"at_s: {T0 + 90_000} is more than a day in the future; set the clock of n1"
     }
 
 

@@ -34,7 +34,7 @@ def test_so_many_are_fetched_before_they_are_asked_for_and_no_more() -> None:
         assert not passed.is_set()
 
 
-def test_an_error_comes_in_its_place() -> None:
+def test_an_error_comes_adjusted() -> None:
     def items() -> Generator[int, None, None]:
         yield 1
         raise ValueError("broken")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.database.verdicts.purpose import SERVERS, in_its_place
+from slurm_gpu.database.verdicts.purpose import SERVERS, adjusted
 from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from tests.database.simulated_training import Played, Watching
@@ -33,10 +33,10 @@ def a_verdict(cause: Cause, kind: str = "") -> Verdict:
     ],
 )
 def test_what_is_usual_for_them_accuses_nobody(verdict, app, field, state, why):
-    told = in_its_place(verdict, app, field, state)
+    told = adjusted(verdict, app, field, state)
     assert (told.cause, told.culprits, told.nodes, told.confidence) == (Cause.UNKNOWN, (), (), 0.0)
     assert why in told.why_not[0]
-    assert told.why_not[1] == f"what was seen alone says: {verdict.cause.value}"
+    assert told.why_not[1] == f"by the measurements alone: {verdict.cause.value}"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_is_usual_for_them_accuses_nobody(verdict, app, field, state, why):
     ],
 )
 def test_the_rest_stays(verdict, app, field, state):
-    assert in_its_place(verdict, app, field, state) is verdict
+    assert adjusted(verdict, app, field, state) is verdict
 
 
 def test_servers_are_called_as_the_rules_call_them():

@@ -41,7 +41,7 @@ def body(**changes: Any) -> bytes:
 def test_what_is_told_is_kept_whole_for_who_looks() -> None:
     board = QuotaBoard(FakeClock())
     board.ask("alice")
-    board.tell([item.quota for item in read_told(body()).quotas or ()])
+    board.put([item.quota for item in read_told(body()).quotas or ()])
     assert board.ask("alice") == QUOTA
 
 
@@ -50,15 +50,15 @@ def test_who_looks_is_wanted_for_a_while_and_what_was_told_grows_old() -> None:
     board = QuotaBoard(clock)
     assert "slurm-gpuctld" in str(board.ask("alice").why)
     assert board.wanted() == ["alice"]
-    assert "come again in 15 s" in str(board.ask("alice").why)
-    board.tell([QUOTA])
+    assert "try again in 15 s" in str(board.ask("alice").why)
+    board.put([QUOTA])
     clock.now += KEPT_S
     old = board.ask("alice")
     assert old.limits is None
-    assert "is silent; does it run?" in str(old.why)
+    assert "is not reporting; check that it is running" in str(old.why)
     clock.now += WANTED_FOR_S
     assert board.wanted() == []
-    board.tell([QUOTA])
+    board.put([QUOTA])
     assert board.ask("alice").limits is None, "nobody had asked"
 
 
@@ -67,7 +67,7 @@ def test_however_many_look_memory_is_bounded() -> None:
     board.wanted()
     for number in range(MOST_WANTED):
         board.ask(f"user{number}")
-    assert f"{MOST_WANTED} users look" in str(board.ask("alice").why)
+    assert f"limits of {MOST_WANTED} users" in str(board.ask("alice").why)
     assert len(board.wanted()) == MOST_WANTED
 
 

@@ -261,15 +261,15 @@ def test_while_sacctmgr_fails_it_is_asked_about_no_user() -> None:
 
     def ask(user: str) -> UserAssociations:
         users.append(user)
-        return UserAssociations(told=works[0])
+        return UserAssociations(from_slurmdbd=works[0])
 
     kept = KeptPlaces(ask, clock)
-    assert not any(kept.of(user).told for user in ("a", "b", "c"))
+    assert not any(kept.of(user).from_slurmdbd for user in ("a", "b", "c"))
     assert users == ["a"]
     works[0] = True
     clock.now += AGAIN_AFTER_FAILURE_S
-    assert kept.of("b").told
-    assert kept.of("b").told
+    assert kept.of("b").from_slurmdbd
+    assert kept.of("b").from_slurmdbd
     assert users == ["a", "b"]
 
 

@@ -59,7 +59,7 @@ def test_a_job_that_cannot_be_stored_is_left_out_once_and_the_others_go_on(
         assert reconcile(database) == 3
         assert reconcile(database) == 0, "tried again only when something about it changes"
     assert _derived(database) == {1: 40.0, 7: None, 9: 40.0}
-    assert [item.message.split(":")[0] for item in caplog.records] == ["job 7 of lab is left out"]
+    assert [item.message.split(":")[0] for item in caplog.records] == ["job 7 of lab is skipped"]
     more = record(job_id=7, segment=segment(7), seq=2)
     database.write(lambda connection: store_records(connection, [more]))
     assert reconcile(database) == 1

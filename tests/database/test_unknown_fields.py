@@ -9,10 +9,10 @@ from slurm_gpu.database.ingest.unknown_fields import UnknownLog
 def test_over_so_many_names_it_says_that_no_more_are_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(unknown, "_MAX_TOLD", 2)
-    told = UnknownLog()
+    monkeypatch.setattr(unknown, "_MAX_LOGGED", 2)
+    unknown_log = UnknownLog()
     for name in ("a", "a", "b", "c", "d"):
-        told.tell("n1", "9.0", {"records": [name]})
+        unknown_log.warn("n1", "9.0", {"records": [name]})
     named, also_named, full = caplog.messages
     assert ("'a' of records" in named, "'b' of records" in also_named) == (True, True)
-    assert full == "nodes send more than 2 unknown names: no more are listed"
+    assert full == "nodes send more than 2 unknown names: the others are not listed"

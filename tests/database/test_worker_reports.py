@@ -13,7 +13,7 @@ from slurm_gpu.database.ingest.worker import Reports
 from slurm_gpu.database.ingest.worker_protocol import (
     PassedOn,
     ShipmentTaken,
-    decode_words,
+    decode_messages,
     encode,
     receive_connection,
 )
@@ -43,12 +43,12 @@ def test_what_waits_is_bounded_and_sent_in_small_batches(
     channel, slurm_gpudbd = ends
     reports = Reports(channel)
     for n in range(1000):
-        reports.tell(ShipmentTaken(str(n), "v" * 1000))
+        reports.send(ShipmentTaken(str(n), "v" * 1000))
     threading.Thread(target=reports.send_all, daemon=True).start()
     nodes: list[int] = []
     while nodes[-1:] != [999]:
         batch = slurm_gpudbd.recv_bytes(12_000)
-        nodes += [int(word.node) for word in decode_words(batch) if isinstance(word, ShipmentTaken)]
+        nodes += [int(word.node) for word in decode_messages(batch) if isinstance(word, ShipmentTaken)]
     assert nodes == list(range(nodes[0], 1000))
     assert len(encode([ShipmentTaken("999", "v" * 1000)])) * len(nodes) <= 101_000
 
@@ -64,7 +64,7 @@ def test_a_connection_is_passed_on_without_waiting_for_a_batch(
     with closing(peer):
         reports.pass_on(passed, b"GET ")
         assert slurm_gpudbd.poll(20)
-        assert decode_words(slurm_gpudbd.recv_bytes()) == [PassedOn(b"GET ")]
+        assert decode_messages(slurm_gpudbd.recv_bytes()) == [PassedOn(b"GET ")]
         adopted = receive_connection(slurm_gpudbd)
         assert adopted is not None
         with adopted:

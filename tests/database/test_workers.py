@@ -16,7 +16,7 @@ import pytest
 
 from slurm_gpu import munge
 from slurm_gpu.config.site import Placement, Reservations, load_config
-from slurm_gpu.database.ingest.worker_protocol import Beginning, decode_order, encode
+from slurm_gpu.database.ingest.worker_protocol import WorkerSetup, decode_order, encode
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 from tests.database.samples import record, segment
 from tests.database.test_daemon import Daemon, sequence_numbers, wait_for
@@ -222,5 +222,5 @@ def test_a_worker_is_told_the_whole_configuration(tmp_path: Path) -> None:
     config = replace(
         load_config(shipped), munge_socket="/run/m", placement=Placement(reservations=Reservations())
     )
-    beginning = Beginning(config, "sqlite:////x.db", for_people=True, listener=5, share=0.5)
+    beginning = WorkerSetup(config, "sqlite:////x.db", for_people=True, listener=5, share=0.5)
     assert decode_order(encode(beginning)) == beginning

@@ -72,7 +72,7 @@ def test_one_that_stands_still_is_killed_and_replaced(
         sends(monkeypatch, framed(encode(HEARD)), stays=True)
         wait_for(is_heard(memory), lambda: caplog.text)
         assert pid not in workers_of(os.getpid(), b"fromhex")
-        assert "worker 1 has said nothing for 1 s, and was killed; it is restarted" in caplog.text
+        assert "worker 1 was silent for 1 s and was killed; it is restarted" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_connection_for_which_no_descriptor_is_left_costs_no_worker(
     sends(monkeypatch, without + framed(encode(HEARD)), stays=True)
     with workers() as memory:
         wait_for(is_heard(memory), lambda: caplog.text)
-    assert "a connection that worker 1 passed on is closed: no descriptor is left for it" in caplog.text
+    assert "a connection that worker 1 passed on is closed: no file descriptor is left" in caplog.text
     assert "restarted" not in caplog.text
 
 
@@ -115,7 +115,7 @@ def test_one_whose_words_cannot_be_taken_in_is_replaced(
         raise RuntimeError("no memory")
 
     with workers() as memory:
-        monkeypatch.setattr(memory.arrivals, "heard", fails)
+        monkeypatch.setattr(memory.arrivals, "record_shipment", fails)
         sends(monkeypatch, framed(encode(HEARD)), stays=True)
         wait_for(lambda: "it is restarted" in caplog.text, lambda: caplog.text)
         monkeypatch.undo()

@@ -17,12 +17,12 @@ ASK_EVERY_S = 3600.0
 
 
 class ClusterCheck:
-    """`check()` belongs to each pass of the import."""
+    """Checks the cluster name; call `check()` in each pass of the import."""
 
     def __init__(
         self, cluster: str, view: SlurmView, clock: Clock, known: Callable[[], Collection[str]]
     ) -> None:
-        """`known` returns the clusters of slurmdbd."""
+        """Let `known` return the clusters of slurmdbd."""
         self._cluster, self._view, self._clock, self._known = cluster, view, clock, known
         self._next_s = -math.inf
         self._clusters: Collection[str] | None = None
@@ -44,7 +44,7 @@ class ClusterCheck:
             return None
         named = settings.cluster
         return (
-            f"slurm-gpu.yaml says cluster: {self._cluster}, but slurmctld's ClusterName is {named}, so no "
+            f"slurm-gpu.yaml has cluster: {self._cluster}, but slurmctld's ClusterName is {named}, so no "
             f"run has records: write cluster: {named} here and on the nodes"
         )
 

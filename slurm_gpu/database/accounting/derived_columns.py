@@ -1,4 +1,4 @@
-"""What a run's records say about it: the derived columns of `run`, as docs/contracts.md defines them."""
+"""Compute the derived columns of `run` from its records, as defined in docs/contracts.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from slurm_gpu.wire import Host, Record, histogram_mean, merge_histograms, merge
 # first_s and last_s are rounded, so segments that follow each other may share a second.
 _TOUCHING_S = 1
 RESIZING = "RESIZING"
+# The statistics of a record that derived columns depend on.
 DERIVED_FROM = frozenset({"uptime_s", "util_hist_ms", "mem_used_frac", "energy_j"})
-"""Of the statistics of a record, those that anything is derived from."""
 CONTINUED_STATES = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", RESIZING})
 
 
@@ -30,7 +30,7 @@ class Derived:
     coverage: float | None
     energy_j: float | None
     no_process_mgpu_s: int | None
-    """GPU/1000 × seconds held while no process was on the device, of those devices that can tell."""
+    """GPU/1000 × seconds allocated without a process on the device, for devices that report processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class DoubleWatch:
 
 
 def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], list[DoubleWatch]]:
-    """One run's records without those that overlap one with more sampled_s on the same (node, device)."""
+    """Drop one run's records that overlap a record with more sampled_s on the same (node, device)."""
     kept: list[Record] = []
     doubled: list[DoubleWatch] = []
 
@@ -51,11 +51,11 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
 
     for _, same in groupby(sorted(records, key=place), key=place):
         some = list(same)
-        # Ties go by name, so that the outcome does not depend on the order of arrival.
+        # Ties are broken by name, so that the result does not depend on the order of arrival.
         longest_first = sorted(
             zip(some, spans(some), strict=True), key=lambda item: (-item[0].sampled_s, item[0].segment)
         )
-        # Those kept that are longer than a touch: none overlaps another by more, so both ends are in order.
+        # Kept spans longer than a touch. None overlaps another by more, so both ends are in order.
         in_time: list[tuple[Record, WatchSpan]] = []
         for record, span in longest_first:
             if span.length_s <= _TOUCHING_S:
@@ -72,14 +72,15 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
 
 
 def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage: float) -> Derived:
-    """Return the columns derived from one run's records and accounting rows, double watches resolved.
+    """Return the columns derived from a run's records and accounting rows, with double watches resolved.
 
-    The GPUs granted are those of the last part. Where Slurm does not account for GPUs, or for none in any
-    part although nodes recorded some, they are what the nodes were granted. 0 means nothing to derive.
-    Without records coverage is None: whether any can still come is a matter of the time at which somebody
-    asks (coverage_at).
-    Energy is a sum: that of less than `min_coverage` of the time, as of a GPU shared meanwhile, would
-    pass for the whole, and is a gap.
+    The granted GPUs are those of the last part. If Slurm does not account for GPUs, or has none in any part
+    although nodes recorded some, they are the grants by the nodes. 0 means that there is nothing to derive.
+    Without records, coverage is None: `coverage_at` decides by the time of the request whether any can still
+    arrive.
+
+    Energy is a sum, so it is a gap if less than `min_coverage` of the time was metered, as on a shared GPU: a
+    partial sum would pass for the whole.
     """
     last = parts[-1]
     granted_mgpu = last.allocated_mgpu
@@ -117,9 +118,9 @@ def coverage_at(
     end_s: int | None,
     elapsed_s: int | None,
 ) -> float | None:
-    """The derived `coverage` as it is to be read at `now_s`: 0 where nothing came, and nothing will any more.
+    """Return the derived `coverage` at `now_s`: 0 if no record arrived and none can arrive any more.
 
-    A gap for SHIPPED_WITHIN_S from the end of a run, while its records may be under way.
+    It is a gap for SHIPPED_WITHIN_S from the end of a run, while records may be in transit.
     """
     if coverage is not None or granted_mgpu in (None, 0) or end_s is None or elapsed_s in (None, 0):
         return coverage
@@ -127,16 +128,16 @@ def coverage_at(
 
 
 def _no_process_mgpu_s(records: Iterable[Record]) -> int | None:
-    told = [
+    seconds = [
         record.granted_mgpu * record.no_process_s
         for record in records
         if record.granted_mgpu is not None and record.no_process_s is not None
     ]
-    return round(math.fsum(told)) if told else None
+    return round(math.fsum(seconds)) if seconds else None
 
 
 def _granted_by_nodes(records: Sequence[Record]) -> int | None:
-    """Σ granted_mgpu over devices; None unless every device knows its own."""
+    """Return Σ granted_mgpu over devices; None unless every device has a grant."""
     grants: dict[tuple[str, str], int] = {}
     for record in records:
         key = record.node, record.device
@@ -147,9 +148,9 @@ def _granted_by_nodes(records: Sequence[Record]) -> int | None:
 
 
 def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
-    """(app, its field) of one run: what most of its host records tell, those that tell none not counted.
+    """Return (app, its field) of a run: the most frequent one of its host records that have one.
 
-    Of a script that starts several programs, the nodes may disagree: ties go to the later record, then by
+    The nodes of a script that starts several programs may disagree. Ties go to the later record, then by
     name.
     """
     votes: dict[tuple[str, str | None], tuple[int, int]] = {}
@@ -163,7 +164,7 @@ def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
 
 
 def first_submits(runs: Sequence[tuple[int, str]]) -> list[int]:
-    """The first submit of each row's chain of requeues and resizes.
+    """Return the first submit time of each row's chain of requeues and resizes.
 
     `runs` are one job's (submit_s, state) in order of time.
     """

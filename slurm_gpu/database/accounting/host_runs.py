@@ -1,4 +1,4 @@
-"""Runs on machines without Slurm: their nodes tell what elsewhere Slurm's accounting does."""
+"""Runs on machines without Slurm, which their nodes report instead of Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from slurm_gpu.wire import HOST_CLUSTER, HostRun
 
 
 def shown_here(cluster: str) -> ColumnElement[bool]:
-    """Runs of this cluster, and those of machines without Slurm."""
+    """Return a condition for runs of this cluster and of machines without Slurm."""
     return or_(run.c.cluster == cluster, run.c.cluster.startswith(HOST_CLUSTER, autoescape=True))
 
 
-def host_run_row(told: HostRun, uid: int | None) -> dict[str, Any]:
+def host_run_row(host_run: HostRun, uid: int | None) -> dict[str, Any]:
     """Return the columns of `run` that are imported for Slurm clusters, and the seq of this message.
 
-    Nothing was asked for, and nothing waited; a shared GPU counts whole. `uid` is that of the user's name on
-    slurm-gpudbd's host when it was stored: the machine's own uid may be another person's there.
+    The run has no requested resources and no waiting time; a shared GPU counts as whole. `uid` is that of the
+    user's name on slurm-gpudbd's host when it was stored: the machine's own uid may belong to another person
+    there.
     """
-    over = told.end_s is not None
-    # A stay has a device at least: none is what is left of a list that could not be read.
-    n_gpus = len(told.devices) or None
+    over = host_run.end_s is not None
+    # A run has at least one device. An empty list is one that could not be read.
+    n_gpus = len(host_run.devices) or None
     tres = {} if n_gpus is None else {"gres/gpu": float(n_gpus)}
     return {
-        "cluster": told.cluster,
-        "job_id": told.job_id,
-        "submit_s": told.start_s,
+        "cluster": host_run.cluster,
+        "job_id": host_run.job_id,
+        "submit_s": host_run.start_s,
         "sluid": None,
         "restart": 0,
         "array_job_id": None,
@@ -36,7 +37,7 @@ def host_run_row(told: HostRun, uid: int | None) -> dict[str, Any]:
         "het_job_id": None,
         "het_offset": None,
         "name": "",
-        "user": told.user[:NAME_LENGTH],
+        "user": host_run.user[:NAME_LENGTH],
         "uid": uid,
         "account": "",
         "qos": "",
@@ -44,18 +45,18 @@ def host_run_row(told: HostRun, uid: int | None) -> dict[str, Any]:
         "state": "COMPLETED" if over else "RUNNING",
         "exit_code": "",
         "eligible_s": None,
-        "start_s": told.start_s,
-        "end_s": told.end_s,
-        "elapsed_s": 0 if told.end_s is None else told.end_s - told.start_s,
+        "start_s": host_run.start_s,
+        "end_s": host_run.end_s,
+        "elapsed_s": 0 if host_run.end_s is None else host_run.end_s - host_run.start_s,
         "suspended_s": 0,
         "time_limit_s": None,
         "n_nodes": 1,
-        "nodes": told.node,
+        "nodes": host_run.node,
         "tres_requested": tres,
         "tres_allocated": tres,
         "admin_comment": "",
         "allocated_mgpu": None if n_gpus is None else 1000 * n_gpus,
         "gpu_type": None,
-        "requested_mgpu": 1000 * len(told.devices),
-        "reported_seq": told.seq,
+        "requested_mgpu": 1000 * len(host_run.devices),
+        "reported_seq": host_run.seq,
     }

@@ -1,4 +1,4 @@
-"""What slurm-gpudbd and its workers are made of alike."""
+"""The import thread, and settings of Python that slurm-gpudbd shares with its workers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from slurm_gpu.database.maintenance.upkeep import Upkeep
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
+# Each step of a request waits this long for Python's lock while another thread computes. Parsing the answer
+# of Slurm with 10,000 jobs takes a second and more; the default of 5 ms would delay as many requests.
 _SWITCH_S = 0.0005
-"""For so long each step of an answer waits for Python's lock while another thread computes. One does so for a
-second and more when Slurm tells of 10,000 jobs: with the usual 5 ms that holds up as many nodes."""
+# Number of new objects that triggers a search for cycles. With the default of 700, thousands of rows on their
+# way into the database are scanned again and again, an eighth of the time of a first import.
 _GARBAGE_AFTER = 10_000
-"""So many new objects bring about a search for cycles. With the usual 700, thousands of rows on their way
-into the database are gone through again and again, which takes an eighth of a first import."""
 
 
 def tune_python() -> None:
-    """For many threads, of which one may have a million rows to store."""
+    """Tune Python for many threads, one of which may have a million rows to store."""
     sys.setswitchinterval(_SWITCH_S)
-    gc.freeze()  # what was imported stays
+    gc.freeze()  # imported modules stay
     gc.set_threshold(_GARBAGE_AFTER)
 
 
 class ImportThread:
-    """The import, in a thread of this process."""
+    """Runs the import in a thread of this process."""
 
     def __init__(self, importer: Importer) -> None:
         self._importer, self._stop = importer, threading.Event()
@@ -43,12 +43,12 @@ class ImportThread:
         )
 
     def runs(self) -> bool:
-        """Whether it goes on."""
+        """Return whether the thread is alive."""
         return self._thread.is_alive()
 
     @contextlib.contextmanager
-    def going_on(self, gives_way: Callable[[], bool]) -> Iterator[None]:
-        """Until it is left, or a moment longer: what a pass has not committed, the next one reads again."""
+    def running(self, gives_way: Callable[[], bool]) -> Iterator[None]:
+        """Run the import within the context; data of a pass that is not committed is read again next time."""
         self._importer.gives_way = gives_way
         self._thread.start()
         try:
@@ -59,7 +59,7 @@ class ImportThread:
 
 
 def make_importer(config: SiteConfig, database: Database, view: SlurmView, clock: Clock) -> Importer:
-    """As the site has it."""
+    """Return the importer for the site's configuration."""
     places = Places.of(config)
     return Importer(
         database,

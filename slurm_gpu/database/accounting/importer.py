@@ -1,4 +1,4 @@
-"""Slurm's accounting into `run`, again and again, then records onto runs."""
+"""Import Slurm's accounting into `run` periodically, then match records to runs."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from slurm_gpu.wire import HOST_CLUSTER
 
 log = logging.getLogger(__name__)
 
-# slurmctld tells slurmdbd late: seconds when busy, longer after slurmdbd was away.
+# slurmctld reports to slurmdbd with a delay: seconds when busy, longer after slurmdbd was unreachable.
 OVERLAP_S = 600
 WIDE_OVERLAP_S = 86400
 WIDE_EVERY_S = 3600.0
 _ROWS_PER_TRANSACTION = 2000
+# Number of transactions whose rows are read ahead while earlier ones are stored.
 _AHEAD = 3
-"""So many transactions' rows are read while those before them are stored."""
 _JOBS_PER_QUERY = 900
 _JOBS_PER_QUESTION = 1000
 _MAX_UNMATCHED = 10_000
 _MAX_WAIT_S = 3600.0
-# After a pass that failed: a whole interval would be lost each time that munged or slurmdbd answers again.
+# Retry interval. Waiting a whole interval would lose that time whenever munged or slurmdbd recovers.
 _RETRY_S = 10.0
+# A late import does no harm, but a node without an answer sends the same shipment again.
 _REST_PER_WORK, _MOST_REST_S = 4.0, 2.0
-"""What is imported and matched late harms nobody; a node that has no answer sends the same again."""
 _NODES_WITHIN_S = 15.0
-# What slurmctld's nodes tell. What they told before stays while it is away, and of runs that ended: these
-# held what the nodes had then, and nobody tells how they were configured.
+# Columns that depend on the nodes in slurmctld. Their old values stay while slurmctld is unreachable. They
+# also stay for ended runs, since the former configuration of nodes is not recorded.
 _FROM_NODES = ("allocated_mgpu", "gpu_type", "requested_mgpu")
 _ALLOCATION = ("nodes", "tres_allocated")
 
@@ -71,7 +71,7 @@ _job_of = itemgetter("cluster", "job_id")
 
 @dataclass(frozen=True, slots=True)
 class ImportStatus:
-    """How the import fares, for /v1/health; times are wall clock."""
+    """State of the import for /v1/health; times are wall clock."""
 
     last_import_s: float | None = None
     error: str | None = None
@@ -99,7 +99,7 @@ class Importer:
         self._mark = _mark(cluster)
         self._wide_at: float | None = None
         self._found_empty = False
-        self._patience: dict[int, tuple[float, float]] = {}
+        self._retries: dict[int, tuple[float, float]] = {}
         self._in_question_up_to = 0
         self.status = ImportStatus()
         self._retry_s = min(interval_s, _RETRY_S)
@@ -108,12 +108,12 @@ class Importer:
         )
         self._stop = threading.Event()
         self.gives_way: Callable[[], bool] = lambda: False
-        """Whether so many wait for an answer that most of the processor should be theirs."""
+        """Return whether so many requests wait that the import should leave most of the processor to them."""
         self.stepped_s = clock.monotonic()
-        """When it last got on, by Clock.monotonic()."""
+        """Time of the last progress by Clock.monotonic()."""
 
     def run_until(self, stop: threading.Event) -> None:
-        """Run a pass each interval, sooner after one that failed, until `stop`; log each outage once."""
+        """Run a pass every interval, sooner after a failed one, until `stop`; log each outage once."""
         self._stop = stop
         while not stop.is_set():
             self._step()
@@ -123,10 +123,10 @@ class Importer:
                 self._outage.worked()
                 self.status = ImportStatus(self._clock.wall())
                 next_s = began + self.interval_s
-            except Exception as error:  # the daemon must outlive what is not foreseen
+            except Exception as error:  # the daemon must survive unexpected errors
                 self._outage.failed(error)
-                told = str(error) if isinstance(error, OutsideError) else f"{type(error).__name__}: {error}"
-                self.status = ImportStatus(self.status.last_import_s, told)
+                reason = str(error) if isinstance(error, OutsideError) else f"{type(error).__name__}: {error}"
+                self.status = ImportStatus(self.status.last_import_s, reason)
                 next_s = began + self._retry_s
             stop.wait(max(0.0, next_s - self._clock.monotonic()))
 
@@ -137,12 +137,12 @@ class Importer:
             self.stepped_s = self._clock.monotonic()
 
     def run_once(self) -> int:
-        """One pass; returns how many runs were new or changed. Raises OutsideError when something is away.
+        """Run one pass; return the number of new or changed runs. Raise OutsideError if a service is down.
 
-        Records are matched even when Slurm does not answer.
+        Records are matched even if Slurm does not answer.
         """
         try:
-            # A site without Slurm has no accounting: its nodes tell their runs themselves.
+            # A site without Slurm has no accounting: its nodes report their runs.
             return 0 if self._cluster.startswith(HOST_CLUSTER) else self._import()
         finally:
             self._step()
@@ -159,20 +159,20 @@ class Importer:
         with self._database.reading() as connection:
             watermark_s = self._read_until_s(connection)
             placed = RunPlacement(connection, self._places)
-        told = _PassSummary(self._in_question())
+        summary = _PassSummary(self._in_question())
         n_changed = 0
         coming = read_ahead(self._fetch(self._since(watermark_s, now_s), now_s, made), _AHEAD)
         with closing(coming):
             for came in coming:
                 if isinstance(came, ImportPeriod):
-                    # From here on, a pass that is cut off goes on.
+                    # From here on, an interrupted pass is continued.
                     until_s = now_s if came.until_s is None else came.until_s
                     self._database.write(partial(set_watermark, name=self._mark, value_s=until_s))
                 else:
-                    told.note(came)
+                    summary.add(came)
                     n_changed += self._store(came, placed)
-        for ids in batched(self._to_ask_again(told), _JOBS_PER_QUESTION):
-            self._step()  # sacct may know none of them
+        for ids in batched(self._to_ask_again(summary), _JOBS_PER_QUESTION):
+            self._step()  # sacct may return no rows
             for some in batched(self._view.client.accounting(0, job_ids=ids), _ROWS_PER_TRANSACTION):
                 n_changed += self._store(made.of(some), placed)
         if self._cluster_check is not None:
@@ -180,11 +180,11 @@ class Importer:
         return n_changed
 
     def _read_until_s(self, connection: Connection) -> int | None:
-        """Up to when accounting was read; None, once, where what was read is not in `run` any more."""
+        """Return up to when accounting was read; None once if `run` has lost the rows that were read."""
         until_s = read_until_s(connection, self._cluster)
         of_cluster = select(run.c.run_id).where(run.c.cluster == self._cluster).limit(1)
         was_empty, self._found_empty = self._found_empty, connection.execute(of_cluster).first() is None
-        # A cluster without jobs stays empty: reading all of its accounting once shows that.
+        # A cluster without jobs stays empty: one full read of its accounting confirms that.
         if until_s is None or was_empty or not self._found_empty:
             return until_s
         log.warning("import: the table of runs is empty; all of Slurm's accounting is read again")
@@ -193,7 +193,7 @@ class Importer:
     def _fetch(
         self, since_s: int, now_s: int, made: RunRows
     ) -> Generator[list[AccountingRun] | ImportPeriod, None, None]:
-        """Rows for `run`; and each period when all its rows have come, if it had any or is the last."""
+        """Yield rows for `run`, and each period after its rows if it had any or is the last."""
         periods = Periods(since_s, now_s)
         for period in periods:
             self._step()
@@ -216,7 +216,7 @@ class Importer:
         return max(0, watermark_s - (WIDE_OVERLAP_S if wide else OVERLAP_S))
 
     def _store(self, rows: Sequence[AccountingRun], placed: RunPlacement) -> int:
-        """Returns how many were new or changed; what the database cannot take must not keep out the rest."""
+        """Return how many rows were new or changed. A row that the database refuses must not block others."""
         self._step()
         try:
             return self._database.write(partial(store_changed_runs, rows=rows, placed=placed))
@@ -229,7 +229,7 @@ class Importer:
         return self._store(rows[:half], placed) + self._store(rows[half:], placed)
 
     def _in_question(self) -> set[int]:
-        """Jobs of which there are records and no run, or which sacct tells of in no period."""
+        """Return jobs that have records and no run, or that sacct returns in no period."""
         job_id = run_device.c.job_id
         unmatched = (
             select(job_id)
@@ -238,7 +238,7 @@ class Importer:
             .order_by(job_id)
         )
         with self._database.reading() as connection:
-            # Of more than one pass takes, the next pass takes those that follow.
+            # If there are more than one pass takes, the next pass continues after the last one.
             later = unmatched.where(job_id > self._in_question_up_to).limit(_MAX_UNMATCHED)
             found = list(connection.execute(later).scalars())
             if (room := _MAX_UNMATCHED - len(found)) and self._in_question_up_to:
@@ -247,28 +247,28 @@ class Importer:
         self._in_question_up_to = found[-1] if len(found) == _MAX_UNMATCHED else 0
         return set(found) | self._cancelled_while_held()
 
-    def _to_ask_again(self, told: _PassSummary) -> list[int]:
-        """Jobs that this pass did not tell of: those in question, and those that go on by what is here."""
+    def _to_ask_again(self, summary: _PassSummary) -> list[int]:
+        """Return jobs that this pass did not return: those in question, and those without an end in `run`."""
         open_runs = select(run.c.job_id, run.c.submit_s).where(
             run.c.end_s.is_(None), run.c.cluster == self._cluster
         )
         with self._database.reading() as connection:
             found = connection.execute(open_runs)
-            wanted = {job_id for job_id, submit_s in found if (job_id, submit_s) not in told.going_on}
-        wanted |= told.unanswered
+            wanted = {job_id for job_id, submit_s in found if (job_id, submit_s) not in summary.unfinished}
+        wanted |= summary.unanswered
         now = self._clock.monotonic()
         due: list[int] = []
         for job_id in sorted(wanted):
-            ask_at, wait_s = self._patience.get(job_id, (now, self.interval_s))
+            ask_at, wait_s = self._retries.get(job_id, (now, self.interval_s))
             if ask_at <= now:
                 due.append(job_id)
                 ask_at, wait_s = now + wait_s, min(2 * wait_s, _MAX_WAIT_S)
-            self._patience[job_id] = ask_at, wait_s
-        self._patience = {job_id: item for job_id, item in self._patience.items() if job_id in wanted}
+            self._retries[job_id] = ask_at, wait_s
+        self._retries = {job_id: item for job_id, item in self._retries.items() if job_id in wanted}
         return due
 
     def _cancelled_while_held(self) -> set[int]:
-        """Jobs that ended without ever having been eligible: sacct finds these in no period, only by id."""
+        """Return jobs that ended without ever being eligible: sacct returns these only by ID."""
         queue = self._view.queue()
         if queue is None:
             return set()
@@ -284,40 +284,40 @@ def _mark(cluster: str) -> str:
 
 
 def read_until_s(connection: Connection, cluster: str) -> int | None:
-    """Up to when accounting was read."""
+    """Return up to when accounting was read."""
     return get_watermark(connection, _mark(cluster))
 
 
 class _PassSummary:
-    """What a pass was told, as far as it matters for what to ask besides: all of it may be millions."""
+    """The facts of a pass that decide which jobs to query again; all rows may be millions."""
 
     def __init__(self, in_question: Set[int]) -> None:
         self.unanswered = set(in_question)
-        """Of the jobs in question, those that it was not told of."""
-        self.going_on: set[tuple[int, int]] = set()
-        """(job id, submission) of runs without an end."""
+        """Jobs in question that the pass did not return."""
+        self.unfinished: set[tuple[int, int]] = set()
+        """(job ID, submission) of runs without an end."""
 
-    def note(self, rows: Sequence[AccountingRun]) -> None:
-        """These have come."""
+    def add(self, rows: Sequence[AccountingRun]) -> None:
+        """Add rows that were read."""
         if self.unanswered:
             self.unanswered.difference_update(row.job_id for row in rows)
-        self.going_on.update((row.job_id, row.submit_s) for row in rows if row.end_s is None)
+        self.unfinished.update((row.job_id, row.submit_s) for row in rows if row.end_s is None)
 
 
 def store_changed_runs(
     connection: Connection, rows: Sequence[AccountingRun], placed: RunPlacement | None = None
 ) -> int:
-    """Store the rows that are new or differ from what is there; returns how many.
+    """Store rows that are new or differ from the stored ones; return how many.
 
-    With `placed` what is derived of new runs is stored at once, where nothing was recorded of their job.
-    The growing elapsed_s of a run that goes on is no change, or each pass would derive all running jobs anew.
+    With `placed`, derived columns of new runs are stored at once if their job has no record. The growing
+    elapsed_s of a running job is not a change, otherwise each pass would derive all running jobs again.
     """
     n_of = Counter(row.job for row in rows)
     stored: dict[RunKey, RowMapping] = {}
     for query in _of_jobs(select(run), run, _up_to_the_last(connection, n_of.keys())):
-        for held in connection.execute(query).mappings():
-            stored[run_key(held)] = held
-    # At a first import nothing is there yet.
+        for old in connection.execute(query).mappings():
+            stored[run_key(old)] = old
+    # At a first import, no row is stored yet.
     changed = [found for row in rows if (found := _changed(row, stored.get(row.key)))] if stored else rows
     if placed is None:
         store_runs(connection, changed)
@@ -330,25 +330,25 @@ def store_changed_runs(
 
 
 def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
-    """As it is to be stored in place of what is there; None if that is the same."""
+    """Return the row to store; None if it equals the stored one."""
     if old is None:
         return fresh
     over = fresh.end_s is not None and all(getattr(fresh, name) == old[name] for name in _ALLOCATION)
     kept = {
         name: old[name]
         for name in _FROM_NODES
-        # A 0 that was stored is no report of nodes: it is gone where Slurm does not count all their GPUs.
+        # A stored 0 does not come from nodes: it is not kept if Slurm does not count all their GPUs.
         if old[name] and (over or getattr(fresh, name) is None)
     }
     row = fresh._replace(**kept)
-    told = (name for name in IMPORTED if name != "elapsed_s" or row.end_s is not None)
-    return row if any(getattr(row, name) != old[name] for name in told) else None
+    compared = (name for name in IMPORTED if name != "elapsed_s" or row.end_s is not None)
+    return row if any(getattr(row, name) != old[name] for name in compared) else None
 
 
 def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> dict[RunKey, int | None]:
-    """The first submit of each of these runs, where those that are stored of its job came before; else None.
+    """Return the first submit time of each run if its job's stored rows are all earlier, else None.
 
-    What is stored may be derived otherwise then.
+    The stored rows may need other derived columns in the second case.
     """
     before: dict[Job, list[Row]] = defaultdict(list)
     for old in stored:
@@ -369,7 +369,7 @@ def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> d
 
 
 def _up_to_the_last(connection: Connection, jobs: Set[Job]) -> set[Job]:
-    """Those that may be here: Slurm numbers jobs in the order of submission, and most that come are new."""
+    """Return the jobs that may be stored. Slurm numbers jobs in the order of submission, and most are new."""
     last: dict[str, int | None] = {}
     for cluster in {cluster for cluster, _ in jobs}:
         greatest = select(func.max(run.c.job_id)).where(run.c.cluster == cluster)
@@ -383,9 +383,9 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
         return found
     clusters, ids = {cluster for cluster, _ in jobs}, [job_id for _, job_id in jobs]
     for table in (run_device, run_host):
-        # Of jobs of years ago there are none, nor of those beside them: so much is known at once.
-        beside = table.c.cluster.in_(clusters), table.c.job_id.between(min(ids), max(ids))
-        if connection.execute(select(table.c.job_id).where(*beside).limit(1)).first() is None:
+        # Old jobs have no records, nor do their neighbours: one query shows this for all.
+        nearby = table.c.cluster.in_(clusters), table.c.job_id.between(min(ids), max(ids))
+        if connection.execute(select(table.c.job_id).where(*nearby).limit(1)).first() is None:
             continue
         for query in _of_jobs(select(table.c.cluster, table.c.job_id).distinct(), table, jobs):
             found |= {(cluster, job_id) for cluster, job_id in connection.execute(query)}
@@ -393,7 +393,7 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
 
 
 def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Select[Any]]:
-    """The query for all of these jobs, some at a time: MariaDB makes a table of a list of a thousand."""
+    """Yield the query for parts of these jobs: MariaDB makes a table of a list of a thousand values."""
     ids: dict[str, list[int]] = defaultdict(list)
     for cluster, job_id in jobs:
         ids[cluster].append(job_id)

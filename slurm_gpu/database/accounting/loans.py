@@ -1,4 +1,4 @@
-"""Loans: who lent its idle GPUs to a run, and which job got them back."""
+"""Loans: which owners lent idle GPUs to a run, and which job got them back."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from slurm_gpu.wire.answers.runs import Run
 
 _LENDERS = re.compile(r"slurm-gpu/1 t=\w+(?: [a-z]=\S*)*? l=([\w.,-]+)(?: |$)")
 _NEXT_WITHIN_S = 60
+# Limits the search to recent runs.
 _WAITED_AT_MOST_S = 7 * 86400
-"""So that not all runs of all times are looked through."""
 
 
 def lender_of(admin_comment: str) -> str | None:
-    """The owners whose idle GPUs the run had, joined by commas, as job_submit.lua wrote them there.
+    """Return the owners whose idle GPUs the run had, joined by commas; None if it borrowed none.
 
-    None where it borrowed none.
+    job_submit.lua writes them into the admin comment.
     """
     found = _LENDERS.match(admin_comment)
     return None if found is None else found[1]
 
 
 def with_lenders(runs: Sequence[Run], ask: Callable[[], QueueState | None]) -> list[Run]:
-    """The runs; of those that are not over the queue tells the lender, as Slurm's accounting does not yet."""
+    """Return the runs, with lenders from the queue for those that have not ended.
+
+    Slurm's accounting has the admin comment only after the end.
+    """
     queue = ask() if any(one.end_s is None for one in runs) else None
     return list(runs) if queue is None else [_with_lender(one, queue) for one in runs]
 
@@ -43,9 +46,10 @@ def _with_lender(one: Run, queue: QueueState) -> Run:
 
 
 def taken_back_by(connection: Connection, row: Mapping[str, Any]) -> RowMapping | None:
-    """The run for which a borrowing run gave way; None where it did not, or nobody can tell any more.
+    """Return the run for which a borrowing run was preempted; None if there is none, or it is unknown.
 
-    Slurm tells nobody for whom it preempted a job; but that one starts next on its nodes, and is on no loan.
+    Slurm does not report for which job it preempts another. That job starts next on its nodes and is not on
+    loan.
     """
     if row["state"] != "PREEMPTED" or row["end_s"] is None or lender_of(row["admin_comment"]) is None:
         return None

@@ -1,7 +1,7 @@
-"""Which run a record belongs to: a function of one job's runs and records, and of nothing else.
+"""Match records to runs, as a pure function of one job's runs and records.
 
-It looks at the whole job each time, so the answer does not depend on the order in which runs and records
-arrived, and a wrong first guess (the next run was not imported yet) is mended by the next look.
+Every call covers the whole job, so the result does not depend on the order of arrival. A wrong first match,
+before the next run was imported, is corrected by the next call.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from itertools import pairwise
 
 from slurm_gpu.text.hostlist import expand
 
-# MUNGE itself lets clocks of nodes differ by its credential lifetime, 300 s.
+# MUNGE itself tolerates clock differences up to the lifetime of its credentials, 300 s.
 ORDERED_SLACK_S = 300
 UNORDERED_SLACK_S = 60
 MISSING_SLACK_S = 60
 _MAX_SHIFTS = 64
 _MAX_NEAR = 64
-# A job on 400 nodes of eight GPUs is looked at in full; of one with more records by far, order decides.
-_MAX_LOOKS = 250_000
+# Enough for a job on 400 nodes of eight GPUs. For jobs with far more records, the order decides.
+_MAX_COMPARISONS = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpan:
-    """A run as matching sees it: where and when; `end_s` is None while it goes on."""
+    """The facts of a run that matching uses: where and when; `end_s` is None while it continues."""
 
     run_id: int
     restart: int | None
@@ -39,7 +39,7 @@ class RunSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSpan:
-    """A record as matching sees it."""
+    """The facts of a record that matching uses."""
 
     segment: str
     device: str
@@ -50,7 +50,7 @@ class RecordSpan:
 
 
 def node_set(expression: str) -> frozenset[str]:
-    """The nodes of a hostlist; none where it cannot be read, so that one bad row costs only its own match."""
+    """Return the nodes of a hostlist; none if it is invalid, so that a bad row affects only its own match."""
     try:
         return frozenset(expand(expression))
     except ValueError:
@@ -58,23 +58,23 @@ def node_set(expression: str) -> frozenset[str]:
 
 
 def assign(runs: Iterable[RunSpan], records: Iterable[RecordSpan]) -> dict[tuple[str, str], int | None]:
-    """(segment, device) → run_id, None where no run fits; all of one (cluster, job id)."""
+    """Return (segment, device) → run_id, None if no run fits; all of one (cluster, job ID)."""
     started = sorted(
         (run for run in runs if run.start_s is not None), key=lambda run: (run.start_s, run.submit_s)
     )
     found: dict[tuple[str, str], int | None] = {}
-    for counted, told in _in_counts(started, records):
-        find = _Finder(counted, _missing_before(counted, told), {record.node for record in told})
-        found.update({(record.segment, record.device): find.run_id(record) for record in told})
+    for counted, some in _in_counts(started, records):
+        find = _Finder(counted, _missing_before(counted, some), {record.node for record in some})
+        found.update({(record.segment, record.device): find.run_id(record) for record in some})
     return found
 
 
+# Runs and records of one sequence of restart counts.
 _Count = tuple[Sequence[RunSpan], list[RecordSpan]]
-"""Runs and records between which restarts are counted."""
 
 
 def _in_counts(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Sequence[_Count]:
-    """All of them; a record that lies by its clock where nothing ran on its node goes where something did."""
+    """Split runs and records into sequences; a record goes to the sequence that ran on its node."""
     counts = list(_by_time(started, records))
     if len(counts) == 1:
         return counts
@@ -84,14 +84,14 @@ def _in_counts(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Seq
             for node in run.nodes:
                 on_node[node].append((run, index))
     home: list[_Count] = [(runs, []) for runs, _ in counts]
-    for index, (_, told) in enumerate(counts):
-        for record in told:
+    for index, (_, some) in enumerate(counts):
+        for record in some:
             home[_count_of(record, index, on_node[record.node])][1].append(record)
     return home
 
 
 def _count_of(record: RecordSpan, by_time: int, on_node: Sequence[tuple[RunSpan, int]]) -> int:
-    """Which count it is of; `on_node` are the runs on its node, and theirs."""
+    """Return the sequence of a record; `on_node` has the runs on its node with their sequences."""
     if any(index == by_time for _, index in on_node):
         return by_time
     overlap_s, index = max(
@@ -101,10 +101,11 @@ def _count_of(record: RecordSpan, by_time: int, on_node: Sequence[tuple[RunSpan,
 
 
 def _by_time(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Iterator[_Count]:
-    """The same by the clock alone.
+    """Split runs and records by the clock only.
 
-    slurmctld ends a run before it starts the next of that id. One that has no end and a next was forgotten
-    with all else: the id came round again, restarts begin at 0, and it was over by then.
+    slurmctld ends a run before it starts the next run with the same ID. A run without an end but with a
+    successor was forgotten by Slurm: the job ID was reused, restarts begin at 0, and the run had ended by
+    then.
     """
     in_order = sorted(records, key=lambda record: record.first_s)
     first, n_before = 0, 0
@@ -121,15 +122,14 @@ def _by_time(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Itera
 
 
 class _Finder:
-    """Finds the run with a record's node and restart, nearest in time, without looking at all of them.
+    """Finds the run of a record by node and restart, nearest in time, without comparing all runs.
 
-    Where accounting has no restart count (Slurm 22.05), the order of start stands for it, after so many that
-    are `missing`. That order is wrong where a job id came round again; hence time decides where order finds
-    nothing.
+    If accounting has no restart count (Slurm 22.05), the position in order of start replaces it, after
+    `missing` runs. That order is wrong if a job ID was reused, so time decides if order finds no run.
     """
 
     def __init__(self, started: Sequence[RunSpan], missing: int, nodes: Set[str]) -> None:
-        """`started` are in order of start; `nodes` are all that will be asked for."""
+        """Index runs in order of start; `nodes` are all nodes that will be looked up."""
         self._started, self._missing = started, missing
         self._with_restart: dict[int, list[int]] = defaultdict(list)
         self._on_node: dict[str, _InTime] = {node: _InTime() for node in nodes}
@@ -140,7 +140,7 @@ class _Finder:
                 self._on_node[node].add(index, run)
 
     def run_id(self, record: RecordSpan) -> int | None:
-        """The id of that run, None where none fits."""
+        """Return the ID of the matching run, None if none fits."""
         by_order = [
             (_overlap_s(run, record), index)
             for index in self._by_order(record)
@@ -158,7 +158,7 @@ class _Finder:
         return self._started[index].run_id if overlap_s >= -UNORDERED_SLACK_S else None
 
     def _by_order(self, record: RecordSpan) -> Sequence[int]:
-        """Runs which by count or order are that restart's."""
+        """Return the runs with that restart by count or order."""
         counted = self._with_restart.get(record.restart, [])
         index = record.restart - self._missing
         by_order = 0 <= index < len(self._started) and self._started[index].restart is None
@@ -167,7 +167,7 @@ class _Finder:
     def _may_be(self, index: int, run: RunSpan, record: RecordSpan) -> bool:
         if run.restart is not None:
             return run.restart == record.restart
-        # What a later restart tells of the time after a run is of one that is not known yet.
+        # A later restart's record after this run belongs to a run that is not imported yet.
         later = record.restart > index + self._missing
         return record.restart >= self._missing and not (later and _overlap_s(run, record) <= 0)
 
@@ -181,7 +181,7 @@ class _InTime:
         self._last_ends: list[float] = []
 
     def add(self, index: int, run: RunSpan) -> None:
-        """The next one."""
+        """Add the next run."""
         assert run.start_s is not None
         end_s = math.inf if run.end_s is None else run.end_s
         self._indexes.append(index)
@@ -189,7 +189,7 @@ class _InTime:
         self._last_ends.append(max(end_s, self._last_ends[-1] if self._last_ends else end_s))
 
     def near(self, record: RecordSpan) -> Iterator[int]:
-        """Those that were within a minute of a record; of many the last, as a true record is of one run."""
+        """Yield the runs within a minute of a record; of many only the last ones."""
         stop = bisect_right(self._starts, record.last_s + UNORDERED_SLACK_S)
         for place in range(stop - 1, max(-1, stop - 1 - _MAX_NEAR), -1):
             if self._last_ends[place] < record.first_s - UNORDERED_SLACK_S:
@@ -198,52 +198,52 @@ class _InTime:
 
 
 def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -> int:
-    """How many of a job's first runs accounting has not (any more, or yet); 0 unless time speaks for it.
+    """Return how many of a job's first runs accounting lacks; 0 unless times are evidence for it.
 
-    The order and a clock that is off, or one run less and clocks that are right: of a single record nobody
-    can tell. Order is believed as long as the clocks need not be off by more than MISSING_SLACK_S for it,
-    taken together over all restarts that were told of, and as long as there are not too many to look at.
+    For a single record there are two explanations: the order is right and a clock is off, or a run is missing
+    and the clocks are right. The order is used as long as it requires clocks to be off by at most
+    MISSING_SLACK_S in total over all restarts, and as long as there are not too many comparisons.
     """
     if all(run.restart is not None for run in started):
         return 0
-    told: dict[int, list[RecordSpan]] = {}
+    by_restart: dict[int, list[RecordSpan]] = {}
     for record in records:
-        told.setdefault(record.restart, []).append(record)
+        by_restart.setdefault(record.restart, []).append(record)
 
     def cost_s(missing: int) -> float:
-        # Of a restart the record that fits best counts: its devices and segments have one clock.
+        # The best record of a restart counts: its devices and segments have one clock.
         off = sum(
             min(_off_s(started, record, restart - missing) for record in some)
-            for restart, some in told.items()
+            for restart, some in by_restart.items()
         )
         return off + (MISSING_SLACK_S if missing else 0)
 
     if not cost_s(0):
         return 0
-    if len(told) * len(started) > _MAX_LOOKS:
+    if len(by_restart) * len(started) > _MAX_COMPARISONS:
         return 0
-    possible = {restart - index for restart in told for index in range(len(started)) if restart > index}
-    n_shifts = min(_MAX_SHIFTS, _MAX_LOOKS // len(records))
+    possible = {restart - index for restart in by_restart for index in range(len(started)) if restart > index}
+    n_shifts = min(_MAX_SHIFTS, _MAX_COMPARISONS // len(records))
     return min([0, *sorted(possible)[:n_shifts]], key=cost_s)
 
 
 def _off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:
-    """By how much a clock must be off at least if this is a record of that run, which may not be known."""
-    if index < 0:  # it was over before the first that is known
+    """Return the smallest clock error that would make this a record of that run, which may be unknown."""
+    if index < 0:  # it ended before the first known run
         began = started[0].start_s
         assert began is not None
         off_s: float = record.last_s - began
     elif index < len(started):
         run = started[index]
         off_s = -_overlap_s(run, record) if record.node in run.nodes else ORDERED_SLACK_S
-    else:  # it began after the last that is known
+    else:  # it began after the last known run
         ended = started[-1].end_s
         off_s = ORDERED_SLACK_S if ended is None else ended - record.first_s
     return min(max(0.0, off_s), ORDERED_SLACK_S)
 
 
 def _overlap_s(run: RunSpan, record: RecordSpan) -> float:
-    """Seconds in common; negative: the seconds between them."""
+    """Return the seconds in common; if negative, the seconds between them."""
     assert run.start_s is not None
     end_s = record.last_s if run.end_s is None else run.end_s
     return min(end_s, record.last_s) - max(run.start_s, record.first_s)

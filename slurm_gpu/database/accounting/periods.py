@@ -1,4 +1,4 @@
-"""In which periods Slurm's accounting is read: years of it not at once."""
+"""Split the time over which Slurm's accounting is read into periods, since it may cover years."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 _DAY_S = 86400
 SHORTEST_S, LONGEST_S = _DAY_S, 28 * _DAY_S
+# Length of the period after an empty one, as before a cluster's first day.
 EMPTY_S = 91 * _DAY_S
-"""So long is the next where there was nothing, as there is before a cluster's first day."""
+# sacct and slurmdbd keep all rows of a query in memory, some kilobytes each.
 WANTED_ROWS = 30_000
-"""sacct and slurmdbd hold all rows of a question in memory, some kilobytes each."""
+# 2008-01-01: there was no slurmdbd before, so earlier times are one period.
 SLURMDBD_S = 1_199_145_600
-"""2008-01-01: there was no slurmdbd before, so what is older is asked for at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPeriod:
-    """From when until when; None: until all that there is."""
+    """A period of time; without `until_s` it has no end."""
 
     from_s: int
     until_s: int | None
 
 
 class Periods:
-    """One period after the other from `from_s` on, the last of which has no end.
+    """Consecutive periods from `from_s`; the last one has no end.
 
-    Each is as long as WANTED_ROWS took in the one before: `n_rows` is to be set to how many that had.
+    Each is as long as WANTED_ROWS would have taken in the one before. Set `n_rows` to that period's rows.
     """
 
     def __init__(self, from_s: int, now_s: int) -> None:

@@ -1,8 +1,7 @@
-"""Bring runs and records together: match what is due, then derive the columns of the runs concerned.
+"""Match records to runs where due, then derive the columns of the affected runs.
 
-What is due is marked in the rows themselves (`run.derive_due`, `match_due` of records and host records) by
-whoever changed them, in the same transaction. So a pass touches only jobs that changed, and a crash forgets
-none.
+Each change marks its rows as due in the same transaction (`run.derive_due`, `match_due` of records and host
+records). So a pass touches only changed jobs, and a crash forgets none.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ from slurm_gpu.wire import Event, Host, Record
 log = logging.getLogger(__name__)
 
 DEFAULT_MIN_COVERAGE = Sampling().min_coverage
+# A shipment with records of these jobs waits until they are written.
 _JOBS_PER_TRANSACTION = 100
-"""Whoever ships a record of one of these waits until they are written."""
 _ROWS_PER_STATEMENT = 500
 _NO_DEVICE = ""
 _STATISTICS = PackedColumn(pack_statistics, unpacker(DERIVED_FROM))
@@ -71,7 +70,7 @@ _COLUMNS = [
     for column in RECORD_WITHOUT_TIMELINE
 ]
 _NOTHING = dict.fromkeys(("app", "app_field", *(item.name for item in fields(Derived))))
-# What one job's values may bring about; a database that is away is none of it.
+# Errors that the values of one job may cause; an unreachable database is not among them.
 _OF_ONE_JOB = *REFUSED, ArithmeticError, ValueError
 
 Job = tuple[str, int]
@@ -84,9 +83,9 @@ def reconcile(
     stepped: Callable[[], None] = lambda: None,
     places: Places | None = None,
 ) -> int:
-    """Match and derive everything that is due; returns how many jobs were looked at.
+    """Match and derive everything that is due; return the number of jobs.
 
-    `stepped` is called whenever some of them are done: all jobs that there ever were may be due.
+    `stepped` is called after each batch, since all jobs ever recorded may be due.
     """
     n_jobs = 0
     placed: RunPlacement | None = None
@@ -101,7 +100,7 @@ def reconcile(
         try:
             database.write(partial(_reconcile_jobs, jobs=jobs, min_coverage=min_coverage, placed=placed))
         except _OF_ONE_JOB:
-            # One job that cannot be reckoned or stored must not keep the others from it.
+            # One job that fails must not block the others.
             for job in jobs:
                 stepped()
                 _reconcile_one(database, job, min_coverage, placed)
@@ -111,11 +110,11 @@ def reconcile(
 
 
 def _reconcile_one(database: Database, job: Job, min_coverage: float, placed: RunPlacement) -> None:
-    """Match and derive one job; where that fails it is left as it was until something about it changes."""
+    """Match and derive one job; if that fails, leave it unchanged until its data changes."""
     try:
         database.write(partial(_reconcile_jobs, jobs=[job], min_coverage=min_coverage, placed=placed))
     except _OF_ONE_JOB as error:
-        log.warning("job %d of %s is left out: %s", job[1], job[0], why_refused(error))
+        log.warning("job %d of %s is skipped: %s", job[1], job[0], why_refused(error))
         database.write(partial(_leave_out, job=job))
 
 
@@ -146,7 +145,7 @@ def _reconcile_jobs(
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """What one transaction writes, collected so that each kind is one statement."""
+    """The changes of one transaction, collected so that each kind is one statement."""
 
     placed: list[dict[str, Any]] = field(default_factory=list)
     placed_hosts: list[dict[str, Any]] = field(default_factory=list)
@@ -162,10 +161,10 @@ class _Changes:
 
 
 def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, Any]]) -> None:
-    """Write down the runs of rows, and that they were matched, in few statements.
+    """Store the runs of rows and that they were matched, in few statements.
 
-    Whoever ships a record meanwhile waits for these locks. One that was replaced keeps its mark, and the next
-    pass looks at it.
+    A shipment with these records waits for the locks. A record that was replaced meanwhile stays due, for the
+    next pass.
     """
     names = [name for name in ("segment", "device", "seq") if name in table.c]
     for start in range(0, len(placed), _ROWS_PER_STATEMENT):
@@ -175,7 +174,8 @@ def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, A
         runs: dict[str, set[int | None]] = defaultdict(set)
         for row in some:
             runs[row["segment"]].add(row["run_id"])
-        if any(len(run_ids) > 1 for run_ids in runs.values()):  # a segment is of one run, but for odd clocks
+        # a segment has one run, except after clock changes
+        if any(len(run_ids) > 1 for run_ids in runs.values()):
             for row in some:
                 where = [table.c[name] == row[name] for name in names]
                 connection.execute(update(table).where(*where).values(run_id=row["run_id"], match_due=False))
@@ -183,15 +183,15 @@ def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, A
         found = [(segment, run_id) for segment, (run_id,) in runs.items() if run_id is not None]
         whens = [(literal(segment), run_id) for segment, run_id in _in_few_lengths(found)]
         run_id = case(*whens, value=table.c.segment, else_=None) if whens else null()
-        # MariaDB looks up single columns by their index, and not several at once.
+        # MariaDB uses the index for single columns, but not for several at once.
         where = [table.c.segment.in_(segments), rows]
         connection.execute(update(table).where(*where).values(run_id=run_id, match_due=False))
 
 
 def _in_few_lengths(found: list[T]) -> list[T]:
-    """The same and then the first again, up to a power of two: each length is another statement.
+    """Repeat the first item up to a length that is a power of two: each length is another statement.
 
-    SQLAlchemy keeps what it compiled of 500 statements and more: of one with 500 rows that is 1.8 MiB.
+    SQLAlchemy caches 500 compiled statements and more; one with 500 rows takes 1.8 MiB.
     """
     length = 1 << max(0, len(found) - 1).bit_length()
     return found + found[:1] * (length - len(found))
@@ -225,10 +225,10 @@ def _reconcile_job(
     min_coverage: float,
     placed: RunPlacement,
 ) -> None:
-    """One (cluster, job id): give each record its run, then each run its derived columns."""
+    """Match the records of one (cluster, job ID) and derive the columns of its runs."""
     of_rows = runs_of(runs)
     spans = [_run_span(parts) for parts in of_rows]
-    # Both at once, so that they do not go to different runs.
+    # Both at once, so that they match the same runs.
     of_devices = [_record_span(row, row["device"]) for row in rows]
     found = assign(spans, of_devices + [_record_span(row, _NO_DEVICE) for row in host_rows])
     of_run: dict[int, list[Record]] = defaultdict(list)
@@ -243,7 +243,7 @@ def _reconcile_job(
     in_order = [(row["submit_s"], row["state"]) for parts in of_rows for row in parts]
     firsts = iter(first_submits(in_order))
     for parts in of_rows:
-        # What a run did stands in the last of its rows.
+        # The derived columns of a run are in the last of its rows.
         run_id = parts[-1]["run_id"]
         kept, doubled = resolve_double_watches(of_run[run_id])
         changes.events.extend(map(double_watch_event, doubled))
@@ -266,7 +266,7 @@ def _reconcile_job(
 def _place_hosts(
     found: Mapping[tuple[str, str], int | None], rows: Sequence[RowMapping], changes: _Changes
 ) -> Mapping[int, Sequence[Host]]:
-    """Give each host record the run that was found for it; returns those of each run."""
+    """Match host records; return those of each run."""
     of_run: dict[int, list[Host]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], _NO_DEVICE]
@@ -278,7 +278,7 @@ def _place_hosts(
 
 
 def derive_run(parts: Sequence[Row], records: Sequence[Record], min_coverage: float) -> Derived:
-    """What these records, double watches resolved, make of the run that has these rows of `run`."""
+    """Derive the columns of a run from its rows and from records with resolved double watches."""
     return derive(records, parts=[_part(row) for row in parts], min_coverage=min_coverage)
 
 

@@ -1,6 +1,7 @@
-"""A run that was resized: accounting has several rows of it, of which all but the last end as RESIZING.
+"""Combine the several rows that accounting has of a resized run; all but the last end as RESIZING.
 
-Slurm 22.05 gives such a row the time of the resize as its submission, but often the whole run's start.
+Slurm 22.05 sets the submission time of such a row to the time of the resize, but often its start to that of
+the whole run.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from slurm_gpu.database.accounting.matching import node_set
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.text.hostlist import compress
 
+# A row of `run`.
 Row = Mapping[Any, Any]
-"""A row of `run`."""
 
 
 def in_time(row: Row) -> tuple[bool, int, int]:
-    """By this the rows of one job are in order: no two of them have the same submission."""
+    """Return the sort key of one job's rows: no two have the same submission time."""
     return row["start_s"] is None, began_s(row), row["submit_s"]
 
 
 def runs_of(rows: Iterable[Row]) -> list[list[Row]]:
-    """The rows of one (cluster, job id) in order of time, by the run that they are parts of.
+    """Group the rows of one (cluster, job ID) by run, in order of time.
 
-    What has not started comes after what has.
+    Runs that have not started come last.
     """
     runs: list[list[Row]] = []
     for row in sorted(rows, key=in_time):
@@ -40,15 +41,15 @@ def runs_of(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def is_last_part() -> ColumnElement[bool]:
-    """A condition: not of those rows after which a run went on with other nodes."""
+    """Return a condition that excludes rows after which the run continued on other nodes."""
     after = run.alias()
     same = and_(after.c.cluster == run.c.cluster, after.c.job_id == run.c.job_id)
-    goes_on = exists().where(same, after.c.submit_s > run.c.submit_s)
-    return not_(and_(run.c.state == RESIZING, goes_on))
+    continues = exists().where(same, after.c.submit_s > run.c.submit_s)
+    return not_(and_(run.c.state == RESIZING, continues))
 
 
 def submitted_before(connection: Connection, until_s: int) -> ColumnElement[bool]:
-    """A condition on last parts: those of runs whose first part was submitted before that."""
+    """Return a condition on last parts for runs whose first part was submitted before `until_s`."""
     across = (run.c.state == RESIZING, run.c.submit_s < until_s, run.c.end_s >= until_s)
     query = select(run.c.cluster, run.c.job_id).where(*across)
     jobs = {(cluster, job_id) for cluster, job_id in connection.execute(query)}
@@ -62,7 +63,7 @@ def submitted_before(connection: Connection, until_s: int) -> ColumnElement[bool
 
 
 def find_parts(connection: Connection, rows: Sequence[Row]) -> dict[int, list[Row]]:
-    """By run_id, the rows of each run of which the last is given, in order of time."""
+    """Return the rows of each run by run_id in order of time, for given last rows."""
     parts_of: dict[int, list[Row]] = {row["run_id"]: [row] for row in rows}
     jobs = {(row["cluster"], row["job_id"]) for row in rows}
     ids = {job_id for _, job_id in jobs}
@@ -75,7 +76,7 @@ def find_parts(connection: Connection, rows: Sequence[Row]) -> dict[int, list[Ro
 
 
 def _runs(connection: Connection, jobs: Set[tuple[str, int]]) -> Iterator[list[Row]]:
-    """All runs of these jobs by (cluster, job id), as lists of their parts."""
+    """Yield all runs of these jobs as lists of their parts."""
     rows_of: dict[tuple[str, int], list[Row]] = defaultdict(list)
     if jobs:
         ids = {job_id for _, job_id in jobs}
@@ -86,9 +87,9 @@ def _runs(connection: Connection, jobs: Set[tuple[str, int]]) -> Iterator[list[R
 
 
 def whole(parts: Sequence[Row], now_s: float) -> Row:
-    """The run of these parts: what the last says, but submitted and begun as the first was, and on all nodes.
+    """Combine parts into one run: the last part, with the start of the first and the nodes of all.
 
-    Its GPUs are the mean over its time, so that GPU-hours come out right.
+    Its GPUs are the mean over its time, so that GPU-hours are right.
     """
     if len(parts) == 1:
         return parts[0]
@@ -112,7 +113,7 @@ def _sum(amounts: Sequence[int | None]) -> int | None:
 
 
 def part_s(row: Row, seconds: int | None) -> int | None:
-    """What of a row's elapsed seconds is the part's own, and not that of parts before it."""
+    """Return the part's own share of a row's elapsed seconds, which may include earlier parts."""
     if seconds is None:
         return None
     before_s = 0 if row["start_s"] is None else began_s(row) - int(row["start_s"])
@@ -120,7 +121,7 @@ def part_s(row: Row, seconds: int | None) -> int | None:
 
 
 def elapsed_s(row: Row, now_s: float) -> int | None:
-    """Slurm's elapsed time, up to `now_s` while the run goes on; 0 before it starts, None for unknown."""
+    """Return Slurm's elapsed time, up to `now_s` while it runs; 0 before the start, None if unknown."""
     if row["start_s"] is None or row["end_s"] is not None or row["state"] != "RUNNING":
         return None if row["elapsed_s"] is None else int(row["elapsed_s"])
     if row["suspended_s"] is None:
@@ -129,7 +130,7 @@ def elapsed_s(row: Row, now_s: float) -> int | None:
 
 
 def began_s(row: Row) -> int:
-    """When a part began; of what has not begun, when it was submitted."""
+    """Return when a part began; if it has not begun, when it was submitted."""
     start_s: int = row["submit_s"] if row["start_s"] is None else row["start_s"]
     return max(start_s, int(row["submit_s"]))
 

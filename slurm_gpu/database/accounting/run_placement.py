@@ -1,6 +1,7 @@
-"""On which server types and in which zones a run was: by what slurm-gpudbd saw of its nodes then.
+"""Find the server types and zones of a run, by the state of its nodes at that time.
 
-Where it had not seen a node yet, slurm-gpu.yaml tells, and what it does not name, what was seen first.
+For nodes without a recorded state at that time, slurm-gpu.yaml applies; for nodes that it does not list, the
+first recorded state.
 """
 
 from __future__ import annotations
@@ -19,37 +20,37 @@ _MOST_KNOWN = 50_000
 
 @dataclass(slots=True)
 class _GroupHistory:
-    """When a node's group changed, and to which: the first holds before that, too."""
+    """The times when a node's group changed, and the groups; the first also applies before."""
 
     from_s: list[int]
     groups: list[tuple[str | None, str | None]]
 
 
 class RunPlacement:
-    """Names of server types and zones by nodes and time, as they are in the database now."""
+    """Names of server types and zones by nodes and time, from the current state of the database."""
 
     def __init__(self, connection: Connection, places: Places) -> None:
         self._places = places
-        self._courses: dict[str, _GroupHistory] = {}
+        self._histories: dict[str, _GroupHistory] = {}
         changes: set[int] = set()
         columns = node_period.c.node, node_period.c.from_s, node_period.c.server_type, node_period.c.zone
         for node, from_s, *seen in connection.execute(select(*columns).order_by(*columns[:2])):
-            course = self._courses.get(node)
-            if course is None:
+            history = self._histories.get(node)
+            if history is None:
                 first = self._said(node, tuple(seen))
-                self._courses[node] = course = _GroupHistory([0], [first])
+                self._histories[node] = history = _GroupHistory([0], [first])
             group = self._seen(node, tuple(seen))
-            if group != course.groups[-1]:
-                course.from_s.append(from_s)
-                course.groups.append(group)
+            if group != history.groups[-1]:
+                history.from_s.append(from_s)
+                history.groups.append(group)
                 changes.add(from_s)
         self._changes = sorted(changes)
         self._known: dict[tuple[str, int], tuple[str | None, str | None]] = {}
 
     def of(self, nodes: str, submit_s: int, start_s: int | None) -> tuple[str | None, str | None]:
-        """(server types, zones) of a run, each in order and joined by commas; None of a run without nodes.
+        """Return (server types, zones) of a run, sorted and joined by commas; None for a run without nodes.
 
-        Its nodes count as they were when it started.
+        The state of the nodes at the run's start counts.
         """
         if not nodes:
             return None, None
@@ -63,10 +64,10 @@ class RunPlacement:
         return self._known[key]
 
     def _group(self, node: str, at_s: int) -> tuple[str | None, str | None]:
-        course = self._courses.get(node)
-        if course is None:
+        history = self._histories.get(node)
+        if history is None:
             return self._places.server_types.get(node), self._places.zones.get(node)
-        return course.groups[max(0, bisect_right(course.from_s, at_s) - 1)]
+        return history.groups[max(0, bisect_right(history.from_s, at_s) - 1)]
 
     def _said(self, node: str, seen: tuple[str | None, ...]) -> tuple[str | None, str | None]:
         kind, zone = seen

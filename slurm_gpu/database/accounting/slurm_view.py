@@ -1,4 +1,4 @@
-"""What slurmctld says, kept for a moment: a thousand shipments cost it one question."""
+"""Cache answers of slurmctld for a moment, so that a thousand shipments cause one query."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ log = logging.getLogger(__name__)
 JOBS_FOR_S = 2.0
 NODES_FOR_S = 60.0
 SETTINGS_FOR_S = 3600.0
-# For this long a request waits for an answer that is not there yet.
+# A request waits this long for an answer that is not there yet.
 WAIT_S = 1.0
-# A question may take at most this share of the time: a slow slurmctld is asked less often. One slow answer is
-# chance, as while everything starts: the quicker of the last two counts.
+# Queries may take at most this share of the time: a slow slurmctld is queried less often. The quicker of the
+# last two counts, as one slow answer may be chance, such as during startup.
 _SHARE = 0.05
 _LONG_S = 0.1
 _PAUSE_AFTER_FAILURE_S = 10.0
 
 
 class CachedAnswer(Generic[T]):
-    """One answer, renewed in a thread of its own when it is older than `for_s`; a failure keeps the old one.
+    """One answer, renewed in its own thread when older than `for_s`; a failure keeps the old one.
 
-    Slurm's commands take ten seconds and more to give up on a slurmctld that is away: whoever finds it slow
-    waits for a moment, and the others not at all until it answers again. Nor does anybody wait for the next
-    answer where the last one took long, as on a large cluster: until then there is the old one.
+    Slurm's commands take ten seconds and more to fail if slurmctld is down. The first caller waits for a
+    moment, the others do not wait until it answers again. No caller waits if the last answer took long, as on
+    a large cluster: the old one is returned.
     """
 
     def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float, what: str = "anything") -> None:
@@ -51,10 +51,10 @@ class CachedAnswer(Generic[T]):
         )
 
     def get(self, wait_s: float, max_age_s: float = math.inf, fresh_s: float = math.inf) -> T | None:
-        """The answer, at most `for_s` old if it comes within `wait_s`; None where there never was one.
+        """Return the answer, at most `for_s` old if it arrives within `wait_s`; None if there never was one.
 
-        With `max_age_s`, None rather than an older answer. With `fresh_s` an answer is renewed that is older,
-        but no more often than a slow one may be, and waited for, however long the last one took.
+        With `max_age_s`, return None instead of an older answer. With `fresh_s`, an older answer is renewed,
+        at the rate limit of a slow slurmctld, and the caller waits for it even if the last one took long.
         """
         with self._changed:
             now = self._clock.monotonic()
@@ -79,7 +79,7 @@ class CachedAnswer(Generic[T]):
         try:
             answer = self._ask()
             self._outage.worked()
-        except Exception as error:  # an answer that cannot be read is no answer
+        except Exception as error:  # an invalid answer counts as none
             self._outage.failed(error)
         took = self._clock.monotonic() - began
         usual = min(took, self._took_before)
@@ -97,7 +97,7 @@ class CachedAnswer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """slurmctld's jobs by raw id and by node, as of wall clock `as_of_s`."""
+    """slurmctld's jobs by raw ID and by node, as of wall clock `as_of_s`."""
 
     as_of_s: float
     by_id: Mapping[int, QueuedJob]
@@ -105,7 +105,7 @@ class QueueState:
 
 
 class SlurmView:
-    """Cached answers of slurmctld; every method gives None or nothing, and never fails, when it is away."""
+    """Cached answers of slurmctld. Methods return None or nothing, and never fail, if it is unreachable."""
 
     def __init__(
         self,
@@ -124,30 +124,30 @@ class SlurmView:
         self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
 
     def queue(self) -> QueueState | None:
-        """Pending, running and just ended jobs."""
+        """Return pending, running and recently ended jobs."""
         return self._queue.get(WAIT_S)
 
     def queue_now(self) -> QueueState | None:
-        """The same for who reads it: an old one is not told while a new one is a moment away."""
+        """Return the same for a reader: an old answer is not used if a new one is a moment away."""
         return self._queue.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
     def settings(self) -> SlurmSettings | None:
-        """The configuration of slurmctld."""
+        """Return the configuration of slurmctld."""
         return self._settings.get(WAIT_S)
 
     def nodes(self, wait_s: float = WAIT_S) -> Mapping[str, SlurmNode] | None:
-        """All nodes by name, as they were within the last minute: their addresses, types and features."""
+        """Return all nodes by name as of the last minute, with addresses, types and features."""
         return self._nodes.get(wait_s)
 
     def nodes_now(self) -> Mapping[str, SlurmNode] | None:
-        """All nodes by name, as new as `queue_now` where slurmctld is quick: what is free, who is drained."""
+        """Return all nodes by name, as new as `queue_now` if slurmctld is quick, with their current state."""
         return self._nodes.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
     def may_speak(self, node: str, address: str) -> tuple[bool, frozenset[str]]:
-        """Whether `node` may speak from this IP address, and which it has: its NodeAddr's and its name's.
+        """Return whether `node` may send from this address, and the addresses of its NodeAddr and name.
 
-        Where Slurm has never answered, or a name cannot be resolved, it may. A no is never by an old answer,
-        since the node may have been added or moved: SlurmError where there is only that.
+        It may if Slurm has never answered, or if no name can be resolved. A refusal is never based on an old
+        answer, since the node may have been added or moved: SlurmError if there is only an old one.
         """
         for max_age_s in (math.inf, JOBS_FOR_S):
             nodes = self._nodes.get(WAIT_S, max_age_s)
@@ -161,7 +161,7 @@ class SlurmView:
         return False, found
 
     def _addresses(self, node: SlurmNode, wanted: str, max_age_s: float) -> frozenset[str]:
-        """Those of a node, as far as one must look to find `wanted`: of ten thousand that takes time."""
+        """Return addresses of a node until `wanted` is found: resolving those of 10,000 nodes takes time."""
         found = self._address_of(node.address, max_age_s)
         return found if wanted in found else found | self._address_of(node.name, max_age_s)
 
@@ -186,7 +186,7 @@ class SlurmView:
 
 
 def resolve_address(name: str) -> frozenset[str]:
-    """All IP addresses of a host name or literal address; none where it cannot be resolved."""
+    """Return the IP addresses of a host name or literal address; none if it cannot be resolved."""
     try:
         return frozenset(
             str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)

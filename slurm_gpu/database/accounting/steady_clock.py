@@ -1,4 +1,4 @@
-"""When watches of a device were, by a clock that nobody sets: what they tell of the wall clock may lie."""
+"""Order the watches of a device by time since boot, since the wall clock may be set."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from slurm_gpu.wire import Host, Record
 
 @dataclass(frozen=True, slots=True)
 class WatchSpan:
-    """From `begin_s` to `end_s`, in seconds since the least first_s of those that it lies among."""
+    """From `begin_s` to `end_s`, in seconds since the earliest first_s of its group."""
 
     begin_s: float
     end_s: float
 
     @property
     def length_s(self) -> float:
-        """Its seconds."""
+        """Return the length in seconds."""
         return self.end_s - self.begin_s
 
     def overlap_s(self, other: WatchSpan) -> float:
-        """Seconds in common; negative: the seconds between them."""
+        """Return the seconds in common; if negative, the seconds between them."""
         return min(self.end_s, other.end_s) - max(self.begin_s, other.begin_s)
 
 
 def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
-    """When each of these records of one run on one device (or host records on one node) was, in their order.
+    """Return the span of each record of one run on one device (or host records on one node), in order.
 
-    Those of one boot lie to each other as seconds since boot say, wherever the wall clock was set between
-    them or in them. One that does not tell these (of an older slurm-gpud) is where its wall clock says.
+    Spans of one boot are placed by seconds since boot, even if the wall clock was set meanwhile. A record
+    without these (of an older slurm-gpud) is placed by its wall clock.
     """
-    # Epoch seconds would take from a fraction what a float has room for.
+    # Relative to the first, since epoch seconds would leave a float less precision for fractions.
     since_s = min((record.first_s for record in records), default=0)
     first: dict[str, tuple[float, str, int]] = {}
     for record in records:
@@ -40,7 +40,7 @@ def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
             first[record.boot_id] = min(begun, first.get(record.boot_id, begun))
 
     def span(record: Record | Host) -> WatchSpan:
-        # A host record counts its own seconds in whole ones.
+        # A host record has whole seconds only.
         allocated_s = (
             record.allocated_s if isinstance(record, Record) else float(record.last_s - record.first_s)
         )
@@ -54,14 +54,15 @@ def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
 
 
 def allocated_s(records: Sequence[Record]) -> float:
-    """For how long a run held one device as its node saw it: from the prolog to the end of the last watch.
+    """Return how long a run had one device allocated according to its node, from the prolog to the last
+    watch.
 
-    A job does not let go while slurm-gpud is down, so the time between two watches counts. An empty watch was
-    begun after the end, which its node learnt later: it says nothing of how long the device was held.
+    A job keeps its devices while slurm-gpud is down, so the time between two watches counts. An empty watch
+    was begun after the end, before the node learnt of it; it does not count.
     """
     records = [record for record in records if record.allocated_s > 0] or records
     begun = [(span.begin_s, record) for span, record in zip(spans(records), records, strict=True)]
     begin_s, first = min(begun, key=lambda item: (item[0], item[1].segment))
     unwatched_s = max(0, first.first_s - first.prolog_s)
-    # Seconds held are finer than the wall clock's.
+    # allocated_s is more precise than the wall clock.
     return unwatched_s + max(start_s - begin_s + record.allocated_s for start_s, record in begun)

@@ -1,4 +1,4 @@
-"""Writing: each statement is safe to repeat, in any order, from several daemons at once."""
+"""Write to the database; each statement may be repeated, in any order, by several daemons at once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from slurm_gpu.errors import RecordError
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire import DeviceFacts, Event, Host, Record, Window
 
+# Cluster and job ID.
 Job = tuple[str, int]
-"""Cluster and job id."""
 RUN_KEY = ("cluster", "job_id", "submit_s")
 RunKey = tuple[str, int, int]
 run_key: Callable[[Mapping[Any, Any]], RunKey] = itemgetter(*RUN_KEY)
@@ -44,7 +44,7 @@ _DERIVED_AT_ONCE = ("first_submit_s", "granted_mgpu", "server_type", "zone", "de
 _DUE = None, None, None, None, True
 _OWN = ("run_id", "derive_due", "reported_seq")
 IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, *_OWN))
-# What all rows of a segment have in common for as long as it lives: no other node can write to it.
+# Columns that all rows of a segment share; no other node can write to it.
 _OWNER = ("cluster", "job_id", "node")
 _MATCHING = ("run_id", "match_due")
 _OWN_OF_RECORDS = ("row_id", *_MATCHING)
@@ -52,23 +52,23 @@ _RECORD_COLUMNS = tuple(
     c.name for c in run_device.columns if c.name not in (*_OWN_OF_RECORDS, "statistics", "timeline")
 )
 _HOST_COLUMNS = tuple(c.name for c in run_host.columns if c.name not in _MATCHING)
+# The columns of `run_device` without the timeline.
 RECORD_WITHOUT_TIMELINE = tuple(c for c in run_device.columns if c.name != "timeline")
-"""The columns of `run_device` for those who read records and not their course."""
 _RECORDS = Newest(run_device, ("segment", "device"), "seq", _OWNER, ("row_id", "run_id"))
 _HOSTS = Newest(run_host, ("segment",), "seq", _OWNER, ("run_id",))
 _DEVICES = Newest(device, ("node", "uuid"), "at_s")
+# The statement of each dialect. Reuse keeps SQLAlchemy's cached state.
 _RUN_UPSERTS: dict[str, Insert] = {}
-"""For each dialect the one that was made first: what is known of it stays known."""
-_TOLD_RUNS = Newest(run, RUN_KEY, "reported_seq", apart=("run_id", *DERIVED))
-# By its arrival: a window begins with its segment for as long as that is younger than ten minutes.
+_HOST_RUNS = Newest(run, RUN_KEY, "reported_seq", apart=("run_id", *DERIVED))
+# By arrival: all windows of a segment younger than ten minutes begin at the segment's start.
 _WINDOWS = Newest(run_window, ("segment", "device"), "at_s", ("node", "job_id"))
-# Events that slurm-gpudbd itself finds out stand beside the nodes' under this boot id.
+# Boot ID of events that slurm-gpudbd itself detects, next to those of nodes.
 OWN_BOOT_ID = "slurm-gpudbd"
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivedWindow:
-    """A window, from which node it came, and when."""
+    """A window, the node that sent it, and when."""
 
     window: Window
     node: str
@@ -83,33 +83,33 @@ log = logging.getLogger(__name__)
 
 
 def prepare(records: Iterable[Record | DecodedRecord]) -> None:
-    """Pack what is to be stored: better in the thread of its sender than while all wait for a transaction."""
+    """Pack records in the thread of the sender, before the transaction that blocks others."""
     for record in records:
         if isinstance(record, DecodedRecord):
-            _ = record.row  # which keeps it
+            _ = record.row  # computes and caches the row
 
 
 def store_records(connection: Connection, records: Iterable[Record | DecodedRecord]) -> list[bool]:
-    """Keep each (segment, device) with the greatest seq; returns of each whether it was stored, or stale."""
+    """Keep the record with the greatest seq of each (segment, device); return whether each was stored."""
     return _store_newest(connection, _RECORDS, [_record_row(record) for record in records])
 
 
 def store_hosts(connection: Connection, hosts: Iterable[Host]) -> list[bool]:
-    """Keep each segment with the greatest seq; returns of each whether it was stored, or stale."""
+    """Keep the host record with the greatest seq of each segment; return whether each was stored."""
     rows = [{**_row(_HOST_COLUMNS, host.to_wire()), "match_due": True} for host in hosts]
     return _store_newest(connection, _HOSTS, rows)
 
 
 def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> list[bool]:
-    """Keep what each node told last of each device; returns of each whether it was stored, or stale."""
+    """Keep the last facts of each device and node; return whether each was stored."""
     names = tuple(c.name for c in device.columns)
     return _store_newest(connection, _DEVICES, [_row(names, item.to_wire()) for item in devices])
 
 
 def nodes_with(connection: Connection, devices: Collection[DeviceFacts]) -> dict[str, set[str]]:
-    """Of these devices by UUID, all nodes among whose devices, by their newest words, it is."""
-    told = select(device.c.uuid, device.c.node, device.c.at_s)
-    rows = connection.execute(told.where(device.c.uuid.in_({item.uuid for item in devices}))).all()
+    """Return by UUID the nodes that list these devices in their newest report."""
+    query = select(device.c.uuid, device.c.node, device.c.at_s)
+    rows = connection.execute(query.where(device.c.uuid.in_({item.uuid for item in devices}))).all()
     nodes = {node for _, node, _ in rows}
     last = select(device.c.node, func.max(device.c.at_s)).where(device.c.node.in_(nodes))
     newest: dict[str, int] = dict(map(tuple, connection.execute(last.group_by(device.c.node))))
@@ -127,7 +127,7 @@ def store_windows(connection: Connection, windows: Iterable[ArrivedWindow]) -> N
 
 
 def foreign_segments(connection: Connection, watches: Mapping[K, W]) -> dict[K, W]:
-    """Those records or host records whose segment is there already as another node's or another job's."""
+    """Return records or host records whose segment belongs to another node or job."""
     segments = {watch.segment for watch in watches.values()}
     owners: dict[str, set[tuple[Any, ...]]] = {}
     for table in (run_device, run_host) if segments else ():
@@ -143,7 +143,7 @@ def foreign_segments(connection: Connection, watches: Mapping[K, W]) -> dict[K, 
 
 
 def foreign_windows(connection: Connection, windows: Mapping[K, ArrivedWindow]) -> dict[K, ArrivedWindow]:
-    """Those windows whose segment is there as another node's or another job's."""
+    """Return windows whose segment belongs to another node or job."""
     if not windows:
         return {}
     segments = {item.window.segment for item in windows.values()}
@@ -169,19 +169,19 @@ def store_events(connection: Connection, events: Iterable[Event]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """What is derived of new runs as they are stored: of jobs without a record all of it is accounting's.
+    """Derived columns of new runs without records, stored together with them.
 
-    So it is with nearly all at a first import.
+    At a first import, this covers nearly all runs.
     """
 
     recorded: Set[Job]
     """Jobs that have a record."""
     first_submits: Mapping[RunKey, int | None]
-    """Of jobs with several runs; None where those that are stored may be derived otherwise now."""
+    """By run, for jobs with several runs; None if the stored ones may need other derived columns now."""
     placed: RunPlacement
 
     def derived(self, row: AccountingRun) -> tuple[Any, ...]:
-        """_DERIVED_AT_ONCE of a row: what there is to know, or that it is due."""
+        """Return _DERIVED_AT_ONCE of a row: the values, or that it is due."""
         first_submit_s = self.first_submits.get(row.key, row.submit_s)
         if first_submit_s is None or row.job in self.recorded:
             return _DUE
@@ -192,7 +192,7 @@ class AtOnce:
 def store_runs(connection: Connection, rows: Sequence[AccountingRun], at_once: AtOnce | None = None) -> None:
     """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due.
 
-    Not so those that are new and of which everything is known `at_once`.
+    Runs whose derived columns are known `at_once` are not due.
     """
     if rows:
         dialect = connection.dialect.name
@@ -203,18 +203,18 @@ def store_runs(connection: Connection, rows: Sequence[AccountingRun], at_once: A
         insert(connection, _RUN_UPSERTS[dialect], names, values, many=True)
 
 
-def store_told_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Keep what a node without Slurm told last of each run, by `reported_seq`, and mark the runs as due."""
+def store_host_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Keep the last report of each run of machines without Slurm, by `reported_seq`; mark the runs as due."""
     latest = {
         tuple(row[name] for name in RUN_KEY): row for row in sorted(rows, key=lambda r: r["reported_seq"])
     }
     if latest:
         in_order = [{**row, "derive_due": True} for _, row in sorted(latest.items())]
-        connection.execute(_TOLD_RUNS.statement(connection), in_order)
+        connection.execute(_HOST_RUNS.statement(connection), in_order)
 
 
 def double_watch_event(doubled: DoubleWatch) -> Event:
-    """The event that tells of a double watch; the same one however often it is found."""
+    """Return the event of a double watch; always the same one for the same segments."""
     kept, dropped = doubled.kept, doubled.dropped
     segments = sorted((kept.segment, dropped.segment))
     name = ":".join((*segments, kept.device)).encode()
@@ -231,7 +231,7 @@ def double_watch_event(doubled: DoubleWatch) -> Event:
 
 
 def device_elsewhere_event(uuid: str, node: str, others: Collection[str], at_s: int) -> Event:
-    """The event that tells that `node` and others tell of one device; the same one as long as they do."""
+    """Return the event for a device that `node` and others report; the same one for the same nodes."""
     name = ":".join((uuid, node, *sorted(others))).encode()
     return Event(
         node=node,
@@ -245,33 +245,30 @@ def device_elsewhere_event(uuid: str, node: str, others: Collection[str], at_s: 
 
 
 def read_record(row: RowMapping) -> Record:
-    """Return the record that a row of `run_device` holds, as far as it was read.
-
-    Without values that an older version stored and that are implausible.
-    """
+    """Return the record of a row of `run_device`, without implausible values of older versions."""
     columns = {name: row[name] for name in _RECORD_COLUMNS}
     return Record.from_wire({**row["statistics"], **columns, "timeline": row.get("timeline")}, {})
 
 
 def read_host(row: RowMapping) -> Host:
-    """Return the host record that a row of `run_host` holds, without values that are implausible."""
+    """Return the host record of a row of `run_host`, without implausible values."""
     return Host.from_wire({name: row[name] for name in _HOST_COLUMNS}, {})
 
 
 def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:
-    """What `read` makes of a row; None, and a warning, of one that an older version took and this refuses.
+    """Return `read(row)`; None and a warning for a row that an older version stored and this one rejects.
 
-    One such row must not keep the others from being matched and shown.
+    Such a row must not keep the others from being matched and shown.
     """
     try:
         return read(row)
     except RecordError as error:
-        log.warning("what segment %s of %s told is left out: %s", row["segment"], row["node"], error)
+        log.warning("segment %s of %s is skipped: %s", row["segment"], row["node"], error)
         return None
 
 
 def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[str, Any]]) -> list[bool]:
-    """Store the rows that are newer than what is there; returns of each whether it was."""
+    """Store the rows that are newer than the stored ones; return whether each was."""
     if not rows:
         return []
 
@@ -280,14 +277,14 @@ def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[st
 
     latest: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in rows:
-        held = latest.get(key(row))
-        if held is None or row[newest.order] > held[newest.order]:
+        newest_row = latest.get(key(row))
+        if newest_row is None or row[newest.order] > newest_row[newest.order]:
             latest[key(row)] = row
     columns = [newest.table.c[name] for name in (*newest.key, newest.order)]
     first = newest.table.c[newest.key[0]]
     query = select(*columns).where(first.in_({row[first.name] for row in rows}))
     known = {tuple(name): order for *name, order in connection.execute(query)}
-    # In one order everywhere, so that two shipments cannot wait for each other.
+    # In one global order, so that two shipments cannot deadlock.
     fresh = [row for name, row in sorted(latest.items()) if row[newest.order] > known.get(name, -1)]
     if fresh:
         names = tuple(fresh[0])

@@ -87,7 +87,7 @@ class ControllerWords:
             told, who = read_told(body), caller.user or str(caller.uid)
             if caller.is_web and (told.decisions or told.reservations or told.quotas):
                 raise HTTPException(403, "slurm-gpuweb tells of acts alone")
-            self._services.quotas.tell(item.quota for item in told.quotas or ())
+            self._services.quotas.put(item.quota for item in told.quotas or ())
             if not (told.audit or told.decisions or told.reservations):
                 return {"stored": 0, "lacks": []}
 

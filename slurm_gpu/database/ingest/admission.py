@@ -1,8 +1,8 @@
-"""Lets in as many shipments as are served while their nodes wait; the others are told when to come.
+"""Admit as many shipments as can be served before their nodes time out; ask the others to come later.
 
-A node gives up after 20 s and sends the same again, so what is served later than that is served in vain, and
-a backlog of it never ends. Who is not let in is given a turn: turns follow each other as fast as shipments
-are served, so that ten thousand nodes that all have something to tell come one after the other.
+A node times out after 20 s and sends the same shipment again. Serving it later than that is wasted work, and
+such a backlog never shrinks. A rejected shipment gets a time slot. Slots follow each other at the rate at
+which shipments are served, so ten thousand nodes with data to send come one after the other.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import math
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.http.error_responses import ShipmentError
 
+# The number of waiting shipments is limited to those that are served within this time.
 SERVED_WITHIN_S = 5.0
-"""As many wait as are served in that time."""
+# Assumed rate until it is measured. Too early a slot costs one more request, too late a slot leaves the
+# server idle.
 FIRST_PER_S = 1000.0
-"""What is served in a second, before it is known: who is told too early comes once more, who is told too late
-leaves the server idle."""
 _LEAST_PER_S = 5.0
+# With this many waiting throughout an interval, the measured rate is the maximum.
 _BUSY = 20
-"""Where at least so many wait all the time, no more could be served than were."""
 _MEASURED_EACH_S = 1.0
+# Slots handed out per served shipment. A node that comes too early comes again, at nearly no cost.
 _INVITED = 1.5
-"""So many are invited for each that is served: who comes too early comes again, and costs next to nothing."""
 _SOONEST_S = 1.0
 _LATEST_S = 300.0
 
 
 class Admission:
-    """For shipments of one kind; in the loop alone."""
+    """Admission control for shipments of one kind. Use it in the event loop only."""
 
     def __init__(self, clock: Clock, most: int) -> None:
-        """`most` wait at once in any case: so many connections are not there for others."""
+        """Set the upper bound of waiting shipments; the remaining connections are for others."""
         self._clock, self._most = clock, most
         self._n_waiting = 0
         self._per_s = FIRST_PER_S
@@ -40,29 +40,32 @@ class Admission:
 
     @property
     def per_s(self) -> float:
-        """How many can be served in a second, as far as it is known."""
+        """Return the estimated number of shipments that can be served per second."""
         return self._per_s
 
-    def come(self) -> None:
-        """One more, which is to `go`. Raises ShipmentError (503) where it has to come again."""
+    def enter(self) -> None:
+        """Admit one more shipment, to be ended with `leave`.
+
+        Raises ShipmentError (503) with the time to come again if too many wait.
+        """
         self._measure()
         if self._n_waiting >= min(self._per_s * SERVED_WITHIN_S, self._most):
             now_s = self._clock.monotonic()
             turn_s = max(self._last_turn_s, now_s + _SOONEST_S) + 1 / (_INVITED * self._per_s)
             self._last_turn_s = min(turn_s, now_s + _LATEST_S)
-            why = f"{self._n_waiting} shipments wait already, and {self._per_s:.0f} are taken in in a second"
+            why = f"{self._n_waiting} shipments are waiting, and {self._per_s:.0f} are stored per second"
             raise ShipmentError(503, why, math.ceil(self._last_turn_s - now_s))
         self._n_waiting += 1
 
-    def go(self) -> None:
-        """It was served."""
+    def leave(self) -> None:
+        """Count an admitted shipment as served."""
         self._n_waiting -= 1
         self._n_served += 1
         self._was_busy &= self._n_waiting >= _BUSY
         self._measure()
 
     def _measure(self) -> None:
-        """See how many are served; where few waited more could have been."""
+        """Update the rate. An interval with few waiting shipments can only raise it."""
         now_s = self._clock.monotonic()
         passed_s = now_s - self._since_s
         if passed_s < _MEASURED_EACH_S:
@@ -71,6 +74,6 @@ class Admission:
         if per_s > self._per_s or self._was_busy:
             self._per_s = max(_LEAST_PER_S, (self._per_s + per_s) / 2)
         elif self._n_waiting < _BUSY and self._last_turn_s > now_s:
-            # Hardly anybody waits, and some have yet to come: there was more room than it seemed.
+            # Few shipments wait although slots are pending: the estimate is too low.
             self._per_s = min(FIRST_PER_S, 2 * self._per_s)
         self._since_s, self._n_served, self._was_busy = now_s, 0, self._n_waiting >= _BUSY

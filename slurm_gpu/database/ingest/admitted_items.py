@@ -1,4 +1,4 @@
-"""What of a shipment is still to be stored, and what is not."""
+"""The items of a shipment that may be stored, and those that are rejected."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from slurm_gpu.wire import DeviceFacts, Event, Host, HostRun, Live, Record, Wind
 
 T = TypeVar("T")
 
+# Key of an item among several shipments: the position of its shipment, and its index there.
 Key = tuple[int, int]
-"""Of an item among several shipments: which of them, and its index there."""
+# The kinds of items that go into the database.
 STORED = ("records", "hosts", "devices", "events", "runs", "windows")
-"""The kinds that go into the database."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AdmittedItems:
     """The items of one shipment that may be stored, by index, and those that are rejected.
 
-    `queue` is what slurmctld said when it came, at `at_s` (wall clock).
+    `queue` is the queue of slurmctld when the shipment arrived, at `at_s` (wall clock).
     """
 
     node: str
@@ -39,15 +39,15 @@ class AdmittedItems:
     windows: dict[int, Window] = field(default_factory=dict)
     live: Live | None = None
     uids: dict[str, int | None] = field(default_factory=dict)
-    """Uids on this host of the users of `runs`; None if there is no such user."""
+    """Uids on this host of the users of `runs`; None for an unknown user."""
 
     @property
     def n_to_store(self) -> int:
-        """How many items there are for the database."""
+        """Return the number of items to store."""
         return sum(len(getattr(self, kind)) for kind in STORED)
 
     def segments(self) -> Set[str]:
-        """Of all that it tells: what else tells of them has to wait for this."""
+        """Return the segments that the items belong to. Other items of these must wait for this shipment."""
         watches: tuple[Iterable[Watch | Window], ...] = (self.records.values(), self.hosts.values())
         return {item.segment for items in (*watches, self.windows.values()) for item in items}
 
@@ -58,12 +58,12 @@ class AdmittedItems:
             self.rejected.append(Rejected(index, why, kind))
 
     def reject_all(self, why: str) -> None:
-        """Move all that is to be stored to the rejected ones."""
+        """Reject all items that are to be stored."""
         for kind in STORED:
             self.reject(kind, dict.fromkeys(getattr(self, kind), why))
 
     def halves(self) -> tuple[AdmittedItems, AdmittedItems]:
-        """Two with half of what is to be stored each; what they reject is rejected here as well."""
+        """Split the items to store into two halves, which share the list of rejected items."""
         items = [(kind, index) for kind in STORED for index in getattr(self, kind)]
         middle = len(items) // 2
         return self._part(items[:middle]), self._part(items[middle:])
@@ -78,7 +78,7 @@ class AdmittedItems:
 
 
 def of_all(some: Sequence[AdmittedItems], get: Callable[[AdmittedItems], Mapping[int, T]]) -> dict[Key, T]:
-    """The items of one kind of several shipments."""
+    """Return the items of one kind of several shipments."""
     return {
         (place, index): item for place, admitted in enumerate(some) for index, item in get(admitted).items()
     }
@@ -91,5 +91,5 @@ def reject(some: Sequence[AdmittedItems], kind: str, reasons: Mapping[Key, str])
 
 
 def not_its(item: Watch | Window, node: str) -> str:
-    """Why an item of another job's or node's segment is rejected."""
+    """Return why an item of another job's or node's segment is rejected."""
     return f"segment {item.segment} is not one of job {item.job_id} on {node}"

@@ -1,7 +1,7 @@
-"""How much of requests' bodies is in memory at once: each is bounded, and so are all together.
+"""Bound the memory of request bodies, each and in total.
 
-What counts is what has come, not what a header promises: who only promises takes nothing from others. A
-request that finds no room is read to its end, thrown away as it comes, and told when to come again.
+Received bytes count, not the announced length, so an announcement takes nothing from others. A request
+without room is read to its end, discarded, and answered with Retry-After.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from slurm_gpu.http.identity import PEER_UID
 
 log = logging.getLogger(__name__)
 
+# All bodies together, from the first byte to the answer. A shipment of records has about 10 KiB, at most 1
+# MiB.
 MOST_BYTES = 256 << 20
-"""Of all, from their first byte to their answers: a shipment of records is some 10 KiB, of 1 MiB at most."""
+# A peer may use this part of the free memory, as with connections.
 _SHARE_OF_ROOM = 4
-"""A peer may hold this part of the room that is left, as with connections."""
 _ALWAYS_OF_A_PEER = 8 * MAX_BODY_BYTES
 
 
-class Body:
-    """Of one request: count it with `grow`, and in the end `close` it, be it twice."""
+class RequestBody:
+    """The body of one request. Call `grow` for each chunk and `close` at the end, at least once."""
 
-    def __init__(self, bodies: Bodies, peer: object) -> None:
+    def __init__(self, bodies: BodyBudget, peer: object) -> None:
         self._bodies, self._peer = bodies, peer
         self._n_bytes = 0
         self.refusal: HTTPException | None = None
-        """Why there is no room for it, once there was none: nothing of it may be kept."""
+        """Why the body was refused, if it was. No part of it may be kept then."""
 
     def grow(self, n_bytes: int) -> bool:
-        """So much more has come; whether it may be kept."""
+        """Count more received bytes and return whether they may be kept."""
         if self.refusal is None:
             self.refusal = self._bodies.take(self._peer, n_bytes)
             if self.refusal is None:
@@ -46,47 +47,47 @@ class Body:
         return self.refusal is None
 
     def require_room(self) -> None:
-        """Raises HTTPException, 503 or 429, where there was none."""
+        """Raise HTTPException (503 or 429) if the body was refused."""
         if self.refusal is not None:
             raise self.refusal
 
     def close(self) -> None:
-        """It is answered, or nobody waits any more."""
+        """Give the memory back once the request is answered or abandoned."""
         self._bodies.give_back(self._peer, self._n_bytes)
         self._n_bytes = 0
 
 
-class Bodies:
-    """All that are in memory, by who sends them: a uid of this host, or an address; in the loop alone."""
+class BodyBudget:
+    """The memory of all bodies by sender: a uid of this host, or an address. Not thread-safe."""
 
     def __init__(self, clock: Clock, share: float = 1.0) -> None:
-        """`share` is the part of MOST_BYTES that this process may take."""
+        """Limit this process to `share` of MOST_BYTES."""
         self._share = share
         self._of: Counter[object] = Counter()
         self.n_bytes = 0
-        """Of all of them."""
+        """Total over all senders."""
         self._crowded = OutageLog(log, "bodies of requests are not kept: %s", clock)
 
-    def begin(self, peer: object) -> Body:
-        """One more, of which nothing has come yet."""
-        return Body(self, peer)
+    def begin(self, peer: object) -> RequestBody:
+        """Return an empty body for a new request."""
+        return RequestBody(self, peer)
 
     def take(self, peer: object, n_bytes: int) -> HTTPException | None:
-        """Keep so much more of a peer's; returns why not, where there is no room."""
+        """Reserve memory for a peer; return the refusal if there is no room."""
         most = int(self._share * MOST_BYTES)
         free = most - self.n_bytes
         most_of_peer = max(_ALWAYS_OF_A_PEER, free // _SHARE_OF_ROOM)
         if n_bytes > free:
-            return self._refused(503, f"requests of {most >> 20} MiB are being taken in already")
+            return self._refused(503, f"requests of {most >> 20} MiB are already in memory")
         n_of_peer = self._of.get(peer, 0)
         if n_of_peer + n_bytes > most_of_peer:
-            return self._refused(429, f"requests of {n_of_peer >> 20} MiB from {peer} are under way already")
+            return self._refused(429, f"requests of {n_of_peer >> 20} MiB from {peer} are already in memory")
         self._of[peer] += n_bytes
         self.n_bytes += n_bytes
         return None
 
     def give_back(self, peer: object, n_bytes: int) -> None:
-        """So much less."""
+        """Release memory of a peer."""
         self.n_bytes -= n_bytes
         self._of[peer] -= n_bytes
         if not self._of[peer]:
@@ -98,13 +99,13 @@ class Bodies:
 
 
 class BoundedBodies:
-    """An ASGI application around another, whose requests have bodies within these bounds."""
+    """ASGI middleware that applies the budget to request bodies."""
 
-    def __init__(self, app: ASGIApp, bodies: Bodies) -> None:
+    def __init__(self, app: ASGIApp, bodies: BodyBudget) -> None:
         self._app, self._bodies = app, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Handle a request."""
         client = scope.get("client")
         body = self._bodies.begin(scope.get("state", {}).get(PEER_UID, client[0] if client else None))
 

@@ -1,4 +1,4 @@
-"""Which records Slurm positively denies: of jobs that were never on the record's node."""
+"""Find the records that Slurm positively denies: of jobs that were never on the record's node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.slurm.client import QueuedJob
 
-# Accounting knows all of a job's runs only some time after the fact, and clocks differ.
+# Accounting has all runs of a job only after a delay, and clocks differ.
 _DENIAL_MARGIN_S = 300
 _RUNS_PER_QUERY = 500
 
@@ -23,9 +23,9 @@ _RUNS_PER_QUERY = 500
 def denials(
     connection: Connection, cluster: str, some: Sequence[AdmittedItems], records: Mapping[Key, W]
 ) -> dict[Key, str]:
-    """Those of jobs that Slurm says were never on the record's node, and of others' segments; and why.
+    """Return the records of foreign segments and of jobs that were never on their node, with the reasons.
 
-    Doubt counts for the record: a requeued job's next run may be on any node before accounting tells.
+    A record in doubt is accepted: the next run of a requeued job may be on any node before accounting has it.
     """
     foreign = foreign_segments(connection, records)
     denied = {key: not_its(record, record.node) for key, record in foreign.items()}
@@ -35,30 +35,30 @@ def denials(
         job = None if queue is None else queue.by_id.get(record.job_id)
         if record.cluster == cluster and not (job is not None and record.node in job.nodes):
             jobs[key] = job
-    runs: dict[int, list[_Whereabouts]] = {}
+    runs: dict[int, list[_RunPeriod]] = {}
     columns = run.c.job_id, run.c.restart, run.c.submit_s, run.c.start_s, run.c.end_s, run.c.nodes
     for ids in batched({records[key].job_id for key in jobs}, _RUNS_PER_QUERY):
         query = select(*columns).where(run.c.cluster == cluster, run.c.job_id.in_(ids))
         for row in connection.execute(query).mappings():
             start_s = None if row["start_s"] is None else began_s(row)
-            place = _Whereabouts(row["restart"], start_s, row["end_s"], node_set(row["nodes"]))
+            place = _RunPeriod(row["restart"], start_s, row["end_s"], node_set(row["nodes"]))
             runs.setdefault(row["job_id"], []).append(place)
     for key, job in jobs.items():
         record = records[key]
         if _denied(record, runs.get(record.job_id, ()), job):
-            denied[key] = f"job {record.job_id} was never on {record.node}, says Slurm"
+            denied[key] = f"job {record.job_id} was never on {record.node} according to Slurm"
     return denied
 
 
 @dataclass(frozen=True, slots=True)
-class _Whereabouts:
+class _RunPeriod:
     restart: int | None
     start_s: int | None
     end_s: int | None
     nodes: frozenset[str]
 
 
-def _denied(record: Watch, runs: Sequence[_Whereabouts], job: QueuedJob | None) -> bool:
+def _denied(record: Watch, runs: Sequence[_RunPeriod], job: QueuedJob | None) -> bool:
     if any(record.node in run.nodes for run in runs) or (job is not None and record.node in job.nodes):
         return False
     if (
@@ -80,5 +80,5 @@ def _denied(record: Watch, runs: Sequence[_Whereabouts], job: QueuedJob | None) 
 
 
 def _shows_all_nodes(job: QueuedJob) -> bool:
-    """False where it may have left some already, of which the accounting alone tells, perhaps later."""
+    """Return False if the job may have left some nodes already; only accounting has these, perhaps later."""
     return bool(job.nodes) and job.resized_s is None and job.state != "COMPLETING"

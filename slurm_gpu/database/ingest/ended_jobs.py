@@ -1,6 +1,6 @@
-"""Which jobs that a node holds open are over there, as far as Slurm says so: an epilog may never have run.
+"""Find jobs that a node considers open but that have ended there according to Slurm.
 
-A job that goes on may have given the node back, resized by its owner or since the node failed.
+An epilog may never have run. A running job may have released the node, by a resize or since the node failed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.slurm.client import QueuedJob
 
+# Epilogs take time, and clocks differ.
 MARGIN_S = 120
-"""Epilogs take their time, and clocks differ."""
 _QUEUE_FRESH_S = 60.0
 _ENDED_STATES = frozenset(
     {
@@ -31,26 +31,26 @@ _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """A row of accounting: when it ended (None: it goes on), on which nodes it was, and when it began."""
+    """One row of accounting: its end (None while it runs), nodes and start."""
 
     end_s: int | None
     nodes: frozenset[str]
     began_s: int | None = None
 
 
+# All rows of accounting by job. A resized run has one row per size.
 RunEnds = Mapping[int, Sequence[RunEnd]]
-"""By job, all that accounting has of it; of a resized run a row for each size."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunsEnded:
-    """All runs up to `restart` (None: all that there were) are over on a node, the last since `end_s`."""
+    """All runs up to `restart` (None: all) have ended on a node, the last one at `end_s`."""
 
     restart: int | None
     end_s: int
 
     def to_json(self) -> dict[str, int | None]:
-        """A dict that json.dumps takes."""
+        """Return a dict for json.dumps."""
         return {"restart": self.restart, "end_s": self.end_s}
 
 
@@ -61,10 +61,10 @@ def ended(
     now_s: float,
     ask: Callable[[Sequence[int]], RunEnds],
 ) -> dict[int, RunsEnded]:
-    """Those of `open_jobs` that have been over on `node` for MARGIN_S; `ask` reads the accounting of some.
+    """Return those of `open_jobs` that ended on `node` more than MARGIN_S ago.
 
-    Doubt leaves a job open: nothing is said while slurmctld does not answer, since only it knows of a run
-    that has just begun.
+    `ask` reads the accounting of some jobs. A job in doubt stays open: the result is empty while slurmctld
+    does not answer, since only slurmctld has a run that has just started.
     """
     if queue is None or now_s - queue.as_of_s > _QUEUE_FRESH_S:
         return {}
@@ -87,7 +87,7 @@ def ended(
 
 
 def _has_left(node: str, job: QueuedJob) -> bool:
-    """Was it resized, and is without that node? Since when only the accounting tells: it may be long ago."""
+    """Return whether the job was resized and no longer has the node. Only accounting has the time."""
     holds_others = job.state in _HOLDING or job.state in _ENDED_STATES
     return holds_others and job.resized_s is not None and bool(job.nodes) and node not in job.nodes
 
@@ -103,20 +103,20 @@ def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> 
     here = [one.end_s for one in runs if node in one.nodes]
     here_s = max((end_s for end_s in here if end_s is not None), default=None)
     if job is None:
-        # slurmctld has forgotten it: over, unless accounting has a run that goes on.
+        # slurmctld has forgotten the job: it has ended, unless accounting has a run without an end.
         if not past or len(past) < len(runs):
             return None
         return RunsEnded(None, max(past) if here_s is None else here_s)
     if _has_left(node, job) and here_s is not None and None not in here and here_s > _began_s(job):
         return RunsEnded(job.restarts, here_s)
-    if any(_goes_on_before(one, job) for one in runs):
-        return None  # the accounting has yet to tell of an end
+    if any(_is_unfinished_earlier(one, job) for one in runs):
+        return None  # accounting does not have the end yet
     before = [end_s for end_s in past if job.start_s is None or end_s <= job.start_s]
     return RunsEnded(job.restarts - 1, max(before)) if before and job.restarts > 0 else None
 
 
-def _goes_on_before(one: RunEnd, job: QueuedJob) -> bool:
-    """Is it of an earlier run, that must be over by now?"""
+def _is_unfinished_earlier(one: RunEnd, job: QueuedJob) -> bool:
+    """Return whether it belongs to an earlier run, which must have ended by now."""
     if one.end_s is not None or one.began_s is None:
         return False
     return job.start_s is None or one.began_s < job.start_s
@@ -127,7 +127,7 @@ def _began_s(job: QueuedJob) -> float:
 
 
 def run_ends(connection: Connection, cluster: str, job_ids: Sequence[int]) -> RunEnds:
-    """All that accounting has of these jobs."""
+    """Return all rows of accounting of these jobs."""
     columns = run.c.job_id, run.c.end_s, run.c.nodes, run.c.start_s
     query = select(*columns).where(run.c.cluster == cluster, run.c.job_id.in_(job_ids))
     ends: dict[int, list[RunEnd]] = {}

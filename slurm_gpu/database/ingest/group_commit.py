@@ -1,4 +1,4 @@
-"""Work of several in one transaction: ten thousand nodes do not each wait for a disk of their own."""
+"""Store the data of several nodes in one transaction, so that each does not wait for its own disk flush."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
 MOST_AT_ONCE = 200
+# At most this share of the time goes into retries for locked rows, since all others wait meanwhile.
 LOCKED_SHARE = 0.05
-"""At most so much of the time goes into trying again for rows that somebody holds: all others wait."""
+# Time limit of the search for the items whose rows are locked. The remaining items are retried later.
 FIND_OUT_S = 3.0
-"""So long it may take to find out whose rows they are. The others come again then."""
 
 
 class GroupWork(Protocol[T_contra, R_co]):
-    """Some items' work in one transaction."""
+    """Stores several items in one transaction."""
 
     def __call__(self, items: Sequence[T_contra], waits: bool) -> Sequence[R_co]:
-        """Do and commit it; a result for each. Waits a moment for rows that others hold, or not at all."""
+        """Store and commit the items; return a result for each. `waits`: wait a moment for locked rows."""
 
 
 class GroupCommit(Generic[T, R]):
-    """Does the work of many in few transactions; for several threads, one after the other.
+    """Does the work of many items in few transactions. Thread-safe; runs one transaction at a time.
 
-    Items that have one of `names` in common are never done together. `who` is whose an item is: who found
-    rows locked goes alone from then on, and waits for no lock, until that has worked.
+    Items that share one of their `names` never go together. `who` returns the sender of an item. After a
+    sender's rows were locked, its items go alone and without waiting for locks, until one succeeds.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class GroupCommit(Generic[T, R]):
         self._locked_again_s = -math.inf
 
     def do(self, items: Sequence[T]) -> list[R | Exception]:
-        """Of each item its result, once that is committed, or what its work raised."""
+        """Return the result of each item after its commit, or the exception that its work raised."""
         entries = [_PendingItem[T, R](item, self._names(item), self._who(item)) for item in items]
         coming = deque(entries)
         with self._lock:
@@ -66,7 +66,7 @@ class GroupCommit(Generic[T, R]):
         return [entry.outcome for entry in entries]
 
     def _gather(self, coming: deque[_PendingItem[T, R]]) -> list[_PendingItem[T, R]]:
-        """The first, and those of the next that may go together with it."""
+        """Take the first item, and the following ones that may go together with it."""
         some = [coming.popleft()]
         taken = set(some[0].names)
         if some[0].who in self._locked:
@@ -84,11 +84,11 @@ class GroupCommit(Generic[T, R]):
             results = self._together([entry.item for entry in some], waits=True)
         except LockedError as error:
             self._find_out(some, error)
-        except DatabaseError as error:  # it is away, for one as for all
+        except DatabaseError as error:  # the database is unreachable, for all items
             _fail_all(some, error)
         except Exception as error:
             if len(some) > 1:
-                # One that cannot be stored must not keep out the others.
+                # An item that cannot be stored must not block the others.
                 self._do_one_by_one(some)
             else:
                 some[0].outcome = error
@@ -107,7 +107,7 @@ class GroupCommit(Generic[T, R]):
                 return
 
     def _find_out(self, some: Sequence[_PendingItem[T, R]], error: LockedError) -> None:
-        """The rows of one of these are locked, perhaps: each goes alone until that has worked."""
+        """Store each item alone: at least one of them has locked rows."""
         self._locked.update(entry.who for entry in some)
         self._why_locked = str(error)
         until_s = self._clock.monotonic() + FIND_OUT_S
@@ -119,7 +119,7 @@ class GroupCommit(Generic[T, R]):
                 return
 
     def _do_locked(self, entry: _PendingItem[T, R], until_s: float | None = None) -> None:
-        """Without waiting for rows, and now and then only, or until then."""
+        """Store without waiting for locks; at the limited rate, or until the given time."""
         began_s = self._clock.monotonic()
         if began_s < self._locked_again_s if until_s is None else began_s >= until_s:
             entry.outcome = LockedError(self._why_locked)
@@ -142,11 +142,11 @@ class _PendingItem(Generic[T, R]):
     item: T
     names: Set[Hashable]
     who: Hashable
-    outcome: R | Exception = field(default_factory=lambda: DatabaseError("its turn never came"))
+    outcome: R | Exception = field(default_factory=lambda: DatabaseError("it was never tried"))
 
 
 def _fail_all(some: Sequence[_PendingItem[T, R]], error: DatabaseError) -> None:
-    """Each with an error of its own: one that several requests raise would gather all their frames."""
+    """Give each item its own exception. A shared one would collect the frames of all requests."""
     for entry in some:
         own = type(error)(str(error))
         own.__cause__ = error

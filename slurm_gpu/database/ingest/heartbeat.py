@@ -1,8 +1,8 @@
-"""Whether slurm-gpudbd still does its work: only while it does is systemd's watchdog fed.
+"""Notify systemd's watchdog as long as slurm-gpudbd makes progress.
 
-It hangs where the loop that answers does not come round (then nothing here is called), where requests wait
-and none is answered, where none of what is to be stored is, or where the import has ended or does not get on.
-A database that is away is no such thing: its errors are answers.
+It hangs if the event loop is blocked: this code is not called then. It also hangs if requests wait and none
+is answered, if shipments wait and none is stored, or if the import has ended or makes no progress. An
+unreachable database is not a hang: requests are answered with errors.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from slurm_gpu.database.ingest.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)
 
+# 1,000 nodes per second, answered within 0.1 s each, are half as many concurrent shipments.
 MANY_SHIPMENTS = 200
-"""A thousand nodes a second that are answered within a tenth of one are half as many at once."""
+# Well over the time that one request waits for a database that does not answer.
 ANSWERED_WITHIN_S = 600.0
-"""Well over what one request waits for a database that does not answer."""
+# A step of the import is one query of sacct, which may take ten minutes, or some hundred jobs or rows.
 IMPORT_STEP_WITHIN_S = 3600.0
-"""A step of the import is one question to sacct, which may take ten minutes, or some hundred jobs or rows."""
 
 
 class Answering:
-    """An ASGI application around another, which sees whether requests are answered.
+    """ASGI middleware that detects requests without an answer.
 
-    Records and questions apart, since it may be writing alone that hangs, or reading alone.
+    POST and GET are separate, since writing alone may hang, or reading alone.
     """
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
@@ -41,20 +41,20 @@ class Answering:
 
     @property
     def stall_detectors(self) -> tuple[StallDetector, ...]:
-        """Requests that wait for the first word of their answer."""
+        """Return the detectors of requests that wait for the start of their answer."""
         return self._records, self._questions
 
     @property
     def records(self) -> StallDetector:
-        """Where POST requests wait."""
+        """Return the detector of POST requests."""
         return self._records
 
     def is_behind(self) -> bool:
-        """Whether so many shipments wait that what nobody waits for should give way."""
+        """Return whether so many shipments wait that background work should pause."""
         return self._records.n_waiting > MANY_SHIPMENTS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Handle a request."""
         stall_detector = self._records if scope["method"] == "POST" else self._questions
         stall_detector.begin()
         waits = True
@@ -65,25 +65,25 @@ class Answering:
                 waits = False
                 stall_detector.end()
 
-        async def told(message: Message) -> None:
+        async def send_first(message: Message) -> None:
             answered()
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, send_first)
         finally:
             answered()
 
 
 class PendingWork(Protocol):
-    """Work that waits: a StallDetector, or several as one."""
+    """Waiting work: a StallDetector, or several as one."""
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
-        """In words, where some wait and none was done within that time."""
+        """Describe the hang if work waits and nothing was done within that time."""
 
 
 class Heartbeat:
-    """Tells systemd how slurm-gpudbd fares; `beat` is called in the loop that answers."""
+    """Reports the state of slurm-gpudbd to systemd. Call `beat` in the event loop."""
 
     def __init__(
         self,
@@ -93,13 +93,12 @@ class Heartbeat:
         importing: Importer,
         import_runs: Callable[[], bool],
     ) -> None:
-        """`lanes` are all in which somebody may wait for ever."""
         self._notifier, self._clock = notifier, clock
         self._stall_detectors, self._importing, self._import_runs = stall_detectors, importing, import_runs
         self._ready, self._hung = False, False
 
     def beat(self) -> float:
-        """Feed the watchdog if all is well; returns the seconds until it is to be called again."""
+        """Notify the watchdog unless there is a hang; return the seconds until the next call."""
         if not self._ready:
             self._ready = True
             self._notifier.ready()
@@ -108,14 +107,14 @@ class Heartbeat:
         if hung is None:
             if self._hung:
                 self._hung = False
-                log.warning("what hung goes on; systemd's watchdog is fed again")
-            trouble = self._importing.status.error
-            fares = "accounting is read" if trouble is None else f"accounting is not read: {trouble}"
-            feed_at_s = self._notifier.turned(now_s, f"answers; {fares}")
+                log.warning("the work continues; systemd's watchdog is notified again")
+            error = self._importing.status.error
+            accounting = "accounting is read" if error is None else f"accounting is not read: {error}"
+            feed_at_s = self._notifier.turned(now_s, f"answers; {accounting}")
             return max(0.0, min(feed_at_s - now_s, STATUS_EACH_S))
         if not self._hung:
             self._hung = True
-            log.error("%s; systemd's watchdog is not fed any more", hung)
+            log.error("%s; systemd's watchdog is no longer notified", hung)
         return STATUS_EACH_S
 
     def _hangs(self, now_s: float) -> str | None:
@@ -123,6 +122,6 @@ class Heartbeat:
             return "the import has ended"
         silent_s = now_s - self._importing.stepped_s
         if silent_s > IMPORT_STEP_WITHIN_S + self._importing.interval_s:
-            return f"the import has not got on for {silent_s:.0f} s"
+            return f"the import has made no progress for {silent_s:.0f} s"
         found = (stall_detector.hangs(now_s, ANSWERED_WITHIN_S) for stall_detector in self._stall_detectors)
         return next((hung for hung in found if hung is not None), None)

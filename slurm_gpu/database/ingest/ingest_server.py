@@ -1,8 +1,8 @@
-"""An HTTP/1.1 server for POST /v1/node alone, in front of the web framework: nearly all requests are these.
+"""An HTTP/1.1 server for POST /v1/node, in front of the web framework: nearly all requests are these.
 
-Each TCP connection is read here first. A request to /v1/node with the usual headers is answered here; any
-other connection is passed on, with the bytes read so far. uvicorn and an ASGI application for the same take a
-fifth more of the processors, with uvloop as well (bench/results/scale.md, "Ways to take in shipments").
+Each TCP connection is read here first. A request to /v1/node with the usual headers is answered here. Any
+other connection is passed on with the bytes read so far. Serving these requests with uvicorn and ASGI takes a
+fifth more CPU time, also with uvloop (bench/results/scale.md, "Ways to take in shipments").
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from slurm_gpu.clock import SystemClock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.http.error_responses import answer_to
 from slurm_gpu.database.http.request import BODY_WITHIN_S, FOR_USER, is_taken
-from slurm_gpu.database.ingest.body_budget import Bodies, Body
+from slurm_gpu.database.ingest.body_budget import BodyBudget, RequestBody
 from slurm_gpu.database.ingest.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)
-_FAILURES = OutageLog(log, "a shipment was not accepted: %s", SystemClock())
+_FAILURES = OutageLog(log, "a shipment failed: %s", SystemClock())
 
 TARGET = "/v1/node"
+# slurm-gpud never sends longer headers.
 _HEAD_BYTES = 1 << 13
-"""slurm-gpud never sends longer headers."""
 _PIECE_BYTES = 1 << 18
-_LOOK_EACH_S = 0.5
-"""How often connections that take too long are closed."""
+# Interval of the check for connections that take too long.
+_CHECK_EACH_S = 0.5
+# A client that does not read its answer for this time is disconnected.
 _UNREAD_S = 60.0
-"""A client that does not read its answer for so long is disconnected."""
 _STOP_WITHIN_S = 2.0
 _UNCOMMON = frozenset({b"transfer-encoding", b"expect", b"upgrade", FOR_USER.lower().encode()})
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
@@ -44,25 +44,31 @@ def now_s() -> float:
 
 
 class IngestConnection:
-    """One connection: a request, and its answer."""
+    """One connection with one request and its answer."""
 
     def __init__(
-        self, ingest: IngestServer, connection: socket.socket, address: str, within_s: float, held: Body
+        self,
+        ingest: IngestServer,
+        connection: socket.socket,
+        address: str,
+        within_s: float,
+        held: RequestBody,
     ) -> None:
-        """A request is to have its head `within_s`; its body is counted as `held`."""
+        """Expect the end of the head `within_s`; count the body in `held`."""
         self._server, self._connection, self.address = ingest, connection, address
         self.held = held
         self.since_s, self.within_s = now_s(), within_s
         self.headers: dict[bytes, str] = {}
         self.body = b""
-        # A reference cycle, broken once the request is read: or bodies would wait for the garbage collector.
+        # A reference cycle, broken once the request is read. Otherwise bodies would wait for the garbage
+        # collector.
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._url, self._kept, self._answer = b"", b"", b""
         self._coming = bytearray()
         self._is_ours: bool | None = None
         self.is_whole = self.waits = False
 
-    # Callbacks of the parser, for the first request: what follows it is ignored.
+    # Callbacks of the parser, for the first request; later ones are ignored.
 
     def on_url(self, url: bytes) -> None:
         """Record a part of the URL."""
@@ -187,12 +193,12 @@ class IngestConnection:
 
 
 class IngestServer:
-    """The connections that are read, or answered, here."""
+    """The connections that are read or answered here."""
 
     def __init__(
-        self, take: Callable[[IngestConnection], None], stall_detector: StallDetector, bodies: Bodies
+        self, take: Callable[[IngestConnection], None], stall_detector: StallDetector, bodies: BodyBudget
     ) -> None:
-        """`take` gets each whole request and answers it later; `stall_detector` counts waiting requests."""
+        """Call `take` with each complete request, which it answers later; count waiting requests."""
         self._take, self._stall_detector, self._bodies = take, stall_detector, bodies
         self._visits: dict[IngestConnection, None] = {}
         self.others: Callable[[socket.socket, bytes], None] = lambda connection, _: connection.close()
@@ -204,10 +210,10 @@ class IngestServer:
         return len(self._visits)
 
     def open(self, connection: socket.socket, address: str, within_s: float) -> None:
-        """Read a connection, whose request is to begin within that time."""
+        """Read a connection whose request must begin within that time."""
         visit = IngestConnection(self, connection, address, within_s, self._bodies.begin(address))
         self._visits[visit] = None
-        # By its number: selectors format a socket that they do not know yet for an error message.
+        # By number: selectors format an unregistered socket for an error message, which is slow.
         asyncio.get_running_loop().add_reader(connection.fileno(), visit.readable)
 
     def take(self, visit: IngestConnection, connection: socket.socket) -> None:
@@ -230,7 +236,7 @@ class IngestServer:
         self.others(connection, read)
 
     def forget(self, visit: IngestConnection, connection: socket.socket) -> None:
-        """Drop a connection that ends, or is passed on."""
+        """Drop a connection that ends or is passed on."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(connection.fileno())
         loop.remove_writer(connection.fileno())
@@ -241,13 +247,13 @@ class IngestServer:
     async def watch(self) -> None:
         """Close connections that take too long, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_EACH_S)
+            await asyncio.sleep(_CHECK_EACH_S)
             late = [one for one in self._visits if not one.waits and now_s() - one.since_s > one.within_s]
             for visit in late:
                 visit.close()
 
     async def stop(self) -> None:
-        """Close all connections, those that wait for an answer after a moment."""
+        """Close all connections; those that wait for an answer get a moment."""
         for visit in [one for one in self._visits if not one.is_whole]:
             visit.close()
         until_s = now_s() + _STOP_WITHIN_S

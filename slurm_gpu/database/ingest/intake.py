@@ -1,4 +1,4 @@
-"""What of a shipment counts, and what its node is told that it cannot know itself."""
+"""Decide which items of a shipment count, store them, and answer the node."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
 log = logging.getLogger(__name__)
 
-# Of a device the newest word counts: one from the future would silence all that follow. An event from there
-# would be kept for ever.
+# The newest report of a device counts: one from the future would shadow all that follow. An event from the
+# future would be kept indefinitely.
 _AHEAD_S = 86400
 _MOST_OF_A_REASON = 500
+# At most this many threads read accounting for ended jobs; the others must stay free.
 ENDS_AT_ONCE = 2
-"""So many nodes at once are told by accounting which jobs are over: not all threads are to wait for it."""
 
 T = TypeVar("T")
 Counts = tuple[int, int]
@@ -53,7 +53,7 @@ Answer = dict[str, Any]
 
 
 class Intake:
-    """Decides what of a shipment counts, stores it, and tells the node what it cannot know itself."""
+    """Decides which items of a shipment count, stores them, and builds the answer to the node."""
 
     def __init__(
         self,
@@ -70,23 +70,24 @@ class Intake:
         self._unknown, self._dropped = UnknownLog(), DroppedLog(clock)
         self._kept = StoredFacts(database, clock)
         self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
-        self._away = OutageLog(
+        self._unavailable = OutageLog(
             log,
-            "shipments cannot be stored, and wait on their nodes: %s",
+            "shipments cannot be stored and wait on their nodes: %s",
             clock,
             "shipments are stored again",
         )
-        self._locked = OutageLog(log, "a shipment cannot be stored, and waits on its node: %s", clock)
+        self._locked = OutageLog(log, "a shipment cannot be stored and waits on its node: %s", clock)
         self._unread = OutageLog(log, "nodes cannot be notified which of their jobs have ended: %s", clock)
         self.storing = StallDetector("shipments wait for the database, and none was stored or refused", clock)
-        """Those that wait for it."""
+        """Shipments that wait for the database."""
 
     def take(self, shipment: CheckedShipment, address: str | None) -> Answer:
-        """Store and answer; `address` is the sender's, None over the Unix socket of this host.
+        """Store a shipment and return the answer; `address` is the sender's, None over this host's Unix
+        socket.
 
-        The answer comes after the commit. Raises DatabaseError when not all could be stored, SlurmError when
-        only Slurm could tell whether the sender may say this, and it is away, and ShipmentError (429) when
-        the sender has sent more than its allowance: it tries again.
+        The answer comes after the commit. Raises DatabaseError if not all could be stored, SlurmError if only
+        Slurm could authorise the sender and is unreachable, and ShipmentError (429) if the sender exceeded
+        its allowance. The sender retries in these cases.
         """
         (answer,) = self.take_all([(shipment, address)])
         if isinstance(answer, Exception):
@@ -94,7 +95,7 @@ class Intake:
         return answer
 
     def take_all(self, some: Sequence[tuple[CheckedShipment, str | None]]) -> list[Answer | Exception]:
-        """Of each the answer, or what `take` would raise; what they have to be stored is stored together."""
+        """Return for each shipment its answer or the exception of `take`; store all of them together."""
         takings = [self._taking(shipment, address) for shipment, address in some]
         steps = [_step(partial(next, taking)) for taking in takings]
         waiting = {place: step for place, step in enumerate(steps) if isinstance(step, AdmittedItems)}
@@ -109,14 +110,14 @@ class Intake:
     def _taking(
         self, shipment: CheckedShipment, address: str | None
     ) -> Generator[AdmittedItems, Counts, Answer]:
-        """Yields what is to be stored, where there is something, and is told what became of it."""
-        # Not by the node's name: whoever sends may write any there, another's too.
+        """Yield the items to store, if any, and receive how many were stored; return the answer."""
+        # Count by address: a sender may write any node name.
         sender = shipment.node if address is None else plain(address)
         if (wait_s := self._allowances.wait_s(sender)) > 0:
             who = f"{shipment.node} from {address or 'this host'}"
-            why = f"{who} has sent more than {AT_ONCE_ITEMS} items, and {ITEMS_PER_S:g} a second"
-            log.warning("%s; it has to wait for %.0f s", why, wait_s)
-            raise ShipmentError(429, f"{why}; it has to wait", math.ceil(wait_s))
+            why = f"{who} sent more than {AT_ONCE_ITEMS} items at once or {ITEMS_PER_S:g} per second"
+            log.warning("%s; it must wait for %.0f s", why, wait_s)
+            raise ShipmentError(429, f"{why}; it must wait", math.ceil(wait_s))
         queue = self._view.queue()
         known: dict[str, str | None] = {}
 
@@ -125,17 +126,17 @@ class Intake:
                 known[node] = self._foreign(node, address)
             return known[node]
 
-        # Found out first of all: once it is stored, nothing may say that it was not.
+        # Checked first: once items are stored, no error may say that they were not.
         is_its_own = foreign(shipment.node) is None
         admitted = self._admitted(shipment, foreign, queue)
         slurm_nodes = self._view.nodes() or {}
-        # A machine without Slurm counts jobs by itself.
+        # A machine without Slurm assigns its own job IDs.
         open_jobs = shipment.open_jobs if shipment.node in slurm_nodes else ()
         interval_s = self._memory.needs.interval_s(shipment.node)
         if is_unsettled(shipment.node, open_jobs, queue):
             interval_s = LIVE_INTERVAL_S
         if admitted.live is not None:
-            # Whatever becomes of the rest: later nobody needs to know.
+            # Independent of the rest: live values are of no use later.
             self._memory.board.put(shipment.node, admitted.live, interval_s)
         stored, stale = 0, 0
         windows, n_to_store, n_rejected = (
@@ -146,20 +147,21 @@ class Intake:
         if n_to_store:
             stored, stale = yield admitted
             self._allowances.spend(sender, n_to_store - (len(admitted.rejected) - n_rejected))
-        # Nothing from here on may fail for want of Slurm or the database: it would all be sent again.
+        # Nothing from here on may fail because Slurm or the database is unreachable: the node would resend
+        # all.
         for window in windows:
             self._memory.wants.arrived(shipment.node, window.job_id)
         if admitted.rejected:
             _warn(shipment.node, address, admitted.rejected)
             self._memory.rejections.add(admitted.rejected)
         if shipment.unknown:
-            self._unknown.tell(shipment.node, shipment.version, shipment.unknown)
+            self._unknown.warn(shipment.node, shipment.version, shipment.unknown)
         if is_its_own:
             self._dropped.warn(shipment.node, shipment.dropped.found)
         now_s = self._clock.wall()
         over = ended(shipment.node, open_jobs, queue, now_s, self._run_ends)
         if is_its_own:
-            self._memory.arrivals.heard(shipment.node, shipment.version)
+            self._memory.arrivals.record_shipment(shipment.node, shipment.version)
         return {
             "stored": stored,
             "stale": stale,
@@ -179,7 +181,7 @@ class Intake:
     def _admitted(
         self, shipment: CheckedShipment, foreign: Callable[[str], str | None], queue: QueueState | None
     ) -> AdmittedItems:
-        """What this sender may say; the rest is rejected."""
+        """Split a shipment into items that this sender may send and rejected ones."""
         rejected, at_s = list(shipment.rejected), int(self._clock.wall())
         admitted = AdmittedItems(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
 
@@ -202,17 +204,17 @@ class Intake:
         admit("live", live, lambda _: shipment.node, admitted_live)
         admitted.live = admitted_live.get(0)
         slurms = self._view.nodes() or {}
-        invented = {index: _not_told(told) for index, told in admitted.runs.items() if told.node in slurms}
+        invented = {index: _not_a_host_run(run) for index, run in admitted.runs.items() if run.node in slurms}
         admitted.reject("runs", invented)
-        admitted.uids = {user: uid_of(user) for user in {told.user for told in admitted.runs.values()}}
+        admitted.uids = {user: uid_of(user) for user in {run.user for run in admitted.runs.values()}}
         admitted.reject("devices", _from_the_future(admitted.devices, admitted.at_s))
         admitted.reject("events", _from_the_future(admitted.events, admitted.at_s))
         return admitted
 
     def _stored(self, some: Sequence[AdmittedItems]) -> list[Counts | Exception]:
-        """Of each how many records and host records were (stored, stale), once they are committed.
+        """Store shipments; return (stored, stale) counts of records and host records, after the commit.
 
-        What the database does not take, and never will, is rejected, and keeps out nothing else.
+        Items that the database will never accept are rejected, without affecting others.
         """
         unready = [outcome_of(prepare, admitted.records.values()) for admitted in some]
         ready = [admitted for admitted, error in zip(some, unready, strict=True) if error is None]
@@ -227,16 +229,16 @@ class Intake:
         if isinstance(outcome, LockedError):
             self._locked.failed(f"{admitted.node}: {outcome}")
         elif isinstance(outcome, DatabaseError):
-            self._away.failed(str(outcome))
+            self._unavailable.failed(str(outcome))
         elif not isinstance(outcome, Exception):
-            self._away.worked()
+            self._unavailable.worked()
         return outcome
 
     def _refused(self, admitted: AdmittedItems, error: Exception) -> Counts | Exception:
         if admitted.n_to_store <= 1:
             admitted.reject_all(f"the database refuses it: {why_refused(error)}"[:_MOST_OF_A_REASON])
             return 0, 0
-        # By halves, until it stands alone.
+        # Bisect until the refused item is alone.
         n_stored, n_stale = 0, 0
         for half in admitted.halves():
             (outcome,) = self._stored([half])
@@ -246,12 +248,12 @@ class Intake:
         return n_stored, n_stale
 
     def _store_together(self, items: Sequence[AdmittedItems], waits: bool) -> Sequence[tuple[int, int]]:
-        # All others wait meanwhile: for a lock no longer than need be.
+        # All other shipments wait meanwhile, so wait for a lock as briefly as possible.
         lock_wait = LockWait.ONCE if waits else LockWait.NONE
         return self._database.write(partial(store, some=items, cluster=self._cluster), lock_wait)
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
-        """None where that cannot be read just now: the node goes on to ask."""
+        """Read the accounting of jobs; return nothing if it cannot be read now. The node keeps asking."""
         if not self._asking_ends.acquire(blocking=False):
             return {}
         try:
@@ -264,19 +266,19 @@ class Intake:
             self._asking_ends.release()
 
     def _foreign(self, node: str, address: str | None) -> str | None:
-        """Why this sender may not speak for `node`; None where it may, or where Slurm cannot tell."""
+        """Return why this sender may not send for `node`; None if it may, or if Slurm cannot decide."""
         if address is None:
             return None
         may, addresses = self._view.may_speak(node, plain(address))
         if may:
             return None
         if not addresses:
-            return f"{node} is no node of this cluster"
+            return f"{node} is not a node of this cluster"
         return f"{address} is not an address of {node}, which has {', '.join(sorted(addresses))}"
 
 
 def _step(go_on: Callable[[], AdmittedItems]) -> AdmittedItems | Answer | Exception:
-    """What a generator yields, returns or raises."""
+    """Return what a generator yields, returns or raises."""
     try:
         return go_on()
     except StopIteration as end:
@@ -288,14 +290,14 @@ def _step(go_on: Callable[[], AdmittedItems]) -> AdmittedItems | Answer | Except
 
 def _from_the_future(items: Mapping[int, DeviceFacts] | Mapping[int, Event], now_s: int) -> dict[int, str]:
     return {
-        index: f"at_s: {item.at_s} lies more than a day ahead; set the clock of {item.node}"
+        index: f"at_s: {item.at_s} is more than a day in the future; set the clock of {item.node}"
         for index, item in items.items()
         if item.at_s > now_s + _AHEAD_S
     }
 
 
-def _not_told(told: HostRun) -> str:
-    return f"{told.node} is a node of Slurm, whose accounting tells the runs there"
+def _not_a_host_run(run: HostRun) -> str:
+    return f"{run.node} is a node of Slurm: its runs come from accounting"
 
 
 def _rejection_key(kind: str) -> str:
@@ -303,16 +305,16 @@ def _rejection_key(kind: str) -> str:
 
 
 def _by_kind(rejected: Iterable[Rejected]) -> dict[str, list[dict[str, Any]]]:
-    told: dict[str, list[dict[str, Any]]] = {}
+    answer: dict[str, list[dict[str, Any]]] = {}
     for item in rejected:
-        told.setdefault(_rejection_key(item.kind), []).append({"index": item.index, "why": item.why})
-    return told
+        answer.setdefault(_rejection_key(item.kind), []).append({"index": item.index, "why": item.why})
+    return answer
 
 
 def _warn(node: str, address: str | None, rejected: Sequence[Rejected]) -> None:
     first = rejected[0]
     log.warning(
-        "%r from %s: %d rejected for good, such as %s[%d]: %s",
+        "%r from %s: %d items rejected, such as %s[%d]: %s",
         node,
         address or "this host",
         len(rejected),

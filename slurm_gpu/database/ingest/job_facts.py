@@ -1,4 +1,4 @@
-"""What hooks cannot know of the jobs on a node, and slurmctld says."""
+"""Facts about the jobs on a node that only slurmctld has."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from slurm_gpu.slurm.tres import SHARED_GRES, SharesPerGpu, amount, count_mgpu
 def jobs_on(
     node: str, slurm_node: SlurmNode | None, queue: QueueState | None, now_s: float
 ) -> dict[str, Any]:
-    """The facts of all jobs there, by id; `age_s` is how old they are at `now_s` (wall clock)."""
+    """Return the facts of all jobs on a node by ID; `age_s` is their age at `now_s` (wall clock)."""
     if queue is None:
         return {}
-    # Where slurmctld does not answer, what it said last may be hours old.
+    # If slurmctld does not answer, the last state may be hours old.
     age_s = round(max(0.0, now_s - queue.as_of_s), 1)
     return {
         str(job.job_id): {**job_facts(job, node, slurm_node), "age_s": age_s}
@@ -24,10 +24,9 @@ def jobs_on(
 
 
 def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[str, Any]:
-    """What hooks cannot know of a job on `node`; docs/api.md lists the keys.
+    """Return the facts of a job that hooks on `node` cannot find out; docs/api.md lists the keys.
 
-    `granted_mgpu` is per device: 1000 for a whole GPU, the job's part of one for shards and MPS; None where
-    it is not known.
+    `granted_mgpu` is per device: 1000 for a whole GPU, the job's part for shards and MPS, None if unknown.
     """
     shards = amount(job.tres_allocated, "shard")
     return {
@@ -46,11 +45,11 @@ def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[s
 
 
 def _granted_mgpu(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> int | None:
-    """Return the part of each device that it has there; None where Slurm does not report how shares lie."""
+    """Return the job's part of each device there; None if Slurm does not report how shares are placed."""
     index, tres = job.gpu_index.get(node, {}), job.tres_allocated
     kinds = [kind for kind in SHARED_GRES if index.get(kind) or amount(tres, kind)]
     if not kinds:
-        # A job that is completing has no positions: its shares may be what Slurm does not account for.
+        # A completing job has no positions. Its shares may be of a kind that Slurm does not account for.
         hidden = () if slurm_node is None else set(slurm_node.unaccounted) & set(SHARED_GRES)
         return None if hidden and not index.get("gpu") and not amount(tres, "gpu") else 1000
     if len(kinds) > 1 or index.get("gpu") or amount(tres, "gpu"):
@@ -69,5 +68,5 @@ def _granted_mgpu(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> in
 
 
 def _n_nodes(job: QueuedJob) -> int:
-    """How many its allocation has; a job that is completing shows only those that it has yet to leave."""
+    """Return the nodes of the allocation; a completing job lists only those that it has not left yet."""
     return max(1, round(job.tres_allocated.get("node", len(job.nodes))))

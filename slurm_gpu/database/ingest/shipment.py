@@ -1,4 +1,4 @@
-"""The body of POST /v1/node: from bytes as sent to checked items."""
+"""Parse and check the body of POST /v1/node."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from slurm_gpu.wire import (
 from slurm_gpu.wire.record import NAMES_OF_WIRE_1
 
 MAX_INFLATED_BYTES = 16 << 20
+# Inflated size of a usual shipment. Larger ones are parsed one at a time: parsing takes up to 30 times the
+# size.
 SMALL_BYTES = 1 << 18
-"""Inflated, what a node sends. Of what is larger, one is read at a time: it may take 30 times its room."""
+# Records, hosts, devices, events, steps and windows of one shipment.
 MAX_ITEMS = 1000
-"""Records, hosts, devices, events, steps and windows of one shipment."""
 MAX_VALUES = 400_000
+# Limits for one shipment, since time and memory depend on these numbers. A record has at most 340 values, and
+# 30 lists and objects. Without limits, 16 MiB of [] would block all others for seconds.
 MAX_GROUPS = 100_000
-"""Values, and lists and objects, of one shipment: a record has at most 340 of the one and 30 of the other.
-
-Memory and time go by these: 16 MiB of [] would take seconds, for which all others wait.
-"""
+# Kinds that may be rejected item by item; `live` is one item.
 KINDS = ("records", "hosts", "devices", "events", "runs", "windows", "live")
-"""What may be rejected item by item; `live` is one item."""
 _LISTS = ("records", "hosts", "devices", "events", "runs", "steps", "windows")
+# The keys of the items of each kind.
 _ITEMS = {
     kind: frozenset(f.name for f in dataclasses.fields(item))
     for kind, item in {
@@ -57,11 +57,10 @@ _ITEMS = {
         "windows": Window,
     }.items()
 }
-"""The keys of each kind's items."""
 _ITEMS["records"] |= NAMES_OF_WIRE_1.keys()
 _KEYS = frozenset((*_ITEMS, "wire", "node", "boot_id", "version", "live", "open", "has"))
 _MAX_VERSION = 64
-# As many as the greatest float has. Reading a number takes the square of its length.
+# The largest float has that many digits. Parsing an integer takes quadratic time.
 _MAX_DIGITS = 309
 
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
@@ -71,9 +70,9 @@ _ONE_LARGE = threading.Lock()
 
 
 class WireError(ShipmentError):
-    """It speaks a version of the wire that is not spoken here.
+    """The shipment has a wire version that is not supported.
 
-    `is_passing`: that of the next release, which goes on with ours.
+    `is_passing`: the version of the next release, whose slurm-gpud also supports ours.
     """
 
     def __init__(self, wire: int, sender: str) -> None:
@@ -88,10 +87,10 @@ class WireError(ShipmentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Has:
-    """What the database holds according to a node, of what the node does not send again by itself.
+class StoredClaim:
+    """The data that a node sends once and that the database has, according to the node.
 
-    `devices` is their at_s and how many they are, `runs` the seq of each run that has not ended.
+    `devices` has their at_s and number, `runs` the seq of each run that has not ended.
     """
 
     devices: tuple[int, int] | None = None
@@ -100,11 +99,11 @@ class Has:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedShipment:
-    """What a node sent: its well-formed items by index, and what is wrong with the others.
+    """The well-formed items of a shipment by index, and what is wrong with the others.
 
-    `open_jobs` are those that hold GPUs, as far as the node knows; `version` is that of its slurm-gpud;
-    `unknown` are names by kind that are not known here, and lost; `dropped` are fields that its items lack
-    since their values cannot be true. `n_bytes` is the length of its body, inflated.
+    `open_jobs` are those with GPUs according to the node. `version` is that of slurm-gpud. `unknown` lists
+    unknown names by kind; their values are lost. `dropped` lists fields that were removed since their values
+    are impossible. `n_bytes` is the inflated length of the body.
     """
 
     node: str
@@ -121,20 +120,20 @@ class CheckedShipment:
     unknown: Mapping[str, Sequence[str]] = field(default_factory=dict)
     dropped: DroppedFields = field(default_factory=DroppedFields)
     n_bytes: int = 0
-    has: Has = field(default_factory=Has)
+    has: StoredClaim = field(default_factory=StoredClaim)
 
     @property
     def n_to_store(self) -> int:
-        """How many items there are for the database."""
+        """Return the number of items to store."""
         stored: tuple[Sized, ...] = (self.records, self.hosts, self.devices)
         stored += (self.events, self.runs, self.windows)
         return sum(map(len, stored))
 
 
 def parse_shipment(body: bytes, encoding: str) -> CheckedShipment:
-    """Check the body as sent; raises ShipmentError (400, 413, 426) when it is not a shipment at all."""
+    """Parse and check a body; raise ShipmentError (400, 413, 426) if it is not a shipment."""
     if encoding not in ("gzip", "", "identity"):
-        raise ShipmentError(400, f"Content-Encoding: {encoding!r} is not understood; send gzip")
+        raise ShipmentError(400, f"Content-Encoding: {encoding!r} is not supported; send gzip")
     text = _inflate(body, SMALL_BYTES) if encoding == "gzip" else body
     if text is not None and len(text) <= SMALL_BYTES:
         return _read(text)
@@ -193,7 +192,7 @@ def _read(body: bytes | None) -> CheckedShipment:
 
 
 def _inflate(body: bytes, most: int) -> bytes | None:
-    """None where that is more than `most` bytes."""
+    """Return the inflated body; None if it is larger than `most` bytes."""
     inflater = zlib.decompressobj(wbits=31)
     try:
         inflated = inflater.decompress(body, most)
@@ -207,9 +206,9 @@ def _inflate(body: bytes, most: int) -> bytes | None:
 
 
 def _check_effort(body: bytes) -> None:
-    """Refuse what would take long to parse, before it is parsed; what stands in texts is counted too."""
+    """Refuse a body that would take long to parse. Characters within strings count too."""
     if len(body) <= min(MAX_VALUES, MAX_GROUPS):
-        return  # there is no room for so many
+        return  # too short for that many
     counted = (
         ("values", body.count(b",") + 1, MAX_VALUES),
         ("lists and objects", body.count(b"[") + body.count(b"{"), MAX_GROUPS),
@@ -280,26 +279,26 @@ def _live(shipment: Mapping[str, Any], rejected: list[Rejected], dropped: Droppe
 
 
 def _open_jobs(shipment: Mapping[str, Any]) -> list[int]:
-    """Job ids; of what is none there is nothing to say."""
+    """Return the valid job IDs; ignore other values."""
     whole = (item for item in _list("open", shipment)[:MAX_ITEMS] if type(item) is int)
     return [job_id for job_id in whole if 0 < job_id <= fields.MAX_JOB_ID]
 
 
-def _has(value: Any) -> Has:
-    """Read `has`; what makes no sense in it is left out, as it only asks for an answer."""
-    told = value if isinstance(value, dict) else {}
+def _has(value: Any) -> StoredClaim:
+    """Parse `has`; ignore invalid parts, as they only affect the answer."""
+    claim = value if isinstance(value, dict) else {}
     devices: tuple[int, int] | None = None
-    match told.get("devices"):
+    match claim.get("devices"):
         case {"at_s": int(at_s), "n": int(n)}:
             devices = at_s, n
-    runs = told.get("runs")
+    runs = claim.get("runs")
     known = list(runs.items())[:MAX_ITEMS] if isinstance(runs, dict) else []
     ids = {int(name): seq for name, seq in known if _JOB_ID.fullmatch(name) and type(seq) is int}
-    return Has(devices, ids)
+    return StoredClaim(devices, ids)
 
 
 def _sender(shipment: Mapping[str, Any]) -> str:
-    """Who it says that it is; in a wire that is not known here anything may stand there."""
+    """Return the sender by its own account; an unknown wire version may have other types here."""
     node, version = shipment.get("node"), _version(shipment.get("version"))
     slurm_gpud = "slurm-gpud" if version is None else f"slurm-gpud {version}"
     try:

@@ -1,4 +1,4 @@
-"""Work that waits to be done, and since when none of it was: so it is seen that it hangs."""
+"""Detect that waiting work makes no progress."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from slurm_gpu.clock import Clock
 
 
 class StallDetector:
-    """Work of one kind, of which any that is done shows that it gets on; for several threads."""
+    """Counts waiting work of one kind; every completion is progress. Thread-safe."""
 
     def __init__(self, what: str, clock: Clock) -> None:
-        """`what` follows the number of those that wait, as in "GET requests wait, and none was answered"."""
+        """Set the text after the number of waiting items: "GET requests wait and none was answered"."""
         self._what, self._clock = what, clock
         self._lock = threading.Lock()
         self._waiting = 0
         self._since_s = 0.0
 
     def begin(self, n: int = 1) -> None:
-        """So many more wait; who waits alone waits from now on."""
+        """Count more waiting items. The clock starts if no item was waiting."""
         with self._lock:
             if not self._waiting:
                 self._since_s = self._clock.monotonic()
             self._waiting += n
 
     def end(self, n: int = 1) -> None:
-        """So many were done."""
+        """Count items as done."""
         with self._lock:
             self._waiting -= n
             self._since_s = self._clock.monotonic()
 
     @contextmanager
     def waiting(self, n: int) -> Iterator[None]:
-        """So many wait until it is left."""
+        """Count items as waiting within the context."""
         self.begin(n)
         try:
             yield
@@ -43,22 +43,22 @@ class StallDetector:
 
     @property
     def n_waiting(self) -> int:
-        """How many wait now."""
+        """Return the number of waiting items."""
         return self._waiting
 
     @property
     def since_s(self) -> float:
-        """Since when none of them was done, by Clock.monotonic(); it says nothing where none waits."""
+        """Return the time of the last progress by Clock.monotonic(); meaningless if no item waits."""
         return self._since_s
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
-        """In words, where some wait and none was done within that time."""
+        """Describe the stall if items wait and none was done within that time."""
         with self._lock:
             return hang_of(self._what, self._waiting, now_s - self._since_s, within_s)
 
 
 def hang_of(what: str, n_waiting: int, silent_s: float, within_s: float) -> str | None:
-    """In words, where so many wait and none was done for so long, which is longer than it should be."""
+    """Describe the stall if `silent_s` is longer than `within_s`."""
     if not n_waiting or silent_s <= within_s:
         return None
     return f"{n_waiting} {what} for {silent_s:.0f} s"

@@ -1,4 +1,4 @@
-"""What nodes ship, read and stored by a few threads of this process."""
+"""Parse and store shipments in a few threads of this process."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from slurm_gpu.database.ingest.thread_pool import ThreadPool, outcome_of
 
 log = logging.getLogger(__name__)
 
+# While one waits for the database, the other parses what is stored next.
 STORERS = 2
-"""While one waits for the database, the other reads what is stored next."""
+# Maximum number of shipments in one transaction.
 STORED_AT_ONCE = 100
-"""As many shipments go into one transaction at most."""
+# Inflated size of all shipments that wait to be stored; parsed, they take several times as much.
 WAITING_BYTES = 64 << 20
-"""Of shipments, inflated, that wait to be stored; read, they take several times as much."""
+# After this time a node abandons its request and sends the same again.
 WAITED_FOR_S = 20.0
-"""After so long a node has given up on its answer, and sends the same again."""
-NODES_TOLD_OF = 20_000
-"""Whose versions are not spoken here; more are not told of."""
+# Maximum number of nodes and versions that are logged for an unsupported wire version.
+MAX_REFUSALS_LOGGED = 20_000
 
 encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True, eq=False)
 class RawShipment:
-    """A shipment as it came, at `came_s` by Clock.monotonic(), from who may ship.
+    """A received shipment of an authorised sender; received at `received_at_s` (Clock.monotonic()).
 
-    `address` is None over the Unix socket. `held` is let go of once it is answered.
+    `address` is None over the Unix socket. `cleanup` is closed once it is answered.
     """
 
     body: bytes
     encoding: str
     address: str | None
-    came_s: float
+    received_at_s: float
     is_in_vain: Callable[[], bool] = lambda: False
-    """Whether nobody is there any more to hear of it."""
-    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Return whether the sender has disconnected."""
+    cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     shipment: CheckedShipment | None = None
 
 
-class Storers:
-    """They answer once all is stored."""
+class StorageThreads:
+    """Threads that store shipments and return the answers."""
 
     def __init__(self, intake: Intake, clock: Clock) -> None:
         self._intake, self._clock = intake, clock
@@ -63,44 +63,44 @@ class Storers:
         self._refused: set[str] = set()
         self._again = OutageLog(log, "nodes are asked to send again: %s", clock)
 
-    async def do(self, parcel: RawShipment) -> bytes:
-        """Store what is in it; its answer, or an error that is one."""
-        return await self._pool.do(parcel)
+    async def do(self, raw: RawShipment) -> bytes:
+        """Store a shipment; return its answer or raise the error to answer with."""
+        return await self._pool.do(raw)
 
-    def open(self, parcel: RawShipment) -> CheckedShipment:
-        """What is in it, as far as its node still waits for an answer."""
-        self.require_awaited(parcel)
-        if parcel.shipment is None:
+    def open(self, raw: RawShipment) -> CheckedShipment:
+        """Parse a shipment if its node still waits for the answer."""
+        self.require_awaited(raw)
+        if raw.shipment is None:
             try:
-                parcel.shipment = parse_shipment(parcel.body, parcel.encoding)
+                raw.shipment = parse_shipment(raw.body, raw.encoding)
             except WireError as error:
-                self._tell_of(error)
+                self._log_once(error)
                 raise
-            if parcel.shipment.n_to_store:
-                parcel.held.enter_context(self._room_for(parcel.shipment.n_bytes))
-        return parcel.shipment
+            if raw.shipment.n_to_store:
+                raw.cleanup.enter_context(self._room_for(raw.shipment.n_bytes))
+        return raw.shipment
 
-    def require_awaited(self, parcel: RawShipment) -> None:
-        """Raises what its node is told, if it hears that, where it waits no more."""
-        if parcel.is_in_vain():
+    def require_awaited(self, raw: RawShipment) -> None:
+        """Raise the error to answer with if the node no longer waits."""
+        if raw.is_in_vain():
             raise ClientDisconnect
-        waited_s = self._clock.monotonic() - parcel.came_s
+        waited_s = self._clock.monotonic() - raw.received_at_s
         if waited_s > WAITED_FOR_S:
-            raise self._come_again(f"a shipment waited for {waited_s:.0f} s, longer than its node does")
+            raise self._come_again(f"a shipment waited for {waited_s:.0f} s, longer than its node waits")
 
-    def _store(self, parcels: Sequence[RawShipment]) -> list[bytes | Exception]:
-        opened = [outcome_of(self._opened, parcel) for parcel in parcels]
+    def _store(self, raws: Sequence[RawShipment]) -> list[bytes | Exception]:
+        opened = [outcome_of(self._opened, raw) for raw in raws]
         ready = [
-            (one, parcel.address)
-            for one, parcel in zip(opened, parcels, strict=True)
+            (one, raw.address)
+            for one, raw in zip(opened, raws, strict=True)
             if isinstance(one, CheckedShipment)
         ]
         answers = map(_encoded, self._intake.take_all(ready))
         return [next(answers) if isinstance(one, CheckedShipment) else one for one in opened]
 
-    def _opened(self, parcel: RawShipment) -> CheckedShipment:
-        shipment = self.open(parcel)
-        self.require_awaited(parcel)
+    def _opened(self, raw: RawShipment) -> CheckedShipment:
+        shipment = self.open(raw)
+        self.require_awaited(raw)
         return shipment
 
     @contextlib.contextmanager
@@ -110,7 +110,7 @@ class Storers:
             if has_room:
                 self._waiting_bytes += n_bytes
         if not has_room:
-            raise self._come_again(f"shipments of {WAITING_BYTES >> 20} MiB wait to be stored already")
+            raise self._come_again(f"shipments of {WAITING_BYTES >> 20} MiB are already waiting to be stored")
         try:
             yield
         finally:
@@ -121,9 +121,9 @@ class Storers:
         self._again.failed(why)
         return ShipmentError(503, why, RETRY_AFTER_S)
 
-    def _tell_of(self, error: WireError) -> None:
-        """Once of each node and version: it asks again and again."""
-        if str(error) not in self._refused and len(self._refused) < NODES_TOLD_OF:
+    def _log_once(self, error: WireError) -> None:
+        """Log once per node and version: the node sends again and again."""
+        if str(error) not in self._refused and len(self._refused) < MAX_REFUSALS_LOGGED:
             self._refused.add(str(error))
             log.log(logging.INFO if error.is_passing else logging.WARNING, "%s", error)
 

@@ -1,4 +1,4 @@
-"""What the database holds of what nodes send once: a restored backup, or a new database, lacks some of it."""
+"""Find out which data, sent once by nodes, the database lacks after a restore or when it is new."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Generic, TypeVar
 from sqlalchemy import Connection, func, select
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.ingest.shipment import Has
+from slurm_gpu.database.ingest.shipment import StoredClaim
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import device, run
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import HOST_CLUSTER
 
+# Lifetime of one query's result. Ten thousand nodes ask a thousand times per second.
 READ_EACH_S = 30.0
-"""Ten thousand nodes ask a thousand times a second: one query for all of them answers for so long."""
 
 T = TypeVar("T")
 
 
 class StoredFacts:
-    """Compares what nodes say that the database has with what it has; for several threads."""
+    """Compares the claims of nodes with the database. Thread-safe."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._devices = _Cached(database, clock, _devices)
         self._runs = _Cached(database, clock, _open_runs)
 
-    def lacks(self, node: str, has: Has) -> list[str]:
-        """Return the kinds that the node is to send again; none where the database cannot be read."""
+    def lacks(self, node: str, has: StoredClaim) -> list[str]:
+        """Return the kinds of data that the node must send again; none if the database cannot be read."""
         found: list[str] = []
         if has.devices is not None:
             devices = self._devices.value()
@@ -46,7 +46,7 @@ class StoredFacts:
 
 
 class _Cached(Generic[T]):
-    """What `read` returned at most READ_EACH_S ago; None where that failed, or another thread reads first."""
+    """Caches a result of `read` for READ_EACH_S; None if it failed or another thread reads it first."""
 
     def __init__(self, database: Database, clock: Clock, read: Callable[[Connection], T]) -> None:
         self._database, self._clock, self._read = database, clock, read
@@ -68,7 +68,7 @@ class _Cached(Generic[T]):
 
 
 def _devices(connection: Connection) -> Mapping[str, tuple[int, int]]:
-    """Of each node the newest at_s of its devices, and how many have it."""
+    """Return the newest at_s of each node's devices, and the number of devices that have it."""
     groups = select(device.c.node, device.c.at_s, func.count()).group_by(device.c.node, device.c.at_s)
     newest: dict[str, tuple[int, int]] = {}
     for node, at_s, n in connection.execute(groups):
@@ -77,7 +77,7 @@ def _devices(connection: Connection) -> Mapping[str, tuple[int, int]]:
 
 
 def _open_runs(connection: Connection) -> Mapping[tuple[str, int], int]:
-    """Of each run of a machine without Slurm that has not ended, the seq of what was stored last."""
+    """Return the stored seq of each open run of a machine without Slurm."""
     here = run.c.end_s.is_(None), run.c.cluster.startswith(HOST_CLUSTER, autoescape=True)
     found = connection.execute(select(run.c.cluster, run.c.job_id, run.c.reported_seq).where(*here))
     return {(cluster, job_id): seq for cluster, job_id, seq in found if seq is not None}

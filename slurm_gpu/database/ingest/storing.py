@@ -1,4 +1,4 @@
-"""What several shipments have to be stored, in one transaction."""
+"""Store several shipments in one transaction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from slurm_gpu.database.accounting.writer import (
     nodes_with,
     store_devices,
     store_events,
+    store_host_runs,
     store_hosts,
     store_records,
-    store_told_runs,
     store_windows,
 )
 from slurm_gpu.database.ingest.admitted_items import AdmittedItems, not_its, of_all, reject
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -> Sequence[tuple[int, int]]:
-    """Store them, and reject what others own or Slurm denies; this may be run again.
+    """Store shipments; reject items of others' segments and items that Slurm denies. May be repeated.
 
-    Returns of each how many records and host records were (stored, stale).
+    Returns (stored, stale) counts of records and host records of each shipment.
     """
     for kind in ("records", "hosts"):
         reject(some, kind, denials(connection, cluster, some, of_all(some, attrgetter(kind))))
@@ -48,24 +48,24 @@ def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -
     for (place, _), is_stored in (*stored, *stored_hosts):
         counts[place][0 if is_stored else 1] += 1
     store_devices(connection, of_all(some, attrgetter("devices")).values())
-    _tell_of_doubles(connection, some)
+    _report_duplicates(connection, some)
     store_windows(connection, [item for key, item in windows.items() if key not in foreign])
     store_events(connection, of_all(some, attrgetter("events")).values())
-    told_runs = of_all(some, attrgetter("runs")).items()
-    store_told_runs(
-        connection, [host_run_row(told, some[place].uids.get(told.user)) for (place, _), told in told_runs]
+    host_runs = of_all(some, attrgetter("runs")).items()
+    store_host_runs(
+        connection, [host_run_row(item, some[place].uids.get(item.user)) for (place, _), item in host_runs]
     )
     return [(stored, stale) for stored, stale in counts]
 
 
-def _tell_of_doubles(connection: Connection, some: Sequence[AdmittedItems]) -> None:
-    """A GPU that was moved, before its old node has looked again, or a node that is not what it says."""
+def _report_duplicates(connection: Connection, some: Sequence[AdmittedItems]) -> None:
+    """Record a GPU that two nodes report: it was moved, or a node sends another's name."""
     devices = of_all(some, attrgetter("devices"))
     nodes_of = nodes_with(connection, devices.values()) if devices else {}
     for (place, _), item in devices.items():
         others = nodes_of.get(item.uuid, set()) - {item.node}
         if others and item.node in nodes_of[item.uuid]:
-            told = ", ".join(sorted(others))
-            log.warning("%s tells of the device %s, as does %s", item.node, item.uuid, told)
+            nodes = ", ".join(sorted(others))
+            log.warning("%s reports the device %s, as does %s", item.node, item.uuid, nodes)
             at_s = some[place].at_s
             store_events(connection, [device_elsewhere_event(item.uuid, item.node, others, at_s)])

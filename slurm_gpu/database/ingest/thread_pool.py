@@ -1,7 +1,7 @@
-"""A few threads that work off what waits for them: a thousand requests a second want no thread each.
+"""A thread pool that works in batches, with few switches between the event loop and the threads.
 
-Each thread more is one more that waits for Python's lock; and where the event loop calls a thread for each
-request, and each thread the loop, that takes longer than the work.
+Each further thread waits for Python's lock as well. With one call to a thread and one back to the loop for
+every request, these calls would take longer than the work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 def outcome_of(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R | Exception:
-    """What it returns or raises."""
+    """Return the result of `work`, or the exception that it raises."""
     try:
         return work(*args, **named)
     except Exception as error:
@@ -34,12 +34,12 @@ def outcome_of(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R | Ex
 
 
 class ThreadPool(Generic[T, R]):
-    """`do` an item's work in one of a few threads, perhaps together with others that wait."""
+    """Runs the work of items in a few threads, in batches of waiting items."""
 
     def __init__(
         self, work: Callable[[Sequence[T]], Iterable[R | Exception]], n_threads: int, most: int, name: str
     ) -> None:
-        """`work` is given up to `most` items, and gives of each its result, or why there is none."""
+        """Set the work: it takes up to `most` items and returns a result or an exception for each."""
         self._work, self._n_threads, self._most = work, n_threads, most
         self._pool = ThreadPoolExecutor(n_threads, name)
         self._failures = OutageLog(log, f"{name}: work failed: %s", SystemClock())
@@ -50,7 +50,7 @@ class ThreadPool(Generic[T, R]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def do(self, item: T) -> R:
-        """The item's result; raises what is given in its place."""
+        """Return the result of an item's work, or raise its exception."""
         self._loop = asyncio.get_running_loop()
         result: asyncio.Future[R] = self._loop.create_future()
         with self._lock:
@@ -62,20 +62,21 @@ class ThreadPool(Generic[T, R]):
         try:
             return await result
         finally:
-            del result  # an error knows this frame: all that it knows would wait for a search for cycles
+            # an exception refers to this frame, and would keep the result alive until garbage collection
+            del result
 
     def _work_off(self) -> None:
         while some := self._next():
             try:
                 outcomes = list(self._work([item for item, _ in some]))
-            except BaseException as error:  # and be it that there is no memory left: no caller waits for ever
+            except BaseException as error:  # MemoryError included: no caller may wait indefinitely
                 self._failures.failed(error)
-                outcomes = [DatabaseError(f"the work came to an end: {error!r}") for _ in some]
-            self._tell([(result, outcome) for (_, result), outcome in zip(some, outcomes, strict=True)])
+                outcomes = [DatabaseError(f"the work failed: {error!r}") for _ in some]
+            self._deliver([(result, outcome) for (_, result), outcome in zip(some, outcomes, strict=True)])
             del outcomes  # as in `do`
 
     def _next(self) -> Sequence[tuple[T, asyncio.Future[R]]]:
-        """Some that wait, and for which somebody waits; where none does, this thread is done."""
+        """Take waiting items whose caller still waits; without any, this thread ends."""
         some: list[tuple[T, asyncio.Future[R]]] = []
         with self._lock:
             while self._waiting and len(some) < self._most:
@@ -85,8 +86,8 @@ class ThreadPool(Generic[T, R]):
             self._n_at_work -= not some
         return some
 
-    def _tell(self, done: Sequence[tuple[asyncio.Future[R], R | Exception]]) -> None:
-        """The loop is called once for all that is done until it comes round."""
+    def _deliver(self, done: Sequence[tuple[asyncio.Future[R], R | Exception]]) -> None:
+        """Deliver results, with one call to the event loop for all until it runs."""
         with self._lock:
             is_called = bool(self._done)
             self._done += done
@@ -95,7 +96,7 @@ class ThreadPool(Generic[T, R]):
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._pass_on)
-        except RuntimeError:  # the loop has ended, and nobody waits any more
+        except RuntimeError:  # the event loop has ended: no caller waits
             self._done.clear()
 
     def _pass_on(self) -> None:
@@ -103,7 +104,7 @@ class ThreadPool(Generic[T, R]):
             done, self._done = self._done, []
         for result, outcome in done:
             if result.done():
-                continue  # whoever waited has given up
+                continue  # the caller has been cancelled
             if isinstance(outcome, Exception):
                 result.set_exception(outcome)
             else:

@@ -1,4 +1,4 @@
-"""What newer nodes tell that is not known here: it is not stored, and so it is named."""
+"""Collect and log unknown names in shipments of newer nodes; their values are not stored."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ log = logging.getLogger(__name__)
 
 _MAX_NAMES = 32
 _MAX_TEXT = 64
-_MAX_TOLD = 1000
+_MAX_LOGGED = 1000
 _SERIES = frozenset(SERIES)
 
 
 class Unknown:
-    """Names of one shipment, by kind of item; at most so many of each."""
+    """The unknown names of one shipment by kind of item, at most _MAX_NAMES of each."""
 
     def __init__(self) -> None:
         self.names: dict[str, list[str]] = {}
 
     def note(self, kind: str, item: Any, known: frozenset[str]) -> None:
-        """Look through the keys of an item, whatever it is."""
+        """Collect the unknown keys of an item of any type."""
         if not isinstance(item, dict):
             return
-        # Of thousands of records a second none has any.
+        # The usual case: a record has no unknown key.
         if not item.keys() <= known:
             for key in item.keys() - known:
                 self._add(kind, key)
@@ -46,22 +46,22 @@ class Unknown:
 
 
 class UnknownLog:
-    """Tells of each name once."""
+    """Logs each unknown name once."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._is_full = False
 
-    def tell(self, node: str, version: str | None, names: Mapping[str, Collection[str]]) -> None:
-        """What that node's slurm-gpud told beyond what is known here."""
-        new = {(kind, name) for kind, of_kind in names.items() for name in of_kind} - self._told
-        if new and len(self._told) >= _MAX_TOLD and not self._is_full:
+    def warn(self, node: str, version: str | None, names: Mapping[str, Collection[str]]) -> None:
+        """Log the names that were not logged before."""
+        new = {(kind, name) for kind, of_kind in names.items() for name in of_kind} - self._logged
+        if new and len(self._logged) >= _MAX_LOGGED and not self._is_full:
             self._is_full = True
-            log.warning("nodes send more than %d unknown names: no more are listed", _MAX_TOLD)
-        if new and len(self._told) < _MAX_TOLD:
-            self._told |= new
+            log.warning("nodes send more than %d unknown names: the others are not listed", _MAX_LOGGED)
+        if new and len(self._logged) < _MAX_LOGGED:
+            self._logged |= new
             log.warning(
-                "slurm-gpud %s of %s tells %s, which slurm-gpudbd %s does not know and does not store",
+                "slurm-gpud %s of %s sends %s, which slurm-gpudbd %s does not support and does not store",
                 version or "",
                 node,
                 ", ".join(f"{name!r} of {kind}" for kind, name in sorted(new)),

@@ -1,10 +1,10 @@
-"""A worker of slurm-gpudbd: takes in shipments on a processor of its own.
+"""A worker process of slurm-gpudbd, which takes in shipments on a processor of its own.
 
     python -m slurm_gpu.database.ingest.worker SOCKET     # the number of a descriptor; slurm-gpudbd starts it
 
-It accepts connections from the listening socket of slurm-gpudbd, and passes those on that are no shipments.
-It ends when its socket does, so it never outlives slurm-gpudbd. What it had under way then is stored or not,
-and no node was told that it is.
+It accepts connections from the listening socket of slurm-gpudbd, and passes on those with other requests. It
+ends when its socket is closed, so it never outlives slurm-gpudbd. Work in progress is then stored or not, and
+its nodes receive no answer.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.database.accounting.import_thread import tune_python
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.http.server import make_server
-from slurm_gpu.database.ingest.body_budget import Bodies
+from slurm_gpu.database.ingest.body_budget import BodyBudget
 from slurm_gpu.database.ingest.heartbeat import ANSWERED_WITHIN_S
 from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.ingest.stall_detector import StallDetector
 from slurm_gpu.database.ingest.worker_protocol import (
-    Beginning,
     ItemsRejected,
-    Needed,
+    NeededData,
     NodeSeen,
     PassedOn,
     ShipmentTaken,
     WindowArrived,
     WorkerMessage,
+    WorkerSetup,
     WorkerStatus,
     decode_order,
     encode,
@@ -51,7 +51,7 @@ from slurm_gpu.database.ingest.worker_protocol import (
 from slurm_gpu.database.live.arrivals import Arrivals
 from slurm_gpu.database.live.live_needs import LiveNeeds
 from slurm_gpu.database.live.memory import LiveState
-from slurm_gpu.database.live.node_memory import LiveBoard, Wants
+from slurm_gpu.database.live.node_memory import LiveBoard, WindowRequests
 from slurm_gpu.database.live.rejections import Rejected, Rejections
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.http.identity import Authenticator
@@ -66,7 +66,7 @@ STATUS_EACH_S = 1.0
 SENT_EACH_S = 0.05
 # slurm-gpudbd kills a worker that sends a batch of more than 64 MiB.
 _BATCH_BYTES = 1 << 20
-# Half a minute of a thousand posts a second, while slurm-gpudbd does not read.
+# 64 MiB hold half a minute of a thousand posts per second, while slurm-gpudbd does not read.
 _KEPT_BYTES = 64 << 20
 
 
@@ -76,22 +76,22 @@ class Reports:
     def __init__(self, channel: Connection) -> None:
         self._channel = channel
         self._lock = threading.Lock()
-        self._words: deque[msgspec.Raw] = deque()
+        self._messages: deque[msgspec.Raw] = deque()
         self._n_bytes = 0
         self._passed: deque[tuple[PassedOn, socket.socket]] = deque()
         self._has_passed = threading.Event()
 
-    def tell(self, word: WorkerMessage) -> None:
-        """Send it with the next batch; the oldest are dropped where too many wait."""
-        encoded = msgspec.Raw(encode(word))
+    def send(self, message: WorkerMessage) -> None:
+        """Send a message with the next batch; drop the oldest ones if too many wait."""
+        encoded = msgspec.Raw(encode(message))
         with self._lock:
-            self._words.append(encoded)
+            self._messages.append(encoded)
             self._n_bytes += len(encoded)
             while self._n_bytes > _KEPT_BYTES:
-                self._n_bytes -= len(self._words.popleft())
+                self._n_bytes -= len(self._messages.popleft())
 
     def pass_on(self, connection: socket.socket, early: bytes) -> None:
-        """Leave a connection to slurm-gpudbd, at once: a reader waits for its answer."""
+        """Leave a connection to slurm-gpudbd at once, since a reader waits for its answer."""
         self._passed.append((PassedOn(early), connection))
         self._has_passed.set()
 
@@ -109,28 +109,28 @@ class Reports:
                         self._channel.send_bytes(encode([passed]))
                         send_connection(self._channel, connection)
         except OSError:
-            os._exit(0)  # a worker that reports nothing is of no use
+            os._exit(0)  # a worker that cannot report is of no use
 
     def _batch(self) -> list[msgspec.Raw]:
         batch: list[msgspec.Raw] = []
         n_bytes = 0
         with self._lock:
-            while self._words and n_bytes < _BATCH_BYTES:
-                batch.append(self._words.popleft())
+            while self._messages and n_bytes < _BATCH_BYTES:
+                batch.append(self._messages.popleft())
                 n_bytes += len(batch[-1])
             self._n_bytes -= n_bytes
         return batch
 
 
 class _ReportedBoard(LiveBoard):
-    """Live values are shown by slurm-gpudbd, not here."""
+    """Reports live values to slurm-gpudbd, which serves them."""
 
     def __init__(self, clock: Clock, reports: Reports) -> None:
         super().__init__(clock)
         self._reports = reports
 
     def put(self, node: str, live: Live, interval_s: float = LIVE_INTERVAL_S) -> None:
-        self._reports.tell(NodeSeen(node, live, interval_s))
+        self._reports.send(NodeSeen(node, live, interval_s))
 
 
 class _ReportedArrivals(Arrivals):
@@ -138,18 +138,18 @@ class _ReportedArrivals(Arrivals):
         super().__init__(clock)
         self._reports = reports
 
-    def heard(self, node: str, version: str | None = None) -> None:
-        self._reports.tell(ShipmentTaken(node, version))
+    def record_shipment(self, node: str, version: str | None = None) -> None:
+        self._reports.send(ShipmentTaken(node, version))
 
 
-class _ReportedWants(Wants):
+class _ReportedWindowRequests(WindowRequests):
     def __init__(self, clock: Clock, reports: Reports) -> None:
         super().__init__(clock)
         self._reports = reports
 
     def arrived(self, node: str, job_id: int) -> None:
         super().arrived(node, job_id)
-        self._reports.tell(WindowArrived(node, job_id))
+        self._reports.send(WindowArrived(node, job_id))
 
 
 class _ReportedRejections(Rejections):
@@ -158,15 +158,15 @@ class _ReportedRejections(Rejections):
         self._reports = reports
 
     def add(self, rejected: Iterable[Rejected]) -> None:
-        self._reports.tell(ItemsRejected([item.kind for item in rejected]))
+        self._reports.send(ItemsRejected([item.kind for item in rejected]))
 
 
-async def _work(channel: Connection, beginning: Beginning) -> None:
+async def _work(channel: Connection, beginning: WorkerSetup) -> None:
     config, clock = beginning.config, SystemClock()
     reports = Reports(channel)
     memory = LiveState(
         _ReportedBoard(clock, reports),
-        _ReportedWants(clock, reports),
+        _ReportedWindowRequests(clock, reports),
         _ReportedArrivals(clock, reports),
         _ReportedRejections(clock, reports),
         LiveNeeds(clock),
@@ -181,10 +181,10 @@ async def _work(channel: Connection, beginning: Beginning) -> None:
     authenticator = Authenticator(config.operators, slurm_uid, clock, config.munge_socket)
     posts = Posts(authenticator, intake, clock)
     stall_detector = StallDetector("POST requests wait, and none was answered", clock)
-    ingest_server = IngestServer(posts.take, stall_detector, Bodies(clock, beginning.share))
+    ingest_server = IngestServer(posts.take, stall_detector, BodyBudget(clock, beginning.share))
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        raise AssertionError("slurm-gpudbd has all other requests")
+        raise AssertionError("slurm-gpudbd serves all other requests")
 
     server = make_server(app, ingest_server)
     ingest_server.others = reports.pass_on
@@ -194,14 +194,14 @@ async def _work(channel: Connection, beginning: Beginning) -> None:
         hung = (
             stall_detector.hangs(clock.monotonic(), ANSWERED_WITHIN_S) for stall_detector in stall_detectors
         )
-        reports.tell(WorkerStatus(next((why for why in hung if why is not None), None)))
+        reports.send(WorkerStatus(next((why for why in hung if why is not None), None)))
         return STATUS_EACH_S
 
     def follow() -> None:
         try:
             while True:
                 order = decode_order(channel.recv_bytes())
-                assert isinstance(order, Needed)
+                assert isinstance(order, NeededData)
                 memory.needs.replace(order.live)
                 memory.wants.replace(order.windows)
         except (EOFError, OSError):
@@ -217,7 +217,7 @@ def main() -> None:
     os.umask(0o077)
     channel = Connection(int(sys.argv[1]))
     beginning = decode_order(channel.recv_bytes())
-    assert isinstance(beginning, Beginning)
+    assert isinstance(beginning, WorkerSetup)
     log_to_stderr(for_people=beginning.for_people)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     tune_python()

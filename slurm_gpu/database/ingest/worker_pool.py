@@ -1,7 +1,7 @@
-"""Processes of slurm-gpudbd's own that take in what nodes post: Python computes on one processor in each.
+"""Run worker processes that take in shipments: one Python process computes on one processor.
 
-All accept connections from one listening socket, slurm-gpudbd included. A worker keeps nothing that is
-missed when it dies: slurm-gpudbd receives live values, and all else that readers ask for, in batches.
+All processes, slurm-gpudbd included, accept connections from one listening socket. A worker keeps no state
+that matters when it dies: slurm-gpudbd receives live values and all other data for readers in batches.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.ingest.worker_protocol import (
-    Beginning,
     ItemsRejected,
-    Needed,
+    NeededData,
     NodeSeen,
     PassedOn,
     ShipmentTaken,
     WindowArrived,
     WorkerMessage,
+    WorkerSetup,
     WorkerStatus,
-    decode_words,
+    decode_messages,
     encode,
     receive_connection,
 )
@@ -41,16 +41,16 @@ from slurm_gpu.database.live.rejections import Rejected
 log = logging.getLogger("slurm-gpudbd")
 
 _COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.database.ingest.worker")
+# A worker reports every second. One that was silent for this time hangs, and is killed.
 SILENT_S = 120.0
-"""A worker reports each second. One that has not for so long hangs, and is killed."""
+# A worker that lived for this time is restarted at once.
 _LONG_S = 60.0
-"""A worker that lived for so long is restarted at once."""
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 30.0
+# A worker has two seconds for requests in progress.
 _END_WITHIN_S = 3.0
-"""A worker has two seconds for requests under way."""
 _MOST_BYTES = 64 << 20
+# A timeval. A worker that reads nothing for this time is killed.
 _SEND_WITHIN = struct.pack("ll", 10, 0)
-"""A timeval. A worker that reads nothing for so long is killed."""
 
 
 class Workers:
@@ -67,13 +67,13 @@ class Workers:
         *,
         for_people: bool,
     ) -> None:
-        """`url` is the database's. None is started before `running`."""
-        self._beginning = Beginning(config, url, for_people, listener.fileno(), 1 / (n + 1))
+        """Prepare workers; `running` starts them. `url` is the database's."""
+        self._beginning = WorkerSetup(config, url, for_people, listener.fileno(), 1 / (n + 1))
         self._workers = [Worker(f"worker {n + 1}", self._beginning, clock, memory) for n in range(n)]
 
     @contextlib.contextmanager
     def running(self, adopt: Callable[[socket.socket, bytes], None]) -> Iterator[None]:
-        """Keep them alive until it is left; `adopt` takes over connections that are no shipments."""
+        """Keep the workers alive within the context; `adopt` takes over connections with other requests."""
         threads = [
             threading.Thread(target=worker.keep, args=[adopt], name=worker.name, daemon=True)
             for worker in self._workers
@@ -91,19 +91,19 @@ class Workers:
                 thread.join(1.0)
 
     def end(self) -> None:
-        """Have them take no more connections, and end."""
+        """Make all workers close and end."""
         for worker in self._workers:
             worker.end()
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
-        """Return why one of them hangs, in words."""
+        """Return why a worker hangs, if one does."""
         return next((worker.hung for worker in self._workers if worker.hung is not None), None)
 
 
 class Worker:
-    """One of them, restarted whenever it ends."""
+    """One worker process, restarted whenever it ends."""
 
-    def __init__(self, name: str, beginning: Beginning, clock: Clock, memory: LiveState) -> None:
+    def __init__(self, name: str, beginning: WorkerSetup, clock: Clock, memory: LiveState) -> None:
         self.name, self._beginning, self._clock, self._memory = name, beginning, clock, memory
         self._ends = OutageLog(log, f"{name} %s", clock, over=f"{name} runs again")
         self._lost = OutageLog(log, f"a connection that {name} passed on is closed: %s", clock)
@@ -112,7 +112,7 @@ class Worker:
         self.hung: str | None = None
 
     def keep(self, adopt: Callable[[socket.socket, bytes], None]) -> None:
-        """Start it again and again."""
+        """Start the process again and again until `end`."""
         pause_s = _PAUSE_S
         while not self._ending.is_set():
             began_s = self._clock.monotonic()
@@ -120,7 +120,7 @@ class Worker:
                 why = self._live_once(adopt)
             except EOFError:
                 why = "has ended"
-            except Exception as error:  # it sent nonsense, or there is no descriptor left: that may pass
+            except Exception as error:  # an invalid message, or no file descriptor left: this may pass
                 why = f"has ended: {error}"
             if self._ending.is_set():
                 return
@@ -131,34 +131,34 @@ class Worker:
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
     def end(self) -> None:
-        """Have it answer what it has read, and end."""
+        """Make the worker answer what it has read, and end."""
         self._ending.set()
         if self._process is not None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the worker."""
         if self._process is not None:
             self._process.kill()
 
     def _live_once(self, adopt: Callable[[socket.socket, bytes], None]) -> str:
-        """Return how it ended."""
+        """Start the process and read its messages; return how it ended."""
         try:
             channel, process = self._start()
-        except OSError as error:  # such as no descriptor left: that may pass
+        except OSError as error:  # such as no file descriptor left: this may pass
             return f"cannot be started: {error.strerror or error}"
         self._process = process
         with channel:
             try:
                 channel.send_bytes(encode(self._beginning))
-                needed = Needed(frozenset(), {})
+                needed = NeededData(frozenset(), {})
                 while channel.poll(SILENT_S):
-                    for word in decode_words(channel.recv_bytes(_MOST_BYTES)):
-                        self._take(word, channel, adopt)
-                        if isinstance(word, WorkerStatus) and (now := self._needed()) != needed:
+                    for message in decode_messages(channel.recv_bytes(_MOST_BYTES)):
+                        self._take(message, channel, adopt)
+                        if isinstance(message, WorkerStatus) and (now := self._needed()) != needed:
                             needed = now
                             channel.send_bytes(encode(needed))
-                return f"has said nothing for {SILENT_S:g} s, and was killed"
+                return f"was silent for {SILENT_S:g} s and was killed"
             finally:
                 self.hung = None
                 process.kill()
@@ -173,31 +173,32 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), self._beginning.listener],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,  # Ctrl-C in a terminal is for slurm-gpudbd, which then ends it
+                # Ctrl-C in a terminal is for slurm-gpudbd, which then ends the workers
+                start_new_session=True,
             )
             return Connection(ours.detach()), process
 
-    def _needed(self) -> Needed:
-        return Needed(self._memory.needs.names(), self._memory.wants.all())
+    def _needed(self) -> NeededData:
+        return NeededData(self._memory.needs.names(), self._memory.wants.all())
 
     def _take(
-        self, word: WorkerMessage, channel: Connection, adopt: Callable[[socket.socket, bytes], None]
+        self, message: WorkerMessage, channel: Connection, adopt: Callable[[socket.socket, bytes], None]
     ) -> None:
-        match word:
+        match message:
             case NodeSeen():
-                self._memory.board.put(word.node, word.live, word.interval_s)
+                self._memory.board.put(message.node, message.live, message.interval_s)
             case ShipmentTaken():
-                self._memory.arrivals.heard(word.node, word.version)
+                self._memory.arrivals.record_shipment(message.node, message.version)
             case WindowArrived():
-                self._memory.wants.arrived(word.node, word.job_id)
+                self._memory.wants.arrived(message.node, message.job_id)
             case ItemsRejected():
-                self._memory.rejections.add(Rejected(0, "", kind) for kind in word.kinds)
+                self._memory.rejections.add(Rejected(0, "", kind) for kind in message.kinds)
             case PassedOn():
                 connection = receive_connection(channel)
                 if connection is None:
-                    self._lost.failed("no descriptor is left for it")
+                    self._lost.failed("no file descriptor is left")
                 else:
-                    adopt(connection, word.early)
+                    adopt(connection, message.early)
             case WorkerStatus():
-                self.hung = word.hung
+                self.hung = message.hung
                 self._ends.worked()

@@ -1,6 +1,6 @@
-"""Messages between slurm-gpudbd and its workers, as lists in MessagePack over a socket pair.
+"""Messages between slurm-gpudbd and its workers: lists in MessagePack over a socket pair.
 
-Both are of the same release: one starts the other.
+Both ends are of the same release, since one starts the other.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.wire import Live
 
 
-class Beginning(Struct, tag=True):
-    """The first message to a worker. It has the configuration, as the files may have changed since.
+class WorkerSetup(Struct, tag=True):
+    """The first message to a worker. It contains the configuration, as the files may have changed since.
 
-    `listener` is the descriptor of the listening socket, `share` the worker's part of memory for bodies.
+    `listener` is the descriptor of the listening socket, `share` the worker's share of memory for bodies.
     """
 
     config: SiteConfig
@@ -30,22 +30,25 @@ class Beginning(Struct, tag=True):
     share: float
 
 
-class Needed(Struct, tag=True):
-    """Nodes whose live values are needed from now on, None for all, and jobs whose windows are, by node."""
+class NeededData(Struct, tag=True):
+    """The data that workers must collect.
+
+    `live` has the nodes whose live values are needed, None for all; `windows` the jobs by node.
+    """
 
     live: frozenset[str] | None
     windows: dict[str, list[int]]
 
 
 class ShipmentTaken(Struct, tag=True):
-    """A shipment of that node was taken in."""
+    """A shipment of that node was stored."""
 
     node: str
     version: str | None
 
 
 class NodeSeen(Struct, tag=True):
-    """A node's last values, and when the next are due."""
+    """The last values of a node, and the interval until the next ones."""
 
     node: str
     live: Live
@@ -53,26 +56,26 @@ class NodeSeen(Struct, tag=True):
 
 
 class WindowArrived(Struct, tag=True):
-    """The window that was wanted."""
+    """A wanted window has arrived."""
 
     node: str
     job_id: int
 
 
 class ItemsRejected(Struct, tag=True):
-    """Items of these kinds were rejected for good."""
+    """Items of these kinds were rejected."""
 
     kinds: list[str]
 
 
 class PassedOn(Struct, tag=True):
-    """A connection that is not for the worker, with the bytes read so far; its descriptor follows."""
+    """A connection with another request, and the bytes read so far; its descriptor follows."""
 
     early: bytes
 
 
 class WorkerStatus(Struct, tag=True):
-    """Each second: why the worker hangs, if it does."""
+    """Sent every second: why the worker hangs, if it does."""
 
     hung: str | None = None
 
@@ -87,8 +90,8 @@ def _path(kind: type, value: str) -> Path:
 
 
 encode = msgspec.msgpack.Encoder(enc_hook=os.fspath).encode
-decode_order = msgspec.msgpack.Decoder(Beginning | Needed, dec_hook=_path).decode
-decode_words = msgspec.msgpack.Decoder(list[WorkerMessage]).decode
+decode_order = msgspec.msgpack.Decoder(WorkerSetup | NeededData, dec_hook=_path).decode
+decode_messages = msgspec.msgpack.Decoder(list[WorkerMessage]).decode
 
 
 def send_connection(channel: Connection, connection: socket.socket) -> None:
@@ -101,7 +104,7 @@ def send_connection(channel: Connection, connection: socket.socket) -> None:
 
 
 def receive_connection(channel: Connection) -> socket.socket | None:
-    """Return the connection that follows a PassedOn; None where no descriptor is left for it."""
+    """Return the connection that follows a PassedOn; None if no file descriptor is left for it."""
     by = socket.socket(fileno=channel.fileno())
     try:
         data, descriptors, _, _ = socket.recv_fds(by, 1, 1)

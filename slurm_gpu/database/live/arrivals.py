@@ -1,4 +1,4 @@
-"""Which nodes have sent something, and which should have by now and have not: a dead slurm-gpud is silent."""
+"""Record the last shipment of each node, and find nodes that should have sent one but have not."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ class Arrival:
 
 
 class Arrivals:
-    """When each node was last heard of, in this process's memory."""
+    """The last shipment of each node, in the memory of this process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since = clock.monotonic()
-        self._heard: dict[str, float] = {}
+        self._seen_s: dict[str, float] = {}
         self._last: dict[str, Arrival] = {}
 
-    def heard(self, node: str, version: str | None = None) -> None:
-        """A shipment of `node` was taken in."""
-        self._heard[node] = self._clock.monotonic()
+    def record_shipment(self, node: str, version: str | None = None) -> None:
+        """Record a shipment of `node`."""
+        self._seen_s[node] = self._clock.monotonic()
         self._last[node] = Arrival(self._clock.wall(), version)
 
     def last(self) -> Mapping[str, Arrival]:
-        """By node, since this slurm-gpudbd started."""
+        """Return the last arrival by node, since this slurm-gpudbd started."""
         return dict(self._last)
 
     def silent(self, queue: QueueState | None) -> list[str]:
-        """Nodes on which a job has held GPUs for SILENT_AFTER_S, as long as they have sent nothing.
+        """Return the nodes that have sent nothing for SILENT_AFTER_S although a job has allocated GPUs there.
 
-        None is known to be silent while slurmctld is away, nor so soon after slurm-gpudbd's own start.
+        The list is empty while slurmctld does not answer, and for this time after slurm-gpudbd's own start.
         """
         if queue is None:
             return []
@@ -49,7 +49,7 @@ class Arrivals:
         return sorted(
             node
             for node, jobs in queue.by_node.items()
-            if self._heard.get(node, self._since) < long_ago
+            if self._seen_s.get(node, self._since) < long_ago
             and any(
                 job.state == "RUNNING"
                 and job.start_s is not None

@@ -1,7 +1,7 @@
-"""The last ten minutes of nodes as a whole: how busy their CPUs were, and what their networks carried.
+"""Keep ten minutes of each node's CPU use and network traffic in memory.
 
-A diagnosis asks whether a node loads, writes or sends while its GPUs wait. Nodes tell each ten seconds how
-they do; kept is that much of it, in memory.
+A diagnosis uses these to find out whether a node loads, writes or sends while its GPUs wait. Nodes report
+these values every ten seconds.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 
+# As long as a window.
 KEPT_S = 600.0
-"""As long as a window."""
+# Fractions of 1, and bytes/s of both directions together.
 SERIES = tuple(metric.value for metric in HOST_METRICS)
-"""Fractions of 1, and bytes/s of both directions together."""
 _COLUMNS = 1 + len(SERIES)
+# Maximum number of samples of a node: ten minutes, and some more for nodes that report more often.
 _MOST = 64
-"""Values of a node: those of ten minutes, and a few where it tells more often."""
 
 
 class HostMinutes:
-    """Of each node, by name. Not for several threads at once."""
+    """Samples by node. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._told: dict[str, array[float]] = {}
+        self._samples: dict[str, array[float]] = {}
 
     def put(self, node: str, live: Live) -> None:
-        """A node told how it does, later than what it told before."""
-        told = self._told.setdefault(node, array("d"))
-        if told and not told[-_COLUMNS] < live.at_s:
-            if live.at_s > told[-_COLUMNS] - KEPT_S:
+        """Add the sample of a node, which is later than the ones before."""
+        samples = self._samples.setdefault(node, array("d"))
+        if samples and not samples[-_COLUMNS] < live.at_s:
+            if live.at_s > samples[-_COLUMNS] - KEPT_S:
                 return
-            del told[:]  # its clock was set back
-        told.extend((live.at_s, *read_host_metrics(live.host)))
-        old = max(0, len(told) // _COLUMNS - _MOST)
-        while told[old * _COLUMNS] <= live.at_s - KEPT_S:
+            del samples[:]  # the node's clock was set back
+        samples.extend((live.at_s, *read_host_metrics(live.host)))
+        old = max(0, len(samples) // _COLUMNS - _MOST)
+        while samples[old * _COLUMNS] <= live.at_s - KEPT_S:
             old += 1
-        del told[: old * _COLUMNS]
+        del samples[: old * _COLUMNS]
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Let go of all others."""
-        self._told = {node: told for node, told in self._told.items() if node in nodes}
+        """Drop all nodes except these."""
+        self._samples = {node: samples for node, samples in self._samples.items() if node in nodes}
 
     def of(self, node: str, since_s: float) -> NodeMinutes | None:
-        """What was told since then, at least twice."""
-        told = self._told.get(node, array("d"))
-        rows = [told[at : at + _COLUMNS] for at in range(0, len(told), _COLUMNS)]
+        """Return the samples after `since_s`, if there are at least two."""
+        samples = self._samples.get(node, array("d"))
+        rows = [samples[at : at + _COLUMNS] for at in range(0, len(samples), _COLUMNS)]
         rows = [row for row in rows if row[0] > since_s]
         if len(rows) < 2:
             return None
@@ -68,10 +68,10 @@ class HostMinutes:
 
 
 def alone_since(job: QueuedJob, queue: Mapping[int, QueuedJob]) -> float | None:
-    """Since when a job that runs has been alone on all of its nodes; None where it is not.
+    """Return since when a running job has been alone on all of its nodes; None if it is not.
 
-    What a node does as a whole is not this job's, and not for its user to see, where another one is on it;
-    and nodes are compared: of some of them alone it would say that the others do nothing.
+    The values of a whole node are not this job's if another job is on it, and its user may not see them then.
+    They are compared across nodes, so values of only some nodes would make the others appear idle.
     """
     if job.state != "RUNNING" or job.start_s is None:
         return None

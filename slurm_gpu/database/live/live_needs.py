@@ -1,4 +1,4 @@
-"""Nodes whose live values a reader needs: these post them each LIVE_INTERVAL_S, all others more rarely."""
+"""The nodes whose live values a reader needs. These post them every LIVE_INTERVAL_S, others less often."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.slurm.tres import amount
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 
-# Longer than the longest interval, so that each node gets to know of a request.
+# Longer than the longest interval, so that each node learns of a request.
 NEEDED_FOR_S = 75.0
 _DROP_EVERY_S = 10.0
 
 
 class LiveNeeds:
-    """Requests for live values, each for NEEDED_FOR_S; for several threads."""
+    """Requests for live values, each valid for NEEDED_FOR_S. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -27,7 +27,7 @@ class LiveNeeds:
         self._all_until = self._drop_at = -math.inf
 
     def ask(self, nodes: Iterable[str]) -> None:
-        """A reader needs the live values of these nodes."""
+        """Request the live values of these nodes."""
         with self._lock:
             now = self._clock.monotonic()
             if now >= self._drop_at:
@@ -36,7 +36,7 @@ class LiveNeeds:
             self._until.update(dict.fromkeys(nodes, now + NEEDED_FOR_S))
 
     def ask_all(self) -> None:
-        """A reader needs the live values of all nodes."""
+        """Request the live values of all nodes."""
         self._all_until = self._clock.monotonic() + NEEDED_FOR_S
 
     def names(self) -> frozenset[str] | None:
@@ -48,19 +48,19 @@ class LiveNeeds:
             return frozenset(node for node, until in self._until.items() if until > now)
 
     def replace(self, nodes: Iterable[str] | None) -> None:
-        """Take over what `names` of another process returned, until it returns something else."""
+        """Take over the result of `names` of another process, until the next call."""
         with self._lock:
             self._all_until = math.inf if nodes is None else -math.inf
             self._until = dict.fromkeys(nodes or (), math.inf)
 
     def interval_s(self, node: str) -> float:
-        """Return how often this node is to post its live values."""
+        """Return how often this node must post its live values."""
         until = max(self._all_until, self._until.get(node, -math.inf))
         return LIVE_INTERVAL_S if until > self._clock.monotonic() else IDLE_LIVE_INTERVAL_S
 
 
 def is_unsettled(node: str, open_jobs: Collection[int], queue: QueueState | None) -> bool:
-    """Return whether the node and Slurm differ on its jobs, or the node has to learn when one is resumed."""
+    """Return whether the node and Slurm differ on its jobs, or one of its jobs is suspended."""
     jobs = () if queue is None else queue.by_node.get(node, ())
     holding = {
         job.job_id: job.state for job in jobs if job.state in ALLOCATED_STATES and job.gpu_index.get(node)
@@ -69,6 +69,6 @@ def is_unsettled(node: str, open_jobs: Collection[int], queue: QueueState | None
 
 
 def n_gpus(job: QueuedJob) -> float:
-    """Return how many GPUs a job has, as far as Slurm reports them."""
+    """Return how many GPUs a job has according to Slurm."""
     positions = sum(len(index.get("gpu", ())) for index in job.gpu_index.values())
     return max(positions, amount(job.tres_allocated, "gpu"))

@@ -1,4 +1,4 @@
-"""All that slurm-gpudbd keeps in memory of what nodes ship, and loses when it ends."""
+"""The state of nodes that slurm-gpudbd keeps in memory only."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from dataclasses import dataclass
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.live.arrivals import Arrivals
 from slurm_gpu.database.live.live_needs import LiveNeeds
-from slurm_gpu.database.live.node_memory import LiveBoard, Wants
+from slurm_gpu.database.live.node_memory import LiveBoard, WindowRequests
 from slurm_gpu.database.live.rejections import Rejections
 
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """One of each; in a worker, what tells slurm-gpudbd instead."""
+    """One store of each kind. Those of a worker forward the data to slurm-gpudbd."""
 
     board: LiveBoard
-    wants: Wants
+    wants: WindowRequests
     arrivals: Arrivals
     rejections: Rejections
     needs: LiveNeeds
 
     @classmethod
     def fresh(cls, clock: Clock) -> LiveState:
-        """Without anything in it."""
-        return cls(LiveBoard(clock), Wants(clock), Arrivals(clock), Rejections(clock), LiveNeeds(clock))
+        """Return empty stores."""
+        return cls(
+            LiveBoard(clock), WindowRequests(clock), Arrivals(clock), Rejections(clock), LiveNeeds(clock)
+        )

@@ -1,4 +1,4 @@
-"""How much of what nodes shipped was refused for good: a person has to hear of it who reads no logs."""
+"""Count rejected items, for users of the API and metrics who do not read logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An item that will never be stored; `index` is its place among those of its `kind`."""
+    """An item that will never be stored; `index` is its position among those of its `kind`."""
 
     index: int
     why: str
@@ -20,22 +20,22 @@ class Rejected:
 
 
 class Rejections:
-    """Since slurm-gpudbd started; for several threads."""
+    """Counts since slurm-gpudbd started. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self.last_s: float | None = None
-        """When the last one was, by the wall clock."""
+        """Time of the last rejection (wall clock)."""
 
     def add(self, rejected: Iterable[Rejected]) -> None:
-        """These were refused just now."""
+        """Count items that were just rejected."""
         with self._lock:
             self._counts.update(item.kind for item in rejected)
             self.last_s = self._clock.wall()
 
     def by_kind(self) -> Mapping[str, int]:
-        """How many items; no kind of which there was none."""
+        """Return the number of rejected items by kind, without zeros."""
         with self._lock:
             return dict(self._counts)

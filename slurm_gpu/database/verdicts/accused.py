@@ -1,4 +1,4 @@
-"""Which GPUs stand accused, and by how many: read from the table once in a while."""
+"""Cache the suspected GPUs and their evidence from the table of verdicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EACH_S = 60.0
 
 
 class Accused:
-    """`statements` reads those since a moment; `index_of` tells a GPU's number in its node, where known."""
+    """Evidence against GPUs. `statements` reads it from a time on; `index_of` returns a GPU's index."""
 
     def __init__(
         self,
@@ -23,19 +23,19 @@ class Accused:
         self._statements, self._index_of, self._rule = statements, index_of, rule or SuspectThresholds()
         self._due_s = -math.inf
         self.places: frozenset[Place] = frozenset()
-        """Culprits of any job: those for whom it counts that others are well there."""
+        """GPUs that any job accuses; healthy jobs on them count as evidence."""
         self.suspects: Sequence[ReportedSuspect] = ()
 
-    def look(self, now_s: float) -> None:
-        """Read them again, if it is time."""
+    def refresh(self, now_s: float) -> None:
+        """Read the evidence again when it is due."""
         if now_s < self._due_s:
             return
         self._due_s = now_s + EACH_S
-        said = self._statements(now_s - self._rule.within_s)
-        self.places = frozenset(place for item in said if item.accuses for place in item.devices)
-        self.suspects = [self._told(item) for item in suspects(said, now_s, self._rule)]
+        found = self._statements(now_s - self._rule.within_s)
+        self.places = frozenset(place for item in found if item.accuses for place in item.devices)
+        self.suspects = [self._reported(item) for item in suspects(found, now_s, self._rule)]
 
-    def _told(self, item: Suspect) -> ReportedSuspect:
+    def _reported(self, item: Suspect) -> ReportedSuspect:
         index = None if item.device is None else self._index_of(item.node, item.device)
         return ReportedSuspect(
             node=item.node,

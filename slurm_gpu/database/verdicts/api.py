@@ -18,6 +18,6 @@ class VerdictsPage:
         self._authenticator, self._board = authenticator, board
 
     async def get(self, request: Request) -> Response:
-        """Answer with what holds now."""
+        """Answer with the current verdicts."""
         caller = await authenticated(self._authenticator, request)
         return Answer(self._board.shown.seen_by(caller))

@@ -1,4 +1,4 @@
-"""What a verdict means of a run that does not train: one that answers requests, or waits for its user."""
+"""Adjust verdicts for runs that do not train: servers, and sessions that wait for their user."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from dataclasses import replace
 
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 
+# Names as in applications.yaml.
 SERVERS = frozenset(
     {
         *("vLLM", "SGLang", "Text Generation Inference", "Triton Inference Server", "TensorRT-LLM"),
         *("Ollama", "llama.cpp"),
     }
 )
-"""As applications.yaml names them."""
 _INTERACTIVE = "interactive"
 _WAITS = "stalled"
 
 
 def may_rest(app: str | None, field: str | None) -> bool:
-    """Whether GPUs that do nothing for long are nothing to speak of."""
+    """Return whether long idle periods of the GPUs are normal for an application."""
     return app in SERVERS or field == _INTERACTIVE
 
 
-def in_its_place(verdict: Verdict, app: str | None, field: str | None, state: str) -> Verdict:
-    """The verdict; `cannot tell` where such a run, or one that is suspended, looks so when it is well."""
+def adjusted(verdict: Verdict, app: str | None, field: str | None, state: str) -> Verdict:
+    """Return the verdict; an unknown cause if the measurements are normal for the application or state."""
     why = None
     if state == "SUSPENDED" and verdict.cause is Cause.HANG:
         why = "it is suspended"
     elif app in SERVERS and _comes_and_goes(verdict):
-        why = f"{app} answers requests: its GPUs do as much as is asked of each, and rest where nothing is"
+        why = f"{app} answers requests: its GPUs are idle without requests"
     elif field == _INTERACTIVE and (verdict.cause is Cause.STARVATION or _stands(verdict)):
-        why = f"{app} waits for its user: its GPUs rest where nothing is asked of them"
+        why = f"{app} waits for its user: its GPUs are idle without input"
     if why is None:
         return verdict
-    seen = f"what was seen alone says: {verdict.cause.value}"
+    seen = f"by the measurements alone: {verdict.cause.value}"
     return replace(
         verdict,
         cause=Cause.UNKNOWN,
@@ -53,5 +53,5 @@ def _comes_and_goes(verdict: Verdict) -> bool:
 
 
 def _stands(verdict: Verdict) -> bool:
-    """Nobody spins: who waits for another of its workers does."""
+    """Return whether no worker spins: a worker that waits for another one does."""
     return verdict.cause is Cause.HANG and verdict.kind == _WAITS

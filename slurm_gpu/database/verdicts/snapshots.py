@@ -1,4 +1,4 @@
-"""What the watch reads and writes: slurm-gpudbd's memory, slurmctld's queue and the database."""
+"""Read and write the data of the watch: slurm-gpudbd's memory, slurmctld's queue and the database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_gpu.database.queries.run_detail import node_reports
 from slurm_gpu.database.queries.run_queries import find_job, find_windows
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.verdicts.job_series import groups_of, series_of_windows
-from slurm_gpu.database.verdicts.purpose import in_its_place
+from slurm_gpu.database.verdicts.purpose import adjusted
 from slurm_gpu.database.verdicts.store import StoredVerdict, close_left, statements, store_verdict
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
@@ -35,7 +35,7 @@ _OURSELVES = Caller(0, None, sees_all=True, writes=False)
 
 
 class VerdictSnapshots:
-    """`ask` wants a window of a job from a node."""
+    """Data access of the watch; `ask` requests a window of a job from a node."""
 
     def __init__(
         self,
@@ -53,24 +53,24 @@ class VerdictSnapshots:
         self._apps: dict[tuple[int, int | None], tuple[float, Run | None]] = {}
 
     def wall(self) -> float:
-        """The time."""
+        """Return the wall clock time."""
         return self._clock.wall()
 
     def queue(self) -> Mapping[int, QueuedJob] | None:
-        """Slurmctld's jobs; None where it never answered."""
+        """Return slurmctld's jobs; None if it never answered."""
         queue = self._view.queue()
         return None if queue is None else queue.by_id
 
     def need_live(self, nodes: Collection[str]) -> None:
-        """Have these nodes post their values each 10 s."""
+        """Request live values from these nodes every 10 s."""
         self._memory.needs.ask(nodes)
 
     def live(self) -> Mapping[str, Live]:
-        """The last values of each node."""
+        """Return the last values of each node."""
         return self._memory.board.values()
 
     def facts(self, node: str, uuid: str) -> DeviceFacts | None:
-        """What a GPU is; they change seldom, and are read again when one is unknown."""
+        """Return the facts of a GPU. They change rarely, and are read again when one is unknown."""
         found = self._facts.get((node, uuid))
         age_s = self._clock.monotonic() - self._facts_s
         if age_s >= FACTS_EACH_S or (found is None and age_s >= _FACTS_AGAIN_S):
@@ -82,21 +82,21 @@ class VerdictSnapshots:
         return found
 
     def index_of(self, node: str, uuid: str) -> int | None:
-        """A GPU's number in its node, as the driver counts."""
+        """Return a GPU's index in its node according to the driver."""
         found = self._facts.get((node, uuid))
         return None if found is None else found.index
 
     def ask(self, job: QueuedJob) -> None:
-        """Ask a job's nodes for their windows: there with their next shipments but one."""
+        """Request windows from a job's nodes; they arrive with the second next shipment."""
         self.need_live(job.nodes)
         for node in job.nodes:
             self._ask(node, job.job_id)
 
     def series(self, job: QueuedJob, *, take_part: bool) -> tuple[Series, Groups | None] | None:
-        """Its windows, and who does the same where its program was told: as `slurm-gpu diagnose` has them.
+        """Return a job's windows and groups of equal workers, as `slurm-gpu diagnose` has them.
 
-        None until all of its nodes have sent theirs; some of them do where `take_part`. None as well while
-        accounting does not know the run.
+        None until all of its nodes have sent theirs; with `take_part`, some are enough. None also while
+        accounting does not have the run.
         """
         now_s = self._clock.wall()
         with self._database.reading() as connection:
@@ -108,7 +108,7 @@ class VerdictSnapshots:
             run = self._run(connection, job, now_s)
         if run is None or not run.devices:
             return None
-        nodes = job.nodes or None  # what it gave back is not missing
+        nodes = job.nodes or None  # a released node is not missing
         series = series_of_windows(run, windows, nodes, self._hosts(job))
         return series, groups_of(run, None, series.workers)
 
@@ -117,30 +117,30 @@ class VerdictSnapshots:
         since_s = None if queue is None else alone_since(job, queue)
         return () if since_s is None else self._memory.board.minutes(job.nodes, since_s)
 
-    def in_its_place(self, job: QueuedJob, verdict: Verdict) -> Verdict:
-        """What that means of a program such as it runs; what it runs is read again after a while."""
+    def adjusted(self, job: QueuedJob, verdict: Verdict) -> Verdict:
+        """Return the verdict adjusted for the application, which is read again after a while."""
         now_s, key = self._clock.wall(), (job.job_id, job.start_s)
         read_s, run = self._apps.get(key, (-math.inf, None))
         if not 0 <= now_s - read_s < _APP_AGAIN_S:
             with self._database.reading() as connection:
                 run = self._run(connection, job, now_s)
-            self._apps = {one: told for one, told in self._apps.items() if now_s - told[0] < _APP_AGAIN_S}
+            self._apps = {one: kept for one, kept in self._apps.items() if now_s - kept[0] < _APP_AGAIN_S}
             self._apps[key] = now_s, run
-        return verdict if run is None else in_its_place(verdict, run.app, run.app_field, job.state)
+        return verdict if run is None else adjusted(verdict, run.app, run.app_field, job.state)
 
     def _run(self, connection: Connection, job: QueuedJob, now_s: float) -> Run | None:
         runs = find_job(connection, self._cluster, job.label, _OURSELVES, now_s).runs
         return next((run for run in runs if run.job_id == job.job_id and run.end_s is None), None)
 
-    def store(self, told: StoredVerdict) -> None:
-        """Write a verdict down."""
-        self._database.write(partial(store_verdict, cluster=self._cluster, told=told))
+    def store(self, found: StoredVerdict) -> None:
+        """Store a verdict."""
+        self._database.write(partial(store_verdict, cluster=self._cluster, found=found))
 
     def close_left(self) -> None:
-        """End what a watch before this one left open."""
+        """Close the verdicts that an earlier watch left open."""
         self._database.write(partial(close_left, cluster=self._cluster))
 
     def statements(self, since_s: float) -> list[Statement]:
-        """What runs said of GPUs since then."""
+        """Return the evidence about GPUs since then."""
         with self._database.reading() as connection:
             return statements(connection, self._cluster, since_s)

@@ -1,4 +1,4 @@
-"""The `verdict` table: what the watch found of runs, from when it was told until it was over."""
+"""The `verdict` table: the findings of the watch, from the first report to their end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHANGES = ("kind", "confidence", "devices", "nodes", "since_s", "last_s", "ende
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVerdict:
-    """A verdict, and of whose job."""
+    """A verdict with the job's user and size."""
 
     verdict: JobVerdict
     uid: int
@@ -28,9 +28,9 @@ class StoredVerdict:
     ended_s: int | None = None
 
 
-def store_verdict(connection: Connection, cluster: str, told: StoredVerdict) -> None:
-    """Write it down, or what has become of it; when it was told first stays."""
-    item = told.verdict
+def store_verdict(connection: Connection, cluster: str, found: StoredVerdict) -> None:
+    """Store a verdict or its changes; the time of the first report stays."""
+    item = found.verdict
     row: dict[str, Any] = {
         "cluster": cluster,
         "job_id": item.job_id,
@@ -39,35 +39,35 @@ def store_verdict(connection: Connection, cluster: str, told: StoredVerdict) -> 
         "kind": item.kind[:64],
         "confidence": item.confidence,
         "user": item.user,
-        "uid": told.uid,
-        "n_gpus": told.n_gpus,
+        "uid": found.uid,
+        "n_gpus": found.n_gpus,
         "devices": [list(place) for place in item.devices],
         "nodes": list(item.nodes),
         "since_s": item.since_s,
         "reported_at_s": item.reported_at_s,
         "last_s": item.last_s,
-        "ended_s": told.ended_s,
+        "ended_s": found.ended_s,
         "body": dict(item.verdict),
     }
     connection.execute(upsert(connection, verdict, _KEY, _CHANGES), row)
 
 
 def close_left(connection: Connection, cluster: str) -> int:
-    """Verdicts that hold by the table, of a watch that ended: over when they were found last."""
+    """Close the verdicts that an earlier watch left open, at the time of their last finding."""
     left = verdict.c.cluster == cluster, verdict.c.ended_s.is_(None)
     done = connection.execute(update(verdict).where(*left).values(ended_s=verdict.c.last_s))
     return done.rowcount
 
 
 def statements(connection: Connection, cluster: str, since_s: float) -> list[Statement]:
-    """What runs said of GPUs since then."""
-    said = verdict.c.cluster == cluster, verdict.c.last_s >= int(since_s)
+    """Return the evidence about GPUs since then."""
+    recent = verdict.c.cluster == cluster, verdict.c.last_s >= int(since_s)
     of_gpus = verdict.c.cause.in_((ACCUSES, HEALTHY))
     columns = (
         *(verdict.c.job_id, verdict.c.start_s, verdict.c.cause, verdict.c.confidence, verdict.c.user),
         *(verdict.c.n_gpus, verdict.c.devices, verdict.c.since_s, verdict.c.reported_at_s, verdict.c.last_s),
     )
-    rows = connection.execute(select(*columns).where(*said, of_gpus)).mappings()
+    rows = connection.execute(select(*columns).where(*recent, of_gpus)).mappings()
     return [
         Statement(
             job=f"{row['job_id']} {row['start_s']}",

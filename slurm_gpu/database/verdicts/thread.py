@@ -1,18 +1,24 @@
-"""The watch in a thread of slurm-gpudbd."""
+"""Run the watch in a thread of slurm-gpudbd."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.live.verdict_board import ShownVerdicts
 from slurm_gpu.database.services import Services
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 10.0
 
 
 @contextlib.contextmanager
 def watching(services: Services) -> Iterator[None]:
-    """Until it is left, or a moment longer."""
+    """Run the watch within the context."""
     stop = threading.Event()
     thread = threading.Thread(target=_watch, args=(services, stop), name="watch", daemon=True)
     thread.start()
@@ -24,7 +30,26 @@ def watching(services: Services) -> Iterator[None]:
 
 
 def _watch(services: Services, stop: threading.Event) -> None:
-    # Numpy takes longer to import than all else that answers requests.
+    outage = OutageLog(
+        log,
+        "the watch over running jobs cannot start: %s",
+        services.clock,
+        over="the watch over running jobs has started",
+    )
+    while not stop.is_set():
+        try:
+            run = _load(services, stop)
+        except Exception as error:  # an import fails if no file descriptor is left, which may pass
+            outage.failed(error)
+            stop.wait(RETRY_S)
+        else:
+            outage.worked()
+            run()
+            return
+
+
+def _load(services: Services, stop: threading.Event) -> Callable[[], None]:
+    """Import the watch and return its loop. Importing NumPy would delay the start of the server."""
     from slurm_gpu.database.verdicts.accused import Accused
     from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
     from slurm_gpu.database.verdicts.watch import JobWatch, run_watch
@@ -35,7 +60,7 @@ def _watch(services: Services, stop: threading.Event) -> None:
 
     memory, clock = services.memory, services.clock
     ask = memory.wants.ask
-    looks = VerdictSnapshots(services.cluster, services.database, services.view, memory, clock, ask)
-    accused = Accused(looks.statements, looks.index_of)
-    watch = JobWatch(looks, accused, DiagnosisThresholds(min_coverage=services.min_coverage))
-    run_watch(watch, show, stop, clock)
+    snapshots = VerdictSnapshots(services.cluster, services.database, services.view, memory, clock, ask)
+    accused = Accused(snapshots.statements, snapshots.index_of)
+    watch = JobWatch(snapshots, accused, DiagnosisThresholds(min_coverage=services.min_coverage))
+    return lambda: run_watch(watch, show, stop, clock)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from slurm_gpu.database.verdicts.job_series import groups_of, series_of_timelines, series_of_windows
-from slurm_gpu.database.verdicts.purpose import in_its_place, may_rest
+from slurm_gpu.database.verdicts.purpose import adjusted, may_rest
 from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.peers import Groups
@@ -106,7 +106,7 @@ def judged(
             running=run.end_s is None,
             cut_short=_cut_short(run, series),
         )
-        verdict = _of_all(run, in_its_place(verdict, run.app, run.app_field, run.state))
+        verdict = _of_all(run, adjusted(verdict, run.app, run.app_field, run.state))
         verdicts.append(JudgedRun(by, told, given, verdict))
     found = [item for item in verdicts if item.verdict.cause not in NOTHING]
     stood = [item for item in verdicts if item.verdict.kind == STALLED_AT_END]
@@ -133,7 +133,7 @@ def _of_all(run: Run, verdict: Verdict) -> Verdict:
         return verdict
     told = _known(run)
     why = f"{told} of its {run.n_gpus:.0f} GPUs alone told anything: the node of the others tells nothing"
-    seen = f"what was seen alone says: {verdict.cause.value}"
+    seen = f"by the measurements alone: {verdict.cause.value}"
     return replace(verdict, cause=Cause.UNKNOWN, confidence=0.0, why_not=(*verdict.why_not, why, seen))
 
 
