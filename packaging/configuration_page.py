@@ -91,24 +91,30 @@ def _inner(key: str, shape: Shape) -> tuple[str, type | None]:
 
 def _value(shape: Shape) -> str:
     if shape.one_or_table is not None:
-        return f"{_described(shape.one_or_table.one)}; or a table by {shape.one_or_table.key.what}"
+        return f"{_described(shape.one_or_table.one)}; or table by {_short(shape.one_or_table.key.what)}"
     if shape.value_type is not None:
         return _described(shape.value_type)
     key, *item = map(shape_of, get_args(shape.type))
     if get_origin(shape.type) is Mapping:
-        return f"a table: {_described(key.value_type)} → {_value(item[0])}"
+        return f"table: {_described(key.value_type)} → {_value(item[0])}"
     items = _described(key.value_type)
     if key.value_type is not None and key.value_type.example:
-        items = f"{key.value_type.plural}, such as `[{key.value_type.example}]`"
-    return f"a list of {items}" + (", or one" if shape.items.or_one else "")
+        items = key.value_type.plural
+    return f"list of {items}" + (", or one" if shape.items.or_one else "")
 
 
 def _described(kind: ValueType | None) -> str:
     if kind is None:
-        return "a table"
-    shown = kind.what.removesuffix(" from 0 to 1000000000")
-    has_example = kind.example and not shown.startswith(("a duration", "a whole number"))
+        return "table"
+    shown = _short(kind.what)
+    has_example = kind.example and not shown.startswith(("duration", "whole number"))
     return f"{shown}, such as `{kind.example}`" if has_example else shown
+
+
+def _short(what: str) -> str:
+    """Return a description without its article, and without a bound that no value reaches."""
+    what = re.sub(r"^(?:an?|one of) ", "", what)
+    return re.sub(r" from (\d+) to \d{6,}$", lambda low: "" if low[1] == "0" else f" ≥ {low[1]}", what)
 
 
 def _default(setting: SettingField) -> str:
