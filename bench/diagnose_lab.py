@@ -42,7 +42,7 @@ from slurm_gpu.config.site import load_config
 from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.verdict import Cause, Verdict
-from slurm_gpu.reports.diagnosed.judged import judged
+from slurm_gpu.reports.diagnosed.judged import judge_run
 
 SIX = ("shard", "heat", "congestion", "starved node", "stuck worker", "healthy")
 NODES = 2
@@ -305,7 +305,7 @@ def _when_over(lab: Lab, database: DatabaseClient, one: Training) -> Said:
 
     wait_for(is_over, _OVER_S, f"slurm-gpudbd knows that job {one.job_id} is over")
     run = database.run(str(one.job_id))[0]
-    verdict = judged(run, (), database.timelines(str(one.job_id)), DiagnosisThresholds()).verdict
+    verdict = judge_run(run, (), database.timelines(str(one.job_id)), DiagnosisThresholds()).verdict
     return one.said(lab, verdict.to_json(), "timeline")
 
 

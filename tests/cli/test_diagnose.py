@@ -92,8 +92,8 @@ def test_a_job_is_not_well_where_a_node_of_it_never_told_anything(slurm_gpu: Com
     slurm_gpu.database.runs = [structs.replace(run, n_gpus=24.0) for run in slurm_gpu.database.runs]
     assert slurm_gpu("diagnose", "17") == 0
     assert "Job 17: cannot tell" in slurm_gpu.out
-    assert "16 of its 24 GPUs alone told anything" in slurm_gpu.out
-    assert "100% of which were told by 16 of its 24 GPUs\n" in slurm_gpu.out
+    assert "only 16 of its 24 GPUs have records" in slurm_gpu.out
+    assert "100% coverage from 16 of its 24 GPUs\n" in slurm_gpu.out
 
 
 def test_what_was_told_is_of_those_that_told_it(slurm_gpu: CommandLine):
@@ -102,7 +102,7 @@ def test_what_was_told_is_of_those_that_told_it(slurm_gpu: CommandLine):
     told = [item for item in course.devices or () if item.node == "n1"]
     slurm_gpu.database.courses = [replace(course, devices=tuple(told))]
     assert slurm_gpu("diagnose", "17") == 0
-    assert "100% of which were told by 8 of its 16 GPUs\n" in slurm_gpu.out
+    assert "100% coverage from 8 of its 16 GPUs\n" in slurm_gpu.out
     assert "8 GPUs on n2: no data" in slurm_gpu.out
 
 
@@ -113,12 +113,12 @@ def test_what_was_told_is_of_those_that_told_it(slurm_gpu: CommandLine):
         ({"start_s": None, "end_s": None, "n_gpus": None}, "job 17 has not started yet"),
         ({"start_s": None, "n_gpus": None, "n_gpus_requested": 0.0}, "job 17 has no GPUs"),
         ({"start_s": None, "n_gpus": None}, "job 17 never started"),
-        ({"end_s": None, "elapsed_s": 120}, "nothing was told of GPUs of job 17 yet: ask again in a minute"),
+        ({"end_s": None, "elapsed_s": 120}, "job 17 has no GPU data yet; try again in a minute"),
         (
             {"end_s": None},
-            "no node has reported GPUs of job 17 in the 1h00m that it has run: slurm-gpu doctor, as",
+            "no node has reported GPUs of job 17 in the 1h00m of its run: run slurm-gpu doctor as",
         ),
-        ({}, "nothing was told of GPUs of job 17"),
+        ({}, "job 17 has no GPU data"),
     ],
 )
 def test_of_what_nothing_was_told_it_says_why(slurm_gpu: CommandLine, more: dict[str, object], why: str):

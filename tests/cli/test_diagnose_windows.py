@@ -78,7 +78,7 @@ def test_a_job_that_was_well_was_so_for_its_whole_course(slurm_gpu: CommandLine)
     """Where its last minutes were not asked for, minutes before say less."""
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     slurm_gpu.database.window_list = windows_of(Training())
-    for after, told in ((60, "by its last minutes at full resolution"), (2600, "by its whole course")):
+    for after, told in ((60, "by its last minutes at full resolution"), (2600, "by its whole timeline")):
         slurm_gpu.database.runs = [
             structs.replace(run, end_s=BEGINS_S + 600 + after) for run in slurm_gpu.database.runs
         ]
@@ -91,11 +91,11 @@ def test_a_window_that_was_asked_for_long_before_the_end_is_not_called_its_last_
 ):
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
-    for after, told in ((60, "its last minutes at full resolution"), (3600, "that end 1h00m before it did")):
+    for after, told in ((60, "its last minutes at full resolution"), (3600, "that end 1h00m before its end")):
         runs = [structs.replace(run, end_s=BEGINS_S + 600 + after) for run in slurm_gpu.database.runs]
         slurm_gpu.database.runs = runs
         assert slurm_gpu("diagnose", "17", "--html", str(tmp_path / "page.html")) == 1
-        assert f"{told}: 10m00s, 100% of which were told" in slurm_gpu.out
+        assert f"{told}: 10m00s, 100% coverage" in slurm_gpu.out
         assert f"{told}: 10" in (tmp_path / "page.html").read_text("utf-8")
 
 
@@ -128,7 +128,7 @@ def test_what_a_node_told_is_kept_until_the_others_have(slurm_gpu: CommandLine):
 def test_nodes_that_do_not_answer_are_not_waited_for_for_ever(slurm_gpu: CommandLine):
     running(slurm_gpu, 1000.0, 1000.0)
     assert slurm_gpu("diagnose", "17") == 0
-    assert "by its whole course" in slurm_gpu.out
+    assert "by its whole timeline" in slurm_gpu.out
     assert 40 < slurm_gpu.database.windows_asked < 46
 
 

@@ -45,7 +45,7 @@ def test_while_its_nodes_are_asked_for_more_the_page_says_so_and_leads_to_itself
     assert again not in drawn.get(f"/diagnosis?id={drawn.job}").text, "nothing more will come"
     drawn.source.windows = lambda job: ()  # type: ignore[method-assign]
     answer = drawn.get(f"/diagnosis?id={drawn.job}").text
-    assert "Its nodes have been asked for the last ten minutes at full resolution: " + again in answer
+    assert "The last ten minutes at full resolution were requested from the nodes: " + again in answer
 
 
 def test_while_one_of_its_nodes_has_not_answered_the_page_names_it_and_leads_to_itself(drawn: Drawn):
@@ -67,10 +67,10 @@ def test_while_one_of_its_nodes_has_not_answered_the_page_names_it_and_leads_to_
 
     answered = [window_of(first)]
     drawn.source.windows = lambda job: answered  # type: ignore[method-assign]
-    text = "and n999 has not answered yet: " + f'<a href="diagnosis?id={drawn.job}">'
+    text = "; no answer yet from n999: " + f'<a href="diagnosis?id={drawn.job}">'
     assert text in drawn.get(f"/diagnosis?id={drawn.job}").text
     answered.append(window_of((drawn.run.devices or ())[-1]))
-    assert "in 20 s this page says more" not in drawn.get(f"/diagnosis?id={drawn.job}").text
+    assert "Reload in 20 s" not in drawn.get(f"/diagnosis?id={drawn.job}").text
 
 
 def test_all_that_it_asks_for_is_here_and_nothing_stands_within(drawn: Drawn):

@@ -18,8 +18,8 @@ from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.files.atomic import write_whole
-from slurm_gpu.reports.diagnosed.judged import NOTHING, JudgedRun, judged
-from slurm_gpu.reports.diagnosed.missing_data import why_untold
+from slurm_gpu.reports.diagnosed.judged import NO_FINDING, JudgedRun, judge_run
+from slurm_gpu.reports.diagnosed.missing_data import why_no_data
 from slurm_gpu.text.cells import moment, span, text
 
 # A node whose live values were not needed posts within 66 s, and sends its window within 11 s after that.
@@ -76,13 +76,13 @@ def diagnose(
         if not run.full:
             raise UsageError(f"job {job_id} is another user's: its owner and operators may diagnose it")
         if not run.devices:
-            raise UsageError(why_untold(run))
+            raise UsageError(why_no_data(run))
         try:
             if groups is not None:
                 groups_given(groups, len(workers_of(run)))  # before its nodes are waited for
             windows = _windows(site, database, run, job_id)
             hosts = database.hosts(job_id) if windows and run.end_s is None else ()
-            found = judged(run, windows, database.timelines(job_id), rules, groups, timings, hosts)
+            found = judge_run(run, windows, database.timelines(job_id), rules, groups, timings, hosts)
         except ValueError as error:
             raise UsageError(str(error)) from None
     if page_file is not None:
@@ -96,7 +96,7 @@ def diagnose(
         print_json(answer)
     else:
         _print(run, found, rules, ZoneInfo(site.config.timezone))
-    if found.verdict.cause not in NOTHING:
+    if found.verdict.cause not in NO_FINDING:
         raise click.exceptions.Exit(1)
 
 
@@ -136,7 +136,7 @@ def _print(run: Run, found: JudgedRun, rules: DiagnosisThresholds, zone: ZoneInf
     sure = f", {'suspected: ' if verdict.suspect else ''}confidence {verdict.confidence:.0%}"
     click.echo(f"Job {run.id}: {verdict.cause}{kind}" + ("" if verdict.cause is Cause.UNKNOWN else sure))
     lasting = span(found.series.end_s - found.series.start_s)
-    click.echo(f"  by {found.source(run)}: {lasting}{found.told(run, rules)}")
+    click.echo(f"  by {found.source(run)}: {lasting}{found.coverage_text(run, rules)}")
     if verdict.culprits:
         click.echo(f"  who       {', '.join(text(worker.name) for worker in verdict.culprits)}")
     elif verdict.roles:

@@ -20,7 +20,7 @@ from slurm_gpu.monitor.job.drawing import DrawingProcess
 from slurm_gpu.monitor.job.pages import read_job
 from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
 from slurm_gpu.monitor.viewer import NotSignedInError, ViewerOf, Visibility
-from slurm_gpu.reports.diagnosed.missing_data import stale_nodes, why_untold
+from slurm_gpu.reports.diagnosed.missing_data import stale_nodes, why_no_data
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import NodeWindow
@@ -95,7 +95,7 @@ class DiagnosisPage:
                 403, f"job {job} belongs to another user; only its owner and operators may diagnose it"
             )
         if not run.devices:
-            raise HTTPException(404, why_untold(run))
+            raise HTTPException(404, why_no_data(run))
         newest = (run.job_id, run.submit_s) == (runs[0].job_id, runs[0].submit_s)
         found = _windows(source, job) if newest else None
         windows = found or ()

@@ -1,7 +1,7 @@
-"""The page on one diagnosis: one HTML file that asks nobody for anything, or one page of a site.
+"""The page of a diagnosis: a self-contained HTML file, or a page of a site.
 
-Its pictures are within it. A Content-Security-Policy allows its own style and script alone, by their hashes,
-and the script only tells what is under the pointer: all that there is to see is there without it.
+Its pictures are inline. A Content-Security-Policy allows only its own style and script, by their hashes. The
+script only shows the value under the pointer; everything else works without it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from slurm_gpu.reports.diagnosed.heat import heat_section
-from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel, Sight, sight_of
+from slurm_gpu.reports.diagnosed.page_model import CaseView, DiagnosisPageModel, view_of
 from slurm_gpu.reports.diagnosed.relations import relations_section
 from slurm_gpu.reports.diagnosed.roles import roles_section
 from slurm_gpu.reports.diagnosed.style import page_script, page_style
@@ -21,26 +21,26 @@ from slurm_gpu.reports.page.markup import append, element, html_text, items, raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnSite:
-    """Where a site that serves the page has what else belongs to it, by address."""
+class SiteLinks:
+    """The addresses of a site that serves the page."""
 
     style: str
     script: str
     icon: str
     job: str
-    """The page of the job, to go back to."""
+    """The page of the job."""
     again: str = ""
-    """This page itself, where its nodes have been asked for what it does not show yet."""
+    """The address of this page, if its nodes were asked for a window that it does not show yet."""
     silent: str = ""
-    """Which of its nodes have not answered yet, where others have."""
+    """The nodes that have not answered yet, if others have."""
 
 
-def diagnosis_html(look: DiagnosisPageModel, site: OnSite | None = None) -> str:
-    """The whole document; the same look makes the same text.
+def diagnosis_html(page: DiagnosisPageModel, site: SiteLinks | None = None) -> str:
+    """Return the whole document; equal models give equal text.
 
-    Of a `site` it takes style and script, and its answer says by which policy; else both stand within.
+    A `site` serves style, script and the policy header; otherwise all three are inline.
     """
-    sight = sight_of(look.case, look.verdict)
+    view = view_of(page.case, page.verdict)
     head = element(
         "head",
         None,
@@ -48,11 +48,11 @@ def diagnosis_html(look: DiagnosisPageModel, site: OnSite | None = None) -> str:
         element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
         element("meta", {"name": "referrer", "content": "no-referrer"}),
         element("meta", {"name": "color-scheme", "content": "light dark"}),
-        element("title", None, look.title),
+        element("title", None, page.title),
     )
-    main = element("main", None, verdict_card(look))
-    append(main, *_pictures(look, sight))
-    body = element("body", None, _header(look, site), main, _footer(look, alone=site is None))
+    main = element("main", None, verdict_card(page))
+    append(main, *_pictures(page, view))
+    body = element("body", None, _header(page, site), main, _footer(page, alone=site is None))
     if site is None:
         style, script = page_style(), page_script()
         policy = content_policy(style, script, "img-src data:")
@@ -69,34 +69,34 @@ def diagnosis_html(look: DiagnosisPageModel, site: OnSite | None = None) -> str:
     return html_text(element("html", {"lang": "en"}, head, body))
 
 
-def _pictures(look: DiagnosisPageModel, sight: Sight) -> list[Element | None]:
-    if not sight.n_columns or not sight.values:
+def _pictures(page: DiagnosisPageModel, view: CaseView) -> list[Element | None]:
+    if not view.n_columns or not view.values:
         return []
     return [
-        heat_section(look, sight),
-        courses_section(look, sight),
-        relations_section(sight),
-        roles_section(look, sight),
+        heat_section(page, view),
+        courses_section(page, view),
+        relations_section(view),
+        roles_section(page, view),
     ]
 
 
-def _header(look: DiagnosisPageModel, site: OnSite | None) -> Element:
+def _header(page: DiagnosisPageModel, site: SiteLinks | None) -> Element:
     back = note = None
     if site is not None:
         back = element("p", {"class": "back"}, element("a", {"href": site.job}, "The job"))
     if site is not None and site.again:
-        link = element("a", {"href": site.again}, "in 20 s this page says more")
-        text = "Its nodes have been asked for the last ten minutes at full resolution"
-        text += f", and {site.silent} has not answered yet: " if site.silent else ": "
+        link = element("a", {"href": site.again}, "Reload in 20 s")
+        text = "The last ten minutes at full resolution were requested from the nodes"
+        text += f"; no answer yet from {site.silent}: " if site.silent else ": "
         note = element("p", {"class": "note"}, text, link, ".")
-    title = element("h1", None, look.title)
-    return element("header", None, back, title, items("about", look.about), note)
+    title = element("h1", None, page.title)
+    return element("header", None, back, title, items("about", page.about), note)
 
 
-def _footer(look: DiagnosisPageModel, *, alone: bool) -> Element:
+def _footer(page: DiagnosisPageModel, *, alone: bool) -> Element:
     text = (
-        f"Made by slurm-gpu, {look.made}; times are of {look.timezone}. A dash stands for what is not known; "
-        "0 was measured."
+        f"Made by slurm-gpu, {page.made}; times are in {page.timezone}. A dash is an unknown value; 0 was "
+        "measured."
     )
-    text += " This page asks no other host for anything." if alone else ""
+    text += " This page loads nothing from other hosts." if alone else ""
     return element("footer", None, element("p", None, text))

@@ -1,4 +1,4 @@
-"""What a page on one diagnosis shows: the case that was judged, brought down to what fits on a page."""
+"""The content of a diagnosis page: the case, reduced to the rows and columns that fit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from slurm_gpu.diagnose.verdict import Verdict
 
 MOST_ROWS = 256
 MOST_COLUMNS = 288
-# Of all heat maps of one kind together: a page of 128 GPUs and all metrics stays below a megabyte.
+# Cells of all heat maps of one kind. A page of 128 GPUs and all metrics stays below a megabyte.
 MOST_CELLS = 320_000
 _LEAST_COLUMNS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisPageModel:
-    """`title` and `about` head the page; `by` is what was judged, `told` how much of that was told.
+    """The content of a page. `title` and `about` are its header; `by` and `coverage_text` describe the data.
 
     Times are shown in `timezone`.
     """
@@ -31,7 +31,7 @@ class DiagnosisPageModel:
     title: str
     about: Sequence[str]
     by: str
-    told: str
+    coverage_text: str
     case: Case
     verdict: Verdict
     timezone: str
@@ -39,10 +39,10 @@ class DiagnosisPageModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """Rows (workers) and columns (bins) that are drawn: `values` (n_rows, n_columns) of each metric.
+class CaseView:
+    """The drawn rows (workers) and columns (bins): `values` (n_rows, n_columns) of each metric.
 
-    Rows are in the order of their groups; `of` is each row's group, `culprit` whether it is accused.
+    Rows are sorted by group; `of` has the group of each row, `culprit` whether it is suspected.
     """
 
     workers: tuple[JobWorker, ...]
@@ -53,33 +53,33 @@ class Sight:
     width_s: float
     n_columns: int
     left_out: int
-    """Workers that are not drawn, where there are too many: none of them is accused."""
+    """The number of workers that are not drawn; these are not suspected."""
     places: NDArray[np.intp]
-    """The row of each in the case."""
+    """The index of each row in the case."""
 
     @property
     def n_rows(self) -> int:
-        """How many workers are drawn."""
+        """Return the number of drawn workers."""
         return len(self.workers)
 
     @property
     def is_of_one(self) -> bool:
-        """Whether the job has a single GPU, which has no peers."""
+        """Return whether the job has a single GPU, without peers."""
         return self.n_rows + self.left_out == 1
 
     @property
     def end_s(self) -> float:
-        """Where the last column ends."""
+        """Return the end of the last column."""
         return self.start_s + self.n_columns * self.width_s
 
     def share(self, at_s: float) -> float:
-        """Where a moment lies: 0 at the beginning, 1 at the end; within these."""
+        """Return the position of a time, clipped to 0 (start) to 1 (end)."""
         whole = self.end_s - self.start_s
         return min(max((at_s - self.start_s) / whole, 0.0), 1.0) if whole > 0 else 0.0
 
 
 def accused(case: Case, verdict: Verdict) -> NDArray[np.bool_]:
-    """Of each worker of the case whether the verdict names it; timings alone know ranks only."""
+    """Return whether the verdict names each worker of the case; step timings only have ranks."""
     whole = set(verdict.culprits)
     ranks = {worker.rank for worker in verdict.culprits if not worker.device}
     names = set(verdict.roles)
@@ -96,8 +96,8 @@ def accused(case: Case, verdict: Verdict) -> NDArray[np.bool_]:
     )
 
 
-def sight_of(case: Case, verdict: Verdict) -> Sight:
-    """What is drawn of a case: whoever is accused, and as many others as there is room for, evenly."""
+def view_of(case: Case, verdict: Verdict) -> CaseView:
+    """Return the drawn part of a case: suspects, and an even sample of the others."""
     culprit = accused(case, verdict)
     rows = np.lexsort((np.arange(case.n), case.groups.of))
     rows = rows[_chosen(culprit[rows])]
@@ -108,7 +108,7 @@ def sight_of(case: Case, verdict: Verdict) -> Sight:
     each = max(1, -(-series.n_bins // most))
     whole = series.n_bins // each
     values = {metric: _shrunk(series.values[metric][rows], each) for metric in metrics}
-    return Sight(
+    return CaseView(
         workers=tuple(series.workers[row] for row in rows),
         of=case.groups.of[rows],
         culprit=culprit[rows],

@@ -1,5 +1,5 @@
 "use strict";
-// What is under the pointer, read from the picture itself: its colours are those of its key, in their order.
+// Show the value under the pointer. It is read from the picture, whose colours are those of its key in order.
 (() => {
   const heat = document.querySelector(".heat"), readout = document.getElementById("readout");
   if (!heat || !readout) return;
@@ -36,8 +36,8 @@
     return best / (key.width - 1);
   }
 
-  function told(image, colour) {
-    if (isGap(colour)) return "nothing told";
+  function valueText(image, colour) {
+    if (isGap(colour)) return "no data";
     const low = Number(image.dataset.low), high = Number(image.dataset.high);
     const key = heat.querySelector(`.key.${[...image.classList].join(".")} .ramp`);
     const value = low + share(pixels(key), colour) * (high - low);
@@ -54,7 +54,7 @@
     if (column < 0 || row < 0 || column >= data.width || row >= data.height) return;
     const at = 4 * (row * data.width + column), colour = [...data.data.slice(at, at + 4)];
     const when = moment.format(new Date(1000 * (start + column * width)));
-    readout.textContent = `${names[row] ?? ""} · ${when} · ${image.dataset.title} ${told(image, colour)}`;
+    readout.textContent = `${names[row] ?? ""} · ${when} · ${image.dataset.title} ${valueText(image, colour)}`;
     marked = row;
   });
   plot.addEventListener("pointerleave", () => {

@@ -1,7 +1,7 @@
-"""A process that draws the page on one diagnosis: what is known of the run comes in, the page goes out.
+"""Render a diagnosis page in a process of its own, from JSON on standard input.
 
-slurm-gpuweb starts it for each page that somebody opens, so that neither numpy's memory nor the seconds of a
-large job are its own. It asks nobody for anything.
+slurm-gpuweb starts it for each request, so that numpy's memory and the seconds for a large job are not in the
+server. It makes no requests.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.diagnose.case import DiagnosisThresholds
-from slurm_gpu.reports.diagnosed.document import OnSite
-from slurm_gpu.reports.diagnosed.judged import judged
+from slurm_gpu.reports.diagnosed.document import SiteLinks
+from slurm_gpu.reports.diagnosed.judged import judge_run
 from slurm_gpu.reports.diagnosed.run_page import run_page
 from slurm_gpu.wire.answers.codec import from_json
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 
-def page_of(asked: Any) -> str:
-    """The page of {run, windows, hosts, timelines, min_coverage, timezone, now_s, site} as JSON has them."""
-    run = from_json(Run, asked["run"])
-    rules = DiagnosisThresholds(min_coverage=asked["min_coverage"])
-    found = judged(
+def page_of(request: Any) -> str:
+    """Return the page for JSON {run, windows, hosts, timelines, min_coverage, timezone, now_s, site}."""
+    run = from_json(Run, request["run"])
+    rules = DiagnosisThresholds(min_coverage=request["min_coverage"])
+    found = judge_run(
         run,
-        from_json(list[NodeWindow], asked["windows"]),
-        from_json(list[RunTimeline], asked["timelines"]),
+        from_json(list[NodeWindow], request["windows"]),
+        from_json(list[RunTimeline], request["timelines"]),
         rules,
-        hosts=from_json(list[NodeMinutes], asked["hosts"]),
+        hosts=from_json(list[NodeMinutes], request["hosts"]),
     )
-    return run_page(run, found, rules, asked["timezone"], asked["now_s"], OnSite(**asked["site"]))
+    return run_page(run, found, rules, request["timezone"], request["now_s"], SiteLinks(**request["site"]))
 
 
 def step_back() -> None:
-    """Let whoever serves pages go first, and stay where memory ends; not every service may have it so."""
+    """Lower the priority for CPU and memory below that of the web server, if permitted."""
     with contextlib.suppress(OSError):
         os.nice(10)
     with contextlib.suppress(OSError):

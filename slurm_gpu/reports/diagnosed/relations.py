@@ -1,4 +1,4 @@
-"""Which metrics go together: over time, and between GPUs at the same time."""
+"""Correlations of metrics over time, and between GPUs at the same time."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from slurm_gpu.diagnose.robust import Matrix, median
-from slurm_gpu.reports.diagnosed.page_model import Sight
+from slurm_gpu.reports.diagnosed.page_model import CaseView
 from slurm_gpu.reports.diagnosed.style import SHADES
 from slurm_gpu.reports.diagnosed.words import TITLES
 from slurm_gpu.reports.page.markup import append, element, section
 
 _LEAST_PAIRS = 12
-# What varies less than rounding does goes together with nothing.
+# Metrics that vary less than rounding have no correlation.
 _STEADY = 1e-4
 
 
-def correlations(sight: Sight) -> Matrix:
-    """(n_metrics, n_metrics): below the diagonal over time, above it between GPUs; NaN is unknown."""
-    metrics = list(sight.values)
-    over_time = [median(sight.values[metric].T) for metric in metrics]
-    between = [_apart(sight, sight.values[metric]) for metric in metrics]
+def correlations(view: CaseView) -> Matrix:
+    """Return (n_metrics, n_metrics) correlations: below the diagonal over time, above it between GPUs."""
+    metrics = list(view.values)
+    over_time = [median(view.values[metric].T) for metric in metrics]
+    between = [_apart(view, view.values[metric]) for metric in metrics]
     found = np.full((len(metrics), len(metrics)), np.nan)
     for row in range(len(metrics)):
         for column in range(row):
@@ -30,10 +30,10 @@ def correlations(sight: Sight) -> Matrix:
     return found
 
 
-def relations_section(sight: Sight) -> Element | None:
-    """A table whose cells are as dark as two metrics go together; None where nothing is known."""
-    metrics = list(sight.values)
-    found = correlations(sight)
+def relations_section(view: CaseView) -> Element | None:
+    """Return a table with cells shaded by correlation; None without data."""
+    metrics = list(view.values)
+    found = correlations(view)
     if not np.isfinite(found).any():
         return None
     head = element("tr", None, element("td", None))
@@ -46,15 +46,15 @@ def relations_section(sight: Sight) -> Element | None:
         append(line, *(_cell(found[row, column], row == column) for column in range(len(metrics))))
         append(body, line)
     reading = (
-        "Below the diagonal: what rises and falls together in the course of the job. Above it: what lies "
-        "apart from peers together, on the same GPU at the same time. 1 is always, −1 the opposite."
+        "Below the diagonal: correlation over time. Above it: correlation of differences to peers, on the "
+        "same GPU at the same time. Values are from −1 to 1."
     )
-    if sight.is_of_one:
-        reading = "What rises and falls together in the course of the job. 1 is always, −1 the opposite."
+    if view.is_of_one:
+        reading = "Correlation of metrics over time, from −1 to 1."
     table = element("table", {"class": "relations"}, element("thead", None, head), body)
     return section(
         "relations",
-        "What goes together",
+        "Correlation of metrics",
         element("p", {"class": "reading"}, reading),
         element("div", {"class": "across"}, table),
     )
@@ -70,10 +70,10 @@ def _cell(value: float, is_same: bool) -> Element:
     return element("td", {"class": f"c{'p' if value > 0 else 'm'}{shade}"} if shade else {}, text)
 
 
-def _apart(sight: Sight, rows: Matrix) -> Matrix:
+def _apart(view: CaseView, rows: Matrix) -> Matrix:
     apart = np.full(rows.shape, np.nan)
-    for group in np.unique(sight.of):
-        members = sight.of == group
+    for group in np.unique(view.of):
+        members = view.of == group
         apart[members] = rows[members] - median(rows[members].T)
     return apart
 

@@ -1,10 +1,10 @@
-"""The page on the diagnosis of one run."""
+"""Build the page of the diagnosis of one run."""
 
 from __future__ import annotations
 
 from slurm_gpu import __version__
 from slurm_gpu.diagnose.case import DiagnosisThresholds, build_case
-from slurm_gpu.reports.diagnosed.document import OnSite, diagnosis_html
+from slurm_gpu.reports.diagnosed.document import SiteLinks, diagnosis_html
 from slurm_gpu.reports.diagnosed.judged import JudgedRun
 from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel
 from slurm_gpu.reports.diagnosed.words import clock_time
@@ -18,13 +18,13 @@ def run_page(
     rules: DiagnosisThresholds,
     timezone: str,
     now_s: float,
-    site: OnSite | None = None,
+    site: SiteLinks | None = None,
 ) -> str:
-    """The HTML: one file by itself, or a page of a `site`."""
+    """Return the HTML: a self-contained file, or a page of a `site`."""
     name = f" · {run.name}" if run.name else ""
     begin = "–" if run.start_s is None else clock_time(run.start_s, timezone)
     until = "now" if run.end_s is None else clock_time(run.end_s, timezone)
-    look = DiagnosisPageModel(
+    page = DiagnosisPageModel(
         title=f"Job {run.id}{name}",
         about=[
             f"{run.user} in {run.account}",
@@ -34,10 +34,10 @@ def run_page(
             f"{begin} to {until}",
         ],
         by=found.source(run),
-        told=found.told(run, rules),
+        coverage_text=found.coverage_text(run, rules),
         case=build_case(found.series, found.groups, rules, run.end_s is None),
         verdict=found.verdict,
         timezone=timezone,
         made=f"version {__version__}, on {clock_time(int(now_s), timezone)}",
     )
-    return diagnosis_html(look, site)
+    return diagnosis_html(page, site)

@@ -1,6 +1,6 @@
-"""The style and the script of the page on one diagnosis: the same text for each, and made without numpy.
+"""Style and script of diagnosis pages: equal for all pages, and built without numpy.
 
-So that whoever serves such pages can keep both as files of their own.
+So a web server can serve both as files.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from slurm_gpu.reports.page.palette import DARK, LIGHT, N_SERIES, series_tone, t
 
 VIEWS = ("measured", "peers")
 GROUP_TONES = (0, 2, 6, 8)
-# Of those that are drawn by themselves: none is a group's.
+# Colours of GPUs drawn as lines; no group has these.
 NAMED_TONES = (1, 3, 4, 5)
 SHADES = 8
 
 
 def page_style() -> str:
-    """The style sheet."""
+    """Return the style sheet."""
     dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{variables(DARK)}}}}}"
     swatches = "".join(f".b-s{tone}{{background:var(--s{tone})}}" for tone in range(N_SERIES))
     made = (tone_rules(), swatches, _shade_rules(), _line_rules(), _choice_rules())
@@ -26,12 +26,12 @@ def page_style() -> str:
 
 
 def page_script() -> str:
-    """The script, which only tells what is under the pointer."""
+    """Return the script, which shows the value under the pointer."""
     return _file("pointing.js")
 
 
 def _choice_rules() -> str:
-    """By which the chosen metric and view are seen: of our own names alone."""
+    """Return the rules that show the chosen metric and view; they have no names of users."""
     rules = []
     for metric in Metric:
         rules += [
@@ -50,7 +50,7 @@ def _choice_rules() -> str:
 
 
 def _line_rules() -> str:
-    """Of lines of groups, and of those that are drawn by themselves."""
+    """Return the rules for lines of groups and of single GPUs."""
     tones = [(f"group-{place}", tone) for place, tone in enumerate(GROUP_TONES)]
     tones += [(f"line-{place}", tone) for place, tone in enumerate(NAMED_TONES)]
     return "".join(
@@ -61,7 +61,7 @@ def _line_rules() -> str:
 
 
 def _shade_rules() -> str:
-    """Of cells that tell what goes together: orange together, blue opposite."""
+    """Return the rules for correlation cells: orange is positive, blue negative."""
     return "".join(
         f".c{sign}{shade}{{background:color-mix(in srgb,var(--{tone}) {shade * 80 // SHADES}%,transparent)}}"
         for sign, tone in (("p", "s1"), ("m", "s0"))

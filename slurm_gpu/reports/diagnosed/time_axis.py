@@ -1,4 +1,4 @@
-"""The axis of time that all drawings of the page share, in per cent of their width: they fit any screen."""
+"""The time axis of all drawings of the page, in per cent of their width, which fits any screen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 from xml.etree.ElementTree import Element
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel, Sight
+from slurm_gpu.reports.diagnosed.page_model import CaseView, DiagnosisPageModel
 from slurm_gpu.reports.page.markup import element
 from slurm_gpu.reports.page.scales import time_ticks
 
@@ -15,7 +15,7 @@ _MOST, _MOST_NARROW = 10, 4
 
 
 def ticks(start_s: float, end_s: float, zone: str) -> list[tuple[float, str]]:
-    """Moments to name, round ones by the clock of the zone."""
+    """Return the labelled times, round ones in the zone."""
     span_s = end_s - start_s
     step_s = next((step for step in _STEPS_S if span_s / step <= _MOST), None)
     if step_s is None:
@@ -29,13 +29,13 @@ def ticks(start_s: float, end_s: float, zone: str) -> list[tuple[float, str]]:
     return [(at, dt.datetime.fromtimestamp(at, ZoneInfo(zone)).strftime(form)) for at in moments]
 
 
-def axis_element(sight: Sight, zone: str) -> Element:
-    """Its names: fewer of them on a narrow screen."""
+def axis_element(view: CaseView, zone: str) -> Element:
+    """Return the labels; a narrow screen shows fewer."""
     svg = element("svg", {"class": "time", "width": "100%", "height": "20", "aria-hidden": "true"})
-    named = ticks(sight.start_s, sight.end_s, zone)
+    named = ticks(view.start_s, view.end_s, zone)
     each = max(1, -(-len(named) // _MOST_NARROW))
     for number, (at, name) in enumerate(named):
-        share = sight.share(at)
+        share = view.share(at)
         anchor = "start" if share < 0.03 else "end" if share > 0.97 else "middle"
         attributes = {"x": f"{100 * share:.2f}%", "y": "14", "text-anchor": anchor}
         svg.append(
@@ -44,12 +44,12 @@ def axis_element(sight: Sight, zone: str) -> Element:
     return svg
 
 
-def time_lines(look: DiagnosisPageModel, sight: Sight, height: int) -> list[Element]:
-    """Since when, and until when it was so."""
+def time_lines(page: DiagnosisPageModel, view: CaseView, height: int) -> list[Element]:
+    """Return the lines at the start and the end of the suspicious period."""
     lines = []
-    for at in (look.verdict.since_s, look.verdict.until_s):
-        if at is not None and sight.start_s <= at <= sight.end_s:
-            x = f"{100 * sight.share(at):.2f}%"
+    for at in (page.verdict.since_s, page.verdict.until_s):
+        if at is not None and view.start_s <= at <= view.end_s:
+            x = f"{100 * view.share(at):.2f}%"
             line = {"x1": x, "x2": x, "y1": "0", "y2": str(height)}
             lines += [
                 element("line", {"class": "when under", **line}),

@@ -1,4 +1,4 @@
-"""What was found, on top of the page: the verdict, who, since when, the evidence, and what to do next."""
+"""The verdict at the top of the page: suspects, period, evidence, and the next step."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _SIGNS = {
 }
 
 
-def verdict_card(look: DiagnosisPageModel) -> Element:
-    """The section with the verdict."""
-    verdict = look.verdict
+def verdict_card(page: DiagnosisPageModel) -> Element:
+    """Return the section with the verdict."""
+    verdict = page.verdict
     sign, tone = _SIGNS[verdict.cause]
     head = element(
         "h2", {"id": "verdict-title"}, element("span", {"class": "sign", "aria-hidden": "true"}, sign)
     )
     append(head, verdict.cause.value, element("small", None, f" {verdict.kind}") if verdict.kind else None)
     facts = element("dl", {"class": "facts"})
-    for name, value in _facts(look):
+    for name, value in _facts(page):
         append(facts, element("div", None, element("dt", None, name), element("dd", None, value)))
     card = element(
         "section", {"id": "verdict", "class": f"verdict {tone}", "aria-labelledby": "verdict-title"}, head
@@ -42,13 +42,15 @@ def verdict_card(look: DiagnosisPageModel) -> Element:
         append(card, _sureness(verdict.confidence, suspect=verdict.suspect))
     append(card, facts)
     if verdict.evidence:
-        append(card, element("h3", None, "Because"), _evidence(verdict.evidence))
+        append(card, element("h3", None, "Evidence"), _evidence(verdict.evidence))
     if verdict.why_not:
-        title = "Why it cannot be told" if verdict.cause is Cause.UNKNOWN else "But"
+        title = "Why there is no verdict" if verdict.cause is Cause.UNKNOWN else "Limits"
         append(card, element("h3", None, title), items("limits", verdict.why_not))
     append(
         card,
-        element("div", {"class": "next"}, element("h3", None, "Next"), element("p", None, verdict.next_step)),
+        element(
+            "div", {"class": "next"}, element("h3", None, "Next step"), element("p", None, verdict.next_step)
+        ),
     )
     return card
 
@@ -60,28 +62,28 @@ def _sureness(confidence: float, *, suspect: bool) -> Element:
         element("rect", {"class": "f-grid", "width": "120", "height": "8", "rx": "4"}),
         element("rect", {"class": "sure", "width": f"{120 * confidence:.0f}", "height": "8", "rx": "4"}),
     )
-    words = f"{confidence:.0%} sure"
-    words += ": a suspicion; drain nothing for it" if suspect else ""
+    words = f"{confidence:.0%} confidence"
+    words += ", a suspicion: do not drain nodes for it" if suspect else ""
     return element("p", {"class": "sureness"}, meter, words)
 
 
-def _facts(look: DiagnosisPageModel) -> list[tuple[str, str]]:
-    verdict, series = look.verdict, look.case.series
+def _facts(page: DiagnosisPageModel) -> list[tuple[str, str]]:
+    verdict, series = page.verdict, page.case.series
     facts = []
     if verdict.culprits:
-        facts.append(("Who", few([worker.name for worker in verdict.culprits], _MOST_NAMES)))
+        facts.append(("Suspected", few([worker.name for worker in verdict.culprits], _MOST_NAMES)))
     elif verdict.roles:
-        facts.append(("Most to do (nobody is at fault)", few(verdict.roles, _MOST_NAMES)))
+        facts.append(("Most work (no fault)", few(verdict.roles, _MOST_NAMES)))
     if verdict.nodes:
         facts.append(("Nodes", few(verdict.nodes, _MOST_NAMES)))
     if verdict.since_s is not None:
-        facts.append(("Since", clock_time(verdict.since_s, look.timezone)))
+        facts.append(("Since", clock_time(verdict.since_s, page.timezone)))
     if verdict.until_s is not None:
-        facts.append(("Until", clock_time(verdict.until_s, look.timezone)))
-    facts.append(("Judged by", f"{look.by}: {span(series.end_s - series.start_s)}{look.told}"))
+        facts.append(("Until", clock_time(verdict.until_s, page.timezone)))
+    facts.append(("Data", f"{page.by}: {span(series.end_s - series.start_s)}{page.coverage_text}"))
     if series.offsets_s:
         apart = (f"{node} {seconds:+.0f} s" for node, seconds in series.offsets_s.items())
-        facts.append(("Clocks set right", few(apart, _MOST_NAMES)))
+        facts.append(("Corrected clocks", few(apart, _MOST_NAMES)))
     return facts
 
 
@@ -93,7 +95,7 @@ def _evidence(items: Sequence[Evidence]) -> Element:
 
 
 def _bars(item: Evidence) -> Element | None:
-    """What is, above what was expected; None where they are no two amounts of one kind."""
+    """Return bars of the value and the expected one; None if they are not comparable."""
     most = max(item.value, item.expected)
     if min(item.value, item.expected) < 0 or not most > 0:
         return None

@@ -1,4 +1,4 @@
-"""Metrics and moments as people read them on the page."""
+"""Format metrics and times for the page."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TITLES = {
     Metric.MEM_USED: "Memory used",
     Metric.POWER: "Power",
     Metric.SM_CLOCK: "SM clock",
-    Metric.THROTTLE: "Held down",
+    Metric.THROTTLE: "Throttled",
     Metric.PCIE: "PCIe",
     Metric.NVLINK: "NVLink",
     Metric.CPU: "Host CPU",
     Metric.NETWORK: "Host network",
     Metric.INFINIBAND: "InfiniBand",
 }
-# Those in bytes/s; all others are fractions.
+# Metrics in bytes/s; all others are fractions.
 BYTES = (Metric.NETWORK, Metric.INFINIBAND)
 _OF_SIGNALS = {
     Signal.BUSY.value: Metric.SM_ACTIVE,
@@ -36,19 +36,19 @@ _OF_SIGNALS = {
 
 
 def group_tone(group: int) -> str:
-    """The colour of a group of peers; they come again when there are more than four."""
+    """Return the colour of a group of peers; more than four groups reuse colours."""
     return series_tone(GROUP_TONES[group % len(GROUP_TONES)])
 
 
 def metric_of(name: str) -> Metric | None:
-    """The metric that an evidence speaks of; None where it is none of a GPU."""
+    """Return the metric of an evidence; None if it is not a GPU metric."""
     if name in _OF_SIGNALS:
         return _OF_SIGNALS[name]
     return Metric(name) if name in Metric._value2member_map_ else None
 
 
 def shown(metric: Metric, value: float) -> str:
-    """A value with its unit."""
+    """Return a value with its unit."""
     if math.isnan(value):
         return "–"
     if metric in BYTES:
@@ -57,5 +57,5 @@ def shown(metric: Metric, value: float) -> str:
 
 
 def clock_time(at_s: float, zone: str) -> str:
-    """A moment, with its day."""
+    """Return a time with its day."""
     return moment(at_s, ZoneInfo(zone))

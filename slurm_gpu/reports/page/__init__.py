@@ -1,1 +1,1 @@
-"""A report as files: one HTML page with its charts, tables as CSV and Parquet, pictures as SVG and PNG."""
+"""Write a report: one HTML page with charts, and pictures as SVG and PNG."""

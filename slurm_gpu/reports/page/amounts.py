@@ -1,20 +1,20 @@
-"""Numbers as people read them."""
+"""Format numbers for display."""
 
 from __future__ import annotations
 
 import math
 
 GAP = "–"
-# Less of an hour is told in seconds.
+# Shorter times are shown in seconds.
 _HOURS_FROM = 0.01
-# From here on numbers are shown whole: 1,234, not 1,230.
+# Larger numbers are shown whole: 1,234, not 1,230.
 _FULL_FROM = 1000
 _UNIT_OF = {"G": 1e9, "M": 1e6, "k": 1e3}
 _SIZES = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
 def amount(value: float | None, digits: int = 3) -> str:
-    """Three digits that count, with commas: 0.0123, 4.2, 47, 12,345; a dash for a gap."""
+    """Return a number with three significant digits and commas: 0.0123, 4.2, 47, 12,345; a dash for NaN."""
     if value is None or math.isnan(value):
         return GAP
     if math.isinf(value):
@@ -31,7 +31,7 @@ def amount(value: float | None, digits: int = 3) -> str:
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """A number and its unit, with a space that does not break the line; seconds are no part of an hour."""
+    """Return a number and its unit with a non-breaking space; short times are in seconds."""
     if unit == "h" and value is not None and 0 < value < _HOURS_FROM:
         return f"{max(1, round(value * 3600))}\u00a0s"
     shown = amount(value)
@@ -39,7 +39,7 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def compact(value: float) -> str:
-    """For the ticks of an axis, where there is little room: 1,500, 20k, 1.5M."""
+    """Return a short number for ticks of an axis: 1,500, 20k, 1.5M."""
     for size, letter in _SIZES:
         if abs(value) >= size:
             return f"{amount(value / _UNIT_OF[letter])}{letter}"

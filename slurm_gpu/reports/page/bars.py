@@ -1,4 +1,4 @@
-"""Bars, each with its label, and the whole that it is a part of."""
+"""Draw horizontal bars with labels and totals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slurm_gpu.reports.page.drawing import (
 from slurm_gpu.reports.page.palette import series_tone
 from slurm_gpu.reports.page.scales import nice_ticks
 
-# More do not help the eye; the table has them all.
+# More are not readable; the table has all.
 MOST_BARS = 25
 _THICK, _SPACE, _SIDE_BY_SIDE = 18.0, 7.0, 13.0
 _VALUE_ROOM = 72.0
@@ -31,7 +31,7 @@ _LABEL_SHARE = 0.34
 
 
 def draw_bars(chart: Bars, width: float) -> VectorDrawing:
-    """Horizontal bars, the first label on top."""
+    """Return horizontal bars, the first label at the top."""
     shown = min(len(chart.labels), MOST_BARS)
     names = list(chart.series)
     several = len(names) > 1
@@ -99,7 +99,7 @@ def _stack(
     corner: tuple[float, float],
     across: Callable[[float], float],
 ) -> float:
-    """The bar of one label; returns the x where it ends."""
+    """Draw the bar of one label; return the x of its end."""
     x, y = corner
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
         if math.isnan(value) or value <= 0:
@@ -116,7 +116,7 @@ def _stack(
 
 
 def _sums(chart: Bars) -> Floats:
-    """What each stack amounts to, NaN where nothing is known of it."""
+    """Return the total of each stack; NaN if unknown."""
     if not chart.series:
         return np.full(len(chart.labels), math.nan)
     parts = np.array([np.asarray(values, np.float64) for values in chart.series.values()])

@@ -1,4 +1,4 @@
-"""The Content-Security-Policy of a page that is one file: nothing from elsewhere, its own parts by hash."""
+"""The Content-Security-Policy of a self-contained page, which allows its own parts by hash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 
 
 def content_policy(style: str, script: str, *others: str) -> str:
-    """What a page with this one style and this one script may do; `others` are directives to add to it.
+    """Return the policy of a page with one style and one script; `others` are further directives.
 
     Source: Content Security Policy Level 3, and Trusted Types (W3C).
     """

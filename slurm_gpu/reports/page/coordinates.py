@@ -1,4 +1,4 @@
-"""Where the page's script draws parallel coordinates, their data, and what stands there without it."""
+"""The element for parallel coordinates: the plot of the script, its data, and a static picture without it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slurm_gpu.reports.page.markup import element, raw
 from slurm_gpu.reports.page.parallel import pack
 from slurm_gpu.reports.page.svg import svg_element
 
-# Without JavaScript; each takes some 60 bytes.
+# Lines without JavaScript; each takes about 60 bytes.
 _STILL_LINES = 800
 
 
 def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequence[TableColumn]) -> Element:
-    """The plot with its controls, empty until the script fills it."""
+    """Return the plot with its controls; the script fills it."""
     packed = pack(chart, {column.name: column.about for column in columns})
     still = svg_element(draw_lines(chart, WIDE, _STILL_LINES), title, "chart")
     plot = element(
@@ -60,8 +60,8 @@ def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequenc
         element(
             "p",
             {"class": "files"},
-            "Drag along an axis to keep the jobs inside, drag its name to move it. "
-            "The bars beside an axis count jobs.",
+            "Drag along an axis to select a range, drag its name to move it. "
+            "The bars next to an axis count jobs.",
         ),
         raw("script", {"type": "application/json", "id": "parallel-facts"}, packed.facts),
         raw("script", {"type": "application/octet-stream", "id": "parallel-bytes"}, packed.data),

@@ -1,4 +1,4 @@
-"""Cumulative distributions: a panel for each axis, a curve for each application, all on one scale."""
+"""Draw cumulative distributions: a panel for each axis, a curve for each application."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PANEL_LEAST = 270.0
 
 
 def draw_cdf(chart: Cdf, width: float) -> VectorDrawing:
-    """As many panels beside each other as there is room for."""
+    """Return panels in rows that fit the width."""
     names = list(dict.fromkeys(name for curves in chart.curves.values() for name in curves))
     tones = {name: series_tone(i) for i, name in enumerate(names)}
     drawing = VectorDrawing(width, 0)
@@ -75,7 +75,7 @@ def _panel(
 
 
 def _spread(known: Sequence[StepCurve]) -> Floats:
-    """Values as often as they stand for runs, roughly, so that the scale fits most of them."""
+    """Return values repeated roughly by their runs, so that the scale fits most runs."""
     shares = np.linspace(0, 1, 201)
     return np.concatenate([steps.x[_place(steps, shares)] for steps in known])
 
@@ -85,7 +85,7 @@ def _place(steps: StepCurve, shares: Floats) -> NDArray[np.intp]:
 
 
 def _staircase(steps: StepCurve, scale: AxisScale, room: float) -> Floats:
-    """The curve at each pixel where it rises: shape (n, 2), pixels across and share."""
+    """Return the curve at each pixel where it rises: shape (n, 2), x pixel and share."""
     at = np.round(scale.fraction(np.asarray(steps.x, np.float64)) * room, 1)
     upto = np.asarray(steps.upto, np.float64)
     last = np.append(np.diff(np.floor(at * 2)) > 0, True)  # of the steps within half a pixel

@@ -1,7 +1,7 @@
-"""The report as one HTML file that asks nobody for anything.
+"""The report as one self-contained HTML file.
 
-Its style and its script stand in it, and a Content-Security-Policy allows these two alone, by their hashes:
-should a name ever get where it does not belong, no browser would run it.
+Its style and script are inline, and a Content-Security-Policy allows only these two by their hashes. So a
+browser would not run a name of a user even if it became markup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|h|s|min)(?!\w))")
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One number on top of the page."""
+    """One number at the top of the page."""
 
     name: str
     value: str
@@ -49,7 +49,7 @@ class ReportPage:
 
 
 def page_html(page: ReportPage) -> str:
-    """The whole document; the same page makes the same text."""
+    """Return the whole document; equal pages give equal text."""
     style = _style()
     script = page_script()
     head = element(
@@ -109,12 +109,12 @@ def _section(figure: Figure, page: ReportPage) -> Element:
 
 
 def _unbroken(text: str) -> str:
-    """No line ends between a number and its unit."""
+    """Return the text with non-breaking spaces between numbers and units."""
     return _UNIT.sub("\u00a0", text)
 
 
 def _links(figure: Figure) -> Element:
-    line = element("p", {"class": "files"}, "Beside this page: ")
+    line = element("p", {"class": "files"}, "Other files: ")
     name = figure.table.name
     for place, (text, path) in enumerate(
         (
@@ -135,7 +135,7 @@ def _footer(page: ReportPage) -> Element:
         element(
             "p",
             None,
-            f"Made by slurm-gpu, {page.made}. A dash stands for what is not known; 0 was measured. "
+            f"Made by slurm-gpu, {page.made}. A dash is an unknown value; 0 was measured. "
             "This page asks no other host for anything.",
         ),
     )

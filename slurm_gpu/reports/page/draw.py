@@ -1,4 +1,4 @@
-"""Every kind of chart as a drawing."""
+"""Draw a chart of any kind."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from slurm_gpu.reports.page.lines import draw_lines
 from slurm_gpu.reports.page.matrix import draw_matrix
 from slurm_gpu.reports.page.timeseries import draw_time_series
 
-# Pixels: on a desk, and on a telephone.
+# Pixels on a desktop and on a phone.
 WIDE, NARROW = 960.0, 352.0
 
 
 def draw(chart: Chart, width: float = WIDE) -> VectorDrawing:
-    """The chart, laid out for this width; a sentence where there is nothing to draw."""
+    """Return the chart for this width; a sentence if it is empty."""
     if is_empty(chart):
-        return VectorDrawing(width, 40, [TextMark(0, 24, "Nothing in this period.")])
+        return VectorDrawing(width, 40, [TextMark(0, 24, "No data in this period.")])
     match chart:
         case Bars():
             return draw_bars(chart, width)
@@ -32,7 +32,7 @@ def draw(chart: Chart, width: float = WIDE) -> VectorDrawing:
 
 
 def is_empty(chart: Chart) -> bool:
-    """Whether there is nothing to draw."""
+    """Return whether the chart is empty."""
     match chart:
         case Bars():
             return not len(chart.labels) or not chart.series

@@ -1,6 +1,6 @@
-"""A drawing: marks in pixels from the upper left corner, with colours by what they stand for.
+"""A drawing: marks in pixels from the upper left corner, with semantic colours.
 
-Charts make it once; it is written into the page, as an SVG file and as a PNG file (svg.py, png.py).
+A chart is drawn once and written into the page, as an SVG file and as a PNG file (svg.py, png.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 
 SMALL_SIZE = 12.0
-# What a letter takes on average, of the text's size.
+# Mean width of a letter relative to the font size.
 _EM_SHARE = 0.6
 
 Anchor = Literal["start", "middle", "end"]
@@ -23,7 +23,7 @@ Anchor = Literal["start", "middle", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A filled rectangle, or the outline of one. `about` is told of the mark under the pointer."""
+    """A filled rectangle, or the outline of one. `about` is its tooltip."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class LineMark:
-    """Connected points, shape (n, 2); a row of NaN is a break. Filled where it is an area."""
+    """Connected points, shape (n, 2), interrupted at rows of NaN; filled if it is an area."""
 
     points: Floats
     tone: str
@@ -50,7 +50,7 @@ class LineMark:
 
 @dataclass(frozen=True, slots=True)
 class TextMark:
-    """Text whose baseline begins, is centred or ends at (x, y). `whole` is what it was cut from."""
+    """Text whose baseline begins, is centred or ends at (x, y). `whole` is the full text if it was cut."""
 
     x: float
     y: float
@@ -64,29 +64,29 @@ class TextMark:
 
 @dataclass(slots=True)
 class VectorDrawing:
-    """Marks in the order in which they lie on each other."""
+    """Marks from bottom to top."""
 
     width: float
     height: float
     marks: list[Box | LineMark | TextMark] = field(default_factory=list)
 
     def add(self, *marks: Box | LineMark | TextMark) -> None:
-        """Put marks on top."""
+        """Add marks on top."""
         self.marks.extend(marks)
 
 
 def segment(x0: float, y0: float, x1: float, y1: float, tone: str = "grid") -> LineMark:
-    """A straight line."""
+    """Return a straight line."""
     return LineMark(np.array([[x0, y0], [x1, y1]], np.float64), tone)
 
 
 def text_width(text: str, size: float = SMALL_SIZE) -> float:
-    """About how wide a text is; nobody knows which letters a browser has."""
+    """Return the approximate width of a text; fonts of browsers differ."""
     return sum(size if unicodedata.east_asian_width(sign) in "WF" else size * _EM_SHARE for sign in text)
 
 
 def fitted(text: str, room: float, size: float = SMALL_SIZE) -> str:
-    """The text, or its beginning and … where there is not room enough."""
+    """Return the text, cut with … if it is too long."""
     if text_width(text, size) <= room:
         return text
     kept = text
@@ -96,7 +96,7 @@ def fitted(text: str, room: float, size: float = SMALL_SIZE) -> str:
 
 
 def legend(drawing: VectorDrawing, entries: Sequence[tuple[str, str]], y: float) -> float:
-    """Swatches with names, a limit's empty, in as many lines as they need; returns the y below them."""
+    """Draw swatches with names, that of a limit empty, in several lines; return the y below them."""
     left, swatch, line = 0.0, 11.0, 20.0
     x = left
     for name, tone in entries:

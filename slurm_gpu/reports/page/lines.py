@@ -1,6 +1,6 @@
-"""Parallel coordinates that stand still: on paper, in a picture, and where there is no JavaScript.
+"""Static parallel coordinates for print, pictures, and pages without JavaScript.
 
-Forty thousand lines would make a picture of many megabytes, in which the eye sees no more than in a sample.
+Forty thousand lines would need many megabytes and show no more than a sample.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEFT, _RIGHT = 40.0, 44.0
 
 
 def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES) -> VectorDrawing:
-    """A sample of the lines, coloured by number of nodes, the rarest on top."""
+    """Return a sample of the lines, coloured by number of nodes, the rarest on top."""
     runs = len(next(iter(chart.values.values()))) if chart.values else 0
     kept = evenly(runs, most)
     classes = node_class(np.asarray(chart.values[chart.colour], np.float64)[kept])
@@ -43,7 +43,7 @@ def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES)
     lines = [LineMark(paths[classes == c].reshape(-1, 2), f"node-{c}", 0.8, opacity) for c in order]
     drawing.marks[:0] = lines
     if len(kept) < chart.of:
-        note = f"{len(kept):,} of {chart.of:,} jobs, evenly chosen"
+        note = f"{len(kept):,} of {chart.of:,} jobs, an even sample"
         drawing.add(TextMark(width, bottom + _FOOT - 6, note, anchor="end"))
     drawing.height = bottom + _FOOT
     return drawing
@@ -59,7 +59,7 @@ def _axis(drawing: VectorDrawing, title: str, scale: AxisScale, x: float, top: f
 
 
 def _paths(columns: Floats, xs: Floats) -> Floats:
-    """Shape (runs, axes + 1, 2): the points of each run's line and a break; a gap breaks it too."""
+    """Return the points of each line and a break, shape (runs, axes + 1, 2); NaN values also break it."""
     axes, runs = columns.shape
     paths = np.full((runs, axes + 1, 2), np.nan)
     paths[:, :axes, 0] = xs

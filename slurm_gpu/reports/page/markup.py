@@ -1,4 +1,4 @@
-"""HTML and SVG as trees of elements: no markup is put together as text, so no name can become markup."""
+"""HTML and SVG as element trees. Markup is never built from text, so no name can become markup."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 def element(tag: str, attributes: Mapping[str, str] | None = None, *children: Child) -> Element:
-    """An element with these children; None is left out, and texts show as they are, controls spelled out."""
+    """Return an element with these children, except None. Texts are escaped; control characters are shown."""
     made = Element(tag, {name: visible(value) for name, value in (attributes or {}).items()})
     append(made, *children)
     return made
 
 
 def section(name: str, title: str, *children: Child) -> Element:
-    """A section with this id, named by its heading."""
+    """Return a section with an id and a heading."""
     heading = element("h2", {"id": f"{name}-title"}, title)
     return element("section", {"id": name, "aria-labelledby": f"{name}-title"}, heading, *children)
 
 
 def items(classes: str, texts: Iterable[str]) -> Element:
-    """An unordered list."""
+    """Return an unordered list."""
     return element("ul", {"class": classes}, *(element("li", None, text) for text in texts))
 
 
 def raw(tag: str, attributes: Mapping[str, str], content: str) -> Element:
-    """A `style` or `script` with our own content, which goes out as it is."""
+    """Return a `style` or `script` element with our own content, which is not escaped."""
     if tag not in _RAW or f"</{tag}" in content.lower() or "<!--" in content:
-        raise ValueError(f"not fit for the inside of a <{tag}>")
+        raise ValueError(f"content cannot be inside a <{tag}>")
     made = Element(tag, dict(attributes))
     made.text = content
     return made
 
 
 def append(parent: Element, *children: Child) -> None:
-    """Add children after those that are there."""
+    """Append children."""
     for child in children:
         if isinstance(child, Element):
             parent.append(child)
@@ -50,10 +50,9 @@ def append(parent: Element, *children: Child) -> None:
 
 
 def html_text(root: Element) -> str:
-    """A whole HTML document.
+    """Return a whole HTML document.
 
-    ElementTree's own writer leaves `<` in attributes as it is, which some parsers would take amiss inside of
-    `noscript`.
+    ElementTree's own writer does not escape `<` in attributes, which some parsers reject inside `noscript`.
     """
     parts = ["<!doctype html>\n"]
     _write(root, parts)
@@ -61,7 +60,7 @@ def html_text(root: Element) -> str:
 
 
 def svg_text(root: Element) -> str:
-    """A whole SVG document."""
+    """Return a whole SVG document."""
     root.set("xmlns", SVG_NAMESPACE)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
 

@@ -1,4 +1,4 @@
-"""A matrix: the more, the darker, with the number in each cell."""
+"""Draw a matrix with a number in each cell; larger values are darker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LABEL_SHARE = 0.3
 
 
 def draw_matrix(chart: Matrix, width: float) -> VectorDrawing:
-    """Rows and columns with their names; at most twenty of each, those with the largest values."""
+    """Return at most twenty rows and columns with their names, those with the largest values."""
     values = np.asarray(chart.values, np.float64).reshape(len(chart.rows), len(chart.columns))
     row_places, column_places = _largest(values), _largest(values.T)
     rows = [chart.rows[place] for place in row_places]
@@ -60,7 +60,7 @@ def draw_matrix(chart: Matrix, width: float) -> VectorDrawing:
 
 
 def _largest(values: Floats) -> list[int]:
-    """Return the places of at most twenty rows, in their order: those whose largest value is largest."""
+    """Return the indices of at most twenty rows with the largest maxima, in order."""
     if not values.size:
         return list(range(min(len(values), _MOST)))
     most = np.nan_to_num(values, nan=-np.inf).max(axis=1)

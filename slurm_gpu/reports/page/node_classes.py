@@ -1,4 +1,4 @@
-"""Classes of runs by number of nodes, each with a colour."""
+"""Classes of runs by number of nodes, with their colours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.reports.category import Floats
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
-    """Runs on so many nodes or more, up to the next class."""
+    """The smallest number of nodes."""
 
     least: int
     label: str
@@ -29,6 +29,6 @@ NODE_CLASSES = (
 
 
 def node_class(n_nodes: Floats) -> NDArray[np.intp]:
-    """The place in NODE_CLASSES of each; what never had a node counts with the first."""
+    """Return the index in NODE_CLASSES of each run; the first for runs without nodes."""
     edges = np.array([each.least for each in NODE_CLASSES[1:]], np.float64)
     return np.searchsorted(edges, np.nan_to_num(n_nodes, nan=1.0), side="right")

@@ -1,4 +1,4 @@
-"""The colours of a report by what they stand for, on light and on dark ground."""
+"""The colours of a report by meaning, on light and on dark backgrounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DARK_SERIES = (
     "#b3cf5a",
     "#98a3ae",
 )
-# From the many runs on one node, which keep in the background, to the few on many.
+# From the many runs on one node, in muted colours, to the few on many nodes.
 _LIGHT_NODES = ("#86a3b8", "#1a80a6", "#2a9d5c", "#d99a00", "#e2631b", "#b3123f")
 _DARK_NODES = ("#56748b", "#3fb4de", "#4fd08a", "#f2c94c", "#ff8a4c", "#ff5c8a")
 
@@ -64,17 +64,17 @@ DARK: Mapping[str, str] = {
 
 
 def series_tone(place: int) -> str:
-    """The colour of the series at this place; they come again when there are more than ten."""
+    """Return the colour of a series; more than ten series reuse colours."""
     return f"s{place % N_SERIES}"
 
 
 def variables(colours: Mapping[str, str]) -> str:
-    """CSS custom properties of these colours."""
+    """Return CSS custom properties of these colours."""
     return "".join(f"--{tone}:{colour};" for tone, colour in colours.items())
 
 
 def tone_rules(colours: Mapping[str, str] | None = None) -> str:
-    """CSS that gives marks of a drawing their colours: variables of the page, or these colours themselves."""
+    """Return CSS with the colours of marks: variables of the page, or the colours themselves."""
     rules = []
     for tone in LIGHT:
         colour = f"var(--{tone})" if colours is None else colours[tone]

@@ -1,8 +1,7 @@
-"""What the page's own script draws parallel coordinates of: columns of codes, compressed, as base64.
+"""Encode the data of parallel coordinates for the page's script: columns of codes, compressed, as base64.
 
-A quantity of few different values has them listed, exact, and a byte for each run. Of others a run has two
-bytes: one of 65,535 steps in log(1 + value), so that seconds of waiting are told apart as well as hours. The
-table has exact values.
+A quantity with few different values has a list of exact values and one byte for each run. Others have two
+bytes, one of 65,535 steps in log(1 + value), which resolves waits of seconds and hours. The table is exact.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.reports.page.scales import scale_of
 from slurm_gpu.reports.wording import NOT_RECOGNISED
 
-# Codes of a column of two bytes, of which the last stands for a gap.
+# Codes of a column of two bytes; the last is a gap.
 _STEPS = 65_535
-# Different values that a column of one byte tells apart; a gap is the code after them.
+# Different values of a column of one byte; a gap is the next code.
 _LISTED = 255
 _OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
 class PackedCoordinates:
-    """JSON facts, and bytes as base64."""
+    """JSON metadata, and bytes as base64."""
 
     facts: str
     data: str
 
 
 def pack(chart: ParallelCoordinates, about: Mapping[str, str]) -> PackedCoordinates:
-    """All runs of the chart; `about` says of each axis what it is."""
+    """Return all runs of the chart; `about` describes each axis."""
     columns = [np.asarray(chart.values[axis.name], np.float64) for axis in chart.axes]
     runs = len(columns[0]) if columns else 0
     packed = [_axis(axis, column, about) for axis, column in zip(chart.axes, columns, strict=True)]
@@ -59,7 +58,7 @@ def pack(chart: ParallelCoordinates, about: Mapping[str, str]) -> PackedCoordina
 
 
 def script_json(value: Any) -> str:
-    """JSON that may stand inside a script element: no sign of it ends one, whatever a user named."""
+    """Return JSON that is safe inside a script element, with any name of a user."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -84,7 +83,7 @@ def _axis(axis: Axis, values: Floats, about: Mapping[str, str]) -> tuple[dict[st
     if len(listed) <= _LISTED:
         codes = np.where(np.isfinite(values), np.searchsorted(listed, values), len(listed))
         return {**facts, "wide": False, "values": listed.tolist()}, _planes(codes, wide=False)
-    # Nothing that a run has is below 0; where a clock that was set says so, 0 is as near as one gets.
+    # Only a clock change can make a value negative; it becomes 0.
     top = np.log1p(facts["most"])
     steps = np.log1p(np.clip(np.nan_to_num(values, nan=0.0), 0.0, None)) / top * (_STEPS - 1)
     codes = np.where(np.isfinite(values), np.round(steps), _STEPS).astype(np.int64)
@@ -92,7 +91,7 @@ def _axis(axis: Axis, values: Floats, about: Mapping[str, str]) -> tuple[dict[st
 
 
 def _least(known: Floats) -> float:
-    """Where an axis begins: at 0, but at 1 for what is counted from 1."""
+    """Return the start of an axis: 0, or 1 for counts from 1."""
     if not len(known):
         return 0.0
     least = float(known.min())
@@ -100,13 +99,13 @@ def _least(known: Floats) -> float:
 
 
 def _planes(codes: NDArray[Any], *, wide: bool) -> list[bytes]:
-    """All low bytes, then all high bytes: they compress better than in turn."""
+    """Return all low bytes, then all high bytes, which compresses better than alternating ones."""
     low = (codes & 0xFF).astype(np.uint8).tobytes()
     return [low, (codes >> 8).astype(np.uint8).tobytes()] if wide else [low]
 
 
 def _applications(column: Category) -> tuple[list[str], NDArray[Any]]:
-    """Names by number of runs, most first, gaps by a name of their own; and each run's place among them."""
+    """Return the names by number of runs, with one for gaps, and the index of each run's name."""
     counts = np.bincount(column.codes + 1, minlength=len(column.names) + 1)
     names = [NOT_RECOGNISED, *column.names]
     by_count = [int(place) for place in np.argsort(-counts, kind="stable") if counts[place]]

@@ -1,4 +1,4 @@
-"""Names that users chose, as text that can be shown anywhere."""
+"""Make names of users safe to display."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: str) -> str:
-    """The text, and each sign that steers instead of showing spelled out: a line end as a backslash and n."""
+    """Return the text with control characters escaped: a newline as a backslash and n."""
     return _NOT_SHOWN.sub(_spelled, text)
 
 

@@ -1,4 +1,4 @@
-"""Drawings as PNG files, for slides and mail. The text is in DejaVu Sans, which matplotlib brings along."""
+"""Write drawings as PNG files. The text is in DejaVu Sans, which is part of matplotlib."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_gpu.reports.page.drawing import Anchor, Box, LineMark, TextMark, Vect
 from slurm_gpu.reports.page.palette import LIGHT
 from slurm_gpu.reports.page.plain_text import visible
 
-# Two dots for each pixel of the drawing.
+# Two pixels for each pixel of the drawing.
 _DOTS_PER_INCH = 144
 _PIXELS_PER_INCH = 72.0
 _MARGIN = 16.0
@@ -40,12 +40,12 @@ _FONTS = (
     "Noto Sans Hebrew",
     "Noto Sans Devanagari",
 )
-# DejaVu Sans is wider than the fonts of browsers.
+# DejaVu Sans is wider than fonts of browsers.
 _SMALLER = 0.92
 
 
 def write_png(drawing: VectorDrawing, path: Path) -> None:
-    """Draw on a light ground, at twice the drawing's size in pixels."""
+    """Draw on a light background at twice the drawing's size in pixels."""
     width, height = drawing.width + 2 * _MARGIN, drawing.height + 2 * _MARGIN
     figure = Canvas(
         figsize=(width / _PIXELS_PER_INCH, height / _PIXELS_PER_INCH),
@@ -62,14 +62,14 @@ def write_png(drawing: VectorDrawing, path: Path) -> None:
             artist.set_zorder(order)
             axes.add_artist(artist)
     with warnings.catch_warnings():
-        # A script of which this host has no letters shows as boxes; the page and the SVG file have it right.
+        # Scripts without a font on this host appear as boxes; the page and the SVG file are right.
         warnings.filterwarnings("ignore", r"Glyph \d+")
         figure.savefig(path, format="png", dpi=_DOTS_PER_INCH)
 
 
 @functools.cache
 def _families() -> list[str]:
-    """The fonts to take letters from, one after the other: those of these that the host has."""
+    """Return the installed fonts in the order of their use."""
     there = set(get_font_names())
     return [name for name in _FONTS if name in there]
 
@@ -99,7 +99,7 @@ def _artists(mark: Box | LineMark | TextMark) -> list[Patch | Line2D | LineColle
                     fontweight="bold" if mark.bold else "normal",
                     horizontalalignment=_ALIGNMENT[mark.anchor],
                     verticalalignment="baseline",
-                    parse_math=False,  # a name may hold $
+                    parse_math=False,  # a name may contain $
                 )
             ]
 
@@ -110,7 +110,7 @@ def _strokes(line: LineMark, colour: str) -> list[Patch | Line2D | LineCollectio
         if line.dashed:
             stroke.set_linestyle((0, (5, 4)))
         return [stroke]
-    # What is drawn as one line does not darken itself where it crosses.
+    # One path does not darken itself at crossings.
     return [
         LineCollection(_pieces(line.points), colors=colour, linewidths=line.thickness, alpha=line.opacity)
     ]

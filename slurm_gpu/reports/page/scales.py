@@ -1,4 +1,4 @@
-"""Scales and their ticks."""
+"""Scales of axes and their ticks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
-# Values that differ by less are one: no quantity of a report is measured so finely.
+# Smaller differences are ignored; no quantity is measured more precisely.
 _LEAST_REACH = 1e-9
-# A quantity whose largest value is so many times its median, or more, is drawn on a logarithmic scale.
+# A scale is logarithmic if the largest value is at least this many times the median.
 _SKEWED = 20.0
 
 
 def nice_ticks(least: float, most: float, about: int = 5) -> list[float]:
-    """Round numbers from the last before `least` to the first after `most`."""
+    """Return round numbers from the last before `least` to the first after `most`."""
     if not most > least:
         return [least, least + 1]
     raw = (most - least) / max(1, about)
@@ -32,14 +32,14 @@ def nice_ticks(least: float, most: float, about: int = 5) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class AxisScale:
-    """From values to 0–1. With `stretch`, log(1 + stretch × value), which has a place for 0."""
+    """Maps values to 0–1, with `stretch` by log(1 + stretch × value), which includes 0."""
 
     least: float
     most: float
     stretch: float | None = None
 
     def fraction(self, values: Floats) -> Floats:
-        """Where values lie, 0 at the least and 1 at the most."""
+        """Return the positions of values, 0 at the least and 1 at the most."""
         reach = self.most - self.least
         if reach <= 0:
             return np.full_like(values, 0.5)
@@ -49,11 +49,11 @@ class AxisScale:
         return np.asarray(above / math.log1p(reach * self.stretch), np.float64)
 
     def at(self, value: float) -> float:
-        """Where one value lies."""
+        """Return the position of one value."""
         return float(self.fraction(np.array([value], np.float64))[0])
 
     def ticks(self, room: float, each: float) -> list[float]:
-        """Values to name, where a name needs `each` pixels of `room`."""
+        """Return the values of ticks, if a label needs `each` pixels of `room`."""
         if self.most <= self.least:
             return [self.least]
         if self.stretch is None:
@@ -68,7 +68,7 @@ class AxisScale:
 
 
 def scale_of(values: Floats) -> AxisScale:
-    """From 0 (or below) to the largest value; logarithmic where a few values are far above the rest."""
+    """Return a scale from 0 (or below) to the largest value; logarithmic if few values are much larger."""
     known = values[np.isfinite(values)]
     if not len(known):
         return AxisScale(0.0, 1.0)
@@ -80,7 +80,7 @@ def scale_of(values: Floats) -> AxisScale:
 
 
 def stretch_of(known: Floats) -> float | None:
-    """Where a logarithmic scale stops being linear, as 1/value; None where a linear one does."""
+    """Return the inverse of the value where a logarithmic scale becomes linear; None for a linear scale."""
     above = known[known > 0]
     if not len(above) or known.min() < 0:
         return None
@@ -93,7 +93,7 @@ def stretch_of(known: Floats) -> float | None:
 
 
 def time_ticks(since_s: float, until_s: float, timezone: str, most: int) -> list[tuple[float, str]]:
-    """Moments to name on an axis of time, about `most`: hours, days or months, in the site's zone."""
+    """Return about `most` times for ticks: hours, days or months in the site's time zone."""
     zone = ZoneInfo(timezone)
     begin, end = (dt.datetime.fromtimestamp(moment, zone) for moment in (since_s, until_s))
     span_days = (until_s - since_s) / 86400

@@ -1,4 +1,4 @@
-"""Drawings as SVG: in the page, whose style sheet gives the colours, and as files with their own."""
+"""Write drawings as SVG: in the page with colours of its style sheet, and as files with their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans'
 
 
 def svg_element(drawing: VectorDrawing, title: str, classes: str = "") -> Element:
-    """An `svg` that is read out as its title; its marks carry the classes of palette.tone_rules."""
+    """Return an `svg` element with an accessible title; marks have the classes of palette.tone_rules."""
     root = element(
         "svg",
         {
@@ -31,7 +31,7 @@ def svg_element(drawing: VectorDrawing, title: str, classes: str = "") -> Elemen
 
 
 def svg_file(drawing: VectorDrawing, title: str) -> str:
-    """A whole SVG file on a light ground of its own."""
+    """Return a whole SVG file on a light background."""
     picture = svg_element(drawing, title)
     width, height = drawing.width + 2 * _MARGIN, drawing.height + 2 * _MARGIN
     view = f"{_number(-_MARGIN)} {_number(-_MARGIN)} {_number(width)} {_number(height)}"

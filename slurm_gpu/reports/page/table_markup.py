@@ -1,4 +1,4 @@
-"""The table behind a figure, folded away, as HTML."""
+"""The collapsed table of a figure as HTML."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from slurm_gpu.reports.page.markup import append, element
 from slurm_gpu.text.cells import minute
 
 MOST_ROWS = 100
-_FIRST_MOMENT_S = 1e9  # in 2001; no job has run for so long
-# Numbers that are names: without commas.
+_FIRST_MOMENT_S = 1e9  # in 2001; no duration of a job is longer
+# Ids have no thousands separators.
 _IDS = frozenset({"job_id", "id", "year"})
 
 
 def table_element(table: FigureTable, timezone: str, *, with_files: bool) -> Element:
-    """The first rows, and what each column is."""
+    """Return the first rows, and the meaning of each column."""
     shown = min(len(table), MOST_ROWS)
     head, body = element("tr"), element("tbody")
     cells = []
@@ -82,7 +82,7 @@ def _texts(column: TableColumn, values: Values, rows: int, timezone: str | None)
 
 
 def _are_moments(column: TableColumn, values: Values) -> bool:
-    """Whether these are UTC epoch seconds, which a person wants as dates."""
+    """Return whether the values are UTC epoch seconds, which are shown as dates."""
     if column.unit != "s" or not isinstance(values, np.ndarray):
         return False
     known = values[np.isfinite(values)]

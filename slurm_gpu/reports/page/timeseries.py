@@ -1,4 +1,4 @@
-"""The course of something over the period, as steps: each value is the mean of its hour, day or week."""
+"""Draw time series as steps: each value is the mean of its hour, day or week."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEIGHT = 230.0
 
 
 def draw_time_series(chart: TimeSeries, width: float) -> VectorDrawing:
-    """Areas on each other, or lines, over an axis of time."""
+    """Return stacked areas, or lines, over a time axis."""
     drawing = VectorDrawing(width, 0)
     tones = {name: series_tone(i) for i, name in enumerate(chart.series)}
     entries = list(tones.items())

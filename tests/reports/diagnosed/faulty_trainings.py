@@ -8,7 +8,7 @@ from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel
 from tests.diagnose.training import Training
 
 
-def a_look(
+def page_model(
     training: Training, title="Job 17 · train", about=("alice in vision",), **more
 ) -> DiagnosisPageModel:
     """What the page is made of; the training's workers are GPUs of nodes, without ranks."""
@@ -20,8 +20,8 @@ def a_look(
     return DiagnosisPageModel(
         title=title,
         about=about,
-        by="its whole course",
-        told=", 100% of which were told",
+        by="its whole timeline",
+        coverage_text=", 100% coverage",
         case=build_case(series, None, DiagnosisThresholds(), running=True),
         verdict=diagnose(series),
         timezone="Asia/Seoul",

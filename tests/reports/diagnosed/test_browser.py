@@ -7,13 +7,13 @@ import pytest
 
 from slurm_gpu.reports.diagnosed.document import diagnosis_html
 from tests import browsing
-from tests.reports.diagnosed.faulty_trainings import a_look, a_slow_gpu
+from tests.reports.diagnosed.faulty_trainings import a_slow_gpu, page_model
 
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     file = tmp_path_factory.mktemp("diagnosis") / "page.html"
-    file.write_text(diagnosis_html(a_look(a_slow_gpu())), "utf-8")
+    file.write_text(diagnosis_html(page_model(a_slow_gpu())), "utf-8")
     with browsing.chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 1800})
         page.said, page.asked = [], []

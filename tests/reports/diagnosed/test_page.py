@@ -16,13 +16,13 @@ from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.reports.diagnosed.document import diagnosis_html
 from slurm_gpu.reports.diagnosed.heat import against_peers, scale
-from slurm_gpu.reports.diagnosed.page_model import MOST_ROWS, sight_of
+from slurm_gpu.reports.diagnosed.page_model import MOST_ROWS, view_of
 from slurm_gpu.reports.diagnosed.raster import N_LEVELS, picture, sequential
 from slurm_gpu.reports.diagnosed.relations import correlations
 from slurm_gpu.reports.diagnosed.time_axis import ticks
 from slurm_gpu.reports.page.plain_text import visible
 from tests.diagnose.training import START_S, Training
-from tests.reports.diagnosed.faulty_trainings import a_look, a_slow_gpu
+from tests.reports.diagnosed.faulty_trainings import a_slow_gpu, page_model
 from tests.reports.page.example_figures import HOSTILE
 
 _OWN_ELEMENTS = {
@@ -100,33 +100,33 @@ class Seen(HTMLParser):
         return " ".join(self.texts)
 
 
-def test_the_verdict_its_evidence_and_the_next_step_stand_on_top():
-    look = a_look(a_slow_gpu())
-    text = Seen(diagnosis_html(look)).text
-    assert look.verdict.cause is Cause.SLOW
+def test_the_verdict_evidence_and_next_step_are_at_the_top():
+    page = page_model(a_slow_gpu())
+    text = Seen(diagnosis_html(page)).text
+    assert page.verdict.cause is Cause.SLOW
     first, rest = text.split("GPU × time")
     for part in (
         "slow or failing",
         "n2 GPU 5",
-        "SM clock 76% where peers have 95%",
+        "SM clock 76%, peers 95%",
         "sbatch --exclude",
-        "sure",
+        "confidence",
     ):
         assert part in first
     assert "1 of 16 GPUs is framed" in rest
 
 
 def test_names_of_jobs_are_nothing_but_text():
-    look = a_look(a_slow_gpu(), title=HOSTILE[0], about=HOSTILE)
+    page = page_model(a_slow_gpu(), title=HOSTILE[0], about=HOSTILE)
     hostile = tuple(
         JobWorker(node=HOSTILE[row % len(HOSTILE)], device=f"GPU-{row}", index=row)
-        for row in range(len(look.case.series.workers))
+        for row in range(len(page.case.series.workers))
     )
-    series = replace(look.case.series, workers=hostile)
-    groups = replace(look.case.groups, names=(HOSTILE[2],), source=HOSTILE[1])
-    verdict = replace(look.verdict, culprits=hostile[:3], kind=HOSTILE[0], why_not=HOSTILE, nodes=HOSTILE)
-    case = replace(look.case, series=series, groups=groups)
-    html = diagnosis_html(replace(look, case=case, verdict=verdict))
+    series = replace(page.case.series, workers=hostile)
+    groups = replace(page.case.groups, names=(HOSTILE[2],), source=HOSTILE[1])
+    verdict = replace(page.verdict, culprits=hostile[:3], kind=HOSTILE[0], why_not=HOSTILE, nodes=HOSTILE)
+    case = replace(page.case, series=series, groups=groups)
+    html = diagnosis_html(replace(page, case=case, verdict=verdict))
     seen = Seen(html)
     assert {tag for tag, _ in seen.tags} <= _OWN_ELEMENTS
     names = {name for _, attributes in seen.tags for name in attributes}
@@ -137,7 +137,7 @@ def test_names_of_jobs_are_nothing_but_text():
 
 
 def test_it_asks_nobody_and_runs_its_own_script_alone():
-    seen = Seen(diagnosis_html(a_look(a_slow_gpu())))
+    seen = Seen(diagnosis_html(page_model(a_slow_gpu())))
     sources = [
         value or ""
         for _, attributes in seen.tags
@@ -158,58 +158,58 @@ def test_it_asks_nobody_and_runs_its_own_script_alone():
 def test_a_day_of_128_gpus_is_a_small_page():
     training = Training(n=128, n_bins=170, width_s=512.0)
     training.clock[37, 80:] *= 0.8
-    assert len(diagnosis_html(a_look(training)).encode()) < 700_000
+    assert len(diagnosis_html(page_model(training)).encode()) < 700_000
 
 
 def test_ten_minutes_of_seconds_of_128_gpus_are_a_small_page_too():
-    assert len(diagnosis_html(a_look(Training(n=128, n_bins=600))).encode()) < 1_000_000
+    assert len(diagnosis_html(page_model(Training(n=128, n_bins=600))).encode()) < 1_000_000
 
 
 def test_of_a_thousand_gpus_whoever_is_accused_is_drawn():
     training = Training(n=1024, n_bins=40, width_s=64.0)
     training.clock[777, 10:] *= 0.8
-    look = a_look(training)
-    sight = sight_of(look.case, look.verdict)
-    assert (sight.n_rows, sight.left_out) == (MOST_ROWS, 1024 - MOST_ROWS)
-    assert [worker.name for worker, named in zip(sight.workers, sight.culprit, strict=True) if named] == [
+    page = page_model(training)
+    view = view_of(page.case, page.verdict)
+    assert (view.n_rows, view.left_out) == (MOST_ROWS, 1024 - MOST_ROWS)
+    assert [worker.name for worker, named in zip(view.workers, view.culprit, strict=True) if named] == [
         "n98 GPU 1"
     ]
-    text = Seen(diagnosis_html(look)).text
-    assert "768 GPUs that nobody accuses are left out" in text
+    text = Seen(diagnosis_html(page)).text
+    assert "768 GPUs that are not suspected are not shown" in text
     assert "256 of 1024 GPUs in numbers" in text
 
 
 @pytest.mark.parametrize("n_bins", [0, 1, 7, 4000])
 def test_any_length_has_a_page(n_bins):
-    assert "verdict" in diagnosis_html(a_look(Training(n=2, n_bins=n_bins)))
+    assert "verdict" in diagnosis_html(page_model(Training(n=2, n_bins=n_bins)))
 
 
-def test_of_a_single_gpu_no_peers_are_spoken_of():
-    text = Seen(diagnosis_html(a_look(Training(n=1, n_bins=200)))).text
-    assert "The job has one GPU, and none to compare it with." in text
-    assert "What rises and falls together in the course of the job." in text
-    for words in ("peers", "All GPUs", "8 of 10 GPUs"):
+def test_a_single_gpu_has_no_peers():
+    text = Seen(diagnosis_html(page_model(Training(n=1, n_bins=200)))).text
+    assert "The job has one GPU, which is not compared." in text
+    assert "Correlation of metrics over time, from −1 to 1." in text
+    for words in ("peers", "All GPUs", "80 % of the GPUs"):
         assert words not in text.split("GPU × time")[1]
 
 
-def test_what_goes_together_is_left_out_where_nothing_is_known_of_it():
-    assert "What goes together" not in Seen(diagnosis_html(a_look(Training(n=2, n_bins=5)))).text
-    assert "What goes together" in Seen(diagnosis_html(a_look(Training(n=2, n_bins=200)))).text
+def test_correlations_are_left_out_without_data():
+    assert "Correlation of metrics" not in Seen(diagnosis_html(page_model(Training(n=2, n_bins=5)))).text
+    assert "Correlation of metrics" in Seen(diagnosis_html(page_model(Training(n=2, n_bins=200)))).text
 
 
 def test_of_a_job_that_told_nothing_there_is_the_verdict():
-    look = a_look(Training(n=2, told=()))
-    text = Seen(diagnosis_html(look)).text
-    assert "Why it cannot be told" in text
+    page = page_model(Training(n=2, told=()))
+    text = Seen(diagnosis_html(page)).text
+    assert "Why there is no verdict" in text
     assert "GPU × time" not in text
 
 
 def test_against_peers_only_who_lies_apart_has_a_colour():
-    look = a_look(a_slow_gpu(noise=0.0))
-    sight = sight_of(look.case, look.verdict)
-    apart = against_peers(sight, Metric.SM_CLOCK)
-    late = apart[:, sight.n_columns // 2 + 2 :]
-    row = int(np.flatnonzero(sight.culprit)[0])
+    page = page_model(a_slow_gpu(noise=0.0))
+    view = view_of(page.case, page.verdict)
+    apart = against_peers(view, Metric.SM_CLOCK)
+    late = apart[:, view.n_columns // 2 + 2 :]
+    row = int(np.flatnonzero(view.culprit)[0])
     assert late[row].mean() == pytest.approx(-0.2, abs=0.02)
     assert np.abs(np.delete(late, row, axis=0)).max() < 0.03
 
@@ -218,11 +218,11 @@ def test_what_rises_together_is_told_over_time_and_between_gpus():
     training = Training(n_bins=200)
     training.talk[:, 100:] *= 3
     training.work[5, :] *= 1.3
-    look = a_look(training)
-    sight = sight_of(look.case, look.verdict)
-    metrics = list(sight.values)
+    page = page_model(training)
+    view = view_of(page.case, page.verdict)
+    metrics = list(view.values)
     busy, tensor, power = (metrics.index(m) for m in (Metric.SM_ACTIVE, Metric.TENSOR, Metric.POWER))
-    found = correlations(sight)
+    found = correlations(view)
     assert found[tensor, busy] > 0.9
     assert found[busy, tensor] > 0.5
     assert found[power, tensor] > 0.9
@@ -249,7 +249,7 @@ def test_moments_are_named_by_the_clock_of_the_zone():
 
 
 def test_no_share_is_told_to_reach_beyond_the_whole():
-    look = a_look(Training(n=8, n_bins=120, width_s=16.0))
-    sight = sight_of(look.case, look.verdict)
-    low, high = scale(sight, Metric.UTIL)
+    page = page_model(Training(n=8, n_bins=120, width_s=16.0))
+    view = view_of(page.case, page.verdict)
+    low, high = scale(view, Metric.UTIL)
     assert (round(low, 2) < 1.0, high) == (True, 1.0)

@@ -114,7 +114,7 @@ def test_a_matrix_has_its_numbers_and_empty_cells():
 
 
 def test_lines_that_stand_still_say_of_how_many_they_are():
-    assert "2,000 of 20,000 jobs, evenly chosen" in _labels(draw(parallel(20_000)))
+    assert "2,000 of 20,000 jobs, an even sample" in _labels(draw(parallel(20_000)))
     assert not any("jobs" in text for text in _labels(draw(parallel(100))))
 
 
@@ -136,7 +136,7 @@ _EMPTY = (
 
 @pytest.mark.parametrize("chart", _EMPTY)
 def test_of_nothing_a_sentence_is_drawn(chart: Chart):
-    assert _labels(draw(chart)) == ["Nothing in this period."]
+    assert _labels(draw(chart)) == ["No data in this period."]
 
 
 _UNKNOWN = (

@@ -45,5 +45,5 @@ def test_markup_in_a_name_is_escaped_in_html(name: str):
 
 @pytest.mark.parametrize("content", ["</script>", "</SCRIPT >", "<!--"])
 def test_our_own_script_cannot_end_early(content: str):
-    with pytest.raises(ValueError, match="not fit"):
+    with pytest.raises(ValueError, match="cannot be inside"):
         raw("script", {}, content)

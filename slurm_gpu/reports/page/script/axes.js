@@ -29,7 +29,7 @@ function axisGroup(axis, x) {
     const y = rowOf(axis, tick);
     group.append(svg("line", { class: "axis-line", x1: -4, x2: 0, y1: y, y2: y }), name(y, shown(tick)));
   }
-  if (axis.gaps) group.append(name(bottom + GAP_LANE, "none"));
+  if (axis.gaps) group.append(name(bottom + GAP_ROW, "none"));
   const hit = svg("rect", { class: "hit", x: -HIT, y: TOP - 8, width: 2 * HIT, height: plotHeight + 16 });
   hit.addEventListener("pointerdown", (event) => brushFrom(event, axis));
   axis.brush = svg("rect", { class: "brush", x: -9, width: 18, "data-axis": axis.key });

@@ -1,6 +1,6 @@
 // Brushes: limits on an axis, drawn with the pointer or written as numbers.
 
-const GRIP = 6;         // pixels from a brush's edge that take hold of it
+const GRIP = 6;         // pixels around the edge of a brush for dragging it
 
 function setBrush(axis, limits) {
   if (limits) state.brushes.set(axis.index, limits);
@@ -9,13 +9,13 @@ function setBrush(axis, limits) {
   redraw();
 }
 
-// Limits that lie between two whole numbers take in those inside.
+// Limits between two whole numbers include those inside.
 function snapped(axis, low, high) {
   const ends = [valueAt(axis, low), valueAt(axis, high)];
   return axis.whole ? [Math.ceil(ends[0] - 0.5), Math.floor(ends[1] + 0.5)] : ends;
 }
 
-// From the pointer's touch to its release: an edge is moved, the whole brush, or a new one is drawn; a click ends it.
+// Handle a drag: move an edge or the whole brush, or draw a new one. A click removes it.
 function brushFrom(event, axis) {
   if (event.button !== 0) return;
   event.preventDefault();
@@ -72,7 +72,7 @@ function makeLimits(axis) {
 
 function layLimits(axis, limits) {
   axis.inputs.forEach((input, end) => {
-    if (document.activeElement === input) return; // somebody writes there
+    if (document.activeElement === input) return; // the user types there
     input.value = limits && Number.isFinite(limits[end]) ? Number(limits[end].toPrecision(4)) : "";
   });
   layClear();

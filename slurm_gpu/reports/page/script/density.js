@@ -1,10 +1,10 @@
-// How many lines pass through each pixel: forty thousand are counted here quicker than a canvas strokes them.
+// Count the lines through each pixel, which is faster for 40,000 lines than drawing them on a canvas.
 //
-// Lines between the same two pixels are added once, as many times as there are. What a layer holds is kept, and only lines
-// that came or went are added or taken away: sums are whole numbers, so nothing is left of what went.
+// Lines between the same two pixels are added at once, with their number. A layer keeps its sums, and changed lines are
+// added or subtracted. Sums are whole numbers, so removed lines leave no trace.
 
-const WHOLE = 16;       // what a line adds to the pixels of a column, in all
-const CROWD = 4000;     // lines; with more than so many nobody sees the steps of one, so it takes one pixel and not two
+const WHOLE = 16;       // the sum that a line adds to the pixels of a column
+const CROWD = 4000;     // above this number of lines, a line takes one pixel instead of two, as steps are invisible
 
 class Layer {
   constructor() {
@@ -12,7 +12,7 @@ class Layer {
     this.counts = new Int32Array(0);
   }
 
-  // Empty, for so many pixels of the canvas and the axes as they lie now.
+  // Create an empty layer for the canvas size and the present order of axes.
   clear(width, height) {
     this.width = width;
     this.height = height;
@@ -22,7 +22,7 @@ class Layer {
     this.lines = 0;
   }
 
-  // Holds the lines of the runs inside, of one class of nodes or of all.
+  // Set the lines to those of the selected runs, of one class of nodes or of all.
   hold(inside, among) {
     const now = placesOf(inside, among), smooth = now.length <= CROWD;
     const changed = this.inside === null || smooth !== this.smooth ? null : this.difference(inside, among);
@@ -74,7 +74,7 @@ class Layer {
 
 let tally = new Int32Array(0);
 
-// Both add a line from (x0, y0) to (x1, y1), x0 < x1, without its end; places between pixels are in 1/65536.
+// Both functions add a line from (x0, y0) to (x1, y1), x0 < x1, without its end. Subpixel positions are in 1/65536.
 function addPlain(counts, width, x0, y0, x1, y1, weight) {
   const dx = x1 - x0, reach = Math.abs(y1 - y0);
   if (reach <= dx) {
@@ -86,7 +86,7 @@ function addPlain(counts, width, x0, y0, x1, y1, weight) {
   for (let n = 0, x = (x0 << 16) + 32768, at = y0 * width; n < reach; n++, x += slope, at += step) counts[at + (x >> 16)] += weight;
 }
 
-// This one spreads it over the two pixels that it passes between.
+// This one divides it between two neighbouring pixels.
 function addSmooth(counts, width, x0, y0, x1, y1, weight) {
   const dx = x1 - x0, reach = Math.abs(y1 - y0), part = weight / WHOLE;
   if (reach <= dx) {

@@ -1,7 +1,7 @@
-// The picture: densities become colours. What overlaps is shown by the logarithm of it, so that neither a single line nor a
-// crowd is lost; where classes of nodes lie on each other their colours are mixed, and none hides another.
+// Convert densities to colours. The scale is logarithmic, so that single lines and many lines are visible. Colours of
+// overlapping classes of nodes are mixed.
 
-const BARS = 44;        // beside an axis
+const BARS = 44;        // next to an axis
 const context = canvas === null ? null : canvas.getContext("2d", { alpha: false, willReadFrequently: true });
 const layers = facts === null ? [] : facts.classes.map(() => new Layer()), backdrop = new Layer();
 let image = null, pixels = null, colours = null, ground = null, waiting = 0, drawn = 0;
@@ -16,7 +16,7 @@ function readColours() {
   ground = null;
 }
 
-// By four times the number of lines through a pixel, from 0 to 1: the fewer lines there are in all, the more each one shows.
+// Opacity by four times the number of lines through a pixel, 0 to 1. With fewer lines each one is stronger.
 function shadesFor(lines) {
   const most = Math.max(2, lines / 30), shades = new Float32Array(4 * Math.ceil(most) + 2);
   for (let k = 0; k < shades.length; k++) {
@@ -25,8 +25,8 @@ function shadesFor(lines) {
   return shades;
 }
 
-// Puts layers, each with its colour, on what is in the pixels: all lines through one make it opaque, and each class gives of
-// its colour by how many of its own lines these are, so that a rare one shows too.
+// Blend layers, each with its colour, into the pixels. The opacity depends on all lines. The colour weights each class by
+// its share of its own lines, so that rare classes are visible.
 function blend(some, lines) {
   const counts = some.map(([layer]) => layer.counts), many = counts.length, opaque = shadesFor(lines);
   const shares = some.map(([layer]) => shadesFor(layer.lines).map((shade) => shade ** 3));
@@ -50,7 +50,7 @@ function blend(some, lines) {
   }
 }
 
-// The empty ground; or with all lines in grey, for those that are chosen to be drawn upon.
+// The empty background, or all lines in grey below the selected ones.
 function groundWith(grey) {
   if (ground !== null && ground.grey === grey) return ground.pixels;
   const [red, green, blue] = colours.surface;
@@ -77,7 +77,7 @@ function draw() {
   root.dataset.drawn = ++drawn;
 }
 
-// How many runs lie where on each axis, as bars to its right: lines hide it.
+// Bars to the right of each axis with the distribution of runs.
 function drawBars(chosen) {
   const [red, green, blue] = colours.ink, step = plotHeight / BARS;
   context.save();
@@ -97,18 +97,18 @@ function drawBars(chosen) {
   context.restore();
 }
 
-// Once for all that happens until the next frame.
+// Draw once for all events until the next frame.
 function redraw() {
   if (!waiting) waiting = requestAnimationFrame(draw);
 }
 
-// Other applications are shown: the grey lines are others.
+// The shown applications changed, and with them the grey lines.
 function redrawGround() {
   ground = null;
   redraw();
 }
 
-// The axes lie elsewhere: no line is where it was.
+// The axes moved, and with them all lines.
 function redrawAll() {
   if (image === null || image.width !== canvas.width || image.height !== canvas.height) {
     image = new ImageData(canvas.width, canvas.height);

@@ -1,8 +1,8 @@
-// The plot: its parts on the page, its measures, and what of it is shown now.
+// The plot: its elements, its dimensions, and its present state.
 
 const HEIGHT = 400, LEAST_WIDTH = 640, TOP = 64, BOTTOM = 44, SIDE = 34;
-const GAP_LANE = 24;    // below an axis: runs of which its value is not known
-const BAR_REACH = 30;   // to the right of an axis: how many runs lie where
+const GAP_ROW = 24;     // below an axis, for runs without a value
+const BAR_REACH = 30;   // to the right of an axis, for the distribution of runs
 
 const root = document.getElementById("parallel");
 const part = (name) => root === null ? null : root.querySelector(`[data-part="${name}"]`);
@@ -22,10 +22,10 @@ const columnOf = (place) => {
   return SIDE + place * between;
 };
 
-// Of each run the row of the canvas where its line crosses the axis.
+// Return the canvas row at which each run's line crosses the axis.
 function layRows(axis) {
-  const { codes, gap, rows } = axis, pixel = (y) => Math.round(y * state.scale), lane = pixel(HEIGHT - BOTTOM + GAP_LANE);
-  const known = new Uint16Array(gap); // by code; 0 until a run has it, as no axis reaches there
+  const { codes, gap, rows } = axis, pixel = (y) => Math.round(y * state.scale), lane = pixel(HEIGHT - BOTTOM + GAP_ROW);
+  const known = new Uint16Array(gap); // by code; 0 until a run has it, because no axis reaches row 0
   for (let i = 0; i < codes.length; i++) {
     const code = codes[i];
     if (code < gap && known[code] === 0) known[code] = pixel(rowOf(axis, axis.valueOf(code)));

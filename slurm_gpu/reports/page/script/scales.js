@@ -1,6 +1,6 @@
-// Scales: a value's share of its axis, from 0 below to 1 above, and back; and the values that are named beside it.
+// Scales: convert values to positions from 0 (bottom) to 1 (top) and back, and choose the tick labels.
 
-const TICK_ROOM = 19;   // pixels between two names
+const TICK_ROOM = 19;   // pixels between two labels
 
 function fraction(axis, value) {
   const reach = axis.most - axis.least;

@@ -1,16 +1,16 @@
-// What is chosen, in words: how many runs, and their medians.
+// Describe the selection: the number of runs, and their medians.
 
 const counted = new Intl.NumberFormat("en");
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.01 ? 1 : 0)} %`;
 const shown = (value) => value >= 100 || Number.isInteger(value) ? counted.format(Math.round(value)) : String(Number(value.toPrecision(2)));
 
-// With its unit where the name has none; what is short for hours, in seconds or minutes.
+// Add the unit if the name has none; short times are in seconds or minutes.
 function spoken(axis, value) {
   if (axis.unit === "h" && value > 0 && value < 0.1) return value < 1 / 60 ? `${shown(value * 3600)} s` : `${shown(value * 60)} min`;
   return axis.label === axis.title || !axis.unit ? shown(value) : `${shown(value)} ${axis.unit}`;
 }
 
-// The middle one of the values that are known: codes are in their order.
+// The median of the known values; codes are sorted.
 function median(axis, chosen) {
   const { codes, gap } = axis, counts = new Uint32Array(gap);
   let known = 0;
@@ -27,17 +27,17 @@ function median(axis, chosen) {
   }
 }
 
-let telling = 0;
+let pending = 0;
 function tell(chosen) {
   const share = runs.n ? chosen.length / runs.n : 0;
   part("count").textContent = `${counted.format(chosen.length)} of ${counted.format(runs.n)} ${facts.noun} (${percent(share)})`;
-  clearTimeout(telling);
-  telling = setTimeout(() => tellMedians(chosen), 150); // once a brush rests
+  clearTimeout(pending);
+  pending = setTimeout(() => showMedians(chosen), 150); // after the brush stops
 }
 
-function tellMedians(chosen) {
+function showMedians(chosen) {
   const words = runs.axes.map((axis) => [axis, median(axis, chosen)]).filter(([, middle]) => middle === middle)
     .map(([axis, middle]) => `${axis.title} ${spoken(axis, middle)}`);
   part("medians").textContent = words.length ? `Medians: ${words.join(", ")}.` : "";
-  root.dataset.told = root.dataset.drawn;
+  root.dataset.summarized = root.dataset.drawn;
 }
