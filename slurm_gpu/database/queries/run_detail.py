@@ -163,7 +163,7 @@ def _read_event(row: RowMapping) -> Event | None:
     try:
         return Event.from_wire({column.name: row[column.name] for column in event.columns}, {})
     except RecordError as error:
-        log.warning("event %d of %s is left out: %s", row["n"], row["node"], error)
+        log.warning("event %d of %s is skipped: %s", row["n"], row["node"], error)
         return None
 
 
