@@ -23,15 +23,15 @@
 local policy, lib = ...
 local again = {}
 
--- As many leaves at most: what is asked for can be anything.
+-- The most leaves: requests can be anything.
 local MOST_LEAVES = 500
 -- Bytes of an answer that is kept.
 local LONGEST_ANSWER = 1000
--- Seconds after which all is forgotten: what is not asked again, such as a user's name, may have changed.
+-- Seconds after which the cache is emptied: values that are not compared, such as a user's name, may change.
 local KEPT_S = 600
 
--- Modules of which nothing else depends on the sums or the clock than what `checks` tell. Any other one says itself
--- whether it would still find nothing, by its function `again(job, state)`; one that does not has every job judged.
+-- Stages that depend on sums and the clock only through `checks`. Any other stage has a function `again(job, state)`,
+-- which returns whether it would still find nothing; an unknown stage without one disables the cache.
 local KNOWN = {}
 for _, name in ipairs({ "job", "lending", "state", "limits", "bundles" }) do
   KNOWN[lib[name] or name] = true
@@ -46,7 +46,7 @@ for _, module in ipairs(lib.stages) do
   end
 end
 
--- Whether no rule looks at the clock.
+-- Whether no rule depends on the clock.
 local timeless = true
 for _, rule in ipairs(policy.rules) do
   if rule.when or rule.exceptions or policy.groups[rule.group].until_s then
@@ -106,7 +106,7 @@ end
 
 local NONE = {}
 
--- Whether a limit still has room for a job, and how much of it is left, as in limits.lua.
+-- Whether a job still fits a limit, and the fraction of it that is left, as in limits.lua.
 local function left_of(check, job, state)
   if check.left then
     return true, check.left
@@ -114,12 +114,12 @@ local function left_of(check, job, state)
   local used
   if check.sum then
     local number = state.use.number
-    if check.looked_in ~= number then
-      local own, told = lib.state.sums(state, check.rule, check.uid, job.user)
-      check.own, check.told = own or NONE, told or NONE
-      check.looked_in = own and number -- without any of its own the user may get them yet
+    if check.summed_in ~= number then
+      local own, reported = lib.state.sums(state, check.rule, check.uid, job.user)
+      check.own, check.reported = own or NONE, reported or NONE
+      check.summed_in = own and number -- a user without sums of their own may get them later
     end
-    used = (check.own[check.sum] or 0) + (check.told[check.sum] or 0)
+    used = (check.own[check.sum] or 0) + (check.reported[check.sum] or 0)
     used = used > 0 and used or 0
   else
     used = lib.state.gpu_hours(state, check.rule, check.hours, job.uid, job.user)
@@ -129,8 +129,8 @@ local function left_of(check, job, state)
   return fits, check.bound > 0 and left / check.bound or 0
 end
 
--- The limits that a job is held to, in their order; of those that nothing else has a part in only the nearest among
--- its neighbours, with what is left of it.
+-- The limits that apply to a job, in order. Adjacent limits that depend on the job alone become one: the nearest, with
+-- the fraction of it that is left.
 local function compress(checks)
   local kept = {}
   for _, check in ipairs(checks) do
@@ -179,15 +179,15 @@ local function find(state, kind, desc, parts, submit_uid, now, up)
   return known
 end
 
--- Whether jobs may be found again: a listener wants to hear all.
-local function may_recur()
+-- Whether the cache may be used: `slurm_gpu_considered` needs every judgement.
+local function is_enabled()
   return usable and slurm_gpu_considered == nil
 end
 
--- The judgement of a new job like this one, with this one's job_desc, if it would be let in just the same; nil where
--- it has to be judged.
+-- The cached judgement of an equal job, with this job's job_desc, if it would still be accepted; nil where the job has
+-- to be judged.
 function again.find(state, ...)
-  if not may_recur() then
+  if not is_enabled() then
     return nil
   end
   local fine, known = pcall(find, state, ...)
@@ -196,7 +196,7 @@ end
 
 local COMPARABLE = { ["nil"] = true, string = true, number = true, boolean = true }
 
--- A node of these questions and answers, from one to another of them.
+-- A node with the questions and answers from index `first` to `last`.
 local function stretch(questions, answers, first, last)
   local node = { questions = {}, fields = {}, answers = {} }
   for index = first, last do
@@ -218,7 +218,7 @@ local function set_following(node, value, other)
   end
 end
 
--- Ends a node's stretch before one of its questions, which from now on is answered differently.
+-- Splits a node before one of its questions, to which a job has another answer.
 local function split(node, at)
   local questions, answers = node.questions, node.answers
   local before, after = stretch(questions, answers, 1, at - 1), stretch(questions, answers, at + 1, #questions)
@@ -228,8 +228,8 @@ local function split(node, at)
   set_following(node, answers[at], after)
 end
 
--- The number of questions at the beginning of a node's stretch that are answered alike there and from `first` on; nil
--- where others are asked: what is asked next follows from more than the answers.
+-- The number of leading questions of a node with the same answers from `first` on; nil where the questions differ, so
+-- that they depend on more than the answers.
 local function alike(node, questions, answers, first)
   for at = 1, #node.questions do
     local index = first + at - 1
@@ -242,7 +242,7 @@ local function alike(node, questions, answers, first)
   return #node.questions
 end
 
--- The node whose leaf a judgement with these questions and answers becomes; nil where it cannot be kept.
+-- The node for a judgement with these questions and answers; nil where it cannot be cached.
 local function place(kind, submit_uid, questions, answers)
   roots[kind] = roots[kind] or {}
   local node = root_of(kind, submit_uid)
@@ -280,7 +280,7 @@ local function learn(job, questions, answers)
   for index = 1, #questions do
     local value = answers[index]
     if value ~= value or not COMPARABLE[type(value)] then
-      return -- no answer that could be told again
+      return -- an answer that cannot be compared later
     elseif type(value) == "string" and #value > LONGEST_ANSWER then
       return
     end
@@ -288,7 +288,7 @@ local function learn(job, questions, answers)
   if n_leaves >= MOST_LEAVES then
     forget()
   end
-  job.command = nil -- it would ask this very job_desc
+  job.command = nil -- it refers to this job_desc
   job.checks = compress(job.checks)
   local node = place(job.kind, job.submit_uid, questions, answers)
   if node then
@@ -297,9 +297,9 @@ local function learn(job, questions, answers)
   end
 end
 
--- Judges a job, and notes what is asked about it if others like it may come.
+-- Judges a job, and records its questions and answers if it may be cached.
 function again.judge(job, state)
-  if not may_recur() or job.record or job.queue_error then
+  if not is_enabled() or job.record or job.queue_error then
     return lib.judge.run(job, state)
   end
   local desc, parts, questions, answers = job.desc, job.parts, nil, nil
@@ -314,7 +314,7 @@ function again.judge(job, state)
   return job
 end
 
--- Keeps the judgement of a job that was let in without a word, for those like it.
+-- Caches the judgement of a job that was accepted without a message.
 function again.keep(job)
   if job.questions and #job.findings == 0 and job.user ~= nil then
     pcall(learn, job, job.questions, job.answers)

@@ -24,7 +24,7 @@ end
 
 local SUFFIX = { [""] = 1, k = 1024, m = 1024 ^ 2, g = 1024 ^ 3 }
 
--- What a TRES string asks for: a list of {name = gpu|shard|mps, type = a100|nil, count = n}.
+-- Parses a TRES string into a list of {name = gpu|shard|mps, type = a100|nil, count = n}.
 -- Spellings: gres:gpu:2 (until 23.02), gres/gpu:2, gres/gpu:a100=2, gpu:a100, gpu.
 local function parse_tres(text)
   local items = {}
@@ -53,12 +53,12 @@ local function parse_tres(text)
   return items
 end
 
--- Jobs ask for the same again and again; what was parsed is kept, and never changed.
+-- Jobs repeat the same requests: results are cached, and never changed.
 local MOST_PARSED = 1000
 local parsed, n_parsed = {}, 0
 
--- What is longer than anyone writes is not read: it would hold up slurmctld, and fill its memory. In bytes; of an
--- array expression what one word of a command line can hold.
+-- Longer texts are not parsed: they would delay slurmctld and fill its memory. In bytes; an array expression may have
+-- the length of one word of a command line.
 local LONGEST_TRES, LONGEST_ARRAY = 1000, 131072
 local TOO_LONG = { { unreadable = true, name = "gpu", count = 0.0 } }
 
@@ -77,7 +77,7 @@ function amounts.parse_tres(text)
   return items
 end
 
--- Thousandths of a GPU in counts of GPUs, shards and MPS, of which 100 are a GPU where no node says otherwise.
+-- Thousandths of a GPU in counts of GPUs, shards and MPS; 100 MPS are a GPU unless a node says otherwise.
 local function mgpu(gpus, shards, mps)
   local sum = gpus * 1000 + math.floor(mps * 1000 / (policy.mps_per_gpu or 100) + 0.5)
   if policy.shards_per_gpu then
@@ -86,8 +86,8 @@ local function mgpu(gpus, shards, mps)
   return sum
 end
 
--- Whether an item counts for `only`: nil for everything, or {type = a100, untyped = whether what names no type
--- may be of it}.
+-- Whether an item counts for `only`: nil for everything, or {type = a100, untyped = whether items without a type may be
+-- of that type}.
 local function counts(item, only)
   if only == nil then
     return true
@@ -132,7 +132,7 @@ end
 
 local TO_MIB = { [""] = 1, K = 1 / 1024, M = 1, G = 1024, T = 1024 ^ 2, P = 1024 ^ 3 }
 
--- CPUs and MiB in a total as Slurm prints it; nil for what it does not name.
+-- CPUs and MiB in a total as Slurm prints it; nil for an amount that it does not name.
 function amounts.total_host(text)
   local cpus = text:match("^cpu=(%d+)") or text:match(",cpu=(%d+)")
   local memory, unit = text:match("mem=([%d.]+)([KMGTP]?)")
@@ -164,13 +164,13 @@ function amounts.least_nodes(request)
   return nodes
 end
 
--- The nodes that a request counts for: of a range such as 1-3 Slurm gives as many as it can.
+-- The nodes that a request counts for: of a range such as 1-3 Slurm allocates as many as it can.
 function amounts.counted_nodes(request)
   local most = math.min(request.most_nodes or 1, UNLIMITED_32)
   return math.max(amounts.least_nodes(request), most) + 0.0
 end
 
--- The typed GPUs of forms that ask for different types: Slurm gives of each type the most that any form asks.
+-- The typed GPUs of forms that name different types: of each type Slurm allocates the most that any form requests.
 local function typed_mgpu(request, times, only)
   local most, sum = {}, 0
   for _, pair in ipairs(times) do
@@ -189,11 +189,10 @@ local function typed_mgpu(request, times, only)
   return sum * 1000
 end
 
--- What a request counts for, in thousandths of a GPU: with the most nodes that it names, and otherwise the
--- least that it can come to.
--- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, most_nodes, tasks,
--- tasks_per_node, tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil
--- for none. With `only`, GPUs of one type (see requested_mgpu).
+-- Returns the thousandths of a GPU that a request counts for: with the most nodes that it names, otherwise the least
+-- that it can mean. The request has TRES strings or nil (per_job, per_node, per_socket, per_task), and numbers or nil
+-- (nodes, most_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets). Second result: the form that decides ("per_job"
+-- …), nil for none. With `only`, GPUs of one type (see requested_mgpu).
 function amounts.counted_mgpu(request, only)
   local nodes = amounts.counted_nodes(request)
   local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)
@@ -225,7 +224,7 @@ function amounts.counted_mgpu(request, only)
   return most, form
 end
 
--- "0-9:3%2" as a list of {first, last, step} and the throttle; nil for what is not plain (Slurm takes "+0-15").
+-- "0-9:3%2" as a list of {first, last, step} and the throttle; nil if it is not plain (Slurm accepts "+0-15").
 local function parse_array(text)
   local body, throttle
   if #text <= LONGEST_ARRAY then
@@ -281,7 +280,7 @@ function amounts.array_tasks(text)
     sum = sum + range_size(range) -- a float, so that no sum of sums can wrap around
   end
   if #ranges == 1 or sum > 10000 then
-    return sum -- beyond that, counting each index would hold up slurmctld
+    return sum -- counting each index of more tasks would delay slurmctld
   end
   local seen, distinct = {}, 0
   for _, range in ipairs(ranges) do
@@ -294,7 +293,7 @@ function amounts.array_tasks(text)
   return distinct
 end
 
--- The first `count` tasks of an array expression, as an expression that is no longer than a line.
+-- The first `count` tasks of an array expression, as an expression that fits on a line.
 function amounts.first_tasks(text, count)
   local ranges, throttle = parse_array(text)
   if ranges == nil then

@@ -1,22 +1,22 @@
 -- requires: amounts, fit, measures
--- What a job takes along beside its GPUs, held against its bundle: findings as in limits.lua. An update is held to it
--- as far as it lets the job take more along, or moves it to another bundle.
+-- Compares the CPUs and memory of a job with its bundle: findings as in limits.lua. An update is checked as far as it
+-- raises these amounts, or moves the job to another bundle.
 local policy, lib = ...
 local amounts = lib.amounts
 
--- A bundle as the rule of its findings. What does not fit a bundle that fits jobs is only told.
+-- A bundle as the rule of its findings. A bundle with mode: fit only warns of jobs that exceed it.
 local function as_rule(bundle)
   return {
     id = "bundle." .. bundle.name,
     title = "bundle " .. bundle.name,
     per = "job",
-    why = bundle.why or "What a job takes along must leave the rest of the node of use.",
+    why = bundle.why or "With more CPUs or memory per job, other GPUs of the node become unusable.",
     mode = bundle.mode == "fit" and "advise" or bundle.mode,
     on_error = "allow",
   }
 end
 
--- A job without GPUs that none of the bundles for such jobs takes in its partition: {finding} or {}.
+-- Refuses a job without GPUs in a partition that no bundle with gpus: 0 lists: returns {finding} or {}.
 local function misplaced(job)
   local allowed, first = {}, nil
   for _, bundle in ipairs(policy.bundles or {}) do
@@ -57,15 +57,15 @@ return function(job)
   end
   local rule, findings = as_rule(bundle), {}
   local with = job.mgpu > 0 and " with " .. amounts.format_mgpu(job.mgpu) .. " GPUs" or " without GPUs"
-  local function hold(key, label, allowed, requested, before, text)
+  local function check(key, label, allowed, requested, before, text)
     if allowed == nil or not other and requested <= before then
       return
     end
     if rule.mode == "enforce" then
       job.room[key] = math.min(job.room[key] or math.huge, allowed)
     end
-    local fits, told = requested <= allowed, lib.measures.are_told(job)
-    if fits and not told then
+    local fits, reports = requested <= allowed, lib.measures.are_reported(job)
+    if fits and not reports then
       return
     end
     local finding = {
@@ -76,15 +76,15 @@ return function(job)
       requested = text(requested),
       mode = rule.mode,
     }
-    if told then
-      lib.measures.tell(finding, fits)
+    if reports then
+      lib.measures.report(finding, fits)
     end
     if not fits then
       findings[#findings + 1] = finding
     end
   end
   local cpus, mib = lib.fit.allowed(bundle, job.mgpu)
-  hold("cpus", "CPUs", cpus, job.size.cpus, was and was.cpus, amounts.format_number)
-  hold("memory", "memory", mib, job.size.mib, was and was.mib, amounts.format_mib)
+  check("cpus", "CPUs", cpus, job.size.cpus, was and was.cpus, amounts.format_number)
+  check("memory", "memory", mib, job.size.mib, was and was.mib, amounts.format_mib)
   return findings
 end

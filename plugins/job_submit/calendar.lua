@@ -1,8 +1,8 @@
--- The site's clock: Lua inside slurmctld knows UTC only, so the policy brings the offsets along.
+-- Local time at the site: Lua in slurmctld has UTC only, so the policy includes the offsets.
 local policy = ...
 local calendar = {}
 
--- Seconds east of UTC at a moment; entries of policy.utc_offsets ascend, the last holds for ever.
+-- Seconds east of UTC at a moment; entries of policy.utc_offsets ascend, and the last has no end.
 local function offset_at(second)
   local offset = 0
   for _, entry in ipairs(policy.utc_offsets or {}) do
@@ -25,7 +25,7 @@ function calendar.shown(second)
   return os.date("!%Y-%m-%d %H:%M", second + offset_at(second))
 end
 
--- Whether a moment lies in a rule's `when`; a rule without one always holds.
+-- Whether a moment is in a rule's `when`; a rule without it always applies.
 function calendar.holds(when, second)
   if when == nil then
     return true

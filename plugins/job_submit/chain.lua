@@ -1,5 +1,5 @@
--- A site's own job_submit.lua, asked before or after ours. It has its own globals, so that its two functions do not
--- take the place of ours; `slurm` and the Lua library are those of slurmctld.
+-- A site's own job_submit.lua, called before or after ours. It has its own globals, so that its two functions do not
+-- replace ours; `slurm` and the Lua library are those of slurmctld.
 local policy = ...
 local chain = {}
 
@@ -32,18 +32,18 @@ end
 
 local sites = { before = loaded(policy.chain_before), after = loaded(policy.chain_after) }
 
--- Whether there is a site's script to ask.
+-- Whether there is a site's script.
 chain.present = sites.before ~= nil or sites.after ~= nil
 
--- Calls a function of the site's script that is asked there ("before" or "after"): its code, SUCCESS where there is
--- none. Raises an error where it cannot be asked.
+-- Calls a function of the site's script at "before" or "after", and returns its code; SUCCESS without a script. Raises
+-- an error where it cannot be called.
 function chain.ask(place, name, ...)
   local site = sites[place]
   if site == nil then
     return slurm.SUCCESS
   end
   if site.problem then
-    error("the site's script cannot be asked: " .. site.problem, 0)
+    error("the site's script cannot be loaded: " .. site.problem, 0)
   end
   local ask = rawget(site.script, name)
   if ask == nil then

@@ -1,5 +1,5 @@
--- The machine's uptime: finer than the whole seconds of os.time, and never set back. slurm-gpuctld, on the same host,
--- stamps its snapshots with it.
+-- The machine's uptime: finer than the whole seconds of os.time, and never set back. slurm-gpuctld stamps its snapshots
+-- with it, on the same host.
 local clock = {}
 
 local UPTIME, BOOT_ID = "/proc/uptime", "/proc/sys/kernel/random/boot_id"
@@ -13,10 +13,10 @@ local function first_line(path)
   return line
 end
 
--- A name for this boot of the machine: uptimes compare only within one. Nil where the machine does not tell.
+-- The ID of this boot: uptimes compare only within one boot. Nil where it cannot be read.
 clock.boot = first_line(BOOT_ID)
 
--- Kept open and without a buffer, so that each look is one read of exactly the number; that takes a third of the time.
+-- Kept open and unbuffered, so that each sample is one read of exactly the number, in a third of the time.
 local file = clock.boot and io.open(UPTIME, "r")
 local length = 0
 if file then
@@ -30,18 +30,18 @@ end
 
 local SPACE = string.byte(" ")
 
--- Seconds since boot, in hundredths; nil where the machine does not tell.
+-- Seconds since boot, with hundredths; nil where it cannot be read.
 function clock.uptime()
   if not file then
     return nil
   end
   local text = length > 0 and read(length)
-  if not (text and text:byte(length) == SPACE) then -- it grows by a digit now and then
+  if not (text and text:byte(length) == SPACE) then -- the number gains a digit from time to time
     text = read(64)
     text = text and text:match("^%d+%.%d%d ")
     length = text and #text or 0
   end
-  return text and tonumber(text) -- which minds no space at the end
+  return text and tonumber(text) -- which accepts the space at the end
 end
 
 return clock

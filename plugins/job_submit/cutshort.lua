@@ -1,5 +1,5 @@
 -- requires: calendar, reserved, wording
--- What a user is told whose job goes into a reservation that ends before the job's time limit.
+-- The message about a job that will run in a reservation that ends before the job's time limit.
 local _, lib = ...
 
 -- "10:00:00", or "2-00:00:00" from a day on, as --time takes it.
@@ -12,16 +12,16 @@ end
 
 -- Appends lines to `lines`; `one` is the reservation, as lib.reserved.ends_before finds it.
 return function(lines, one, job)
-  local limit = job.walltime_s < math.huge and "its time limit, " .. time_of(job.walltime_s) or "it has no time limit"
-  local beyond = job.walltime_s < math.huge and ", goes beyond that" or ""
-  local text = "This job goes into your reservation %s, which ends %s: %s%s, and Slurm may end it with the reservation."
-  lib.wording.wrap(lines, string.format(text, one.name, lib.calendar.shown(one.ends_s), limit, beyond), "")
-  local left_s = one.ends_s - job.now - 60 -- a minute to type it in
+  local limit = job.walltime_s < math.huge and "has a time limit of " .. time_of(job.walltime_s) or "has no time limit"
+  local text = "This job runs in your reservation %s, which ends %s. It %s, and Slurm may end it with the reservation."
+  lib.wording.wrap(lines, string.format(text, one.name, lib.calendar.shown(one.ends_s), limit), "")
+  local left_s = one.ends_s - job.now - 60 -- a minute to type the option
   if left_s >= 60 then
-    lines[#lines + 1] = "  To end before it: --time=" .. time_of(left_s)
+    lines[#lines + 1] = "  To end earlier: --time=" .. time_of(left_s)
   end
   local own = job.desc.exc_nodes
   own = type(own) == "string" and own ~= "" and own .. "," or ""
   local named = type(job.desc.reservation) == "string" and job.desc.reservation ~= ""
-  lines[#lines + 1] = "  To stay out of it: --exclude=" .. own .. one.nodes .. (named and ", and no --reservation" or "")
+  local rest = named and ", without --reservation" or ""
+  lines[#lines + 1] = "  To run elsewhere: --exclude=" .. own .. one.nodes .. rest
 end

@@ -1,27 +1,27 @@
 -- requires: advice, cutshort, decisions, ledger, loan, placed, shared, wording
--- The verdict and what is said about it: the only module that writes job_desc and calls slurm.*.
+-- The verdict and its message: the only module that writes job_desc and calls slurm.*.
 local policy, lib = ...
 local decide = {}
 
 local wrap, ledger, decisions = lib.wording.wrap, lib.ledger, lib.decisions
 
--- Whether the last run told the user anything.
-decide.said = false
+-- Whether the last run sent the user a message.
+decide.has_message = false
 
 local function say(text)
-  decide.said = true
+  decide.has_message = true
   slurm.log_user("%s", text)
 end
 
--- The rule with its reason, once for all that it objects to, then the numbers.
+-- The rule with its reason, once for all its findings, then the numbers.
 local function explain_finding(lines, finding, job, before)
   local rule = finding.rule
   if before == nil or before.rule.id ~= rule.id then
-    local opening = finding.mode == "enforce" and "Refused by " or "Against "
+    local opening = finding.mode == "enforce" and "Refused by " or "Violates "
     wrap(lines, opening .. (rule.title or "rule " .. rule.id) .. ": " .. rule.why, "")
   end
-  if finding.says then
-    wrap(lines, finding.says, "  ")
+  if finding.text then
+    wrap(lines, finding.text, "  ")
     return
   end
   local numbers = finding.label .. ": "
@@ -34,16 +34,16 @@ local function explain_finding(lines, finding, job, before)
     numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"
   end
   wrap(lines, numbers .. ".", "  ")
-  local said = before and before.label:find("GPUs ")
-  if finding.label:find("GPUs ") and job.form == "whole_nodes" and not said then
-    wrap(lines, "A job that has its nodes to itself takes all their GPUs, asked for or not.", "  ")
+  local explained = before and before.label:find("GPUs ")
+  if finding.label:find("GPUs ") and job.form == "whole_nodes" and not explained then
+    wrap(lines, "An exclusive job gets all GPUs of its nodes, requested or not.", "  ")
   end
-  if finding.besides then
-    wrap(lines, finding.besides, "  ")
+  if finding.remark then
+    wrap(lines, finding.remark, "  ")
   end
   if finding.command then
     wrap(lines, finding.opening, "  ")
-    lines[#lines + 1] = "    " .. finding.command -- to be copied: never wrapped
+    lines[#lines + 1] = "    " .. finding.command -- users copy it: never wrapped
   end
   if finding.key == "walltime" and job.walltime_from then
     wrap(lines, "Without --time the job gets the default of partition " .. job.walltime_from .. ".", "  ")
@@ -56,7 +56,7 @@ local function contact_line(lines)
   end
 end
 
--- What a job adds to the sums: all of a new one, and that by which an update makes a job larger.
+-- The amounts that a job adds to the sums: all of a new job, the increase of an updated one.
 local function growth_of(job)
   if job.record == nil then
     return job.sum
@@ -68,7 +68,7 @@ local function growth_of(job)
   return growth
 end
 
--- Tells a job that agrees to share what becomes of it, and returns what its AdminComment says of that.
+-- Informs the owner of a job that may share a GPU, and returns the field of its AdminComment.
 function decide.share(job)
   local share, lines = job.share, {}
   lib.shared(lines, share)
@@ -86,7 +86,7 @@ function decide.share(job)
   return share.key and " c=-:" .. share.key or ""
 end
 
--- Lets a new job in: writes into its job_desc, counts it, and logs it.
+-- Accepts a new job: writes into its job_desc, counts it, and logs it.
 function decide.accept(job, state)
   local token = ledger.next_token(state)
   if job.loan then
@@ -118,7 +118,7 @@ function decide.accept(job, state)
   local qos = job.qos:find(",", 1, true) and not job.qos:find("%s") and " q=" .. job.qos or ""
   local loan = job.loan and job.loan.always and " l=" .. table.concat(job.loan.owners, ",") or ""
   local nearest = job.nearest_rule and " r=" .. job.nearest_rule or ""
-  -- Only of a constraint that was written: slurm-gpuctld goes by it.
+  -- Only where a constraint was written: slurm-gpuctld relies on it.
   local zones = job.writes.features and " z=" .. job.place.text or ""
   local foreign = job.desc.admin_comment
   foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
@@ -129,10 +129,10 @@ function decide.accept(job, state)
   return slurm.SUCCESS
 end
 
--- The verdict on a job that was judged, as Slurm's code.
+-- The verdict on a judged job, as Slurm's return code.
 function decide.run(job, state)
   local refusals, advice, failed = {}, {}, false
-  decide.said = false
+  decide.has_message = false
   for _, finding in ipairs(job.findings) do
     if finding.error then
       slurm.log_error("%s", "slurm-gpu: rule " .. finding.rule.id .. " failed: " .. finding.error)
@@ -152,7 +152,7 @@ function decide.run(job, state)
     if #refusals > 0 then
       lib.advice(lines, job, state, refusals)
     else
-      wrap(lines, "Refused: a rule could not be checked, and it says that no job passes then.", "")
+      wrap(lines, "Refused: a rule of the policy could not be checked (on_error: deny).", "")
     end
     contact_line(lines)
     say(table.concat(lines, "\n"))
@@ -164,7 +164,7 @@ function decide.run(job, state)
     for index, finding in ipairs(advice) do
       explain_finding(lines, finding, job, advice[index - 1])
     end
-    wrap(lines, "This job is accepted all the same.", "  ")
+    wrap(lines, "Warning only; the job was accepted.", "  ")
     contact_line(lines)
     say(table.concat(lines, "\n"))
   end
@@ -173,7 +173,7 @@ function decide.run(job, state)
     local token = ledger.next_token(state)
     for _, index in ipairs(job.class.scopes) do
       if not job.counted.scopes[index] then
-        -- It moves to where it did not count at all; where it did, it counts twice until the next table.
+        -- It moves to a scope where it did not count. Where it did, it counts twice until the next table.
         growth = job.sum
       end
     end

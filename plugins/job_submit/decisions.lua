@@ -1,12 +1,12 @@
 -- requires: size
--- decisions.log: one line for each verdict, of which the ledger is made anew when the script is loaded.
+-- decisions.log: one line for each verdict. The ledger is rebuilt from it when the script is loaded.
 local policy, lib = ...
 local decisions = {}
 
--- Kept open within one second and no longer: whoever moves the file away or removes it misses no more than that.
+-- The file is kept open for at most one second, so that after a rename or removal little goes to the old file.
 local file, size, opened_at = nil, 0, nil
 
--- Whether the last line may have been cut off (a full file system): what follows must not be taken for its end.
+-- Whether the last line may be incomplete (a full file system): the next line must not continue it.
 local torn = false
 
 local function encode(value)
@@ -22,7 +22,7 @@ local function close()
   end
 end
 
--- Opens the log, and moves it aside first where it has grown too long. Returns what is wrong, nil if nothing is.
+-- Opens the log, after renaming it if it is too long. Returns the error, if any.
 local function open(now)
   close()
   local reason
@@ -41,7 +41,7 @@ local function open(now)
   return not file and reason or nil
 end
 
--- Appends one line; a failure must not cost the job, and must not go unnoticed.
+-- Appends one line. A failure must not affect the job, and is logged.
 local function write(line, job, state)
   local reason
   if file == nil or opened_at ~= job.now or size > policy.decisions_log_bytes then
@@ -66,7 +66,7 @@ local function write(line, job, state)
   end
 end
 
--- "a100:2000,h100:0" of what GPU types a sum counts; nil where none is counted apart.
+-- "a100:2000,h100:0" for the GPU types of a sum; nil where no type is counted separately.
 local function types_text(sum)
   local types = {}
   for kind in pairs(lib.size.watched) do
@@ -76,7 +76,7 @@ local function types_text(sum)
   return #types > 0 and table.concat(types, ",") or nil
 end
 
--- Whose job it is and where; the same for all jobs of a class.
+-- The owner and place of a job; the same for all jobs of a class.
 local function owner_text(job)
   local class = job.class
   if class.owner_text == nil then
@@ -90,7 +90,7 @@ local function owner_text(job)
   return class.owner_text
 end
 
--- What a line says of the job, after the token.
+-- The fields of a line about the job, after the token.
 local function text_of(job, sum)
   local ids, errors = {}, {}
   for _, finding in ipairs(job.findings) do
@@ -130,17 +130,17 @@ local function text_of(job, sum)
   return table.concat(fields, " ")
 end
 
--- How the lines of one second begin, and that second.
+-- The beginning of all lines of one second, and that second.
 local opening, opening_of
 
--- One line; `sum` is what the job adds by measure. For one job it is the same each time.
+-- Logs a verdict; `sum` has the amounts that the job adds. It is the same each time for one job.
 function decisions.record(job, state, verdict, token, sum)
   if opening_of ~= job.now then
     opening, opening_of = string.format("slurm-gpu/1 %.0f ", job.now), job.now
   end
-  local asked = job.record and "modify " or "submit "
+  local call = job.record and "modify " or "submit "
   job.logged = job.logged or text_of(job, sum)
-  write(opening .. asked .. verdict .. " " .. token .. " " .. job.logged .. "\n", job, state)
+  write(opening .. call .. verdict .. " " .. token .. " " .. job.logged .. "\n", job, state)
 end
 
 return decisions

@@ -1,37 +1,36 @@
 -- requires: again, chain, clock, decide, job, state
--- The two functions that Slurm calls. Whatever fails inside, the decision is the policy's, not Slurm's:
--- until 25.11 an error would let every job in, from 26.05 on it would let none in.
+-- The two functions that Slurm calls. They catch every error, and the policy's on_error decides: on an error in the
+-- script Slurm accepts all jobs up to 25.11, and none from 26.05 on.
 local policy, lib = ...
 
 local state = lib.state.new()
 
--- Whether some enforced rule wants jobs refused when it cannot be checked.
+-- Whether an enforced rule has on_error: deny.
 local deny_on_error = false
 for _, rule in ipairs(policy.rules) do
   deny_on_error = deny_on_error or (rule.mode == "enforce" and rule.on_error == "deny")
 end
 
--- The job that is being decided, as soon as there is one: `protected` asks it whose on_error counts if the decision
--- fails.
-local at_hand
+-- The job that is being decided, once known: `protected` takes its on_error if the decision fails.
+local current
 
 local function judge(job)
-  at_hand = job
+  current = job
   local code = lib.decide.run(lib.again.judge(job, state), state)
-  job.desc, job.parts = nil, nil -- they are Slurm's, and may be kept no longer than this call
-  if code == slurm.SUCCESS and not lib.decide.said then
+  job.desc, job.parts = nil, nil -- they are Slurm's, and valid only during this call
+  if code == slurm.SUCCESS and not lib.decide.has_message then
     lib.again.keep(job)
   end
   return code
 end
 
--- The decision on a new job. One like a job before it gets no table of its own: what is made here is collected in
--- slurmctld's time, which looks at every job in slurm.jobs as it does so.
+-- The decision on a new job. A job like an earlier one gets no table of its own: tables are garbage-collected in
+-- slurmctld's time, and the collector visits every job in slurm.jobs.
 local function decide(desc, parts, submit_uid, now, up, queue_error)
   local kind = lib.job.kind_of(desc, state)
   local known = queue_error == nil and lib.again.find(state, kind, desc, parts, submit_uid, now, up)
   if known then
-    at_hand = known
+    current = known
     local code = lib.decide.accept(known, state)
     known.desc = nil
     return code
@@ -47,16 +46,16 @@ local function decide(desc, parts, submit_uid, now, up, queue_error)
   })
 end
 
--- The code of `ask`, or where that fails the policy's own answer and one line in slurmctld's log.
+-- Returns the code of `ask`. If that fails, returns the code of on_error and writes one line to slurmctld's log.
 local function protected(ask, ...)
   local fine, result = pcall(ask, ...)
-  local job = at_hand
-  at_hand = nil -- it may still have Slurm's job_desc
+  local job = current
+  current = nil -- it may still refer to Slurm's job_desc
   if fine and type(result) == "number" then
     return result
   end
   pcall(slurm.log_error, "%s", "slurm-gpu: the decision failed: " .. tostring(result))
-  local deny = job and job.on_error_deny -- known once the job's rules were
+  local deny = job and job.on_error_deny -- known once the job's rules are
   if deny == nil then
     deny = deny_on_error
   end
@@ -66,14 +65,14 @@ local function protected(ask, ...)
   pcall(
     slurm.log_user,
     "%s",
-    "Refused: the policy could not be checked, and it says that no job passes then."
-      .. (policy.contact and "\n  Please tell: " .. policy.contact or "")
+    "Refused: the policy could not be checked (on_error: deny)."
+      .. (policy.contact and "\n  Please report this to: " .. policy.contact or "")
   )
   return slurm.ERROR
 end
 
--- Our decision between those of a site's own script, where it has one: the first that refuses is the answer.
-local function ask_in_turn(ours, name, ...)
+-- Runs the site's `before` script, this policy and the site's `after` script until one refuses the job.
+local function ask_in_order(ours, name, ...)
   local arguments, code = { ... }, nil
   local unpack_all = unpack or table.unpack
   for _, place in ipairs({ "before", "ours", "after" }) do
@@ -91,7 +90,7 @@ local function ask_in_turn(ours, name, ...)
   return slurm.SUCCESS
 end
 
--- Every call looks at the queue first: the table is safe to read only in the call that got it.
+-- Every call reads the queue first: the table is safe to read only in the call that received it.
 local refresh = lib.state.refresh
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
@@ -101,7 +100,7 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
   if not lib.chain.present then
     return protected(decide, job_desc, part_list, submit_uid, now, up, queue_error)
   end
-  return ask_in_turn(function()
+  return ask_in_order(function()
     return protected(decide, job_desc, part_list, submit_uid, now, up, queue_error)
   end, "slurm_job_submit", job_desc, part_list, submit_uid)
 end
@@ -112,9 +111,9 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   pcall(function()
     lib.state.forget(state, job_rec.job_id)
   end)
-  -- Only owners are checked: for anyone else Slurm itself asks operator's rights, and those decide.
+  -- Only owners are checked: for others Slurm requires operator rights, which suffice.
   local by_owner = modify_uid ~= 0 and modify_uid ~= policy.slurm_user_uid and modify_uid == job_rec.user_id
-  return ask_in_turn(function()
+  return ask_in_order(function()
     return by_owner
         and protected(judge, {
           desc = job_desc,
@@ -129,9 +128,9 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   end, "slurm_job_modify", job_desc, job_rec, part_list, modify_uid)
 end
 
--- A starting slurmctld loads the script before it recovers its jobs. It stamps the empty table and the
--- recovery in whole seconds, and would take the table for up to date if both fell into one; so the script
--- lets that second pass. Under a slurmctld without any job this costs a reload up to a second, too.
+-- A starting slurmctld loads the script before it recovers its jobs. It stamps the empty table and the recovery in
+-- whole seconds, and takes the table for current if both fall into one. So the script waits for the next second. A
+-- reload under a slurmctld without jobs also takes up to a second for this.
 local function outlast_this_second()
   local comm = io.open("/proc/self/comm", "r")
   local name = comm and comm:read("*l")

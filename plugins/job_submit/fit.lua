@@ -1,6 +1,6 @@
 -- requires: amounts, size
--- Resource types: which bundle a job belongs to, and what a bundle that fits jobs writes in for what the job left
--- unsaid. Pure functions of the job.
+-- Bundles: which one a job belongs to, and the values that mode: fit fills in where the job has none. Pure functions of
+-- the job.
 local policy, lib = ...
 local amounts = lib.amounts
 local fit = {}
@@ -68,23 +68,23 @@ function fit.bundle_of(job)
   return nil
 end
 
--- CPUs and MiB that the bundle allows the job; nil for what it leaves open. CPUs are rounded up to whole ones.
+-- CPUs and MiB that the bundle allows the job; nil where it has no limit. CPUs are rounded up.
 function fit.allowed(bundle, mgpu)
   local units = bundle.mgpu > 0 and mgpu / bundle.mgpu or 1
   return bundle.cpus and math.ceil(bundle.cpus * units - 1e-9), bundle.mib and bundle.mib * units
 end
 
-local function cpus_unsaid(job)
+local function has_no_cpus(job)
   local request = job.request
   return not (request.cpus_per_task or request.cpus_per_gpu or request.node_cpus or request.whole_nodes)
     and (request.cpus or 0) <= math.max(job.size.tasks, job.size.nodes)
 end
 
-local function memory_unsaid(request)
+local function has_no_memory(request)
   return not (request.mib_per_node or request.mib_per_cpu or request.mib_per_gpu)
 end
 
--- Slurm's prefix of GRES: "gres:" until 23.02, "gres/" from 23.11 on; as this job's own request has it.
+-- The prefix of GRES in this job's own request: "gres:" until Slurm 23.02, "gres/" from 23.11 on.
 local function prefix(request)
   for _, form in ipairs(FORMS) do
     local mark = (request[form] or ""):match("gres[:/]")
@@ -95,7 +95,7 @@ local function prefix(request)
   return "gres:"
 end
 
--- What to write into job_desc, {} where the job says everything itself; changes job.request accordingly.
+-- Returns the values to write into job_desc, {} if the job has all of them; changes job.request accordingly.
 function fit.fill(job, bundle)
   local writes, request = {}, job.request
   if bundle.mode ~= "fit" or job.mgpu == 0 then
@@ -108,16 +108,16 @@ function fit.fill(job, bundle)
     whole = whole and item.name == "gpu"
   end
   local gpus = job.mgpu / 1000
-  if cpus and cpus > math.max(job.size.tasks, job.size.nodes) and cpus_unsaid(job) then
+  if cpus and cpus > math.max(job.size.tasks, job.size.nodes) and has_no_cpus(job) then
     if whole and math.floor(cpus / gpus) >= 1 then
       request.cpus_per_gpu = math.floor(cpus / gpus)
       writes.cpus_per_tres = string.format("%sgpu:%.0f", prefix(request), request.cpus_per_gpu)
-    elseif job.size.tasks == 1 and job.size.nodes == 1 then -- on two nodes each would have so many
+    elseif job.size.tasks == 1 and job.size.nodes == 1 then -- on two nodes each node would get that many
       request.cpus_per_task, request.cpus = cpus, cpus
       writes.cpus_per_task, writes.min_cpus = cpus, cpus
     end
   end
-  if mib and memory_unsaid(request) then
+  if mib and has_no_memory(request) then
     if whole and math.floor(mib / gpus) >= 1 then
       request.mib_per_gpu = math.floor(mib / gpus)
       writes.mem_per_tres = string.format("%sgpu:%.0f", prefix(request), request.mib_per_gpu)

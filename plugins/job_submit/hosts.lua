@@ -1,10 +1,10 @@
--- Names of nodes, as Slurm writes many at once: n[1-3,7],login. Pure functions.
+-- Names of nodes in Slurm's hostlists: n[1-3,7],login. Pure functions.
 local hosts = {}
 
--- More names than that are not looked at: whoever submits may write anything.
+-- The most names that are expanded: users may submit any text.
 local MOST = 10000
 
--- Appends what one item stands for; false where it cannot be read. The last brackets count, as in "r1n[1-2]".
+-- Adds the names of one item; false where it cannot be parsed, as with several brackets.
 local function add(names, item)
   local before, ranges, after = item:match("^([^%[%]]*)%[([^%[%]]+)%]([^%[%]]*)$")
   if before == nil then
@@ -29,7 +29,7 @@ local function add(names, item)
   return true
 end
 
--- The names as {name = true}; nil for what cannot be read, such as several brackets in one name.
+-- The names as {name = true}; nil if a name cannot be parsed.
 function hosts.set(text)
   local names, start, depth = { n = 0, set = {} }, 1, 0
   for at = 1, #text + 1 do

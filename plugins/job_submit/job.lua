@@ -1,7 +1,7 @@
 -- requires: amounts, fit, queue, reading, size, update
--- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
--- Adds to job: uid user account qos partition kind tasks array request size (and mgpu, form of it) writes bundle
--- walltime_s walltime_from command asked_whole_nodes notes_whole_nodes; and for an update was (the size of before) and past.
+-- The request: the only module that reads job_desc, the partitions and, for an update, the job's record. Adds to job:
+-- uid user account qos partition kind tasks array request size (its mgpu and form) writes bundle walltime_s
+-- walltime_from command asked_whole_nodes notes_whole_nodes. An update also gets `was` (the earlier size) and `past`.
 local policy, lib = ...
 local amounts = lib.amounts
 local job_module = {}
@@ -10,7 +10,7 @@ local function text(value)
   return type(value) == "string" and value ~= "" and value or nil
 end
 
--- Seconds that a job without --time gets: the longest among its partitions, since it may start in any.
+-- The time limit in seconds of a job without --time: the longest of its partitions, since it may start in any.
 local function default_walltime(parts, names)
   local longest, from
   for name in string.gmatch(names, "[^,]+") do
@@ -25,8 +25,8 @@ local function default_walltime(parts, names)
   return longest and longest * 60, from
 end
 
--- Whether the job has its nodes to itself: Slurm then gives it all their GPUs and CPUs, asked for or not. And
--- whether it asked for that itself, and would not have it without.
+-- Whether the job is exclusive: Slurm then gives it all GPUs and CPUs of its nodes, requested or not. Second result:
+-- whether it is exclusive only by its own request.
 local function whole_nodes(shared, parts, names)
   local every, any = names ~= "", false
   for name in string.gmatch(names, "[^,]+") do
@@ -36,14 +36,14 @@ local function whole_nodes(shared, parts, names)
   return names ~= "" and (shared == 0 or every), shared == 0 and not any
 end
 
--- Whether some rule tells jobs with a script from jobs without one. Reading the script copies the whole of it.
+-- Whether a rule distinguishes jobs with and without a script. Reading the script copies all of it.
 local kinds_matter = false
 for _, rule in ipairs(policy.rules) do
   kinds_matter = kinds_matter or rule.kind ~= nil
 end
 
--- "interactive" for a new job without a script. Only the first component of a het job brings its script along, and
--- the others come right after it.
+-- "interactive" for a new job without a script. Only the first component of a het job has the script; the others
+-- follow directly.
 function job_module.kind_of(desc, state)
   if not kinds_matter then
     return "batch"
@@ -58,9 +58,8 @@ function job_module.kind_of(desc, state)
   return kind
 end
 
--- Which command a job without a script comes from, nil where it cannot be told. salloc names no program on Slurm
--- 22.05; on 24.11 it does, but is the one that calls a job "interactive" if no name is given. srun then takes its
--- program's.
+-- The command that submitted a job without a script; nil where unclear. salloc names no program on Slurm 22.05. On
+-- 24.11 it does, but only salloc names a job "interactive" by default; srun uses the name of its program.
 local function interactive_command(desc)
   local name = text(desc.name)
   if desc.argc == nil then
@@ -75,30 +74,29 @@ local function interactive_command(desc)
   return nil
 end
 
--- The QOS of a job that names none and whose user has no default, where it can be only one: Slurm gives it that, and
--- from 24.11 on says so.
+-- The only QOS that a user without a default may use: Slurm assigns it to a job without one, and reports it from 24.11
+-- on.
 local function only_qos(desc)
   local names = text(desc.assoc_qos)
   return names and not names:find(",", 1, true) and names or nil
 end
 
--- The module proper.
+-- The stage.
 function job_module.run(job, state)
   local desc, record, parts = job.desc, job.record or {}, job.parts or {}
-  -- An update names only what changes; the rest is as the job was.
+  -- An update has only the fields that change; the rest come from the record.
   local function merged(name)
     return text(desc[name]) or text(record[name])
   end
   local function number(name)
     return amounts.u32(desc[name]) or amounts.u32(record[name])
   end
-  -- Slurm looks each field up among a hundred names; one that means nothing without another is asked only with it.
+  -- Slurm searches a hundred names for each field; a field that depends on another is read only with it.
   local per_socket, tasks = merged("tres_per_socket"), amounts.u32(desc.num_tasks)
 
   job.uid = job.record and record.user_id or desc.user_id
   job.user = text(desc.user_name)
-  -- What the user typed, nil where it cannot be told. Asked only for the wording of a refusal: reading the
-  -- script copies the whole of it.
+  -- The command that the user typed; nil where unclear. Only used for refusals: reading the script copies all of it.
   job.command = function()
     if text(desc.script) then
       return "sbatch"
@@ -187,7 +185,7 @@ function job_module.run(job, state)
 
   local minutes = number("time_limit")
   if minutes == 0 then
-    minutes = math.huge -- sbatch --time=0 asks for no limit
+    minutes = math.huge -- sbatch --time=0 requests no limit
   end
   if minutes then
     job.walltime_s = minutes * 60

@@ -1,9 +1,9 @@
 -- requires: stages
--- What the modules find about a job, and about what it could have asked for instead.
+-- Runs the stages on a job, and on variants of it.
 local _, lib = ...
 local judge = {}
 
--- Runs every module over the job; findings of all stand in job.findings.
+-- Runs every stage on the job, and collects their findings in job.findings.
 function judge.run(job, state)
   job.findings = {}
   for _, module in ipairs(lib.stages) do
@@ -15,7 +15,7 @@ function judge.run(job, state)
   return job
 end
 
--- What enforced limits object to, by key; nil where they object to nothing.
+-- The findings of enforced limits, by key; nil without any.
 function judge.objections(job)
   local wrong
   for _, finding in ipairs(job.findings) do
@@ -27,8 +27,7 @@ function judge.objections(job)
   return wrong
 end
 
--- The same job with other fields in its job_desc, judged; nothing of it is kept. `alone`: as if no other job ran or
--- waited.
+-- Judges the same job with other fields in its job_desc; nothing is kept. `alone`: as if no other job ran or waited.
 function judge.instead(job, state, fields, alone)
   local desc = setmetatable({}, {
     __index = function(_, name)

@@ -1,24 +1,24 @@
 -- requires: remembered, snapshot, sums
--- Admissions that neither slurm.jobs nor a snapshot shows yet. state.ledger is token → {at, up, claim}: the second and,
--- where the machine tells it, the uptime of the decision, and what was let in: {class, sum, whole_nodes}, whose it is,
--- what it adds, and whether the job has its nodes to itself (nil where that is not known any more). Thousands of jobs
--- that are alike have one claim. Besides, an admission may have `missed` (how many seconds later a snapshot lacked it),
--- `shown` (a table has it) or `saved` (slurmctld's saved state has it): up to four fields take half of what five do.
+-- Admissions that neither slurm.jobs nor a snapshot shows yet.
+--
+-- state.ledger is token → {at, up, claim}: the second of the decision, its uptime (nil where it cannot be read), and
+-- the claim. A claim {class, sum, whole_nodes} has the job's class, the amounts it adds, and whether it is exclusive
+-- (nil where that is not known after a reload). Thousands of equal jobs share one claim. An admission may also have
+-- `missed` (after how many seconds a snapshot lacked it), `shown` (a table has it) or `saved` (slurmctld's saved state
+-- has it). A table of up to four fields takes half the memory of one with five.
 local _, lib = ...
 local ledger = {}
 
--- Whole seconds between an admission and a table, or a snapshot of whole seconds, that must show it; slurmctld's own
--- delay comes on top.
+-- Seconds after which a table, or a snapshot without uptime, must show an admission; slurmctld's delay is added.
 ledger.SETTLE_S = 2
--- Seconds between an admission and a snapshot by the same clock that must show it. On top come slurmctld's own delay,
--- and what it took to answer: whatever keeps a job from being put in, such as a scheduler that holds the lock, keeps
--- a question waiting as well.
+-- Seconds after which a snapshot with uptime must show an admission. slurmctld's delay and the duration of the query
+-- are added. A scheduler that holds the lock, for instance, delays inserting a job and queries alike.
 local MARGIN_S = 0.7
--- Seconds without a new table after which slurmctld's saved state is asked.
+-- Seconds without a new table after which slurmctld's saved state is searched.
 ledger.QUIET_S = 10
--- How long admissions are remembered, also across a reload.
+-- Seconds for which admissions are kept, also across a reload.
 ledger.REMEMBER_S = 60
--- How long a delay of slurmctld's is allowed for after it was seen, and how much at most.
+-- Seconds for which an observed delay of slurmctld is allowed for, and its maximum.
 local ALLOW_FOR_S, MOST_DELAY_S = 60, 60
 
 local function distinct_prefix()
@@ -34,11 +34,11 @@ local function distinct_prefix()
   return seed
 end
 
--- What a newly loaded script knows of admissions: fields of its state.
+-- The fields of the state about admissions, as for a newly loaded script.
 function ledger.new()
   return {
     ledger = {},
-    delay = 0, -- seconds that slurmctld lately took from decision to insertion
+    delay = 0, -- recent seconds of slurmctld from decision to insertion
     delay_until = 0,
     expired_at = 0,
     prefix = distinct_prefix() .. "x",
@@ -51,31 +51,31 @@ function ledger.next_token(state)
   return string.format("%s%x", state.prefix, state.tokens)
 end
 
--- What a job takes that is let in; `sum` is what it adds, by measure.
+-- The claim of an accepted job; `sum` has the amounts it adds, by measure.
 function ledger.claim(job, sum)
   return { class = job.class, sum = sum, whole_nodes = job.request.whole_nodes }
 end
 
--- Counts an admission from now on.
+-- Starts counting an admission.
 function ledger.admit(state, token, job, claim)
   state.ledger[token] = { at = job.now, up = job.up, claim = claim }
   lib.sums.count(state, claim.class, claim.sum, 1)
 end
 
--- Forgets an admission that came to nothing.
+-- Drops an admission that led to no job.
 local function drop(state, token, entry)
   state.ledger[token] = nil
   lib.sums.count(state, entry.claim.class, entry.claim.sum, -1)
 end
 
--- slurmctld was busy for `seconds` between a decision and the insertion; allow for that a while.
+-- Records that slurmctld took `seconds` between a decision and the insertion.
 function ledger.note_delay(state, seconds, now)
   if seconds > 0 then
     state.delay, state.delay_until = math.max(state.delay, math.min(seconds, MOST_DELAY_S)), now + ALLOW_FOR_S
   end
 end
 
--- Whether an admission that a snapshot lacks has led to no job: it is late enough to have shown it.
+-- Whether an admission that a snapshot lacks led to no job: the snapshot is late enough to show it.
 local function is_settled(state, entry, snapshot)
   if entry.up and snapshot.began then
     return snapshot.began - entry.up >= MARGIN_S + snapshot.took + state.delay
@@ -83,14 +83,14 @@ local function is_settled(state, entry, snapshot)
   return snapshot.as_of - entry.at >= ledger.SETTLE_S + state.delay
 end
 
--- What a snapshot has shown late tells how long slurmctld takes to put a job in: longer than until the last snapshot
--- that lacked it. The whole seconds of its stamps tell the same, but not of what begins in one and ends in the next.
+-- A job that appears late in a snapshot shows how long slurmctld takes to insert jobs: longer than until the last
+-- snapshot that lacked it. Its stamps in whole seconds show the same, with an error of up to one second.
 local function learn_delay(state, entry, inserted, snapshot, now)
   local fine = entry.up ~= nil and snapshot.began ~= nil
   ledger.note_delay(state, math.max(entry.missed or 0, inserted - entry.at - (fine and 1 or 0)), now)
 end
 
--- Drops the admissions that a snapshot counts, of those that were given from the second `oldest` on.
+-- Drops the admissions that a snapshot counts; none is older than the second `oldest`.
 local function drop_seen(state, snapshot, oldest, now)
   for token, inserted in lib.snapshot.seen(snapshot) do
     local entry = state.ledger[token]
@@ -99,7 +99,7 @@ local function drop_seen(state, snapshot, oldest, now)
       state.ledger[token] = nil
     end
     if inserted < oldest - 1 and snapshot.began then
-      return -- what follows came in before
+      return -- the rest are older
     end
   end
 end
@@ -125,16 +125,16 @@ function ledger.compare(state, snapshot, now)
   end
 end
 
--- Before a look at all admissions: delays of long ago are none any more.
+-- Resets an observed delay that has expired; runs before all admissions are checked.
 function ledger.forget_delay(state, now)
   if now > state.delay_until or now < state.delay_until - ALLOW_FOR_S then
     state.delay = 0
   end
 end
 
--- Drops admissions that led to no job although no new table says so: a job put in within the very second of
--- the last table changes nothing until some other job does, and on a quiet cluster that can be hours.
--- slurmctld saves its jobs, AdminComment and all, within seconds, and so what it saved is the evidence.
+-- Drops admissions that led to no job while no new table comes. A job that is inserted in the second of the last
+-- table causes no new table. The next one comes when another job changes, on a quiet cluster after hours. slurmctld
+-- saves its jobs with their AdminComment within seconds, so the saved state is searched.
 function ledger.expire(state, now)
   if now == state.expired_at then
     return
@@ -156,7 +156,7 @@ function ledger.expire(state, now)
   end
 end
 
--- Takes the youngest admissions back from decisions.log after a reload or a restart.
+-- Restores recent admissions from decisions.log after a reload or restart.
 function ledger.restore(state, now)
   for token, line in pairs(lib.remembered.admissions(now, ledger.REMEMBER_S)) do
     local class = lib.sums.classify(state, line.uid, line.account, line.qos, line.partition, line.kind)
@@ -164,7 +164,7 @@ function ledger.restore(state, now)
   end
 end
 
--- Seconds until an admission that leads to no job counts no more.
+-- Seconds until an admission that leads to no job stops counting.
 local function left_of(state, entry, now)
   local counted = state.counting == "snapshot" and state.counted
   if counted and counted.began and entry.up then
@@ -175,8 +175,8 @@ local function left_of(state, entry, now)
   return lasts + state.delay - (now - entry.at)
 end
 
--- What of a rule's use neither table nor snapshot has shown yet, by measure, and the seconds after which it counts
--- no more if Slurm itself refused it.
+-- The part of a rule's use that neither table nor snapshot shows yet, by measure, and the seconds after which it stops
+-- counting if Slurm refused those jobs.
 function ledger.just_submitted(state, rule, uid, now)
   local sum, left_s = {}, 1
   for _, entry in pairs(state.ledger) do

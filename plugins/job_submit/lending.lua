@@ -1,10 +1,11 @@
 -- requires: amounts
--- Which GPUs a job runs on: its group's own, those that nobody owns, or on loan. Says it by the job's QOS, which
--- Slurm counts by; nothing here depends on what is in use. Adds to job: loan = {owners, qos, within_s, always = whether
--- it can run nowhere else, own_mgpu = where it was not asked for, cancelled = a sentence or nil}.
+-- Chooses the GPUs that a job runs on: its group's own, those without an owner, or borrowed ones. The job's QOS says
+-- which, and Slurm counts by it; the choice does not depend on current use. Adds to job: loan = {owners, qos, within_s,
+-- always, own_mgpu, cancelled}. `always`: it can only run on borrowed GPUs; `own_mgpu` is set if the job named no QOS;
+-- `cancelled` is why it is cancelled, nil if it is requeued.
 --
--- A job that names a QOS has it. Any other with GPUs gets the first of the three that could ever hold it: whether
--- to wait for safe GPUs, or to borrow and perhaps be requeued, is the user's choice wherever there is one.
+-- A job that names a QOS keeps it. Any other job with GPUs gets the first of the three that is large enough. Users
+-- choose by naming a QOS: wait for their own GPUs, or borrow and possibly be requeued.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -25,8 +26,8 @@ for _, owner in ipairs(lending and lending.owners or {}) do
   loan.within_s = math.max(loan.within_s, owner.return_within_s)
 end
 
--- The QOS in which a job runs that names none, nil where it is to have its default; and if it has to borrow, the
--- GPUs of its own that it might have had.
+-- Returns the QOS of a job that names none, nil for its default; and, if it has to borrow, how many GPUs its group
+-- owns.
 local function qos_for(job)
   local home = homes[job.account]
   if job.mgpu == 0 then
@@ -39,8 +40,8 @@ local function qos_for(job)
   return first_loans, home and home.mgpu or 0
 end
 
--- What a job may borrow in the QOS that it names, or in several, joined by commas (from Slurm 24.11 on): it runs in the
--- first that lets it. Nil where none of them lends.
+-- Returns the loan of a job in the QOS that it names, or in several joined by commas, of which it runs in the first
+-- that accepts it (Slurm 24.11 or later). Nil where no QOS of them lends.
 local function loan_in(names)
   local found, seen, always = nil, {}, true
   for name in names:gmatch("[^,]+") do
@@ -62,22 +63,22 @@ local function loan_in(names)
   return found
 end
 
--- Why the job is cancelled, and not requeued, when its GPUs go back; nil where it is requeued.
+-- Returns why the job is cancelled when its GPUs return; nil where it is requeued.
 local function cancelled(job)
   local command = job.command()
   if command == "srun" or command == "salloc" then
-    return "A job of " .. command .. " cannot be requeued: it is cancelled then."
+    return command .. " jobs cannot be requeued"
   end
   local requeue = amounts.u16(job.desc.requeue)
   if requeue == 0 or (requeue == nil and not lending.requeues) then
-    return "Without --requeue it is cancelled then."
+    return "add --requeue to have it requeued"
   end
   return nil
 end
 
 return function(job)
   if lending == nil or job.record then
-    return {} -- Slurm lets nobody change the QOS of a running job, and counts a pending one by its new QOS
+    return {} -- Slurm does not change the QOS of a running job, and counts a pending one by its new QOS
   end
   local asked, own_mgpu = job.desc.qos, nil
   if type(asked) ~= "string" or asked == "" then

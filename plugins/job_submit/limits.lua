@@ -1,9 +1,9 @@
 -- requires: amounts, fit, ledger, measures, scopes, state
--- Which limits the job would go beyond. A finding is {rule, key, label, used, recent, limit, requested (as text),
+-- The limits that the job would exceed. A finding is {rule, key, label, used, recent, limit, requested (as text),
 -- mode}, or {rule, error} where a rule could not be evaluated. `recent` is the part of `used` that was just
--- submitted, and then `retry_s` says when it counts no more if Slurm refused it, where that would make room. Also
--- sets job.room: what would still be accepted; and fills job.checks, where that is a list, with every limit that the job
--- is held to: {rule, sum or hours (what is used besides), uid, bound, requested}.
+-- submitted. `retry_s` is then the time after which it stops counting if Slurm refused it, set where that would make
+-- room. Also sets job.room: the amounts that would be accepted. If job.checks is a list, every limit that applies to
+-- the job is appended to it: {rule, sum or hours (the sum to which the job adds), uid, bound, requested}.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -21,7 +21,7 @@ for _, rule in ipairs(policy.rules) do
   limits_by_rule[rule] = lib.measures.of_rule(rule)
 end
 
--- What one user's exception puts in place of a rule's limits; nil where there is none in force.
+-- The user's exception, whose limits replace those of the rule; nil where none is in force.
 local function exception_for(rule, job)
   local exception = rule.exceptions and rule.exceptions[job.uid]
   if exception and job.now < exception.until_s then
@@ -36,7 +36,7 @@ local function lower(room, name, value)
   end
 end
 
--- Whether an update leaves a limit of one job as it was: a job over a lowered limit may still be renamed.
+-- Whether an update does not raise the job's amount: a job over a lowered limit may still be renamed.
 local function untouched(limit, value, job)
   if limit.grows then
     return not limit.grows(job, value)
@@ -56,7 +56,7 @@ local function check(rule, limit, value, job, state, room)
     requested = job.sum[limit.sum] or 0
     local before = same_scope and job.counted.sum[limit.sum] or 0
     if same_scope and requested <= before then
-      return nil -- an update that does not ask for more
+      return nil -- an update that does not request more
     end
     used = math.max(lib.state.used(state, rule, limit.sum, user, job.user) - before, 0)
   else
@@ -85,8 +85,8 @@ local function check(rule, limit, value, job, state, room)
     lower(room, limit.key, left)
   end
   local fits = requested == 0 or requested <= left
-  local told = lib.measures.are_told(job)
-  if fits and not told then
+  local reports = lib.measures.are_reported(job)
+  if fits and not reports then
     return nil, bound > 0 and left / bound or 0
   end
   local finding = {
@@ -98,8 +98,8 @@ local function check(rule, limit, value, job, state, room)
     requested = limit.shown and limit.shown(requested, job.size) or limit.text(requested),
     mode = rule.mode,
   }
-  if told then
-    lib.measures.tell(finding, fits)
+  if reports then
+    lib.measures.report(finding, fits)
   end
   if fits then
     return nil, bound > 0 and left / bound or 0
@@ -115,7 +115,7 @@ local function check(rule, limit, value, job, state, room)
   return finding
 end
 
--- Partitions and GPU types that a rule allows.
+-- Checks the partitions and GPU types of a job against those that a rule allows.
 local function check_names(rule, key, allowed, job)
   local wrong
   local stays = job.record and job.counted.scopes[rule.scope] and job.partition == job.past.partition
@@ -149,18 +149,18 @@ local function check_names(rule, key, allowed, job)
     requested = wrong or (key == "partitions" and job.partition or "allowed ones"),
     mode = rule.mode,
   }
-  if lib.measures.are_told(job) then
-    lib.measures.tell(finding, not wrong)
+  if lib.measures.are_reported(job) then
+    lib.measures.report(finding, not wrong)
   end
   return wrong and finding or nil
 end
 
--- Shards of one job and node come from one GPU: what exceeds it would wait for ever.
+-- Shards of one job and node come from one GPU: a larger request would stay pending forever.
 local SHARDS = {
   id = "one-gpu",
   mode = "enforce",
   per = "job",
-  why = "All shards of a job on a node come from one GPU; a job that asks for more could never start.",
+  why = "All shards of a job on a node come from one GPU. A job that requests more can never start.",
 }
 
 local function check_shards(job, room)
@@ -184,12 +184,12 @@ local function check_shards(job, room)
   return nil
 end
 
--- What cannot be counted cannot be held to a limit, and Slurm reads more spellings than anyone writes.
+-- A request that cannot be parsed cannot be compared with a limit. Slurm accepts more spellings than users write.
 local PLAIN = {
   id = "plain-numbers",
   mode = "enforce",
   per = "job",
-  why = "A limit can only be checked where the request is written in plain numbers.",
+  why = "Limits can only be checked for requests in plain numbers.",
 }
 
 local function check_readable(job)
@@ -207,7 +207,7 @@ local function check_readable(job)
   }
 end
 
--- Whether a rule is for this job at this moment.
+-- Whether a rule applies to this job now.
 local function in_force(rule, job)
   return job.in_scope[rule.scope] and lib.scopes.in_force(rule, job.now)
 end
@@ -216,7 +216,7 @@ return function(job, state)
   local findings, room = {}, {}
   local least_left
   local bound_by_rules = false
-  local function look(rule, key, ...)
+  local function evaluate(rule, key, ...)
     local fine, finding, left = pcall(...)
     if not fine then
       findings[#findings + 1] = { rule = rule, key = key, error = tostring(finding) }
@@ -238,13 +238,13 @@ return function(job, state)
       for _, limit in ipairs(limits_by_rule[rule]) do
         local value = value_of(limit.key)
         if value then
-          look(rule, limit.key, check, rule, limit, value, job, state, room)
+          evaluate(rule, limit.key, check, rule, limit, value, job, state, room)
         end
       end
       for _, key in ipairs({ "partitions", "gpu_types" }) do
         local value = value_of(key)
         if value then
-          look(rule, key, check_names, rule, key, value, job)
+          evaluate(rule, key, check_names, rule, key, value, job)
         end
       end
     end

@@ -1,5 +1,5 @@
 -- requires: amounts, wording
--- What a user is told whose job borrows GPUs.
+-- The message about a job that borrows GPUs.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -8,14 +8,12 @@ return function(lines, loan)
   borrows = borrows .. " idle GPUs of " .. table.concat(loan.owners, ", ") .. " (QOS " .. loan.qos .. ")."
   if loan.own_mgpu then
     local own, unowned = amounts.format_mgpu(loan.own_mgpu), amounts.format_mgpu(policy.lending.unowned_mgpu)
-    local asks = "This job asks for more GPUs than its account owns (%s) or nobody does (%s), so it %s"
+    local asks = "This job requests more GPUs than its account owns (%s) and than have no owner (%s), so it %s"
     lib.wording.wrap(lines, string.format(asks, own, unowned, borrows), "")
   else
     lib.wording.wrap(lines, "This job " .. borrows, "")
   end
-  local back = string.format("they go back within %.0f min, and it is requeued.", loan.within_s / 60)
-  if loan.cancelled then
-    back = string.format("they go back within %.0f min. %s", loan.within_s / 60, loan.cancelled)
-  end
-  lib.wording.wrap(lines, "When their owner needs them, " .. back, "  ")
+  local ending = loan.cancelled and "cancelled: " .. loan.cancelled or "requeued"
+  local text = "When their owner needs them, they return within %.0f min and the job is %s."
+  lib.wording.wrap(lines, string.format(text, loan.within_s / 60, ending), "  ")
 end

@@ -4,7 +4,7 @@ local _, lib = ...
 local amounts = lib.amounts
 local measures = {}
 
--- For `of`: one number of a size ({mgpu, cpus …}, see size.lua); the second only of jobs with GPUs.
+-- For `of`: one number of a size ({mgpu, cpus …}, see size.lua); the second function only for jobs with GPUs.
 local function number(name)
   return function(size)
     return size[name]
@@ -17,7 +17,8 @@ local function number_with_gpus(name)
   end
 end
 
--- The time limit of a job of this size: one number, or of steps {mgpu, s} the last that its GPUs reach; nil for none.
+-- The time limit of a job of this size: one number, or the last of the steps {mgpu, s} that its GPUs reach; nil for
+-- none.
 local function longest(value, size)
   if type(value) ~= "table" then
     return value
@@ -31,10 +32,10 @@ local function longest(value, size)
   return reached
 end
 
--- One entry per limit, in the order in which they are told. `of` measures a size and
--- what goes with it (job, or job.past of an updated one), nil where the limit says nothing about such a job; `sum` names
--- the measure of a limit on the sum over the rule's jobs; `bound` turns the rule's value into a number for this job.
--- A limit of one GPU type (gpus:a100) is that of all types with `type` put in.
+-- One entry per limit, in the order in which messages list them. `of` measures a size (with its job, or job.past of an
+-- updated one), and returns nil where the limit does not apply to the job. `sum` names the measure of a limit on the
+-- sum over the rule's jobs. `bound` turns the rule's value into a number for this job. A limit of one GPU type
+-- (gpus:a100) is that of all types with the type added.
 local LIMITS = {
   {
     key = "gpus",
@@ -163,14 +164,14 @@ function measures.of_rule(rule)
   return found
 end
 
--- Whether somebody listens (explain does, slurmctld does not) to every limit that this job is held to. Nobody is told
--- of what is judged only to find an advice.
-function measures.are_told(job)
+-- Whether every limit that applies to this job is reported: only `slurm-gpu explain` sets slurm_gpu_considered. Jobs
+-- that are judged only to find a command to suggest are not reported.
+function measures.are_reported(job)
   return slurm_gpu_considered ~= nil and not job.quiet
 end
 
--- Tells the listener of a limit that was looked at, in the words of its finding.
-function measures.tell(finding, fits)
+-- Reports a limit that was checked, with the values of its finding.
+function measures.report(finding, fits)
   local used = finding.used or ""
   slurm_gpu_considered(
     finding.rule.id,

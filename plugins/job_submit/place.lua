@@ -1,14 +1,15 @@
 -- requires: amounts, reserved, size, zones
--- Zones for distributed jobs: all nodes of one from one zone. Looks at jobs with GPUs that surely need several nodes,
--- and at no other. Adds to job: place_key = what was read of the zones; place = {mode, zones = list of {name, score}, the
--- best first, features = the constraint with these; or why = a word for what leaves the job alone; text of either}.
+-- Zones for distributed jobs: all nodes of a job from one zone. Only handles jobs with GPUs that certainly need several
+-- nodes. Adds to job: place_key, the text that was read of the zones, and place. This is {mode, zones = list of {name,
+-- score}, best first, features = the constraint with these}, or {mode, why} if the job is left unchanged. Both have
+-- text, which is logged.
 --
--- No job may be refused because of us, and Slurm refuses a constraint that it cannot read, and a job that none of the
--- zones that are named could ever hold. So a job with anything that is not surely understood is left as it is.
+-- Placement must never cause a refusal. Slurm refuses a constraint that it cannot parse, and a job that no named zone
+-- can ever hold. So a job with any unknown option is left unchanged.
 local policy, lib = ...
 local amounts = lib.amounts
 
--- Fields that choose nodes by themselves, or ask of a node what is not reckoned with here, with the word for it.
+-- Fields that select nodes, or require of a node what is not modelled here, with the logged word.
 local TEXTS = {
   { "req_nodes", "nodelist" },
   { "exc_nodes", "exclude" },
@@ -27,10 +28,10 @@ local NUMBERS = {
   { "pn_min_tmp_disk", "tmp", amounts.u32 },
   { "contiguous", "contiguous", amounts.u16 },
 }
--- A component 0 of a het job, and nothing else, means something at 0.
+-- Only the component number of a het job is meaningful at 0.
 local AT_ZERO = { het_job_offset = true }
 
--- Why a job is not looked at closer; nil where it is.
+-- Returns why a job is left unchanged; nil if it is placed.
 local function peculiar(desc)
   for _, field in ipairs(TEXTS) do
     local value = desc[field[1]]
@@ -47,7 +48,7 @@ local function peculiar(desc)
   return nil
 end
 
--- What the job comes to on the fewest nodes that it can have: each of them has the most to take then.
+-- The job's size on the fewest nodes that it can have: then each node has the largest share.
 local function size_on(job, nodes)
   local request = job.request
   if (request.most_nodes or 1) <= nodes then
@@ -61,7 +62,7 @@ local function size_on(job, nodes)
   return lib.size.of_request(fewest, job.partition, job.parts)
 end
 
--- Adds to a share what one form of a request asks of a node; false where that is anything else than GPUs.
+-- Adds the share of a node in one form of a request; false if the form has anything but GPUs.
 local function add_form(share, text, times)
   local items, n_pieces = amounts.parse_tres(text), 0
   for _, item in ipairs(items) do
@@ -81,8 +82,7 @@ local function add_form(share, text, times)
   return n_pieces == #items
 end
 
--- What one node has to have for its share of a job on so many: {gpus, types, cpus, mib}; nil where the job asks for
--- anything else than GPUs.
+-- The share of one of `nodes` nodes in a job: {gpus, types, cpus, mib}; nil if the job requests other GRES than GPUs.
 local function share_of(job, nodes)
   local request, size = job.request, size_on(job, nodes)
   local function each(amount)
@@ -102,7 +102,7 @@ local function share_of(job, nodes)
   return share
 end
 
--- The nodes that a job surely needs, and those that it counts for: both the same unless it names a range.
+-- The nodes that a job certainly needs, and the nodes that it counts for: equal unless it names a range.
 local function nodes_of(job, found)
   local least, most_gpus = amounts.least_nodes(job.request), 0
   for partition in job.partition:gmatch("[^,]+") do
@@ -114,7 +114,7 @@ local function nodes_of(job, found)
   return least, math.max(amounts.counted_nodes(job.request), least)
 end
 
--- Whether a job may need several nodes, as far as can be told without the table of zones.
+-- Whether a job may need several nodes, judged without the table of zones.
 local function may_be_distributed(job)
   if job.mgpu <= 1000 or job.record or job.quiet then
     return false
@@ -130,7 +130,7 @@ local function may_be_distributed(job)
   return false
 end
 
--- Whether slurm-gpuctld tells of nodes with GPUs in each of the job's partitions: it places no job in others.
+-- Whether the snapshot has nodes with GPUs in each of the job's partitions: jobs in others are not placed.
 local function is_managed(job, found)
   for partition in job.partition:gmatch("[^,]+") do
     if found.pools[partition] == nil then
@@ -149,7 +149,7 @@ local function place_of(job, found, state)
     return nil
   end
   local desc, place = job.desc, { mode = found.mode }
-  -- A reservation draws its user's jobs in by itself, and may have nodes of several zones.
+  -- Slurm runs jobs in their user's reservation unasked, and it may have nodes of several zones.
   local _, promised = lib.reserved.table_of(state.snapshot)
   place.why = peculiar(desc) or (promised and lib.reserved.holds(promised, job, job.user) and "reservation") or nil
   if place.why then
@@ -216,7 +216,7 @@ local function run(job, state)
   job.place = found and place_of(job, found, state) or nil
   if job.place then
     job.place.text = text_of(job.place)
-    if slurm_gpu_placed then -- explain listens, slurmctld does not
+    if slurm_gpu_placed then -- set by `slurm-gpu explain` only
       slurm_gpu_placed(found.mode .. ":" .. job.place.text, job.place.features or "")
     end
     if job.place.features and found.mode == "enforce" then
@@ -226,7 +226,7 @@ local function run(job, state)
   return {}
 end
 
--- Whether a job like one before it would be placed just the same: as long as the zones are told alike.
+-- Whether an equal job would be placed the same: if the snapshot has the same zones.
 local function again(job, state)
   return job.place_key == nil or job.place_key == (lib.zones.table_of(state.snapshot))
 end

@@ -1,26 +1,26 @@
 -- requires: wording
--- What a user is told about the zone of a distributed job. Where the zone is written into the constraint nothing is said.
+-- The message about the zone of a distributed job; none where the zone was written into the constraint.
 local _, lib = ...
 
-local LEFT_ALONE = {
-  constraint = "its --constraint cannot have zones behind it: write it without [ ], *, ( ) and commas, and not with "
-    .. "both & and |",
+local UNCHANGED = {
+  constraint = "zones cannot be added to its --constraint. Write it without [ ], *, ( ), commas, and not with both & "
+    .. "and |",
 }
 
 -- Appends lines to `lines`.
 return function(lines, place)
   if place.why then
-    local reason = LEFT_ALONE[place.why]
+    local reason = UNCHANGED[place.why]
     if reason and place.mode ~= "observe" then
-      lib.wording.wrap(lines, "This job is not kept within one zone: " .. reason .. ".", "")
+      lib.wording.wrap(lines, "This job may span several zones: " .. reason .. ".", "")
     end
   elseif place.mode == "advise" then
     local names = {}
     for index, zone in ipairs(place.zones) do
       names[index] = zone.name
     end
-    lib.wording.wrap(lines, "This job needs several nodes. They would lie in one zone with", "")
+    lib.wording.wrap(lines, "This job needs several nodes. To keep them in one zone, use", "")
     lib.wording.wrap(lines, "--constraint='" .. place.features .. "'", "  ")
-    lib.wording.wrap(lines, "It is accepted as it is.", "  ")
+    lib.wording.wrap(lines, "The job was accepted unchanged.", "  ")
   end
 end

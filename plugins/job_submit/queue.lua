@@ -1,32 +1,32 @@
 -- requires: amounts, ledger, size, sums
--- slurm.jobs, summed up: read where no snapshot is good.
+-- Sums over slurm.jobs, which is read where no snapshot is valid.
 --
--- The table holds bare pointers to job records: they are safe to follow only in the very call in which
--- Slurm built it, never later. So it is read once, at once, and only sums are kept.
+-- The table has bare pointers to job records, which are valid only in the call in which Slurm built it. So it is read
+-- once, at once, and only sums are kept.
 local _, lib = ...
 local amounts = lib.amounts
 local queue = {}
 
 local TOKEN = "slurm%-gpu/1 t=(%w+)"
 
--- What is kept of a job that has ended.
+-- The description of every ended job.
 local ENDED = { base = -1 }
 
--- Whether a record is of a job without a script: its submission noted it.
+-- Returns the kind of a job: its submission recorded whether it had a script.
 function queue.kind_of(record)
   local comment = record.admin_comment
   return comment and string.find(comment, "slurm%-gpu/1 t=%w+ k=i") and "interactive" or "batch"
 end
 
--- Whether a record is of a job that asked to have its nodes to itself: no field tells, so its submission noted it.
+-- Whether a job is exclusive: no field of the record says so, but its submission recorded it.
 function queue.has_whole_nodes(record)
   local comment = record.admin_comment
   return comment ~= nil and string.find(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? w=1") ~= nil
 end
 
--- The QOS in which a job may start, or is. Of several that a pending one names its record tells but the one that
--- Slurm looked at last: its submission noted them all. They hold while that one is among them, as after an update to
--- another QOS it is not.
+-- The QOS in which a job runs or may start. The record of a pending job with several QOS has only the one that Slurm
+-- tried last; its submission recorded all. These apply while that one is among them: after an update to another QOS
+-- it is not.
 function queue.qos_of(record, base)
   local qos, comment = string.lower(record.qos or ""), record.admin_comment
   local noted = base == 0 and comment and string.match(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? ?w?=?1? q=(%S+)")
@@ -36,7 +36,7 @@ function queue.qos_of(record, base)
   return qos
 end
 
--- What a job record says that does not change while its state does not. `each` is what one task counts for.
+-- Describes a job record by values that change only with its state. `each` has the amounts of one task.
 function queue.describe(state, record, base)
   local tasks = amounts.u32(record.array_task_cnt)
   local account, qos = string.lower(record.account or ""), queue.qos_of(record, base)
@@ -49,7 +49,7 @@ function queue.describe(state, record, base)
   }
 end
 
--- Jobs of one class that count for the same are added up as one: thousands of jobs come in a few shapes.
+-- Jobs of one class with equal amounts are added up as one: thousands of jobs have a few shapes.
 local function give_shape(job)
   local each, parts = job.each, {}
   for index, measure in ipairs(lib.sums.measures) do
@@ -58,7 +58,7 @@ local function give_shape(job)
   job.shape = table.concat(parts, " ")
 end
 
--- A job has shown up in the table: its admission need not be remembered any more. Returns the admission.
+-- Marks the admission of a job that the table shows, and returns it.
 local function settle(state, record, now)
   local token = string.match(record.admin_comment or "", TOKEN)
   local entry = token and state.ledger[token]
@@ -70,13 +70,13 @@ local function settle(state, record, now)
   return entry
 end
 
--- Counts the admissions that the table does not show yet, and drops those that it would show.
+-- Counts the admissions that the table cannot show yet, and drops those that it would show.
 local function count_admissions(state, now)
   for token, entry in pairs(state.ledger) do
     entry.at = math.min(entry.at, now) -- the clock may have been set back
     local age = now - entry.at
     if entry.shown then
-      -- A snapshot may still be older than this table: remembered until none can be.
+      -- A snapshot may still be older than this table: kept until none can be.
       if age >= lib.ledger.REMEMBER_S then
         state.ledger[token] = nil
       end
@@ -88,7 +88,7 @@ local function count_admissions(state, now)
   end
 end
 
--- Sums up a table that Slurm built in this very call.
+-- Sums up a table that Slurm built in this call.
 function queue.read(state, jobs, now)
   state.counting, state.whole = "table", false
   lib.ledger.forget_delay(state, now)
@@ -107,8 +107,8 @@ function queue.read(state, jobs, now)
       if job == nil or job.base ~= base then
         job = queue.describe(state, record, base)
         if claim and claim.whole_nodes ~= false and base == 0 and claim.sum.jobs > 0 then
-          -- The table does not say that a pending job wants whole nodes; its submission did. Of any other job it
-          -- says all, an update since then too.
+          -- The table does not show that a pending job is exclusive; its claim does. For all other jobs the table
+          -- is complete, including later updates.
           for measure, value in pairs(claim.sum) do
             job.each[measure] = math.max(job.each[measure] or 0, value / claim.sum.jobs)
           end

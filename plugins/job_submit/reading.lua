@@ -1,16 +1,16 @@
--- Records what a judgement reads of a job's job_desc and of the partitions, with the answers, in order: the keys of the
--- cache of decisions (again.lua). A question is the name of a field of job_desc, or {kind, name, field}.
+-- Records which fields of job_desc and the partitions a judgement reads, with their values, in order: the keys of the
+-- decision cache (again.lua). A question is the name of a field of job_desc, or {kind, name, field}.
 local reading = {}
 
 local PART, FIELD, DEFAULT = "partition", "field of a partition", "default partition"
 
--- Fields that follow from another one, and are dear to ask for: a user's name is looked up by the uid.
+-- Fields that follow from another one and are expensive to read: a user's name is looked up by uid.
 local IMPLIED = { user_name = true }
 
--- The key under which watched partitions keep those that they stand for.
+-- The key under which recorded partitions keep the real ones.
 local BEHIND = {}
 
--- What is being watched: the real job_desc, what was asked, and the answers; `asked` is what needs no second note.
+-- The current recording: the real job_desc, the questions and answers, and the fields that are recorded already.
 local desc, questions, answers, n, asked
 
 local function note(question, answer)
@@ -58,8 +58,8 @@ local function watched_parts(parts)
   })
 end
 
--- Stand-ins for a job_desc and its partitions, good until the next are asked for; the list that fills with what is
--- read through them; and that of the answers, of which some are nil.
+-- Returns stand-ins for a job_desc and its partitions, valid until the next call; the list of questions, which fills
+-- with each read; and the list of answers, some of them nil.
 function reading.watch(job_desc, parts)
   desc, questions, answers, n, asked = job_desc, {}, {}, 0, {}
   for name in pairs(IMPLIED) do
@@ -87,7 +87,7 @@ function reading.default_partition(parts)
   return note({ kind = DEFAULT }, default_of(behind))
 end
 
--- The answer that a job gives to a question about its partitions.
+-- The answer of a job to a question about its partitions.
 function reading.answer(question, parts)
   if question.kind == DEFAULT then
     return default_of(parts)

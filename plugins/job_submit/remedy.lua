@@ -1,6 +1,6 @@
 -- requires: judge, shapes, smaller
--- One command that would be accepted, in the form in which the job asked. Step by step one thing is made smaller,
--- the smaller job is judged anew, and only what is then accepted is advised.
+-- One command that would be accepted, in the form that the job used. Each step makes one thing smaller and judges the
+-- smaller job again; only a command that is then accepted is suggested.
 local _, lib = ...
 
 local function whole(value)
@@ -65,7 +65,7 @@ local function seconds_of(text)
   return (tonumber(days) or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 end
 
--- Puts the fields of one of the options into `fields`; tasks and CPUs that follow from it are as sbatch works them out.
+-- Adds the fields of an option to `fields`, with the tasks and CPUs that sbatch derives from it.
 local function apply(fields, options, name, job)
   local value = options[name]
   if name == "--time" then
@@ -79,7 +79,7 @@ local function apply(fields, options, name, job)
     end
   end
   if not options["--ntasks"] and (name == "--ntasks-per-node" or name == "--nodes" and job.request.tasks) then
-    -- As sbatch does where --ntasks is not given; whether it was, nobody can tell.
+    -- As sbatch does without --ntasks; job_desc does not show whether it was given.
     local nodes = fields.min_nodes or job.request.nodes or 1
     local on_each = fields.ntasks_per_node or job.request.tasks_per_node or 1
     fields.num_tasks = math.max(job.request.tasks or 0, nodes * on_each)
@@ -93,8 +93,8 @@ end
 -- Fields of job_desc without an option that may be left out: 65534 is an unset number of 16 bits.
 local WITHOUT = { ["--exclusive"] = { shared = 65534 } }
 
--- The command, or nil where no smaller job of the same kind would be accepted now; and an option that it must not
--- have. `judge` says what the modules find about the job with other fields in its job_desc.
+-- Returns the command, or nil where no smaller job of the same kind would be accepted now, and an option that it must
+-- not have. `judge` judges the job with other fields in its job_desc.
 return function(job, judge)
   local order, options, fields = {}, {}, {}
   local current, wrong, without = job, lib.judge.objections(job), nil
@@ -105,7 +105,7 @@ return function(job, judge)
       used = used + 1
       step, left_out = lib.smaller[(used - 1) % #lib.smaller + 1](current, wrong)
       if step == false or used > 4 * #lib.smaller then
-        return nil -- nothing of its kind fits
+        return nil -- no job of this kind fits
       end
     until step and #step > 0 or left_out
     for field, value in pairs(WITHOUT[left_out] or {}) do
@@ -125,7 +125,7 @@ return function(job, judge)
   if #order == 0 and without == nil then
     return nil
   elseif lib.shapes.even(job.request) and not lib.shapes.even(current.request) then
-    return nil -- the limits would let it pass, but Slurm would not
+    return nil -- the limits allow it, but Slurm does not
   end
   local words = {}
   for _, name in ipairs(order) do

@@ -1,9 +1,9 @@
 -- requires: size
--- What is known of earlier admissions besides slurm.jobs: the lines of decisions.log, and what slurmctld saved.
+-- Earlier admissions from files: the lines of decisions.log, and the state that slurmctld saved.
 local policy, lib = ...
 local remembered = {}
 
--- How much of decisions.log is read, and how large a saved state at most.
+-- The bytes of decisions.log that are read, and the size of a saved state, at most.
 local LOG_BYTES, SAVED_BYTES = 1048576, 67108864
 
 local function decode(value)
@@ -12,7 +12,7 @@ local function decode(value)
   end))
 end
 
--- GPUs of each type that is counted; a line without `types` is of a script that counted none, so any may be meant.
+-- Adds the GPUs of each counted type. A line without `types` comes from a script that counted none: any may be meant.
 local function add_types(sum, text)
   for kind in pairs(lib.size.watched) do
     sum["mgpu:" .. kind] = text and 0 or sum.mgpu
@@ -59,8 +59,7 @@ function remembered.admissions(now, seconds)
   return found
 end
 
--- Whether slurmctld is at home where its jobs are missing, and so has never had one to save: at its first start
--- it writes the cluster's name there.
+-- Whether slurmctld uses this folder but has never saved a job: at its first start it writes the cluster's name there.
 local function never_had_a_job()
   local name = io.open((policy.job_state:gsub("[^/]+$", "clustername")), "r")
   if name then
@@ -69,7 +68,7 @@ local function never_had_a_job()
   return name ~= nil
 end
 
--- What slurmctld last saved of its jobs; nil where it cannot be read or is too long to be searched.
+-- The text of slurmctld's saved jobs; nil where it cannot be read or is too long.
 function remembered.saved_jobs()
   if not policy.job_state then
     return nil

@@ -1,17 +1,17 @@
 -- requires: amounts, measures, reserved, snapshot
--- Jobs of so many GPUs that the site wants a reservation for them: findings as in limits.lua. One whose user has a
--- reservation for it, or that names one, is fine; and so is every job while slurm-gpuctld does not tell. Adds to job:
--- reserve_key = what was read of reservations; has_reserved = whether its user has any; cut_short = that of its user's
--- which it goes into and which ends before it.
+-- Jobs of a size that requires a reservation: findings as in limits.lua. A job passes if its user has a reservation
+-- for it or it names one, and every job passes while the snapshot has no reservations. Adds to job: reserve_key = the
+-- text that was read of reservations; has_reserved = whether its user has any; cut_short = the user's reservation that
+-- the job runs in and that ends before it.
 local _, lib = ...
 local amounts = lib.amounts
 
--- What --reservation says; nil for nothing.
+-- The value of --reservation; nil without it.
 local function named(desc)
   return type(desc.reservation) == "string" and desc.reservation ~= "" and desc.reservation or nil
 end
 
--- What to type for a reservation of this job.
+-- The command that requests a reservation for this job.
 local function request_of(job)
   local seconds = job.walltime_s or math.huge
   local time = "1d"
@@ -36,14 +36,14 @@ local function request_of(job)
   return table.concat(words, " ")
 end
 
--- The rule, as explain names it.
+-- The rule, as `slurm-gpu explain` names it.
 local function rule_of(found)
   local from = amounts.format_mgpu(found.mgpu)
   return {
     id = "reservation",
-    title = "the rule on reservations",
+    title = "the reservation rule",
     per = "job",
-    why = "jobs of " .. from .. " GPUs and more have one, so that they start when it was promised.",
+    why = "jobs with " .. from .. " or more GPUs need a reservation, so that they start at an agreed time.",
     mode = found.mode,
     on_error = "allow",
   }
@@ -58,22 +58,22 @@ local function finding_of(job, found, user)
     limit = amounts.format_mgpu(found.mgpu - 1000),
     requested = amounts.format_mgpu(job.mgpu),
     mode = found.mode,
-    besides = smaller and string.format(
-      "Your reservation%s is for %s GPUs: too few for this job.",
+    remark = smaller and string.format(
+      "Your reservation%s is for %s GPUs, too few for this job.",
       smaller.name and " " .. smaller.name or "",
       amounts.format_mgpu(smaller.mgpu)
     ),
-    opening = "Ask for one, and submit when it is approved:",
+    opening = "Request one, and submit the job when it is approved:",
     command = request_of(job),
   }
 end
 
--- Whether the rule has nothing against a job.
-local function is_fine(job, found, user)
+-- Whether a job satisfies the rule.
+local function satisfies(job, found, user)
   if job.mgpu <= 0 or job.mgpu < found.mgpu or named(job.desc) then
     return true
   elseif job.record and job.mgpu <= job.was.mgpu and job.desc.reservation ~= "" then
-    return true -- an update that does not ask for more, nor takes it out of the reservation that it named
+    return true -- an update that neither requests more nor leaves the reservation that it named
   end
   return user ~= nil and lib.reserved.holds(found, job, user)
 end
@@ -89,15 +89,15 @@ local function run(job, state)
   if job.has_reserved and job.record == nil then
     job.cut_short = lib.reserved.ends_before(found, job, user, named(job.desc))
   end
-  local fine = is_fine(job, found, user)
-  if found.mgpu < math.huge and job.mgpu > 0 and lib.measures.are_told(job) then
-    lib.measures.tell(finding_of(job, found, user), fine)
+  local fine = satisfies(job, found, user)
+  if found.mgpu < math.huge and job.mgpu > 0 and lib.measures.are_reported(job) then
+    lib.measures.report(finding_of(job, found, user), fine)
   end
   return fine and {} or { finding_of(job, found, user) }
 end
 
--- Whether a job like one before it would be found just the same: as long as reservations are told alike. Where its user
--- has one, it is a matter of the second in which it comes.
+-- Whether an equal job would get the same findings: if the snapshot has the same reservations, and its user has none.
+-- Otherwise they depend on the second of submission.
 local function again(job, state)
   return not job.has_reserved
     and (job.reserve_key == nil or job.reserve_key == (lib.reserved.table_of(state.snapshot)))

@@ -1,5 +1,5 @@
 -- requires: amounts, hosts
--- Reservations as slurm-gpuctld's snapshot tells them: from how many GPUs on a job needs one, and who has one.
+-- Reservations in slurm-gpuctld's snapshot: from how many GPUs a job requires one, and which users have one.
 local _, lib = ...
 local reserved = {}
 
@@ -11,7 +11,7 @@ end
 
 local FOLLOWING = { "\ncolocation ", "\nplacement ", "\nend " }
 
--- The lines about reservations, all together; "" where there are none.
+-- The lines about reservations, which are contiguous; "" without any.
 local function section(body)
   local at = body:find("\nreserve ", 1, true)
   for _, ending in ipairs(at and FOLLOWING or {}) do
@@ -30,7 +30,7 @@ local function parse(text)
   end
   local found = { mode = mode, mgpu = tonumber(mgpu) or math.huge, held = {} }
   for user, account, partition, most, rest in text:gmatch("\nreserved (%S+) (%S+) (%S+) (%d+)([^\n]*)") do
-    -- An older slurm-gpuctld tells no more than that.
+    -- Lines of an older slurm-gpuctld end here.
     local name, begins_s, ends_s, nodes = rest:match("^ (%S+) (%d+) (%d+) (%S+)")
     user = decode(user)
     found.held[user] = found.held[user] or {}
@@ -47,8 +47,8 @@ local function parse(text)
   return found
 end
 
--- What names the table, and the table: {mode, mgpu = from which on jobs need a reservation, held = {user → list of
--- {account, partition, mgpu, name, begins_s, ends_s, nodes}}}; nil where none does.
+-- Returns the text of the table, and the table: {mode, mgpu = from which jobs require a reservation, held = {user →
+-- list of {account, partition, mgpu, name, begins_s, ends_s, nodes}}}; nil where no job requires one.
 function reserved.table_of(snapshot)
   if snapshot == nil then
     return "", nil
@@ -59,13 +59,13 @@ function reserved.table_of(snapshot)
   return snapshot.reserve_text, snapshot.reserve
 end
 
--- Whether Slurm draws a job into this reservation of its user's, whatever its size.
+-- Whether Slurm runs a job in this reservation of its user, whatever its size.
 local function draws(one, job)
   local at_partition = ("," .. job.partition .. ","):find("," .. one.partition .. ",", 1, true)
   return one.account == job.account and at_partition ~= nil
 end
 
--- Whether a job may run in a reservation of its user's, which draws it in by itself.
+-- Whether a job fits a reservation of its user in which Slurm runs it unasked.
 function reserved.holds(found, job, user)
   for _, one in ipairs(found.held[user] or {}) do
     if draws(one, job) and job.mgpu <= one.mgpu then
@@ -75,7 +75,7 @@ function reserved.holds(found, job, user)
   return false
 end
 
--- The largest reservation of a user's that draws a job in and is for fewer GPUs; nil where there is none.
+-- The user's largest reservation in which Slurm would run the job but that has fewer GPUs; nil for none.
 function reserved.too_small(found, job, user)
   local largest
   for _, one in ipairs(found.held[user] or {}) do
@@ -99,8 +99,8 @@ local function may_enter(one, desc)
   return not (left_out and lib.hosts.within(nodes, left_out)) and not (wanted and not lib.hosts.within(wanted, nodes))
 end
 
--- The first to end of a user's reservations that have begun, that a job goes into (`named` is what its --reservation
--- says) and that end before its time limit: Slurm looks at no limit when it draws a job in. Nil where there is none.
+-- The first to end of the user's begun reservations in which the job runs and which end before its time limit; Slurm
+-- ignores the limit there. `named` is the value of --reservation. Nil for none.
 function reserved.ends_before(found, job, user, named)
   local first
   local from_s = math.max(job.now, lib.amounts.u32(job.desc.begin_time) or 0)

@@ -1,8 +1,8 @@
 -- requires: calendar
--- What rules sum over, which jobs belong to it, and when.
+-- The scopes of rules: which jobs they sum over, and when they apply.
 local policy, lib = ...
 
--- What rules sum over: a group's jobs, or only those of one kind among them. rule.scope is an index into it.
+-- A scope is the jobs of a group, or those of one kind among them. rule.scope is an index into the list.
 local scopes = { list = {}, sums_by_kind = false }
 local index_of = {}
 
@@ -16,14 +16,14 @@ for _, rule in ipairs(policy.rules) do
   scopes.sums_by_kind = scopes.sums_by_kind or (rule.kind ~= nil and rule.per ~= "job")
 end
 
--- Whether a group's people and accounts are this job's; written out below as well, where each job passes.
+-- Whether a job matches the users and accounts of a group. Repeated inline below, on the path of every job.
 function scopes.holds(group, uid, account)
   return (group.uids == nil or group.uids[uid])
     and (group.member_uids == nil or group.member_uids[uid])
     and (group.accounts == nil or group.accounts[account])
 end
 
--- Whether any of these names, joined by commas, is in a set; in no set (nil) are all.
+-- Whether any of these names, joined by commas, is in a set; true if the set is nil.
 local function any_in(set, names)
   if set == nil then
     return true
@@ -36,13 +36,13 @@ local function any_in(set, names)
   return false
 end
 
--- Whether a job is of a group, by all of its conditions.
+-- Whether a job matches all conditions of a group.
 function scopes.holds_all(group, job)
   return scopes.holds(group, job.uid, job.account) and any_in(group.qos, job.qos) and any_in(group.partitions, job.partition)
 end
 
--- Indexes of the scopes that a job of this owner and kind in this place belongs to. A job that names several
--- partitions, or (from Slurm 24.11 on) several QOS, may start in any, and so belongs to each.
+-- The indexes of the scopes of a job. A job with several partitions, or (from Slurm 24.11 on) several QOS, may start in
+-- any, and so belongs to the scopes of each.
 function scopes.matching(uid, account, qos, partition, kind)
   local found = {}
   for index, scope in ipairs(scopes.list) do
@@ -60,7 +60,7 @@ function scopes.matching(uid, account, qos, partition, kind)
   return found
 end
 
--- Whether a rule holds at a moment, for the jobs that it is for.
+-- Whether a rule is in force at this moment.
 function scopes.in_force(rule, now)
   local group = policy.groups[rule.group]
   return (group.until_s == nil or now < group.until_s) and lib.calendar.holds(rule.when, now)

@@ -1,5 +1,5 @@
 -- requires: amounts
--- A smaller request in the form in which the job asked: options for as much of it as fits. Pure functions.
+-- A smaller request in the form that the job used: options for as much of it as fits. Pure functions.
 local policy, lib = ...
 local amounts = lib.amounts
 local shapes = {}
@@ -23,7 +23,7 @@ local OPTIONS = {
   per_socket = "--gpus-per-socket=",
 }
 
--- The option that asks for so many of an item; beside another form, GPUs per node read better as what they are.
+-- The option for `count` of an item; `several`: the request also has another form.
 function shapes.option(form, item, count, several)
   if form == "per_node" and not several then
     return "--gres=" .. item.name .. ":" .. typed(item, count)
@@ -31,7 +31,7 @@ function shapes.option(form, item, count, several)
   return OPTIONS[form] .. typed(item, count)
 end
 
--- By form, the item for which a request asks in it; the number of forms; and whether each has only one item.
+-- By form, the item of a request; the number of forms; and whether each form has only one item.
 function shapes.items(request)
   local items, forms, single = {}, 0, true
   for _, form in ipairs(FORMS) do
@@ -43,7 +43,7 @@ function shapes.items(request)
   return items, forms, single
 end
 
--- Options for so many nodes, and for the tasks that still fit on them.
+-- Options for `wanted` nodes, and for the tasks that still fit on them.
 function shapes.fewer_nodes(request, wanted)
   local options = { string.format("--nodes=%.0f", wanted) }
   local tasks, per_node = request.tasks, request.tasks_per_node
@@ -53,8 +53,7 @@ function shapes.fewer_nodes(request, wanted)
   return options
 end
 
--- Options for at most `cap` thousandths of a GPU asked for per job, on no more nodes than there are GPUs; nil
--- where not even one fits.
+-- Options for at most `cap` thousandths of a GPU per job, on no more nodes than GPUs; nil where not even one GPU fits.
 function shapes.per_job(request, cap)
   local items = amounts.parse_tres(request.per_job or "")
   local count = math.floor(cap / 1000)
@@ -76,7 +75,7 @@ local function per_node(request, cap, room)
     return nil
   end
   local nodes = amounts.counted_nodes(request)
-  -- Sums are rounded once, as requested_mgpu does it, so that the advice is never a rounding error too large.
+  -- Sums are rounded once, as in requested_mgpu, so that the suggested request is never too large by rounding.
   local function sum(times)
     return math.floor(times * unit + 0.5)
   end
@@ -149,8 +148,8 @@ local function tasks_per_node(request)
   return tasks and tasks > 0 and tasks or nil
 end
 
--- … in several forms at once, which Slurm takes only where they come out even: the job's GPUs are nodes times those
--- of a node, and tasks times those of a task. Fewer nodes or tasks first, then fewer GPUs on the one that is left.
+-- … in several forms at once. Slurm requires that they agree: the job's GPUs are the nodes times the GPUs of a node,
+-- and the tasks times the GPUs of a task. Fewer nodes or tasks first, then fewer GPUs on the last one.
 local function in_step(request, cap, items)
   local job, node, task = items.per_job, items.per_node, items.per_task
   local room = math.floor(cap / 1000)
@@ -189,14 +188,14 @@ local function in_step(request, cap, items)
   if request.nodes and named > nodes then
     options[1] = string.format("--nodes=%.0f", nodes)
   end
-  local beside = tasks_per_node(request)
-  if beside and task and node then
-    if beside ~= on_node / each then
+  local node_tasks = tasks_per_node(request)
+  if node_tasks and task and node then
+    if node_tasks ~= on_node / each then
       options[#options + 1] = string.format("--ntasks-per-node=%.0f", on_node / each)
     end
-    beside = on_node / each
+    node_tasks = on_node / each
   end
-  local tasks = task and total / each or node and beside and nodes * beside
+  local tasks = task and total / each or node and node_tasks and nodes * node_tasks
   if request.tasks and tasks and request.tasks > tasks then
     options[#options + 1] = string.format("--ntasks=%.0f", tasks)
   end
@@ -209,12 +208,12 @@ local function in_step(request, cap, items)
   return options
 end
 
--- Whether a whole can be had in parts of so much; where either is not said, it can.
+-- Whether the count of `part` divides that of `whole`; true if either is missing.
 local function divides(part, whole)
   return part == nil or whole == nil or (part.count > 0 and whole.count > 0 and whole.count % part.count == 0)
 end
 
--- Whether the forms in which a request asks come out even; where they do not, Slurm refuses it.
+-- Whether the forms of a request agree; otherwise Slurm refuses it.
 function shapes.even(request)
   local items, _, single = shapes.items(request)
   if not single then
@@ -231,11 +230,11 @@ function shapes.even(request)
   if job and task and request.tasks and request.tasks ~= job.count / task.count then
     return false
   end
-  local beside = node and task and tasks_per_node(request)
-  return not beside or beside == node.count / task.count
+  local node_tasks = node and task and tasks_per_node(request)
+  return not node_tasks or node_tasks == node.count / task.count
 end
 
--- … as many tasks to each GPU as before, which is all that such a request says.
+-- … with the same number of tasks for each GPU, which is all that such a request says.
 local function tasks_per_gpu(request, cap)
   local gpus = math.floor(cap / 1000)
   return gpus >= 1 and { string.format("--ntasks=%.0f", gpus * request.tasks_per_gpu) } or nil
@@ -249,8 +248,8 @@ local SHAPES = {
   tasks_per_gpu = tasks_per_gpu,
 }
 
--- Options for as much of a request of this form as fits `cap`, thousandths of a GPU; nil where nothing does, or
--- where it asks in a way that cannot be made smaller.
+-- Options for as much of a request of this form as fits `cap` thousandths of a GPU; nil where nothing fits, or where
+-- the form cannot be made smaller.
 function shapes.fit(request, form, cap, room)
   local items, forms, single = shapes.items(request)
   if forms > 1 then

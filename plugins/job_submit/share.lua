@@ -1,15 +1,15 @@
 -- requires: amounts, scopes, snapshot
--- Jobs that share a GPU with others: which agree, and how many of its shards each gets. What a job needs slurm-gpuctld
--- tells by the job's key (snapshot.lua); when, and beside whom, it starts is slurm-gpuctld's to say, until the job's
--- begin time at most. Adds to job: share = {mode, key, text = what is written down, and of one that shares shards, of,
--- max_wait_s, environment = names of variables to empty}.
+-- Jobs that share a GPU: which ones may, and how many shards each gets. The snapshot has the shards by key of the job
+-- (snapshot.lua). slurm-gpuctld decides when and with which co-runners it starts, at the latest at its begin time. Adds
+-- to job: share = {mode, key, text = what is logged}, with {shards, of, max_wait_s, environment = names of variables to
+-- empty} if it shares.
 local policy, lib = ...
 local amounts = lib.amounts
 local sharing = policy.colocation
 
--- Variables by which sbatch tells srun within the job of the GPUs that were asked for: that would ask for them again.
--- Those of CPUs and memory by the GPU cannot be empty: jobs that ask so keep their GPU.
-local TOLD_TO_STEPS = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE" }
+-- Variables from which srun in the job takes the GPUs of its request; srun would request whole GPUs again. Those of
+-- CPUs and memory per GPU cannot be empty: such jobs keep their GPU.
+local GPU_VARIABLES = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE" }
 local LONGEST_KEY = 80
 
 local function of_groups(indexes, job)
@@ -22,7 +22,7 @@ local function of_groups(indexes, job)
   return false
 end
 
--- Whether the comment asks to share, and the NAME of `share=NAME`; `share=` is `share`.
+-- Whether the comment requests sharing, and the NAME of `share=NAME`; `share=` is `share`.
 local function asked_for(desc)
   local comment = desc.comment
   if type(comment) ~= "string" then
@@ -54,12 +54,12 @@ local function set(value)
   return type(value) == "string" and value ~= ""
 end
 
--- Whether a time is there, and still to come.
+-- Whether a time is set and in the future.
 local function later(value, now)
   return type(value) == "number" and value < 2 ^ 32 - 2 and value > now
 end
 
--- Whether it asks for one whole GPU, by the job or by the node, and for nothing else of that sort.
+-- Whether it requests exactly one whole GPU, per job or per node, and the type.
 local function asks_one_gpu(request)
   if request.per_task or request.per_socket or (request.per_job and request.per_node) then
     return false
@@ -69,7 +69,7 @@ local function asks_one_gpu(request)
   return #items == 1 and not text:find(",", 1, true) and not items[1].unreadable and items[1].name == "gpu" and items[1].count == 1, items[1] and items[1].type
 end
 
--- Whether a GPU of this type is what any GPU of these partitions is: shards have no type.
+-- Whether these partitions have GPUs of this type only: shards have no type.
 local function is_only_type(kind, partitions)
   for name in string.gmatch(partitions, "[^,]+") do
     for other in pairs(policy.partition_gpu_types and policy.partition_gpu_types[name] or {}) do
@@ -81,7 +81,7 @@ local function is_only_type(kind, partitions)
   return true
 end
 
--- Whether it can be sent back where it slows another down, or runs out of memory beside it.
+-- Whether it can be requeued if it slows a co-runner down, or runs out of memory next to it.
 local function may_be_requeued(desc)
   local requeue = amounts.u16(desc.requeue)
   if requeue == nil then
@@ -90,7 +90,7 @@ local function may_be_requeued(desc)
   return requeue ~= 0
 end
 
--- Why a job that agrees keeps a GPU for itself whatever it needs; nil where it does not.
+-- Returns why a job keeps a GPU of its own whatever it needs; nil if it can share.
 local function unfit(job)
   local desc, request = job.desc, job.request
   local one, kind = asks_one_gpu(request)
@@ -126,8 +126,8 @@ local function unfit(job)
   return nil
 end
 
--- What is written into a job that shares, in place of its GPU. What Slurm or a bundle would have given it by the GPU
--- is given by the node or the task.
+-- Sets the fields to write into a job that shares: shards instead of its GPU. CPUs and memory that Slurm or a bundle
+-- would give per GPU are given per node or task.
 local function writes_of(job, shards)
   local request, writes = job.request, job.writes
   local prefix = (request.per_job or request.per_node):match("gres[:/]") or "gres:"
@@ -159,7 +159,7 @@ end
 
 local function run(job, state)
   if sharing == nil or job.record or job.mgpu <= 0 then
-    return {} -- what an accepted job asks for is changed by slurm-gpuctld alone
+    return {} -- only slurm-gpuctld changes the request of an accepted job
   end
   local asked, name = asked_for(job.desc)
   local required = of_groups(sharing.required_groups, job)
@@ -195,13 +195,13 @@ local function run(job, state)
     }
     if sharing.mode == "enforce" and not job.quiet then
       writes_of(job, shards)
-      job.share.environment = TOLD_TO_STEPS
+      job.share.environment = GPU_VARIABLES
     end
   end
   return {}
 end
 
--- One that shares has a begin time of its own, and is judged by itself; so is one that agrees to.
+-- A job that shares, or requested it, is never cached: it gets a begin time of its own.
 local function again(job)
   return job.share == nil
 end

@@ -1,26 +1,26 @@
 -- requires: wording
--- What a user is told whose job agrees to share a GPU.
+-- The message about a job that may share a GPU.
 local policy, lib = ...
 
 local KEEPS = {
-  array = "tasks of an array do not",
-  het = "components of a heterogeneous job do not",
-  interactive = "only jobs of sbatch do",
-  gpus = "only jobs of exactly one GPU do, asked for by the job or by the node",
-  nodes = "only jobs of one node do",
-  type = "parts of a GPU have no type, and these nodes have GPUs of several: name none",
-  ["per-gpu"] = "ask for CPUs and memory by the task or the node, not by the GPU",
-  bind = "it says how its GPU is to be bound or clocked",
+  array = "array tasks cannot share",
+  het = "components of heterogeneous jobs cannot share",
+  interactive = "only sbatch jobs can share",
+  gpus = "only jobs with exactly one GPU, requested per job or per node, can share",
+  nodes = "only jobs on one node can share",
+  type = "it names a GPU type, and these nodes have several types. Name none to share",
+  ["per-gpu"] = "it requests CPUs or memory per GPU. Request them per task or per node",
+  bind = "it binds its GPU or sets its clocks",
   place = "it names nodes, features or a reservation",
-  begin = "it begins later",
-  dependency = "it waits for another job",
-  requeue = "it may not be requeued, as one has to that slows another down (--requeue)",
+  begin = "it has a begin time",
+  dependency = "it depends on another job",
+  requeue = "it must be requeueable in case it slows others down. Add --requeue",
   loan = "it borrows its GPU",
-  urgent = "urgent jobs do not",
-  may = "it is for others",
-  off = "slurm-gpuctld, which finds places, is not there",
-  unknown = "nobody knows yet what such jobs need, which this one will show",
-  large = "it needs too much of one",
+  urgent = "urgent jobs cannot share",
+  may = "your group is not among those that may share",
+  off = "slurm-gpuctld does not assign places at the moment",
+  unknown = "the use of such jobs is not known yet; this job will be measured",
+  large = "it needs too large a part of a GPU",
 }
 
 -- Appends lines to `lines`.
@@ -31,13 +31,14 @@ return function(lines, share)
     lib.wording.wrap(lines, "This job does not share its GPU: " .. KEEPS[share.why] .. ".", "")
     return
   end
-  local does = share.mode == "enforce" and "shares a GPU, of which it gets" or "would share a GPU, of which it would get"
-  local part = string.format("This job %s %.0f of %.0f parts: %s", does, share.shards, share.of, policy.colocation.why)
+  local verb = share.mode == "enforce" and "shares a GPU and gets" or "would share a GPU and get"
+  local text = "This job %s %.0f of its %.0f parts: %s"
+  local part = string.format(text, verb, share.shards, share.of, policy.colocation.why)
   lib.wording.wrap(lines, part, "")
   if share.mode == "enforce" then
-    local within = string.format("It starts where it suits others, or within %.0f s, once there is room.", share.max_wait_s)
-    lib.wording.wrap(lines, within, "  ")
+    local start = "It starts with suitable co-runners, or after %.0f s on any GPU with enough free parts."
+    lib.wording.wrap(lines, string.format(start, share.max_wait_s), "  ")
   else
-    lib.wording.wrap(lines, "It is accepted as it is.", "  ")
+    lib.wording.wrap(lines, "The job was accepted unchanged.", "  ")
   end
 end

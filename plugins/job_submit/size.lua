@@ -1,11 +1,11 @@
 -- requires: amounts
--- What a job comes to: GPUs, CPUs, memory, nodes and tasks of one array task, from a request or from a record of
--- slurm.jobs. A size is {mgpu, form, types = {a100 = mgpu}, cpus, mib, nodes, tasks}. Pure functions.
+-- The size of a job: GPUs, CPUs, memory, nodes and tasks of one array task, from a request or a record of slurm.jobs. A
+-- size is {mgpu, form, types = {a100 = mgpu}, cpus, mib, nodes, tasks}. Pure functions.
 local policy, lib = ...
 local amounts = lib.amounts
 local size = {}
 
--- GPU types that some limit is about: only these are counted apart.
+-- GPU types with a limit of their own: only these are counted separately.
 size.watched = {}
 for _, rule in ipairs(policy.rules) do
   local sets = { rule.limits }
@@ -22,8 +22,7 @@ for _, rule in ipairs(policy.rules) do
   end
 end
 
--- The least of what the nodes of each of these partitions have (of policy.partition_gpus and so on); 0 where
--- that is not known.
+-- The least amount on any node of these partitions (policy.partition_gpus and so on); 0 where it is not known.
 local function least_of(per_partition, partitions)
   local least
   for name in string.gmatch(partitions, "[^,]+") do
@@ -32,7 +31,7 @@ local function least_of(per_partition, partitions)
   return least or 0
 end
 
--- Whether GPUs that name no type may be of this one, in one of the partitions.
+-- Whether GPUs requested without a type may be of this type, in one of the partitions.
 function size.may_be(kind, partitions)
   for name in string.gmatch(partitions, "[^,]+") do
     local types = policy.partition_gpu_types and policy.partition_gpu_types[name]
@@ -51,13 +50,12 @@ local function types_of(partitions, count)
   return types
 end
 
--- Tasks that a request comes to: Slurm starts one on each node unless told otherwise.
+-- The tasks of a request: by default Slurm starts one on each node.
 local function tasks_of(request, nodes)
   return math.max(request.tasks or nodes * math.max(request.tasks_per_node or 1, 1), 1)
 end
 
--- GPUs, in thousandths, and CPUs that a job gets at least with each node that it has to itself; 0 where that is
--- not known.
+-- The least GPUs, in thousandths, and CPUs that an exclusive job gets with each node; 0 where not known.
 function size.of_whole_node(partitions)
   return 1000 * least_of(policy.partition_gpus, partitions), least_of(policy.partition_cpus, partitions)
 end
@@ -76,7 +74,7 @@ local function cpus_of(request, found, partitions)
   return cpus
 end
 
--- Whether a request is for parts of GPUs (shards, MPS) alone: what Slurm gives by the GPU is not for these.
+-- Whether a request is only for parts of GPUs (shards, MPS), for which Slurm's defaults per GPU do not apply.
 local function only_parts(request)
   local parts = false
   for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
@@ -90,10 +88,10 @@ local function only_parts(request)
   return parts
 end
 
--- Memory that Slurm gives where a job says nothing: the partition's default, else that of slurm.conf.
+-- The memory that Slurm gives a job that requests none: the partition's default, else that of slurm.conf.
 local function default_mib(request, found, partitions, parts)
   local defaults = policy.default_mib or {}
-  -- GPUs that only come with whole nodes bring no memory along: then Slurm's default is by the CPU.
+  -- For GPUs that only come with exclusive nodes, Slurm's default is per CPU.
   local brought = found.form == "whole_nodes" and amounts.counted_mgpu(request) == 0
   if defaults.per_gpu and found.mgpu > 0 and not brought and not only_parts(request) then
     return found.mgpu / 1000 * defaults.per_gpu
@@ -118,7 +116,7 @@ local function default_mib(request, found, partitions, parts)
   return least or 0
 end
 
--- request: mib_per_node, mib_per_cpu, mib_per_gpu (MiB or nil); 0 per node asks for the whole node's.
+-- request: mib_per_node, mib_per_cpu, mib_per_gpu (MiB or nil); mib_per_node = 0 requests all memory of the node.
 local function mib_of(request, found, partitions, parts)
   local most
   local function at_least(mib)
@@ -140,8 +138,8 @@ local function mib_of(request, found, partitions, parts)
   return most or default_mib(request, found, partitions, parts)
 end
 
--- The size of a request in these partitions. `before` is the size of the job that is being updated if its GPUs
--- stay as they are; those that came with whole nodes do not, in other partitions.
+-- The size of a request in these partitions. `before` is the size of an updated job whose GPUs do not change; GPUs that
+-- came with exclusive nodes do change in other partitions.
 function size.of_request(request, partitions, parts, before)
   before = before and before.form ~= "whole_nodes" and before or nil
   local found = { nodes = amounts.counted_nodes(request) }
@@ -164,7 +162,7 @@ function size.of_request(request, partitions, parts, before)
   return found
 end
 
--- A size whose GPUs name no type, in other partitions.
+-- A size whose GPUs have no type, in other partitions.
 function size.moved(found, partitions)
   local moved = {}
   for name, value in pairs(found) do
@@ -176,8 +174,8 @@ function size.moved(found, partitions)
   return moved
 end
 
--- How a pending job's record says how much memory it wants. Slurm writes its defaults into the same fields: the
--- one per GPU, which then counts alone, without "gres" before it, the one per CPU like any other, and --mem=0 counts
+-- The memory request in a pending job's record. Slurm writes its defaults into the same fields. Its default per GPU is
+-- written without "gres" and then counts alone; the default per CPU is no different from a request. --mem=0 appears
 -- only in the printed total.
 function size.memory_of_record(record)
   local per_tres = type(record.mem_per_tres) == "string" and record.mem_per_tres or ""
@@ -193,14 +191,14 @@ function size.memory_of_record(record)
   local _, in_all = amounts.total_host(record.tres_fmt_req_str or "")
   local defaults = policy.default_mib or {}
   if per_node == 0 and (in_all or 0) > 0 and (defaults.per_cpu or defaults.per_node) then
-    return { mib_in_all = in_all } -- --mem=0: had nothing been asked for, one of these defaults would stand there
+    return { mib_in_all = in_all } -- --mem=0: without a request, one of these defaults would be in the record
   end
   return { mib_per_cpu = not per_gpu and per_cpu or nil, mib_per_gpu = per_gpu, mib_in_all = in_all }
 end
 
--- The size of a job in the table: what it was given once it runs, else what its request fields say. Slurm's
--- printed total of a pending job is only for forms that need the number of tasks or sockets: it goes stale when
--- a job is updated. `whole_nodes`: whether the job has its nodes to itself, which no field of its record tells.
+-- The size of a job in the table: its allocation if it runs, else its request. Slurm's printed total of a pending job
+-- is used only for forms that require the number of tasks or sockets, since it is not updated with the job.
+-- `whole_nodes`: whether the job is exclusive, which no field of its record says.
 function size.of_record(record, running, whole_nodes)
   local partitions = record.partition or ""
   local request = {
@@ -237,12 +235,12 @@ function size.of_record(record, running, whole_nodes)
     end
   end
   if record.tres_per_task and found.form ~= "per_task" then
-    -- Beside GPUs by the node those by the task may be of another type, and only Slurm knows how many they are.
+    -- GPUs per task may have another type than GPUs per node, and only Slurm can count them.
     found.mgpu = math.max(found.mgpu, amounts.total_mgpu(printed) or 0)
   end
   local cpus, mib = amounts.total_host(given)
   if cpus == nil and request.cpus == nil then
-    cpus, mib = amounts.total_host(record.tres_fmt_req_str or "") -- explain knows no more of a job
+    cpus, mib = amounts.total_host(record.tres_fmt_req_str or "") -- explain has no other field
   end
   if cpus then
     found.cpus, found.mib = cpus, mib or 0
@@ -253,7 +251,7 @@ function size.of_record(record, running, whole_nodes)
   return found
 end
 
--- What `tasks` jobs of a size count for, by measure.
+-- The amounts of `tasks` jobs of a size, by measure.
 function size.vector(found, tasks)
   local vector = { jobs = tasks, mgpu = found.mgpu * tasks, cpus = found.cpus * tasks, mib = found.mib * tasks }
   for kind, mgpu in pairs(found.types) do

@@ -1,8 +1,8 @@
 -- requires: amounts, shapes, size
--- How a job can be made smaller in one respect, in the form in which it asked: a list of steps, each a pure function
--- of the job (with job.room, the room that the enforced limits leave, by their keys) and of the findings against it by
--- key. A step returns nil where nothing is wrong in its respect, false where nothing can be advised, or options; and an
--- option that the command must not have.
+-- A list of steps, each of which makes a job smaller in one respect, in the form that it used. A step is a pure
+-- function of the job and its findings by key; job.room has the amounts that the enforced limits leave, by key of the
+-- limit. A step returns nil where nothing is wrong in its respect, false where no option helps, or a list of options.
+-- Its second result is an option that the command must not have.
 local _, lib = ...
 local amounts = lib.amounts
 
@@ -10,7 +10,7 @@ local function whole(value)
   return string.format("%.0f", value)
 end
 
--- One of the allowed names, one that the job named itself if there is such; nil where none is known to exist.
+-- Picks an allowed name, preferably one that the job named; nil where none is known to exist.
 local function pick(allowed, named, exists)
   local names = {}
   for name in pairs(allowed) do
@@ -85,7 +85,7 @@ local function gpu_cap(job)
   return cap
 end
 
--- The least of these limits' room.
+-- The smallest room of these limits.
 local function least(room, ...)
   local cap = math.huge
   for _, key in ipairs({ ... }) do
@@ -94,7 +94,7 @@ local function least(room, ...)
   return cap
 end
 
--- For a job that has its nodes to itself: fewer nodes, or, where that does not help, not --exclusive.
+-- For an exclusive job: fewer nodes, or no --exclusive where that does not help.
 local function fewer_whole_nodes(job)
   local request, size, cap = job.request, job.size, gpu_cap(job)
   local mgpu_each, cpus_each = lib.size.of_whole_node(job.partition)
@@ -122,7 +122,7 @@ local function fewer_whole_nodes(job)
   if not job.asked_whole_nodes then
     return false
   end
-  -- Where its nodes were to bring the GPUs along, it asks for them now.
+  -- If its GPUs came with the nodes, it has to request them now.
   local instead = shared.form == nil and lib.shapes.per_job(request, math.min(cap, size.mgpu))
   return instead or {}, "--exclusive"
 end
@@ -135,7 +135,7 @@ local function fewer_gpus(job, wrong)
   return nil
 end
 
--- Where GPUs are asked for per job too, as many of them as so many nodes or tasks (`form`) have; nil elsewhere.
+-- If GPUs are also requested per job, options for the GPUs of `most` nodes or tasks (`form`); otherwise nil.
 local function gpus_of(job, form, most)
   local items = lib.shapes.items(job.request)
   if items.per_job == nil or items[form] == nil then

@@ -1,10 +1,10 @@
 -- requires: clock, size
--- slurm-gpuctld's snapshot.txt: what runs and pends, summed up elsewhere, so that no decision scans the queue.
--- Data only, never executed. Its header is read in each call, its body once per generation.
+-- slurm-gpuctld's snapshot.txt: sums over running and pending jobs, so that no decision scans the queue. It is data
+-- and is never executed. Each call reads its header; its body is read once per generation.
 local policy, lib = ...
 local snapshot = {}
 
--- Seconds after which a snapshot is too old to decide by.
+-- Seconds after which a snapshot is too old for decisions.
 local FRESH_S = 30
 
 local function encode(name)
@@ -23,15 +23,15 @@ local function read_body(file, generation, as_of)
   local body = "\n" .. (file:read("*a") or "")
   local ending = "\nend " .. generation .. "\n"
   if body:sub(-#ending) ~= ending then
-    return nil, "is not whole"
+    return nil, "is incomplete"
   end
   local began, took, boot = body:match("\nlooked (%d+%.%d+) (%d+%.%d+) (%S+)\n")
   local here = boot ~= nil and boot == lib.clock.boot
   return {
     generation = generation,
     as_of = as_of,
-    began = here and tonumber(began) or nil, -- uptime at which slurmctld was asked; nil where it is not ours
-    took = here and tonumber(took) or nil, -- and the seconds until it had answered
+    began = here and tonumber(began) or nil, -- uptime at which slurm-gpuctld queried slurmctld; nil if of another boot
+    took = here and tonumber(took) or nil, -- and how long the query took
     body = body,
     groups = body:match("\ngroups (%S+)"),
     has_hours = body:find("\nhours ", 1, true) ~= nil,
@@ -39,22 +39,22 @@ local function read_body(file, generation, as_of)
   }
 end
 
--- The snapshot in force, nil where there is none to use; `last` is what the last call got.
--- Second result: what is wrong with a file that is there. A snapshot by the groups of another policy is not
--- wrong, it is only of no use for a moment after `policy apply`. Third: why there is none, where it is not there.
-function snapshot.look(last, now)
+-- Returns the snapshot in force, nil if there is none; `last` is the result of the last call. Second result: the
+-- problem with an existing file. A snapshot with the groups of another policy is no problem: it is unusable only for a
+-- moment after `policy apply`. Third: why there is no file.
+function snapshot.read(last, now)
   if not policy.snapshot then
     return nil
   end
   local file, reason = io.open(policy.snapshot, "r")
   if not file then
-    return nil, nil, reason or policy.snapshot .. " is not there"
+    return nil, nil, reason or policy.snapshot .. " does not exist"
   end
   local header = file:read("*l") or ""
   local generation, as_of = header:match("^slurm%-gpu%-snapshot 1 (%d+) (%d+)$")
   local found, problem
   if generation == nil then
-    problem = "is no snapshot"
+    problem = "is not a snapshot"
   elseif math.abs(now - tonumber(as_of)) > FRESH_S then
     problem = string.format("is %.0f s old", now - tonumber(as_of))
   elseif last and last.generation == generation and last.as_of == tonumber(as_of) then
@@ -69,7 +69,7 @@ function snapshot.look(last, now)
   return found, problem and policy.snapshot .. " " .. problem
 end
 
--- Numbers of one `use` line by their keys; {} where there is none, which means zero.
+-- Numbers of one `use` line by key; {} without such a line, which means zero.
 local function fields_of(found, key)
   local fields = {}
   local at = found.body:find("\nuse " .. key .. " ", 1, true)
@@ -82,8 +82,7 @@ local function fields_of(found, key)
 end
 
 -- Use of a group, or of one user's jobs in it: {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …, last_pend = the id
--- of the user's pending job that came last}.
--- GPUs whose type is not known yet count for every type.
+-- of the user's youngest pending job}. GPUs whose type is not known yet count for every type.
 function snapshot.use(found, group, user)
   local place = user and group .. "@" .. user or group -- groups have no @ in their names
   local use = found.uses[place]
@@ -113,8 +112,8 @@ function snapshot.use(found, group, user)
   return use
 end
 
--- Goes through the tokens of admissions that the snapshot counts, each with the second in which slurmctld put the job
--- in, the youngest first. They stand together, and are read from there on: what each user uses is much longer.
+-- Iterates over the tokens of admissions that the snapshot counts, each with the second in which slurmctld inserted
+-- the job, youngest first. They are contiguous, which avoids searching the much longer lines of users.
 function snapshot.seen(found)
   local body = found.body
   local at = body:find("\nseen ", 1, true)
@@ -127,8 +126,8 @@ function snapshot.seen(found)
   end
 end
 
--- Whether slurm-gpuctld has places for jobs that share, as the shards of one GPU (nil: it has none), and the shards
--- that a job of this key gets (nil: nobody knows).
+-- Returns the shards of one GPU if slurm-gpuctld assigns places to jobs that share (else nil), and the shards that a
+-- job of this key gets (nil: not known).
 function snapshot.shares(found, key)
   local of = found and found.body:match("\ncolocation (%d+)\n")
   if of == nil then
@@ -139,7 +138,7 @@ function snapshot.shares(found, key)
   return tonumber(of), tonumber(shards)
 end
 
--- The name of a user, which an update does not tell; nil where the user has no jobs.
+-- The name of a user, which an update does not have; nil where the user has no jobs.
 function snapshot.user_name(found, uid)
   local name = found.body:match(string.format("\nuser (%%S+) %.0f\n", uid))
   return name and decode(name)

@@ -1,53 +1,52 @@
 -- requires: ledger, queue, scopes, size, snapshot, sums
--- What is there: usage by group and user, from slurm.jobs and from what was admitted since.
+-- Current use by group and user: from slurm.jobs, and from jobs accepted since.
 --
--- Slurm rebuilds slurm.jobs only when its whole-second stamp of the last job change advances, so the table
--- may lack jobs of the current second; and the check and the insertion of a job are never atomic. Hence the
--- ledger: every admission counts from the moment it was given, until a table shows the job (by the token in
--- its AdminComment) or was built late enough that the job would be in it (it was --test-only, or Slurm
--- itself refused it). Admissions are also lines of decisions.log, from which the ledger is rebuilt when the
--- script is loaded anew.
+-- Slurm rebuilds slurm.jobs only when its whole-second stamp of the last job change advances, so the table may lack
+-- jobs of the current second. The check and the insertion of a job are never atomic either. Hence the ledger: every
+-- admission counts from the moment of the decision. It stops counting when a table shows the job (by the token in its
+-- AdminComment), or was built so late that it would show it (the job was --test-only, or Slurm refused it). Admissions
+-- are also lines of decisions.log, from which the ledger is rebuilt when the script is loaded again.
 --
--- Where slurm-gpuctld writes a snapshot, its sums take the table's place, and the ledger works alike: an admission
--- counts until a snapshot has seen its token, or was taken late enough that it would have.
+-- Where slurm-gpuctld writes a snapshot, its sums replace the table, and the ledger works alike: an admission counts
+-- until a snapshot contains its token, or was taken so late that it would.
 local policy, lib = ...
 local state_module = {}
 
--- The longest table that is read where a snapshot is there and no good: beyond it, on_error decides.
+-- The most jobs that are read where the snapshot is not usable: above it, on_error decides.
 local MOST_JOBS = 20000
 
--- Seconds for which one look at the snapshot is good.
-local LOOK_S = 0.05
+-- Seconds in which the snapshot file is not read again.
+local REREAD_S = 0.05
 
--- Takes the sums of a new snapshot; in state.use stands only what it does not know yet.
+-- Takes the sums of a new snapshot; state.use holds only the jobs that it does not contain yet.
 local function read_snapshot(state, snapshot, now)
   local before = state.counted
   if before and before.began and snapshot.began then
     state.gap = math.max(snapshot.began - before.began, 0)
   end
   state.counting, state.counted = "snapshot", snapshot
-  -- Names of accounts and partitions can be anything until Slurm refuses them: what is kept by them must not grow.
+  -- Names of accounts and partitions can be anything until Slurm refuses them: tables keyed by them must not grow.
   state.classes, state.known = {}, {}
   state.use = lib.sums.fresh()
   lib.ledger.compare(state, snapshot, now)
 end
 
--- The snapshot in force, and what is wrong with the file, looked at anew where that was some time ago. Without an
--- uptime nobody knows.
-local function look(state, now, up)
-  local since = up and state.looked_up and up - state.looked_up
-  if not (since and since >= 0 and since < LOOK_S) then
-    state.snapshot, state.problem, state.missing = lib.snapshot.look(state.snapshot or state.counted, now)
-    state.looked_up = up
+-- The snapshot in force, and the problem with the file. Reads the file again after REREAD_S, or if the uptime is not
+-- known.
+local function current_snapshot(state, now, up)
+  local since = up and state.read_at and up - state.read_at
+  if not (since and since >= 0 and since < REREAD_S) then
+    state.snapshot, state.problem, state.missing = lib.snapshot.read(state.snapshot or state.counted, now)
+    state.read_at = up
   end
   return state.snapshot, state.problem
 end
 
--- One line in slurmctld's log when the queue is counted since there is no good snapshot, and one when there is.
+-- Logs one line when the queue is counted because no snapshot is valid, and one when a snapshot is valid again.
 local function complain(state, reason)
   if state.complained ~= (reason ~= nil) then
     state.complained = reason ~= nil
-    local good = "there is a good " .. tostring(policy.snapshot) .. " again"
+    local good = tostring(policy.snapshot) .. " is valid again"
     slurm.log_info("%s", "slurm-gpu: " .. (reason and reason .. "; the queue is counted instead" or good))
   end
 end
@@ -55,21 +54,21 @@ end
 -- The state of a newly loaded script.
 function state_module.new()
   local state = {
-    jobs = nil, -- the table of the last call, kept only to know a new one
-    counting = nil, -- "table" or "snapshot": where the sums come from
-    counted = nil, -- the snapshot whose sums are in force
-    snapshot = nil, -- the last fresh one, for what no table tells
-    problem = nil, -- what is wrong with the snapshot that is there
-    missing = nil, -- why there is none
-    complained = false, -- whether that was said
-    looked_up = nil, -- the uptime of the last look at it
-    up = nil, -- the uptime of this call
-    gap = 1, -- seconds from the last snapshot but one to the last
-    whole = false, -- whether the last table could be read
-    known = {}, -- job id → what does not change while its state does not
+    jobs = nil, -- The table of the last call, kept only to know a new one.
+    counting = nil, -- "table" or "snapshot": where the sums come from.
+    counted = nil, -- The snapshot whose sums are in force.
+    snapshot = nil, -- The last fresh one, for values that no table has.
+    problem = nil, -- The problem with the snapshot, if the file exists.
+    missing = nil, -- Why there is no file.
+    complained = false, -- Whether that was logged.
+    read_at = nil, -- The uptime when the snapshot was last read.
+    up = nil, -- The uptime of this call.
+    gap = 1, -- Seconds between the last two snapshots.
+    whole = false, -- Whether the last table could be read.
+    known = {}, -- By job ID, values that change only with its state.
     classes = {},
     use = lib.sums.fresh(),
-    het_kind = {}, -- uid → kind of the het job whose components are coming
+    het_kind = {}, -- By uid, the kind of the het job whose components follow.
     restored = false,
   }
   for name, value in pairs(lib.ledger.new()) do
@@ -78,8 +77,7 @@ function state_module.new()
   return state
 end
 
--- Brings the state up to date; must run in every call before anything else does. `up` is the machine's uptime, nil
--- where it does not tell.
+-- Updates the state; must run first in every call. `up` is the machine's uptime; nil where it cannot be read.
 function state_module.refresh(state, now, up)
   state.up = up
   local jobs = slurm.jobs or {}
@@ -92,8 +90,8 @@ function state_module.refresh(state, now, up)
       slurm.log_error("%s", "slurm-gpu: " .. policy.decisions_log .. " cannot be read: " .. tostring(reason))
     end
   end
-  local snapshot, problem = look(state, now, up)
-  -- The snapshot knows no kinds: where a sum is over one kind, the table is read instead.
+  local snapshot, problem = current_snapshot(state, now, up)
+  -- The snapshot has no kinds: where a sum is over one kind, the table is read instead.
   if snapshot and not lib.scopes.sums_by_kind then
     if state.counting ~= "snapshot" or state.counted ~= snapshot then
       read_snapshot(state, snapshot, now)
@@ -114,8 +112,8 @@ function state_module.refresh(state, now, up)
   end
 end
 
--- What a rule's jobs use, all of its group or one user's among them, as two tables by measure: what was counted here,
--- and what the snapshot tells; nil for none. `user` is the name behind uid, nil where it is not known.
+-- The use of a rule's jobs, of its whole group or of one user in it, as two tables by measure: jobs counted here, and
+-- jobs in the snapshot; nil for none. `user` is the name of uid, nil where it is not known.
 function state_module.sums(state, rule, uid, user)
   local own = state.use[rule.scope]
   if rule.per == "user" then
@@ -136,17 +134,17 @@ function state_module.sums(state, rule, uid, user)
   return own, lib.snapshot.use(state.counted, policy.groups[rule.group].name, name)
 end
 
--- The same of one measure, as a number.
+-- The same for one measure, as a number.
 function state_module.used(state, rule, measure, uid, user)
-  local own, told = state_module.sums(state, rule, uid, user)
-  return (own and own[measure] or 0) + (told and told[measure] or 0)
+  local own, reported = state_module.sums(state, rule, uid, user)
+  return (own and own[measure] or 0) + (reported and reported[measure] or 0)
 end
 
--- GPU-hours used in the running period; raises an error where slurm-gpuctld has not told them.
+-- GPU-hours used in the current period; raises an error where the snapshot does not have them.
 function state_module.gpu_hours(state, rule, period, uid, user)
   local snapshot = state.snapshot
   if not (snapshot and snapshot.has_hours) then
-    error("GPU-hours are not known: they need slurm-gpuctld and its snapshot", 0)
+    error("GPU-hours are unknown: they require a snapshot of slurm-gpuctld", 0)
   end
   local name
   if rule.per == "user" then
@@ -158,7 +156,7 @@ function state_module.gpu_hours(state, rule, period, uid, user)
   return lib.snapshot.use(snapshot, policy.groups[rule.group].name, name)["gpu_h_" .. period] or 0
 end
 
--- Forgets what was read of a job that is about to be updated.
+-- Drops the cached description of a job that is about to be updated.
 function state_module.forget(state, job_id)
   state.known[string.format("%.0f", job_id)] = nil
 end
@@ -180,7 +178,7 @@ function state_module.youngest_pending(state, rule, uid, user)
   return youngest
 end
 
--- The module proper: finds the job's class, and what the job already counts for if it is being updated.
+-- The stage: finds the job's class, and the amounts that an updated job counts for already.
 function state_module.run(job, state)
   job.class = lib.sums.classify(state, job.uid, job.account, job.qos, job.partition, job.kind)
   job.in_scope = {}
@@ -198,7 +196,7 @@ function state_module.run(job, state)
     error(job.queue_error, 0)
   end
   job.sum = lib.size.vector(job.size, job.tasks)
-  -- What it counts for already, by measure, and in which scopes; nothing if it is new.
+  -- The amounts that it counts for already, by measure, and its scopes; none for a new job.
   job.counted = { sum = {}, scopes = {} }
   if job.record then
     local before = lib.queue.describe(state, job.record, job.record.job_state % 256)

@@ -1,22 +1,22 @@
 -- requires: measures, scopes, size
--- Sums over jobs: classes of jobs that no rule can tell apart, and what each scope and each of its users uses.
+-- Sums over jobs: classes of jobs that no rule distinguishes, and what each scope and each of its users uses.
 local policy, lib = ...
 local sums = {}
 
--- What is summed up besides the number of jobs.
+-- The measures that are summed in addition to the number of jobs.
 sums.measures = { "mgpu", "cpus", "mib" }
 for kind in pairs(lib.size.watched) do
   sums.measures[#sums.measures + 1] = "mgpu:" .. kind
 end
 
--- Adds a vector of measures to another, so many times over.
+-- Adds a vector of measures to another, multiplied by `times`.
 function sums.add(into, vector, times)
   for measure, value in pairs(vector) do
     into[measure] = (into[measure] or 0) + value * times
   end
 end
 
--- One entry for all jobs that no rule can tell apart: same owner, account, QOS, partitions and kind.
+-- One entry for all jobs that no rule distinguishes: same owner, account, QOS, partitions and kind.
 function sums.classify(state, uid, account, qos, partition, kind)
   local key = string.format("%.0f\n%s\n%s\n%s\n%s", uid, account, qos, partition, kind)
   local class = state.classes[key]
@@ -30,7 +30,7 @@ end
 
 local n_fresh = 0
 
--- No use at all, by scope. The tables in it stay the same until the next ones, of another number, take their place.
+-- Empty sums by scope. Their tables are valid until new ones with another number replace them.
 function sums.fresh()
   n_fresh = n_fresh + 1
   local use = { number = n_fresh }
@@ -40,7 +40,7 @@ function sums.fresh()
   return use
 end
 
--- By scope, the measures that its rules sum up over a whole group and by user, as lists.
+-- By scope, lists of the measures that its rules sum over the group and by user.
 local wanted
 
 local function find_wanted()
@@ -67,7 +67,7 @@ local function add_some(into, vector, times, measures)
   end
 end
 
--- Where jobs of a class are counted: pairs of the sums and of the measures that some rule asks for, as a flat list.
+-- The sums in which a class counts: a flat list of pairs of a sum and the measures that some rule needs of it.
 local function places_of(state, class)
   wanted = wanted or find_wanted()
   local places = {}
@@ -90,7 +90,7 @@ local function places_of(state, class)
   return places
 end
 
--- Counts a vector for all that a class belongs to, as far as some rule asks for it.
+-- Adds a vector to all sums of a class, limited to measures that some rule needs.
 function sums.count(state, class, vector, times)
   local number = state.use.number
   if class.placed_in ~= number then

@@ -1,5 +1,5 @@
 -- requires: amounts, fit, size
--- What an update changes of a job, and what it leaves as it was: job_desc names only what changes. Pure functions.
+-- The job after an update: job_desc has only the fields that change. Pure functions.
 local _, lib = ...
 local amounts = lib.amounts
 local update = {}
@@ -27,12 +27,12 @@ local function touched(desc, memory)
   return regrouped, resized
 end
 
--- The memory that stays in force where the update says nothing of it.
+-- The memory request of a job whose update does not change it.
 local function memory_of(record, was)
   local memory = lib.size.memory_of_record(record)
   local by_gpu = (memory.mib_per_gpu or 0) * was.mgpu / 1000
   if amounts.mib(record.min_mem_per_node) == 0 and (memory.mib_in_all or 0) > by_gpu then
-    return { mib_per_node = 0 } -- all that its nodes have, however many and whichever they become
+    return { mib_per_node = 0 } -- all memory of its nodes, whatever they become
   end
   memory.mib_in_all = nil -- a total of before the update
   return memory
@@ -42,7 +42,7 @@ local function types_of(request)
   return table.concat(lib.fit.named_types(request), ",")
 end
 
--- What the job was, beside its size: {tasks, is_array, walltime_s, partition, types}.
+-- The earlier values of the job other than its size: {tasks, is_array, walltime_s, partition, types}.
 function update.past(job)
   local record = job.record
   local minutes = amounts.u32(record.time_limit)
@@ -60,7 +60,7 @@ function update.past(job)
   }
 end
 
--- The size of job.record once it is updated by job.desc; `memory` is what that says of memory. Completes job.request.
+-- The size of job.record after the update by job.desc; `memory` is its memory request. Completes job.request.
 function update.size(job, parts, memory)
   local was, moves = job.was, job.partition ~= job.past.partition
   local regrouped, resized = touched(job.desc, memory)

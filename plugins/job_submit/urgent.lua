@@ -1,11 +1,11 @@
 -- requires: scopes
--- Urgent jobs: who asks for their QOS is looked at here, and has to say why; Slurm itself counts how many run at once
--- (GrpJobs of that QOS), and they come before all others by their SiteFactor. Adds to job: urgent = the reason, in
--- any job that asks for that QOS ("" where none is given).
+-- Urgent jobs: checks who may use their QOS, and requires a reason. Slurm counts how many run at once (GrpJobs of the
+-- QOS), and their SiteFactor puts them before all other jobs. Adds to job: urgent = the reason, for any job that names
+-- the QOS ("" where it gives none).
 local policy, lib = ...
 local urgent = policy.urgent
 
--- Characters of the reason that are written down.
+-- Characters of the reason that are logged.
 local LONGEST = 300
 
 local rule
@@ -25,11 +25,11 @@ local function may(job)
   return false
 end
 
-local function finding(key, says)
-  return { rule = rule, key = key, mode = "enforce", label = "", says = says }
+local function finding(key, text)
+  return { rule = rule, key = key, mode = "enforce", label = "", text = text }
 end
 
--- Whether the QOS is among these: Slurm takes several, joined by commas, from 24.11 on.
+-- Whether these names include the QOS: Slurm accepts several, joined by commas, from 24.11 on.
 local function has_it(qos)
   return ("," .. string.lower(qos) .. ","):find("," .. urgent.qos .. ",", 1, true) ~= nil
 end
@@ -39,18 +39,18 @@ local function names(value)
 end
 
 local function not_for()
-  local says = "Urgent jobs (--qos=%s) are for: %s. %.0f may run at once, others wait."
-  return { finding("who", string.format(says, urgent.qos, urgent.who, urgent.jobs_running)) }
+  local text = "Urgent jobs (--qos=%s) are allowed for: %s. At most %.0f run at once; others wait."
+  return { finding("who", string.format(text, urgent.qos, urgent.who, urgent.jobs_running)) }
 end
 
--- Only what changes is named: one that is urgent already may be renamed.
+-- An update names only what changes: a job that is urgent already may be renamed.
 local function update(job)
   local was, is = has_it(job.record.qos or ""), has_it(job.qos)
   if is and not was then
-    return { finding("update", "A job becomes urgent when it is submitted: sbatch --qos=" .. urgent.qos .. " ...") }
+    return { finding("update", "A job can become urgent only at submission: sbatch --qos=" .. urgent.qos .. " ...") }
   elseif was and names(job.desc.qos) and job.qos ~= urgent.qos then
-    -- It would keep its points, and neither Slurm nor the audit would count it any more.
-    return { finding("update", "An urgent job stays in its QOS: cancel it, and submit it again without --qos.") }
+    -- It would keep its points, and neither Slurm nor the audit would count it.
+    return { finding("update", "An urgent job cannot change its QOS. Cancel it and submit it again without --qos.") }
   elseif was and names(job.desc.account) and not may(job) then
     return not_for()
   end
@@ -70,15 +70,15 @@ local function run(job)
   if not may(job) then
     return not_for()
   elseif job.qos ~= urgent.qos then
-    return { finding("qos", "An urgent job names no other QOS: --qos=" .. urgent.qos) }
+    return { finding("qos", "An urgent job must name no other QOS: --qos=" .. urgent.qos) }
   elseif not job.urgent:find("%S") then
-    return { finding("comment", "An urgent job says why, which is kept: add --comment='the reason'.") }
+    return { finding("comment", "An urgent job needs a reason, which is recorded: add --comment='the reason'.") }
   end
   job.writes.site_factor = urgent.points
   return {}
 end
 
--- Each of them is judged by itself.
+-- Urgent jobs are never cached.
 local function again(job)
   return job.urgent == nil
 end

@@ -1,4 +1,4 @@
--- Text for people in lines that fit a terminal. Pure functions.
+-- Messages in lines that fit a terminal. Pure functions.
 local wording = {}
 
 wording.WIDTH = 85 -- with "sbatch: error: " before it, a line is at most 100
@@ -8,7 +8,7 @@ function wording.width(text)
   return #(text:gsub("[\128-\191]", ""))
 end
 
--- Breaks a text at spaces and appends its lines; those that follow the first are indented.
+-- Wraps a text at spaces and appends its lines; those after the first are indented.
 function wording.wrap(lines, text, indent)
   local line = indent
   for word in text:gmatch("%S+") do

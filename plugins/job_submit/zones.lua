@@ -1,11 +1,11 @@
--- Zones as slurm-gpuctld's snapshot tells them, and constraints with zones behind them. What is written here can be
--- taken apart again to the letter (slurm_gpu/placement/zone_constraint.py).
+-- Zones in slurm-gpuctld's snapshot, and constraints with zones appended. slurm_gpu/placement/zone_constraint.py
+-- splits such constraints again exactly.
 local zones = {}
 
 -- Alternatives in one constraint, at most.
 local MOST_ALTERNATIVES = 32
 
--- Bytes of a user's constraint that is read: what is longer than anyone writes would hold up slurmctld.
+-- Bytes of a user's constraint that is parsed: a longer one would delay slurmctld.
 local LONGEST_OWN = 1000
 
 local NAME = "^[%w_.:+=-]+$"
@@ -35,23 +35,23 @@ local function names_of(text)
   return found
 end
 
--- The lines about placement, all together and last in a snapshot; "" where no job is to be scored.
+-- The lines about placement, contiguous and last in a snapshot; "" where no job is to be scored.
 local function section(snapshot)
   local body = snapshot.body
   local at = body:find("\nplacement ", 1, true)
   return at and body:sub(at, (body:find("\nend ", at, true))) or ""
 end
 
--- Pools as they were read last: snapshots come each second, while nodes change rarely, and a thousand that all differ
--- take longer to read than slurmctld should be held up.
+-- The pools that were parsed last: a snapshot comes each second, nodes rarely change, and parsing a thousand different
+-- nodes would delay slurmctld.
 local last = { text = "", pools = {}, most_gpus = {} }
 
 local function pools_of(text)
   local at = text:find("\npool ", 1, true)
-  local told = at and text:sub(at) or ""
-  if told ~= last.text then
-    local found = { text = told, pools = {}, most_gpus = {} }
-    for zone, partition, more in told:gmatch("\npool (%S+) (%S+)([^\n]*)") do
+  local lines = at and text:sub(at) or ""
+  if lines ~= last.text then
+    local found = { text = lines, pools = {}, most_gpus = {} }
+    for zone, partition, more in lines:gmatch("\npool (%S+) (%S+)([^\n]*)") do
       local pool = numbers_of(more)
       pool.zone, partition = decode(zone), decode(partition)
       pool.types, pool.features = names_of(more:match(" types=(%S+)")), names_of(more:match(" features=(%S+)"))
@@ -78,9 +78,10 @@ local function parse(text)
   return found
 end
 
--- What names the table, and the table: {mode, most_medium = nodes up to which a job is medium, scores = {zone → {small,
--- medium, large}}, pools = {partition → list of {zone, nodes, gpus, cpus, mib, types, features}} (nodes that are alike;
--- zone is "-" outside of all), most_gpus = {partition → of one node}}. Nil where no job is to be scored.
+-- Returns the text of the table, and the table, nil where no job is to be scored: {mode, most_medium, scores, pools,
+-- most_gpus}. `most_medium` is the number of nodes up to which a job is medium; `scores` is {zone → {small, medium,
+-- large}}. `pools` is {partition → list of {zone, nodes, gpus, cpus, mib, types, features}}, each a set of equal nodes;
+-- zone is "-" outside of all zones. `most_gpus` is {partition → GPUs of one node}.
 function zones.table_of(snapshot)
   if snapshot == nil then
     return "", nil
@@ -91,8 +92,8 @@ function zones.table_of(snapshot)
   return snapshot.placement_text, snapshot.placement
 end
 
--- A user's own constraint as {sign = "&", "|" or nil, names}; {names = {}} for none, nil where nothing can be put behind
--- it so that Slurm takes it, and all that it means stays.
+-- Parses a user's own constraint as {sign = "&", "|" or nil, names}; {names = {}} for none. Nil where zones cannot be
+-- appended without changing its meaning or making it invalid.
 function zones.read_own(text)
   if type(text) ~= "string" or text == "" then
     return { names = {} }
@@ -113,7 +114,7 @@ function zones.read_own(text)
   return { sign = sign, names = names }
 end
 
--- Whether nodes with these features have what a constraint that was read asks.
+-- Whether nodes with these features satisfy a parsed constraint.
 function zones.holds(own, features)
   if own.sign == "|" then
     for _, name in ipairs(own.names) do
@@ -131,7 +132,7 @@ function zones.holds(own, features)
   return true
 end
 
--- The constraint with zones behind it, the first of which has precedence.
+-- The constraint with zones appended; the first zone has precedence.
 function zones.joined(text, names)
   local alternatives = "[" .. table.concat(names, "|") .. "]"
   if type(text) ~= "string" or text == "" then
@@ -149,8 +150,8 @@ function zones.scale_of(nodes, most_medium)
   return nodes <= most_medium and SCALES[2] or SCALES[3]
 end
 
--- The zones with room for so many nodes of a job, whatever is free now, the best first: a list of {name, score}.
--- `fits(pool)` tells whether a node of a pool can take its part of the job.
+-- The zones with enough nodes for a job, whatever is free now: a list of {name, score}, best first. `fits(pool)`
+-- returns whether a node of a pool can take its share of the job.
 function zones.fitting(found, partitions, nodes, fits)
   local least = {} -- by zone, of the nodes that it has in each of the partitions
   for partition in partitions:gmatch("[^,]+") do

@@ -166,7 +166,7 @@ def test_a_job_is_filled_in_warned_and_explained(lab: Lab, tmp_path: Path) -> No
     filled = lab.submit("alice", "--gpus=1", "--time=10", "--output=/dev/null", "--wrap=sleep 60")
     warned = sbatch(lab, "--gpus=3", "--cpus-per-task=20")
     assert warned.returncode == 0
-    assert "Against rule soft: Others." in warned.stderr
+    assert "Violates rule soft: Others." in warned.stderr
     assert "CPUs with 3 GPUs: limit 18, requested 20." in warned.stderr
     explain = ["slurm-gpu", "explain", "--", "sbatch", "--gpus=3", "--cpus-per-task=20", "--wrap=true"]
     explained = lab.run_as("alice", explain, check=False)

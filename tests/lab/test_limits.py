@@ -93,7 +93,7 @@ def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) ->
     assert lines[3:] == [
         "  GPUs in one job: limit 3, requested 5.",
         "  time limit: limit 02:00:00, requested 03:00:00.",
-        "  Would be accepted, in place of your options: sbatch --gpus=2 --time=02:00:00 ...",
+        "  Try: sbatch --gpus=2 --time=02:00:00 ...",
         "  Questions: gpu-help@lab.example",
     ]
     advised = lines[5].partition("sbatch ")[2].removesuffix(" ...").split()
@@ -169,9 +169,7 @@ def test_interactive_jobs_are_refused_too(lab: Lab) -> None:
         assert "Refused by rule size" in refused.stderr
         assert f": {command} --gpus=3 ..." in refused.stderr
         explained = lab.run_as("alice", ["slurm-gpu", "explain", "--", *ask], check=False)
-        assert f"{command}: error:   Would be accepted, in place of your options: {command} --gpus=3 ..." in (
-            explained.stdout.splitlines()
-        )
+        assert f"{command}: error:   Try: {command} --gpus=3 ..." in (explained.stdout.splitlines())
 
 
 def test_explain_submits_nothing_and_counts_what_is_queued(lab: Lab) -> None:

@@ -191,7 +191,7 @@ def test_a_job_beyond_its_end_is_told_and_goes_on_unless_its_nodes_are_anothers(
     cluster.wait(lambda: time.time() > one.start_s + 1, "it has begun")
     cluster.wait(lambda: f" sg_{first} " in snapshot.read_text(), "the snapshot has it")
     beforehand = ["slurm-gpu", "explain", "--", "sbatch", "--time=5", "--gpus=1", "--wrap=true"]
-    assert f"goes into your reservation sg_{first}," in lab.run_as("alice", beforehand).stdout
+    assert f"runs in your reservation sg_{first}," in lab.run_as("alice", beforehand).stdout
     too_large = ["slurm-gpu", "explain", "--", "sbatch", f"--reservation=sg_{first}", "--gpus=9"]
     refused = lab.run_as("alice", [*too_large, "--wrap=true"], check=False)
     assert refused.returncode == 1
@@ -204,8 +204,8 @@ def test_a_job_beyond_its_end_is_told_and_goes_on_unless_its_nodes_are_anothers(
 
     cluster.controller.kill9()  # so that it cannot release it too early
     (free, said), (promised, _) = submit("n1"), submit("n2")
-    assert f"This job goes into your reservation sg_{first}, which ends " in said
-    assert "To stay out of it: --exclude=n[1-2]" in said
+    assert f"This job runs in your reservation sg_{first}, which ends " in said
+    assert "To run elsewhere: --exclude=n[1-2]" in said
     for job in (free, promised):
         cluster.wait(lambda job=job: cluster.show(job, "Reservation") == f"sg_{first}", "it is drawn in")
     cluster.promise(after, "n2", in_s=one.end_s + 2 - int(time.time()))
@@ -322,7 +322,7 @@ def test_from_a_size_on_jobs_need_one_and_who_has_one_is_drawn_in(cluster: Clust
         cluster.wait(lambda: "\nreserve enforce mgpu=8000\n" in snapshot.read_text(), "it is published")
         refused = lab.run_as("alice", ["sbatch", *asked, "--wrap=true"], check=False)
         assert refused.returncode != 0
-        assert "Refused by the rule on reservations: jobs of 8 GPUs and more" in refused.stderr
+        assert "Refused by the reservation rule: jobs with 8 or more GPUs" in refused.stderr
         assert "slurm-gpu reserve request --gpus 8 --nodes 2 --time 0-00:05:00" in refused.stderr
         number = cluster.ask()
         cluster.promise(number, "n[2-3]")  # of two zones

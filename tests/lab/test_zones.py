@@ -174,7 +174,7 @@ def test_a_constraint_that_cannot_have_zones_behind_it_stays_and_its_owner_is_to
         ],
     )
     job = int(said.stdout.split()[-1])
-    assert "This job is not kept within one zone" in said.stderr
+    assert "This job may span several zones" in said.stderr
     assert cluster.show(job, "Feature") == own
 
 

@@ -92,7 +92,7 @@ def test_each_limit_says_its_numbers_and_what_would_do() -> None:
         said = refused(RuleModel("r", "job", limits=limit), *words)
         return [line.strip() for line in said[1:-1]]
 
-    mark = "Would be accepted, in place of your options: sbatch "
+    mark = "Try: sbatch "
     assert lines({"cpus_per_gpu": 8}, "--gpus=2", "-c32") == [
         "CPUs per GPU: limit 8, requested 16.",
         mark + "--cpus-per-task=16 ...",
@@ -148,8 +148,7 @@ def test_a_bundle_refuses_and_advises_like_a_rule() -> None:
         "Refused by bundle train: Reason of train.",
         "  CPUs with 2 GPUs: limit 16, requested 20.",
         "  memory with 2 GPUs: limit 128G, requested 256G.",
-        "  Would be accepted, in place of your options:",
-        "    sbatch --cpus-per-task=16 --mem=128G ...",
+        "  Try: sbatch --cpus-per-task=16 --mem=128G ...",
         "  Questions: gpu-help",
     ]
 
@@ -158,7 +157,7 @@ def test_a_job_without_gpus_is_sent_to_its_partition() -> None:
     prep = BundleModel("prep", 0, partitions=frozenset({"long"}), mode="enforce")
     assert refused(RuleModel("r", "job"), "-p", "gpu", "-c4", bundles=(prep,))[1:3] == [
         "  partition of a job without GPUs: limit long, requested gpu.",
-        "  Would be accepted, in place of your options: sbatch --partition=long ...",
+        "  Try: sbatch --partition=long ...",
     ]
 
 

@@ -201,7 +201,7 @@ def test_show_names_the_rule_on_reservations(
     (cluster.root / "slurm-gpu.yaml").write_text(f"cluster: c\n{placement}")
     cluster.run("policy", "show")
     page = " ".join(capsys.readouterr().out.split())
-    assert "reservation (built in, by placement: of slurm-gpu.yaml) Jobs of 64 GPUs and more have a" in page
+    assert "reservation (built in, by placement: of slurm-gpu.yaml) Jobs with 64 GPUs or more need a" in page
     assert ("Advice: jobs beyond it are accepted" in page) == said
     cluster.run("policy", "show", "--json")
     assert json.loads(capsys.readouterr().out)["reservation"] == {"required_gpus": 64, "mode": mode}
@@ -252,7 +252,7 @@ def test_explain_says_what_sbatch_would(cluster: Cluster, capsys: pytest.Capture
     assert capsys.readouterr().out.splitlines() == [
         "sbatch: error: Refused by rule share: Four each.",
         "sbatch: error:   GPUs running + pending: used 2, limit 4, requested 3.",
-        "sbatch: error:   Would be accepted, in place of your options: sbatch --gpus=2 ...",
+        "sbatch: error:   Try: sbatch --gpus=2 ...",
         "refused",
     ]
     assert cluster.run("explain", "--user", getpass.getuser(), "--json", *ask[1:]) == 1
@@ -280,9 +280,7 @@ def test_explain_takes_srun_and_refuses_what_slurm_would(
 ) -> None:
     cluster.apply()
     assert cluster.run("explain", "--", "srun", "--gpus=5", "hostname") == 1
-    assert "srun: error:   Would be accepted, in place of your options: srun --gpus=4 ..." in (
-        capsys.readouterr().out.splitlines()
-    )
+    assert "srun: error:   Try: srun --gpus=4 ..." in (capsys.readouterr().out.splitlines())
     assert cluster.run("explain", "--", "sbatch", "--gpus=foo", "--wrap=true") == 2
     assert "--gpus: 'foo' must be a number, such as 2" in capsys.readouterr().err
 

@@ -174,7 +174,7 @@ def test_a_refusal_says_what_part_was_just_submitted_and_when_to_try_again(contr
     refusal = controller.ask(four)
     assert refusal.messages[1:4] == (
         "  GPUs running + pending: used 12 (12 just submitted), limit 12, requested 4.",
-        "  What was just submitted is not seen in the queue yet. If Slurm refused it, try",
+        "  Jobs that were just submitted are not in the queue yet. If Slurm refused them, try",
         "    again in 8 s; otherwise wait for a job to end.",
     )
     controller.second += 8
@@ -190,7 +190,7 @@ def test_jobs_seen_in_the_queue_are_not_called_just_submitted(controller: Contro
     controller.show_queue()
     assert controller.ask().messages[1:3] == (
         "  jobs running + pending: used 5, limit 5, requested 1.",
-        "  Nothing fits now. Wait for a job to end, or make room with:",
+        "  Nothing fits now. Wait for a job to end, or cancel one:",
     )
 
 
@@ -207,7 +207,7 @@ def test_on_a_cluster_that_never_had_a_job_tries_are_forgotten_too(controller: C
     assert all(controller.ask().accepted for _ in range(5))
     controller.second += 9
     refusal = controller.ask()
-    assert "If Slurm refused it, try" in refusal.messages[2]
+    assert "If Slurm refused them, try" in refusal.messages[2]
     assert refusal.messages[3] == "    again in 1 s; otherwise wait for a job to end."
     controller.second += 1
     assert [controller.submit() for _ in range(6)] == [True] * 5 + [False]

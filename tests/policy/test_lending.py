@@ -145,9 +145,9 @@ def test_it_never_fails(
 def test_whoever_borrows_is_told_what_that_means() -> None:
     verdict = submit(replace(BOB, per_job=8))
     assert said(verdict) == (
-        "This job asks for more GPUs than its account owns (0) or nobody does (6), so it borrows idle GPUs "
-        "of vision, nlp (QOS sg-loans). When their owner needs them, they go back within 30 min, and it is "
-        "requeued."
+        "This job requests more GPUs than its account owns (0) and than have no owner (6), so it borrows "
+        "idle GPUs of vision, nlp (QOS sg-loans). When their owner needs them, they return within 30 min and "
+        "the job is requeued."
     )
     assert " l=vision,nlp " in f"{verdict.desc['admin_comment']} "
 
@@ -175,11 +175,11 @@ def test_a_job_that_names_several_qos_is_told_that_it_may_borrow() -> None:
 @pytest.mark.parametrize(
     ("fields", "facts", "end"),
     [
-        ({"requeue": 0}, {}, "Without --requeue it is cancelled then."),
-        ({"requeue": 65534}, {"requeues": False}, "Without --requeue it is cancelled then."),
-        ({"requeue": 1}, {"requeues": False}, "it is requeued."),
-        ({"script": None, "argc": 0}, {}, "A job of salloc cannot be requeued: it is cancelled then."),
-        ({"script": None, "argc": 1}, {}, "A job of srun cannot be requeued: it is cancelled then."),
+        ({"requeue": 0}, {}, "cancelled: add --requeue to have it requeued."),
+        ({"requeue": 65534}, {"requeues": False}, "cancelled: add --requeue to have it requeued."),
+        ({"requeue": 1}, {"requeues": False}, "the job is requeued."),
+        ({"script": None, "argc": 0}, {}, "cancelled: salloc jobs cannot be requeued."),
+        ({"script": None, "argc": 1}, {}, "cancelled: srun jobs cannot be requeued."),
     ],
 )
 def test_what_cannot_be_requeued_is_told_so(

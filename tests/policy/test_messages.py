@@ -21,15 +21,14 @@ from .policystrategies import limits_of
 from .render import PARTITIONS, description, record
 from .strategies import requests
 
-MARK = "Would be accepted, in place of your options: "
-ENDS = "in place of your options:"
+MARK = "Try: "
 
 
 def advice(verdict: ScriptDecision) -> str | None:
     """The options of the advised command."""
     for line, following in zip(verdict.messages, (*verdict.messages[1:], ""), strict=True):
-        if ENDS in line:
-            command = line.partition(ENDS)[2].strip() or following.strip()
+        if line.startswith("  Try"):
+            command = line.partition(":")[2].strip() or following.strip()
             assert command.startswith("sbatch ")
             assert command.endswith(" ...")
             return command.removeprefix("sbatch ").removesuffix("...").strip()
@@ -114,7 +113,7 @@ def test_a_refusal_names_rule_reason_numbers_remedy_and_contact() -> None:
     assert refusal(ALICE, rule, queue=(replace(ALICE, per_job=6),)) == [
         "Refused by rule share: Reason of share.",
         "  GPUs running + pending: used 6, limit 8, requested 4.",
-        "  Would be accepted, in place of your options: sbatch --gpus=2 ...",
+        "  Try: sbatch --gpus=2 ...",
         "  Questions: gpu-help",
     ]
 
@@ -123,7 +122,7 @@ def test_when_nothing_fits_a_pending_job_to_cancel_is_named() -> None:
     rule = RuleModel("share", "user", limits={"gpus_total": 4000})
     lines = refusal(ALICE, rule, queue=(ALICE, replace(ALICE, uid=1002)))
     assert lines[2:4] == [
-        "  Nothing fits now. Wait for a job to end, or make room with:",
+        "  Nothing fits now. Wait for a job to end, or cancel one:",
         "    scancel 40",
     ]
 
@@ -133,7 +132,7 @@ def test_a_missing_time_limit_is_explained() -> None:
         "Refused by rule days: Reason of days.",
         "  time limit: limit 00:30:00, requested 01:00:00.",
         "  Without --time the job gets the default of partition gpu.",
-        "  Would be accepted, in place of your options: sbatch --time=00:30:00 ...",
+        "  Try: sbatch --time=00:30:00 ...",
         "  Questions: gpu-help",
     ]
 
@@ -148,7 +147,7 @@ def test_a_range_of_nodes_counts_with_its_most_and_the_remedy_names_one_number()
     request = replace(ALICE, per_job=None, per_node=2, nodes=1, most_nodes=3, n_tasks=8)
     assert refusal(request, RuleModel("size", "job", limits={"gpus": 4000}))[1:3] == [
         "  GPUs in one job: limit 4, requested 6.",
-        "  Would be accepted, in place of your options: sbatch --nodes=2 ...",
+        "  Try: sbatch --nodes=2 ...",
     ]
 
 
@@ -197,8 +196,8 @@ def test_advice_lets_the_job_in_and_says_so() -> None:
     script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
     verdict = script.submit(description(ALICE), PARTITIONS)
     assert verdict.accepted
-    assert verdict.messages[0] == "Against rule share: Reason of share."
-    assert "  This job is accepted all the same." in verdict.messages
+    assert verdict.messages[0] == "Violates rule share: Reason of share."
+    assert "  Warning only; the job was accepted." in verdict.messages
 
 
 def test_observing_says_nothing_to_the_user() -> None:

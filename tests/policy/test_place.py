@@ -183,7 +183,7 @@ def test_a_constraint_that_cannot_have_zones_behind_it_stays_and_its_owner_is_to
 ) -> None:
     verdict = site.submit(features=own)
     assert verdict.desc["features"] == own
-    assert verdict.messages[0].startswith("This job is not kept within one zone: its --constraint")
+    assert verdict.messages[0].startswith("This job may span several zones: zones cannot be")
     assert site.logged == "enforce:-:constraint"
     site.show(two_zones(), "observe")
     assert site.submit(features=own).messages == ()

@@ -73,10 +73,10 @@ def test_from_the_threshold_on_a_job_without_a_reservation_is_refused_and_told_w
     refused = site.submit(gpus(8), time_limit=36 * 60 + 5)
     assert not refused.accepted
     assert refused.messages == (
-        "Refused by the rule on reservations: jobs of 8 GPUs and more have one, so that they",
-        "  start when it was promised.",
+        "Refused by the reservation rule: jobs with 8 or more GPUs need a reservation, so that",
+        "  they start at an agreed time.",
         "  GPUs without a reservation: limit 7, requested 8.",
-        "  Ask for one, and submit when it is approved:",
+        "  Request one, and submit the job when it is approved:",
         "    slurm-gpu reserve request --gpus 8 --nodes 2 --time 1-12:05:00 --account vision "
         "--partition gpu --why …",
         "  Questions: gpu-help",
@@ -122,8 +122,8 @@ def test_who_has_a_smaller_one_is_told_so(site: Reserving) -> None:
     site.tell(replace(HELD, gpus=6), replace(HELD, id=4, gpus=7))
     refused = site.submit(gpus(8))
     assert not refused.accepted
-    assert refused.messages[3] == "  Your reservation sg_4 is for 7 GPUs: too few for this job."
-    assert "Ask for one, and submit when it is approved:" in refused.messages[4]
+    assert refused.messages[3] == "  Your reservation sg_4 is for 7 GPUs, too few for this job."
+    assert "Request one, and submit the job when it is approved:" in refused.messages[4]
 
 
 def told(site: Reserving, job: Request, **more: object) -> tuple[str, ...]:
@@ -140,10 +140,10 @@ def test_a_job_that_its_users_reservation_would_cut_short_is_told_when_and_what_
     site.tell(BEGUN, mode=mode)
     # 1,000,000 s after 1970 it was 13:46:40 on 12 January, and half a minute has gone by.
     assert told(site, gpus(2), time_limit=120) == (
-        "This job goes into your reservation sg_3, which ends 1970-01-12 15:17: its time",
-        "  limit, 02:00:00, goes beyond that, and Slurm may end it with the reservation.",
-        "  To end before it: --time=01:29:00",
-        "  To stay out of it: --exclude=n[1-2]",
+        "This job runs in your reservation sg_3, which ends 1970-01-12 15:17. It has a time",
+        "  limit of 02:00:00, and Slurm may end it with the reservation.",
+        "  To end earlier: --time=01:29:00",
+        "  To run elsewhere: --exclude=n[1-2]",
     )
     assert told(site, gpus(2), time_limit=89) == ()
 
@@ -164,9 +164,9 @@ def test_what_it_says_of_one_that_would_be_cut_short_can_be_typed(site: Reservin
 def test_a_job_without_gpus_or_without_a_limit_is_cut_short_too(site: Reserving) -> None:
     site.tell(BEGUN)
     no_gpus = Request(uid=1001, account="vision")
-    assert told(site, no_gpus, time_limit=0)[0].startswith("This job goes into your reservation sg_3")
+    assert told(site, no_gpus, time_limit=0)[0].startswith("This job runs in your reservation sg_3")
     said = " ".join(" ".join(told(site, no_gpus, time_limit=0)).split())
-    assert "it has no time limit, and Slurm may end it" in said
+    assert "It has no time limit, and Slurm may end it" in said
     assert "--time=01:29:00" in said
     site.tell(replace(BEGUN, end_s=site.now_s + 31 + 100))
     assert "--time=" not in " ".join(told(site, no_gpus, time_limit=5))  # nothing fits any more
@@ -244,7 +244,7 @@ def test_names_of_nodes_are_read_as_slurm_writes_them(lua: str) -> None:
 def test_who_names_the_reservation_is_told_as_well(site: Reserving) -> None:
     site.tell(replace(BEGUN, account="nlp"))
     assert told(site, gpus(2), time_limit=120, reservation="sg_3")[-1] == (
-        "  To stay out of it: --exclude=n[1-2], and no --reservation"
+        "  To run elsewhere: --exclude=n[1-2], without --reservation"
     )
 
 
@@ -316,8 +316,8 @@ def test_observe_only_writes_it_down_and_advise_only_says_it(site: Reserving) ->
     site.tell(mode="advise")
     told = site.submit(gpus(8))
     assert told.accepted
-    assert told.messages[0].startswith("Against the rule on reservations: jobs of 8 GPUs and more")
-    assert "  This job is accepted all the same." in told.messages
+    assert told.messages[0].startswith("Violates the reservation rule: jobs with 8 or more GPUs")
+    assert "  Warning only; the job was accepted." in told.messages
     site.tell(mode="observe")
     assert site.submit(gpus(8)).messages == ()
     assert "rules=reservation:reservation:observe" in site.log.read_text().splitlines()[-1]

@@ -97,8 +97,8 @@ def test_a_job_that_asks_gets_shards_of_one_gpu_and_waits_for_its_place_so_long_
     assert re.match(r"slurm-gpu/1 t=\w+ c=1/4:alice/train", str(verdict.desc["admin_comment"]))
     assert site.logged == "enforce:1/4:alice/train"
     assert " ".join(" ".join(verdict.messages).split()) == (
-        "This job shares a GPU, of which it gets 1 of 4 parts: Two small ones fit one GPU. "
-        "It starts where it suits others, or within 120 s, once there is room."
+        "This job shares a GPU and gets 1 of its 4 parts: Two small ones fit one GPU. "
+        "It starts with suitable co-runners, or after 120 s on any GPU with enough free parts."
     )
 
 
@@ -128,7 +128,7 @@ def test_what_nobody_knows_yet_keeps_its_gpu_and_is_noted_to_be_learned_from(sit
     verdict = site.submit(name="new")
     assert not rewritten(verdict)
     assert " c=-:alice/new" in str(verdict.desc["admin_comment"])
-    assert "nobody knows yet what such jobs need" in " ".join(verdict.messages)
+    assert "the use of such jobs is not known yet" in " ".join(verdict.messages)
 
 
 @pytest.mark.parametrize("comment", [None, "", "sharepoint", "please share", "unshared"])

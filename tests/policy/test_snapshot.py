@@ -146,13 +146,13 @@ def test_a_reload_forgets_no_admission(site: Site) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no snapshot"),
+        ("", "is not a snapshot"),
         (
             "slurm-gpu-snapshot 1 7 1000000\ngroups test\nuse user:alice@group-share mgpu_pend=0\n",
-            "is not whole",
+            "is incomplete",
         ),
-        ("slurm-gpu-snapshot 1 7 1000000\ngroups test\nend 6\n", "is not whole"),
-        ("slurm-gpu-snapshot 2 7 1000000\ngroups test\nend 7\n", "is no snapshot"),
+        ("slurm-gpu-snapshot 1 7 1000000\ngroups test\nend 6\n", "is incomplete"),
+        ("slurm-gpu-snapshot 2 7 1000000\ngroups test\nend 7\n", "is not a snapshot"),
         ("slurm-gpu-snapshot 1 7 999960\ngroups test\nend 7\n", "is 40 s old"),
         ("slurm-gpu-snapshot 1 7 1000090\ngroups test\nend 7\n", "is -90 s old"),
         ("slurm-gpu-snapshot 1 7 1000000\ngroups other\nend 7\n", None),  # as right after `policy apply`
@@ -181,7 +181,7 @@ def test_without_a_good_snapshot_the_queue_is_read_and_one_line_says_so(
     assert verdict.log == ()
     site.second += 1
     site.take(*[ALICE] * 6)
-    again = [] if said is None else [("info", f"slurm-gpu: there is a good {site.file} again")]
+    again = [] if said is None else [("info", f"slurm-gpu: {site.file} is valid again")]
     assert list(site.submit(1).log) == again
 
 
@@ -243,7 +243,7 @@ def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Pa
     verdict = site.submit(4)
     assert verdict.accepted
     assert [text for _, text in verdict.log] == [
-        "slurm-gpu: rule hours failed: GPU-hours are not known: they need slurm-gpuctld and its snapshot"
+        "slurm-gpu: rule hours failed: GPU-hours are unknown: they require a snapshot of slurm-gpuctld"
     ]
     denying = Site(tmp_path, rules=[hours], on_error="deny")
     assert not denying.submit(4).accepted
@@ -291,6 +291,6 @@ def test_when_nothing_fits_the_job_that_came_last_is_named(site: Site) -> None:
     text = text.replace("1000000", "1000001").replace("mgpu_pend=6000", "mgpu_pend=6000 last_pend=4711")
     site.file.write_text(text)
     assert site.submit().messages[2:4] == (
-        "  Nothing fits now. Wait for a job to end, or make room with:",
+        "  Nothing fits now. Wait for a job to end, or cancel one:",
         "    scancel 4711",
     )

@@ -80,8 +80,8 @@ def test_who_may_not_is_told_who_may_and_how_many_run() -> None:
     opening, *numbers, contact = verdict.messages
     assert opening == "Refused by rule urgent: Deadlines, and outages."
     assert " ".join(" ".join(numbers).split()) == (
-        "Urgent jobs (--qos=urgent) are for: alice; members of undergrad in account nlp. "
-        "2 may run at once, others wait."
+        "Urgent jobs (--qos=urgent) are allowed for: alice; members of undergrad in account nlp. "
+        "At most 2 run at once; others wait."
     )
     assert contact == "  Questions: gpu-help"
 
@@ -130,10 +130,10 @@ def test_a_waiting_job_does_not_become_urgent_but_an_urgent_one_may_be_renamed()
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"qos": "normal"}, "An urgent job stays in its QOS"),
-        ({"qos": "urgent,normal"}, "An urgent job stays in its QOS"),
-        ({"account": "vision"}, "Urgent jobs (--qos=urgent) are for: "),
-        ({"account": "vision", "qos": "normal"}, "An urgent job stays in its QOS"),
+        ({"qos": "normal"}, "An urgent job cannot change its QOS"),
+        ({"qos": "urgent,normal"}, "An urgent job cannot change its QOS"),
+        ({"account": "vision"}, "Urgent jobs (--qos=urgent) are allowed for: "),
+        ({"account": "vision", "qos": "normal"}, "An urgent job cannot change its QOS"),
         ({"account": "nlp", "qos": "Urgent"}, None),
     ],
 )
@@ -150,8 +150,8 @@ def test_an_urgent_job_that_waits_takes_its_points_nowhere_else(
 
 @pytest.mark.parametrize("qos", ["normal,urgent", "urgent,normal", "URGENT,long"])
 def test_the_qos_is_found_among_several(qos: str) -> None:
-    assert "are for: alice" in " ".join(submit(BOB, qos=qos, comment=WHY).messages)
-    assert "names no other QOS: --qos=urgent" in " ".join(submit(ALICE, qos=qos, comment=WHY).messages)
+    assert "are allowed for: alice" in " ".join(submit(BOB, qos=qos, comment=WHY).messages)
+    assert "must name no other QOS: --qos=urgent" in " ".join(submit(ALICE, qos=qos, comment=WHY).messages)
     assert submit(BOB, qos="urgently,normal", comment=WHY).accepted
 
 

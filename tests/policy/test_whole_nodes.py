@@ -43,7 +43,7 @@ def test_an_exclusive_job_counts_all_gpus_of_its_nodes() -> None:
 def test_a_refusal_says_why_gpus_count_that_were_not_asked_for() -> None:
     verdict = ask(script(), shared=0, min_nodes=3)
     assert "  GPUs in one job: limit 8, requested 12." in verdict.messages
-    why = "  A job that has its nodes to itself takes all their GPUs, asked for or not."
+    why = "  An exclusive job gets all GPUs of its nodes, requested or not."
     assert verdict.messages.count(why) == 1
 
 
@@ -142,8 +142,8 @@ def test_an_exclusive_job_over_a_lowered_limit_may_be_renamed_and_made_smaller()
     assert not update(job, min_nodes=6, max_nodes=6)
 
 
-REMEDY = "Would be accepted, in place of your options: sbatch"
-WITHOUT = "Would be accepted without --exclusive, in place of your options: sbatch"
+REMEDY = "Try: sbatch"
+WITHOUT = "Try without --exclusive: sbatch"
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, INFINITE, NO_VAL, Pol
 from slurm_gpu.slurm.tres import SHARED_GRES, amount, uses_gpus
 from slurm_gpu.text.units import counted
 
-_OPENING = re.compile(r"(?:Refused by|Against) (?:rule )?(.+?): ")
+_OPENING = re.compile(r"(?:Refused by|Violates) (?:rule )?(.+?): ")
 """Of what the script says for each rule or bundle that objects."""
 _REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
 _GPU = "gres/gpu"

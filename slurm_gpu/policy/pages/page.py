@@ -31,8 +31,8 @@ from slurm_gpu.text.cells import time_of_day
 from slurm_gpu.text.units import counted, format_duration, format_memory_mib, format_mgpu
 
 TITLE = "Rules for jobs on this cluster"
-ONE_GPU = "All shards of a job on a node come from one GPU; a job that asks for more could never start."
-"""Why job_submit refuses by the rule one-gpu, which no policy holds."""
+# The reason of the built-in rule one-gpu, as in limits.lua.
+ONE_GPU = "All shards of a job on a node come from one GPU. A job that requests more can never start."
 CLOSING = (
     "A job must fit every rule that is for it. Each task of a job array counts as one job; shards count as "
     "their part of a GPU. `slurm-gpu explain -- sbatch ...` tells before you submit, `slurm-gpu quota` what "
@@ -96,8 +96,8 @@ def reservation_section(required_gpus: int, mode: str) -> Section:
     return Section(
         "reservation",
         "built in, by placement: of slurm-gpu.yaml",
-        f"Jobs of {counted(required_gpus, 'GPU')} and more have a reservation, so that they start when it "
-        "was promised (slurm-gpu reserve request).",
+        f"Jobs with {counted(required_gpus, 'GPU')} or more need a reservation, so that they start at an "
+        "agreed time (slurm-gpu reserve request).",
         remarks=(remarks[mode],) if mode in remarks else (),
     )
 
