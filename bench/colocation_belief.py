@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.colocation_experience import Experience, Seen, contains
 from bench.colocation_memory import Headroom, at_most, needed_mib, stays
-from slurm_gpu.colocation.beside import beside_all, views_of
+from slurm_gpu.colocation.co_runner_views import speed_with_all, views_of
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 from slurm_gpu.colocation.profiles.traits import Floats, Traits
@@ -170,7 +170,7 @@ class Learned:
             return max(seen.speed, _SLOWEST)
         if len(others) == 1:
             return float(self.predicted.speed[one, others[0]])
-        return beside_all([self._likeliest(one, (other,)) for other in others])
+        return speed_with_all([self._likeliest(one, (other,)) for other in others])
 
     def _lowest(self, one: int, others: tuple[int, ...]) -> float:
         seen = self.experience.seen(one, others)
@@ -178,7 +178,7 @@ class Learned:
             return max(seen.speed - self._deviations * _error(seen), _SLOWEST)
         if len(others) == 1:
             return float(self._lower[one, others[0]])
-        return beside_all([self._lowest(one, (other,)) for other in others])
+        return speed_with_all([self._lowest(one, (other,)) for other in others])
 
     def _fits(self, members: Sequence[Member]) -> bool:
         applications = tuple(one.application for one in members)

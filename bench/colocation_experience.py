@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu.colocation.beside import Beside, views_of
+from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 from slurm_gpu.colocation.profiles.traits import Floats
 from slurm_gpu.colocation.tables.measured import Measured
 
@@ -44,7 +44,7 @@ class Experience:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Beside, Seen] = {}
+        self._seen: dict[CoRunnerView, Seen] = {}
         self._refused: dict[tuple[int, ...], int] = {}
 
     @classmethod

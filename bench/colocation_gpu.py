@@ -50,7 +50,7 @@ from gpu_applications import CPU, CPU_SCALE, TORCH
 from gpu_groups import GroupError, Memory, Mps, NotSharedError, Ran, Window, nvml_memory, run_together
 
 from bench.arguments import number, seconds
-from slurm_gpu.colocation.beside import Beside, views_of
+from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_file import write_json
 
@@ -230,7 +230,7 @@ def table_of(gpu_model: str, found: Mapping[Group, Rounds]) -> Measured:
     """Medians, 1 at most; programs that did not run alone are left out, and with them all their groups."""
     names = [group[0] for group, rounds in found.items() if len(group) == 1 and rounds.per_s]
     index = {name: at for at, name in enumerate(names)}
-    speeds: dict[Beside, list[float]] = {}
+    speeds: dict[CoRunnerView, list[float]] = {}
     for group, rounds in found.items():
         if len(group) == 1 or any(name not in index for name in group):
             continue

@@ -157,7 +157,7 @@ Estimate = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class CoRunnerView:
     """One line: the thesis's value, and ours over all seeds."""
 
     figure: int
@@ -174,7 +174,7 @@ class Beside:
 
 def compare(
     by_mode: Mapping[str, Sequence[Run]], default: str, train_s: Mapping[str, float]
-) -> Iterator[tuple[Figure, list[Beside]]]:
+) -> Iterator[tuple[Figure, list[CoRunnerView]]]:
     """Figures 10 to 16, by runs in each mode, `throughput` first; `train_s`: training in s, by planner."""
 
     def here(mode: str, name: str, workload: str, what: str) -> Estimate | None:
@@ -193,7 +193,7 @@ def compare(
         yield (
             figure,
             [
-                Beside(
+                CoRunnerView(
                     figure.number,
                     figure.workload,
                     told.planner,

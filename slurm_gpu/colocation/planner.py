@@ -16,14 +16,14 @@ class Member:
     application: int
     """Index into the profiles."""
     left_s: float
-    """Work left, in seconds alone, as far as anybody knows."""
+    """Remaining work in seconds alone, as far as known."""
     done_s: float = 0.0
-    """Work done, which tells its phase."""
+    """Completed work, which determines the phase."""
     submit_s: float = 0.0
     killed: int = 0
-    """How often it ran out of memory beside others, and began anew."""
+    """How often it ran out of memory with co-runners and was restarted."""
     ran_s: float = 0.0
-    """For how long it has been running, if anybody knows: not less than the work it has done."""
+    """How long it has been running, if known: at least its completed work."""
 
     @property
     def lost_s(self) -> float:
@@ -37,7 +37,7 @@ class PlannerGpu:
 
     running: tuple[Member, ...] = ()
     name: str | None = None
-    """What tells it from others where GPUs come and go from view to view; None: its place among them."""
+    """Identity of a GPU across views that contain different GPUs; None: its position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +52,21 @@ class PlannerView:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """These jobs start now on this GPU, together, beside whoever runs there."""
+    """These jobs start now on this GPU, together, with those that run there."""
 
     gpu: int
     jobs: tuple[int, ...]
 
 
 class Belief(Protocol):
-    """What a planner takes for true of applications: recorded, predicted, or (known) the truth."""
+    """The planner's assumptions about applications: recorded, predicted, or (known) the truth."""
 
     most_together: int
     """So many jobs share a GPU at most."""
     cap: float
-    """Nobody may be slowed down by more than this factor, 1.10 in mode `considerate`; math.inf: no cap.
+    """Greatest slowdown of any job: 1.10 with `considerate`; math.inf: no cap.
 
-    Over its whole run: of several phases some may be slowed down by more.
+    It applies to the whole run: single phases may be slower.
     """
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
@@ -74,23 +74,23 @@ class Belief(Protocol):
         ...
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """Whether they run together to the end without running out of memory, headroom included.
+        """Return whether they run together to the end without running out of memory, with headroom.
 
-        Pointwise in time: as they go on from where each is now, phase by phase.
+        This is checked at each time: they continue from their current phases.
         """
         ...
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Whether they fit, are few enough, and nobody's slowdown (1/speed) is beyond the cap.
-
-        One alone always may.
+        """Return whether they fit, are few enough, and no slowdown (1/speed) exceeds the cap. One alone
+        always may.
         """
         ...
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """How long until the last of them ends whom nobody else joins, at the lowest speeds that are likely.
+        """Return the time until the last of them ends without further co-runners, at the lowest likely
+        speeds.
 
-        math.inf where they may run out of memory.
+        math.inf if they may run out of memory.
         """
         ...
 
@@ -106,7 +106,9 @@ class Planner(Protocol):
     name: str
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Who starts now. Nothing: all wait until the next event (never while every GPU is idle)."""
+        """Return the jobs that start now. Empty: all wait until the next event (never if every GPU is
+        idle).
+        """
         ...
 
 

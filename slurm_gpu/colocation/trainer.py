@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu import __version__
-from slurm_gpu.colocation.learned.co_runners import Mates
+from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs
 from slurm_gpu.colocation.learned.deeprm import ImageMethod
 from slurm_gpu.colocation.learned.dqngpu import GroupMethod
 from slurm_gpu.colocation.learned.gradients import HERE
@@ -23,8 +23,9 @@ from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.learned.training import Method, Progress, TrainedNet, TrainingSettings, train
 from slurm_gpu.colocation.registry import Setting
 
+# Applications for training; more are sampled to this number. The training does not depend on single
+# applications.
 MOST_APPLICATIONS = 48
-"""To learn on: of more, so many are drawn. What is learned is not about single applications."""
 
 
 def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
@@ -43,16 +44,18 @@ def teach(
     *,
     start: Net | None = None,
     checkpoint: Path | None = None,
-    told: Callable[[Progress], None] = lambda _: None,
+    report_progress: Callable[[Progress], None] = lambda _: None,
 ) -> TrainedNet:
     """See training.train. `setting` says what is believed of which applications."""
     n = len(setting.profiles)
     drawn = np.random.default_rng([n]).permutation(n)[:MOST_APPLICATIONS]
     chosen = sorted(int(one) for one in drawn)
-    mates = Mates(setting.belief, setting.profiles, setting.capacity_mib, room=len(chosen))
-    mates.place(chosen)
+    beliefs = CoRunnerBeliefs(setting.belief, setting.profiles, setting.capacity_mib, room=len(chosen))
+    beliefs.place(chosen)
     method: Method = GroupMethod() if name == "dqngpu" else ImageMethod(name, setting.capacity_mib)
-    return train(method, mates, settings, start=start, checkpoint=checkpoint, told=told)
+    return train(
+        method, beliefs, settings, start=start, checkpoint=checkpoint, report_progress=report_progress
+    )
 
 
 def model_of(
@@ -63,7 +66,7 @@ def model_of(
     data: Mapping[str, Any],
     now_s: float,
 ) -> PlannerModel:
-    """What is written of it; `data` says what it was trained on."""
+    """Return the model to write; `data` describes the training data."""
     belief = setting.belief
     provenance = {
         "data": dict(data),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.colocation_belief import Learned, traits_of_profile
 from bench.colocation_experience import Experience
 from bench.colocation_memory import Headroom
-from slurm_gpu.colocation.beside import beside_all
+from slurm_gpu.colocation.co_runner_views import speed_with_all
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.profiles.traits import Traits, traits_of_table
@@ -46,7 +46,7 @@ def test_who_was_seen_is_as_fast_as_seen_and_who_was_not_is_predicted() -> None:
 def test_three_are_measured_or_follow_from_their_pairs() -> None:
     belief = Learned([LIGHT], CAPACITY_MIB, most_together=3)
     belief.experience.add((0, 0), (0.8, 0.8), 60)
-    assert belief.speeds((0, 0, 0)) == pytest.approx((beside_all([0.8, 0.8]),) * 3)
+    assert belief.speeds((0, 0, 0)) == pytest.approx((speed_with_all([0.8, 0.8]),) * 3)
     belief.experience.add((0, 0, 0), (0.7, 0.7, 0.7), 60)
     belief.learn()
     assert belief.speeds((0, 0, 0)) == pytest.approx((0.7, 0.7, 0.7))

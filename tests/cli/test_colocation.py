@@ -157,7 +157,7 @@ def test_a_plan_says_who_runs_beside_whom(slurm_gpu: CommandLine, table: Path, m
     argv = ("colocation", "plan", str(table), str(jobs), "--planner", "annealing")
     assert slurm_gpu(*argv) == 0
     assert "5 jobs by annealing: " in slurm_gpu.out
-    assert "Price saved, cost 1 (1/2 of a g4dn.4xlarge in place of g3.xlarge): " in slurm_gpu.out
+    assert "Price saved, cost 1 (1/2 of a g4dn.4xlarge instead of g3.xlarge): " in slurm_gpu.out
     assert slurm_gpu(*argv, "--json") == 0
     told = json.loads(slurm_gpu.out)
     assert told["one_by_one_s"] == pytest.approx(450)

@@ -19,7 +19,7 @@ CAPACITY_MIB = 12000.0
 
 
 def profile(name: str, *phases: tuple[float, float]) -> ApplicationProfile:
-    """Of phases (seconds, memory in MiB), with half of the GPU used."""
+    """Return a profile of phases (seconds, memory in MiB), with half of the GPU used."""
     return ApplicationProfile(
         name, "card", tuple(ProfilePhase(seconds=s, memory_mib=mib, util=0.5) for s, mib in phases)
     )
@@ -79,7 +79,7 @@ class Replay:
 
 
 class Reckless:
-    """Starts whom it likes, in groups, beside anybody, memory or not; may hold jobs back."""
+    """Starts any jobs, in groups, with any co-runners, regardless of memory; may let jobs wait."""
 
     name = "reckless"
 
@@ -98,7 +98,7 @@ class Reckless:
 
 
 class Trusting:
-    """First come first served, beside whoever its belief lets it."""
+    """First come, first served, with any co-runners that its belief permits."""
 
     name = "trusting"
 
@@ -123,9 +123,8 @@ def profiles(draw: st.DrawFn, name: str) -> ApplicationProfile:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, phases: bool = True) -> World:
-    """Any applications, any speeds beside each other, pairs that cannot run together among them.
-
-    `phases`: that may depend on their phases, too.
+    """Draw any applications with any speeds, including pairs that cannot run together. `phases`: that may
+    depend on their phases, too.
     """
     n = draw(st.integers(1, 4))
     some = [draw(profiles(f"app{i}")) for i in range(n)]

@@ -1,4 +1,4 @@
-"""All planners that are not learned, and one that looks over another's shoulder."""
+"""All planners that are not learned, and one that records the views of another."""
 
 from __future__ import annotations
 

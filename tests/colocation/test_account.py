@@ -1,4 +1,6 @@
-"""Who plans by predictions is never slower than one job after the other, as long as they err as is likely."""
+"""A planner with predictions is never slower than one job after the other, while errors are as likely as
+assumed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ class Rosy(KnownBelief):
 
 
 @given(st.data(), st.integers(0, 99), st.booleans())
-def test_a_rosy_belief_costs_nobody_more_than_sharing_has_gained(
+def test_a_rosy_belief_costs_no_job_more_than_sharing_has_gained(
     data: st.DataObject, seed: int, is_learned: bool
 ) -> None:
     n = data.draw(st.integers(1, 4))
@@ -64,23 +66,23 @@ def test_what_was_gained_may_be_risked_and_no_more() -> None:
     account = Account(KnownBelief(world))
     good, bad = (Member(0, 0, 90.0), Member(1, 0, 90.0)), (Member(2, 0, 100.0), Member(3, 1, 100.0))
     assert account.may(good)
-    assert not account.may(bad)  # 250 s in place of 200
-    account.look(PlannerView(0.0, bad, (PlannerGpu(good),)))
-    account.look(PlannerView(100.0, bad, (PlannerGpu(),)))
+    assert not account.may(bad)  # 250 s instead of 200
+    account.update(PlannerView(0.0, bad, (PlannerGpu(good),)))
+    account.update(PlannerView(100.0, bad, (PlannerGpu(),)))
     assert account.gained_s == pytest.approx(80)
     assert account.may(bad)
     assert account.may((Member(4, 0, 120.0), Member(5, 1, 120.0)))
     assert not account.may((Member(4, 0, 400.0), Member(5, 1, 400.0)))
 
 
-def test_who_began_anew_has_lost_what_it_did() -> None:
+def test_who_restarted_has_lost_what_it_did() -> None:
     world = pairs([[0.9]], profile("a", (100.0, 0.0)))
     account = Account(KnownBelief(world))
     one, other = Member(0, 0, 100.0), Member(1, 0, 100.0)
-    account.look(PlannerView(0.0, (), (PlannerGpu((one, other)),)))
-    account.look(PlannerView(50.0, (), (PlannerGpu((Member(0, 0, 55.0, 45.0), Member(1, 0, 55.0, 45.0))),)))
+    account.update(PlannerView(0.0, (), (PlannerGpu((one, other)),)))
+    account.update(PlannerView(50.0, (), (PlannerGpu((Member(0, 0, 55.0, 45.0), Member(1, 0, 55.0, 45.0))),)))
     assert account.gained_s == pytest.approx(40)
-    account.look(
+    account.update(
         PlannerView(50.0, (Member(1, 0, 100.0, killed=1),), (PlannerGpu((Member(0, 0, 55.0, 45.0),)),))
     )
     assert account.gained_s == pytest.approx(-5)
@@ -90,15 +92,15 @@ def test_whose_gpu_is_not_asked_about_has_not_done_its_work() -> None:
     world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
     account = Account(KnownBelief(world))
     one, other = Member(0, 0, 100.0), Member(1, 0, 100.0)
-    account.look(PlannerView(0.0, (), (PlannerGpu((one, other), "n1/0"), PlannerGpu((), "n2/0"))))
-    account.look(
+    account.update(PlannerView(0.0, (), (PlannerGpu((one, other), "n1/0"), PlannerGpu((), "n2/0"))))
+    account.update(
         PlannerView(0.0, (), (PlannerGpu((), "n2/0"),))
     )  # as slurm-gpuctld asks once n1 has its next job
-    account.look(PlannerView(10.0, (), (PlannerGpu((), "n2/0"),)))
+    account.update(PlannerView(10.0, (), (PlannerGpu((), "n2/0"),)))
     assert account.gained_s == 0
     assert not account.may((Member(2, 0, 100.0), Member(3, 1, 100.0)))
     later = tuple(Member(job, 0, 82.0, 18.0) for job in (0, 1))
-    account.look(PlannerView(20.0, (), (PlannerGpu(later, "n1/0"), PlannerGpu((), "n2/0"))))
+    account.update(PlannerView(20.0, (), (PlannerGpu(later, "n1/0"), PlannerGpu((), "n2/0"))))
     assert account.gained_s == pytest.approx(36 - 20)
 
 
@@ -108,5 +110,7 @@ def test_a_stake_on_another_gpu_counts() -> None:
     account.gained_s = 60.0
     bad = (Member(2, 0, 100.0), Member(3, 1, 100.0))
     assert account.may(bad)
-    account.look(PlannerView(0.0, (), (PlannerGpu((Member(4, 0, 100.0), Member(5, 1, 100.0))), PlannerGpu())))
+    account.update(
+        PlannerView(0.0, (), (PlannerGpu((Member(4, 0, 100.0), Member(5, 1, 100.0))), PlannerGpu()))
+    )
     assert not account.may(bad)

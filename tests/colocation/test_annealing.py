@@ -1,4 +1,4 @@
-"""A plan goes on from look to look, also where GPUs come and go and starts are put off."""
+"""A plan continues between views, also if GPUs come and go and starts are delayed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_start_that_was_put_off_keeps_its_place_in_the_plan() -> None:
     idle, other = PlannerGpu((), "n1/0"), busy("n1/1", 101, 50.0)
     (first,) = planner.choose(PlannerView(0.0, WAITING, (idle, other)))
     plan = {name: list(order) for name, order in planner._plan.items()}
-    # The start did not come about: it is decided once more, and nobody is taken to have ended.
+    # The start did not happen: it is decided again, and no job counts as ended.
     assert planner.choose(PlannerView(1.0, WAITING, (idle, other))) == [first]
     assert planner._plan == plan
     assert planner._history.ended == 0

@@ -1,4 +1,4 @@
-"""What holds for every world, all jobs and any planner; looked after by books of their own."""
+"""Properties of every world, all jobs and any planner, checked by independent accounting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.colocation.building import CAPACITY_MIB, OneAtATime, Reckless, Replay
 
 
 class Books:
-    """What a watcher saw."""
+    """Records of a watcher."""
 
     def __init__(self) -> None:
         self.stretches: list[SharingStretch] = []
@@ -33,7 +33,7 @@ class Books:
 
 
 @given(st.data(), st.integers(0, 99), st.integers(1, 3), st.integers(1, 4))
-def test_work_is_conserved_memory_kept_and_nobody_faster_than_alone(
+def test_work_is_conserved_memory_kept_and_no_job_faster_than_alone(
     data: st.DataObject, seed: int, n_gpus: int, most: int
 ) -> None:
     world = data.draw(worlds())
@@ -80,7 +80,8 @@ def test_the_same_seed_gives_the_same_log_and_the_log_played_again_gives_itself(
     replayed = simulate(world, some, Replay(ran.log), n_gpus=n_gpus)
     assert ran.log == again.log == replayed.log
     assert ran.utilisation == again.utilisation
-    # The log does not tell which starts were chosen together: the GPUs' times may be added in another order.
+    # The log does not show which starts were chosen together, so the GPUs' times may be added in another
+    # order.
     assert replayed.utilisation == pytest.approx(ran.utilisation, rel=1e-12)
     assert ran.memory_peak_mib == replayed.memory_peak_mib
 
@@ -105,7 +106,7 @@ def test_who_knows_the_world_never_runs_out_of_memory(data: st.DataObject, n_gpu
 
 
 @given(st.data(), st.integers(0, 99))
-def test_the_log_tells_the_same_story_as_the_columns(data: st.DataObject, seed: int) -> None:
+def test_the_log_agrees_with_the_columns(data: st.DataObject, seed: int) -> None:
     world = data.draw(worlds())
     some = data.draw(jobs(world))
     ran = simulate(world, some, Reckless(seed, 3))

@@ -1,4 +1,4 @@
-"""No schedule is shorter than the bound, and where one can be told by hand the bound is exact."""
+"""No schedule is shorter than the bound, and the bound is exact where it can be computed by hand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_two_of_a_kind_run_together_from_end_to_end() -> None:
 
 
 def test_who_is_left_runs_on_alone() -> None:
-    world = pairs([[0.0, 1.0], [0.5, 0.0]], A, B)  # b at half speed beside a
+    world = pairs([[0.0, 1.0], [0.5, 0.0]], A, B)  # b has half speed with a
     found = least_makespan(world, [SharingJob(0, 100.0), SharingJob(1, 100.0)])
     assert found.makespan_s == pytest.approx(150)
     assert found.together_s == {(0, 1): pytest.approx(100), (1,): pytest.approx(50)}
@@ -58,7 +58,7 @@ def test_sharing_that_cannot_pay_is_none() -> None:
 
 
 def test_three_that_share_in_turn_end_together() -> None:
-    # Each pair has 75 s: every job runs for 150 s at 0.8, and no time is anybody's alone.
+    # Each pair has 75 s: every job runs for 150 s at 0.8, and none is ever alone.
     found = least_makespan(EVEN, [SharingJob(0, 120.0)] * 3)
     assert found.makespan_s == pytest.approx(225)
     assert least_makespan(EVEN, [SharingJob(0, 120.0)] * 3, most_together=1).makespan_s == pytest.approx(360)
@@ -72,7 +72,7 @@ def test_on_several_gpus_no_job_is_shorter_than_alone_and_no_gpu_does_the_work_o
     ).makespan_s == pytest.approx(300)
 
 
-def test_nobody_ends_sooner_than_submitted_and_run() -> None:
+def test_no_job_ends_sooner_than_submitted_and_run() -> None:
     assert least_makespan(
         ALONE, [SharingJob(0, 10.0, 5.0), SharingJob(0, 10.0, 95.0)]
     ).makespan_s == pytest.approx(100)
@@ -82,9 +82,9 @@ def test_phases_that_meet_beyond_a_cap_may_as_long_as_the_run_is_within_it() -> 
     two = profile("two", (40.0, 0.0), (60.0, 0.0))
     world = PhaseWorld([two], PairTable(["two"], np.array([[1.0]])))
     some = [SharingJob(0, 100.0)] * 2
-    # 40 s of each go on beside the other's second phase; odd beside odd, half as fast, gains nothing.
+    # 40 s of each overlap the other's second phase; odd with odd, half as fast, gains nothing.
     assert least_makespan(world, some, cap=1.1).makespan_s == pytest.approx(120)
-    # Of one phase alone, no cap is ever kept by two: they do not meet at all.
+    # With one phase alone, two never keep the cap: they do not meet at all.
     odd = PhaseWorld([two], PairTable(["two"], np.array([[0.8]])))
     assert least_makespan(odd, some, cap=1.1).makespan_s == pytest.approx(200)
 
@@ -110,7 +110,7 @@ def test_pairs_beyond_a_cap_are_left_out() -> None:
 def test_memory_keeps_apart_only_those_phases_that_are_too_much_together() -> None:
     half = profile("half", (50.0, 1000.0), (50.0, CAPACITY_MIB / 2 + 1))
     found = least_makespan(pairs([[1.0]], half), [SharingJob(0, 100.0)] * 2)
-    assert found.makespan_s == pytest.approx(100)  # the second half of each beside the first of the other
+    assert found.makespan_s == pytest.approx(100)  # the second half of each overlaps the first of the other
     always = profile("always", (100.0, CAPACITY_MIB / 2 + 1))
     assert least_makespan(pairs([[1.0]], always), [SharingJob(0, 100.0)] * 2).makespan_s == pytest.approx(200)
 
@@ -118,11 +118,11 @@ def test_memory_keeps_apart_only_those_phases_that_are_too_much_together() -> No
 def test_speeds_are_those_of_phases() -> None:
     two = profile("two", (40.0, 0.0), (60.0, 0.0))
     world = PhaseWorld([two], PairTable(["two"], np.array([[1.0]])))
-    # Odd beside odd halves both: no gain. Odd beside even is free, 40 s each way; 20 s of each are left.
+    # Odd with odd halves both: no gain. Odd with even is free, 40 s each way; 20 s of each are left.
     assert least_makespan(world, [SharingJob(0, 100.0)] * 2).makespan_s == pytest.approx(120)
 
 
-def test_a_job_that_fits_into_no_gpu_is_told() -> None:
+def test_a_job_that_fits_into_no_gpu_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"job 1 takes 18000 MiB, more than a GPU has: 12000"):
         least_makespan(
             pairs([[1.0]], profile("big", (1.0, CAPACITY_MIB))),
@@ -164,7 +164,7 @@ class At:
     def choose(self, view: PlannerView) -> list[Start]:
         due = [one.job for one in view.waiting if self._starts_s[one.job] <= view.now_s]
         if not due and not view.gpus[0].running:
-            due = [min(view.waiting, key=lambda one: self._starts_s[one.job]).job]  # nobody waits for nothing
+            due = [min(view.waiting, key=lambda one: self._starts_s[one.job]).job]
         self.wake_s = min(
             (self._starts_s[one.job] for one in view.waiting if one.job not in due), default=math.inf
         )
@@ -228,13 +228,13 @@ def test_no_schedule_at_all_is_shorter_than_the_bound_and_the_best_is_not_far(na
 
 
 def test_who_may_not_be_slowed_down_costs_what_the_bound_says() -> None:
-    # Two at 0.95 would take 1.05 times as long: nobody may, one may, both may.
+    # Two at 0.95 would take 1.05 times as long: none may, one may, both may.
     world = pairs([[0.95]], A)
     some = [SharingJob(0, 95.0)] * 2
     least_s = [
         least_makespan(world, some, cap=1.06, most_slowed=most).makespan_s for most in (0, 1, 2, math.inf)
     ]
-    # Who is not slowed down loses 1.9 s of 95 at most, which are 38 s of the 100 together.
+    # A job that is not slowed down loses 1.9 s of 95 at most, which are 38 s of the 100 together.
     assert least_s[0] == pytest.approx(95 * 2 - 0.9 * 95 * 0.02 / 0.05)
     assert least_s[0] > least_s[1] > least_s[2] == least_s[3] == pytest.approx(100)
 

@@ -1,4 +1,4 @@
-"""What a planner remembers of jobs, from views alone."""
+"""A planner's memory of jobs, from views alone."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ def after(member: Member, done_s: float) -> Member:
 
 def test_who_took_longer_than_alone_was_slowed_down() -> None:
     history = StartHistory()
-    history.look(view(0.0, [], [SLOW, FAST, OTHER]))
+    history.update(view(0.0, [], [SLOW, FAST, OTHER]))
     history.start(0.0, [SLOW, FAST], still_wait=True)
-    history.look(view(101.0, [after(SLOW, 90.0)], [OTHER]))
+    history.update(view(101.0, [after(SLOW, 90.0)], [OTHER]))
     assert (history.ended, history.slowed) == (1, 0)
     assert history.elapsed_s(view(101.0, [after(SLOW, 90.0)], [OTHER])) == [[101.0]]
-    history.look(view(111.0, [], [OTHER]))
+    history.update(view(111.0, [], [OTHER]))
     assert (history.ended, history.slowed) == (2, 1)
 
 
-def test_who_ended_while_nobody_asked_is_not_judged() -> None:
+def test_who_ended_unobserved_is_not_judged() -> None:
     history = StartHistory()
-    history.look(view(0.0, [], [SLOW]))
+    history.update(view(0.0, [], [SLOW]))
     history.start(0.0, [SLOW], still_wait=False)
-    history.look(view(5000.0, [], [OTHER]))
+    history.update(view(5000.0, [], [OTHER]))
     assert (history.ended, history.slowed) == (0, 0)
 
 
-def test_who_ran_before_anybody_looked_has_not_been_slowed_down_so_far() -> None:
+def test_who_ran_before_the_first_view_has_not_been_slowed_down_so_far() -> None:
     history = StartHistory()
     seen = view(500.0, [after(SLOW, 60.0)], [OTHER])
-    history.look(seen)
+    history.update(seen)
     assert history.elapsed_s(seen) == [[pytest.approx(60.0)]]
 
 
 def test_who_was_to_start_and_waits_on_has_not_ended() -> None:
     history = StartHistory()
-    history.look(view(0.0, [], [SLOW, FAST]))
+    history.update(view(0.0, [], [SLOW, FAST]))
     history.start(0.0, [SLOW, FAST], still_wait=True)
-    history.look(view(500.0, [FAST], [SLOW]))
+    history.update(view(500.0, [FAST], [SLOW]))
     assert (history.ended, history.slowed) == (0, 0)

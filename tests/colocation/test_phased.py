@@ -1,4 +1,4 @@
-"""Orders of starts by phases: what is foreseen happens, and starts that wait for nobody's end."""
+"""Orders of starts by phases: predictions come true, and starts need not wait for an end."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_an_order_ends_when_the_simulator_says(data: st.DataObject, most: int, c
     ran = simulate(world, some, planner)
     assert ran.out_of_memory == 0
     assert ran.slowdown.max() <= cap * (1 + 1e-6)
-    assume(not planner.was_refused)  # to the last digit of a second who fits is not foreseen
+    assume(not planner.was_refused)  # to the last digit of a second the fit is not predicted
     assert end_s == pytest.approx(ran.makespan_s, abs=0.1)
     assert rollout.took_s == pytest.approx((ran.end_s - ran.start_s).tolist(), abs=0.1)
 
 
-# Nothing can run beside its long second phase but its own short first one.
+# Nothing can run with its long second phase except its own short first one.
 LOADS = profile("loads", (10.0, CAPACITY_MIB / 3), (90.0, CAPACITY_MIB * 0.6))
 LOADING = pairs([[1.0]], LOADS)
 
@@ -80,7 +80,7 @@ def test_that_is_so_under_a_cap_as_well_and_on_several_gpus() -> None:
     assert ran.makespan_s == pytest.approx(3 * 100 - 2 * 10, abs=0.5)
 
 
-HALF = PhaseWorld(  # the second halves of two take twice as long beside each other
+HALF = PhaseWorld(  # the second halves of two take twice as long together
     [profile("half", (50.0, 0.0), (50.0, 0.0))], PairTable(["half"], pairs([[1.0]], LOADS).table.speeds)
 )
 

@@ -1,4 +1,4 @@
-"""What every planner keeps to, and what each one prefers."""
+"""The promises of every planner, and the preference of each."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_friends_run_together(name: str) -> None:
     assert simulate(FRIENDS, some, made(name, FRIENDS, KnownBelief(FRIENDS))).makespan_s == pytest.approx(200)
 
 
-# Each of b and c is good beside a, d only beside b; who takes a and b first has c and d left alone.
+# Each of b and c is good with a, d only with b; taking a and b first leaves c and d alone.
 CHAIN = pairs(
     [[0.5, 0.9, 0.8, 0.5], [0.9, 0.5, 0.5, 0.8], [0.8, 0.5, 0.5, 0.5], [0.5, 0.8, 0.5, 0.5]],
     *(profile(name, (100.0, 0.0)) for name in "abcd"),
@@ -106,14 +106,14 @@ CHAIN = pairs(
 @pytest.mark.parametrize(
     ("name", "least_s"), [("greedy", 311), ("blossom", 250), ("lp", 250), ("annealing", 250)]
 )
-def test_who_looks_ahead_does_not_take_the_best_pair_first(name: str, least_s: float) -> None:
+def test_a_planner_that_plans_ahead_does_not_take_the_best_pair_first(name: str, least_s: float) -> None:
     some = [SharingJob(application, 100.0) for application in range(4)]
     ran = simulate(CHAIN, some, made(name, CHAIN, KnownBelief(CHAIN)))
     assert ran.makespan_s == pytest.approx(least_s, rel=0.01)
 
 
 def test_a_third_does_not_slow_down_two_beyond_the_cap() -> None:
-    # Beside one: 1/0.95 = 1.05. Beside two: 1.11, which is more than 1.10.
+    # CoRunnerView one: 1/0.95 = 1.05. CoRunnerView two: 1.11, which is more than 1.10.
     world = pairs([[0.95]], EVEN)
     for name in NOT_LEARNED:
         ran = simulate(
@@ -141,7 +141,7 @@ def test_who_runs_is_asked_how_far_it_is() -> None:
             assert len(made(name, world, KnownBelief(world)).choose(view)) == n, (name, done_s)
 
 
-def test_a_planner_that_there_is_not_is_told_with_those_that_there_are() -> None:
+def test_a_planner_that_is_unknown_is_an_error_with_the_known_ones() -> None:
     setting = Setting(belief=KnownBelief(GOOD), profiles=GOOD.profiles, capacity_mib=GOOD.capacity_mib)
     with pytest.raises(ValueError, match=r"no planner 'sfj'; there are sjf, tetris"):
         planner("sfj", setting)

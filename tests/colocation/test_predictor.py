@@ -1,4 +1,4 @@
-"""Speeds of pairs that nobody measured: from what like applications do, with how far they may be off."""
+"""Speeds of unmeasured pairs: predicted from similar applications, with their likely errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def zoo(seed: int, noise: float = 0.0) -> tuple[list[Traits], Floats]:
 
 
 def some_missing(speeds: Floats, seed: int, part: float) -> Floats:
-    """Pairs, both ways, that nobody measured."""
+    """Remove pairs, both ways, at random."""
     gone = np.triu(np.random.default_rng(seed).random(speeds.shape) < part)
     return np.where(gone | gone.T, np.nan, speeds)
 
@@ -50,7 +50,7 @@ def test_a_pair_that_never_met_is_predicted_from_those_that_did() -> None:
     assert mae(found, speeds, unseen) < 0.02 < 0.15 * mae(constant, speeds, unseen) + 0.02
 
 
-def test_an_application_that_met_nobody_is_predicted_from_its_family_and_size() -> None:
+def test_an_application_that_never_shared_is_predicted_from_its_family_and_size() -> None:
     traits, speeds = zoo(2)
     seen = speeds.copy()
     seen[5], seen[:, 5] = np.nan, np.nan
@@ -105,7 +105,7 @@ def test_the_order_of_applications_does_not_matter() -> None:
     assert other.speed == pytest.approx(predict(traits, seen).speed[np.ix_(order, order)], abs=1e-6)
 
 
-def test_where_nothing_was_measured_what_is_believed_is_told_and_nothing_is_sure() -> None:
+def test_where_nothing_was_measured_the_prior_is_returned_with_no_certainty() -> None:
     traits, speeds = zoo(6)
     nothing = np.full_like(speeds, np.nan)
     found = predict(traits, nothing, prior=speeds)
@@ -218,7 +218,7 @@ def test_the_lower_bound_of_a_bounded_fit_holds_as_often_as_it_says(most: int) -
         own += np.abs(found.speed - seen)[~unseen].tolist()
         assert found.deviation[unseen].mean() > predict(traits, seen).deviation[unseen].mean()
     assert 0.85 <= np.mean(above) <= 0.99
-    # What was measured and is not fitted to still counts for its own pair.
+    # A measured pair that is not fitted still counts for itself.
     assert np.mean(own) < 0.05
 
 
@@ -238,7 +238,7 @@ def test_a_measurement_that_is_not_fitted_to_and_far_off_counts_less() -> None:
     assert shifts[1] < shifts[0]
 
 
-def test_that_pairs_are_not_fitted_to_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_pairs_that_are_not_fitted_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     traits, speeds = zoo(9)
     _warn_once.cache_clear()
     with caplog.at_level("WARNING"):
@@ -266,13 +266,13 @@ def test_what_is_off_its_familys_line_over_sizes_is_odd_by_so_much() -> None:
     assert (
         likeness([Traits("a", 8, (1.0,)), Traits("a", 16, (5.0,)), Traits("b", 8, (2.0,))]).odd == 0
     ).all()
-    # Of several that are of one size each is off their mean.
+    # Among several of one size, each deviates from their mean.
     same = likeness([Traits("a", 8, (one,)) for one in (0.0, 0.0, 3.0)]).odd[:, 0]
     assert same[2] == pytest.approx(-2 * same[0])
 
 
-def test_who_is_slower_alone_than_its_family_lets_expect_loses_less_beside_others() -> None:
-    """Beside others all are as fast as their sizes let expect; alone one of each family is not."""
+def test_who_is_slower_alone_than_its_family_lets_expect_loses_less_with_others() -> None:
+    """CoRunnerView others all are as fast as their sizes let expect; alone one of each family is not."""
     traits, speeds = [], []
     for family, slow in (("a", 1), ("b", 2), ("c", 1), ("d", 2)):
         for step, size in enumerate(_SIZES):

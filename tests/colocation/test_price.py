@@ -13,7 +13,7 @@ from slurm_gpu.errors import InputError
 PRICES = Path(__file__).resolve().parents[2] / "etc/prices.yaml"
 
 
-def test_both_savings_that_the_thesis_tells_come_from_the_same_makespan() -> None:
+def test_both_savings_of_the_thesis_come_from_the_same_makespan() -> None:
     first, second = comparisons(read_yaml(PRICES))
     assert (first.name, first.alone_price, first.part_price) == ("cost 1", 0.75, 0.602)
     assert (second.name, second.alone_price, second.part_price) == ("cost 2", 0.526, 0.301)
@@ -65,6 +65,6 @@ def test_sharing_that_takes_too_long_saves_nothing() -> None:
         ),
     ],
 )
-def test_a_mistake_in_prices_is_told_with_its_place(text: str, complaint: str) -> None:
+def test_a_mistake_in_prices_is_reported_with_its_place(text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         comparisons(parse_yaml(text, "p.yaml"))

@@ -214,7 +214,7 @@ def test_who_took_the_whole_memory_takes_it_again() -> None:
     assert transferred(pool, SMALL, LARGE).phases[0].memory_mib == 38000
 
 
-def test_of_cards_that_nobody_knows_only_the_name_changes() -> None:
+def test_of_unknown_gpus_only_the_name_changes() -> None:
     here = run(ProfilePhase(seconds=100, util=0.8, memory_mib=3000, sm=0.4, pcie=0.1))
     there = transferred(here, GpuModel(name="V100"), GpuModel(name="new"))
     assert there.gpu_model == "new"

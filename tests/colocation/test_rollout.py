@@ -1,4 +1,4 @@
-"""What a plan is believed to come to is what comes of it where that is true."""
+"""The predicted result of a plan is the real one if the beliefs are true."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class InOrder:
 
 @st.composite
 def worlds_of_speeds(draw: st.DrawFn) -> World:
-    """Any speeds, and memory for all: else who fits beside whom changes while they run."""
+    """Draw any speeds, and memory for all: otherwise fits change while jobs run."""
     world = draw(worlds(phases=False))
     assert isinstance(world, TableWorld)
     profiles = [

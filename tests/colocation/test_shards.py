@@ -1,4 +1,4 @@
-"""How many shards a job needs that nobody saw: enough, or nothing is told."""
+"""Shards of an unknown job: enough, or no answer."""
 
 import pytest
 from hypothesis import given
@@ -46,14 +46,14 @@ def test_its_memory_fits_with_headroom_and_in_one_shard_less_it_does_not(
     ("asked", "why"),
     [
         ({"memory_mib": None}, "its memory was not measured for 90 s of 100 s"),
-        ({"memory_mib": 9000.0, "application": "vgg"}, "nobody saw this application"),
+        ({"memory_mib": 9000.0, "application": "vgg"}, "this application has no profile"),
         ({"memory_mib": 9000.0, "input_size": 128.0}, "it had a smaller input, 64"),
         ({"memory_mib": 9000.0, "there": None}, "which input it had is not known"),
     ],
 )
-def test_where_it_may_need_more_than_the_nearest_had_nothing_is_told(asked: dict[str, object], why: str):
+def test_where_it_may_need_more_than_the_nearest_had_there_is_no_answer(asked: dict[str, object], why: str):
     assert told(**asked) == Shards(None, 8, why)  # type: ignore[arg-type]
 
 
-def test_a_smaller_input_and_one_that_is_not_told_need_no_more_than_the_nearest():
+def test_a_smaller_input_and_one_that_is_unknown_need_no_more_than_the_nearest():
     assert told(9000, input_size=16).needed == told(9000, input_size=None).needed == 2

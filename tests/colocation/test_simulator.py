@@ -66,7 +66,7 @@ def test_work_beyond_the_profile_stays_in_its_last_phase_and_less_of_it_ends_wit
         assert (ran.makespan_s, ran.memory_peak_mib) == (pytest.approx(work_s), peak_mib)
 
 
-def test_memory_that_runs_out_in_a_later_phase_kills_who_started_last_who_begins_anew() -> None:
+def test_memory_that_runs_out_in_a_later_phase_kills_who_started_last_which_restarts() -> None:
     grows = profile("grows", (10, 1000), (10, 9000))
     world = pairs([[1, 1], [1, 1]], grows, profile("steady", (100, 5000)))
     ran = simulate(world, [SharingJob(0, 20.0), SharingJob(1, 100.0)], AllAtOnce(), requeue_s=30.0)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.beside import beside_all, views_of
+from slurm_gpu.colocation.co_runner_views import speed_with_all, views_of
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_file import write_csv, write_json
 from slurm_gpu.colocation.tables.read import application_and_size, read_table, read_tables
@@ -44,7 +44,7 @@ def tables(draw: st.DrawFn) -> Measured:
 
 
 def by_name(table: Measured) -> tuple[Any, ...]:
-    """What a table says, whatever the order of its applications."""
+    """Return a table's content, regardless of the order of its applications."""
     speeds = {
         (table.names[one], tuple(sorted(table.names[other] for other in others))): speed
         for (one, others), speed in table.speeds.items()
@@ -108,7 +108,7 @@ def test_a_speed_is_relative_to_alone_and_never_above_it(tmp_path: Path) -> None
     assert dict(table.speeds) == {(0, (1,)): 0.5, (1, (0,)): 1.0, (0, (0,)): 0.5}
 
 
-def test_what_cannot_run_together_or_at_all_is_told_apart_from_what_nobody_measured(tmp_path: Path) -> None:
+def test_what_cannot_run_together_or_at_all_differs_from_what_is_unmeasured(tmp_path: Path) -> None:
     rows = gavel(a={"null": 10, B: [0, 0]}, b={"null": 20}, c={"null": 0, A: [0, 0]})
     table = read_table(written(tmp_path, rows))
     assert table.names == ("a", "b")
@@ -116,7 +116,7 @@ def test_what_cannot_run_together_or_at_all_is_told_apart_from_what_nobody_measu
     assert (speeds[0, 1], speeds[1, 0]) == (0, 0)
     assert np.isnan(speeds[0, 0])
     assert table.table().together((0, 1)) == (0, 0)
-    with pytest.raises(KeyError, match="a beside a"):
+    with pytest.raises(KeyError, match="a with a"):
         table.table().together((0, 0))
 
 
@@ -196,7 +196,7 @@ def test_two_of_one_application_in_a_group_have_their_mean(tmp_path: Path) -> No
         ({"together": [{"applications": ["a", "b"], "speeds": [1, "x"]}]}, r'speed "x" of \'b\' must be'),
         ({"together": [{"applications": ["a", "b"], "speeds": [1, 1.5]}]}, r"speed 1.5 must be from 0 to 1"),
         ({"together": [{"applications": ["a", "b"], "speeds": [0, 1]}]}, r"cannot run together"),
-        ({"together": 2 * [{"applications": ["a", "b"], "speeds": [1, 1]}]}, r"\[1\]: 'a' beside 'b' is the"),
+        ({"together": 2 * [{"applications": ["a", "b"], "speeds": [1, 1]}]}, r"\[1\]: 'a' with 'b' is the"),
     ],
 )
 def test_what_is_wrong_in_our_json_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -217,27 +217,27 @@ HEADER = "gpu_model,application,alone_per_s,speed,beside_1"
         (f"{HEADER}\n,a,1,,\n", r":2:1: gpu_model and application must be given"),
         (f"{HEADER}\nV100,a,x,,\n", r":2:1: alone_per_s 'x' must be a number"),
         (f"{HEADER}\nV100,a,nan,,\n", r"'nan' must be a number"),
-        (f"{HEADER}\nV100,a,1,,\nV100,a,1,,\n", r":3:1: 'a' beside nobody: is there twice"),
-        (f"{HEADER}\nV100,a,,0.5,\n", r":2:1: 'a' beside nobody: speed '0.5' must be empty"),
+        (f"{HEADER}\nV100,a,1,,\nV100,a,1,,\n", r":3:1: 'a' without co-runners occurs twice"),
+        (f"{HEADER}\nV100,a,,0.5,\n", r":2:1: 'a' without co-runners: speed '0.5' must be empty"),
         (f"{HEADER}\nV100,a,3,0.5,b\n", r"alone_per_s '3' belongs"),
-        (f"{HEADER}\nV100,a,,,b\n", r":2:1: 'a' beside 'b': speed '' must be a number"),
-        (f"{HEADER}\nV100,a,,2,b\n", r":2:1: 'a' beside 'b': speed '2' must be from 0 to 1"),
+        (f"{HEADER}\nV100,a,,,b\n", r":2:1: 'a' with 'b': speed '' must be a number"),
+        (f"{HEADER}\nV100,a,,2,b\n", r":2:1: 'a' with 'b': speed '2' must be from 0 to 1"),
         (
             f"{HEADER}\nV100,a,,1e-300,b\n",
-            r"'a' beside 'b': speed 1e-300 must be 0, for who cannot run together, or from 0.000001 to 1",
+            r"'a' with 'b': speed 1e-300 must be 0 if they cannot run together, or from 0.000001 to 1",
         ),
-        (f"{HEADER}\nV100,a,,-0.1,b\n", r":2:1: 'a' beside 'b': speed '-0.1' must be from 0 to 1"),
+        (f"{HEADER}\nV100,a,,-0.1,b\n", r":2:1: 'a' with 'b': speed '-0.1' must be from 0 to 1"),
         (f"{HEADER}\nV100,a,0,,\n", r":2:1: 'a' alone: alone_per_s '0' must be more than 0"),
         (f"{HEADER}\nV100,a,1,,\nV100,a\x07,,1,b\n", r":3:1: the name 'a.x07' must be 1 to 512 printable"),
         (
             f"{HEADER}\nV100,b,,1,b\nV100,a,,0,b\n",
-            r":3:1: 'a' beside 'b': .* of 'b' must be there and 0, too",
+            r":3:1: 'a' with 'b': .* of 'b' must be there and 0, too",
         ),
         (
             f"{HEADER}\nV100,a,,0,b\nV100,b,,0.3,a\n",
-            r":2:1: 'a' beside 'b': speed 0 says .* of 'b' in line 3 must be 0, too",
+            r":2:1: 'a' with 'b': speed 0 means .* of 'b' in line 3 must be 0, too",
         ),
-        (f"{HEADER}\nV100,a,,1,b\nV100,a,,1,b\n", r":3:1: 'a' beside 'b': is there twice"),
+        (f"{HEADER}\nV100,a,,1,b\nV100,a,,1,b\n", r":3:1: 'a' with 'b': is there twice"),
         (f'{HEADER}\nV100,"a,1,1,b\n', r"is not CSV"),
         (f"{HEADER}\nV100,a\udcff,,1,b\n", r"is not UTF-8"),
     ],
@@ -255,17 +255,17 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
             read_table(tmp_path / name)
 
 
-def test_groups_that_were_measured_count_before_what_their_pairs_tell() -> None:
+def test_groups_that_were_measured_count_before_what_their_pairs_predict() -> None:
     pairs = {(0, (0,)): 0.5, (0, (1,)): 0.8, (1, (0,)): 0.9, (1, (1,)): 0.4}
     triple = {(0, (0, 1)): 0.3, (1, (0, 0)): 0.7}
     table = Measured("x", ("a", "b"), (None, None), pairs | triple).table()
     assert table.together((0, 1, 0)) == (0.3, 0.7, 0.3)
     assert table.together((1, 0, 1)) == pytest.approx(
-        (beside_all([0.9, 0.4]), beside_all([0.8, 0.8]), beside_all([0.4, 0.9]))
+        (speed_with_all([0.9, 0.4]), speed_with_all([0.8, 0.8]), speed_with_all([0.4, 0.9]))
     )
 
 
-def test_names_tell_the_batch_size_where_they_have_one() -> None:
+def test_names_contain_the_batch_size_where_they_have_one() -> None:
     assert application_and_size("ResNet-18 (batch size 16)") == ("ResNet-18", 16)
     assert application_and_size("A3C") == ("A3C", None)
     assert application_and_size("x (batch size many)") == ("x (batch size many)", None)

@@ -14,7 +14,7 @@ from tests.colocation.building import OneAtATime
 
 
 def table() -> Measured:
-    """Six applications; the later, the more it slows others down. The last runs beside nobody."""
+    """Return six applications, each slowing others more than the one before. The last must run alone."""
     names = tuple(f"app{i}" for i in range(6))
     speeds: dict[tuple[int, tuple[int, ...]], float] = {}
     for i, j in combinations_with_replacement(range(6), 2):
@@ -45,6 +45,6 @@ def test_workloads_of_a_pair_table_are_of_their_class(workload: str) -> None:
     assert np.isinf(table_world(measured).capacity_mib)
 
 
-def test_an_unknown_workload_of_a_table_is_told_which_there_are() -> None:
+def test_an_unknown_workload_of_a_table_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"no workload 'big' of a pair table; there are .*'sweep'"):
         table_jobs(table(), "big", 1)

@@ -22,7 +22,7 @@ _LEVELS = st.sampled_from([0.0, 0.004, 0.3, 0.95, 1.0, math.nan])
 
 
 @st.composite
-def told(draw):
+def data(draw):
     """A few workers, each with any metrics, bins and gaps; levels that jump, noise or none."""
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n_bins = draw(st.integers(0, 90))
@@ -61,7 +61,7 @@ def told(draw):
 
 
 @settings(max_examples=examples(40))
-@given(told(), st.booleans())
+@given(data(), st.booleans())
 def test_there_is_always_a_verdict(series, running):
     verdict = diagnose(series, running=running)
     assert 0 <= verdict.confidence <= 1
@@ -77,8 +77,8 @@ def test_there_is_always_a_verdict(series, running):
 def test_of_a_training_with_anything_wrong_each_number_is_one(seed):
     """Slower in part, with gaps, wild values and any groups: no warning, and nothing shown is NaN."""
     random = np.random.default_rng(seed)
-    n, told = int(random.choice([1, 2, 3, 4, 8, 16])), EVERYTHING if random.random() < 0.5 else OLDER
-    training = Training(n=n, per_node=int(random.choice([1, 4])), n_bins=256, told=told, seed=seed)
+    n, data = int(random.choice([1, 2, 3, 4, 8, 16])), EVERYTHING if random.random() < 0.5 else OLDER
+    training = Training(n=n, per_node=int(random.choice([1, 4])), n_bins=256, data=data, seed=seed)
     at = int(random.integers(1, 200))
     for what in random.choice([training.work, training.speed, training.talk], 2):
         what[random.random(n) < random.choice([0.1, 0.5, 1.0]), at:] *= random.choice([0.7, 0.95, 1.2, 2.0])

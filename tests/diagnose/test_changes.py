@@ -33,7 +33,7 @@ def test_gaps_and_single_spikes_are_no_changes():
     assert split(row[None]).z[0] < 5
 
 
-def test_all_gaps_and_too_short_rows_tell_nothing():
+def test_all_gaps_and_too_short_rows_have_no_change():
     assert split(np.full((2, 50), np.nan)).z.tolist() == [0, 0]
     assert split(np.ones((1, 4))).z.tolist() == [0]
     assert segments(np.full(9, np.nan)) == []

@@ -21,7 +21,7 @@ class TestHang:
         (name,) = [worker.name for worker in verdict.culprits]
         assert f"{name} does not take part, or stopped first" in [item.text for item in verdict.evidence]
 
-    def test_it_is_told_within_thirty_seconds(self):
+    def test_it_is_reported_within_thirty_seconds(self):
         training, values = a_hang(n_bins=480 + 30)
         assert diagnose(as_series(training, values)).cause is Cause.HANG
 
@@ -63,11 +63,11 @@ class TestHang:
         ]
         assert diagnose(as_series(training, values, hosts=hosts)).cause is not Cause.HANG
 
-    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
+    @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     @pytest.mark.parametrize("silent", [False, True])
-    def test_who_computes_without_a_word_to_each_other_does_not_hang(self, told, silent):
+    def test_who_computes_without_traffic_does_not_hang(self, metrics, silent):
         """An evaluation, generation: without tensor cores, hardly anything sent, and no links."""
-        training = Training(told=told)
+        training = Training(metrics=metrics)
         values = training.values()
         since = training.at(7)
         shares = {Metric.NVLINK: 0, Metric.PCIE: 0.02, Metric.POWER: 0.95}
@@ -87,7 +87,7 @@ class TestHang:
         assert diagnose(as_series(training, values), running=False).cause is not Cause.HANG
 
     @pytest.mark.parametrize("phases", [None, (1, 7)])
-    def test_one_that_is_cancelled_while_workers_wait_is_told_of_the_job_that_is_over(self, phases):
+    def test_one_that_is_cancelled_while_workers_wait_is_reported_for_the_ended_job(self, phases):
         training, values = a_hang(n_bins=480 + 120)
         for matrix in values.values():
             matrix[:, -3:] = 0.0  # its processes end
@@ -112,39 +112,39 @@ class TestHang:
         if cause is Cause.UNKNOWN:
             assert "nothing computed for the last 115 s: it hung or had nothing more" in verdict.why_not[0]
 
-    def test_what_was_wrong_before_an_idle_end_is_told_first(self):
+    def test_what_was_wrong_before_an_idle_end_is_reported_first(self):
         training = Training(n_bins=480 + 120)
         training.clock[5, 100:] *= 0.8
         training.runs[480:] = False
         assert diagnose(training.series(), running=False, cut_short=True).cause is Cause.SLOW
 
-    def test_without_activity_links_that_lie_still_tell_who_spins(self):
-        training, values = a_hang(told=OLDER)
+    def test_without_activity_idle_links_show_who_spins(self):
+        training, values = a_hang(metrics=OLDER)
         values[Metric.POWER][:, training.at(8) :] = 0.5  # a spinning GPU draws half of what it can
         verdict = diagnose(as_series(training, values))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
 
     @pytest.mark.parametrize(("idle", "cause"), [(0, Cause.HEALTHY), (3, Cause.HANG)])
-    def test_whoever_writes_for_all_is_the_first(self, idle, cause):
+    def test_the_worker_that_writes_for_all_is_the_first(self, idle, cause):
         training, values = a_hang(n_bins=480 + 40)
         values[Metric.UTIL][:, training.at(8) :] = 1.0
         values[Metric.UTIL][idle, training.at(8) :] = 0.0
         assert diagnose(as_series(training, values)).cause is cause
 
     @pytest.mark.parametrize("phases", [(0, 0), (1, 7), (3, 9)])
-    def test_counters_that_are_read_each_ten_seconds_name_nobody_who_did_not_stop(self, phases):
+    def test_counters_that_are_read_each_ten_seconds_name_no_worker_who_did_not_stop(self, phases):
         training, values = a_hang(n_bins=480 + 45)
         values[Metric.UTIL][3, training.at(8) :] = 1.0
         verdict = diagnose(as_read(training, values, phases=phases))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [])
 
-    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
+    @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     @pytest.mark.parametrize(("copies", "cause"), [(0.0, Cause.HANG), (0.3, Cause.HEALTHY)])
-    def test_where_no_host_tells_an_idle_job_is_suspected_unless_it_copied_to_its_hosts(
-        self, copies, cause, told
+    def test_without_data_of_hosts_an_idle_job_is_suspected_unless_it_copied_to_its_hosts(
+        self, copies, cause, metrics
     ):
         """Data that takes half a minute to write came over PCIe first."""
-        training = Training(n_bins=480 + 40, told=told)
+        training = Training(n_bins=480 + 40, metrics=metrics)
         training.runs[480:] = False
         values = training.values()
         values[Metric.PCIE][:, 480:483] = copies
@@ -218,9 +218,9 @@ class TestHang:
             assert verdict.cause is cause
             assert not any("no host reports" in why for why in verdict.why_not)
 
-    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
-    def test_one_that_fills_most_of_what_is_looked_at_is_told(self, told):
-        training, values = a_hang(told=told, n_bins=600)
+    @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
+    def test_one_that_fills_most_of_what_is_sampled_is_reported(self, metrics):
+        training, values = a_hang(metrics=metrics, n_bins=600)
         values = {metric: matrix[:, 380:] for metric, matrix in values.items()}
         training.n_bins = 220
         values = {metric: np.hstack([matrix, *[matrix[:, -120:]] * 3]) for metric, matrix in values.items()}
@@ -264,7 +264,7 @@ class TestHang:
         assert verdict.suspect is suspect
 
     def test_what_is_lacking_in_the_reading_in_which_it_stopped_counts(self):
-        training, values = a_hang(n_bins=480 + 20, told=OLDER)
+        training, values = a_hang(n_bins=480 + 20, metrics=OLDER)
         values[Metric.POWER][:, 480:] = 0.13
         values[Metric.UTIL][3, 480:] = 0.0
         verdict = diagnose(as_read(training, values, phases=(5, 5)))
@@ -272,7 +272,7 @@ class TestHang:
         assert "for 20 s" in verdict.evidence[0].text
 
     @pytest.mark.parametrize(("cpu", "sure"), [(0.02, True), (0.2, False)])
-    def test_where_nobody_spins_hosts_that_rest_make_it_sure(self, cpu, sure):
+    def test_where_no_worker_spins_hosts_that_rest_make_it_sure(self, cpu, sure):
         """Compiling and loading use CPUs; waiting for a hung file system does not."""
         training, values = a_hang(n_bins=480 + 40)
         values[Metric.UTIL][:, training.at(8) :] = 0.0
@@ -299,7 +299,7 @@ class TestValuesEachTenSeconds:
         training.width_s, training.n_bins = 10.0, values[Metric.UTIL].shape[1]
         return diagnose(as_series(training, values))
 
-    def test_a_hang_is_told_and_sure(self):
+    def test_a_hang_is_reported_and_sure(self):
         verdict = self.a_table(3)
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
         assert verdict.confidence >= SURE
@@ -307,5 +307,5 @@ class TestValuesEachTenSeconds:
     def test_who_wakes_up_again_has_ended_it(self):
         assert self.a_table(3, util=(3, 0.4)).cause is Cause.HEALTHY
 
-    def test_the_first_may_write_for_all_though_it_has_not_told_the_last_value(self):
+    def test_the_first_may_write_for_all_though_its_last_value_is_missing(self):
         assert self.a_table(0, util=(slice(0, 8), np.nan)).cause is Cause.HEALTHY

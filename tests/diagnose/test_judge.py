@@ -28,14 +28,14 @@ class TestHealthy:
         assert (verdict.cause, culprits(verdict)) == (Cause.HEALTHY, [])
 
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_checkpoints_and_loading_are_no_trouble(self, seed):
+    def test_checkpoints_and_loading_are_no_problem(self, seed):
         training = Training(seed=seed)
         training.runs[:90] = False
         for minute in (3, 5, 7, 9):
             training.runs[training.at(minute) : training.at(minute) + 20] = False
         assert diagnose(training.series()).cause is Cause.HEALTHY
 
-    def test_an_evaluation_is_no_trouble(self):
+    def test_an_evaluation_is_no_problem(self):
         training = Training()
         training.work[:, training.at(4) : training.at(7)] *= 0.7
         values = training.values()
@@ -78,19 +78,19 @@ class TestWithSteps:
         assert (verdict.cause, verdict.suspect) == (Cause.IMBALANCE, True)
         assert "16 ranks, but the job has 8 GPUs" in verdict.why_not[-1]
 
-    def test_what_the_gpus_tell_against_timings_does_not_speak_for_them(self):
+    def test_what_the_gpus_report_against_timings_does_not_clear_them(self):
         verdict = diagnose(Training().series(), steps=self.timings(slow=5), groups=groups_given("pp=2", 16))
         assert (verdict.cause, verdict.groups_by) == (Cause.SLOW, "--groups pp=2")
         assert list(verdict.groups) == ["stage 0", "stage 1"]
         assert all("no worker differs" not in item.text for item in verdict.evidence)
         assert "no worker differs" in verdict.why_not[-1]
 
-    def test_timings_by_which_nothing_is_wrong_are_told(self):
+    def test_timings_by_which_nothing_is_wrong_are_reported(self):
         verdict = diagnose(Training().series(), steps=self.timings())
         assert verdict.cause is Cause.HEALTHY
         assert "no step would be more than 3% shorter" in verdict.evidence[-1].text
 
-    def test_timings_that_say_nothing_and_of_a_few_ranks_are_told(self):
+    def test_timings_that_say_nothing_and_of_a_few_ranks_are_reported(self):
         table = a_table(*a_training(steps=3))
         few = {name: column[table["rank"] == 0] for name, column in table.items()}
         verdict = diagnose(Training().series(), steps=read_steps(few))
@@ -134,10 +134,10 @@ class TestWithSteps:
 
 
 def test_a_verdict_is_json():
-    told = diagnose(a_slow_clock().series()).to_json()
-    assert told["cause"] == "slow or failing"
-    assert told["culprits"] == [{"node": "n1", "device": "GPU-005", "rank": 5}]
+    data = diagnose(a_slow_clock().series()).to_json()
+    assert data["cause"] == "slow or failing"
+    assert data["culprits"] == [{"node": "n1", "device": "GPU-005", "rank": 5}]
     assert set(EVERYTHING) >= {
-        Metric(item["metric"]) for item in told["evidence"] if item["metric"] == "power"
+        Metric(item["metric"]) for item in data["evidence"] if item["metric"] == "power"
     }
-    assert "slurm" not in told["next_step"].lower() or "sbatch" in told["next_step"]
+    assert "slurm" not in data["next_step"].lower() or "sbatch" in data["next_step"]

@@ -10,9 +10,9 @@ from tests.diagnose.faults import OLDER, SEEDS, as_series
 from tests.diagnose.training import EVERYTHING, Training
 
 
-def a_training(heavy, power, gaps, told=OLDER, **more):
+def a_training(heavy, power, gaps, metrics=OLDER, **more):
     """`heavy` workers take so much more power and have so much longer gaps between kernels, all the time."""
-    training = Training(told=told, **more)
+    training = Training(metrics=metrics, **more)
     values = training.values()
     noise = 0.003 * training.random.standard_normal((training.n, training.n_bins))
     values[Metric.UTIL] = np.clip(0.99 + noise, 0, 1)
@@ -44,5 +44,5 @@ def test_one_alone_says_nothing(heavy, power, gaps, seed):
     assert diagnose(a_training(heavy, power, gaps, seed=seed)).cause is Cause.HEALTHY
 
 
-def test_where_sm_activity_is_told_that_counts():
-    assert diagnose(a_training([2, 7], 0.05, 0.005, told=EVERYTHING)).kind != "workers"
+def test_where_sm_activity_is_reported_that_counts():
+    assert diagnose(a_training([2, 7], 0.05, 0.005, metrics=EVERYTHING)).kind != "workers"

@@ -31,15 +31,15 @@ def strays(bins: int, *, begins: int, busier: float) -> float:
     """How far GPU 5 strays that is `busier` in the last minute; nodes begin to train `begins` bins apart."""
     table, noise = LiveTable(), np.random.default_rng(1)
     for number in range(bins):
-        told = []
+        data = []
         for row, worker in enumerate(WORKERS):
             is_training = number >= 1 + begins * (worker.node == "n2")
             values = {m: v * noise.normal(1, 0.005) for m, v in (TRAINS if is_training else LOADS).items()}
             if row == 5 and number >= bins - 6:
                 values[Metric.SM_ACTIVE] *= 1 + busier
             item = tuple(values.get(metric, np.nan) for metric in METRICS)
-            told.append((UnsharedWorker(7, worker), START_S + number * WIDTH_S, item))
-        table.update(START_S + number * WIDTH_S, {7: START_S}, told)
+            data.append((UnsharedWorker(7, worker), START_S + number * WIDTH_S, item))
+        table.update(START_S + number * WIDTH_S, {7: START_S}, data)
     (found,) = screen(table).deviations
     return float(found)
 

@@ -17,9 +17,9 @@ HOPPER = (*OLDER, Metric.SM_ACTIVE, Metric.TENSOR, Metric.NVLINK)
 BUSY = (Metric.UTIL, Metric.SM_ACTIVE, Metric.TENSOR)
 
 
-def beside_each_other(told, seed=1, n=8, *, alike=True) -> tuple[Training, dict[Metric, np.ndarray]]:
+def independent_programs(metrics, seed=1, n=8, *, alike=True) -> tuple[Training, dict[Metric, np.ndarray]]:
     """Programs, one per GPU, that evaluate and save independently and send each other nothing."""
-    training = Training(n=n, seed=seed, told=told)
+    training = Training(n=n, seed=seed, metrics=metrics)
     values = training.values()
     random = training.random
     for row in range(n):
@@ -49,25 +49,25 @@ def judged(training, values, **more):
 
 
 @pytest.mark.parametrize("alike", [True, False])
-@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
+@pytest.mark.parametrize("metrics", [OLDER, HOPPER], ids=["older", "hopper"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_programs_beside_each_other_have_no_peers(seed, told, alike):
-    verdict = judged(*beside_each_other(told, seed, alike=alike))
+def test_programs_side_by_side_have_no_peers(seed, metrics, alike):
+    verdict = judged(*independent_programs(metrics, seed, alike=alike))
     assert verdict.cause is Cause.UNKNOWN
     assert verdict.why_not[0].startswith("its GPUs ")
 
 
-@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
+@pytest.mark.parametrize("metrics", [OLDER, HOPPER], ids=["older", "hopper"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_those_that_end_one_after_the_other_hang_not(seed, told):
-    training, values = beside_each_other(told, seed)
+def test_those_that_end_one_after_the_other_hang_not(seed, metrics):
+    training, values = independent_programs(metrics, seed)
     for row in range(8):
         quiet_since(values, row, 250 + 25 * row)
     assert judged(training, values).cause is Cause.UNKNOWN
 
 
-def test_gpus_that_send_each_other_nothing_are_compared_with_nobody():
-    training = Training(told=HOPPER)
+def test_gpus_that_send_each_other_nothing_are_not_compared():
+    training = Training(metrics=HOPPER)
     training.fetch[3:6] = 0.3
     values = training.values()
     values[Metric.NVLINK][:] = 0.0
@@ -77,17 +77,17 @@ def test_gpus_that_send_each_other_nothing_are_compared_with_nobody():
     assert "send each other nothing" in verdict.why_not[0]
 
 
-def test_heat_is_told_of_them_all_the_same():
-    training, values = beside_each_other(HOPPER)
+def test_heat_is_reported_for_them_too():
+    training, values = independent_programs(HOPPER)
     values[Metric.SM_CLOCK][5, 200:] *= 0.7
     values[Metric.THROTTLE][5, 200:] = 0.9
     verdict = judged(training, values)
     assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.SLOW, "throttled", [5])
 
 
-@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
-def test_workers_that_leave_an_elastic_training_are_not_accused(told):
-    training = Training(told=told)
+@pytest.mark.parametrize("metrics", [OLDER, HOPPER], ids=["older", "hopper"])
+def test_workers_that_leave_an_elastic_training_are_not_accused(metrics):
+    training = Training(metrics=metrics)
     values = training.values()
     quiet_since(values, slice(8, None), 300)
     verdict = judged(training, values)
@@ -95,24 +95,24 @@ def test_workers_that_leave_an_elastic_training_are_not_accused(told):
     assert "n2" in verdict.why_not[0]
 
 
-@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
+@pytest.mark.parametrize("metrics", [OLDER, HOPPER], ids=["older", "hopper"])
 class TestUnused:
-    def test_gpus_that_were_never_used_are_not_accused(self, told):
-        training = Training(told=told)
+    def test_gpus_that_were_never_used_are_not_accused(self, metrics):
+        training = Training(metrics=metrics)
         values = training.values()
         quiet_since(values, [3, 9], 0)
         verdict = judged(training, values)
         assert (verdict.cause, verdict.culprits) == (Cause.UNKNOWN, ())
         assert verdict.why_not[0].startswith("2 GPUs on n1, n2: have never had anything to run")
 
-    def test_nor_do_they_hide_who_is_slow(self, told):
-        training = a_slow_clock(told=told)
+    def test_nor_do_they_hide_who_is_slow(self, metrics):
+        training = a_slow_clock(metrics=metrics)
         values = training.values()
         quiet_since(values, [3, 9], 0)
         assert culprits(judged(training, values)) == [5]
 
-    def test_a_job_that_has_done_nothing_starves_not(self, told):
-        training = Training(told=told)
+    def test_a_job_that_has_done_nothing_starves_not(self, metrics):
+        training = Training(metrics=metrics)
         values = training.values()
         quiet_since(values, slice(None), 0)
         verdict = judged(training, values)
@@ -121,10 +121,10 @@ class TestUnused:
         assert "whether the program uses GPUs" in verdict.next_step
 
 
-@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
-def test_whoever_has_another_role_is_not_starved(told):
+@pytest.mark.parametrize("metrics", [OLDER, HOPPER], ids=["older", "hopper"])
+def test_a_worker_with_another_role_is_not_starved(metrics):
     """As one that gathers parameters: it holds and does less than those that train."""
-    training = Training(told=told)
+    training = Training(metrics=metrics)
     training.memory[0], training.work[0] = 0.2, 0.05
     values = training.values()
     values[Metric.UTIL][0] *= 0.2
@@ -134,8 +134,8 @@ def test_whoever_has_another_role_is_not_starved(told):
 class TestEvaluation:
     """The first worker evaluates for all, and the others wait for it, spinning."""
 
-    def series(self, told, util=0.85) -> Series:
-        training = Training(told=told)
+    def series(self, metrics, util=0.85) -> Series:
+        training = Training(metrics=metrics)
         values = training.values()
         part = slice(400, None)
         for metric, level in ((Metric.NVLINK, 0.0), (Metric.PCIE, 0.0), (Metric.TENSOR, 0.0)):
@@ -150,15 +150,15 @@ class TestEvaluation:
         return as_series(training, values)
 
     @pytest.mark.parametrize("util", [0.6, 1.0])
-    @pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
-    def test_it_is_no_hang_and_it_is_not_starved(self, told, util):
-        verdict = diagnose(self.series(told, util))
+    @pytest.mark.parametrize("metrics", [OLDER, HOPPER], ids=["older", "hopper"])
+    def test_it_is_no_hang_and_it_is_not_starved(self, metrics, util):
+        verdict = diagnose(self.series(metrics, util))
         assert (verdict.cause, verdict.culprits) == (Cause.HEALTHY, ())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_power_that_differs_for_ever_is_no_more_than_a_suspicion(seed):
-    training = Training(n=16, seed=seed, told=OLDER)
+    training = Training(n=16, seed=seed, metrics=OLDER)
     values = training.values()
     values[Metric.POWER][6] *= 1.09
     verdict = judged(training, values)

@@ -14,7 +14,7 @@ BEGINS_MINUTE = 5
 
 def all_slower(rises=0.0, **more):
     """Steps take longer from the fifth minute on; 2 % of the time no kernel runs, then by `rises` less."""
-    training = Training(told=OLDER, **more)
+    training = Training(metrics=OLDER, **more)
     training.talk[:, training.at(BEGINS_MINUTE) :] = 0.6
     values = training.values()
     values[Metric.UTIL] = 0.98 + 0.003 * training.random.standard_normal((training.n, training.n_bins))
@@ -34,7 +34,7 @@ class TestWithoutActivity:
         assert verdict.suspect
 
     @pytest.mark.parametrize("own", [0.965, 1.035])
-    def test_that_its_power_fell_or_rose_is_told(self, own):
+    def test_that_its_power_fell_or_rose_is_reported(self, own):
         training, values = all_slower()
         values[Metric.POWER][5, training.at(BEGINS_MINUTE) :] *= own
         verdict = diagnose(as_series(training, values))
@@ -44,7 +44,7 @@ class TestWithoutActivity:
 
     @pytest.mark.parametrize("row", [4, 5])
     @pytest.mark.parametrize("own", [0.965, 1.035])
-    def test_of_two_of_a_stage_nobody_knows_which_one_changed(self, row, own):
+    def test_of_two_of_a_stage_it_is_unknown_which_one_changed(self, row, own):
         training, values = all_slower(n=8)
         values[Metric.POWER][row, training.at(BEGINS_MINUTE) :] *= own
         verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 8))
@@ -88,16 +88,16 @@ class TestWithoutActivity:
 class TestWhoWantsData:
     """Less to run since all are slower, by a part of what the pace fell."""
 
-    @pytest.mark.parametrize("told", [OLDER, None])
-    def test_a_worker(self, told):
-        training = Training() if told is None else Training(told=told)
+    @pytest.mark.parametrize("metrics", [OLDER, None])
+    def test_a_worker(self, metrics):
+        training = Training() if metrics is None else Training(metrics=metrics)
         starts = training.at(BEGINS_MINUTE)
         training.fetch[5, starts:] = 0.04 + 0.3 * (training.random.random(training.n_bins - starts) < 0.3)
         verdict = diagnose(training.series())
         assert (verdict.cause, culprits(verdict)) == (Cause.STARVATION, [5])
 
     def test_a_little_less_to_run_counts_where_the_pace_fell_by_little(self):
-        training = Training(told=OLDER)
+        training = Training(metrics=OLDER)
         training.talk[:, training.at(BEGINS_MINUTE) :] = 0.39
         values = training.values()
         values[Metric.UTIL][:] = 0.98 + 0.003 * training.random.standard_normal((training.n, training.n_bins))

@@ -58,14 +58,14 @@ def test_workers_that_do_alike_are_one_group():
     assert set(inferred(mem_used=[0.6] * 16, tensor=[0.4] * 16)) == {0}
 
 
-def test_stages_are_told_by_their_memory():
+def test_stages_are_reported_by_their_memory():
     of = inferred(mem_used=[0.9] * 4 + [0.8] * 4 + [0.7] * 4 + [0.6] * 4)
     assert of == [3] * 4 + [2] * 4 + [1] * 4 + [0] * 4
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("each", [4, 8])
-def test_stages_whose_memory_spreads_into_each_others_are_told_by_the_order_of_ranks(seed, each):
+def test_stages_whose_memory_spreads_into_each_others_are_reported_by_the_order_of_ranks(seed, each):
     """Each of 80 GB has 2 less than the one before, the last one also logits; each differs by 0.2."""
     random = np.random.default_rng(seed)
     memory = np.repeat([0.78, 0.755, 0.725, 0.74], each) + 0.003 * random.normal(size=4 * each)
@@ -78,14 +78,14 @@ def test_a_node_that_holds_more_than_the_others_is_no_stage(seed):
     assert set(inferred(mem_used=memory)) == {0}
 
 
-def test_a_worker_with_trouble_is_no_role_of_its_own():
+def test_a_faulty_worker_is_no_role_of_its_own():
     memory = np.array([0.9] * 8 + [0.6] * 8)
     memory[2] = 0.75
     assert inferred(mem_used=memory) in ([1] * 8 + [0] * 8, [1, 1, 0] + [1] * 5 + [0] * 8)
     assert set(inferred(mem_used=[0.6] * 15 + [0.9])) == {0}
 
 
-def test_work_tells_stages_where_memory_does_not():
+def test_work_shows_stages_where_memory_does_not():
     assert inferred(mem_used=[0.6] * 8, tensor=[0.5] * 4 + [0.3] * 4) == [1] * 4 + [0] * 4
 
 

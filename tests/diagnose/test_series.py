@@ -60,7 +60,7 @@ def test_a_window_is_scaled_by_what_the_device_is():
     assert course.values[Metric.THROTTLE].tolist() == [0.5, 0.0]  # the power cap is no fault
 
 
-def test_a_gpu_without_the_series_of_a_throttle_was_never_held_down():
+def test_a_gpu_without_the_series_of_a_throttle_was_never_throttled():
     def window(worker, **series):
         return worker, Window(
             job_id=1, segment="a" * 16, device=worker.device, start_s=0.0, width_s=1.0, series=series
@@ -91,7 +91,7 @@ def test_bins_of_different_widths_meet_on_the_wider_grid():
     assert series.values[Metric.POWER][1] == pytest.approx([0.5, 0.7])
 
 
-def test_what_nobody_told_is_a_gap_and_never_zero():
+def test_missing_data_is_a_gap_and_never_zero():
     series = align([a_course(ONE, [0.5, 0.5]), a_course(ONE, [0.7], start_s=1004.0)], missing=[TWO])
     assert np.isnan(series.values[Metric.POWER][0, 2:4]).all()
     assert series.values[Metric.POWER][0, 4] == 0.7
@@ -119,7 +119,7 @@ def test_a_grid_has_a_bound():
     assert series.n_bins <= MAX_BINS
 
 
-def test_nothing_told_at_all_is_a_series_without_bins():
+def test_no_data_at_all_is_a_series_without_bins():
     series = align([], missing=[ONE])
     assert (series.n_bins, series.coverage().tolist()) == (0, [0.0])
 

@@ -22,7 +22,7 @@ class TestSlow:
         assert verdict.until_s is None
         assert verdict.confidence > 0.8
 
-    def test_what_is_over_is_told_with_its_end(self):
+    def test_what_is_over_is_reported_with_its_end(self):
         training = a_slow_clock()
         training.clock[5, training.at(7) :] = training.clock[4, training.at(7) :]
         training.throttle[5, training.at(7) :] = 0
@@ -30,7 +30,7 @@ class TestSlow:
         assert culprits(verdict) == [5]
         assert verdict.until_s == pytest.approx(START_S + 420, abs=30)
 
-    def test_evidence_of_heat_is_told_only_where_there_is_some(self):
+    def test_evidence_of_heat_is_reported_only_where_there_is_some(self):
         training = a_slow_clock()
         metrics = [item.metric for item in diagnose(training.series()).evidence]
         training.throttle[:] = 0.0
@@ -39,13 +39,13 @@ class TestSlow:
         assert "throttle" in metrics
         assert "throttle" not in [item.metric for item in verdict.evidence]
 
-    def test_a_clock_that_wanders_by_itself_accuses_nobody(self):
+    def test_a_clock_that_wanders_by_itself_accuses_no_gpu(self):
         """By 4 % for some minutes, without a reason: this occurs under a power cap."""
         training = Training()
         training.clock[5, training.at(4) : training.at(8)] *= 0.96
         assert diagnose(training.series()).cause is Cause.HEALTHY
 
-    def test_it_is_told_within_three_minutes(self):
+    def test_it_is_reported_within_three_minutes(self):
         training = a_slow_clock(0.15, n_bins=240 + 180)
         assert culprits(diagnose(training.series())) == [5]
 
@@ -64,7 +64,7 @@ class TestSlow:
         training.speed[9] = 0.955 / clock
         assert diagnose(training.series()).cause is cause
 
-    def test_a_clock_that_fell_in_the_meantime_explains_nothing_away(self):
+    def test_a_clock_that_fell_in_between_is_no_excuse(self):
         """Links are not at fault where one GPU's clock fell, and it is busier since then."""
         training = Training()
         training.clock[9, 240:] *= 0.96
@@ -90,7 +90,7 @@ class TestSlow:
 
     def test_without_counters_of_activity_clocks_and_power_do(self):
         older = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK)
-        assert culprits(diagnose(a_slow_clock(told=older).series())) == [5]
+        assert culprits(diagnose(a_slow_clock(metrics=older).series())) == [5]
 
     def test_a_gpu_that_fell_off_the_bus_comes_before_the_hang_that_it_makes(self):
         training, values = a_hang()
@@ -112,7 +112,7 @@ class TestSlow:
         )
         assert diagnose(Training().series(events=[error])).cause is Cause.HEALTHY
 
-    def test_heat_in_the_whole_room_is_told_of_all(self):
+    def test_heat_everywhere_is_reported_for_all(self):
         training = Training()
         training.throttle[:] = 0.6
         training.clock[:] *= 0.8

@@ -64,7 +64,7 @@ def test_only_every_so_manieth_step_is_timed(tmp_path: Path):
     assert timings_of(tmp_path).steps.numbers.tolist() == [0, 3]
 
 
-def test_what_was_told_before_a_kill_is_read(tmp_path: Path):
+def test_data_before_a_kill_is_read(tmp_path: Path):
     process = a_rank(tmp_path, 0, steps=10_000)
     assert process.stdout is not None
     for _ in range(5):
@@ -109,11 +109,11 @@ def test_two_trainings_of_one_job_do_not_write_into_each_other(tmp_path: Path):
 def test_a_process_may_begin_another_training(tmp_path: Path):
     again = ENDLESS.format(folder=str(FILE.parent), directory=str(tmp_path))
     again = again.replace("steps = Steps", f"steps = Steps({str(tmp_path)!r}); steps = Steps")
-    told = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, check=True)
-    assert (told.stdout, told.stderr) == ("trained\n", "")
+    result = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("trained\n", "")
 
 
-def test_a_slow_rank_is_told_with_its_gpu(tmp_path: Path):
+def test_a_slow_rank_is_reported_with_its_gpu(tmp_path: Path):
     for rank in range(4):
         lines = ["dp_rank,stage,rank,step,optype,duration,mb_id,node,local_rank"]
         for step in range(8):
@@ -169,26 +169,26 @@ print("trained")
 
 
 @pytest.mark.parametrize("broken", ["full", "no directory"])
-def test_a_training_goes_on_where_its_timings_cannot_be_written(tmp_path: Path, broken: str):
+def test_a_training_continues_where_its_timings_cannot_be_written(tmp_path: Path, broken: str):
     if broken == "full":
         (tmp_path / "rank-00000.csv").symlink_to("/dev/full")
     else:
         (tmp_path / "file").write_text("")
     directory = tmp_path if broken == "full" else tmp_path / "file"
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", ENDLESS.format(folder=str(FILE.parent), directory=str(directory))],
         capture_output=True,
         text=True,
         check=True,
         env={"PATH": os.environ["PATH"]},
     )
-    assert told.stdout == "trained\n"
-    assert told.stderr.count("steps are timed no more") == 1
-    assert "rank-00000.csv" in told.stderr
+    assert result.stdout == "trained\n"
+    assert result.stderr.count("steps are timed no more") == 1
+    assert "rank-00000.csv" in result.stderr
 
 
 def test_every_step_is_the_least(tmp_path: Path):
-    told = subprocess.run(
+    result = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -198,7 +198,7 @@ def test_every_step_is_the_least(tmp_path: Path):
         text=True,
         check=False,
     )
-    assert "ValueError: every must be 1 or more, not 0" in told.stderr
+    assert "ValueError: every must be 1 or more, not 0" in result.stderr
 
 
 HEAD = "dp_rank,stage,rank,step,optype,duration,mb_id,node,local_rank"
@@ -209,8 +209,8 @@ def a_csv(tmp_path: Path, *, head: str = HEAD, n: int = 4, **changed) -> Path:
     lines = [head]
     for rank in range(n):
         for step in range(6):
-            told = (rank, 0, rank, step, "forward-compute", 0.5, 0, "n1", rank)
-            row = dict(zip(HEAD.split(","), told, strict=True))
+            result = (rank, 0, rank, step, "forward-compute", 0.5, 0, "n1", rank)
+            row = dict(zip(HEAD.split(","), result, strict=True))
             row |= changed if rank == 1 else {}
             lines.append(",".join(map(str, row.values())))
     path = tmp_path / "steps.csv"
@@ -241,7 +241,7 @@ def test_a_file_that_holds_nothing_is_said_to(tmp_path: Path):
         timings_of(tmp_path / "steps.csv")
 
 
-def test_a_column_is_told_once(tmp_path: Path):
+def test_a_duplicate_column_is_rejected(tmp_path: Path):
     path = a_csv(tmp_path)
     lines = path.read_text().splitlines()
     path.write_text("".join(f"{line},{'duration' if line == HEAD else 1}\n" for line in lines))
@@ -255,7 +255,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path):
     assert timings_of(path).steps.forward.shape == (4, 1, 6, 1)
 
 
-def test_who_told_its_rows_twice_is_not_called_slow_for_it(tmp_path: Path):
+def test_a_rank_with_duplicate_rows_is_not_called_slow_for_it(tmp_path: Path):
     path = a_csv(tmp_path)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines + lines[7:13]))
@@ -324,7 +324,7 @@ def test_parquet_of_other_kinds_is_refused_by_its_column(tmp_path: Path, changed
         timings_of(tmp_path / "steps.parquet")
 
 
-def test_a_column_of_parquet_is_told_once(tmp_path: Path):
+def test_a_duplicate_column_of_parquet_is_rejected(tmp_path: Path):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = pa.Table.from_arrays([pa.array([0]), pa.array([1])], names=["rank", "rank"])
     parquet.write_table(table, tmp_path / "steps.parquet")
@@ -370,7 +370,7 @@ def test_tensor_parallel_ranks_are_of_their_stage(tmp_path: Path):
     assert timings.steps.forward.max() == 0.5
 
 
-def test_a_rank_that_nobody_knows_is_no_gpus(tmp_path: Path):
+def test_an_unknown_rank_is_no_gpu(tmp_path: Path):
     workers = [
         WorkerSeries(
             worker=JobWorker(node="n1", device=f"GPU-{i}", index=i),

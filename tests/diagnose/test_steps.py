@@ -64,7 +64,7 @@ def test_a_stage_that_has_a_little_more_to_do_is_named_though_it_costs_less_than
         assert 1 - verdict.evidence[-1].expected / verdict.evidence[-1].value < 0.03
 
 
-def test_sequences_of_unequal_length_are_told_and_no_worker():
+def test_sequences_of_unequal_length_are_reported_and_no_worker():
     forward, backward = a_training(replicas=8, stages=2, micro=8)
     length = 1 + np.random.default_rng(2).pareto(3, (8, 1, 12, 8))
     verdict = judged(forward * length, backward * length)
@@ -88,7 +88,7 @@ def test_a_worker_that_is_slow_in_each_step_is_named(slowdown):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "times", "told"),
+    ("replicas", "times", "options"),
     [
         (2, 1.07, {}),
         (2, 1.5, {}),
@@ -97,9 +97,9 @@ def test_a_worker_that_is_slow_in_each_step_is_named(slowdown):
         (8, 1.5, {"steps": 4, "micro": 2, "noise": 0.1}),
     ],
 )
-def test_a_replica_that_takes_longer_in_all_its_stages_has_more_to_do(replicas, times, told):
+def test_a_replica_that_takes_longer_in_all_its_stages_has_more_to_do(replicas, times, options):
     """Also for few steps, where a factor per worker also removes noise, and so explains more."""
-    forward, backward = a_training(replicas=replicas, **told)
+    forward, backward = a_training(replicas=replicas, **options)
     forward[1] *= times
     backward[1] *= times
     verdict = judged(forward, backward)
@@ -107,7 +107,7 @@ def test_a_replica_that_takes_longer_in_all_its_stages_has_more_to_do(replicas, 
     assert verdict.roles == tuple(f"rank {stage * replicas + 1}" for stage in range(4))
 
 
-def test_sequences_that_differ_little_are_told_where_forward_and_backward_agree():
+def test_sequences_that_differ_little_are_reported_where_forward_and_backward_agree():
     forward, backward = a_training(replicas=8, stages=2, micro=2, noise=0.005)
     length = np.random.default_rng(2).lognormal(0, 0.065, (8, 1, 12, 2))
     assert judged(forward * length, backward * length).kind == "sequence"
@@ -127,7 +127,7 @@ def test_too_few_steps_are_not_judged():
     assert "3 steps" in verdict.why_not[0]
 
 
-def test_replicas_that_told_nothing_are_no_zeros():
+def test_replicas_without_data_are_no_zeros():
     forward, backward = a_training()
     table = a_table(forward, backward)
     there = ~((table["dp_rank"] == 1) & (table["stage"] == 2))
@@ -138,7 +138,7 @@ def test_replicas_that_told_nothing_are_no_zeros():
 
 
 @pytest.mark.parametrize(("column", "place"), [("stage", 2), ("dp_rank", 2)])
-def test_a_place_that_told_the_forward_pass_alone_is_not_judged(column, place):
+def test_a_place_with_only_the_forward_pass_is_not_judged(column, place):
     table = a_table(*a_training())
     there = ~((table["optype"] == "backward-compute") & (table[column] == place))
     verdict = judge_steps(read_steps({name: values[there] for name, values in table.items()}))
@@ -163,7 +163,7 @@ def test_tensor_parallel_ranks_take_as_long_as_the_slowest_and_all_of_them_may_b
     assert verdict.evidence[-1].value == pytest.approx(4 * 0.225 + 0.15)
 
 
-def test_a_rank_that_nobody_knows_is_none_to_accuse():
+def test_an_unknown_rank_is_not_accused():
     forward, backward = a_training(replicas=8)
     forward[5, 2] *= 1.5
     backward[5, 2] *= 1.5

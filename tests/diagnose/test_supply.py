@@ -23,16 +23,16 @@ class TestSupply:
         assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
         assert verdict.since_s == pytest.approx(START_S + 300, abs=30)
 
-    def test_a_job_that_does_less_for_no_reason_told_is_not_called_healthy(self):
-        training = Training(told=(Metric.SM_ACTIVE, Metric.TENSOR, Metric.SM_CLOCK))
+    def test_a_job_that_does_less_for_no_known_reason_is_not_called_healthy(self):
+        training = Training(metrics=(Metric.SM_ACTIVE, Metric.TENSOR, Metric.SM_CLOCK))
         training.talk[:, training.at(5) :] *= 2
         verdict = diagnose(training.series())
         assert verdict.cause is Cause.UNKNOWN
         assert "the available data shows no cause" in verdict.why_not[0]
 
-    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
-    def test_one_gpu_waits_for_nobodys_links(self, told):
-        training = Training(n=1, told=told)
+    @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
+    def test_one_gpu_waits_for_nobodys_links(self, metrics):
+        training = Training(n=1, metrics=metrics)
         training.talk[:, training.at(5) :] *= 2
         assert diagnose(training.series()).cause is Cause.UNKNOWN
 
@@ -47,7 +47,7 @@ class TestSupply:
         assert verdict.cause is Cause.UNKNOWN
         assert "the available data shows no cause" in verdict.why_not[0]
 
-    def test_what_is_told_of_some_alone_is_shown_of_these(self):
+    def test_partial_data_is_shown_for_its_workers(self):
         training = Training()
         values = training.values()
         values[Metric.NVLINK][[4, 5]] *= 0.4
@@ -123,15 +123,15 @@ class TestSupply:
         assert not verdict.suspect
 
     @pytest.mark.parametrize(
-        ("second", "told"), [(0.7, "all GPUs have nothing"), (0.95, "all GPUs of stage 1 have")]
+        ("second", "text"), [(0.7, "all GPUs have nothing"), (0.95, "all GPUs of stage 1 have")]
     )
-    def test_a_stage_is_named_where_the_others_have_more_to_run(self, second, told):
+    def test_a_stage_is_named_where_the_others_have_more_to_run(self, second, text):
         training = Training()
         training.fetch[:8], training.fetch[8:] = 0.7, second
         verdict = diagnose(training.series(), groups=groups_given("pp=2", 16))
-        assert (verdict.cause, verdict.evidence[0].text[: len(told)]) == (Cause.STARVATION, told)
+        assert (verdict.cause, verdict.evidence[0].text[: len(text)]) == (Cause.STARVATION, text)
 
-    def test_that_it_began_later_is_told(self):
+    def test_that_it_began_later_is_reported(self):
         training = Training()
         training.fetch[:, training.at(5) :] = 0.25
         verdict = diagnose(training.series())
@@ -152,7 +152,7 @@ class TestSupply:
         verdict = diagnose(training.series())
         assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.STARVATION, "all", [])
 
-    def test_of_many_restless_ones_somebody_is_always_behind_by_chance(self):
+    def test_of_many_restless_ones_one_is_always_behind_by_chance(self):
         training = Training(n=128, noise=0.02)
         training.talk[:, training.at(5) :] *= 2
         values = training.values()
@@ -166,15 +166,15 @@ class TestSupply:
         verdict = diagnose(training.series())
         assert (verdict.cause, culprits(verdict)) == (Cause.STARVATION, [6])
 
-    def test_without_activity_the_links_tell_how_often_steps_come(self):
-        training = Training(told=OLDER)
+    def test_without_activity_the_links_show_how_often_steps_come(self):
+        training = Training(metrics=OLDER)
         training.talk[:, training.at(5) :] = 0.6
         verdict = diagnose(training.series())
         assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
         assert verdict.suspect
 
-    def test_steps_that_are_longer_as_they_do_more_are_no_trouble(self):
-        training = Training(told=OLDER)
+    def test_steps_that_are_longer_as_they_do_more_are_no_problem(self):
+        training = Training(metrics=OLDER)
         values = training.values()
         for metric in (Metric.NVLINK, Metric.PCIE):
             values[metric][:, training.at(5) :] *= 0.5  # the batch grew: a step lasts twice as long
@@ -203,7 +203,7 @@ class TestSupply:
         training.fetch[:] = 0.06
         assert diagnose(training.series()).cause is Cause.HEALTHY
 
-    def test_a_node_that_fell_back_to_sockets_is_told_where_a_stage_is_a_node(self):
+    def test_a_node_that_fell_back_to_sockets_is_reported_where_a_stage_is_a_node(self):
         training = Training(n=32)
         hosts = [
             HostSeries(

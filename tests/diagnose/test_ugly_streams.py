@@ -56,12 +56,12 @@ class TestHonesty:
 
     def test_a_missing_node_may_be_the_one(self):
         training = Training(n=24)
-        told = [course for course in training.courses() if course.worker.node != "n3"]
-        verdict = diagnose(align(told, missing=training.workers[16:]))
+        present = [course for course in training.worker_series() if course.worker.node != "n3"]
+        verdict = diagnose(align(present, missing=training.workers[16:]))
         assert verdict.cause is Cause.UNKNOWN
         assert "8 GPUs on n3: no data" in verdict.why_not
 
-    def test_a_node_of_which_little_has_come_so_far_is_not_said_to_have_told_nothing(self):
+    def test_a_node_of_which_little_has_come_so_far_is_not_called_without_data(self):
         training = Training(n=24)
         values = training.values()
         for matrix in values.values():
@@ -72,8 +72,8 @@ class TestHonesty:
 
     def test_a_missing_node_does_not_hide_who_is_seen_to_be_slow(self):
         training = a_slow_clock(n=24)
-        told = [course for course in training.courses() if course.worker.node != "n3"]
-        verdict = diagnose(align(told, missing=training.workers[16:]))
+        present = [course for course in training.worker_series() if course.worker.node != "n3"]
+        verdict = diagnose(align(present, missing=training.workers[16:]))
         assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [5])
         assert verdict.why_not == ("8 GPUs on n3: no data",)
 
@@ -84,7 +84,8 @@ class TestHonesty:
             training.runs[training.at(minute) : training.at(minute) + 25] = False
         off = {"n1": 0.0, "n2": 2.0, "n3": -2.0, "n4": 1.0}
         courses = [
-            replace(course, start_s=course.start_s + off[course.worker.node]) for course in training.courses()
+            replace(course, start_s=course.start_s + off[course.worker.node])
+            for course in training.worker_series()
         ]
         verdict = diagnose(align(courses))
         assert culprits(verdict) == ([] if healthy else [5])
@@ -118,13 +119,13 @@ class TestHonesty:
         assert diagnose(training.series()).cause is Cause.UNKNOWN
 
     def test_utilisation_alone_makes_only_a_suspicion(self):
-        training = Training(told=(Metric.UTIL, Metric.MEM_USED))
+        training = Training(metrics=(Metric.UTIL, Metric.MEM_USED))
         training.fetch[8:] = 0.3
         verdict = diagnose(training.series())
         assert verdict.suspect
         assert "only utilisation" in verdict.why_not[0]
 
-    def test_a_lower_clock_of_who_has_nothing_to_do_accuses_nobody(self):
+    def test_a_lower_clock_of_who_has_nothing_to_do_accuses_no_gpu(self):
         training = Training()
         training.fetch[5] = 0.6
         training.clock[5] *= 0.85
@@ -140,7 +141,7 @@ class TestHonesty:
         assert verdict.cause is Cause.UNKNOWN
         assert "yet they wait longer" in verdict.why_not[0]
 
-    def test_nothing_told_at_all(self):
+    def test_no_data_at_all(self):
         worker = JobWorker(node="n1", device="GPU-1")
         assert diagnose(align([], missing=[worker])).cause is Cause.UNKNOWN
 
@@ -157,7 +158,7 @@ class TestHonesty:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_rounding_makes_of_a_link_that_is_hardly_used_accuses_nobody(seed):
+def test_what_rounding_makes_of_a_link_that_is_hardly_used_accuses_no_gpu(seed):
     training = Training(seed=seed, width_s=64.0, n_bins=128)
     values = training.values()
     values[Metric.PCIE] = values[Metric.PCIE] * 0.08  # one and a half steps of a timeline
@@ -186,7 +187,7 @@ class TestReading:
 
     @pytest.mark.parametrize("phases", [(0, 5), (2, 9), (1, 8)])
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_pauses_accuse_nobody(self, seed, phases):
+    def test_pauses_accuse_no_gpu(self, seed, phases):
         training = Training(seed=seed, n=32)
         for minute in (1.2, 3.1, 5.4, 7.7, 9.8):
             training.runs[training.at(minute) : training.at(minute) + 14] = False
@@ -204,7 +205,7 @@ class TestReading:
         training = a_slow_clock(n=32)
         assert culprits(diagnose(as_read(training, training.values()))) == [5]
 
-    def test_a_stumble_of_seconds_accuses_nobody(self):
+    def test_a_stumble_of_seconds_accuses_no_gpu(self):
         training = Training(n=16)
         training.fetch[7, 400:406] = 20.0
         assert diagnose(as_read(training, training.values())).cause is Cause.HEALTHY
@@ -214,7 +215,7 @@ class TestReading:
 class TestUgly:
     @pytest.mark.parametrize("level", [np.nan, 0.0, 0.5, 1.0])
     @pytest.mark.parametrize("metric", [Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.NVLINK])
-    def test_a_series_that_tells_nothing_accuses_nobody(self, metric, level):
+    def test_a_series_without_information_accuses_no_gpu(self, metric, level):
         training = Training()
         values = training.values()
         values[metric][:] = level
@@ -222,7 +223,7 @@ class TestUgly:
         assert verdict.cause in (Cause.HEALTHY, Cause.UNKNOWN)
 
     @pytest.mark.parametrize("metric", [Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.SM_CLOCK])
-    def test_one_gpu_that_does_not_tell_a_metric_is_not_accused(self, metric):
+    def test_one_gpu_that_lacks_a_metric_is_not_accused(self, metric):
         training = Training()
         values = training.values()
         values[metric][5] = np.nan
@@ -234,15 +235,15 @@ class TestUgly:
         training.clock[5] *= 0.8
         assert culprits(diagnose(training.series())) == [5]
 
-    def test_instances_of_a_gpu_tell_their_memory_alone(self):
-        verdict = diagnose(Training(told=(Metric.MEM_USED,)).series())
+    def test_instances_of_a_gpu_report_their_memory_alone(self):
+        verdict = diagnose(Training(metrics=(Metric.MEM_USED,)).series())
         assert verdict.cause is Cause.UNKNOWN
         assert "no data of its GPUs' power or activity" in verdict.why_not[0]
 
     @pytest.mark.parametrize("ahead_s", [-2, 2])
-    def test_a_gap_of_one_node_and_a_clock_that_is_off_hide_nobody(self, ahead_s):
+    def test_a_gap_of_one_node_and_a_clock_that_is_off_hide_no_gpu(self, ahead_s):
         training = a_slow_clock(n=32)
-        courses = training.courses()
+        courses = training.worker_series()
         late = [
             replace(course, start_s=course.start_s + ahead_s) if course.worker.node == "n2" else course
             for course in courses
@@ -259,7 +260,7 @@ class TestUgly:
         assert culprits(diagnose(align(gone))) == [5]
 
 
-def test_the_next_step_of_a_suspicion_is_to_look():
+def test_the_next_step_of_a_suspicion_is_to_verify():
     sure = Verdict(cause=Cause.SLOW, confidence=0.9)
     assert sure.next_step.startswith("Exclude the node")
     assert replace(sure, confidence=0.55).next_step.startswith("Do not drain it yet")

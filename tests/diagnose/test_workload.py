@@ -59,10 +59,10 @@ class TestImbalance:
         assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "sequence", [])
 
     @pytest.mark.parametrize("seed", SEEDS)
-    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
-    def test_sequences_that_a_whole_node_has_in_common(self, seed, told):
+    @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
+    def test_sequences_that_a_whole_node_has_in_common(self, seed, metrics):
         """As tensor parallelism over eight GPUs has it: within a node all do alike."""
-        training = Training(seed=seed, n=32, told=told)
+        training = Training(seed=seed, n=32, metrics=metrics)
         length = 1 + training.random.pareto(4, (4, 120))
         training.work *= np.repeat(np.repeat(length, 8, axis=0), 5, axis=1)
         verdict = diagnose(as_read(training, training.values(), phases=(0, 4, 7, 9)))
@@ -100,16 +100,16 @@ class TestImbalance:
         """The standard deviation of four GPUs may be 0 by chance; that of the other four shows the usual
         one.
         """
-        training = Training(n=8, per_node=4, told=OLDER)
+        training = Training(n=8, per_node=4, metrics=OLDER)
         values = training.values()
         usual = np.array([1.05, 1.05, 1.05, 1.05, 0.94, 0.98, 1.02, 1.06])
         values[Metric.POWER] = np.full((8, 600), 0.6) * usual[:, None]
         verdict = diagnose(as_series(training, values), groups=groups_given("pp=2", 8))
         assert verdict.cause is Cause.HEALTHY
 
-    def test_a_replica_with_more_to_do_is_told_by_the_power_of_all_its_gpus(self):
+    def test_a_replica_with_more_to_do_is_reported_by_the_power_of_all_its_gpus(self):
         """Each of them alone lies no farther off than GPUs that do alike."""
-        training = Training(n=32, told=OLDER)
+        training = Training(n=32, metrics=OLDER)
         replica = np.flatnonzero(np.arange(32) // 2 % 4 == 1)  # pp=4, dp=4, tp=2
         training.work[replica] *= 1.12
         verdict = diagnose(training.series(), groups=groups_given("pp=4", 32))
@@ -119,13 +119,13 @@ class TestImbalance:
 
     @pytest.mark.parametrize("seed", range(10))
     def test_power_that_differs_from_gpu_to_gpu_makes_no_replica(self, seed):
-        training = Training(n=32, told=OLDER, seed=seed)
+        training = Training(n=32, metrics=OLDER, seed=seed)
         values = training.values()
         values[Metric.POWER] *= 1 + 0.025 * training.random.standard_normal((32, 1))
         verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 32))
         assert verdict.kind != "replica"
 
-    def test_a_stage_with_more_layers_is_told_where_all_do_less_than_before_as_well(self):
+    def test_a_stage_with_more_layers_is_reported_where_all_do_less_than_before_as_well(self):
         training = Training(n=32)
         training.work[24:] *= 1.5
         values = training.values()
@@ -142,8 +142,8 @@ class TestImbalance:
         training.clock[3, 120:] *= 0.75
         assert diagnose(training.series()).cause in (Cause.HEALTHY, Cause.SLOW)
 
-    def test_a_stage_is_told_by_power_where_that_is_all_there_is(self):
-        training = Training(n=32, told=OLDER)
+    def test_a_stage_is_reported_by_power_where_that_is_all_there_is(self):
+        training = Training(n=32, metrics=OLDER)
         training.work[24:] *= 1.4
         verdict = diagnose(training.series(), groups=groups_given("pp=4", 32))
         assert (verdict.cause, verdict.kind, verdict.roles) == (
@@ -153,20 +153,20 @@ class TestImbalance:
         )
 
     def test_stages_that_do_as_much_are_none_by_power(self):
-        training = Training(n=32, told=OLDER)
+        training = Training(n=32, metrics=OLDER)
         training.work[24:] *= 1.03
         assert diagnose(training.series(), groups=groups_given("pp=4", 32)).cause is Cause.HEALTHY
 
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_without_activity_sequences_are_told_by_power_and_only_suspected(self, seed):
-        training = Training(seed=seed, told=OLDER)
+    def test_without_activity_sequences_are_reported_by_power_and_only_suspected(self, seed):
+        training = Training(seed=seed, metrics=OLDER)
         training.work *= np.repeat(1 + training.random.pareto(4, (16, 60)), 10, axis=1)
         verdict = diagnose(training.series())
         assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "sequence", [])
         assert verdict.suspect
 
     def test_power_that_comes_and_goes_slowly_is_no_sequence(self):
-        training = Training(told=OLDER)
+        training = Training(metrics=OLDER)
         values = training.values()
         waves = np.sin(np.arange(600) / 40 + training.random.uniform(0, 6.3, (16, 1)))
         values[Metric.POWER] *= 1 + 0.04 * waves

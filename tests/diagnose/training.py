@@ -30,7 +30,7 @@ class Training:
     width_s: float = 1.0
     seed: int = 1
     noise: float = 0.02
-    told: tuple[Metric, ...] = EVERYTHING
+    metrics: tuple[Metric, ...] = EVERYTHING
     clock: np.ndarray = field(init=False)
     work: np.ndarray = field(init=False)
     """Share of each step; 1 is equal for all."""
@@ -82,9 +82,9 @@ class Training:
             shown[metric] = np.clip(matrix, 0, 1)
             if metric not in (Metric.MEM_USED, Metric.SM_CLOCK):
                 shown[metric][:, ~self.runs] = 0.13 if metric is Metric.POWER else 0.0
-        return {metric: shown[metric] for metric in self.told}
+        return {metric: shown[metric] for metric in self.metrics}
 
-    def courses(self) -> list[WorkerSeries]:
+    def worker_series(self) -> list[WorkerSeries]:
         """One of each worker."""
         values = self.values()
         return [
@@ -99,4 +99,4 @@ class Training:
 
     def series(self, **more) -> Series:
         """All of it on one grid."""
-        return align(self.courses(), **more)
+        return align(self.worker_series(), **more)

@@ -67,7 +67,7 @@ def test_the_device_that_slurm_gpud_names_counts_and_not_slurms_position():
     assert found.whole == {7: [2]}
 
 
-def test_where_nobody_names_it_slurms_position_is_taken_by_minor_number():
+def test_where_it_has_no_name_slurms_position_is_taken_by_minor_number():
     found = held(node(holders=(holder(7, 0),)), {}, (report(minors=(3, 2, 1, 0)),))
     assert found.whole == {7: [3]}
 
@@ -95,7 +95,7 @@ def test_without_any_slurm_gpud_the_squares_are_slurms():
     assert state_frame(place, [one], {}, found) == bytes([4, 4, 1, 1])
 
 
-def test_state_tells_out_of_service_unless_somebody_is_still_there():
+def test_state_shows_out_of_service_unless_a_job_is_still_there():
     one = node(state="drain", in_service=False, holders=(holder(7, 0),))
     place = layout(one, reports=(report(),))
     found = find_allocation([one], live((7,), (), (), ()), place)

@@ -61,7 +61,7 @@ def test_a_user_sees_gaps_in_all_frames_but_state_for_squares_of_others(here: He
             assert all(shown[at] == (all_of_it[at] if at in own else 255) for at in range(64)), name
 
 
-def test_jobs_of_others_are_told_without_their_names(here: Here):
+def test_jobs_of_others_are_shown_without_their_names(here: Here):
     user = here.any_user()
     here.get("/api/v1/jobs")
     here.viewer = Viewer(user, None, operator=False)
@@ -116,7 +116,7 @@ def _metrics(here: Here) -> list[str]:
     return [item["name"] for item in here.get("/api/v1/layout").json()["metrics"]]
 
 
-def test_versions_that_nobody_has_take_no_room(here: Here):
+def test_unknown_versions_take_no_room(here: Here):
     state = here.board.state
     assert state is not None
     here.get("/api/v1/jobs")

@@ -51,7 +51,7 @@ def daemon(files: list[str], port: int) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_it_answers_before_slurm_gpudbd_does_and_ends_when_told(daemon: subprocess.Popen[str], port: int):
+def test_it_answers_before_slurm_gpudbd_does_and_ends_on_request(daemon: subprocess.Popen[str], port: int):
     answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/layout", trust_env=False)
     assert answer.status_code == 401, "no user is signed in"
     assert "server" not in answer.headers
@@ -66,7 +66,7 @@ def test_a_mistake_in_its_file_ends_it_with_the_place(files: list[str], tmp_path
     assert "slurm-gpuweb.yaml:1:9: listen: 'everywhere' must be HOST:PORT" in done.stderr
 
 
-def test_once_tells_why_slurm_gpudbd_cannot_be_read(files: list[str]):
+def test_once_reports_why_slurm_gpudbd_cannot_be_read(files: list[str]):
     done = subprocess.run([*PROGRAM, *files, "--once"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
     assert done.stderr.splitlines()[-1].startswith("slurm-gpuweb: ")

@@ -88,7 +88,7 @@ def test_all_that_it_asks_for_is_here_and_nothing_stands_within(drawn: Drawn):
 
 
 @pytest.mark.parametrize("query", ["", "&run=older"])
-def test_nobody_else_sees_it_nor_that_anything_was_found(drawn: Drawn, query: str):
+def test_no_other_user_sees_it_nor_that_anything_was_found(drawn: Drawn, query: str):
     path = f"/diagnosis?id={drawn.job}" + query.replace("older", str(drawn.older.submit_s))
     drawn.viewer = Viewer("nobody", 65534, operator=False)
     answer = drawn.get(path)
@@ -116,7 +116,7 @@ def test_whose_job_it_is_sees_it(drawn: Drawn):
         ("id=JOB&run=OLDER", 404, "no node has reported GPUs"),
     ],
 )
-def test_what_is_in_its_way_is_told_on_a_page(drawn: Drawn, query: str, status: int, why: str):
+def test_what_is_in_its_way_is_shown_on_a_page(drawn: Drawn, query: str, status: int, why: str):
     query = query.replace("JOB", drawn.job).replace("OLDER", str(drawn.older.submit_s))
     answer = drawn.get(f"/diagnosis?{query}")
     assert answer.status_code == status
@@ -126,7 +126,7 @@ def test_what_is_in_its_way_is_told_on_a_page(drawn: Drawn, query: str, status: 
     assert "<b>" not in answer.text
 
 
-def test_while_slurm_gpudbd_is_away_it_says_so(drawn: Drawn):
+def test_while_slurm_gpudbd_is_down_it_says_so(drawn: Drawn):
     def away(job: str):
         raise DatabaseError("slurm-gpudbd does not answer")
 
@@ -186,7 +186,7 @@ def test_what_takes_too_long_is_ended():
         ("ValueError: secret", "see the log of slurm-gpuweb"),
     ],
 )
-def test_what_cannot_be_drawn_is_no_page_and_tells_nothing(last: str, why: str):
+def test_what_cannot_be_drawn_is_no_page_and_reveals_nothing(last: str, why: str):
     command = (sys.executable, "-c", f"import sys; sys.exit({last!r})")
 
     async def fail() -> None:

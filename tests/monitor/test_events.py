@@ -78,7 +78,7 @@ async def until(true: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_everybody_is_told_of_each_state_that_came(here: Here):
+def test_every_client_receives_each_state_that_came(here: Here):
     async def story() -> None:
         async with served(here) as port:
             streams = [await Stream.open(port) for _ in range(20)]
@@ -149,7 +149,9 @@ def test_a_user_may_not_take_all_streams(here: Here, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("line", [b"GET /openapi.json", b"POST /signout", b"GET /api/v1/events"])
-def test_who_sends_a_body_drop_by_drop_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch, line: bytes):
+def test_who_sends_a_body_drop_by_drop_is_disconnected(
+    here: Here, monkeypatch: pytest.MonkeyPatch, line: bytes
+):
     monkeypatch.setattr(LIMITS, "body_within_s", 0.3)
 
     async def story() -> None:
@@ -244,7 +246,7 @@ def test_an_address_that_has_too_many_is_cut_off_and_comes_back(here: Here, monk
     asyncio.run(story())
 
 
-def test_who_asks_for_nothing_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch):
+def test_who_asks_for_nothing_is_disconnected(here: Here, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(LIMITS, "request_within_s", 0.05)
 
     async def story() -> None:
@@ -281,7 +283,7 @@ async def _until_cut_off(port: int, *pieces: bytes) -> bytes:
         b"GET / HTTP/1.1\r\nX: " + b"a" * 200_000,  # a head that has no end
     ],
 )
-def test_nobody_fills_memory_by_what_is_no_single_request(here: Here, sent: bytes):
+def test_no_client_fills_memory_by_what_is_no_single_request(here: Here, sent: bytes):
     async def story() -> None:
         async with served(here) as port:
             assert (await _until_cut_off(port, sent)).count(b"HTTP/1.1 ") <= 20

@@ -24,14 +24,14 @@ def test_jobs_that_never_computed_are_flagged_and_no_others():
     assert {flag["concern"] for flag in flags} == {"held_idle"}
 
 
-def test_a_flag_tells_the_squares_of_its_job():
+def test_a_flag_lists_the_squares_of_its_job():
     here = watched()
     rows = {job["job_id"]: job for job in here.get("/api/v1/jobs").json()["jobs"]}
     for flag in here.get("/api/v1/attention").json()["flags"]:
         assert flag["squares"] == rows[flag["job_id"]]["squares"]
 
 
-def test_users_are_told_of_their_own_alone():
+def test_users_see_only_their_own():
     here = watched()
     everything = here.get("/api/v1/attention").json()["flags"]
     user = everything[0]["user"]

@@ -78,7 +78,7 @@ def test_of_a_node_with_two_types_each_gpu_has_the_one_in_its_name():
     assert made.types == ["v100", "a100"]
 
 
-def test_it_is_named_anew_only_where_nodes_or_gpus_change():
+def test_its_id_changes_only_with_nodes_or_gpus():
     one, other = node("n1"), node("n2")
     before = make_layout("lab", [one, other], [report()], {})
     busier = replace(one, state="allocated", gpus_free=0)

@@ -117,7 +117,7 @@ def test_devices_are_asked_for_once_a_minute(site: _Site) -> None:
     assert site.asked_for_devices == 2
 
 
-def test_while_mariadb_is_away_what_slurm_and_nodes_say_goes_on(site: _Site) -> None:
+def test_while_mariadb_is_down_data_of_slurm_and_nodes_continues(site: _Site) -> None:
     site.database_away = True
     site.look_for(30)
     assert site.observer.error is None
@@ -154,7 +154,7 @@ def _use(job_id: int, **given: Any) -> RunningUse:
         (_use(8), []),  # it is over
     ],
 )
-def test_records_tell_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
+def test_records_show_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
     site: _Site, use: RunningUse, told: list[AlertKind]
 ) -> None:
     site.job = {"start_s": use.start_s}
@@ -183,7 +183,7 @@ def test_records_tell_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
         "node is down",
     ],
 )
-def test_records_alone_accuse_nobody_of_whom_it_may_not_be_so_now(site: _Site, but: dict[str, Any]) -> None:
+def test_records_alone_accuse_no_job_of_which_it_may_not_be_so_now(site: _Site, but: dict[str, Any]) -> None:
     site.job = {"start_s": NOW_S - 3600}
     site.records = Running(as_of_s=NOW_S, jobs=(_use(7),), xids=())
     for name, value in but.items():
@@ -203,7 +203,7 @@ def test_an_error_before_a_requeue_is_not_one_of_the_new_run(site: _Site) -> Non
     assert [flag.kind for flag in site.observer.last.flags or ()] == [AlertKind.HELD_IDLE]
 
 
-def test_records_tell_at_once_of_errors_of_a_gpu(site: _Site) -> None:
+def test_records_show_at_once_of_errors_of_a_gpu(site: _Site) -> None:
     site.job = {"start_s": NOW_S - 3600}
     xid = RecentXid(job_id=7, device="GPU-1", at_s=NOW_S - 60, code=79)
     site.records = Running(as_of_s=NOW_S, jobs=(), xids=(xid,))
@@ -213,7 +213,7 @@ def test_records_tell_at_once_of_errors_of_a_gpu(site: _Site) -> None:
     assert (flag.kind, flag.devices, flag.since_s) == (AlertKind.XID, ("GPU-1",), NOW_S - 60)
 
 
-def test_what_slurm_gpudbd_found_is_told_at_once(site: _Site) -> None:
+def test_findings_of_slurm_gpudbd_are_shown_at_once(site: _Site) -> None:
     verdict = JobVerdict(
         job_id=7,
         start_s=NOW_S - 1,

@@ -59,7 +59,7 @@ def test_of_one_partition_only_its_nodes_and_what_waits_for_it() -> None:
     assert (overview.types[0].total, overview.waiting_jobs) == (4, 1)
 
 
-def test_what_nobody_judged_is_null_and_no_empty_list() -> None:
+def test_what_was_not_judged_is_null_and_no_empty_list() -> None:
     def told(flags: list[Alert] | None) -> object:
         return make_overview("neuron", _two_jobs(), {}, [], flags=flags).to_json()["attention"]
 

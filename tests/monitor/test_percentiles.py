@@ -56,7 +56,7 @@ def test_bins_count_for_their_width_and_are_labelled(width_s: int, p95: float):
     assert (found["power"].p25, found["power"].p95, found["power"].how) == (20.0, p95, FROM_BINS)
 
 
-def test_each_device_is_told_alone():
+def test_each_device_is_reported_alone():
     records = [record(util_hist_ms={10: 10_000}), record(device="GPU-2", util_hist_ms={80: 10_000})]
     found = by_device(records, ())
     assert {place[1]: item["util"].p95 for place, item in found.items()} == {"GPU-1": 10, "GPU-2": 80}

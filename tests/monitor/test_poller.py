@@ -81,7 +81,7 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_while_slurm_gpudbd_is_away_the_last_state_stays_and_grows_old(watched: Watched):
+def test_while_slurm_gpudbd_is_down_the_last_state_stays_and_grows_old(watched: Watched):
     watched.poll()
     before = watched.board.state
     assert before is not None
@@ -112,7 +112,7 @@ def test_an_older_slurm_gpudbd_without_running_jobs_still_has_a_page(watched: Wa
     assert set(state.frames["util"]) != {255}
 
 
-def test_slurm_away_and_slurm_gpudbd_there_is_told_by_the_age_of_what_slurm_said(watched: Watched):
+def test_slurm_down_and_slurm_gpudbd_there_is_shown_by_the_age_of_what_slurm_said(watched: Watched):
     watched.poll()
     said = watched.source.cluster()
     watched.source.cluster = lambda: said  # type: ignore[method-assign]
@@ -161,7 +161,7 @@ def test_a_requeued_job_has_no_percentiles_of_its_earlier_run(watched: Watched):
     assert {state.frames["p95_util"][square] for square in squares} == {255}
 
 
-def test_a_node_that_is_new_while_mariadb_is_away_takes_no_square_its_gpu(watched: Watched):
+def test_a_node_that_is_new_while_mariadb_is_down_takes_no_square_its_gpu(watched: Watched):
     told = watched.source.live()
     (_, *known) = told
     watched.source.live = lambda refresh: {name: told[name] for name in known}  # type: ignore[method-assign]
@@ -182,7 +182,7 @@ def test_a_node_that_is_new_while_mariadb_is_away_takes_no_square_its_gpu(watche
     assert watched.source.asked.count("nodes") == asked + 1
 
 
-def test_started_while_mariadb_is_away_it_shows_who_holds_what_and_the_rest_soon_afterwards(watched: Watched):
+def test_started_while_mariadb_is_down_it_shows_allocations_and_the_rest_soon_afterwards(watched: Watched):
     watched.source.away = {"nodes", "running"}
     watched.poll()
     first = watched.board.state

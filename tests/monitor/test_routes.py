@@ -66,7 +66,7 @@ def test_what_is_answered_is_what_is_documented(here: Here, route: ApiRoute):
             Draft202012Validator(schemas[media]).validate(answer.json())
 
 
-def test_the_document_tells_of_every_route_and_needs_no_sign_in(here: Here):
+def test_the_document_describes_every_route_and_needs_no_sign_in(here: Here):
     document = here.get("/openapi.json").json()
     assert set(document["paths"]) == {route.path for route in ROUTES}
     assert document["openapi"].startswith("3.1")
@@ -77,7 +77,7 @@ def test_the_document_tells_of_every_route_and_needs_no_sign_in(here: Here):
 
 
 @pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: route.path)
-def test_a_job_of_another_is_told_without_what_it_does(here: Here, route: ApiRoute):
+def test_a_job_of_another_is_shown_without_what_it_does(here: Here, route: ApiRoute):
     path = path_of(route, here)
     here.viewer = Viewer("nobody", 65534, operator=False)
     answer = here.get(path)
@@ -169,7 +169,7 @@ def test_the_picture_has_a_path_for_each_colour_and_no_script(here: Here):
         assert picture.count("z") >= 64
 
 
-def test_a_user_is_told_of_their_own_waits_alone(here: Here):
+def test_a_user_sees_only_their_own_waits(here: Here):
     jobs = json.loads(here.get("/api/v1/jobs").content)["jobs"]
     waiting = [job for job in jobs if job["state"] == "PENDING"]
     user = waiting[0]["user"]
@@ -199,7 +199,7 @@ def test_an_array_whose_tasks_are_not_apart_is_forecast_as_a_whole(
     assert sorted(asked) == ["13+0", "9", "9_7"]
 
 
-def test_a_user_is_told_of_their_limits_or_why_there_are_none(here: Here, monkeypatch: pytest.MonkeyPatch):
+def test_a_user_sees_their_limits_or_why_there_are_none(here: Here, monkeypatch: pytest.MonkeyPatch):
     here.viewer = Viewer(here.any_user(), None, operator=False, by_link=True)
     me = here.get("/api/v1/me").json()
     assert (me["limits"][0]["on"], me["limits_why"], me["signed_in"]) == ("GPUs running", None, "link")
@@ -264,7 +264,7 @@ def test_no_cache_keeps_what_was_refused(here: Here, path: str, status: int):
     assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store")
 
 
-def test_free_held_and_out_of_service_are_all_gpus(here: Here):
+def test_free_allocated_and_out_of_service_are_all_gpus(here: Here):
     types = here.get("/api/v1/free").json()["types"]
     assert sum(kind["total"] for kind in types) == 64
     assert all(kind["free"] + kind["held"] + kind["out_of_service"] == kind["total"] for kind in types)

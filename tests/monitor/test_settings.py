@@ -45,7 +45,7 @@ def test_all_that_may_be_said(tmp_path: Path):
         ("- listen", "must hold `key: value` lines"),
     ],
 )
-def test_a_mistake_is_told_with_its_place_and_what_would_be_right(tmp_path: Path, text: str, told: str):
+def test_a_mistake_is_reported_with_its_place_and_what_would_be_right(tmp_path: Path, text: str, told: str):
     with pytest.raises(InvalidFileError) as error:
         load_settings(written(tmp_path, text))
     assert told in str(error.value)
@@ -67,13 +67,13 @@ def test_racks_are_of_the_nodes_of_their_hostlists():
         ('{r1: {nodes: n1}, r2: {nodes: "n[1-2]"}}', "n1 is in r1 and in r2"),
     ],
 )
-def test_a_hostlist_that_is_none_and_a_node_in_two_racks_are_told(racks: str, told: str):
+def test_a_hostlist_that_is_none_and_a_node_in_two_racks_are_errors(racks: str, told: str):
     with pytest.raises(UsageError, match=r"slurm-gpu\.yaml: racks") as error:
         group_by_node("racks", check_config(parse_yaml(f"cluster: lab\nracks: {racks}\n", "x")).racks)
     assert told in str(error.value)
 
 
-def test_a_rack_without_nodes_is_told_with_its_place():
+def test_a_rack_without_nodes_is_reported_with_its_place():
     with pytest.raises(InvalidFileError, match="r1 lacks nodes"):
         check_config(parse_yaml("cluster: lab\nracks: {r1: {}}\n", "x"))
 
@@ -105,7 +105,9 @@ def test_who_may_sign_people_in_and_how_long_sessions_last(tmp_path: Path):
         ("session: {length: 5m}", "'length' is not a setting of session"),
     ],
 )
-def test_mistakes_in_who_may_sign_people_in_are_told_with_their_place(tmp_path: Path, text: str, told: str):
+def test_mistakes_in_who_may_sign_people_in_are_reported_with_their_place(
+    tmp_path: Path, text: str, told: str
+):
     path = tmp_path / "slurm-gpuweb.yaml"
     path.write_text(text + "\n")
     with pytest.raises(InvalidFileError) as error:

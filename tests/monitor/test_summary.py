@@ -25,7 +25,7 @@ def _of(rows: list[GpuRow]) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(",".join(row.nodes), "" if row.job is None else row.job.id, tuple(row.gpus)) for row in rows]
 
 
-def test_gpus_are_held_free_or_out_of_service() -> None:
+def test_gpus_are_allocated_free_or_out_of_service() -> None:
     state = cluster(
         [
             node("n1", holds(7, 0, 1), holds(8, shared=[3])),
@@ -52,7 +52,7 @@ def test_a_shared_gpu_is_free_when_the_last_has_gone() -> None:
 @pytest.mark.parametrize(
     ("n_gpus", "n_nodes", "shared"), [(0.5, 1, True), (1.0, 1, False), (1.0, 2, True), (2.0, 2, False)]
 )
-def test_who_has_every_shard_of_a_gpu_shares_it_with_nobody(
+def test_who_has_every_shard_of_a_gpu_shares_it_with_no_job(
     n_gpus: float, n_nodes: int, shared: bool
 ) -> None:
     nodes = [node(f"n{number}", holds(7, shared=[3])) for number in range(n_nodes)]
@@ -61,13 +61,13 @@ def test_who_has_every_shard_of_a_gpu_shares_it_with_nobody(
 
 
 @pytest.mark.parametrize("given", [{"end_s": None}, {"state": "SUSPENDED"}])
-def test_of_what_has_no_end_nobody_knows_when_it_is_free(given: dict[str, Any]) -> None:
+def test_without_an_end_the_time_of_release_is_unknown(given: dict[str, Any]) -> None:
     state = cluster([node("n1", holds(7, 0))], [job(7, **given)])
     assert gpu_types(state)[0].next_free_s is None
     assert gpu_rows(state)[0].frees_s is None
 
 
-def test_what_is_held_at_a_place_that_slurm_does_not_tell_is_not_called_free() -> None:
+def test_what_is_allocated_at_an_unknown_place_is_not_called_free() -> None:
     state = cluster([node("n1", holds(7), gpus_free=3)], [job(7)])
     (kind,) = gpu_types(state)
     assert (kind.held, kind.free) == (1, 3)
@@ -75,7 +75,7 @@ def test_what_is_held_at_a_place_that_slurm_does_not_tell_is_not_called_free() -
     assert (row.job, tuple(row.gpus), row.n_free) == (None, (0, 1, 2, 3), 3)
 
 
-def test_a_node_of_several_types_is_told_apart_by_the_order_of_its_types() -> None:
+def test_a_node_of_several_types_is_distinguished_by_the_order_of_its_types() -> None:
     state = cluster([node("n1", holds(7, 1, 2), gpus={"h100": 2, "a100": 2})], [job(7)])
     assert {kind.name: (kind.held, kind.free) for kind in gpu_types(state)} == {
         "h100": (1, 1),

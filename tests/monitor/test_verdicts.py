@@ -80,7 +80,7 @@ def test_it_is_listed_with_who_since_when_how_sure_and_what_to_do(ill: Ill):
     }
 
 
-def test_where_nobody_is_named_all_its_squares_are_lit(ill: Ill):
+def test_without_culprits_all_its_squares_are_lit(ill: Ill):
     ill.told = [ill.verdict(cause="workload imbalance", devices=(), since_s=None)]
     (flag,) = ill.flags()
     rows = {job["job_id"]: job for job in ill.get("/api/v1/jobs").json()["jobs"]}
@@ -88,7 +88,7 @@ def test_where_nobody_is_named_all_its_squares_are_lit(ill: Ill):
     assert flag["since_s"] == ill.job.start_s
 
 
-def test_its_owner_sees_it_and_nobody_else(ill: Ill):
+def test_its_owner_sees_it_and_no_other_user(ill: Ill):
     assert ill.flags()
     ill.viewer = Viewer(ill.job.user, ill.job.uid, operator=False)
     assert [flag["id"] for flag in ill.flags()] == [ill.job.id]
@@ -118,6 +118,6 @@ def test_suspects_are_for_operators_with_their_squares(ill: Ill):
     assert ill.get("/api/v1/attention").json()["suspects"] == []
 
 
-def test_of_an_older_slurm_gpudbd_nothing_is_told(ill: Ill):
+def test_an_older_slurm_gpudbd_has_no_findings(ill: Ill):
     ill.source.verdicts = lambda: None  # type: ignore[method-assign,return-value,assignment]
     assert ill.flags() == []

@@ -24,7 +24,7 @@ def told(server: Running, caller: Caller) -> Run:
 
 
 @pytest.mark.parametrize(("user", "sees"), [("bob", False), ("alice", True), ("", False), ("Alice", False)])
-def test_the_same_as_slurm_gpudbd_tells(server: Running, user: str, sees: bool) -> None:
+def test_the_same_as_from_slurm_gpudbd(server: Running, user: str, sees: bool) -> None:
     ship(server, records=[record(node="here")])
     account(server)
     everything = told(server, ALL)

@@ -94,7 +94,7 @@ def evaluate_planners(
             planners,
             lists,
             n_gpus=n_gpus,
-            told=told,
+            report_progress=told,
         )
     if as_json:
         print_json({"gpu_model": known.measured.gpu_model, "planners": [asdict(one) for one in standings]})

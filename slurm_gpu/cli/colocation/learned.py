@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from slurm_gpu.cli.site import CommandSite
-from slurm_gpu.colocation.beside import Beside
+from slurm_gpu.colocation.co_runner_views import CoRunnerView
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_file import write_csv, write_json
 from slurm_gpu.controller.colocation import store as stores
@@ -46,7 +46,7 @@ def measured_of(store: ColocationStore, gpu_model: str) -> Measured:
     """
     names = tuple(sorted(store.profiles))
     index = {name: at for at, name in enumerate(names)}
-    speeds: dict[Beside, float] = {
+    speeds: dict[CoRunnerView, float] = {
         (index[key], (index[other],)): speed
         for (key, other), (speed, _) in store.speeds.items()
         if key in index and other in index and (other, key) in store.speeds

@@ -112,7 +112,7 @@ def train_planner(
     net = None if start is None else read_for(start, name).net
     settings = replace(settings_of(name, seed=seed, again=net is not None), device=device)
     with _progress() as told:
-        trained = teach(name, setting, settings, start=net, checkpoint=checkpoint, told=told)
+        trained = teach(name, setting, settings, start=net, checkpoint=checkpoint, report_progress=told)
     data = {
         "file": known.path.name,
         "gpu_model": known.measured.gpu_model,

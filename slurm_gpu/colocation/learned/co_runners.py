@@ -1,4 +1,4 @@
-"""What a belief says of two and three applications side by side, in arrays that fill as they are asked."""
+"""Store a belief about two and three applications that run together, in arrays that fill on demand."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from slurm_gpu.colocation.planner import Belief, Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 Places = NDArray[np.intp]
+# Jobs per GPU at most, even if a belief permits more: four and more were never measured.
 MOST = 3
-"""So many share a GPU at most, whatever a belief would allow: figures of four and more nobody measured."""
 MARGIN = 0.03
 """By so much must the sum of speeds be above 1, or sharing is not taken to pay: beliefs err."""
+# Places of applications: a decision considers fewer, and the arrays stay small.
 ROOM = 48
-"""Places of applications: a decision looks at fewer, and the arrays stay small."""
+# Groups of three that are looked up before a decision waits for them: those of sixteen applications.
 _ASKED_BEFORE = 1000
-"""So many groups of three are asked about before anybody waits for a decision: of sixteen applications."""
 _UNKNOWN = -1
 
 
-class Mates:
-    """Applications have places here, from 0 on; the place `nobody` stands for an empty one.
+class CoRunnerBeliefs:
+    """Give applications places from 0 on; the place `empty` stands for no job.
 
-    Of more applications than there is room for, those that were asked for last have places.
+    If there are more applications than places, those that were requested last have places.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Mates:
         room: int = ROOM,
     ) -> None:
         self.belief, self.profiles, self.capacity_mib, self.margin = belief, profiles, capacity_mib, margin
-        self.nobody = room
+        self.empty = room
         self.most = min(belief.most_together, MOST)
         self._forget()
 
     def _forget(self) -> None:
-        n = self.nobody + 1
+        n = self.empty + 1
         self.applications: list[int] = []
         self._place: dict[int, int] = {}
         self._speeds = np.full((n, n, n, 3), np.nan, dtype=np.float32)
@@ -53,7 +53,7 @@ class Mates:
         self._may = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self._fits = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self.pair_speed = np.zeros((n, n), dtype=np.float32)
-        """(places, places) the speed of the first beside the second."""
+        """(places, places) the speed of the first with the second."""
         self.pair_may = np.zeros((n, n), dtype=np.float32)
         """(places, places) 1 where they may share and it pays, were both to begin now; else 0."""
         self.util = np.zeros(n, dtype=np.float32)
@@ -70,9 +70,9 @@ class Mates:
         return np.array([self._place[one] for one in wanted], dtype=np.intp)
 
     def _add(self, new: Sequence[int], wanted: set[int]) -> None:
-        if len(wanted) > self.nobody:
-            raise ValueError(f"{len(wanted)} applications are more than there is room for, {self.nobody}")
-        if len(self.applications) + len(new) > self.nobody:
+        if len(wanted) > self.empty:
+            raise ValueError(f"{len(wanted)} applications are more than there is room for, {self.empty}")
+        if len(self.applications) + len(new) > self.empty:
             self._forget()
             new = sorted(wanted)
         for one in new:
@@ -88,8 +88,8 @@ class Mates:
         known = np.arange(len(self.applications))
         if self.most < 2:
             return
-        asked = np.append(known, self.nobody)  # each alone, too: no decision is to wait for the first answer
-        group = np.full((len(asked), len(asked), 3), self.nobody, dtype=np.intp)
+        asked = np.append(known, self.empty)  # each alone, too: no decision is to wait for the first answer
+        group = np.full((len(asked), len(asked), 3), self.empty, dtype=np.intp)
         group[..., 0], group[..., 1] = asked[:, None], asked[None, :]
         inner = np.ix_(known, known)
         self.pair_speed[inner] = self.speeds(group)[:-1, :-1, 0]
@@ -104,7 +104,7 @@ class Mates:
             self.may_share(threes)
 
     def speeds(self, groups: Places) -> Floats:
-        """(..., 3) places to the speed of each beside the others; 0 for nobody."""
+        """Map (..., 3) places to the speed of each with the others; 0 for an empty place."""
         out = self._speeds.reshape(-1, 3).take(self._flat(groups), axis=0)
         unknown = np.isnan(out[..., 0])
         if unknown.any():
@@ -115,7 +115,7 @@ class Mates:
 
     def _flat(self, groups: Places) -> Places:
         """(..., 3) places to the index of the group in a flat array."""
-        n = self.nobody + 1
+        n = self.empty + 1
         return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
@@ -141,15 +141,15 @@ class Mates:
         return np.asarray(out == 1)
 
     def pays(self, groups: Places) -> NDArray[np.bool_]:
-        """(..., 3) places to whether each two of them, and all, get more done than one alone would.
+        """Map (..., 3) places to whether each pair of them, and all, complete more work than one alone.
 
-        Of these speeds alone: with them no order of ends can make sharing slower than one after the other.
+        With these speeds alone, no order of ends makes sharing slower than one after the other.
         """
         out = self._pays.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
             for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
-                self._ask_pays([int(one) for one in group if one != self.nobody])
+                self._ask_pays([int(one) for one in group if one != self.empty])
             return self.pays(groups)
         return np.asarray(out == 1)
 
@@ -163,10 +163,10 @@ class Mates:
             self._pays[order] = pays
 
     def _padded(self, here: Sequence[int]) -> Places:
-        return np.array([*here, *[self.nobody] * (3 - len(here))], dtype=np.intp)
+        return np.array([*here, *[self.empty] * (3 - len(here))], dtype=np.intp)
 
     def _ask_speeds(self, group: tuple[int, ...]) -> None:
-        here = [one for one in group if one != self.nobody]
+        here = [one for one in group if one != self.empty]
         said = self.belief.speeds(tuple(self.applications[one] for one in here))
         speed_of = [*said, *[0.0] * (3 - len(here))]
         padded = self._padded(here).tolist()
@@ -176,14 +176,14 @@ class Mates:
 
     def _members(self, group: Iterable[int]) -> list[Member]:
         """As if each began now."""
-        here = [self.applications[one] for one in group if one != self.nobody]
+        here = [self.applications[one] for one in group if one != self.empty]
         return [Member(-1, one, self.profiles[one].seconds) for one in here]
 
     def _ask_may(self, group: tuple[int, ...]) -> None:
-        here = [one for one in group if one != self.nobody]
-        # What is not allowed in two is not in three; to ask for three takes the longest.
+        here = [one for one in group if one != self.empty]
+        # If two may not share, three may not either; looking up three takes longest.
         may = all(
-            self.may_share(np.array([*pair, self.nobody])) for pair in combinations(here, 2) if len(here) > 2
+            self.may_share(np.array([*pair, self.empty])) for pair in combinations(here, 2) if len(here) > 2
         ) and bool(self.pays(np.array(group)))
         may = may and (len(here) < 2 or self.belief.may_share(self._members(here)))
         for order in permutations(group):
@@ -191,5 +191,5 @@ class Mates:
 
 
 def _or_middle(use: float | None) -> float:
-    """Nobody knows: as likely above as below."""
+    """If unknown, take the middle: it is as likely to be above as below."""
     return 0.5 if use is None else use

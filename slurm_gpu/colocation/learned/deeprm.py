@@ -1,12 +1,13 @@
-"""DeepRM Max, DeepRM Mean, and the planner of the DqnGPU thesis: one net over images of what is free.
+"""DeepRM Max, DeepRM Mean, and the planner of the DqnGPU thesis: one net over images of free resources.
 
-The thesis leaves open most of what makes a planner of its description. Chosen here: hidden layer (DeepRM's
-20), steps and levels (`images`), REINFORCE with return - baseline (the thesis writes the difference the other
-way round, with which it would learn the worst), DeepRM's reward. As told there: three slots in the order of
-submission and a backlog; for DeepRM one job at a time, for the thesis all groups of the slots as virtual
-slots; holding is a choice. What bounds a choice is what the planner believes of uses: constant ones for
-DeepRM, for the thesis the area under their course. With means, or areas, memory can run out; that is how they
-are, and what the simulator shows of them. A job that was killed runs alone.
+The thesis leaves most details open. Chosen here are the hidden layer (DeepRM's 20), steps and levels
+(`images`), REINFORCE with return - baseline (the thesis writes the opposite difference, with which it would
+learn the worst), and DeepRM's reward. As in the thesis, there are three slots in the order of submission and
+a backlog. DeepRM takes one job at a time, the thesis all groups of the slots as virtual slots; waiting is an
+option.
+
+Options are limited by the believed uses: constant ones for DeepRM, for the thesis the area under their
+course. With means or areas memory can run out, which the simulator shows. A job that was killed runs alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import Mates, Places
+from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs, Places
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes, Mask
 from slurm_gpu.colocation.learned.images import N_INPUTS, SLOTS, ImageContent, Images, options_of
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
@@ -34,34 +35,34 @@ SHOWN = {
 """By planner."""
 
 
-class Eyes:
-    """What one of the three planners sees of n GPUs, and what it takes for possible."""
+class DeepRmEncoder:
+    """The view of one of the three planners on n GPUs, and the options it considers possible."""
 
-    def __init__(self, name: str, mates: Mates, capacity_mib: float) -> None:
-        self.images, self.mates = Images(mates, capacity_mib, SHOWN[name]), mates
+    def __init__(self, name: str, beliefs: CoRunnerBeliefs, capacity_mib: float) -> None:
+        self.images, self.beliefs = Images(beliefs, capacity_mib, SHOWN[name]), beliefs
         self.options = options_of(name)
         self._is_area = SHOWN[name] is ImageContent.COURSE
 
-    def look(
+    def encode(
         self,
         running: tuple[Places, Floats, Floats],
         slots: tuple[Places, Floats, Floats],
         alone: tuple[Mask, Mask],
         n_beyond: Indices,
     ) -> tuple[NDArray[np.bool_], Mask]:
-        """Inputs (n, N_INPUTS) and which options are allowed (n, S).
+        """Return inputs (n, N_INPUTS) and which options are allowed (n, S).
 
-        Running and slots are places, seconds done and seconds left, (n, r) and (n, SLOTS); `alone` is of
-        whom nobody may run beside, of both.
+        Running jobs and slots are places, seconds done and seconds left, (n, r) and (n, SLOTS); `alone` marks
+        jobs of both that may not share.
         """
         r = running[0].shape[1]
         of_running, of_slots = self.images.uses(*running), self.images.uses(*slots)
         n = len(of_slots)
         filled: Mask = np.ones((n, SLOTS + 1), dtype=bool)
-        filled[:, :SLOTS] = slots[0] != self.mates.nobody
+        filled[:, :SLOTS] = slots[0] != self.beliefs.empty
         is_job = self.options < SLOTS
         n_new = is_job.sum(axis=1)
-        allowed: Mask = np.asarray(filled[:, self.options].all(axis=2) & (r + n_new <= self.mates.most))
+        allowed: Mask = np.asarray(filled[:, self.options].all(axis=2) & (r + n_new <= self.beliefs.most))
         allowed[:, 0] = r > 0
         shares = r + n_new > 1
         alone_slots = np.concatenate([alone[1], np.zeros((n, 1), dtype=bool)], axis=1)
@@ -96,18 +97,18 @@ class Eyes:
 class ImagePlayer:
     """See play.Player."""
 
-    def __init__(self, eyes: Eyes) -> None:
-        self._eyes = eyes
+    def __init__(self, encoder: DeepRmEncoder) -> None:
+        self._encoder = encoder
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
         """See play.Player."""
-        queues, nobody = episodes.queues, episodes.mates.nobody
+        queues, nobody = episodes.queues, episodes.beliefs.empty
         each = at[:, None]
         jobs = episodes.running[at, :r]
         waits = episodes.waiting[at]
         first = np.argsort(~waits, axis=1, kind="stable")[:, :SLOTS]
         is_slot = np.take_along_axis(waits, first, axis=1)
-        inputs, allowed = self._eyes.look(
+        inputs, allowed = self._encoder.encode(
             (queues.place[each, jobs], episodes.done_s[each, jobs], episodes.left_s[each, jobs]),
             (
                 np.where(is_slot, queues.place[each, first], nobody),
@@ -118,7 +119,7 @@ class ImagePlayer:
             np.maximum(waits.sum(axis=1) - SLOTS, 0),
         )
         padded = np.concatenate([first, np.full((len(at), 1), NO_JOB)], axis=1)
-        chosen = padded[:, self._eyes.options]
+        chosen = padded[:, self._encoder.options]
         zeros = np.zeros(len(at), dtype=np.float32)
         return EpisodeOptions(inputs, allowed, chosen, zeros)
 
@@ -129,20 +130,20 @@ class ImageMethod:
     def __init__(self, name: str, capacity_mib: float) -> None:
         self.name, self._capacity_mib = name, capacity_mib
 
-    def new_net(self, mates: Mates, rng: np.random.Generator) -> Net:
+    def new_net(self, beliefs: CoRunnerBeliefs, rng: np.random.Generator) -> Net:
         """See training.Method."""
         return new_net((N_INPUTS, HIDDEN, len(options_of(self.name))), rng)
 
     def player(self, episodes: Episodes) -> ImagePlayer:
         """See training.Method."""
-        return ImagePlayer(Eyes(self.name, episodes.mates, self._capacity_mib))
+        return ImagePlayer(DeepRmEncoder(self.name, episodes.beliefs, self._capacity_mib))
 
     def scores(self, net: Net, inputs: Inputs) -> Floats:
         """See training.Method."""
         return net(inputs.astype(np.float32))
 
     def teacher(self) -> Choose | None:
-        """See training.Method: nobody."""
+        """Return None: see training.Method."""
         return None
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
@@ -151,7 +152,7 @@ class ImageMethod:
 
     def judged(self, episodes: Episodes) -> float:
         """See training.Method: how many times its length a job is in the system, the mean."""
-        there = episodes.queues.place != episodes.mates.nobody
+        there = episodes.queues.place != episodes.beliefs.empty
         return float((episodes.delay / there.sum(axis=1)).mean())
 
 
@@ -162,9 +163,9 @@ class ImagePlanner:
         self, name: str, net: Net, belief: Belief, profiles: Sequence[ApplicationProfile], capacity_mib: float
     ) -> None:
         self.name, self._net = name, net
-        self._mates = Mates(belief, profiles, capacity_mib, room=len(profiles))
-        self._place = self._mates.place(range(len(profiles)))
-        self._eyes = Eyes(name, self._mates, capacity_mib)
+        self._beliefs = CoRunnerBeliefs(belief, profiles, capacity_mib, room=len(profiles))
+        self._place = self._beliefs.place(range(len(profiles)))
+        self._encoder = DeepRmEncoder(name, self._beliefs, capacity_mib)
 
     def choose(self, view: PlannerView) -> list[Start]:
         """On the first GPU, idle ones before others, on which the net does not hold."""
@@ -173,7 +174,7 @@ class ImagePlanner:
         order = sorted(range(len(view.gpus)), key=lambda index: bool(view.gpus[index].running))
         for index in order:
             running = view.gpus[index].running
-            if len(running) < self._mates.most and (jobs := self._jobs(running, view.waiting)):
+            if len(running) < self._beliefs.most and (jobs := self._jobs(running, view.waiting)):
                 return [Start(index, jobs)]
         return []
 
@@ -181,17 +182,17 @@ class ImagePlanner:
         slots = waiting[:SLOTS]
         killed = np.zeros((1, SLOTS), dtype=bool)
         killed[0, : len(slots)] = [one.killed > 0 for one in slots]
-        inputs, allowed = self._eyes.look(
+        inputs, allowed = self._encoder.encode(
             self._columns(running, len(running)),
             self._columns(slots, SLOTS),
             (np.array([[one.killed > 0 for one in running]], dtype=bool), killed),
             np.array([max(len(waiting) - SLOTS, 0)]),
         )
         score = np.where(allowed, self._net(inputs.astype(np.float32)), -np.inf)[0]
-        return tuple(slots[i].job for i in self._eyes.options[int(score.argmax())] if i < SLOTS)
+        return tuple(slots[i].job for i in self._encoder.options[int(score.argmax())] if i < SLOTS)
 
     def _columns(self, members: Sequence[Member], n: int) -> tuple[Places, Floats, Floats]:
-        place = np.full((1, n), self._mates.nobody, dtype=np.intp)
+        place = np.full((1, n), self._beliefs.empty, dtype=np.intp)
         done_s, left_s = np.zeros((1, n), dtype=np.float32), np.zeros((1, n), dtype=np.float32)
         for column, one in enumerate(members):
             place[0, column] = self._place[one.application]

@@ -1,10 +1,11 @@
-"""Our planner: one small net scores each group of waiting jobs beside who runs; the best that may starts.
+"""Our planner: a small net scores each group of waiting jobs with the running ones; the best permitted group
+starts.
 
-Waiting jobs get prices (`prices`); of the first 32, the eight that fit best by them are the slots, and the
-net sees each group of slots (`rows`). What cannot pay by the speeds believed is no choice, nor is what the
-belief, asked about the very members with the phases they are in, does not allow: with true speeds one GPU is
-never slower than with one job after the other. Where speeds are predicted it is not either, as long as nobody
-is slower than is likely (`planners.account`).
+Waiting jobs get prices (`prices`). Among the first 32, the eight that fit best by price are slots, and the
+net sees each group of slots (`rows`). Groups are excluded if sharing cannot pay by the believed speeds, or if
+the belief does not permit these members in their current phases. So with true speeds one GPU is never slower
+than with one job after the other. With predicted speeds this holds while no job is slower than is likely
+(`planners.account`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import MARGIN, ROOM, Mates
+from slurm_gpu.colocation.learned.co_runners import MARGIN, ROOM, CoRunnerBeliefs
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
 from slurm_gpu.colocation.learned.play import (
@@ -45,8 +46,8 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 WINDOW = 32
 """So many waiting jobs are looked at, the first submitted."""
 HIDDEN = (32, 16)
+# For this many waiting jobs at most, the best by price, the belief is asked whether they may join.
 _ASKED = 24
-"""Of so many waiting jobs, the best by prices, the belief is asked at most whether they may join who runs."""
 
 _BY_PRICE = np.zeros(len(NAMES), dtype=np.float32)
 _BY_PRICE[[NAMES.index("priced"), NAMES.index("longest_of_waiting")]] = 1.0, 0.02
@@ -60,25 +61,25 @@ def scores(net: Net, inputs: Floats) -> Floats:
 class GroupPlayer:
     """See play.Player: the view of the scorer, in training."""
 
-    def __init__(self, n_episodes: int, mates: Mates) -> None:
-        self._price = np.tile(usual_prices(mates), (n_episodes, 1))
+    def __init__(self, n_episodes: int, beliefs: CoRunnerBeliefs) -> None:
+        self._price = np.tile(usual_prices(beliefs), (n_episodes, 1))
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
         """See play.Player."""
-        mates, queues = episodes.mates, episodes.queues
+        beliefs, queues = episodes.beliefs, episodes.queues
         jobs = episodes.running[at, :r]
         waits = episodes.waiting[at]
         moment = Moment(
             running=queues.place[at[:, None], jobs],
             running_left=episodes.left_s[at[:, None], jobs],
-            waiting=np.where(waits, queues.place[at], mates.nobody),
+            waiting=np.where(waits, queues.place[at], beliefs.empty),
             waiting_left=np.where(waits, episodes.left_s[at], np.float32(0)),
             price=self._price[at],
         )
-        work, counts = work_of(mates, moment)
-        moment.price[:] = self._price[at] = _repriced(mates, moment, work, counts)
-        best = best_pair(mates, moment, counts)
-        seen = rows(mates, moment, slots_of(fitting(mates, moment, best)), best, as_if_new=True)
+        work, counts = work_of(beliefs, moment)
+        moment.price[:] = self._price[at] = _repriced(beliefs, moment, work, counts)
+        best = best_pair(beliefs, moment, counts)
+        seen = rows(beliefs, moment, slots_of(fitting(beliefs, moment, best)), best, as_if_new=True)
         n_jobs = waits.shape[1]
         jobs_of = np.where(seen.members == n_jobs, NO_JOB, seen.members)[:, :, : 3 - r]
         allowed = seen.allowed
@@ -87,28 +88,28 @@ class GroupPlayer:
         return EpisodeOptions(seen.inputs, allowed, jobs_of, (work * moment.price).sum(axis=1))
 
 
-def usual_prices(mates: Mates) -> Floats:
+def usual_prices(beliefs: CoRunnerBeliefs) -> Floats:
     """(places) what queues begin with: the prices where all applications have as much work."""
-    price = np.full((1, mates.nobody + 1), FIRST_PRICE, dtype=np.float32)
-    price[0, mates.nobody] = 0
-    some = np.arange(len(mates.applications))
+    price = np.full((1, beliefs.empty + 1), FIRST_PRICE, dtype=np.float32)
+    price[0, beliefs.empty] = 0
+    some = np.arange(len(beliefs.applications))
     if len(some):
-        pairs = pairs_of(mates, np.full_like(price, 2), some)
-        speed, work = square(mates.pair_speed, some), np.ones((1, len(some)), dtype=np.float32)
+        pairs = pairs_of(beliefs, np.full_like(price, 2), some)
+        speed, work = square(beliefs.pair_speed, some), np.ones((1, len(some)), dtype=np.float32)
         price[:, some] = refine(speed, pairs, work, price[:, some], FIRST_STEPS)
     out: Floats = price[0]
     return out
 
 
-def _repriced(mates: Mates, moment: Moment, work: Floats, waiting: Floats) -> Floats:
+def _repriced(beliefs: CoRunnerBeliefs, moment: Moment, work: Floats, waiting: Floats) -> Floats:
     """(n, places) prices as they are with what waits and runs now; `work_of` gives both."""
     counts = waiting.copy()
     np.add.at(counts, (np.arange(len(moment))[:, None], moment.running), np.float32(1))
-    counts[:, mates.nobody] = 0
+    counts[:, beliefs.empty] = 0
     price = moment.price.copy()
     some = np.flatnonzero(work.any(axis=0))
     if len(some):
-        speed, pairs = square(mates.pair_speed, some), pairs_of(mates, counts, some)
+        speed, pairs = square(beliefs.pair_speed, some), pairs_of(beliefs, counts, some)
         price[:, some] = refine(speed, pairs, work[:, some], price[:, some], NEXT_STEPS)
     return price
 
@@ -118,13 +119,13 @@ class GroupMethod:
 
     name = "dqngpu"
 
-    def new_net(self, mates: Mates, rng: np.random.Generator) -> Net:
+    def new_net(self, beliefs: CoRunnerBeliefs, rng: np.random.Generator) -> Net:
         """See training.Method."""
         return new_net((len(NAMES), *HIDDEN, 1), rng)
 
     def player(self, episodes: Episodes) -> GroupPlayer:
         """See training.Method."""
-        return GroupPlayer(len(episodes), episodes.mates)
+        return GroupPlayer(len(episodes), episodes.beliefs)
 
     def scores(self, net: Net, inputs: Inputs) -> Floats:
         """See training.Method."""
@@ -145,7 +146,7 @@ class GroupMethod:
 
 
 def _work_s(episodes: Episodes) -> NDArray[np.float64]:
-    there = episodes.queues.place != episodes.mates.nobody
+    there = episodes.queues.place != episodes.beliefs.empty
     work_s: NDArray[np.float64] = (there * episodes.queues.work_s).sum(axis=1, dtype=np.float64)
     return work_s
 
@@ -169,18 +170,22 @@ class DqnGpu:
     ) -> None:
         self._net, self._belief = net, belief
         room = min(len(profiles), ROOM)  # small arrays stay in the processor's cache
-        self._mates = Mates(belief, profiles, capacity_mib, margin=margin, room=room)
-        if len(profiles) <= self._mates.nobody:
-            self._mates.place(range(len(profiles)))  # asks the belief now, rather than in the first decisions
-            self._mates.ask_threes()
-        usual = usual_prices(self._mates)
-        self._price: dict[int, float] = dict(zip(self._mates.applications, usual.tolist(), strict=False))
+        self._beliefs = CoRunnerBeliefs(belief, profiles, capacity_mib, margin=margin, room=room)
+        if len(profiles) <= self._beliefs.empty:
+            self._beliefs.place(
+                range(len(profiles))
+            )  # asks the belief now, rather than in the first decisions
+            self._beliefs.ask_threes()
+        usual = usual_prices(self._beliefs)
+        self._price: dict[int, float] = dict(zip(self._beliefs.applications, usual.tolist(), strict=False))
         """By application."""
         self._account = Account(belief)
 
     def choose(self, view: PlannerView) -> list[Start]:
-        """One group, on the idle GPU or beside who runs where the net is surest of it; or nobody."""
-        self._account.look(view)
+        """Return one group, on the idle GPU or with running jobs, for which the net is surest; empty to
+        wait.
+        """
+        self._account.update(view)
         if not view.waiting:
             return []
         window = view.waiting[:WINDOW]
@@ -188,12 +193,12 @@ class DqnGpu:
         if idle:
             # As many together as leaves a job for each other idle GPU.
             most = max(1, len(view.waiting) - len(idle) + 1)
-            _, members = self._best((), window, min(most, self._mates.most))
+            _, members = self._best((), window, min(most, self._beliefs.most))
             return [Start(idle[0], tuple(one.job for one in members))]
         best: tuple[float, int, tuple[Member, ...]] = (0.0, -1, ())
         for index, gpu in enumerate(view.gpus):
-            if len(gpu.running) < self._mates.most and not any(one.killed for one in gpu.running):
-                surer, members = self._best(gpu.running, window, self._mates.most - len(gpu.running))
+            if len(gpu.running) < self._beliefs.most and not any(one.killed for one in gpu.running):
+                surer, members = self._best(gpu.running, window, self._beliefs.most - len(gpu.running))
                 if members and (best[1] < 0 or surer > best[0]):
                     best = (surer, index, members)
         _, index, members = best
@@ -202,12 +207,12 @@ class DqnGpu:
     def _best(
         self, running: tuple[Member, ...], window: Sequence[Member], most: int
     ) -> tuple[float, tuple[Member, ...]]:
-        """Who starts on one GPU, and by how much that scores above holding; nobody: hold."""
+        """Return the jobs that start on one GPU, and their score relative to waiting; empty to wait."""
         moment, counts = self._moment(running, window)
-        best = best_pair(self._mates, moment, counts)
-        fit = fitting(self._mates, moment, best)
+        best = best_pair(self._beliefs, moment, counts)
+        fit = fitting(self._beliefs, moment, best)
         slots = slots_of(fit) if not running else self._joining(running, window, fit)
-        seen = rows(self._mates, moment, slots, best, as_if_new=False)
+        seen = rows(self._beliefs, moment, slots, best, as_if_new=False)
         score = scores(self._net, seen.inputs)[0]
         n_new = (seen.members[0] < len(window)).sum(axis=1)
         allowed = seen.allowed[0] & (n_new <= most)
@@ -241,14 +246,14 @@ class DqnGpu:
         """With prices as they are now; and how many jobs of each application wait, (1, places)."""
         members = (*running, *window)
         applications = [one.application for one in members]
-        place = self._mates.place(applications)
+        place = self._beliefs.place(applications)
         left = np.array([one.left_s for one in members], dtype=np.float32)
-        price = np.full((1, self._mates.nobody + 1), FIRST_PRICE, dtype=np.float32)
-        price[0, self._mates.nobody] = 0
+        price = np.full((1, self._beliefs.empty + 1), FIRST_PRICE, dtype=np.float32)
+        price[0, self._beliefs.empty] = 0
         price[0, place] = [self._price.get(one, FIRST_PRICE) for one in applications]
         r = len(running)
         moment = Moment(place[None, :r], left[None, :r], place[None, r:], left[None, r:], price)
-        work, counts = work_of(self._mates, moment)
-        price[:] = _repriced(self._mates, moment, work, counts)
+        work, counts = work_of(self._beliefs, moment)
+        price[:] = _repriced(self._beliefs, moment, work, counts)
         self._price.update(zip(applications, price[0, place].tolist(), strict=True))
         return moment, counts

@@ -1,8 +1,8 @@
-"""Many queues of jobs at once, each on a GPU of its own, to learn on: the simulator's model, in arrays.
+"""Simulate many queues of jobs at once for learning, each on its own GPU: the simulator's model, in arrays.
 
-Simpler than `colocation.simulator` where that costs the learner nothing: speeds are those of whole runs, and
-applications fit together or do not, were all to begin at once. Who starts what does not fit is sent back with
-nothing done, and from then on runs alone.
+It is simpler than `colocation.simulator` where that costs the learner nothing. Speeds are those of whole
+runs, and applications fit together or not as if all began at once. A job that does not fit is sent back with
+no work done, and then runs alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import MOST, Mates, Places
+from slurm_gpu.colocation.learned.co_runners import MOST, CoRunnerBeliefs, Places
 from slurm_gpu.colocation.learned.net import Floats
 
 Mask = NDArray[np.bool_]
@@ -24,7 +24,7 @@ class Queues:
     """n queues of up to N jobs."""
 
     place: Places
-    """(n, N) of each job's application; nobody's place where a queue has fewer jobs."""
+    """(n, N) place of each job's application; the empty place if a queue has fewer jobs."""
     work_s: Floats
     """(n, N) alone."""
     submit_s: Floats
@@ -43,15 +43,17 @@ class Queues:
 
 
 class Episodes:
-    """Queue i is decided on by whoever plays, job by job; `advance` lets time pass to the next event."""
+    """The state of n queues. The player decides for queue i job by job; `advance` continues to the next
+    event.
+    """
 
-    def __init__(self, mates: Mates, queues: Queues) -> None:
+    def __init__(self, beliefs: CoRunnerBeliefs, queues: Queues) -> None:
         n, n_jobs = queues.place.shape
-        self.mates, self.queues = mates, queues
+        self.beliefs, self.queues = beliefs, queues
         self.now_s = np.zeros(n, dtype=np.float64)
         self.left_s = queues.work_s.astype(np.float32)
         self.done_s = np.zeros((n, n_jobs), dtype=np.float32)
-        self.pending = queues.place != mates.nobody
+        self.pending = queues.place != beliefs.empty
         """(n, N) neither running nor done, submitted or not."""
         self.running = np.full((n, MOST), NO_JOB, dtype=np.intp)
         """(n, 3) jobs, those that run first."""
@@ -86,10 +88,10 @@ class Episodes:
         order = np.argsort(wide == NO_JOB, axis=1, kind="stable")[:, :MOST]
         after = np.take_along_axis(wide, order, axis=1)
         group = self._places(episodes, after)
-        speeds = self.mates.speeds(group)
+        speeds = self.beliefs.speeds(group)
         n_after = (after != NO_JOB).sum(axis=1)
         fits = (n_after < 2) | (
-            (speeds > 0).sum(axis=1) == n_after if self.mates.most > 1 else np.zeros(len(after), bool)
+            (speeds > 0).sum(axis=1) == n_after if self.beliefs.most > 1 else np.zeros(len(after), bool)
         )
         fits &= self._memory_fits(group, n_after)
         ok, bad = np.flatnonzero(fits), np.flatnonzero(~fits)
@@ -103,16 +105,16 @@ class Episodes:
 
     def _places(self, episodes: NDArray[np.intp], jobs: NDArray[np.intp]) -> Places:
         place = self.queues.place[episodes[:, None], jobs]
-        return np.where(jobs == NO_JOB, self.mates.nobody, place)
+        return np.where(jobs == NO_JOB, self.beliefs.empty, place)
 
     def _memory_fits(self, group: Places, n_after: NDArray[np.intp]) -> Mask:
-        return (n_after < 2) | self.mates.fits(group)
+        return (n_after < 2) | self.beliefs.fits(group)
 
     def advance(self, episodes: NDArray[np.intp]) -> None:
         """Until the next job of each of them ends, or comes; nothing where all is over."""
         jobs = self.running[episodes]
         there = jobs != NO_JOB
-        speed = self.mates.speeds(self._places(episodes, jobs))
+        speed = self.beliefs.speeds(self._places(episodes, jobs))
         left = np.where(there, self.left_s[episodes[:, None], jobs], np.float32(np.inf))
         end_s = (left / np.where(there, speed, 1)).min(axis=1).astype(np.float64)
         now_s = self.now_s[episodes]

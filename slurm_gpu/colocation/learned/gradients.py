@@ -50,11 +50,11 @@ class Learner(Protocol):
         ...
 
     def state(self) -> dict[str, Floats]:
-        """What the next steps hang on, besides the net: for `restore`."""
+        """Return the optimizer's state for `restore`."""
         ...
 
     def restore(self, state: Mapping[str, Floats]) -> None:
-        """Go on as the learner did that `state` is of. Raises ValueError where it is of another net."""
+        """Restore a learner's state. Raises ValueError if it belongs to another net."""
         ...
 
 
@@ -129,7 +129,7 @@ class NumpyLearner:
         return loss / n
 
     def _forward(self, rows: Floats) -> list[Floats]:
-        """What goes into each layer, and what comes out of the last."""
+        """Return the input of each layer, and the output of the last."""
         seen = [rows]
         for number in range(0, len(self._layers), 2):
             out = seen[-1] @ self._layers[number]

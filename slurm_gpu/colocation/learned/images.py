@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import Mates, Places
+from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs, Places
 from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, sampled
@@ -20,13 +20,13 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile, sampled
 RESOURCES = ("util", "memory_mib", "sm", "pcie")
 """The thesis's gpu, gpumem, gpucore, pcie."""
 STEPS, LEVELS, SLOTS = 20, 10, 3
+# Jobs after the slots that are distinguished at most.
 BACKLOG = 30
-"""Of jobs beyond the slots, so many can be told apart."""
 N_INPUTS = (1 + SLOTS) * len(RESOURCES) * STEPS * LEVELS + BACKLOG
 
 
 class ImageContent(StrEnum):
-    """What of a profile is shown."""
+    """The shown content of a profile."""
 
     MAX = "max"
     """Its greatest use, throughout."""
@@ -42,18 +42,18 @@ def options_of(name: str) -> NDArray[np.intp]:
 
 
 class Images:
-    """Uses of the applications that `mates` has places for; fractions of the GPU.
+    """Uses of the applications that `beliefs` has places for, as fractions of the GPU.
 
-    What one profile does not tell counts as what the others take in the mean; of what none tells there is
-    no image but an empty one, and no bound.
+    A value that a profile lacks is the mean of the others; if all lack it, the image is empty and sets no
+    limit.
     """
 
-    def __init__(self, mates: Mates, capacity_mib: float, shown: ImageContent) -> None:
-        profiles = [mates.profiles[one] for one in mates.applications]
-        self.shown, self.nobody = shown, mates.nobody
+    def __init__(self, beliefs: CoRunnerBeliefs, capacity_mib: float, shown: ImageContent) -> None:
+        profiles = [beliefs.profiles[one] for one in beliefs.applications]
+        self.shown, self.empty = shown, beliefs.empty
         self.step_s = 2 * max(profile.seconds for profile in profiles) / STEPS
-        self._use = np.zeros((mates.nobody + 1, len(RESOURCES), STEPS), dtype=np.float32)
-        """(places, resources, steps) from the start on; after its end the last one goes on."""
+        self._use = np.zeros((beliefs.empty + 1, len(RESOURCES), STEPS), dtype=np.float32)
+        """(places, resources, steps) from the start; after its end the last one is repeated."""
         self.bounded = np.zeros(len(RESOURCES), dtype=bool)
         for number, name in enumerate(RESOURCES):
             unit = capacity_mib if name == "memory_mib" else 1.0
@@ -77,7 +77,7 @@ class Images:
         return np.where(np.isnan(course), one, course)
 
     def uses(self, place: Places, done_s: Floats, left_s: Floats) -> Floats:
-        """(...) jobs to (..., resources, steps) from now on; 0 for nobody."""
+        """Map (...) jobs to (..., resources, steps) from now on; 0 for an empty place."""
         step = np.arange(STEPS)
         begun = (done_s / self.step_s).astype(np.intp)[..., None]
         at = np.minimum(begun + step, STEPS - 1)

@@ -10,11 +10,11 @@ _NAME = "colocation-train"
 
 
 def script(command: Sequence[str], out: Path, n_seeds: int, *, minutes: int = 30) -> str:
-    """A script for sbatch, which runs `command` (its options but --seed, --checkpoint and --out).
+    """Return a script for sbatch that runs `command` (its options except --seed, --checkpoint and --out).
 
-    Each task has a checkpoint of its own, so that one that is requeued goes on where it was, and one of the
-    next array, which may be of other speeds, begins anew; `--if-better`
-    leaves the best model in `out`, whichever task ends last.
+    Each task has its own checkpoint, so a requeued task resumes from it. A task of the next array, which may
+    have other speeds, starts from the beginning. `--if-better` leaves the best model in `out`, regardless of
+    the order in which tasks end.
     """
     if n_seeds < 1:
         raise ValueError(f"there must be one seed or more, not {n_seeds}")

@@ -1,7 +1,7 @@
-"""A trained net as one small file, with where it comes from; and checkpoints of a training.
+"""Store a trained net with its provenance as one small file, and checkpoints of a training.
 
-The file is numpy's .npz, read without pickle, and every part of it is looked at: whoever wrote it, what is
-read is a net of this version that evaluates to numbers, or the error says why not.
+The file is numpy's .npz, read without pickle, and fully validated: the result is a net of this version that
+evaluates to numbers, or an error with the reason.
 """
 
 from __future__ import annotations
@@ -29,45 +29,46 @@ _LARGEST = 16 * 2**20
 _MOST_LAYERS = 8
 # zipfile takes 700 bytes for each part, which may have 50 in the file.
 _MOST_PARTS = 1000
-_TOLD = "told"
+_DESCRIPTION = "told"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerModel:
-    """A net, and what is told of it."""
+    """A net with its description."""
 
     kind: str
     """The name of its planner."""
     inputs: tuple[str, ...]
-    """What its inputs are, in their order: a net is of use only to who sees the same."""
+    """The names of its inputs in order: a net only works with the same inputs."""
     net: Net
     provenance: Mapping[str, Any]
-    """What it was trained on, with which seed and versions, when, and how good it was: what JSON can hold."""
+    """Training data, seed, versions, time and quality, as JSON values."""
 
 
 def write_model(path: Path, model: PlannerModel) -> None:
     """Readable for whom any file of the caller's is, as it is for slurm-gpuctld. Raises OSError."""
-    told = {
+    description = {
         "format": FORMAT,
         "kind": model.kind,
         "inputs": list(model.inputs),
         "provenance": dict(model.provenance),
     }
-    write_arrays(path, told, net_arrays(model.net), mode=_mode_of(path))
+    write_arrays(path, description, net_arrays(model.net), mode=_mode_of(path))
 
 
 def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> PlannerModel:
     """A model for this planner that sees these inputs; raises InputError where the file has none."""
-    told, arrays = read_arrays(path)
-    if told.get("format") != FORMAT:
-        raise _error(path, f"format {_shown(told.get('format'))} must be {FORMAT!r}")
-    if told.get("kind") != kind:
-        raise _error(path, f"is a model for planner {_shown(told.get('kind'))}, not for {kind!r}")
-    if told.get("inputs") != list(inputs):
+    description, arrays = read_arrays(path)
+    if description.get("format") != FORMAT:
+        raise _error(path, f"format {_shown(description.get('format'))} must be {FORMAT!r}")
+    if description.get("kind") != kind:
+        raise _error(path, f"is a model for planner {_shown(description.get('kind'))}, not for {kind!r}")
+    if description.get("inputs") != list(inputs):
         raise _error(
-            path, "was trained by another version, which saw other inputs; `slurm-gpu colocation train` anew"
+            path,
+            "was trained by another version, which used other inputs; run `slurm-gpu colocation train` again",
         )
-    provenance = told.get("provenance")
+    provenance = description.get("provenance")
     if not isinstance(provenance, dict):
         raise _error(path, f"provenance {_shown(provenance)} must be a JSON object")
     return PlannerModel(kind, inputs, net_of(path, arrays), provenance)
@@ -108,17 +109,17 @@ def _mode_of(path: Path) -> int:
 
 
 def write_arrays(
-    path: Path, told: Mapping[str, Any], arrays: Mapping[str, NDArray[np.float32]], mode: int = 0o600
+    path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.float32]], mode: int = 0o600
 ) -> None:
     """All or nothing. Raises OSError."""
-    text = np.array(json.dumps(told, ensure_ascii=False))
+    text = np.array(json.dumps(description, ensure_ascii=False))
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{_TOLD: text}, **arrays)
+        np.savez(file, allow_pickle=False, **{_DESCRIPTION: text}, **arrays)
         os.fchmod(file.fileno(), mode)
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """What was told, and the arrays, all of finite float32. Raises InputError."""
+    """Return the description, and the arrays, all of finite float32. Raises InputError."""
     # Packed it is no larger than unpacked, but for what zip says of each part.
     content = read_bytes(path, 2 * _LARGEST)
     if content.count(b"PK\x01\x02") > _MOST_PARTS:
@@ -135,19 +136,19 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float3
         raise _error(path, f"is no model, or damaged: {type(error).__name__}: {error}"[:160]) from None
     if size > _LARGEST:
         raise _error(path, f"holds {size} bytes; a model has at most {_LARGEST}")
-    text = found.pop(_TOLD, None)
+    text = found.pop(_DESCRIPTION, None)
     if text is None or text.dtype.kind != "U" or text.shape != ():
-        raise _error(path, f"lacks {_TOLD!r}, what it is")
+        raise _error(path, f"lacks {_DESCRIPTION!r}, what it is")
     try:
-        told = json.loads(str(text))
+        description = json.loads(str(text))
     except (ValueError, RecursionError) as error:
-        raise _error(path, f"{_TOLD!r} is no JSON: {error}"[:160]) from None
-    if not isinstance(told, dict):
-        raise _error(path, f"{_TOLD!r} must be a JSON object")
+        raise _error(path, f"{_DESCRIPTION!r} is no JSON: {error}"[:160]) from None
+    if not isinstance(description, dict):
+        raise _error(path, f"{_DESCRIPTION!r} must be a JSON object")
     for key, array in found.items():
         if array.dtype != np.float32 or not np.isfinite(array).all():
             raise _error(path, f"{key[:40]!r} must hold finite numbers of 32 bits")
-    return told, found
+    return description, found
 
 
 def _error(path: Path, message: str) -> InputError:

@@ -13,12 +13,12 @@ from slurm_gpu.colocation.learned.model_file import PlannerModel, read_model, wr
 from slurm_gpu.colocation.learned.rows import NAMES
 from slurm_gpu.errors import InputError
 
+# The inputs of a net are bits, and ratios of times in a queue.
 _LARGEST_INPUT = 1e6
-"""What a net sees are bits, and ratios of times in a queue."""
 
 
 def inputs_of(name: str) -> tuple[str, ...]:
-    """What the net of a planner in LEARNED sees."""
+    """Return the input names of a planner in LEARNED."""
     if name == "dqngpu":
         return NAMES
     return (f"{SLOTS} slots", f"{STEPS} steps", f"{LEVELS} levels", *RESOURCES)
@@ -44,7 +44,9 @@ def read_for(path: Path, name: str) -> PlannerModel:
     for weight, bias in zip(model.net.weights, model.net.biases, strict=True):
         most = float((np.abs(weight, dtype=np.float64).sum(axis=0) * most + np.abs(bias)).max(initial=0))
     if most > float(np.finfo(np.float32).max):
-        raise InputError(str(path), 0, 0, "its net has weights so large that what it tells is no number")
+        raise InputError(
+            str(path), 0, 0, "its net has weights that are too large: the output is not a number"
+        )
     return model
 
 
@@ -60,10 +62,11 @@ def read_any(path: Path) -> PlannerModel:
 
 
 def write_if_better(path: Path, model: PlannerModel) -> bool:
-    """Unless the model that is there was trained on the same and is as good; whether it was written.
+    """Write a model unless the existing one was trained on the same data and is at least as good; return
+    whether it was written.
 
-    What is there and cannot serve, as it is damaged or of another version, is not as good. Several processes
-    may do this at once. Raises OSError.
+    An existing model that is damaged or of another version is replaced. Several processes may do this at
+    once. Raises OSError.
     """
     with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -19,7 +19,7 @@ Inputs = Floats | NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOptions:
-    """Of n episodes: what each may do, as its net sees it."""
+    """Options in n episodes, as the net sees them."""
 
     inputs: Inputs
     """(n, S, F) a row for each of S options, or (n, F) one for all of them."""
@@ -28,7 +28,7 @@ class EpisodeOptions:
     jobs: Indices
     """(n, S, k) who would start; NO_JOB for none."""
     bound_s: Floats
-    """(n) what is left takes so long at least, as far as the player can tell; 0 says nothing."""
+    """(n) lower bound of the remaining time, as far as the player knows; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class DecisionBatch:
 
 
 class Player(Protocol):
-    """Looks at episodes of which r jobs run in each, and something waits."""
+    """Decides in episodes with r running jobs each and at least one waiting job."""
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
-        """Of the episodes `at`; the first option is to hold."""
+        """Return the options of the episodes `at`; the first option is to wait."""
         ...
 
 
@@ -67,7 +67,7 @@ def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = Fal
     while not (over := episodes.over).all():
         n_running, waits = episodes.n_running, episodes.waiting.any(axis=1)
         decides = waits & ~holds & ~over
-        for r in range(episodes.mates.most):
+        for r in range(episodes.beliefs.most):
             at = np.flatnonzero(decides & (n_running == r))
             if not len(at):
                 continue
@@ -80,7 +80,7 @@ def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = Fal
             holds[at[choice == 0]] = True
             starts = np.flatnonzero(choice != 0)
             episodes.start(at[starts], options.jobs[starts, choice[starts]])
-        full = episodes.n_running == episodes.mates.most
+        full = episodes.n_running == episodes.beliefs.most
         moves = np.flatnonzero(~over & (holds | full | ~episodes.waiting.any(axis=1)))
         episodes.advance(moves)
         holds[moves] = False

@@ -1,10 +1,10 @@
-"""What a second of each application's work costs on a GPU that is shared as well as can be.
+"""Compute the price of a second of each application's work on an optimally shared GPU.
 
-The time that a queue needs at least is a linear program (seconds that each pair runs together). Its dual
-gives every application a price: GPU seconds per second of its work, 1 for what runs alone, little for what
-fits beside others that would run anyway. A group whose speeds, times their prices, come to 1 belongs into the
-best schedule; the raw sum of speeds would spend easy partners on each other. The exact prices take an LP
-solver; these are of the program with its constraints softened (entropy), by damped fixed-point steps.
+The least time of a queue is a linear program (seconds that each pair runs together). Its dual gives every
+application a price in GPU seconds per second of its work: 1 for one that runs alone, little for one that fits
+well with others that run anyway. A group whose speeds, weighted by price, sum to 1 belongs to the best
+schedule; the raw sum of speeds would waste easy partners on each other. Exact prices require an LP solver.
+These are of the program with softened constraints (entropy), by damped fixed-point steps.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ NEXT_STEPS = 4
 """At each decision, from those of the one before."""
 
 _SOFTNESS = np.float32(0.03)
+# Share of a queue's time for each pair whose value is exactly 1.
 _SPREAD = np.float32(0.02)
-"""Of a queue's time, what each pair gets whose value is exactly 1."""
 _STEP = np.float32(0.9) * _SOFTNESS
 """Damped: a whole step (1) goes to and fro."""
 _STEEPEST = np.float32(3.0)
 
 
 def refine(speed: Floats, pairs: Floats, work: Floats, price: Floats, steps: int) -> Floats:
-    """(n, A) better prices of A applications for each of n queues.
+    """Return (n, A) better prices of A applications for each of n queues.
 
-    `speed` is (A, A): [a, b] that of a beside b. `pairs` (n, A, A) is 1 where both have work and may run
+    `speed` is (A, A): [a, b] is that of a with b. `pairs` (n, A, A) is 1 if both have work and may run
     together, else 0. `work` (n, A) is in any unit; without work a price stays.
     """
     has_work = work > 0

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu.colocation.learned.co_runners import Mates
+from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs
 from slurm_gpu.colocation.learned.episodes import Queues
 
 FEWEST_JOBS, MOST_JOBS = 10, 36
+# Share of an application's profile: jobs are drawn with this length up to twice the whole length.
 _SHORTEST = 0.1
-"""Of an application's profile; a job is drawn to be that long up to twice as long."""
 _LONGEST = 2.0
 
 
-def draw_queues(mates: Mates, rng: np.random.Generator, n: int) -> Queues:
-    """So many queues of the applications that `mates` has places for.
+def draw_queues(beliefs: CoRunnerBeliefs, rng: np.random.Generator, n: int) -> Queues:
+    """So many queues of the applications that `beliefs` has places for.
 
     Each is of its own number of applications, from two to all, and of jobs. In one third all jobs are as long
     as their profiles say, in the others each factor within bounds is as likely. In one quarter jobs come
     while others run, in the others all wait from the beginning.
     """
-    n_applications = len(mates.applications)
-    seconds = np.array([mates.profiles[one].seconds for one in mates.applications])
-    place = np.full((n, MOST_JOBS), mates.nobody, dtype=np.intp)
+    n_applications = len(beliefs.applications)
+    seconds = np.array([beliefs.profiles[one].seconds for one in beliefs.applications])
+    place = np.full((n, MOST_JOBS), beliefs.empty, dtype=np.intp)
     work_s = np.ones((n, MOST_JOBS), dtype=np.float32)
     submit_s = np.zeros((n, MOST_JOBS), dtype=np.float32)
     for row in range(n):

@@ -1,7 +1,8 @@
-"""What the shared scorer sees: a row of numbers for each group of waiting jobs, beside who runs.
+"""Build the inputs of the shared scorer: a row of numbers for each group of waiting jobs with the running
+ones.
 
-All of it is made for n GPUs (or n models of one) at once that have as many running: the planner asks for one,
-the training for hundreds.
+All functions handle n GPUs (or n models of one) with equally many running jobs: the planner uses one,
+training uses hundreds.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import Mates, Places
+from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs, Places
 from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 
 SLOTS = 8
 """Groups are made of so many waiting jobs: those that fit best by the prices."""
+# Names of the numbers of a row; all are ratios, about from -1 to 1.
 NAMES = (
     "hold",
     "starts_1",
@@ -43,25 +45,24 @@ NAMES = (
     "util",
     "memory",
 )
-"""Of the numbers of a row; all are ratios, about from -1 to 1."""
 _MANY = np.float32(4.0)
 """log1p of some fifty jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """n GPUs with r running each, and what waits for each; places are those of `mates.Mates`."""
+    """n GPUs with r running each, and what waits for each; places are those of `beliefs.CoRunnerBeliefs`."""
 
     running: Places
     """(n, r)"""
     running_left: Floats
     """(n, r) seconds alone."""
     waiting: Places
-    """(n, w); nobody's place where fewer wait."""
+    """(n, w); the empty place if fewer wait."""
     waiting_left: Floats
     """(n, w) seconds alone; 0 where fewer wait."""
     price: Floats
-    """(n, places), 0 for nobody."""
+    """(n, places), 0 for the empty place."""
 
     def __len__(self) -> int:
         return len(self.running)
@@ -76,19 +77,19 @@ class GroupRows:
     allowed: NDArray[np.bool_]
     """(n, S): a group of jobs that are there, and may and do well to share. Holding is."""
     members: NDArray[np.intp]
-    """(n, S, 3) who would start, as indices into what waits; w for nobody."""
+    """(n, S, 3) jobs that would start, as indices of waiting jobs; w for none."""
 
 
-def work_of(mates: Mates, moment: Moment) -> tuple[Floats, Floats]:
+def work_of(beliefs: CoRunnerBeliefs, moment: Moment) -> tuple[Floats, Floats]:
     """(n, places) the seconds of work of each application, waiting or running; and its jobs that wait."""
     n = len(moment)
     each = np.arange(n)[:, None]
-    work = np.zeros((n, mates.nobody + 1), dtype=np.float32)
+    work = np.zeros((n, beliefs.empty + 1), dtype=np.float32)
     counts = np.zeros_like(work)
     np.add.at(work, (each, moment.waiting), moment.waiting_left)
     np.add.at(work, (each, moment.running), moment.running_left)
     np.add.at(counts, (each, moment.waiting), np.float32(1))
-    work[:, mates.nobody] = counts[:, mates.nobody] = 0
+    work[:, beliefs.empty] = counts[:, beliefs.empty] = 0
     return work, counts
 
 
@@ -98,34 +99,35 @@ def square(table: Floats, some: Places) -> Floats:
     return out
 
 
-def pairs_of(mates: Mates, counts: Floats, some: Places) -> Floats:
+def pairs_of(beliefs: CoRunnerBeliefs, counts: Floats, some: Places) -> Floats:
     """(n, A, A) 1 where two jobs of the A applications `some` are among counts (n, places), and may share."""
     here = counts[:, some]
     there = (here > 0).astype(np.float32)
-    out: Floats = square(mates.pair_may, some) * there[:, :, None] * there[:, None, :]
+    out: Floats = square(beliefs.pair_may, some) * there[:, :, None] * there[:, None, :]
     diagonal = np.arange(len(some))
     out[:, diagonal, diagonal] *= here > 1
     return out
 
 
-def fitting(mates: Mates, moment: Moment, best: Floats) -> Floats:
-    """(n, w) how well each waiting job goes with who runs, or with the best partner that waits, by prices.
+def fitting(beliefs: CoRunnerBeliefs, moment: Moment, best: Floats) -> Floats:
+    """Return (n, w) how well each waiting job matches the running ones, or its best waiting partner, by
+    price.
 
-    `best` is as best_pair gives it. -inf for nobody, and beside others where it does not pay. Of each
-    application the longest two come first.
+    `best` is the result of best_pair. -inf for the empty place, and with co-runners if it does not pay. The
+    longest two of each application come first.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
     each = np.arange(n)[:, None]
-    group = np.full((n, w, 3), mates.nobody, dtype=np.intp)
+    group = np.full((n, w, 3), beliefs.empty, dtype=np.intp)
     group[..., 0] = moment.waiting
-    here = moment.waiting != mates.nobody
+    here = moment.waiting != beliefs.empty
     if r == 0:
         value = best[each, moment.waiting]
     else:
         group[..., 1 : 1 + r] = moment.running[:, None, :]
-        value = (mates.speeds(group) * moment.price[each[..., None], group]).sum(axis=-1)
-        here = here & mates.pays(group)
+        value = (beliefs.speeds(group) * moment.price[each[..., None], group]).sum(axis=-1)
+        here = here & beliefs.pays(group)
     longest = np.maximum(moment.waiting_left.max(axis=1, keepdims=True), np.float32(1e-9))
     value = value + np.float32(0.02) * moment.waiting_left / longest
     order = np.arange(w)
@@ -140,7 +142,7 @@ def fitting(mates: Mates, moment: Moment, best: Floats) -> Floats:
     return np.where(here, value, -np.inf).astype(np.float32)
 
 
-def best_pair(mates: Mates, moment: Moment, counts: Floats) -> Floats:
+def best_pair(beliefs: CoRunnerBeliefs, moment: Moment, counts: Floats) -> Floats:
     """(n, places) of each application: what a GPU gives it and its best partner that waits, by prices.
 
     `counts` (n, places) are the jobs that wait, as work_of gives them.
@@ -148,10 +150,10 @@ def best_pair(mates: Mates, moment: Moment, counts: Floats) -> Floats:
     best = moment.price.copy()
     waits = np.flatnonzero(counts.any(axis=0))
     if len(waits):
-        pair_speed = square(mates.pair_speed, waits)
+        pair_speed = square(beliefs.pair_speed, waits)
         price = moment.price[:, waits]
         value = pair_speed * price[:, :, None] + pair_speed.T * price[:, None, :]
-        value *= pairs_of(mates, counts, waits)
+        value *= pairs_of(beliefs, counts, waits)
         best[:, waits] = np.maximum(price, value.max(axis=2))
     return best
 
@@ -166,36 +168,36 @@ def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
 
 
 def rows(
-    mates: Mates, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool
+    beliefs: CoRunnerBeliefs, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool
 ) -> GroupRows:
-    """The groups of the slots, (n, M) as `slots_of` gives them.
+    """Return the groups of the slots, (n, M) as from `slots_of`.
 
-    `as_if_new`: beside who runs may start what might if all of them began now. Else that is left open here,
-    and whoever starts a group has to ask the belief, which knows how far each is.
+    `as_if_new`: running jobs accept what they could if all began now. Otherwise this stays open, and the
+    caller must ask the belief, which knows the progress of each.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
     each = np.arange(n)[:, None, None]
-    table = groups(slots.shape[1], mates.most - r, 3 - r)
+    table = groups(slots.shape[1], beliefs.most - r, 3 - r)
     filled = np.concatenate([slots, np.full((n, 1), w)], axis=1)
     new = filled[:, table]  # (n, S, 3 - r)
-    waiting = np.concatenate([moment.waiting, np.full((n, 1), mates.nobody)], axis=1)
+    waiting = np.concatenate([moment.waiting, np.full((n, 1), beliefs.empty)], axis=1)
     waiting_left = np.concatenate([moment.waiting_left, np.zeros((n, 1), np.float32)], axis=1)
     n_groups = len(table)
     group = np.empty((n, n_groups, 3), dtype=np.intp)
     left = np.empty((n, n_groups, 3), dtype=np.float32)
     group[:, :, :r], left[:, :, :r] = moment.running[:, None], moment.running_left[:, None]
     group[:, :, r:], left[:, :, r:] = waiting[each, new], waiting_left[each, new]
-    here = group != mates.nobody
+    here = group != beliefs.empty
     allowed = (here[:, :, r:] == (table < slots.shape[1])).all(axis=2)
-    allowed &= mates.may_share(group) if r == 0 or as_if_new else mates.pays(group)
+    allowed &= beliefs.may_share(group) if r == 0 or as_if_new else beliefs.pays(group)
     members = np.full((n, n_groups, 3), w, dtype=np.intp)
     members[:, :, : 3 - r] = new
-    return GroupRows(_numbers(mates, moment, best, group, left, here, allowed), allowed, members)
+    return GroupRows(_numbers(beliefs, moment, best, group, left, here, allowed), allowed, members)
 
 
 def _numbers(
-    mates: Mates,
+    beliefs: CoRunnerBeliefs,
     moment: Moment,
     best: Floats,
     group: Places,
@@ -210,7 +212,7 @@ def _numbers(
     r = moment.running.shape[1]
     places = group + moment.price.shape[1] * np.arange(n)[:, None, None]
     price_of = moment.price.take(places)
-    speed = mates.speeds(group)
+    speed = beliefs.speeds(group)
     is_new = here.astype(np.float32)
     is_new[:, :, :r] = 0
     n_new = total(is_new, axis=2)
@@ -227,7 +229,7 @@ def _numbers(
     bound_s = total(moment.price.take(waiting) * moment.waiting_left, axis=1)[:, None]
     new_price, new_left = is_new * price_of, is_new * left
     rest_s = np.maximum(bound_s - total(new_price * left, axis=2), 0)
-    n_waiting = total(moment.waiting != mates.nobody, axis=1, dtype=np.float32)[:, None]
+    n_waiting = total(moment.waiting != beliefs.empty, axis=1, dtype=np.float32)[:, None]
     mean_s = bound_s / np.maximum(n_waiting, 1)
     longest_s = np.maximum(most(moment.waiting_left, axis=1), tiny)[:, None]
     n_or_1 = np.maximum(n_new, 1)
@@ -256,8 +258,8 @@ def _numbers(
             total(new_price, axis=2) / n_or_1,
             rest_s / (rest_s + mean_s + tiny),
             np.log1p(n_waiting) / _MANY,
-            total(here * mates.util.take(group), axis=2) - 1,
-            total(here * mates.memory.take(group), axis=2) - 1,
+            total(here * beliefs.util.take(group), axis=2) - 1,
+            total(here * beliefs.memory.take(group), axis=2) - 1,
         )
     ):
         out[:, :, number] = column

@@ -13,9 +13,10 @@ from slurm_gpu.errors import UsageError
 
 
 def checked_device(name: str) -> None:
-    """Raises UsageError where torch knows no such device, or has none here."""
+    """Raise UsageError if torch does not have this device."""
     try:
-        float(torch.zeros(1, device=name))  # one that only tells shapes (meta) has no numbers
+        # The device meta has shapes but no numbers.
+        float(torch.zeros(1, device=name))
     except (AssertionError, NotImplementedError, RuntimeError) as error:
         why = (str(error).splitlines() or ["no reason given"])[0]
         raise UsageError(f"--device {name}: torch cannot use it here: {why[:200]}") from None

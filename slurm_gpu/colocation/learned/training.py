@@ -1,9 +1,9 @@
-"""Trains a net: imitation, then REINFORCE with a baseline for each step, on queues without end.
+"""Train a net on an unlimited number of queues: imitation, then REINFORCE with a baseline for each step.
 
-An epoch is one set of queues, each played many times by the net as it is, choices drawn; what came of a
-choice, less the mean of the same step over the plays of the same queue, is what is wanted more of. All that
-is random comes from the seed and the epoch's number, so that a training that was killed and goes on from its
-checkpoint ends as if it had not been.
+An epoch is one set of queues. The current net plays each many times with randomly drawn choices. The result
+of a choice minus the mean of the same step over all plays of that queue is its advantage. All randomness
+depends on the seed and the epoch's number, so a training that is killed and resumed from its checkpoint has
+the same result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import Mates
+from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs
 from slurm_gpu.colocation.learned.episodes import Episodes
 from slurm_gpu.colocation.learned.gradients import Learner, Lesson, learner_on
 from slurm_gpu.colocation.learned.model_file import net_arrays, net_of, read_arrays, write_arrays
@@ -29,8 +29,8 @@ from slurm_gpu.colocation.learned.queues import draw_queues
 from slurm_gpu.errors import InputError
 
 _CHECKPOINT = "slurm-gpu colocation checkpoint 1"
+# Purposes of random numbers, in addition to the seed.
 _TEACH, _PLAY, _JUDGE, _BEGIN = range(4)
-"""What a random number is for, beside the seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,13 @@ class TrainingSettings:
 
     seed: int = 0
     taught_epochs: int = 8
-    """Of imitation; an epoch is twenty steps on all that the teacher did."""
+    """Epochs of imitation; an epoch is twenty steps on all decisions of the teacher."""
     taught_queues: int = 48
     epochs: int = 40
-    """Of reinforcement, at most."""
+    """Epochs of reinforcement at most."""
     queues: int = 12
     plays: int = 16
-    """Of each queue in an epoch."""
+    """Plays of each queue in an epoch."""
     rate: float = 3e-3
     last_rate: float = 3e-4
     entropy: float = 0.0
@@ -57,7 +57,9 @@ class TrainingSettings:
     """Ends early where so many judgements found nothing better."""
     device: str = "cpu"
     threads: int = 1
-    """Of torch, on another device. The arrays are so small that a second one costs more than it does."""
+    """Threads of torch on another device. The arrays are so small that a second one costs more than it
+    gains.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +76,16 @@ class Progress:
 
 
 class Method(Protocol):
-    """What is learned, and from what."""
+    """A method of learning with its data."""
 
     name: str
 
-    def new_net(self, mates: Mates, rng: np.random.Generator) -> Net:
+    def new_net(self, beliefs: CoRunnerBeliefs, rng: np.random.Generator) -> Net:
         """To begin with."""
         ...
 
     def player(self, episodes: Episodes) -> Player:
-        """What the net sees."""
+        """Return the player with the net's inputs."""
         ...
 
     def scores(self, net: Net, inputs: Inputs) -> Floats:
@@ -91,7 +93,7 @@ class Method(Protocol):
         ...
 
     def teacher(self) -> Choose | None:
-        """Whom to imitate first; nobody: begin with reinforcement."""
+        """Return the teacher to imitate first; None begins with reinforcement."""
         ...
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
@@ -105,7 +107,7 @@ class Method(Protocol):
 
 @dataclass(slots=True)
 class _State:
-    """What a checkpoint holds."""
+    """The content of a checkpoint."""
 
     net: Net
     best_net: Net
@@ -130,25 +132,25 @@ class TrainedNet:
     history: tuple[tuple[int, float], ...]
     """Epochs, and the score after each."""
     seconds: float
-    """Of this process."""
+    """Duration of this process."""
 
 
 def train(
     method: Method,
-    mates: Mates,
+    beliefs: CoRunnerBeliefs,
     settings: TrainingSettings,
     *,
     start: Net | None = None,
     checkpoint: Path | None = None,
-    told: Callable[[Progress], None] = lambda _: None,
+    report_progress: Callable[[Progress], None] = lambda _: None,
 ) -> TrainedNet:
-    """The best net of all that were judged; the one to begin with, and after imitation, among them.
+    """Return the best net of all that were judged, including the initial one and that after imitation.
 
-    `start`: what is known already; it is not taught again. `checkpoint`: written after each epoch; where
-    there is one, the training goes on from it. Raises InputError where it is of another training.
+    `start`: a trained net, which skips imitation. `checkpoint`: written after each epoch; an existing one is
+    resumed. Raises InputError if it belongs to another training.
     """
     began_s = time.monotonic()
-    run = _TrainingRun(method, mates, settings, start, checkpoint, told)
+    run = _TrainingRun(method, beliefs, settings, start, checkpoint, report_progress)
     run.to_end()
     return run.trained(time.monotonic() - began_s)
 
@@ -157,13 +159,13 @@ class _TrainingRun:
     def __init__(
         self,
         method: Method,
-        mates: Mates,
+        beliefs: CoRunnerBeliefs,
         settings: TrainingSettings,
         start: Net | None,
         checkpoint: Path | None,
-        told: Callable[[Progress], None],
+        report_progress: Callable[[Progress], None],
     ) -> None:
-        self._method, self._mates, self._told = method, mates, told
+        self._method, self._beliefs, self._report_progress = method, beliefs, report_progress
         self._checkpoint = checkpoint
         self._teacher = method.teacher() if start is None else None
         if self._teacher is None:
@@ -171,15 +173,15 @@ class _TrainingRun:
         self._settings = settings
         self._of = settings.taught_epochs + settings.epochs
         # Not of the seed: nets of different seeds are judged by the same.
-        self._judges = draw_queues(mates, np.random.default_rng([_JUDGE]), settings.judged_queues)
-        net = method.new_net(mates, self._rng(_BEGIN)) if start is None else start
+        self._judges = draw_queues(beliefs, np.random.default_rng([_JUDGE]), settings.judged_queues)
+        net = method.new_net(beliefs, self._rng(_BEGIN)) if start is None else start
         self._identity = {
             "method": method.name,
-            "applications": [mates.profiles[one].application for one in mates.applications],
-            "most_together": mates.most,
-            "cap": repr(mates.belief.cap),
+            "applications": [beliefs.profiles[one].application for one in beliefs.applications],
+            "most_together": beliefs.most,
+            "cap": repr(beliefs.belief.cap),
             "settings": asdict(settings),
-            "data": _digest(mates),
+            "data": _digest(beliefs),
             "start": None if start is None else _digest_of_net(start),
         }
         self._learner = self._new_learner(net)
@@ -203,13 +205,13 @@ class _TrainingRun:
             if at_end or state.epoch % settings.judged_every == 0:
                 self._consider(state)
             if state.epoch == settings.taught_epochs:
-                # What was best so far is what reinforcement begins with, and with momenta of its own.
+                # Reinforcement begins with the best net so far, with its own momenta.
                 state.worse, state.net = 0, state.best_net
                 self._learner = self._new_learner(state.net)
             if self._checkpoint is not None:
                 self._write(self._checkpoint)
             stage = "imitation" if state.epoch <= settings.taught_epochs else "reinforcement"
-            self._told(Progress(state.epoch, self._of, stage, state.last, state.best))
+            self._report_progress(Progress(state.epoch, self._of, stage, state.last, state.best))
 
     def trained(self, seconds: float) -> TrainedNet:
         state, n_taught = self._state, self._settings.taught_epochs
@@ -232,7 +234,7 @@ class _TrainingRun:
             state.worse += 1
 
     def _judge(self, net: Net) -> float:
-        episodes = Episodes(self._mates, self._judges)
+        episodes = Episodes(self._beliefs, self._judges)
         choose = likeliest(lambda inputs: self._method.scores(net, inputs))
         play(episodes, self._method.player(episodes), choose)
         return self._method.judged(episodes)
@@ -240,8 +242,8 @@ class _TrainingRun:
     def _imitate(self) -> None:
         assert self._teacher is not None
         if self._taught is None:
-            queues = draw_queues(self._mates, self._rng(_TEACH), self._settings.taught_queues)
-            episodes = Episodes(self._mates, queues)
+            queues = draw_queues(self._beliefs, self._rng(_TEACH), self._settings.taught_queues)
+            episodes = Episodes(self._beliefs, queues)
             kept = play(episodes, self._method.player(episodes), self._teacher, keep=True)
             self._taught = joined([_lesson(one, np.ones(len(one.choice))) for one in kept])
         for _ in range(20):
@@ -252,8 +254,8 @@ class _TrainingRun:
         done = epoch / max(settings.epochs - 1, 1)
         self._learner.rate = settings.rate * (settings.last_rate / settings.rate) ** done
         net = self._learner.net
-        queues = draw_queues(self._mates, rng, settings.queues).repeated(settings.plays)
-        episodes = Episodes(self._mates, queues)
+        queues = draw_queues(self._beliefs, rng, settings.queues).repeated(settings.plays)
+        episodes = Episodes(self._beliefs, queues)
         choose = drawn(lambda inputs: self._method.scores(net, inputs), rng)
         kept = play(episodes, self._method.player(episodes), choose, keep=True)
         if not kept:
@@ -267,7 +269,7 @@ class _TrainingRun:
 
     def _write(self, path: Path) -> None:
         state = self._state
-        told = {
+        saved = {
             "format": _CHECKPOINT,
             "of": self._identity,
             "epoch": state.epoch,
@@ -278,29 +280,29 @@ class _TrainingRun:
         }
         arrays = net_arrays(state.net) | net_arrays(state.best_net, "best.")
         arrays |= {f"adam.{key}": value for key, value in self._learner.state().items()}
-        write_arrays(path, told, arrays)
+        write_arrays(path, saved, arrays)
 
     def _read(self, path: Path) -> _State:
-        told, arrays = read_arrays(path)
-        if told.get("format") != _CHECKPOINT:
+        saved, arrays = read_arrays(path)
+        if saved.get("format") != _CHECKPOINT:
             raise InputError(str(path), 0, 0, "is no checkpoint of a training")
-        if told.get("of") != json.loads(json.dumps(self._identity)):
+        if saved.get("of") != json.loads(json.dumps(self._identity)):
             raise InputError(
                 str(path),
                 0,
                 0,
                 "is of a training on other applications, other speeds, from another model or with other "
-                "settings: name another file, or remove it to begin anew",
+                "settings: name another file, or remove it to start again",
             )
         try:
             state = _State(
                 net=net_of(path, {key: one for key, one in arrays.items() if "." not in key}),
                 best_net=net_of(path, arrays, "best."),
-                best=float(told["best"]),
-                epoch=int(told["epoch"]),
-                worse=int(told["worse"]),
-                last=None if told["last"] is None else float(told["last"]),
-                history=[(int(epoch), float(score)) for epoch, score in told["history"]],
+                best=float(saved["best"]),
+                epoch=int(saved["epoch"]),
+                worse=int(saved["worse"]),
+                last=None if saved["last"] is None else float(saved["last"]),
+                history=[(int(epoch), float(score)) for epoch, score in saved["history"]],
             )
             self._learner = self._new_learner(state.net)
             self._learner.restore(
@@ -311,20 +313,20 @@ class _TrainingRun:
         return state
 
 
-def _digest(mates: Mates) -> str:
-    """Of all that is learned from."""
-    profiles = [mates.profiles[one] for one in mates.applications]
-    told = hashlib.sha256(repr((profiles, mates.capacity_mib)).encode())
-    for array in (mates.pair_speed, mates.pair_may):
-        told.update(array.tobytes())
-    return told.hexdigest()
+def _digest(beliefs: CoRunnerBeliefs) -> str:
+    """Return a digest of all training data."""
+    profiles = [beliefs.profiles[one] for one in beliefs.applications]
+    digest = hashlib.sha256(repr((profiles, beliefs.capacity_mib)).encode())
+    for array in (beliefs.pair_speed, beliefs.pair_may):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def _digest_of_net(net: Net) -> str:
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in net_arrays(net).values():
-        told.update(array.tobytes())
-    return told.hexdigest()
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def advantages(

@@ -1,9 +1,9 @@
-"""What sharing has gained so far, which is all that it may lose again: so nobody ends up slower than alone.
+"""Track what sharing has gained, and risk no more than that, so that jobs do not end later than alone.
 
-Speeds are predicted, and now and then one is far from what happens. A group that would be slower than its
-jobs one after the other, were everybody as slow as is still likely, is a stake: let in where sharing has
-already gained as much. On one GPU, whose jobs are all there, no makespan is then longer than of one job after
-the other, as long as nobody is slower than that.
+Speeds are predicted, and sometimes a prediction is far off. A group that would be slower than its jobs one
+after the other at the lowest likely speeds is a stake: it is admitted if sharing has already gained as much.
+On one GPU with all jobs present, no makespan is then longer than that of one job after the other, as long as
+no job is slower than is likely.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ _NOTHING_S = 1e-6
 
 
 class Account:
-    """Is told of every view before anything is decided."""
+    """The account of each GPU; it receives every view before a decision."""
 
     def __init__(self, belief: Belief) -> None:
         self._belief = belief
         self.gained_s = 0.0
         """Work done in shared time, in seconds alone, less the time it took: of all GPUs together."""
         self._running: dict[object, tuple[float, tuple[Member, ...]]] = {}
-        """Who ran on each GPU when it was last seen, and when that was."""
+        """The running jobs of each GPU when it was last seen, and that time."""
 
-    def look(self, view: PlannerView) -> None:
-        """What ran since the last view: who is gone has done all of its work, who waits again none.
+    def update(self, view: PlannerView) -> None:
+        """Update the account with what ran since the last view: jobs that are gone have completed their work,
+        those that wait again have not.
 
-        Of a GPU that is not in this view nothing is known until it is in one again.
+        GPUs that are not in this view stay unknown until they are.
         """
         there = {one.job: one.left_s for gpu in view.gpus for one in gpu.running}
         waits = {one.job for one in view.waiting}
@@ -59,7 +60,7 @@ class Account:
 
 
 class _Staked:
-    """A planner.Belief that lets nobody share who might lose more than was gained."""
+    """A planner.Belief that excludes sharing if it might lose more than was gained."""
 
     def __init__(self, belief: Belief, account: Account) -> None:
         self._belief, self._account = belief, account
@@ -81,5 +82,5 @@ class NeverSlower:
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """As the planner that was made does."""
-        self._account.look(view)
+        self._account.update(view)
         return self._inner.choose(view)

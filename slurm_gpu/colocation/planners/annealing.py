@@ -1,8 +1,7 @@
-"""Plans all starts at once, the order on each GPU, by simulated annealing against the believed speeds.
+"""Plan all starts at once, the order on each GPU, by simulated annealing with the believed speeds.
 
-The makespan is what counts. Under a cap, one job in six may besides be noticeably slowed down, all others are
-left as fast as alone. After each event the plan is improved anew, from what is left of the last one: what
-really happened is known then.
+The objective is the makespan. Under a cap, one job in six may also be noticeably slower; all others stay as
+fast as alone. After each event the rest of the last plan is improved with what really happened.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, OrderSearch
 from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 
+# Evaluations of a new plan if time does not matter: a fifth of a second for thirty jobs.
 EVALUATIONS = 16_000
-"""Of a new plan, where time is no matter: a fifth of a second for thirty jobs."""
+# Penalty of a slowed job above the limit, in units of the mean work of a job.
 _PRICE = 2.0
-"""Of a slowed job too many, in the mean work of a job."""
 _GROUPS_TAKE = 4
 """Times as long, each evaluation where more than two share a GPU: so many fewer are made."""
+# Share of evaluations for a continued plan if phases are known and all went as planned.
 _AS_FORESEEN = 1 / 8
-"""Where phases are known, and all goes as planned, a plan that goes on takes so much less."""
 _SOONEST_S = 1e-3
 """After now it wants to be asked again."""
 _MOST_WAITING = 128
@@ -49,10 +48,11 @@ class Annealing:
         least_gain: float = LEAST_GAIN,
         slowed: float = 1 / 6,
     ) -> None:
-        """A new plan takes so many `evaluations` of a GPU's order, one that goes on `again` times as many.
+        """Configure a planner: `evaluations` of a GPU's order for a new plan, `again` times as many for a
+        continued one.
 
-        `least_gain`: see LEAST_GAIN.
-        `slowed`: such a part of the jobs may be noticeably slowed down, where the belief has a cap.
+        `least_gain`: see LEAST_GAIN. `slowed`: the share of jobs that may be noticeably slower, if the belief
+        has a cap.
         """
         self._belief, self._rng, self._least_gain = belief, random.Random(seed), least_gain
         self._evaluations = evaluations if belief.most_together <= 2 else evaluations // _GROUPS_TAKE
@@ -68,7 +68,7 @@ class Annealing:
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """The heads of all orders, as far as they may join."""
-        self._history.look(view)
+        self._history.update(view)
         running = [gpu.running for gpu in view.gpus]
         if not view.waiting or all(0 < len(some) >= self._belief.most_together for some in running):
             self._wake_s = inf
@@ -100,7 +100,7 @@ class Annealing:
 
     @property
     def wake_s(self) -> float:
-        """See planner.Waker: the next start that waits for nobody's end."""
+        """See planner.Waker: the next start that does not depend on the end of a job."""
         return self._wake_s
 
     def _outlook(
@@ -118,7 +118,7 @@ class Annealing:
         return Rollout(belief, waiting, running, elapsed_s, self._least_gain)
 
     def _improved(self, rollout: Outlook, waiting: Sequence[Member], gpus: Sequence[PlannerGpu]) -> Orders:
-        """What is left of the last plan, with whoever is new in it, and then better."""
+        """Improve the rest of the last plan, with new jobs added."""
         new = {member.job: index for index, member in enumerate(waiting)}
         orders: Orders = [[] for _ in gpus]
         for place, gpu in enumerate(gpus):

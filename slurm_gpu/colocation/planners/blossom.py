@@ -1,8 +1,8 @@
-"""Pairs by maximum weight matching on the time that each saves, as Muri groups jobs, anew at each event.
+"""Choose pairs by maximum weight matching on the time that each saves, as Muri groups jobs, at each event.
 
 After Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022), where matching
-(Edmonds' blossom algorithm) is repeated for larger groups; here a pair that runs is a vertex like any job
-that runs alone, and takes in a third where that is believed to save time.
+(Edmonds' blossom algorithm) is repeated for larger groups. Here a running pair is a vertex like a job that
+runs alone, and accepts a third job if that is believed to save time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Blossom:
         return decision.starts
 
     def _savings(self, decision: PlannerDecision, waiting: Sequence[Member]) -> dict[tuple[int, int], int]:
-        """Of pairs that save time: two that wait, or those on a GPU (-1: the first) and one that waits."""
+        """Return pairs that save time: two waiting jobs, or those on a GPU (-1: the first) with a waiting
+        one.
+        """
         empty = len(decision.running)
         running = [*decision.running, ()]
         elapsed_s = [[0.0] * len(gpu) for gpu in running]

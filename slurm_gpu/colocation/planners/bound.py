@@ -1,21 +1,21 @@
-"""How short a makespan can be at best: a linear program that every schedule has to obey.
+"""Compute a lower bound of the makespan by a linear program whose constraints every schedule satisfies.
 
-Take any schedule, and add up for how long each set of jobs ran together, each in one of its phases. Whatever
-the order was, these times do every job's work in each phase (speed by time), all sets together have no more
-time than the GPUs, and no job runs for longer than from its submission to the end. The least end that times
-with these properties allow is no later than that of any schedule; the program lets jobs stop, move and go on,
-and go through their phases in any order, so that often no schedule reaches it.
+Take any schedule, and sum how long each set of jobs ran together, each in one of its phases. In any order,
+these times complete every job's work in each phase (speed times time). All sets together have no more time
+than the GPUs, and no job runs longer than from its submission to the end. So the least end that satisfies
+these constraints is no later than that of any schedule. The program lets jobs stop, move and resume, and run
+their phases in any order, so often no schedule reaches it.
 
-Jobs that are alike in everything are one class with one row for each phase, which changes nothing: in any
-times that are possible their places may be changed, and the mean over all such changes is possible, ends at
-the same moment, and treats them alike. So the program grows with applications, not with jobs.
+Equal jobs are one class with one row per phase, which does not change the result. In any feasible times equal
+jobs may be exchanged; the mean over all exchanges is feasible, ends at the same moment, and treats them
+equally. So the size of the program grows with applications, not with jobs.
 
-Bounded are schedules that run the given work once, at most `most_together` on a GPU, and, with a `cap`, those
-in which no job's run takes longer than so many times its work, and applications do not share a GPU that would
-be slower than that in whichever phases they meet, as `belief.Known.may_share` has it. A job's run is as long
-as all the times in which it is in a set: one more row for each class. If besides only so many jobs may be
-slowed down noticeably, the runs of a class are no longer in all than with that many of its jobs at the cap,
-and the rest noticeably slower by nothing: how many of each class are, is for the program to choose.
+The bound holds for schedules that run the given work once, with at most `most_together` jobs per GPU. With a
+`cap`, no job's run takes longer than this factor times its work, and applications do not share a GPU if any
+of their phases would be slower than that, as in `belief.Known.may_share`. A job's run is as long as all times
+in which it is in a set: one more row per class. If only some jobs may be slowed noticeably, the runs of a
+class in total are at most those with that many of its jobs at the cap and the rest not noticeably slower. The
+program chooses how many of each class those are.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class PhaseWork:
     application: int
     phase: int
     work_s: float
-    """Of each of them."""
+    """Work of each of them."""
     memory_mib: float
 
 
 @dataclass(frozen=True, slots=True)
 class Considerate:
-    """What is promised to jobs that share."""
+    """The promise to jobs that share."""
 
     cap: float
     """So many times as long as alone each takes at most."""

@@ -1,4 +1,4 @@
-"""What a planner has decided so far at one moment, and what it may still do."""
+"""Track what a planner has decided at one moment, and its remaining options."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class PlannerDecision:
 
     @property
     def idle(self) -> list[int]:
-        """GPUs that have nobody."""
+        """Return GPUs without jobs."""
         return [gpu for gpu, running in enumerate(self.running) if not running]
 
     @property
     def shareable(self) -> list[int]:
-        """GPUs that have somebody, and room for one more."""
+        """Return GPUs with jobs that can accept another."""
         most = self.belief.most_together
         return [gpu for gpu, running in enumerate(self.running) if 0 < len(running) < most]
 
     def may_join(self, gpu: int, *members: Member) -> bool:
-        """Whether they may run beside those that are there."""
+        """Return whether they may run with those that are there."""
         return self.belief.may_share([*self.running[gpu], *members])
 
     def start(self, gpu: int, *members: Member) -> None:

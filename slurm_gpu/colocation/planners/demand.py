@@ -1,4 +1,4 @@
-"""What jobs ask of a GPU, as packing by use sees it: parts of the whole, the speeds of pairs unknown."""
+"""Compute the GPU demand of jobs as fractions of the whole, for packing without speeds of pairs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ USES = ("util", "sm", "pcie")
 
 
 def demands(profiles: Sequence[ApplicationProfile], capacity_mib: float) -> Floats:
-    """(applications, 4): mean utilisation, multiprocessors and link, and peak memory, from 0 to 1.
+    """Return (applications, 4): mean utilisation, multiprocessors and link, and peak memory, from 0 to 1.
 
-    Who has no value where others have one may take everything; a column that nobody has is 0.
+    If others have a value, an application without one counts as 1; a column without values is 0.
     """
     rows = [[*(profile.mean(use) for use in USES), profile.peak("memory_mib")] for profile in profiles]
     known = np.array(rows, dtype=np.float64)

@@ -1,9 +1,9 @@
-"""Places each job where it strands least of what is free: fragmentation gradient descent, on shares of GPUs.
+"""Place each job where it strands least of the free share: fragmentation gradient descent on shares of GPUs.
 
 After Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). A job's share of a GPU is the greatest of its
-mean uses; its memory counts by its peak, and is asked for pointwise in time besides. The free share of a GPU
-is stranded for those of the jobs at hand that it, or its free memory, cannot take. Jobs come in the order of
-submission; who finds no room lets the others pass. It knows nothing of interference.
+mean uses. Its memory counts by its peak, and must also fit at each time. The free share of a GPU is stranded
+for those of the current jobs that do not fit into it or its free memory. Jobs are taken in the order of
+submission; one that does not fit lets the others pass. Interference is ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""At each moment the two that get most done together, and whoever adds most beside those that run."""
+"""Start the two jobs that complete most work together, and the job that adds most to running ones."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import combinations
 from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision, gain
 
+# The additional work per second, and for equal values the remaining work.
 _Value = tuple[float, float]
-"""What more is done in a second, and of equal ones the work that there is."""
 _Partner = tuple[_Value, Member]
 
 
 class Greedy:
-    """See Planner. Looks at speeds alone, of equal ones at who has most to do, and at nothing to come."""
+    """See Planner. Considers only speeds, for equal speeds the remaining work, and nothing in the future."""
 
     name = "greedy"
 
@@ -56,7 +56,7 @@ class Greedy:
     def _partner(
         self, decision: PlannerDecision, best: dict[int, _Partner | None]
     ) -> tuple[int, Member] | None:
-        """Of all GPUs. `best` is of those GPUs on which nothing has changed."""
+        """Return the best start over all GPUs. `best` is of GPUs without changes."""
         most: tuple[_Value, int, Member] | None = None
         for gpu in decision.shareable:
             known = best.get(gpu)

@@ -21,7 +21,7 @@ class _PlannedRun:
 
 
 class StartHistory:
-    """Is told of every view before anything is decided, and of every start."""
+    """Remember starts; it receives every view before a decision, and every start."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _PlannedRun] = {}
@@ -39,10 +39,10 @@ class StartHistory:
         """How many of them were slowed down."""
         return sum(self._ended)
 
-    def look(self, view: PlannerView) -> None:
-        """Whoever is gone has ended now, if somebody waited: else nobody asks when a job ends.
+    def update(self, view: PlannerView) -> None:
+        """Record jobs that are gone as ended now, if a job waited; otherwise the time of the end is unknown.
 
-        Who waits although it was to start did not: on a real cluster starts are put off.
+        A job that still waits although it was to start did not start: on a real cluster starts are delayed.
         """
         running = {member.job: member for gpu in view.gpus for member in gpu.running}
         waiting = {member.job for member in view.waiting}
@@ -59,12 +59,12 @@ class StartHistory:
         self._sees_ends = bool(view.waiting)
 
     def start(self, now_s: float, members: Iterable[Member], still_wait: bool) -> None:
-        """These start; whether others go on waiting."""
+        """Record that these jobs start; `still_wait`: whether others continue to wait."""
         self._runs.update(
             (member.job, _PlannedRun(now_s, member.done_s + member.left_s)) for member in members
         )
         self._sees_ends = still_wait
 
     def elapsed_s(self, view: PlannerView) -> list[list[float]]:
-        """How long each one has been running; as if it had been alone, where nobody remembers its start."""
+        """Return how long each has been running; if its start is unknown, as if it had been alone."""
         return [[view.now_s - self._runs[member.job].began_s for member in gpu.running] for gpu in view.gpus]

@@ -1,7 +1,7 @@
-"""Follows the linear program: who runs together longest in the best times, as long as they are followed.
+"""Follow the linear program: jobs run together that do so longest in the optimal times.
 
-The program (`bound.py`) is solved anew at each event for what is left. Its times are no schedule: a job that
-is to run beside several others does so one after the other, in the order of these times.
+The program (`bound.py`) is solved again at each event for the remaining work. Its times are not a schedule: a
+job that is to run with several others does so one after the other, in the order of these times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class LinearProgram:
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """On each GPU whoever is to be longest with those that are there; nobody if they are to be alone."""
+        """Return for each GPU the jobs that are to run longest with those there; empty if they are to be
+        alone.
+        """
         decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
@@ -54,7 +56,9 @@ class LinearProgram:
     def _first(
         self, decision: PlannerDecision, kinds: _Kinds, times: Sequence[Counter[int]]
     ) -> tuple[Member, ...]:
-        """Who begins on an idle GPU: a set before one alone, which can still take in others."""
+        """Return the jobs that begin on an idle GPU: a set before a single job, which can accept others
+        later.
+        """
         for group in times:
             if group.total() > 1 and (members := kinds.waiting_of(group)):
                 return members
@@ -106,7 +110,7 @@ class _Kinds:
         self._waits = [list(some) for some in self.members[: self._n_waiting]]
 
     def some(self, kinds: Sequence[int]) -> tuple[Member, ...]:
-        """Jobs of these kinds; nobody where there are too few of one, or they run on different GPUs."""
+        """Return jobs of these kinds; empty if there are too few of one, or they run on different GPUs."""
         if len({self._gpu[one] for one in kinds if one in self._gpu}) > 1:
             return ()
         wanted = Counter(kinds)
@@ -115,7 +119,7 @@ class _Kinds:
         return tuple(one for kind, many in wanted.items() for one in self.members[kind][:many])
 
     def waiting_of(self, group: Counter[int]) -> tuple[Member, ...]:
-        """Jobs of these kinds that still wait; nobody where one does not."""
+        """Return waiting jobs of these kinds; empty if one kind has none."""
         if any(kind >= self._n_waiting or many > len(self._waits[kind]) for kind, many in group.items()):
             return ()
         return tuple(one for kind, many in group.items() for one in self._waits[kind][:many])

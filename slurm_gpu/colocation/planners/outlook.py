@@ -1,4 +1,4 @@
-"""What comes of an order of starts on each GPU, by what is believed: what all ways to tell have in common."""
+"""Predict the result of an order of starts on each GPU by the belief: the common part of all predictions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from slurm_gpu.colocation.planner import Member
 
 
 class Outlook(ABC):
-    """Jobs are indices here: those that wait in their order, then those that run, GPU by GPU.
+    """Jobs are indices: waiting ones in their order, then running ones by GPU.
 
-    A GPU takes the jobs of its order one after the other: the next one joins as soon as it may share with
-    those that run there and sharing pays; one that is to begin apart waits for an empty GPU. Until it starts
-    it holds those behind it back.
+    A GPU starts the jobs of its order one after the other. The next one joins as soon as it may share with
+    those that run there and sharing pays. One that is to begin apart waits for an empty GPU. Until it starts,
+    those behind it wait.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Outlook(ABC):
         """How long each one will have run in the end, of the orders that were rolled out last."""
         n = len(waiting)
         self.here: list[tuple[int, ...]] = []
-        """Who runs, by GPU."""
+        """Running jobs by GPU."""
         self._began_s: list[float] = [0.0] * len(self.members)
         for gpu, elapsed in zip(running, elapsed_s, strict=True):
             self.here.append(tuple(range(n, n + len(gpu))))
@@ -40,8 +40,9 @@ class Outlook(ABC):
             n += len(gpu)
         kinds: dict[tuple[object, ...], int] = {}
         self._kind = [kinds.setdefault(self._alike(at, len(waiting)), len(kinds)) for at in range(n)]
-        """By job. Jobs of one kind are alike, and what is believed of one is believed of the others: so each
-        that runs is one of its own, as there may be room on the GPU of one and none on that of another."""
+        """By job. Jobs of one kind are equal, and the belief about one holds for all. Each running job is its
+        own kind, since one GPU may have room and another not.
+        """
         self._of_kind = dict(zip(self._kind, self.members, strict=True))
 
     def _alike(self, at: int, n_waiting: int) -> tuple[object, ...]:
@@ -57,5 +58,5 @@ class Outlook(ABC):
         """How many of this order join those that run there now, at once."""
 
     def wakes_s(self, gpu: int, order: Sequence[int]) -> float:
-        """When, in seconds from now, the first of this order joins while nobody ends; math.inf: never."""
+        """Return when, in seconds from now, the first of this order joins if no job ends; math.inf: never."""
         return math.inf

@@ -1,9 +1,9 @@
-"""What comes of an order of starts where it is known what each phase does beside each other one.
+"""Predict the result of an order of starts if the effect of phases on each other is known.
 
-As `rollout`, but exact: speeds are those of the phases that meet, memory and cap are looked at in them, and a
-job need not wait for another's end. Where it may not join at once, it does as soon as from then on nobody
-runs out of memory or is slowed down beyond the cap: so a training loads its data while the one before it
-comes to its end, although both cannot work side by side.
+As `rollout`, but exact: speeds are those of the phases that meet, memory and cap are checked in them, and a
+job need not wait for another's end. If it may not join at once, it joins as soon as from then on no job runs
+out of memory or exceeds the cap. So a training loads its data while the previous one finishes, although both
+cannot compute together.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from slurm_gpu.colocation.speeds.groups import keeps
 if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
     from slurm_gpu.colocation.simulation.world import World
 
+# Speed of jobs that run together although they are believed unable to.
 _SLOWEST = 0.01
-"""Of jobs that run together although they are believed not to be able to."""
 _LATER_S = 0.02
 """A join that waits for the end of a phase comes so much after it: nothing is exact to the last digit."""
+# How often at most a join is delayed to the end of a conflicting phase.
 _TRIES = 12
-"""So often at most a join is put off to the end of a phase that is in its way."""
+# A spared job takes at most this factor of its time alone, which is not noticeable.
 _SPARED = NOTICED - 1e-4
-"""A job that is spared takes at most so many times as long as alone, so that nobody notices."""
 _DONE_S = 1e-9
 """Less work than this is none."""
+# Digits of seconds by which states are equal.
 _DIGITS = 3
-"""Of seconds, by which states are the same."""
 
 
+# For each job on a GPU: its kind, which of its remaining phases it is in, the rest of that phase, and how
+# many seconds others may still cost it.
 State = tuple[tuple[int, int, float, float], ...]
-"""Of each that runs on a GPU: its sort, which of the phases that it had left, what is left of that, and how
-many seconds others may still cost it."""
 
 
 class PhasedRollout(Outlook):
@@ -91,11 +91,11 @@ class PhasedRollout(Outlook):
 
     @property
     def spares(self) -> bool:
-        """Whether who is apart is not alone, but slowed down by no more than anybody notices."""
+        """Return whether a job apart is not alone, but slowed down unnoticeably."""
         return self._spares
 
     def starts(self, gpu: int, order: Sequence[int]) -> int:
-        """See Outlook. Whoever starts is asked for: the belief has the last word."""
+        """See Outlook. Each start is checked with the belief, which decides."""
         members = [self.members[one] for one in self.here[gpu]]
         state = tuple(self._at_first(self._sort(one)) for one in self.here[gpu])
         at = 0
@@ -125,7 +125,7 @@ class PhasedRollout(Outlook):
         return kind, 0, self._seconds[kind][0], self._slack_s[kind]
 
     def _roll(self, gpu: int, order: Sequence[int]) -> tuple[float, float]:
-        """When it is idle, and when somebody joins first while nobody ends."""
+        """Return when it is idle, and when the first job joins if no job ends."""
         kind, apart = self._kind, self.apart
         key = (gpu, *[2 * kind[one] + apart[one] for one in order])
         known = self._rolled.get(key)
@@ -211,7 +211,9 @@ class PhasedRollout(Outlook):
                         del column[index]
 
     def _wait_s(self, state: State, kind: int) -> float:
-        """How long from now on until it may join, and that pays; math.inf: not before somebody goes on."""
+        """Return the time until it may join and that pays; math.inf: not before a running job changes its
+        phase.
+        """
         known = self._waits.get((state, kind))
         if known is None:
             known = self._waits[state, kind] = self._wait(state, kind)
@@ -242,9 +244,10 @@ class PhasedRollout(Outlook):
         return math.inf
 
     def _course(self, running: Sequence[tuple[int, int, float, float]]) -> tuple[float, float, float]:
-        """The last of them joins now, nobody later: by how much it is too early; 0: all goes well.
+        """Simulate that the last of them joins now and none later.
 
-        And when all are done, and for how long the last one was not alone.
+        Return by how much it is too early (0: no conflict), when all are done, and for how long the last one
+        was not alone.
         """
         codes, seconds = self._codes, self._seconds
         kinds = [one for one, _, _, _ in running]
@@ -288,10 +291,10 @@ class PhasedRollout(Outlook):
         """Speeds in these phases, whether they fit together at all, and whether the cap is kept."""
         known = self._meeting.get(meeting)
         if known is None:
-            known = self._meeting[meeting] = self._look(meeting)
+            known = self._meeting[meeting] = self._meeting_result(meeting)
         return known
 
-    def _look(self, meeting: tuple[tuple[int, int], ...]) -> tuple[tuple[float, ...], bool, bool]:
+    def _meeting_result(self, meeting: tuple[tuple[int, int], ...]) -> tuple[tuple[float, ...], bool, bool]:
         if len(meeting) < 2:
             return (1.0,) * len(meeting), True, True
         phases = [self._world.profiles[one].phases[phase] for one, phase in meeting]
@@ -301,7 +304,7 @@ class PhasedRollout(Outlook):
         return tuple(max(speed, _SLOWEST) for speed in speeds), fits, keeps(speeds, self._cap)
 
     def _always_may(self, kinds: tuple[int, ...]) -> bool:
-        """Whether any of their phases may meet, and nobody is slowed down beyond the cap in any."""
+        """Return whether any of their phases may meet without exceeding the cap for any job."""
         known = self._free.get(kinds)
         if known is None:
             known = self._free[kinds] = all(
@@ -315,7 +318,7 @@ class PhasedRollout(Outlook):
         return known
 
     def _ever_may(self, kinds: tuple[int, ...]) -> bool:
-        """Whether there are phases of their applications in which nobody is slowed down beyond the cap."""
+        """Return whether some phases of their applications may meet without exceeding the cap."""
         known = self._some.get(kinds)
         if known is None:
             applications = tuple(self._of_kind[one // 2].application for one in kinds)

@@ -1,10 +1,8 @@
-"""What comes of an order of starts on each GPU, by what is believed of whole runs.
+"""Predict the result of an order of starts on each GPU, by beliefs about whole runs.
 
-Sharing pays where more work is done in a second with the one that joins than without. Any schedule in which
-jobs start when others end has such orders. As every sharing pays, none is longer than its jobs one after
-another.
-
-Speeds are those of whole runs, and whether jobs fit together is asked from where each is now.
+Sharing pays if more work per second is done with the joining job than without it. Any schedule in which jobs
+start when others end has such orders. Since every sharing pays, none is longer than its jobs one after the
+other. Speeds are those of whole runs, and memory is checked from the current progress of each job.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from collections.abc import Sequence
 from slurm_gpu.colocation.planner import Belief, Member
 from slurm_gpu.colocation.planners.outlook import Outlook
 
+# Speed of jobs that run together although they are believed unable to.
 _SLOWEST = 0.01
-"""Of jobs that run together although they are believed not to be able to."""
 
 
 class Rollout(Outlook):
@@ -36,7 +34,7 @@ class Rollout(Outlook):
         self._joins: dict[tuple[int, ...], bool] = {}
         self._pairs = belief.most_together <= 2 and all(len(gpu) <= 2 for gpu in running)
         if self._pairs:
-            self._beside, self._with = self._tables(len(waiting))
+            self._speed_with, self._with = self._tables(len(waiting))
 
     def end_s(self, gpu: int, order: Sequence[int]) -> float:
         """See Outlook."""
@@ -55,11 +53,11 @@ class Rollout(Outlook):
         return not running or (not self.apart[job] and self.joins(running, job))
 
     def joins(self, running: tuple[int, ...], job: int) -> bool:
-        """Whether it may start beside these, and sharing pays."""
+        """Return whether it may start with these, and sharing pays."""
         return not running or self._join(tuple(self._kind[one] for one in (*running, job)))
 
     def _join(self, kinds: tuple[int, ...]) -> bool:
-        """Of the last one, beside those before it."""
+        """Return whether the last one may join those before it."""
         known = self._joins.get(kinds)
         if known is None:
             more = sum(self._speeds_of(kinds)) - sum(self._speeds_of(kinds[:-1]))
@@ -69,17 +67,19 @@ class Rollout(Outlook):
         return known
 
     def _tables(self, n_waiting: int) -> tuple[list[list[float]], list[list[bool]]]:
-        """[a][b], by kind: the speed of a beside b, and whether they may start so, for all that can meet."""
+        """Return [a][b] by kind: the speed of a with b, and whether they may start so, for all that can
+        meet.
+        """
         kind, n = self._kind, len(self._of_kind)
-        beside = [[1.0] * n for _ in range(n)]
+        speed_with = [[1.0] * n for _ in range(n)]
         joins = [[False] * n for _ in range(n)]
         for one in {(kind[a], kind[b]) for gpu in self.here for a in gpu for b in gpu if a < b}:
-            beside[one[0]][one[1]], beside[one[1]][one[0]] = self._speeds_of(one)
+            speed_with[one[0]][one[1]], speed_with[one[1]][one[0]] = self._speeds_of(one)
         for a in range(len(set(kind[:n_waiting]))):  # kinds are numbered as they come, those that wait first
             for b in range(a, n):
-                beside[a][b], beside[b][a] = self._speeds_of((a, b))
+                speed_with[a][b], speed_with[b][a] = self._speeds_of((a, b))
                 joins[a][b] = joins[b][a] = self._join((b, a))
-        return beside, joins
+        return speed_with, joins
 
     def _speeds_of(self, kinds: tuple[int, ...]) -> tuple[float, ...]:
         known = self._speeds.get(kinds)
@@ -90,7 +90,7 @@ class Rollout(Outlook):
 
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
         """As `_end_of_groups`, where two run together at most: most of a search's time is spent here."""
-        left_s, took_s, beside, joins = self.left_s, self.took_s, self._beside, self._with
+        left_s, took_s, speed_with, joins = self.left_s, self.took_s, self._speed_with, self._with
         apart, kind = self.apart, self._kind
         here = self.here[gpu]
         a, b = (*here, -1, -1)[:2]
@@ -116,7 +116,7 @@ class Rollout(Outlook):
                     took_s[a] = now_s - a_began
                     a = -1
                     continue
-            a_speed, b_speed = beside[kind[a]][kind[b]], beside[kind[b]][kind[a]]
+            a_speed, b_speed = speed_with[kind[a]][kind[b]], speed_with[kind[b]][kind[a]]
             a_s, b_s = a_left / a_speed, b_left / b_speed
             if a_s < b_s:
                 now_s += a_s

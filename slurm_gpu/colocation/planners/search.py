@@ -22,13 +22,13 @@ _SWAP, _MOVE = 0.4, 0.85
 """Changes within an order: up to here two change places, up to there one goes elsewhere; else some turn."""
 _PART = 0.1
 """Where slowed jobs cost something, so often a job is set apart, or no longer."""
+# Penalty of a permitted slowed job, as a share of that of one above the limit.
 _NOTICED_PRICE = 0.02
-"""Of a slowed job that is allowed, in parts of the price of one that is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """What slowed jobs cost: `price_s` each beyond so many allowed ones, and hardly anything up to there."""
+    """The penalty of slowed jobs: `price_s` for each above the permitted number, and almost nothing below."""
 
     price_s: float
     allowed: int
@@ -57,9 +57,8 @@ class OrderSearch:
         self._ends_s, self._slowed = [end_s for end_s, _ in rolled], [slowed for _, slowed in rolled]
 
     def anneal(self, evaluations: int, hot: float, rng: random.Random) -> Orders:
-        """The best that it comes across in so many evaluations of a GPU's order.
-
-        Who is apart in it, the rollout then knows.
+        """Return the best order found in this many evaluations of a GPU's order. The rollout then knows which
+        jobs are apart.
         """
         rollout, random_ = self._rollout, rng.random
         orders, ends_s, slowed = self._orders.copy(), self._ends_s.copy(), self._slowed.copy()

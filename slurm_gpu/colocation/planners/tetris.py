@@ -1,8 +1,8 @@
-"""Packs by what jobs use: Tetris, on the resources of one GPU.
+"""Pack jobs by use: Tetris, on the resources of one GPU.
 
-After Grandl et al., "Multi-Resource Packing for Cluster Schedulers" (SIGCOMM 2014): of the jobs whose demand
-fits into what is free, the one whose demand is most aligned with it (the dot product), and sooner the less
-work is left, both on one scale. Memory is asked for pointwise in time. It knows nothing of interference.
+After Grandl et al., "Multi-Resource Packing for Cluster Schedulers" (SIGCOMM 2014). Among jobs whose demand
+fits the free resources, it starts the one with the most aligned demand (dot product), and prefers less
+remaining work, both on one scale. Memory must fit at each time. Interference is ignored.
 """
 
 from __future__ import annotations

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 
+# An application that takes this share of a GPU's memory takes all available memory, like frameworks with a
+# pool.
 _ALL_OF_IT = 0.9
-"""Who takes such a part of a card's memory takes whatever there is, as frameworks with a pool do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """What counts of a model of GPU; None is not known."""
+    """The relevant properties of a GPU model; None is unknown."""
 
     name: str
     multiprocessors: int | None = None
@@ -61,7 +62,7 @@ def _phase(phase: ProfilePhase, there: GpuModel, here: GpuModel) -> ProfilePhase
         return phase
     sms = _ratio(there.multiprocessors, here.multiprocessors) or 1.0
     link = _ratio(there.pcie_gb_s, here.pcie_gb_s) or 1.0
-    # Of the time that kernels ran the same part of the old card's SMs had work.
+    # While kernels ran, the same share of the old GPU's SMs was active.
     sm = None if phase.sm is None else _part(phase.sm * (busy / util if util > 0 else 1.0) / time / sms)
     return ProfilePhase(
         seconds=phase.seconds * time,

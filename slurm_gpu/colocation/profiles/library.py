@@ -14,8 +14,8 @@ from slurm_gpu.colocation.profiles.gpu_models import GpuModel, transferred
 from slurm_gpu.colocation.profiles.phases import MOST_PHASES, segments
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase, scaled
 
+# Steps of the whole run when several are merged.
 _STEPS = 64
-"""Of the whole run, when several are made one."""
 _USES = ("util", "memory_mib", "sm", "pcie")
 OTHER_APPLICATION, OTHER_KIND = 8.0, 16.0
 """So far at least is a profile of another application of the same kind, or of another kind."""
@@ -25,11 +25,11 @@ _MOST_OCTAVES = 4.0
 
 
 def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
-    """Several profiles of one key as one: as long as their median, in as many runs as they come from.
+    """Merge profiles of one key: with their median length, counting all their runs.
 
-    Times count as parts of each one's whole run. Of each moment memory is the largest of them, other uses
-    their mean, weighed by runs; gaps are left out where any of them knows better. Raises ValueError for none,
-    and for different keys.
+    Times are fractions of each whole run. At each moment memory is the largest value, other uses are means
+    weighted by runs; gaps are left out if another profile has a value. Raises ValueError for no profiles, and
+    for different keys.
     """
     if not profiles:
         raise ValueError("there are no profiles to merge")
@@ -142,10 +142,11 @@ class Library:
         input_size: float | None = None,
         parameters: tuple[tuple[str, str], ...] = (),
     ) -> Match | None:
-        """The same application with the nearest input first, then its kind, then any; None for no profiles.
+        """Return the profile of the same application with the nearest input, else of its kind, else any; None
+        without profiles.
 
-        What was recorded on another model of GPU is carried over where both cards are known. Of two as near
-        the one of more runs counts, then the one that came first.
+        A profile of another GPU model is converted if both are known. For equal distance, the one with more
+        runs is taken, then the first.
         """
         wanted = ApplicationProfile(
             application, gpu_model, (ProfilePhase(seconds=1),), kind, input_size, parameters

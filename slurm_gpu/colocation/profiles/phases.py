@@ -14,8 +14,8 @@ from slurm_gpu.wire.timeline import Timeline
 MOST_PHASES = 8
 _SERIES = ("util", "mem_used", "sm_active", "pcie")
 _MEMORY = _SERIES.index("mem_used")
+# Least deviation of any series within a phase: below it is the resolution of the record.
 _LEAST_DEVIATION = 0.02
-"""Of any series within a phase: less is no noise, but how finely it is recorded."""
 _GAP_DEVIATION = 0.2
 _MOSTLY = 0.5
 """A series that was measured in no more than such a part of a phase is a gap there."""
@@ -72,7 +72,7 @@ def segments(series: Floats, most: int) -> list[int]:
 
 
 def _standardised(series: Floats) -> Floats:
-    """Each row in units of its noise, as its steps tell it, and one for each that says where it is a gap."""
+    """Return each row in units of its noise, estimated from its steps, and a row that marks its gaps."""
     rows = []
     for row in series:
         known = ~np.isnan(row)

@@ -1,4 +1,4 @@
-"""What an application does to a GPU that it has for itself, phase by phase."""
+"""Describe the use of a GPU by an application that runs alone, phase by phase."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class ProfilePhase:
     """A stretch in which use is even. Fractions of the whole GPU, from 0 to 1; None is not known."""
 
     seconds: float
-    """Of the application alone on its GPU."""
+    """Duration of the application alone on its GPU."""
     util: float | None = None
     """Time in which any kernel ran: NVML's utilisation."""
     memory_mib: float | None = None
     sm: float | None = None
     """Multiprocessors that had work."""
     pcie: float | None = None
-    """Of the link's maximum, both directions together."""
+    """Fraction of the link's maximum, both directions together."""
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
@@ -60,7 +60,7 @@ class ApplicationProfile:
 
     @property
     def key(self) -> tuple[str, str, str, float | None, tuple[tuple[str, str], ...]]:
-        """What tells it from others."""
+        """Return the identity of the application and its input."""
         return self.application, self.gpu_model, self.kind, self.input_size, self.parameters
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How many parts of a GPU a job needs that nobody saw, by the profile that is nearest to it."""
+"""Estimate the shards of an unknown job by the nearest profile."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import NamedTuple
 
 from slurm_gpu.colocation.profiles.library import OTHER_APPLICATION, Match
 
+# Share of its memory that is left free, since the nearest profile is only an estimate.
 HEADROOM = 0.25
-"""Of its memory, left free beside it: what the nearest took is not what it takes."""
 
 
 class Shards(NamedTuple):
-    """Of one GPU."""
+    """Shards of one GPU."""
 
     needed: int | None
-    """None where the profile does not tell."""
+    """None if the profile does not show it."""
     of: int
     why: str
     """What `needed` is by, or why it is not known."""
 
 
 def shards_of(match: Match, input_size: float | None, of: int, capacity_mib: float) -> Shards:
-    """Shards that hold the memory of a job of this input, on a GPU of `of` shards and so much memory.
+    """Return the shards for the memory of a job with this input, on a GPU of `of` shards and this capacity.
 
-    Nothing is told by another application, nor by a smaller input, nor where memory was not measured
-    throughout: it may need more than that.
+    There is no estimate from another application, a smaller input, or partly measured memory: the job may
+    need more.
     """
     profile = match.profile
     if match.distance >= OTHER_APPLICATION:
-        return Shards(None, of, "nobody saw this application")
+        return Shards(None, of, "this application has no profile")
     gaps_s = sum(one.seconds for one in profile.phases if one.memory_mib is None)
     peak_mib = profile.peak("memory_mib")
     if peak_mib is None or gaps_s:

@@ -1,4 +1,4 @@
-"""What is known of an application before it ever shared a GPU, and how alike that makes two of them."""
+"""Describe an application before it has ever shared a GPU, and the similarity of two of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LINE = 2
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Of one application with one input."""
+    """Traits of one application with one input."""
 
     family: str
     """The application without its input: another batch size of one model is of the same family."""
     size: float | None = None
-    """Of its input."""
+    """Size of its input."""
     uses: tuple[float | None, ...] = ()
-    """Whatever else tells two of them apart, alone: equally many, in one order and scale for all."""
+    """Other distinguishing uses alone: equal number, order and scale for all."""
 
 
 def traits_of_table(table: Measured) -> tuple[Traits, ...]:
@@ -50,10 +50,10 @@ class Likeness:
     """(n, n) distance between their uses, in standard deviations of all; what is not known is taken for the
     mean."""
     odd: Floats
-    """(n, uses) how far each use is from where the line through its family's says, by size; same unit.
+    """(n, uses) deviation of each use from its family's line by size, in the same unit.
 
-    A step alone that takes longer than those of smaller and larger inputs let expect, say: beside others it
-    is as fast as they let expect, and so loses less. 0 where the family has no three.
+    For example a step alone that takes longer than expected from smaller and larger inputs. With co-runners
+    it is as fast as expected, and so loses less. 0 if the family has fewer than three.
     """
 
 

@@ -1,4 +1,4 @@
-"""Planners against each other: the same jobs, the same belief, beside one job at a time and the bound."""
+"""Compare planners on the same jobs with the same belief, with one job at a time and with the bound."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ContestResult:
     gap: float
     """Above the bound, the mean: 0.01 is one per cent."""
     not_slowed: float
-    """Of the jobs, the part that took at most 1.02 times as long as alone."""
+    """Share of the jobs that took at most 1.02 times as long as alone."""
     worst_slowdown: float
     together: float
     """Jobs on a GPU, the mean over the time in which it had any."""
@@ -74,12 +74,12 @@ def contest(
     lists: Sequence[Sequence[SharingJob]],
     *,
     n_gpus: int = 1,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    report_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[ContestResult]:
-    """One standing for each planner, in the order of `names`.
+    """Return one result per planner, in the order of `names`.
 
-    `setting` is made anew for each planner and list, by the list's number. Gaps are against the bound of the
-    same jobs under the same cap. `told` hears how many of how many runs are done.
+    `setting` is called for each planner and list, with the list's number. Gaps are relative to the bound of
+    the same jobs under the same cap. `report_progress` is called with the number of finished and of all runs.
     """
     of, done = len(lists) * len(names), 0
     ran: dict[str, list[SharingOutcome]] = {name: [] for name in names}
@@ -93,7 +93,7 @@ def contest(
             ran[name].append(simulate(world, jobs, timed, n_gpus=n_gpus))
             took_ms[name] += timed.took_ms
             done += 1
-            told(done, of)
+            report_progress(done, of)
     return [_standing(name, ran[name], alone_s, bound_s, took_ms[name]) for name in names]
 
 

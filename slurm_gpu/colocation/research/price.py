@@ -1,4 +1,4 @@
-"""What sharing saves in money, as table 5 of the DqnGPU thesis reckons it: etc/prices.yaml."""
+"""Compute the saved costs of sharing as in table 5 of the DqnGPU thesis: etc/prices.yaml."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Comparison:
 
     name: str
     alone_price: float
-    """Of an hour, as that of the part."""
+    """Price per hour, like that of the part."""
     part_price: float
     in_words: str = ""
-    """What is compared: "1/2 of a g4dn.4xlarge in place of g3.xlarge"."""
+    """The comparison in words: "1/2 of a g4dn.4xlarge instead of g3.xlarge"."""
 
     def saved(self, alone_s: float, shared_s: float) -> float:
         """The part of the price that is saved where `shared_s` with sharing replace `alone_s` without.
@@ -65,5 +65,5 @@ def comparisons(source: YamlSource) -> tuple[Comparison, ...]:
 
 def _comparison(name: str, one: _Compared, prices: Mapping[str, float]) -> Comparison:
     part = f"1/{one.parts} of a " if one.parts > 1 else ""
-    in_words = f"{part}{one.shared} in place of {one.alone}"
+    in_words = f"{part}{one.shared} instead of {one.alone}"
     return Comparison(name, prices[one.alone], prices[one.shared] / one.parts, in_words)

@@ -13,13 +13,13 @@ from slurm_gpu.colocation.tables.measured import Measured
 
 JOBS = 30
 """In each workload."""
+# Pair tables lack durations of jobs: they are drawn between these, log-uniformly.
 TABLE_WORK_S = (60.0, 600.0)
-"""Pair tables do not tell how long jobs run: drawn between these, each factor as likely as any other."""
 TABLE_KINDS = 3
 """Applications in a sweep."""
+# Workloads of a pair table: all applications; the half that slows others most, or least; heavy and light ones
+# alternating; and a few applications, as in a hyperparameter search.
 TABLE: tuple[str, ...] = ("random", "heavy", "light", "mixed", "sweep")
-"""Workloads of a pair table: of all applications; of the half that slow others down the most, or the least;
-of heavy and light ones in turn; and of few applications, as in a search of hyperparameters."""
 
 
 def random_of(workload: str, seed: int) -> np.random.Generator:
@@ -39,9 +39,10 @@ def table_world(measured: Measured) -> TableWorld:
 
 
 def weights_on_others(measured: Measured) -> list[float]:
-    """By application: how much longer others take beside it, the mean over all; inf where nobody knows.
+    """Return by application how much longer others take with it, the mean over all; inf if unknown.
 
-    No more than twice as long counts, as one after the other takes, and so does who cannot run beside it.
+    The value is at most twice as long, as one after the other takes; this also counts for those that cannot
+    run with it.
     """
     lost: list[list[float]] = [[] for _ in measured.names]
     for (_, others), speed in measured.speeds.items():

@@ -16,7 +16,7 @@ _JUST_MORE = 1 + 1e-9
 
 
 class KnownBelief:
-    """See planner.Belief. `headroom` is a fraction of each one's memory that is left free beside it."""
+    """See planner.Belief. `headroom` is a fraction of each job's memory that is left free."""
 
     def __init__(
         self, world: World, *, most_together: int = 2, cap: float = math.inf, headroom: float = 0.0
@@ -30,7 +30,9 @@ class KnownBelief:
         self._kept: dict[tuple[tuple[int, float, float, float], ...], bool] = {}
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """As if each went through its phases many times while the others are in one: any beside any."""
+        """Return speeds as if each ran through its phases many times during one of the others: any with
+        any.
+        """
         known = self._speeds.get(applications)
         if known is None:
             known = over_phases(self.world, applications)
@@ -40,7 +42,7 @@ class KnownBelief:
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """Exact, as long as nobody else joins them."""
+        """Return the exact answer, as long as no other job joins."""
         key = tuple(sorted((one.application, one.done_s, one.left_s) for one in members))
         known = self._fit.get(key)
         if known is None:
@@ -50,18 +52,18 @@ class KnownBelief:
         return known
 
     def forget(self) -> None:
-        """After the world has changed: what is asked from now on is looked up anew."""
+        """Clear caches after the world has changed."""
         self._peaks_mib.clear()
         for known in (self._speeds, self._meetings, self._fit, self._ends_s, self._kept):
             known.clear()
 
     def _peaks_fit(self, members: Sequence[Member]) -> bool:
-        """Whether nobody's greatest memory at any time is too much, which is quick to see."""
+        """Return whether the peaks of all fit together, which is quick to check."""
         peaks_mib = sum([self._peak_mib(one.application) for one in members])
         return peaks_mib * (1 + self.headroom) <= self.world.capacity_mib
 
     def _peak_mib(self, application: int) -> float:
-        """0 where nobody knows."""
+        """Return 0 if unknown."""
         known = self._peaks_mib.get(application)
         if known is None:
             peak_mib = self.world.profiles[application].peak("memory_mib")
@@ -69,10 +71,10 @@ class KnownBelief:
         return known
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """See planner.Belief. The cap is kept to the end of each, as things are.
+        """See planner.Belief. The cap holds to the end of each job in the current situation.
 
-        So it is whoever joins later, as that is asked for, too. Nobody shares who would be beyond the cap in
-        whichever phases they meet: of applications without phases, a pair beyond the cap never runs together.
+        This also holds after later joins, which are checked too. Jobs do not share if any meeting of their
+        phases exceeds the cap: without phases, a pair above the cap never runs together.
         """
         if len(members) < 2:
             return True
@@ -98,7 +100,7 @@ class KnownBelief:
         return known
 
     def _meetings_of(self, applications: tuple[int, ...]) -> tuple[bool, ...]:
-        """Of all ways in which their phases can meet: whether the cap is kept."""
+        """Return for all possible meetings of their phases whether the cap is kept."""
         known = self._meetings.get(applications)
         if known is None:
             profiles = [self.world.profiles[one] for one in applications]
@@ -109,7 +111,7 @@ class KnownBelief:
         return known
 
     def _keeps_cap(self, members: Sequence[Member]) -> bool:
-        """Whether they fit, and nobody's whole run is slowed down beyond the cap."""
+        """Return whether they fit, and no job's whole run exceeds the cap."""
         key = tuple(sorted((one.application, one.done_s, one.left_s, one.lost_s) for one in members))
         known = self._kept.get(key)
         if known is None:
@@ -130,10 +132,10 @@ class KnownBelief:
 
 
 def over_phases(world: World, applications: tuple[int, ...]) -> tuple[float, ...]:
-    """Each one's speed beside the others over its whole run, wherever these are in theirs.
+    """Return each one's speed with the others over its whole run, at any phases of the others.
 
-    A phase's work is done at the mean of its speeds beside the others' phases, weighed by their time alone.
-    All 0 where any phases cannot run together.
+    A phase's work has the mean of its speeds with the others' phases, weighted by their time alone. All are 0
+    if any phases cannot run together.
     """
     if len(applications) == 1:
         return (1.0,)

@@ -1,4 +1,4 @@
-"""What came of jobs that shared GPUs."""
+"""Record the results of jobs that shared GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class SharingTransition(StrEnum):
-    """What happened to a job."""
+    """A change of state of a job."""
 
     SUBMIT = "submit"
     START = "start"
@@ -47,7 +47,7 @@ class SharingOutcome:
 
     submit_s: Floats
     start_s: Floats
-    """Of the run that went to the end."""
+    """Start of the run that was completed."""
     first_start_s: Floats
     end_s: Floats
     alone_s: Floats
@@ -60,9 +60,9 @@ class SharingOutcome:
     None where the use of some application is not known.
     """
     memory: float | None
-    """The part of the memory in use, the mean over time; None where nobody knows."""
+    """Share of the memory in use, the mean over time; None if unknown."""
     memory_peak_mib: float | None
-    """Of any GPU, at any time."""
+    """Maximum of any GPU at any time."""
     together: float
     """How many jobs a GPU had, the mean over the time in which it had any."""
     most_together: int
@@ -134,7 +134,9 @@ class StretchTally:
         kills: NDArray[np.int32],
         log: Sequence[SharingEvent],
     ) -> SharingOutcome:
-        """Of all that was added, and of these columns; starts and ends are read from the log."""
+        """Return the outcome of all added records, and of these columns; starts and ends come from the
+        log.
+        """
         n = len(submit_s)
         first, last, end = (np.full(n, math.nan) for _ in range(3))
         for event in log:

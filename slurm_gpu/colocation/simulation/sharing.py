@@ -31,7 +31,7 @@ class Work:
 
 
 class RanPart(NamedTuple):
-    """What a job did in a stretch."""
+    """The work of a job in a stretch."""
 
     job: int
     application: int
@@ -49,11 +49,11 @@ class SharingStretch(NamedTuple):
     ran: tuple[RanPart, ...]
     """In the order in which they started."""
     memory_mib: float | None
-    """Of all together, as the GPU tells; None where nobody knows."""
+    """Memory of all together, as the GPU reports; None if unknown."""
 
 
 class SharingObserver(Protocol):
-    """Is told what happens on the GPUs, as who watches real ones would be: to measure, or to learn from."""
+    """Observes the GPUs, like a monitor of real ones: to measure or to learn."""
 
     def ran(self, stretch: SharingStretch) -> None:
         """It is over now."""
@@ -73,11 +73,11 @@ class PhaseProgress:
     """Its memory is so many times its profile's."""
     phase: int
     work: Work
-    """Of this phase."""
+    """Work of this phase."""
     later_s: float
     """Work after this phase."""
     began_s: float
-    """When the job did, as far as its member tells."""
+    """When the job began, as far as its member shows."""
     ends_at_s: float = math.inf
     """The phase, as things are."""
     speed: float = 1.0
@@ -92,11 +92,11 @@ class PhaseProgress:
         return cls(member, memory_factor, phase, work, later_s, now_s - member.done_s - member.lost_s)
 
     def left_s(self, now_s: float) -> float:
-        """Of the whole job."""
+        """Return the remaining time of the whole job."""
         return self.later_s + self.work.left_s(now_s)
 
     def next_phase(self, profile: ApplicationProfile, now_s: float) -> bool:
-        """Goes on to the next phase; False where the job is done."""
+        """Advance to the next phase; False if the job is done."""
         if not self.later_s > 0:
             return False
         self.phase += 1
@@ -155,7 +155,7 @@ class SharedGpu:
         )
 
     def end_phases(self, now_s: float) -> tuple[list[PhaseProgress], list[PhaseProgress]]:
-        """What is over at this moment: jobs that are done, which leave, and those that begin a new phase.
+        """End phases at this moment: return jobs that are done, which leave, and those that begin a phase.
 
         `settle` must follow.
         """
@@ -169,9 +169,10 @@ class SharedGpu:
         return done, changed
 
     def settle(self, now_s: float) -> list[PhaseProgress]:
-        """Who now cannot go on, the last one that started first, and is out; all others run on at new speeds.
+        """Remove jobs that cannot continue, the last started first, and return them; all others continue at
+        new speeds.
 
-        Raises ValueError for a job that does not fit into an empty GPU, and for speeds that are none.
+        Raises ValueError for a job that does not fit into an empty GPU, and for invalid speeds.
         """
         killed: list[PhaseProgress] = []
         while (speeds := self._speeds()) is None:
@@ -211,9 +212,10 @@ class SharedGpu:
 def look_ahead(
     world: World, members: Sequence[Member], memory_factor: float = 1.0
 ) -> list[SharingStretch] | None:
-    """How they run to their ends on one GPU that nobody else joins, from where each is; None: out of memory.
+    """Return how they run to their ends on one GPU without further jobs, from their current progress; None:
+    out of memory.
 
-    `memory_factor` times what their profiles say is what they take.
+    Their memory is `memory_factor` times that of their profiles.
     """
     gpu = SharedGpu(world)
     gpu.courses = [

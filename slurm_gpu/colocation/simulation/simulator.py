@@ -1,8 +1,9 @@
-"""Runs jobs on GPUs that they share, as a planner decides: event-driven, work as a fluid.
+"""Simulate jobs that share GPUs by a planner's decisions: event-driven, with work as a fluid.
 
-Between two events nothing changes: who runs where, in which phase, and so (`world.World`) how fast. Memory is
-hard at every moment: where it would run out, the job that started last is killed, waits again after
-`requeue_s`, and begins anew. Nothing here is random: same jobs, same planner, same log to the last event.
+Between two events nothing changes: the jobs, their phases, and so (`world.World`) their speeds. Memory is a
+hard limit at every moment: if it would be exceeded, the job that started last is killed, waits again after
+`requeue_s`, and restarts from its beginning. Nothing here is random: same jobs, same planner, same log to the
+last event.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def simulate(
     requeue_s: float = 30.0,
     watcher: SharingObserver | None = None,
 ) -> SharingOutcome:
-    """Run all jobs to their end. `watcher` is told of every stretch of time on every GPU, and of every kill.
+    """Run all jobs to their end. `watcher` receives every stretch of time on every GPU, and every kill.
 
-    Raises ValueError, which names the planner, where it starts what does not wait, or nothing while jobs
-    wait and every GPU is idle; and for a job that fits into no empty GPU.
+    Raises ValueError with the name of the planner if it starts a job that does not wait, or nothing while
+    jobs wait and every GPU is idle. It also does so for a job that fits into no empty GPU.
     """
     if n_gpus < 1:
         raise ValueError(f"jobs run on 1 GPU or more, not on {n_gpus}")
@@ -92,7 +93,7 @@ class _SharingModel:
         self._gpus = [SharedGpu(world, gpu) for gpu in range(n_gpus)]
         self._waiting: dict[int, Member] = {}
         self._coming = [(job.submit_s, number, SharingTransition.SUBMIT) for number, job in enumerate(jobs)]
-        """Who waits from when on."""
+        """When jobs begin to wait."""
         heapq.heapify(self._coming)
         self._kills = np.zeros(len(jobs), dtype=np.int32)
         self._log: list[SharingEvent] = []
@@ -217,7 +218,7 @@ class _SharingModel:
         return bool(killed)
 
     def _pass_time(self, gpu: SharedGpu, now_s: float) -> None:
-        """What ran until now is a stretch."""
+        """Record the time until now as a stretch."""
         stretch = gpu.stretch(now_s)
         if stretch.ran and stretch.to_s > stretch.from_s:
             self._tally.add(stretch)

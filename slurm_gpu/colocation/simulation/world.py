@@ -1,4 +1,4 @@
-"""What is true in the simulator: how fast applications really run side by side, and what memory they take.
+"""The truth in the simulator: real speeds of co-running applications, and their memory.
 
 A planner never sees it; it has a `planner.Belief`.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from slurm_gpu.colocation.beside import Speeds
+from slurm_gpu.colocation.co_runner_views import Speeds
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 
@@ -19,29 +19,27 @@ class World(Protocol):
 
     @property
     def profiles(self) -> Sequence[ApplicationProfile]:
-        """Of the applications, by index: their phases, and what each takes while it has a GPU for itself."""
+        """Return the profiles of the applications, by index: their phases and use alone on a GPU."""
         ...
 
     @property
     def capacity_mib(self) -> float:
-        """Of one GPU."""
+        """Return the memory of one GPU."""
         ...
 
     def speeds(self, running: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
-        """Each one's speed, relative to alone, while these run together: (application, phase) each.
+        """Return each one's speed relative to alone while these run together: (application, phase) each.
 
-        What is above 1 counts as 1. All 0 where they cannot run together for a reason that their memory
-        does not show.
+        Values above 1 count as 1. All are 0 if they cannot run together for a reason other than memory.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TableWorld:
-    """Speeds that no phase changes: of a pair table, or whatever else gives them by application.
+    """Speeds without phases, from a pair table or another source by application.
 
-    Applications whose memory nobody knows (None) take none here; which of them cannot run together, the
-    speeds say.
+    Applications with unknown memory (None) take none; the speeds show which cannot run together.
     """
 
     profiles: Sequence[ApplicationProfile]

@@ -1,13 +1,15 @@
 """A Gaussian process over pairs of applications that share a GPU.
 
-The speed of one beside another is what it suffers from anybody, what the other does to anybody, and what
-these two do to each other. Each part is alike for applications that are alike: of one family and near in
-size, near in what they use alone, and, as learned from the pairs themselves, in how they fare and what they
-do beside others (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
-What one uses alone off its family's line, as where a step takes longer than those of smaller and larger
-inputs let expect, it suffers more or less than they do, in proportion (odd). A speed of 1 is a bound: whether
-two leave each other just enough room or more cannot be seen (a Tobit regression). A pair that is far off what
-all others say counts less (noise by Student's t).
+The speed of one with another is the sum of its own sensitivity, the other's effect on any co-runner, and an
+effect of this pair. Each part is similar for similar applications: of one family and near in size, or near in
+use alone. As learned from the pairs, also their speeds and effects with others count (Rasmussen and Williams,
+Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
+
+A use that deviates from its family's line, such as a step that takes longer than expected from smaller and
+larger inputs, changes the speed in proportion (odd).
+
+A speed of 1 is a bound: it hides how much room two applications leave each other (a Tobit regression). An
+outlier counts less (Student's t noise).
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ _FREEDOM = 6.0
 """Degrees of freedom of the noise."""
 _STEPS = 8
 """More of them change no prediction by what can be measured."""
+# Variance of speeds, until there are many more than _AS_MANY.
 USUAL_VARIANCE = 0.04
-"""Of speeds, until there are many more than _AS_MANY."""
 _AS_MANY = 10
 
 
@@ -51,7 +53,7 @@ class Scales:
     learned: float = 0.56
     level: float = 0.64
     noise: float = 0.002
-    """Of one measurement; no part of anything."""
+    """Noise of one measurement; not part of any component."""
     octaves: float = 3.8
     uses_suffers: float = 0.9
     uses_does: float = 1.5
@@ -61,7 +63,7 @@ class Scales:
     uses_family: float = 2.5
     """As octaves: within a family, by what they use alone."""
     odd: float = 1.0
-    """What one that is off its family's line suffers more or less, for a unit of `Likeness.odd` squared."""
+    """Effect of a deviation from the family's line, for a unit of `Likeness.odd` squared."""
     own: float = 0.04
     fares: float = 0.44
     """Root mean square difference of speeds within which two are alike in how they fare or what they do."""
@@ -85,12 +87,12 @@ class Entries:
     """(m) each: what was measured."""
 
     one: NDArray[np.intp]
-    """Whose speed it is."""
+    """The application with this speed."""
     other: NDArray[np.intp]
-    """Beside whom."""
+    """Its co-runner."""
     speed: Floats
     count: Floats
-    """Of how many measurements it is the mean."""
+    """Number of measurements in the mean."""
 
     def at(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Entries:
         """Return some of them."""
@@ -102,7 +104,9 @@ class Entries:
 
 @dataclass(frozen=True)
 class Covariance:
-    """Of the speeds of pairs, noise apart; (n, n) each of two applications, `of` their variance."""
+    """Covariance of the speeds of pairs, without noise; (n, n) each of two applications, `of` their
+    variance.
+    """
 
     of: Scales
     suffers: Floats
@@ -180,8 +184,8 @@ class GaussianProcess:
     def shortfall(self) -> Floats:
         """Return by how many standard deviations each entry is below the prediction from all other pairs.
 
-        Of each entry that is fitted to, and of each that is not where its reverse is not either. Both ways of
-        a pair are left out; the learned likeness of applications still includes them.
+        It covers each fitted entry, and others whose reverse is not fitted either. Both directions of a pair
+        are left out; the learned likeness of applications still includes them.
         """
         speed, deviation = self._left_out()
         found = (np.clip(speed, SLOWEST, 1.0) - self.entries.speed) / deviation
@@ -282,7 +286,7 @@ def _conditioned(
     inverse: Floats = _inverse(prior, noise)
     for _ in range(_STEPS):
         weighed, own = inverse @ (unbound - mean), np.diag(inverse)
-        # What all others say of each, and the variance of that.
+        # The prediction of all others for each, and its variance.
         unbound[bound] = _beyond(unbound[bound] - weighed[bound] / own[bound], own[bound] ** -0.5)
         weighed = inverse @ (unbound - mean)
         # The square that is expected of what noise did to each.

@@ -1,4 +1,4 @@
-"""What follows from the speeds of several that run together, whoever says them. Needs no numpy."""
+"""Derive results from the speeds of several co-runners, from any source. Needs no numpy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def keeps(speeds: Iterable[float], cap: float) -> bool:
 
 
 def ends_s(left_s: Sequence[float], speeds_of: Callable[[tuple[int, ...]], Sequence[float]]) -> float:
-    """When the last of several is done that begin together and are joined by nobody; math.inf: never.
+    """Return when the last of several is done that begin together without further jobs; math.inf: never.
 
-    `left_s` is by member; `speeds_of` says how fast these members are together, in their order.
+    `left_s` is by member; `speeds_of` returns the speeds of members that run together, in their order.
     """
     here = dict(enumerate(left_s))
     now_s = 0.0

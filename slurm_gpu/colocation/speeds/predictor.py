@@ -24,7 +24,7 @@ _MOST_COUNTED = 20.0
 
 @dataclass(frozen=True)
 class Predicted:
-    """(n, n) each: of [i, j], i beside j."""
+    """(n, n) each: [i, j] is i with j."""
 
     speed: Floats
     deviation: Floats
@@ -35,7 +35,9 @@ class Predicted:
     """Measured speeds above the limit of a fit: each corrects only its own pair."""
 
     def lower(self, confidence: float) -> Floats:
-        """What measured speeds are above of, in so many of all cases (0 to 1), as far as the errors tell."""
+        """Return lower bounds that speeds exceed with this probability (0 to 1), as far as the errors
+        show.
+        """
         if len(self.shortfall) == 0:
             return np.full_like(self.speed, SLOWEST)
         # The quantile of conformal prediction: one more, for the one that is to come.
@@ -52,13 +54,13 @@ def predict(
     scales: Scales | None = None,
     most: int = MOST_FITTED,
 ) -> Predicted:
-    """Predict every pair's speed from the pairs that were measured.
+    """Predict every pair's speed from the measured pairs.
 
-    `speeds` (n, n): [i, j] of i beside j, NaN where nobody measured; 0, cannot run together, tells nothing of
-    speeds. `counts`: of how many measurements each is the mean. `prior`: what to believe where nothing is
-    known, else the mean of all. Two of one application are a pair like any. Takes the cube of the number of
-    speeds: 600 take half a second. Of more than `most` those are fitted to that say most about all others; a
-    warning names how many are not, once. Raises ValueError where shapes or values cannot be.
+    `speeds` (n, n): [i, j] of i with j, NaN if unmeasured; 0, cannot run together, has no information on
+    speeds. `counts`: measurements in each mean. `prior`: the prediction without data, else the mean of all.
+    Two of one application are a pair like any other. The cost is cubic in the number of speeds: 600 take half
+    a second. With more than `most`, the most informative ones are fitted; a warning names the number of the
+    others, once. Raises ValueError for invalid shapes or values.
     """
     n = len(traits)
     for what, given in (("speeds", speeds), ("counts", counts), ("prior", prior)):
@@ -66,7 +68,7 @@ def predict(
             raise ValueError(f"{what} of {n} applications have the shape {(n, n)}, not {given.shape}")
     measured = speeds[~np.isnan(speeds)]
     if not ((measured >= 0) & (measured <= 1)).all():
-        raise ValueError("speeds beside others are from 0 to 1, of the speed alone")
+        raise ValueError("speeds with co-runners must be from 0 to 1, relative to alone")
     level = float(measured[measured > 0].mean()) if (measured > 0).any() else _NOTHING_KNOWN
     believed = np.full((n, n), level) if prior is None else np.where(np.isnan(prior), level, prior)
     entries = _entries(speeds, counts)

@@ -1,9 +1,9 @@
-"""Tables of throughput in the format of Gavel's simulator (github.com/stanford-futuredata/gavel).
+"""Read tables of throughput in the format of Gavel's simulator (github.com/stanford-futuredata/gavel).
 
-    {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.35, "('LM (batch size 5)', 1)": [30.1, 99.0]}}}
+{"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.35, "('LM (batch size 5)', 1)": [30.1, 99.0]}}}
 
-Each application and number of GPUs has its steps per second alone (`null`), and beside others: its own and
-the other's. [0, 0] says that they cannot run together, 0 alone that it cannot run on this GPU at all.
+Each application and number of GPUs has its steps per second alone (`null`), and with each other: its own and
+the other's. A pair [0, 0] means that they cannot run together. 0 alone means that it cannot run on this GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.colocation.beside import Beside
+from slurm_gpu.colocation.co_runner_views import CoRunnerView
 from slurm_gpu.colocation.tables.measured import LONGEST_NAME, Measured
 from slurm_gpu.colocation.tables.strict_json import mapping, number, shown
 from slurm_gpu.errors import InputError
@@ -35,7 +35,7 @@ def tables_of(path: Path, decoded: Mapping[str, Any]) -> tuple[Measured, ...]:
 
 
 class _Reader:
-    """Of one model of GPU."""
+    """Reads the table of one GPU model."""
 
     def __init__(self, path: Path, model: str) -> None:
         self._path, self._model = path, model
@@ -48,7 +48,7 @@ class _Reader:
         alone = {key: self._alone(text, row) for key, (text, row) in rows.items()}
         wanted = [key for key in rows if key[1] == 1]
         runs = {key: at for at, key in enumerate(key for key in wanted if alone[key] > 0)}
-        speeds: dict[Beside, float] = {}
+        speeds: dict[CoRunnerView, float] = {}
         for mine, (text, row) in rows.items():
             for other_text, pair in row.items():
                 if other_text == "null":
@@ -67,7 +67,7 @@ class _Reader:
 
     def _add(
         self,
-        speeds: dict[Beside, float],
+        speeds: dict[CoRunnerView, float],
         runs: Mapping[Key, int],
         alone: Mapping[Key, float],
         mine: Key,
@@ -83,12 +83,12 @@ class _Reader:
                     f"must be [0, 0], as one of them does not run alone, not {list(steps)}",
                 )
             return
-        one, beside = runs[mine], runs[other]
-        if one == beside:
+        one, co_runner = runs[mine], runs[other]
+        if one == co_runner:
             speeds[one, (one,)] = min(1.0, (steps[0] + steps[1]) / 2 / alone[mine])
         else:
-            speeds[one, (beside,)] = min(1.0, steps[0] / alone[mine])
-            speeds[beside, (one,)] = min(1.0, steps[1] / alone[other])
+            speeds[one, (co_runner,)] = min(1.0, steps[0] / alone[mine])
+            speeds[co_runner, (one,)] = min(1.0, steps[1] / alone[other])
 
     def _same_as_back(
         self,

@@ -1,4 +1,4 @@
-"""Speeds that somebody measured of applications that share one model of GPU."""
+"""Measured speeds of applications that share one model of GPU."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slurm_gpu.colocation.beside import Beside, views_of
+from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 
 if TYPE_CHECKING:  # what slurm-gpuctld learned is written as a table where there may be no numpy
     from slurm_gpu.colocation.tables.pair_table import PairTable
 
+# Lower speeds count as 0: the applications cannot run together.
 LEAST_SPEED = 1e-6
-"""Nobody measures less: what is slower cannot run together, and is 0."""
 
+# Keys of slurm-gpuctld may have 481: a user and a job name of 80 bytes each, all encoded.
 LONGEST_NAME = 512
-"""What slurm-gpuctld knows jobs by may have 481: a user and a job name of 80 bytes each, all encoded."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Who ran how fast beside whom; applications are indices into `names`.
+    """Speeds of applications with their co-runners; applications are indices into `names`.
 
-    Raises ValueError, which names the applications, where the values cannot be.
+    Raises ValueError with the names of the applications for invalid values.
     """
 
     gpu_model: str
     names: tuple[str, ...]
     alone_per_s: tuple[float | None, ...]
     """Steps, or whatever the application counts, in a second alone on the GPU; None is not known."""
-    speeds: Mapping[Beside, float] = field(repr=False)
+    speeds: Mapping[CoRunnerView, float] = field(repr=False)
     """Relative to alone, from 0 to 1. 0, then of all who were there: they cannot run together."""
 
     def __post_init__(self) -> None:
@@ -48,21 +48,21 @@ class Measured:
             self._check(one, others, speed)
 
     def _check(self, one: int, others: tuple[int, ...], speed: float) -> None:
-        what = f"{self.names[one]!r} beside {', '.join(repr(self.names[other]) for other in others)}"
+        what = f"{self.names[one]!r} with {', '.join(repr(self.names[other]) for other in others)}"
         if not others:
-            raise ValueError(f"{self.names[one]!r} beside nobody has no speed but 1")
+            raise ValueError(f"{self.names[one]!r} without co-runners must have the speed 1")
         if list(others) != sorted(others):
             raise ValueError(f"{what}: must be in ascending order")
         if not 0 <= speed <= 1:
             raise ValueError(f"{what}: speed {speed} must be from 0 to 1, of the speed alone")
         if 0 < speed < LEAST_SPEED:
             raise ValueError(
-                f"{what}: speed {speed} must be 0, for who cannot run together, or from {LEAST_SPEED:f} to 1"
+                f"{what}: speed {speed} must be 0 if they cannot run together, or from {LEAST_SPEED:f} to 1"
             )
         if speed == 0:
             group = (one, *others)
-            for member, beside in views_of(group):
-                if self.speeds.get((member, beside)) != 0:
+            for member, co_runners in views_of(group):
+                if self.speeds.get((member, co_runners)) != 0:
                     raise ValueError(
                         f"{what}: speed 0 says that they cannot run together, so that of "
                         f"{self.names[member]!r} must be 0 as well"
@@ -70,22 +70,22 @@ class Measured:
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
-        """Who was measured together, each group once, smaller ones first."""
+        """Return the measured groups, each once, smaller ones first."""
         found = {tuple(sorted((one, *others))) for one, others in self.speeds}
         return sorted(found, key=lambda group: (len(group), group))
 
     @property
     def lacking(self) -> list[tuple[int, int]]:
-        """Pairs, one beside the other, whose speed nobody measured; a pair of one application is one."""
+        """Return unmeasured pairs; an application with itself is a pair."""
         places = range(len(self.names))
         return [(one, other) for one in places for other in places if (one, (other,)) not in self.speeds]
 
     def together(self, group: Sequence[int]) -> tuple[float | None, ...]:
-        """Each one's speed in the order of `group`; None where nobody measured it."""
+        """Return each one's speed in the order of `group`; None if unmeasured."""
         return tuple(self.speeds.get((one, others)) for one, others in views_of(group))
 
     def table(self) -> PairTable:
-        """What a simulator or a planner asks: pairs, and larger groups where they were measured."""
+        """Return the table for simulators and planners: pairs, and measured larger groups."""
         import numpy as np
 
         from slurm_gpu.colocation.tables.pair_table import PairTable

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.colocation.beside import Beside, views_of
+from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 from slurm_gpu.colocation.tables.measured import LONGEST_NAME, Measured
 from slurm_gpu.colocation.tables.strict_csv import read_rows
 from slurm_gpu.colocation.tables.strict_json import mapping, number, shown
@@ -29,8 +29,8 @@ class _Builder:
         self.gpu_model = gpu_model
         self._at: dict[str, int] = {}
         self.alone: dict[int, float] = {}
-        self.speeds: dict[Beside, float] = {}
-        self.lines: dict[Beside, int] = {}
+        self.speeds: dict[CoRunnerView, float] = {}
+        self.lines: dict[CoRunnerView, int] = {}
         """In which line of a CSV each stands."""
 
     def index(self, name: str) -> int:
@@ -109,7 +109,7 @@ def _add_group(builder: _Builder, applications: Mapping[str, Any], group: Any) -
         raise ValueError(f"{shown(strange)} must be one of `applications`")
     if len(speeds) != len(names):
         raise ValueError(f"{len(names)} applications have {len(speeds)} speeds")
-    told: dict[tuple[str, tuple[str, ...]], list[float]] = {}
+    speeds_of: dict[tuple[str, tuple[str, ...]], list[float]] = {}
     for place, (name, value) in enumerate(zip(names, speeds, strict=True)):
         if value is None:
             continue
@@ -117,12 +117,12 @@ def _add_group(builder: _Builder, applications: Mapping[str, Any], group: Any) -
         if speed is None:
             raise ValueError(f"the speed {shown(value)} of {name!r} must be a number from 0 to 1, or null")
         others = tuple(sorted((*names[:place], *names[place + 1 :])))
-        told.setdefault((name, others), []).append(speed)
-    for (name, others), values in told.items():
+        speeds_of.setdefault((name, others), []).append(speed)
+    for (name, others), values in speeds_of.items():
         try:
             builder.add(name, others, math.fsum(values) / len(values))
         except ValueError as error:
-            raise ValueError(f"{name!r} beside {', '.join(map(repr, others))} {error}") from None
+            raise ValueError(f"{name!r} with {', '.join(map(repr, others))} {error}") from None
 
 
 def tables_of_csv(path: Path) -> tuple[Measured, ...]:
@@ -151,20 +151,20 @@ def tables_of_csv(path: Path) -> tuple[Measured, ...]:
 
 
 def _check_refusals(path: Path, builder: _Builder) -> None:
-    """Who cannot run beside others cannot in any of their lines."""
+    """Check that an application with speed 0 has it in all lines of the group."""
     names = builder.names
     for (one, others), speed in builder.speeds.items():
         for view in views_of((one, *others)) if speed == 0 else ():
             if builder.speeds.get(view) == 0:
                 continue
-            beside = ", ".join(repr(names[other]) for other in others)
+            co_runners = ", ".join(repr(names[other]) for other in others)
             there = builder.lines.get(view)
             wanted = "must be there and 0, too" if there is None else f"in line {there} must be 0, too"
             raise InputError(
                 str(path),
                 builder.lines[one, others],
                 1,
-                f"{names[one]!r} beside {beside}: speed 0 says that they cannot run together, so that of "
+                f"{names[one]!r} with {co_runners}: speed 0 means that they cannot run together, so that of "
                 f"{names[view[0]]!r} {wanted}",
             )
 
@@ -173,8 +173,8 @@ def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int, line
     if len(row) != width:
         raise ValueError(f"{len(row)} cells must be {width}, as in the first line")
     cells = [bare(cell) for cell in row]
-    model, name, alone, speed, *beside = cells
-    others = [other for other in beside if other]
+    model, name, alone, speed, *co_runners = cells
+    others = [other for other in co_runners if other]
     if not model or not name:
         raise ValueError("gpu_model and application must be given")
     for text in (model, name, *others):
@@ -183,17 +183,17 @@ def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int, line
     builder = builders.setdefault(model, _Builder(model))
     if others:
         if alone:
-            raise ValueError(f"alone_per_s {alone!r} belongs into the row of {name!r} beside nobody")
+            raise ValueError(f"alone_per_s {alone!r} belongs in the row of {name!r} without co-runners")
         try:
             builder.add(name, others, _number("speed", speed, 1.0), line)
         except ValueError as error:
-            raise ValueError(f"{name!r} beside {', '.join(map(repr, others))}: {error}") from None
+            raise ValueError(f"{name!r} with {', '.join(map(repr, others))}: {error}") from None
         return
     at = builder.index(name)
     if speed:
-        raise ValueError(f"{name!r} beside nobody: speed {speed!r} must be empty")
+        raise ValueError(f"{name!r} without co-runners: speed {speed!r} must be empty")
     if at in builder.alone:
-        raise ValueError(f"{name!r} beside nobody: is there twice")
+        raise ValueError(f"{name!r} without co-runners occurs twice")
     if alone:
         builder.alone[at] = _number("alone_per_s", alone)
         if builder.alone[at] <= 0:

@@ -1,4 +1,4 @@
-"""Measured speeds as a simulator or a planner asks for them: pairs in a matrix, larger groups beside."""
+"""Provide measured speeds to simulators and planners: pairs in a matrix, and larger groups."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.beside import Beside, beside_all, views_of
+from slurm_gpu.colocation.co_runner_views import CoRunnerView, speed_with_all, views_of
 
 
 class PairTable:
-    """Speeds of pairs; three and more are extrapolated from their pairs where nobody measured them.
+    """Speeds of pairs; larger unmeasured groups are extrapolated from their pairs.
 
-    `speeds` is (n, n): [i, j] the speed of i beside j; NaN where nobody measured, 0 (both ways) where they
-    cannot run together. `larger` has speeds in larger groups.
+    `speeds` is (n, n): [i, j] the speed of i with j; NaN if unmeasured, 0 (both ways) if they cannot run
+    together. `larger` has speeds in larger groups.
     """
 
     def __init__(
         self,
         names: Sequence[str],
         speeds: NDArray[np.float64],
-        larger: Mapping[Beside, float] | None = None,
+        larger: Mapping[CoRunnerView, float] | None = None,
     ) -> None:
         n = len(names)
         if speeds.shape != (n, n):
             raise ValueError(f"{n} applications have speeds of shape {(n, n)}, not {speeds.shape}")
         known = speeds[~np.isnan(speeds)]
         if not ((known >= 0) & (known <= 1)).all():
-            raise ValueError("speeds beside others are from 0 to 1, of the speed alone")
+            raise ValueError("speeds with co-runners must be from 0 to 1, relative to alone")
         if ((speeds == 0) != (speeds.T == 0)).any():
             raise ValueError("a pair that cannot run together has speed 0 both ways")
         self.names, self.speeds, self.larger = tuple(names), speeds, dict(larger or {})
@@ -46,10 +46,10 @@ class PairTable:
         ]
         if any(speed == 0 for row in rows for speed in row):
             return (0.0,) * len(applications)
-        return tuple(beside_all(row) for row in rows)
+        return tuple(speed_with_all(row) for row in rows)
 
     def _measured(self, applications: tuple[int, ...]) -> tuple[float, ...] | None:
-        """Of three and more, where all of them were measured."""
+        """Return the speeds of three or more, if all of them were measured."""
         if not self.larger or len(applications) < 3:
             return None
         found = [self.larger.get(view) for view in views_of(applications)]
@@ -59,5 +59,5 @@ class PairTable:
     def _pair(self, i: int, j: int) -> float:
         speed = float(self.speeds[i, j])
         if np.isnan(speed):
-            raise KeyError(f"{self.names[i]} beside {self.names[j]}")
+            raise KeyError(f"{self.names[i]} with {self.names[j]}")
         return speed

@@ -47,6 +47,8 @@ def read_table(path: Path, gpu_model: str | None = None) -> Measured:
 
 
 def application_and_size(name: str) -> tuple[str, float | None]:
-    """The parts of a name such as "ResNet-18 (batch size 16)"; None for the size where it tells none."""
+    """Return the parts of a name such as "ResNet-18 (batch size 16)"; the size is None if the name has
+    none.
+    """
     found = _BATCH.fullmatch(name)
     return (found["application"], float(found["size"])) if found else (name, None)

@@ -1,4 +1,4 @@
-"""Nets that nobody trained, and a table to train on."""
+"""Untrained nets, and a table to train on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from slurm_gpu.colocation.learned import dqngpu
-from slurm_gpu.colocation.learned.co_runners import Mates
+from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs
 from slurm_gpu.colocation.learned.deeprm import HIDDEN
 from slurm_gpu.colocation.learned.images import N_INPUTS, options_of
 from slurm_gpu.colocation.learned.net import Net, new_net
@@ -33,7 +33,9 @@ def by_price() -> Net:
 
 
 def light_and_heavy() -> TableWorld:
-    """Two applications that disturb nobody, two that disturb each other, one that nobody can be beside."""
+    """Return two applications that disturb no other, two that disturb each other, and one that must be
+    alone.
+    """
     speeds = [
         [1.00, 0.98, 0.97, 0.95, 0.40],
         [0.98, 1.00, 0.95, 0.90, 0.40],
@@ -45,11 +47,11 @@ def light_and_heavy() -> TableWorld:
     return pairs(speeds, *(profile(name, (100.0 + 40 * at, 1000.0)) for at, name in enumerate(names)))
 
 
-def mates_of(world: World, *, most_together: int = 2, cap: float = math.inf) -> Mates:
+def beliefs_of(world: World, *, most_together: int = 2, cap: float = math.inf) -> CoRunnerBeliefs:
     belief = KnownBelief(world, most_together=most_together, cap=cap)
-    mates = Mates(belief, world.profiles, world.capacity_mib, room=len(world.profiles))
-    mates.place(range(len(world.profiles)))
-    return mates
+    beliefs = CoRunnerBeliefs(belief, world.profiles, world.capacity_mib, room=len(world.profiles))
+    beliefs.place(range(len(world.profiles)))
+    return beliefs
 
 
 def planner(net: Net, world: World, *, most_together: int = 2, cap: float = math.inf) -> dqngpu.DqnGpu:

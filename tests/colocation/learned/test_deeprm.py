@@ -10,7 +10,7 @@ from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from tests.colocation.building import pairs, profile
-from tests.colocation.learned.nets import any_images_net, mates_of
+from tests.colocation.learned.nets import any_images_net, beliefs_of
 
 NAMES = ("deeprm_max", "deeprm_mean", "dqngpu_thesis")
 
@@ -54,11 +54,11 @@ def test_the_thesiss_groups_are_the_subsets_of_three_slots():
     assert slots == [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
 
 
-def test_what_one_profile_does_not_tell_counts_as_what_others_take_and_what_none_tells_bounds_nobody():
+def test_what_one_profile_lacks_counts_as_the_mean_and_what_all_lack_sets_no_limit():
     known = ApplicationProfile("known", "card", (ProfilePhase(seconds=50, util=0.4, memory_mib=3000.0),))
     unknown = ApplicationProfile("unknown", "card", (ProfilePhase(seconds=50, memory_mib=6000.0),))
     world = pairs([[0.9, 0.9], [0.9, 0.9]], known, unknown)
-    images = Images(mates_of(world), world.capacity_mib, ImageContent.MEAN)
+    images = Images(beliefs_of(world), world.capacity_mib, ImageContent.MEAN)
     use = images.uses(np.array([1]), np.zeros(1, np.float32), np.array([50.0], np.float32))[0, :, 0]
     assert dict(zip(RESOURCES, use.tolist(), strict=True)) == pytest.approx(
         {"util": 0.4, "memory_mib": 0.5, "sm": 0.0, "pcie": 0.0}
@@ -68,7 +68,7 @@ def test_what_one_profile_does_not_tell_counts_as_what_others_take_and_what_none
 
 def test_an_image_is_filled_up_to_the_use_for_as_long_as_the_job_runs():
     world = growing()
-    images = Images(mates_of(world), world.capacity_mib, ImageContent.COURSE)
+    images = Images(beliefs_of(world), world.capacity_mib, ImageContent.COURSE)
     assert images.step_s == 10
     half_way, left = np.array([[85.0]], np.float32), np.array([[15.0]], np.float32)
     use = images.uses(np.array([[0]]), half_way, left)

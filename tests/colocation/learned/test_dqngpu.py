@@ -1,4 +1,4 @@
-"""What our learned planner promises whatever its net says, and what its prices are worth."""
+"""The promises of our learned planner, whatever its net returns, and the value of its prices."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.outcome import SharingOutcome, SharingTransition
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from tests.colocation.building import jobs, pairs, profile, worlds
-from tests.colocation.learned.nets import any_scorer, by_price, light_and_heavy, mates_of, planner
+from tests.colocation.learned.nets import any_scorer, beliefs_of, by_price, light_and_heavy, planner
 
 
 @given(st.data(), st.integers(0, 99), st.integers(1, 3))
@@ -43,7 +43,7 @@ def test_memory_holds_as_well_where_speeds_hang_on_phases_jobs_come_later_and_gp
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_under_a_cap_nobody_is_slowed_down_beyond_it(seed: int):
+def test_under_a_cap_no_job_exceeds_it(seed: int):
     world, cap = light_and_heavy(), 1.10
     some = [SharingJob(number % 5, 60.0 + 7 * number) for number in range(25)]
     ran = simulate(world, some, planner(any_scorer(seed), world, cap=cap))
@@ -65,7 +65,7 @@ def test_idle_gpus_are_filled_before_jobs_share():
 
 
 def beside(ran: SharingOutcome, job: int) -> set[int]:
-    """Who was on its GPU while it ran."""
+    """Return its co-runners."""
     running: set[int] = set()
     met: set[int] = set()
     for event in ran.log:
@@ -79,7 +79,7 @@ def beside(ran: SharingOutcome, job: int) -> set[int]:
 
 
 def test_prices_keep_easy_partners_for_those_who_need_them():
-    """Two light jobs beside each other run as fast, but the heavy ones would then disturb each other."""
+    """Two light jobs run fast together, but the heavy ones would then disturb each other."""
     world = light_and_heavy()
     some = [SharingJob(0, 100.0), SharingJob(0, 100.0), SharingJob(2, 100.0), SharingJob(2, 100.0)]
     ran = simulate(world, some, planner(by_price(), world))
@@ -107,16 +107,16 @@ def test_prices_are_about_those_of_the_linear_program():
 
 def test_episodes_are_what_the_simulator_makes_of_the_same_decisions():
     world, net = light_and_heavy(), any_scorer(5)
-    mates = mates_of(world)
-    queues = draw_queues(mates, np.random.default_rng(2), 6)
-    episodes = Episodes(mates, queues)
-    play(episodes, GroupPlayer(len(episodes), mates), likeliest(lambda inputs: scores(net, inputs)))
+    beliefs = beliefs_of(world)
+    queues = draw_queues(beliefs, np.random.default_rng(2), 6)
+    episodes = Episodes(beliefs, queues)
+    play(episodes, GroupPlayer(len(episodes), beliefs), likeliest(lambda inputs: scores(net, inputs)))
     for row in range(len(queues)):
         some = [
             SharingJob(
                 int(queues.place[row, at]), float(queues.work_s[row, at]), float(queues.submit_s[row, at])
             )
-            for at in np.flatnonzero(queues.place[row] != mates.nobody)
+            for at in np.flatnonzero(queues.place[row] != beliefs.empty)
         ]
         ran = simulate(world, some, planner(net, world))
         assert episodes.now_s[row] == pytest.approx(ran.makespan_s, rel=1e-5)

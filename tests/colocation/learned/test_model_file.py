@@ -142,10 +142,10 @@ def test_a_net_that_cannot_see_what_its_planner_sees_is_refused(tmp_path: Path, 
             read_any(path)
 
 
-def test_a_net_that_would_not_tell_numbers_is_refused(tmp_path: Path):
+def test_a_net_that_would_not_return_numbers_is_refused(tmp_path: Path):
     path, huge = tmp_path / "model.npz", np.full((len(NAMES), 1), 3e38, dtype=np.float32)
     write_model(path, PlannerModel("dqngpu", NAMES, Net((huge,), (huge[0],)), {}))
-    with pytest.raises(InputError, match="so large that what it tells is no number"):
+    with pytest.raises(InputError, match="too large: the output is not a number"):
         read_for(path, "dqngpu")
 
 

@@ -20,7 +20,7 @@ from slurm_gpu.colocation.learned.training import Progress, TrainedNet, Training
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.errors import InputError
 from tests.colocation.building import CAPACITY_MIB
-from tests.colocation.learned.nets import any_scorer, light_and_heavy, mates_of
+from tests.colocation.learned.nets import any_scorer, beliefs_of, light_and_heavy
 
 SHORT = TrainingSettings(
     taught_epochs=2, taught_queues=4, epochs=3, queues=2, plays=4, judged_queues=4, judged_every=1
@@ -28,7 +28,7 @@ SHORT = TrainingSettings(
 
 
 def short(checkpoint: Path | None = None, settings: TrainingSettings = SHORT) -> TrainedNet:
-    return train(GroupMethod(), mates_of(light_and_heavy()), settings, checkpoint=checkpoint)
+    return train(GroupMethod(), beliefs_of(light_and_heavy()), settings, checkpoint=checkpoint)
 
 
 @cache
@@ -59,19 +59,29 @@ def killed_after(checkpoint: Path, epoch: int) -> None:
         child = os.fork()
     if not child:
         try:
-            train(GroupMethod(), mates_of(light_and_heavy()), SHORT, checkpoint=checkpoint, told=told)
+            train(
+                GroupMethod(),
+                beliefs_of(light_and_heavy()),
+                SHORT,
+                checkpoint=checkpoint,
+                report_progress=told,
+            )
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("epoch", [1, 3])
-def test_a_training_that_was_killed_goes_on_to_the_same_end(tmp_path: Path, epoch: int):
+def test_a_training_that_was_killed_continues_to_the_same_end(tmp_path: Path, epoch: int):
     checkpoint = tmp_path / "training.npz"
     killed_after(checkpoint, epoch)
     seen: list[Progress] = []
     resumed = train(
-        GroupMethod(), mates_of(light_and_heavy()), SHORT, checkpoint=checkpoint, told=seen.append
+        GroupMethod(),
+        beliefs_of(light_and_heavy()),
+        SHORT,
+        checkpoint=checkpoint,
+        report_progress=seen.append,
     )
     assert seen[0].epoch == epoch + 1
     assert same(resumed, undisturbed())
@@ -83,14 +93,14 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="other settings"):
         short(checkpoint, replace(SHORT, seed=1))
     with pytest.raises(InputError, match="from another model"):
-        train(GroupMethod(), mates_of(light_and_heavy()), SHORT, start=any_scorer(0), checkpoint=checkpoint)
+        train(GroupMethod(), beliefs_of(light_and_heavy()), SHORT, start=any_scorer(0), checkpoint=checkpoint)
     other = light_and_heavy()
     assert isinstance(other.table, PairTable)
     speeds = other.table.speeds.copy()
     speeds[0, 1] = 0.5
     other = replace(other, table=PairTable(other.table.names, speeds))
     with pytest.raises(InputError, match="other speeds"):
-        train(GroupMethod(), mates_of(other), SHORT, checkpoint=checkpoint)
+        train(GroupMethod(), beliefs_of(other), SHORT, checkpoint=checkpoint)
     write_arrays(checkpoint, {"format": "?"}, {})
     with pytest.raises(InputError, match="is no checkpoint"):
         short(checkpoint)
@@ -98,13 +108,13 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
 
 def test_it_ends_early_where_nothing_becomes_better():
     settings = replace(SHORT, epochs=30, rate=1e-12, last_rate=1e-12, patience=2)
-    assert train(GroupMethod(), mates_of(light_and_heavy()), settings, start=any_scorer(0)).epochs == 2
+    assert train(GroupMethod(), beliefs_of(light_and_heavy()), settings, start=any_scorer(0)).epochs == 2
 
 
 def test_what_is_known_is_not_taught_again_and_never_lost():
     first = undisturbed()
     again = train(
-        GroupMethod(), mates_of(light_and_heavy()), replace(SHORT, rate=1.0, last_rate=1.0), start=first.net
+        GroupMethod(), beliefs_of(light_and_heavy()), replace(SHORT, rate=1.0, last_rate=1.0), start=first.net
     )
     assert again.taught_score is None
     assert again.score <= first.score
@@ -115,7 +125,7 @@ def test_the_thesiss_planners_learn_as_well(name: str):
     settings = TrainingSettings(
         seed=1, epochs=4, queues=6, plays=8, judged_queues=8, judged_every=2, rate=2e-3
     )
-    learned = train(ImageMethod(name, CAPACITY_MIB), mates_of(light_and_heavy()), settings)
+    learned = train(ImageMethod(name, CAPACITY_MIB), beliefs_of(light_and_heavy()), settings)
     assert learned.score < learned.history[0][1]
 
 
@@ -138,7 +148,7 @@ def test_reinforcement_makes_what_paid_more_likely_and_what_did_not_less():
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["a row for each option", "one row for all"])
-def test_another_device_takes_the_same_steps_and_goes_on_from_the_same_state(shared: bool):
+def test_another_device_takes_the_same_steps_and_continues_from_the_same_state(shared: bool):
     pytest.importorskip("torch")
     rng = np.random.default_rng(1)
     n, n_options = 40, 5
@@ -170,7 +180,7 @@ def test_a_checkpoint_whose_momenta_are_of_another_net_is_damaged(tmp_path: Path
         short(checkpoint)
 
 
-def test_a_decision_is_judged_beside_the_same_step_of_the_same_queue():
+def test_a_decision_is_judged_against_the_same_step_of_the_same_queue():
     def kept(episode: list[int], step: list[int]) -> DecisionBatch:
         n = len(episode)
         options = EpisodeOptions(

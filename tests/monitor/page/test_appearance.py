@@ -18,7 +18,7 @@ def test_on_paper_squares_are_dark_on_light_and_nothing_to_click_is_left(opened:
     assert dark.page.locator("#base").is_visible()
 
 
-def test_the_scale_is_told_apart_without_red_and_green(opened: Callable[..., Tab]):
+def test_the_scale_is_distinguished_without_red_and_green(opened: Callable[..., Tab]):
     """Lightness goes one way all along, by steps that are seen; and the smallest value is not the ground."""
     tab = opened(small()).ready()
     for dark, ground in (("false", "#ffffff"), ("true", "#182028")):
@@ -53,7 +53,7 @@ _DRAWN = [(ink, "--surface") for ink in ("--hollow", "--hatch", "--plate", "--ed
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_and_marks_can_be_told_from_their_ground(opened: Callable[..., Tab], scheme: str):
+def test_text_and_marks_contrast_with_their_ground(opened: Callable[..., Tab], scheme: str):
     """As WCAG 2.2 asks at AA: 4.5 to 1 for text (1.4.3), 3 to 1 for marks and controls (1.4.11)."""
     tab = opened(small(), color_scheme=scheme).ready()
     text = dict(zip(_TEXT, tab.page.evaluate(_CONTRAST, _TEXT), strict=True))

@@ -106,7 +106,7 @@ def test_another_layout_is_taken_as_a_whole(opened: Callable[..., Tab]):
     assert tab.said == []
 
 
-def test_an_old_state_is_told_to_be_old_and_stays(opened: Callable[..., Tab]):
+def test_an_old_state_is_shown_as_old_and_stays(opened: Callable[..., Tab]):
     tab = opened(small()).ready()
     assert tab.page.locator("#error").is_hidden()
     assert "ago" not in tab.page.inner_text("#age")
@@ -117,7 +117,7 @@ def test_an_old_state_is_told_to_be_old_and_stays(opened: Callable[..., Tab]):
     assert "64" in tab.page.inner_text("#tally")
 
 
-def test_while_slurmctld_is_away_what_it_said_is_told_to_be_old(opened: Callable[..., Tab]):
+def test_while_slurmctld_is_down_what_it_said_is_shown_as_old(opened: Callable[..., Tab]):
     tab = opened(small()).ready()
 
     def change(world: World) -> None:
@@ -190,7 +190,7 @@ def test_of_a_concern_about_some_gpus_of_a_job_it_says_of_how_many(opened: Calla
     assert "· 1 of 2 GPUs ·" in tab.page.inner_text("#attention")
 
 
-def test_what_is_told_again_leaves_the_keyboard_and_what_was_opened(opened: Callable[..., Tab]):
+def test_an_update_leaves_the_keyboard_and_what_was_opened(opened: Callable[..., Tab]):
     world = small()
     world.flags = [
         {
@@ -276,14 +276,14 @@ def test_an_array_that_waits_leads_to_its_page(opened: Callable[..., Tab]):
     }
 
 
-def test_limits_that_nobody_knows_are_said_to_be_so(opened: Callable[..., Tab]):
+def test_unknown_limits_are_shown_as_unknown(opened: Callable[..., Tab]):
     world = small()
     world.me |= {"operator": False, "limits": None, "limits_why": "slurm-gpuctld is silent <b>"}
     tab = opened(world).ready()
     tab.page.locator("#limits", has_text="Your limits are unknown: slurm-gpuctld is silent <b>.").wait_for()
 
 
-def test_who_came_by_a_link_signs_out_by_a_button_and_nobody_else_has_one(opened: Callable[..., Tab]):
+def test_who_came_by_a_link_signs_out_by_a_button_and_no_other_user_has_one(opened: Callable[..., Tab]):
     tab = opened(small()).ready()
     tab.page.click("#signout")
     tab.page.wait_for_url("**/signin")

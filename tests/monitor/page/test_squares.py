@@ -84,7 +84,7 @@ def test_there_is_one_square_for_each_gpu_and_none_lies_on_another(tab: Tab):
     assert tab.said == []
 
 
-def test_a_gap_and_a_measured_zero_look_different(tab: Tab):
+def test_a_gap_and_a_measured_zero_appear_different(tab: Tab):
     surface = tab.ask("return start.squares.inks.surface;")
     gap, zero = tab.middle(_HELD_GAP), tab.middle(_HELD_ZERO)
     assert gap == [surface & 255, surface >> 8 & 255, surface >> 16 & 255]
@@ -125,7 +125,7 @@ def _ringed(tab: Tab) -> set[int]:
     )
 
 
-def test_only_held_squares_under_the_threshold_have_a_ring(tab: Tab):
+def test_only_allocated_squares_under_the_threshold_have_a_ring(tab: Tab):
     """Neither a gap nor a GPU without a job is under any threshold."""
     assert _ringed(tab) == {_HELD_ZERO, _BELOW}
     tab.drawn_after(lambda: tab.page.fill("#under", "60"))
@@ -194,7 +194,7 @@ def test_what_is_lit_has_one_line_around_all_of_it(tab: Tab):
     assert not drawn(f"[{first}[0] + side, {first}[1] + half]")
 
 
-def test_the_pointer_is_told_of_the_square_below_it(tab: Tab):
+def test_the_pointer_reports_the_square_below_it(tab: Tab):
     x, y, side = tab.corner(12)
     box = tab.page.locator("#over").bounding_box()
     tab.page.mouse.move(box["x"] + x + side / 2, box["y"] + y + side / 2)
@@ -344,7 +344,7 @@ def test_enter_opens_no_page_of_another_users_job(opened: Callable[..., Tab]):
         ("nobody", [], "nothing found"),
     ],
 )
-def test_what_is_looked_for_lights_up(tab: Tab, written: str, squares: list[int], told: str):
+def test_search_results_are_highlighted(tab: Tab, written: str, squares: list[int], told: str):
     faint = _HELD_ZERO
     before = tab.middle(faint)
     tab.drawn_after(lambda: tab.page.fill("#find", written))
@@ -357,7 +357,7 @@ def test_what_is_looked_for_lights_up(tab: Tab, written: str, squares: list[int]
     assert "find" not in tab.page.evaluate("location.search")
 
 
-def test_the_table_tells_the_same(tab: Tab):
+def test_the_table_shows_the_same(tab: Tab):
     tab.page.click("#list summary")
     rows = tab.page.locator("#list tbody tr")
     rows.first.wait_for()

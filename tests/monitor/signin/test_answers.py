@@ -130,7 +130,7 @@ _HEADS = (
     ("line", "head"),
     [*((line, b"X: y") for line in _LINES), *((b"GET /api/v1/me HTTP/1.1", head) for head in _HEADS)],
 )
-def test_odd_requests_are_refused_and_let_nobody_in(served: httpx.Client, line: bytes, head: bytes) -> None:
+def test_odd_requests_are_refused_and_let_no_user_in(served: httpx.Client, line: bytes, head: bytes) -> None:
     with socket.create_connection((served.base_url.host, served.base_url.port or 80), 10) as connection:
         connection.sendall(line + b"\r\nHost: x\r\nConnection: close\r\n" + head + b"\r\n\r\n")
         said = b""
@@ -158,7 +158,7 @@ def test_no_part_of_the_application_can_allow_more(served: httpx.Client) -> None
 
 
 @pytest.mark.parametrize("path", [route.path.replace("{job}", "1") for route in ROUTES])
-def test_nothing_is_told_to_who_is_not_signed_in(gate: Gate, path: str) -> None:
+def test_no_data_is_sent_without_sign_in(gate: Gate, path: str) -> None:
     answer = gate.ask("GET", path)
     assert (answer.status_code, list(answer.json())) == (401, ["error"])
 

@@ -45,7 +45,7 @@ def test_it_is_over_when_it_was_not_used_for_so_long(sessions: Sessions, wall: W
     assert sessions.open(cookie) is None
 
 
-def test_what_is_used_goes_on_but_not_beyond_its_lifetime(sessions: Sessions, wall: Wall) -> None:
+def test_a_used_session_continues_but_not_after_its_lifetime(sessions: Sessions, wall: Wall) -> None:
     session = sessions.begin("alice", 1001)
     began_s = wall.now_s
     while (found := sessions.open(sessions.seal(session))) is not None:
@@ -54,7 +54,7 @@ def test_what_is_used_goes_on_but_not_beyond_its_lifetime(sessions: Sessions, wa
     assert wall.now_s == began_s + 1000
 
 
-def test_a_cookie_is_not_made_anew_with_each_request(sessions: Sessions, wall: Wall) -> None:
+def test_a_cookie_is_not_renewed_with_each_request(sessions: Sessions, wall: Wall) -> None:
     session = sessions.begin("alice", 1001)
     wall.now_s += 9
     assert sessions.seen(session) is None
@@ -125,7 +125,7 @@ def test_the_key_s_file_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="giving a file away needs root")
-def test_a_key_that_somebody_else_could_change_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_another_user_could_change_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(KEY)
     path.chmod(0o600)
@@ -137,7 +137,7 @@ def test_a_key_that_somebody_else_could_change_is_refused(tmp_path: Path) -> Non
 # Those that ended before their time
 
 
-def test_who_signed_out_is_kept_on_disk_as_long_as_their_session_would_have_gone_on(
+def test_who_signed_out_is_kept_on_disk_as_long_as_their_session_would_have_lasted(
     wall: Wall, tmp_path: Path
 ) -> None:
     path = tmp_path / FILE_NAME
@@ -150,7 +150,7 @@ def test_who_signed_out_is_kept_on_disk_as_long_as_their_session_would_have_gone
     assert "second" in RevokedSessions(wall, path)
 
 
-def test_a_disk_that_is_full_keeps_nobody_signed_in(
+def test_a_disk_that_is_full_keeps_no_user_signed_in(
     wall: Wall, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended = RevokedSessions(wall, tmp_path / "none" / FILE_NAME)

@@ -106,7 +106,7 @@ def test_without_a_credential_there_is_no_link(gate: Gate, headers: dict[str, st
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "MUNGE")
 
 
-def test_while_munged_is_away_nobody_is_called_unknown(munge_socket: str) -> None:
+def test_while_munged_is_down_no_user_is_called_unknown(munge_socket: str) -> None:
     gate = Gate(munge_socket)
     body = json.dumps({"web": URL}).encode()
     headers = gate.credential(body)
@@ -123,7 +123,7 @@ def test_what_is_no_token_at_all_is_refused(gate: Gate, body: bytes, status: int
     assert gate.ask("POST", "/signin/token", headers=ACTS, body=body).status_code == status
 
 
-def test_who_is_signed_in_is_not_made_somebody_else_by_a_link(gate: Gate) -> None:
+def test_who_is_signed_in_is_not_turned_into_another_user_by_a_link(gate: Gate) -> None:
     # Otherwise a user could sign another one in with their own session, unnoticed.
     gate.use(gate.token())
     sessions = gate.cookies
@@ -182,7 +182,7 @@ def test_a_cookie_that_was_not_made_here_opens_nothing(gate: Gate, kind: str) ->
     assert gate.who() is None
 
 
-def test_it_ends_when_nobody_uses_it_and_goes_on_while_somebody_does(gate: Gate) -> None:
+def test_it_ends_when_unused_and_continues_while_used(gate: Gate) -> None:
     gate.use(gate.token())
     for _ in range(5):
         gate.here.clock.now += 3600
@@ -261,7 +261,7 @@ def test_a_trusted_proxy_says_who_it_is(gate: Gate) -> None:
     assert gate.who(sender=PROXY) is None
 
 
-def test_from_anywhere_else_its_header_counts_for_nothing_and_that_is_told(
+def test_from_anywhere_else_its_header_is_ignored_and_logged(
     gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     forwarded = {"X-Forwarded-For": PROXY, "Forwarded": f"for={PROXY}", "X-Real-IP": PROXY}
@@ -274,12 +274,12 @@ def test_from_anywhere_else_its_header_counts_for_nothing_and_that_is_told(
 
 
 @pytest.mark.parametrize("name", ["", "a b", "al,ice", "alice\tbob", "-alice", "x" * 300, "\xfcber"])
-def test_a_name_that_is_none_is_nobody(gate: Gate, name: str) -> None:
+def test_an_invalid_name_is_no_user(gate: Gate, name: str) -> None:
     answer = gate.ask("GET", "/api/v1/me", sender=PROXY, headers={HEADER: name.encode("latin-1")})
     assert answer.status_code == 401
 
 
-def test_a_header_that_came_twice_is_nobody(gate: Gate) -> None:
+def test_a_header_that_came_twice_is_no_user(gate: Gate) -> None:
     headers = [(HEADER, "carol"), (HEADER, "dave")]
     answer = gate.ask("GET", "/api/v1/me", sender=PROXY, headers=headers)
     assert answer.status_code == 401
@@ -312,7 +312,7 @@ def test_who_is_no_operator_any_more_is_none_when_they_come_back(gate: Gate) -> 
     assert not operator()
 
 
-def test_a_name_that_was_given_to_somebody_else_ends_the_session_of_who_had_it(gate: Gate) -> None:
+def test_a_name_that_was_given_to_another_user_ends_the_session_of_who_had_it(gate: Gate) -> None:
     gate.use(gate.token())
     assert gate.who() is not None
     gate.app._rights._ask = lambda _: Right(4242, True)
@@ -320,7 +320,7 @@ def test_a_name_that_was_given_to_somebody_else_ends_the_session_of_who_had_it(g
     assert gate.who() is None
 
 
-def test_while_the_directory_of_users_is_away_who_is_signed_in_stays(gate: Gate) -> None:
+def test_while_the_directory_of_users_is_down_who_is_signed_in_stays(gate: Gate) -> None:
     gate.use(gate.token())
     gate.app._rights._ask = lambda _: Right(None, False)
     gate.here.clock.now += 3 * KEPT_S
@@ -345,7 +345,7 @@ def test_what_is_not_get_needs_a_header_that_no_other_site_can_send(
         assert (answer.status_code, "X-Slurm-Gpu: 1" in answer.json()["error"]) == (403, True)
 
 
-def test_signed_out_by_another_sites_form_nobody_is(gate: Gate) -> None:
+def test_signed_out_by_another_sites_form_is_impossible(gate: Gate) -> None:
     gate.use(gate.token())
     assert gate.ask("POST", "/signout").status_code == 403
     assert gate.who() == ME

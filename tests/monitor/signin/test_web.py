@@ -75,7 +75,7 @@ def test_without_munge_there_is_none(config: SiteConfig) -> None:
         ask_for_link(replace(config, munge_socket="/nonexistent"))
 
 
-def test_nobody_there_is_told_in_a_line(config: SiteConfig) -> None:
+def test_a_missing_server_is_reported_in_a_line(config: SiteConfig) -> None:
     with pytest.raises(OutsideError, match=r"slurm-gpuweb at http://127\.0\.0\.1:9 cannot be reached"):
         ask_for_link(replace(config, web="http://127.0.0.1:9"))
 

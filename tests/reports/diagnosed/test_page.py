@@ -198,7 +198,7 @@ def test_correlations_are_left_out_without_data():
 
 
 def test_of_a_job_that_told_nothing_there_is_the_verdict():
-    page = page_model(Training(n=2, told=()))
+    page = page_model(Training(n=2, metrics=()))
     text = Seen(diagnosis_html(page)).text
     assert "Why there is no verdict" in text
     assert "GPU × time" not in text

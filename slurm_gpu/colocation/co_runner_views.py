@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-Beside = tuple[int, tuple[int, ...]]
-"""An application, and those that ran beside it in ascending order: (0, (1, 1)) is 0 beside two of 1."""
+# An application and its co-runners in ascending order: (0, (1, 1)) is 0 with two of 1.
+CoRunnerView = tuple[int, tuple[int, ...]]
 
 
-def views_of(group: Sequence[int]) -> Iterator[Beside]:
-    """Each member of a group in its order, with those beside it."""
+def views_of(group: Sequence[int]) -> Iterator[CoRunnerView]:
+    """Yield each member of a group in its order, with its co-runners."""
     for place, one in enumerate(group):
         yield one, tuple(sorted((*group[:place], *group[place + 1 :])))
 
@@ -23,10 +23,10 @@ class Speeds(Protocol):
         ...
 
 
-def beside_all(pairwise: Sequence[float]) -> float:
-    """The speed beside several, from the speeds beside each of them alone (none of them 0).
+def speed_with_all(pairwise: Sequence[float]) -> float:
+    """Return the speed with several co-runners from the speeds with each of them alone (all above 0).
 
-    The time that each one adds to a unit of work is added up: under time slicing, with a share for every
-    process that has work, this is exact; where the sum of use is below 1, it is on the safe side.
+    The time that each one adds to a unit of work is summed. Under time slicing, with a share for every
+    process that has work, this is exact; if the sum of use is below 1, it is a lower bound.
     """
     return 1 / (1 + sum(1 / speed - 1 for speed in pairwise))
