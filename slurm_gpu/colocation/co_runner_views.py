@@ -1,4 +1,4 @@
-"""How fast applications run side by side on one GPU: relative to alone, 1 at most."""
+"""Describe speeds of applications that share a GPU: relative to alone, 1 at most."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Speeds(Protocol):
     """A pure function of who runs together; applications are indices into a list of profiles."""
 
     def together(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Each one's speed, in their order: 1 as fast as alone. All 0 where they cannot run together."""
+        """Return each one's speed, in their order: 1 is as fast as alone. All are 0 if they cannot run
+        together.
+        """
         ...
 
 

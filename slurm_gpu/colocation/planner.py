@@ -27,7 +27,7 @@ class Member:
 
     @property
     def lost_s(self) -> float:
-        """By how much others have slowed it down until now."""
+        """Time lost through co-runners until now."""
         return max(self.ran_s - self.done_s, 0.0)
 
 
@@ -62,7 +62,7 @@ class Belief(Protocol):
     """The planner's assumptions about applications: recorded, predicted, or (known) the truth."""
 
     most_together: int
-    """So many jobs share a GPU at most."""
+    """Jobs that may share a GPU at most."""
     cap: float
     """Greatest slowdown of any job: 1.10 with `considerate`; math.inf: no cap.
 
@@ -70,7 +70,7 @@ class Belief(Protocol):
     """
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """As Speeds.together, over their whole runs."""
+        """Return their speeds over their whole runs, as in Speeds.together."""
         ...
 
     def fits(self, members: Sequence[Member]) -> bool:
@@ -118,10 +118,10 @@ class Waker(Protocol):
 
     @property
     def wake_s(self) -> float:
-        """The next such time, later than that of the view it was asked with last; math.inf: none."""
+        """Return the next such time after that of the last view; math.inf: none."""
         ...
 
 
 def wake_s(planner: Planner) -> float:
-    """When it wants to be asked again at the latest; math.inf where it does not mind."""
+    """Return when it must be called again at the latest; math.inf: no limit."""
     return planner.wake_s if isinstance(planner, Waker) else math.inf

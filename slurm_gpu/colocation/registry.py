@@ -83,6 +83,7 @@ def _annealing(setting: Setting) -> Planner:
     return Annealing(setting.belief, seed=setting.seed, evaluations=evaluations, slowed=setting.slowed)
 
 
+# Each is imported on demand: some need libraries that others do not.
 PLANNERS: Mapping[str, Callable[[Setting], Planner]] = MappingProxyType(
     {
         "sjf": _sjf,
@@ -94,7 +95,6 @@ PLANNERS: Mapping[str, Callable[[Setting], Planner]] = MappingProxyType(
         "annealing": _annealing,
     }
 )
-"""Each is imported where it is asked for: some need libraries that planning by the others does not."""
 
 
 def _learned(name: str, net: Net, setting: Setting) -> Planner:
@@ -111,7 +111,7 @@ DEFAULT = "annealing"
 
 
 def planner(name: str, setting: Setting) -> Planner:
-    """Raises ValueError, with all names, for one that there is not, and for one that has learned nothing."""
+    """Return a planner; raises ValueError with all names for an unknown or untrained one."""
     if name in LEARNED:
         if name not in setting.nets:
             raise ValueError(f"planner {name!r} has not learned anything yet: `slurm-gpu colocation train`")

@@ -29,7 +29,7 @@ MOST_APPLICATIONS = 48
 
 
 def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
-    """For a planner in learned.LEARNED. `again`: it has a net, and there is something new to be learned."""
+    """Return settings for a planner in learned.LEARNED. `again`: it has a net, and there is new data."""
     if name == "dqngpu":
         settings = TrainingSettings(seed=seed)
     else:

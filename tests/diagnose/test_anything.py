@@ -78,7 +78,7 @@ def test_of_a_training_with_anything_wrong_each_number_is_one(seed):
     """Slower in part, with gaps, wild values and any groups: no warning, and nothing shown is NaN."""
     random = np.random.default_rng(seed)
     n, data = int(random.choice([1, 2, 3, 4, 8, 16])), EVERYTHING if random.random() < 0.5 else OLDER
-    training = Training(n=n, per_node=int(random.choice([1, 4])), n_bins=256, data=data, seed=seed)
+    training = Training(n=n, per_node=int(random.choice([1, 4])), n_bins=256, metrics=data, seed=seed)
     at = int(random.integers(1, 200))
     for what in random.choice([training.work, training.speed, training.talk], 2):
         what[random.random(n) < random.choice([0.1, 0.5, 1.0]), at:] *= random.choice([0.7, 0.95, 1.2, 2.0])

@@ -6,5 +6,5 @@ one GPU that simulates many queues at once, with numpy too; `torch_gradients`, f
 CPU, needs torch.
 """
 
+# Planners that choose by a net: `slurm-gpu colocation train`.
 LEARNED = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")
-"""Planners that choose by a net: `slurm-gpu colocation train`."""

@@ -15,8 +15,8 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 Places = NDArray[np.intp]
 # Jobs per GPU at most, even if a belief permits more: four and more were never measured.
 MOST = 3
+# The sum of speeds must exceed 1 by this for sharing to pay, since beliefs have errors.
 MARGIN = 0.03
-"""By so much must the sum of speeds be above 1, or sharing is not taken to pay: beliefs err."""
 # Places of applications: a decision considers fewer, and the arrays stay small.
 ROOM = 48
 # Groups of three that are looked up before a decision waits for them: those of sixteen applications.
@@ -62,7 +62,7 @@ class CoRunnerBeliefs:
         """(places) greatest use of each, a fraction of the GPU's."""
 
     def place(self, applications: Iterable[int]) -> Places:
-        """Their places. Asked for all that a decision is about at once: another call may move them."""
+        """Return the places of all applications of a decision at once: another call may move them."""
         wanted = list(applications)
         new = {one for one in wanted if one not in self._place}
         if new:
@@ -96,7 +96,7 @@ class CoRunnerBeliefs:
         self.pair_may[inner] = self.may_share(group)[:-1, :-1]
 
     def ask_threes(self) -> None:
-        """Ask about all groups of three now, rather than in decisions, if these are not too many."""
+        """Look up all groups of three now, rather than in decisions, if there are few enough."""
         n = len(self.applications)
         if self.most >= 3 and n * (n + 1) * (n + 2) // 6 <= _ASKED_BEFORE:
             threes = np.array(list(combinations_with_replacement(range(n), 3)), dtype=np.intp).reshape(-1, 3)
@@ -114,12 +114,12 @@ class CoRunnerBeliefs:
         return out
 
     def _flat(self, groups: Places) -> Places:
-        """(..., 3) places to the index of the group in a flat array."""
+        """Map (..., 3) places to the index of the group in a flat array."""
         n = self.empty + 1
         return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
-        """(..., 3) places to whether they may, and it pays, were all of them to begin now."""
+        """Map (..., 3) places to whether they may share and it pays, if all began now."""
         out = self._may.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -129,7 +129,7 @@ class CoRunnerBeliefs:
         return np.asarray(out == 1)
 
     def fits(self, groups: Places) -> NDArray[np.bool_]:
-        """(..., 3) places to whether their memory would do, were all of them to begin now."""
+        """Map (..., 3) places to whether their memory fits, if all began now."""
         out = self._fits.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -175,7 +175,7 @@ class CoRunnerBeliefs:
             self._speeds[a, b, c] = [speed_of[i] for i in order]
 
     def _members(self, group: Iterable[int]) -> list[Member]:
-        """As if each began now."""
+        """Return members as if each began now."""
         here = [self.applications[one] for one in group if one != self.empty]
         return [Member(-1, one, self.profiles[one].seconds) for one in here]
 
@@ -191,5 +191,5 @@ class CoRunnerBeliefs:
 
 
 def _or_middle(use: float | None) -> float:
-    """If unknown, take the middle: it is as likely to be above as below."""
+    """Return the use, or the middle if unknown: the real one is as likely above as below."""
     return 0.5 if use is None else use

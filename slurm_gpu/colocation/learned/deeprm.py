@@ -79,7 +79,7 @@ class DeepRmEncoder:
         slots: tuple[Places, Floats, Floats],
         of_slots: Floats,
     ) -> Mask:
-        """(n, S) by the planner's own bound, however wrong that is."""
+        """Return (n, S) by the planner's own bound, even if that is wrong."""
         n = len(of_slots)
         padded = np.concatenate([of_slots, np.zeros((n, 1, *of_slots.shape[2:]), np.float32)], axis=1)
         use = of_running.sum(axis=1)[:, None] + padded[:, self.options].sum(
@@ -168,7 +168,7 @@ class ImagePlanner:
         self._encoder = DeepRmEncoder(name, self._beliefs, capacity_mib)
 
     def choose(self, view: PlannerView) -> list[Start]:
-        """On the first GPU, idle ones before others, on which the net does not hold."""
+        """Start jobs on the first GPU, idle ones first, on which the net does not choose to wait."""
         if not view.waiting:
             return []
         order = sorted(range(len(view.gpus)), key=lambda index: bool(view.gpus[index].running))

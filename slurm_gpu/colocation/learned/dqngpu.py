@@ -43,8 +43,8 @@ from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.account import Account
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
+# Waiting jobs that are considered, in the order of submission.
 WINDOW = 32
-"""So many waiting jobs are looked at, the first submitted."""
 HIDDEN = (32, 16)
 # For this many waiting jobs at most, the best by price, the belief is asked whether they may join.
 _ASKED = 24
@@ -54,7 +54,7 @@ _BY_PRICE[[NAMES.index("priced"), NAMES.index("longest_of_waiting")]] = 1.0, 0.0
 
 
 def scores(net: Net, inputs: Floats) -> Floats:
-    """(n, S) of rows (n, S, F)."""
+    """Return (n, S) scores of rows (n, S, F)."""
     return net(inputs)[..., 0]
 
 
@@ -89,7 +89,7 @@ class GroupPlayer:
 
 
 def usual_prices(beliefs: CoRunnerBeliefs) -> Floats:
-    """(places) what queues begin with: the prices where all applications have as much work."""
+    """Return (places) initial prices: those for equal work of all applications."""
     price = np.full((1, beliefs.empty + 1), FIRST_PRICE, dtype=np.float32)
     price[0, beliefs.empty] = 0
     some = np.arange(len(beliefs.applications))
@@ -102,7 +102,7 @@ def usual_prices(beliefs: CoRunnerBeliefs) -> Floats:
 
 
 def _repriced(beliefs: CoRunnerBeliefs, moment: Moment, work: Floats, waiting: Floats) -> Floats:
-    """(n, places) prices as they are with what waits and runs now; `work_of` gives both."""
+    """Return (n, places) prices for the current waiting and running jobs; `work_of` returns both."""
     counts = waiting.copy()
     np.add.at(counts, (np.arange(len(moment))[:, None], moment.running), np.float32(1))
     counts[:, beliefs.empty] = 0
@@ -233,7 +233,7 @@ class DqnGpu:
         return 0.0, ()
 
     def _joining(self, running: tuple[Member, ...], window: Sequence[Member], fit: Floats) -> Indices:
-        """(1, SLOTS) the best by prices of those that the belief lets join who runs."""
+        """Return (1, SLOTS) the best waiting jobs by price that the belief lets join the running ones."""
         found: list[int] = []
         for i in np.argsort(-fit[0], kind="stable")[:_ASKED]:
             if len(found) == SLOTS or not fit[0, i] > -np.inf:
@@ -243,7 +243,7 @@ class DqnGpu:
         return np.array([[*found, *[len(window)] * (SLOTS - len(found))]])
 
     def _moment(self, running: tuple[Member, ...], window: Sequence[Member]) -> tuple[Moment, Floats]:
-        """With prices as they are now; and how many jobs of each application wait, (1, places)."""
+        """Return the moment with current prices, and how many jobs of each application wait, (1, places)."""
         members = (*running, *window)
         applications = [one.application for one in members]
         place = self._beliefs.place(applications)

@@ -34,7 +34,7 @@ class Queues:
         return len(self.place)
 
     def repeated(self, times: int) -> Queues:
-        """Each queue so many times, one after the other."""
+        """Return each queue this many times, one after the other."""
         return Queues(
             np.repeat(self.place, times, axis=0),
             np.repeat(self.work_s, times, axis=0),
@@ -68,17 +68,17 @@ class Episodes:
 
     @property
     def n_running(self) -> NDArray[np.intp]:
-        """(n)"""
+        """Return (n) the number of running jobs."""
         return np.asarray((self.running != NO_JOB).sum(axis=1))
 
     @property
     def waiting(self) -> Mask:
-        """(n, N)"""
+        """Return (n, N) which jobs wait."""
         return np.asarray(self.pending & (self.queues.submit_s <= self.now_s[:, None]))
 
     @property
     def over(self) -> Mask:
-        """(n) all jobs are done."""
+        """Return (n) whether all jobs are done."""
         return np.asarray(~self.pending.any(axis=1) & (self.n_running == 0))
 
     def start(self, episodes: NDArray[np.intp], jobs: NDArray[np.intp]) -> None:
@@ -111,7 +111,7 @@ class Episodes:
         return (n_after < 2) | self.beliefs.fits(group)
 
     def advance(self, episodes: NDArray[np.intp]) -> None:
-        """Until the next job of each of them ends, or comes; nothing where all is over."""
+        """Advance each to the next end or arrival of a job; nothing if all is over."""
         jobs = self.running[episodes]
         there = jobs != NO_JOB
         speed = self.beliefs.speeds(self._places(episodes, jobs))

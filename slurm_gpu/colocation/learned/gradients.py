@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from slurm_gpu.colocation.learned.net import Floats, Net
 
+# The device that needs no torch.
 HERE = "cpu"
-"""The device that needs no torch."""
+# Parameters of Adam: the share of its two means that stays, the constant against division by 0, and the
+# greatest length of a gradient.
 RATES, TINY, LONGEST = (0.9, 0.999), 1e-8, 1.0
-"""Of Adam: how much of its two means stays, what keeps it from dividing by 0; and of a gradient's length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,13 @@ class Learner(Protocol):
 
     @property
     def net(self) -> Net:
-        """As it is now."""
+        """Return the current net."""
         ...
 
     def step(self, lessons: Sequence[Lesson], entropy: float = 0.0) -> float:
-        """One step on all of these; the loss before it. `entropy` keeps it from being sure too soon."""
+        """Take one step on all of these, and return the loss before it. `entropy` prevents early
+        certainty.
+        """
         ...
 
     def state(self) -> dict[str, Floats]:
@@ -59,7 +62,7 @@ class Learner(Protocol):
 
 
 def learner_on(device: str, net: Net, rate: float, *, threads: int = 1) -> Learner:
-    """`threads`: of torch, where that is needed."""
+    """Return a learner on a device. `threads` is for torch, if that is used."""
     if device == HERE:
         return NumpyLearner(net, rate)
     from slurm_gpu.colocation.learned.torch_gradients import TorchLearner
@@ -106,7 +109,7 @@ class NumpyLearner:
         return loss
 
     def _learn(self, lesson: Lesson, entropy: float, n: int, slopes: Sequence[Floats]) -> float:
-        """Its part of the loss; its gradient is added to `slopes`."""
+        """Return its part of the loss, and add its gradient to `slopes`."""
         each, allowed = np.arange(len(lesson.choice)), lesson.allowed
         # Where each option has a row of its own, those that are not allowed are passed over.
         rows = lesson.inputs[allowed] if lesson.inputs.ndim == 3 else lesson.inputs

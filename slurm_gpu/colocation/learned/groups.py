@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 @cache
 def groups(n_slots: int, most: int, width: int) -> NDArray[np.intp]:
-    """(S, width) slots of each group of at most `most`, the empty one (hold) first; `n_slots` fills up."""
+    """Return (S, width) slots of each group of at most `most`, the empty one (wait) first, filled up with
+    `n_slots`.
+    """
     found = [
         [*group, *[n_slots] * (width - len(group))]
         for size in range(most + 1)

@@ -17,8 +17,8 @@ from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, sampled
 
+# In the thesis: gpu, gpumem, gpucore, pcie.
 RESOURCES = ("util", "memory_mib", "sm", "pcie")
-"""The thesis's gpu, gpumem, gpucore, pcie."""
 STEPS, LEVELS, SLOTS = 20, 10, 3
 # Jobs after the slots that are distinguished at most.
 BACKLOG = 30
@@ -37,7 +37,7 @@ class ImageContent(StrEnum):
 
 
 def options_of(name: str) -> NDArray[np.intp]:
-    """(S, 3) the slots of each option of a planner, hold first; `SLOTS` fills up."""
+    """Return (S, 3) the slots of each option of a planner, waiting first, filled up with `SLOTS`."""
     return groups(SLOTS, SLOTS if name == "dqngpu_thesis" else 1, SLOTS)
 
 
@@ -87,7 +87,9 @@ class Images:
         return out
 
     def inputs(self, running: Floats, slots: Floats, n_beyond: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """(n, N_INPUTS) of uses (n, resources, steps), those of the slots (n, M, …), and of jobs beyond."""
+        """Return (n, N_INPUTS) from uses (n, resources, steps), those of the slots (n, M, …), and later
+        jobs.
+        """
         n = len(running)
         images = np.concatenate([running[:, None], slots], axis=1)
         filled = images[..., None] * LEVELS > np.arange(LEVELS) + 0.5

@@ -24,8 +24,8 @@ from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.files.bounded_read import read_bytes
 
 FORMAT = "slurm-gpu colocation model 1"
+# Bytes of all arrays; our nets are far smaller.
 _LARGEST = 16 * 2**20
-"""Bytes of all arrays; the largest of our nets has one."""
 _MOST_LAYERS = 8
 # zipfile takes 700 bytes for each part, which may have 50 in the file.
 _MOST_PARTS = 1000
@@ -46,7 +46,9 @@ class PlannerModel:
 
 
 def write_model(path: Path, model: PlannerModel) -> None:
-    """Readable for whom any file of the caller's is, as it is for slurm-gpuctld. Raises OSError."""
+    """Write a model, readable like other files of the caller, since slurm-gpuctld reads it. Raises
+    OSError.
+    """
     description = {
         "format": FORMAT,
         "kind": model.kind,
@@ -57,7 +59,7 @@ def write_model(path: Path, model: PlannerModel) -> None:
 
 
 def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> PlannerModel:
-    """A model for this planner that sees these inputs; raises InputError where the file has none."""
+    """Read a model for this planner and these inputs; raises InputError if the file has none."""
     description, arrays = read_arrays(path)
     if description.get("format") != FORMAT:
         raise _error(path, f"format {_shown(description.get('format'))} must be {FORMAT!r}")
@@ -75,7 +77,7 @@ def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> PlannerModel:
 
 
 def net_arrays(net: Net, prefix: str = "") -> dict[str, NDArray[np.float32]]:
-    """As they stand in a file."""
+    """Return the arrays of a net as in a file."""
     out = {}
     for number, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
         out[f"{prefix}weight{number}"], out[f"{prefix}bias{number}"] = weight, bias
@@ -83,7 +85,7 @@ def net_arrays(net: Net, prefix: str = "") -> dict[str, NDArray[np.float32]]:
 
 
 def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = "") -> Net:
-    """The net of a file; raises InputError."""
+    """Return the net of a file; raises InputError."""
     n_layers = sum(key.startswith(f"{prefix}weight") for key in arrays)
     if not 0 < n_layers <= _MOST_LAYERS:
         raise _error(path, f"has {n_layers} layers; there must be 1 to {_MOST_LAYERS}")
@@ -99,7 +101,7 @@ def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = 
 
 
 def _mode_of(path: Path) -> int:
-    """That of the file that is there, or else the one that the umask gives."""
+    """Return the mode of the existing file, or else that of the umask."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:
@@ -111,7 +113,7 @@ def _mode_of(path: Path) -> int:
 def write_arrays(
     path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.float32]], mode: int = 0o600
 ) -> None:
-    """All or nothing. Raises OSError."""
+    """Write all or nothing. Raises OSError."""
     text = np.array(json.dumps(description, ensure_ascii=False))
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **{_DESCRIPTION: text}, **arrays)

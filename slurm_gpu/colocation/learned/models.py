@@ -25,7 +25,7 @@ def inputs_of(name: str) -> tuple[str, ...]:
 
 
 def read_for(path: Path, name: str) -> PlannerModel:
-    """A model of this planner, whose net makes numbers of what it sees. Raises InputError."""
+    """Read a model of this planner, whose net evaluates to numbers. Raises InputError."""
     model = read_model(path, name, inputs_of(name))
     if name == "dqngpu":
         n_inputs, n_outputs = len(NAMES), 1
@@ -51,7 +51,7 @@ def read_for(path: Path, name: str) -> PlannerModel:
 
 
 def read_any(path: Path) -> PlannerModel:
-    """A model of whichever planner. Raises InputError."""
+    """Read a model of any planner. Raises InputError."""
     for name in LEARNED:
         try:
             return read_for(path, name)

@@ -33,7 +33,7 @@ class Net:
                 raise ValueError(f"layer {number} holds what is no finite number")
 
     def __call__(self, inputs: Floats) -> Floats:
-        """(..., inputs) to (..., outputs)."""
+        """Map (..., inputs) to (..., outputs)."""
         out = inputs
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             out = out @ weight
@@ -48,7 +48,9 @@ class Net:
 
 
 def new_net(widths: Sequence[int], rng: np.random.Generator) -> Net:
-    """Random layers (He); the last one begins near 0, so that at first all choices are as likely."""
+    """Return random layers (He); the last one begins near 0, so that at first all choices are equally
+    likely.
+    """
     weights = [(rng.normal(size=(n, m)) * (2 / n) ** 0.5).astype(np.float32) for n, m in pairwise(widths)]
     weights[-1] *= np.float32(0.1)
     return Net(tuple(weights), tuple(np.zeros(m, dtype=np.float32) for m in widths[1:]))

@@ -13,8 +13,8 @@ from slurm_gpu.colocation.learned.episodes import Episodes, Mask
 from slurm_gpu.colocation.learned.net import Floats
 
 Indices = NDArray[np.intp]
+# Images are stored as bits, because all inputs of many plays are kept.
 Inputs = Floats | NDArray[np.bool_]
-"""Images are kept as bits: all that many plays saw has to be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Player(Protocol):
         ...
 
 
+# From options of the given episodes to (n) choices.
 Choose = Callable[[EpisodeOptions, Indices], Indices]
-"""From options of the episodes given to (n) choices."""
 
 
 def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = False) -> list[DecisionBatch]:
-    """To the end of all. Kept are, if so, decisions at which there was a choice."""
+    """Play all episodes to their end. Decisions with a choice are recorded on request."""
     kept: list[DecisionBatch] = []
     holds = np.zeros(len(episodes), dtype=bool)
     steps = np.zeros(len(episodes), dtype=np.intp)
@@ -98,7 +98,7 @@ def _kept(
 
 
 def likeliest(scores: Callable[[Inputs], Floats]) -> Choose:
-    """The allowed option with the highest score."""
+    """Return the allowed option with the highest score."""
 
     def choose(options: EpisodeOptions, at: Indices) -> Indices:
         return np.asarray(np.where(options.allowed, scores(options.inputs), -np.inf).argmax(axis=1))
@@ -107,7 +107,7 @@ def likeliest(scores: Callable[[Inputs], Floats]) -> Choose:
 
 
 def drawn(scores: Callable[[Inputs], Floats], rng: np.random.Generator) -> Choose:
-    """An allowed option, by the softmax of the scores (Gumbel's way to draw one)."""
+    """Draw an allowed option by the softmax of the scores (Gumbel trick)."""
 
     def choose(options: EpisodeOptions, at: Indices) -> Indices:
         noisy = scores(options.inputs) + rng.gumbel(size=options.allowed.shape).astype(np.float32)

@@ -13,18 +13,18 @@ import numpy as np
 
 from slurm_gpu.colocation.learned.net import Floats
 
+# Initial price: two such jobs would gain the usual amount.
 FIRST_PRICE = 0.6
-"""To begin with: two jobs of it would gain what is usual."""
+# Steps for the initial prices of all queues of some applications.
 FIRST_STEPS = 24
-"""For the prices that all queues of some applications begin with."""
+# Steps at each decision, from the previous prices.
 NEXT_STEPS = 4
-"""At each decision, from those of the one before."""
 
 _SOFTNESS = np.float32(0.03)
 # Share of a queue's time for each pair whose value is exactly 1.
 _SPREAD = np.float32(0.02)
+# Damped: a whole step (1) oscillates.
 _STEP = np.float32(0.9) * _SOFTNESS
-"""Damped: a whole step (1) goes to and fro."""
 _STEEPEST = np.float32(3.0)
 
 

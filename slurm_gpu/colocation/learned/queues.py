@@ -14,11 +14,11 @@ _LONGEST = 2.0
 
 
 def draw_queues(beliefs: CoRunnerBeliefs, rng: np.random.Generator, n: int) -> Queues:
-    """So many queues of the applications that `beliefs` has places for.
+    """Draw queues of the applications that `beliefs` has places for.
 
-    Each is of its own number of applications, from two to all, and of jobs. In one third all jobs are as long
-    as their profiles say, in the others each factor within bounds is as likely. In one quarter jobs come
-    while others run, in the others all wait from the beginning.
+    Each has its own number of jobs and of applications, from two to all. In one third, all jobs have the
+    length of their profiles; in the others, factors are uniform within bounds. In one quarter, jobs arrive
+    while others run; in the others all wait from the beginning.
     """
     n_applications = len(beliefs.applications)
     seconds = np.array([beliefs.profiles[one].seconds for one in beliefs.applications])

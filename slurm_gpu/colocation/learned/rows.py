@@ -16,8 +16,8 @@ from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs, Places
 from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 
+# Groups consist of this many waiting jobs: those that fit best by price.
 SLOTS = 8
-"""Groups are made of so many waiting jobs: those that fit best by the prices."""
 # Names of the numbers of a row; all are ratios, about from -1 to 1.
 NAMES = (
     "hold",
@@ -45,8 +45,8 @@ NAMES = (
     "util",
     "memory",
 )
+# log1p of about fifty jobs.
 _MANY = np.float32(4.0)
-"""log1p of some fifty jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,9 @@ class GroupRows:
 
 
 def work_of(beliefs: CoRunnerBeliefs, moment: Moment) -> tuple[Floats, Floats]:
-    """(n, places) the seconds of work of each application, waiting or running; and its jobs that wait."""
+    """Return (n, places) the seconds of work of each application, waiting or running, and its waiting
+    jobs.
+    """
     n = len(moment)
     each = np.arange(n)[:, None]
     work = np.zeros((n, beliefs.empty + 1), dtype=np.float32)
@@ -94,13 +96,15 @@ def work_of(beliefs: CoRunnerBeliefs, moment: Moment) -> tuple[Floats, Floats]:
 
 
 def square(table: Floats, some: Places) -> Floats:
-    """(A, A) of a table of all places, those of `some`; np.ix_ takes longer than the copy does."""
+    """Return (A, A) of a table of all places, for those of `some`; np.ix_ takes longer than the copy does."""
     out: Floats = table[some[:, None], some]
     return out
 
 
 def pairs_of(beliefs: CoRunnerBeliefs, counts: Floats, some: Places) -> Floats:
-    """(n, A, A) 1 where two jobs of the A applications `some` are among counts (n, places), and may share."""
+    """Return (n, A, A) 1 if two jobs of the applications `some` are among counts (n, places) and may
+    share.
+    """
     here = counts[:, some]
     there = (here > 0).astype(np.float32)
     out: Floats = square(beliefs.pair_may, some) * there[:, :, None] * there[:, None, :]
@@ -143,9 +147,9 @@ def fitting(beliefs: CoRunnerBeliefs, moment: Moment, best: Floats) -> Floats:
 
 
 def best_pair(beliefs: CoRunnerBeliefs, moment: Moment, counts: Floats) -> Floats:
-    """(n, places) of each application: what a GPU gives it and its best partner that waits, by prices.
+    """Return (n, places) for each application the value of a GPU with its best waiting partner, by price.
 
-    `counts` (n, places) are the jobs that wait, as work_of gives them.
+    `counts` (n, places) are the waiting jobs, as from work_of.
     """
     best = moment.price.copy()
     waits = np.flatnonzero(counts.any(axis=0))
@@ -159,7 +163,7 @@ def best_pair(beliefs: CoRunnerBeliefs, moment: Moment, counts: Floats) -> Float
 
 
 def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
-    """(n, n_slots) the waiting jobs that fit best, as indices; w where fewer fit."""
+    """Return (n, n_slots) the best waiting jobs, as indices; w if fewer fit."""
     n, w = fit.shape
     best = np.argsort(-fit, axis=1, kind="stable")[:, :n_slots]
     out = np.full((n, n_slots), w, dtype=np.intp)

@@ -35,7 +35,7 @@ _TEACH, _PLAY, _JUDGE, _BEGIN = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """How long to train, and at what rate."""
+    """Duration and rate of a training."""
 
     seed: int = 0
     taught_epochs: int = 8
@@ -50,7 +50,7 @@ class TrainingSettings:
     last_rate: float = 3e-4
     entropy: float = 0.0
     judged_queues: int = 96
-    """That the net is judged on, the same ones throughout."""
+    """Queues that judge the net, the same ones throughout."""
     judged_every: int = 4
     """Epochs."""
     patience: int = 5
@@ -81,7 +81,7 @@ class Method(Protocol):
     name: str
 
     def new_net(self, beliefs: CoRunnerBeliefs, rng: np.random.Generator) -> Net:
-        """To begin with."""
+        """Return an initial net."""
         ...
 
     def player(self, episodes: Episodes) -> Player:
@@ -89,7 +89,7 @@ class Method(Protocol):
         ...
 
     def scores(self, net: Net, inputs: Inputs) -> Floats:
-        """(n, S) of its options."""
+        """Return (n, S) scores of its options."""
         ...
 
     def teacher(self) -> Choose | None:
@@ -97,11 +97,11 @@ class Method(Protocol):
         ...
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """(n) what came of each decision from then on, when all is over; less is better."""
+        """Return (n) the later result of each decision, when all is over; less is better."""
         ...
 
     def judged(self, episodes: Episodes) -> float:
-        """How good whole episodes were; less is better."""
+        """Return the quality of whole episodes; less is better."""
         ...
 
 
@@ -125,7 +125,7 @@ class TrainedNet:
 
     net: Net
     score: float
-    """As the method judges, on queues that nothing was learned from."""
+    """Score by the method, on queues that are not used for learning."""
     taught_score: float | None
     """After imitation alone; None where there was none."""
     epochs: int
@@ -332,9 +332,9 @@ def _digest_of_net(net: Net) -> str:
 def advantages(
     kept: Sequence[DecisionBatch], to_go: Sequence[NDArray[np.float64]], plays: int
 ) -> list[NDArray[np.float64]]:
-    """How much better each decision was than the mean of the same step in plays of the same queue.
+    """Return how much better each decision was than the mean of the same step in plays of the same queue.
 
-    Divided by their deviation over all.
+    Divided by their overall deviation.
     """
     n_queues = max(int(one.episode.max()) for one in kept) // plays + 1
     n_steps = max(int(one.step.max()) for one in kept) + 1
@@ -349,7 +349,7 @@ def advantages(
 
 
 def joined(lessons: Sequence[Lesson]) -> list[Lesson]:
-    """One for each number of options."""
+    """Return one for each number of options."""
     by_options: dict[int, list[Lesson]] = {}
     for lesson in lessons:
         by_options.setdefault(lesson.allowed.shape[1], []).append(lesson)

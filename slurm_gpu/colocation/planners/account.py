@@ -44,7 +44,7 @@ class Account:
             self._running[key] = view.now_s, gpu.running
 
     def may(self, members: Sequence[Member]) -> bool:
-        """Whether no more than what was gained is lost by these on one GPU, and by who shares the others."""
+        """Return whether these on one GPU, and those that share others, risk no more than was gained."""
         stake_s = self._stake_s(members)
         if stake_s <= _NOTHING_S:
             return True
@@ -53,7 +53,7 @@ class Account:
         return stake_s + sum(max(self._stake_s(some), 0.0) for some in others) <= self.gained_s
 
     def _stake_s(self, members: Sequence[Member]) -> float:
-        """By how much they may take longer together than one after the other."""
+        """Return by how much they may take longer together than one after the other."""
         if len(members) < 2:
             return 0.0
         return self._belief.at_worst_s(members) - sum(one.left_s for one in members)
@@ -81,6 +81,6 @@ class NeverSlower:
         self.name = self._inner.name
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """As the planner that was made does."""
+        """Choose as the wrapped planner does."""
         self._account.update(view)
         return self._inner.choose(view)

@@ -23,14 +23,14 @@ from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 EVALUATIONS = 16_000
 # Penalty of a slowed job above the limit, in units of the mean work of a job.
 _PRICE = 2.0
+# Factor on the duration of an evaluation if more than two share a GPU: so many fewer are made.
 _GROUPS_TAKE = 4
-"""Times as long, each evaluation where more than two share a GPU: so many fewer are made."""
 # Share of evaluations for a continued plan if phases are known and all went as planned.
 _AS_FORESEEN = 1 / 8
+# Shortest time after which it must be called again.
 _SOONEST_S = 1e-3
-"""After now it wants to be asked again."""
+# Jobs that are planned at a time, in the order of submission.
 _MOST_WAITING = 128
-"""So many are planned for at a time, by submission."""
 
 
 class Annealing:
@@ -67,7 +67,7 @@ class Annealing:
         """The moment that was answered last, as it is after the answer."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """The heads of all orders, as far as they may join."""
+        """Start the heads of all orders, as far as they may join."""
         self._history.update(view)
         running = [gpu.running for gpu in view.gpus]
         if not view.waiting or all(0 < len(some) >= self._belief.most_together for some in running):

@@ -16,10 +16,10 @@ from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision
 from slurm_gpu.colocation.planners.rollout import Rollout
 
+# Jobs that are matched at a time, in the order of submission: the cost is cubic.
 _MOST_WAITING = 128
-"""So many are matched at a time, by submission: it takes the cube of that."""
+# Savings are integer multiples of it, with which matching is exact.
 _UNIT_S = 1e-3
-"""Savings are whole numbers of it, with which matching is exact."""
 
 
 class Blossom:
@@ -28,11 +28,11 @@ class Blossom:
     name = "blossom"
 
     def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
-        """`least_gain`: see LEAST_GAIN."""
+        """Set `least_gain`: see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Partners of those that run; on idle GPUs the longest of what was matched or is left alone."""
+        """Choose partners of running jobs; on idle GPUs the longest of what was matched or is left alone."""
         decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
@@ -68,7 +68,7 @@ class Blossom:
     def _fill(
         self, decision: PlannerDecision, waiting: Sequence[Member], pairs: list[tuple[int, int]]
     ) -> None:
-        """Idle GPUs get pairs and those without one, the longest first. `pairs`: by what they save."""
+        """Fill idle GPUs with pairs and single jobs, the longest first. `pairs` is by saved time."""
         paired = {one for pair in pairs for one in pair}
         groups = [
             [one] for one in range(len(waiting)) if one not in paired and waiting[one].job in decision.waiting

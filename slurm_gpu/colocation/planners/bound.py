@@ -39,13 +39,13 @@ from slurm_gpu.colocation.speeds.groups import keeps
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
+# Indices of parts that run together, and their speeds.
 TimedSet = tuple[tuple[int, ...], tuple[float, ...]]
-"""Indices of parts that run together, and their speeds."""
 
+# A job that takes more than this factor of its time alone is slowed down.
 NOTICED = 1.02
-"""A job that takes more than this many times as long as alone is slowed down."""
+# A set that completes no more than this above one job's work per second could as well alternate.
 _EVEN = 1e-9
-"""A set that does no more than this beyond one job's work in a second could as well take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class Considerate:
     """The promise to jobs that share."""
 
     cap: float
-    """So many times as long as alone each takes at most."""
+    """Greatest factor on the time alone of each."""
     most_slowed: float
-    """So many jobs take longer than NOTICED times as long at most."""
+    """Jobs that may take longer than NOTICED times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class MakespanBound:
 
     makespan_s: float
     together_s: Mapping[tuple[int, ...], float]
-    """For how long which applications run together, those that do."""
+    """Duration for which applications run together, if they do."""
 
 
 def least_makespan(
@@ -89,11 +89,10 @@ def least_makespan(
     cap: float = math.inf,
     most_slowed: float = math.inf,
 ) -> MakespanBound:
-    """From the first submission to the last end. `cap`: see above; math.inf is none.
+    """Return the least time from the first submission to the last end.
 
-    Under a cap, no more than `most_slowed` jobs take longer than NOTICED times their work.
-
-    Raises ValueError where a job fits into no empty GPU.
+    `cap`: see above; math.inf is none. Under a cap, no more than `most_slowed` jobs take longer than NOTICED
+    times their work. Raises ValueError if a job fits into no empty GPU.
     """
     if not jobs:
         return MakespanBound(0.0, {})
@@ -127,7 +126,7 @@ def least_makespan(
 
 
 def parts_of(index: int, job: SharingJob, world: World) -> Iterator[PhaseWork]:
-    """The phases that it goes through: all work beyond its profile is done in the last one."""
+    """Return the phases that it runs through; work after its profile belongs to the last one."""
     profile: ApplicationProfile = world.profiles[job.application]
     begin_s, last = 0.0, len(profile.phases) - 1
     for number, (phase, end_s) in enumerate(zip(profile.phases, profile.ends_s, strict=True)):
@@ -141,7 +140,9 @@ def parts_of(index: int, job: SharingJob, world: World) -> Iterator[PhaseWork]:
 def _sets(
     world: World, parts: Sequence[PhaseWork], n_alike: Sequence[int], most_together: int, cap: float
 ) -> Iterator[TimedSet]:
-    """All that could be of use: each alone, and those that together are faster than one after the other."""
+    """Return all useful sets: each part alone, and those that are faster together than one after the
+    other.
+    """
     known: dict[tuple[tuple[int, int], ...], tuple[float, ...] | None] = {}
 
     @cache
@@ -183,11 +184,11 @@ def best_times(
     n_alike: Floats,
     limits: Considerate | None = None,
 ) -> tuple[float, Floats]:
-    """The least end at which all work can be done, and each set's time (n_sets).
+    """Return the least end at which all work can be done, and each set's time (n_sets).
 
-    `work_s` (n_parts) of the jobs' classes `job` (n_parts), which have `n_alike` (n_classes) jobs each, none
-    of which runs longer than from `submit_s` (n_classes) to the end, and within the limits. Each part has to
-    be in a set by itself; a set may have a part several times.
+    `work_s` (n_parts) is of the jobs' classes `job` (n_parts), which have `n_alike` (n_classes) jobs each.
+    No job of a class runs longer than from `submit_s` (n_classes) to the end, and within the limits. Each part
+    must be in a set by itself; a set may have a part several times.
     """
     n_sets, n_classes = len(sets), len(submit_s)
     of_part = np.array([one for members, _ in sets for one in members], dtype=np.intp)

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 
+# Sharing pays if it completes this much more work per second, relative to one job alone. Speeds are believed,
+# rarely known: a gain below their error is as likely a loss.
 LEAST_GAIN = 0.03
-"""Sharing pays where this much more is done in a second, of what one job does alone.
-
-Speeds are believed, seldom known: what gains less than they are wrong by is as likely lost.
-"""
 
 
 class PlannerDecision:
@@ -40,7 +38,7 @@ class PlannerDecision:
         return self.belief.may_share([*self.running[gpu], *members])
 
     def start(self, gpu: int, *members: Member) -> None:
-        """Let them start there."""
+        """Start them there."""
         for member in members:
             del self.waiting[member.job]
         self.running[gpu] += members
@@ -48,10 +46,10 @@ class PlannerDecision:
 
 
 def speed_sum(belief: Belief, members: Iterable[Member]) -> float:
-    """How much work is done in a second by all together: 1 alone."""
+    """Return the work of all together per second: 1 alone."""
     return sum(belief.speeds(tuple(member.application for member in members)))
 
 
 def gain(belief: Belief, running: Sequence[Member], joining: Sequence[Member]) -> float:
-    """How much more is done in a second once these have joined. Below 0 where sharing cannot pay."""
+    """Return the additional work per second once these have joined. Below 0 if sharing cannot pay."""
     return speed_sum(belief, [*running, *joining]) - (speed_sum(belief, running) if running else 0.0)

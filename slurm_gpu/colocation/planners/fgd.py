@@ -32,7 +32,7 @@ class FragmentationGradient:
         """(applications, 2): share and memory, of the whole."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """One after the other, each where the least becomes stranded."""
+        """Place one after the other, each where it strands least."""
         decision = PlannerDecision(view, self._belief)
         mix = self._asked[[one.application for one in (*view.waiting, *_all(decision.running))]]
         for member in view.waiting:
@@ -60,5 +60,5 @@ def _all(running: Sequence[Sequence[Member]]) -> list[Member]:
 
 
 def _stranded(free: Floats, mix: Floats) -> float:
-    """The part of one GPU that a job of the mix cannot use, the mean over the mix."""
+    """Return the mean part of one GPU that a job of the mix cannot use."""
     return float(max(free[0], 0.0) * (mix > free + _ROUNDING).any(axis=1).mean())

@@ -19,11 +19,11 @@ class Greedy:
     name = "greedy"
 
     def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
-        """`least_gain`: see LEAST_GAIN."""
+        """Set `least_gain`: see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Idle GPUs first: shared at once only where more wait than there are idle ones."""
+        """Choose idle GPUs first: they are shared at once only if more jobs wait than GPUs are idle."""
         decision = PlannerDecision(view, self._belief)
         while decision.waiting and decision.idle:
             decision.start(decision.idle[0], *self._first(decision))

@@ -1,4 +1,4 @@
-"""When jobs began, and how many of those that ended lately were slowed down, as a planner remembers it."""
+"""Remember when jobs began, and how many recently ended ones were slowed down."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from slurm_gpu.colocation.planner import Member, PlannerView
 
+# A job is slowed down if its whole run takes longer than this, relative to alone.
 NOTICED = 1.02
-"""A job is slowed down if its whole run takes longer than this, alone."""
+# Ended jobs that are remembered.
 _REMEMBERED = 128
-"""So many that ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class StartHistory:
 
     @property
     def ended(self) -> int:
-        """How many did."""
+        """Return the number of ended jobs."""
         return len(self._ended)
 
     @property
     def slowed(self) -> int:
-        """How many of them were slowed down."""
+        """Return how many of them were slowed down."""
         return sum(self._ended)
 
     def update(self, view: PlannerView) -> None:

@@ -16,10 +16,10 @@ from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.bound import TimedSet, best_times
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision, gain
 
+# Jobs that are considered, in the order of submission.
 _MOST_WAITING = 128
-"""So many are looked at, by submission."""
+# Shorter times together are ignored.
 _SHORTEST_S = 1e-6
-"""Less time together than this is none."""
 
 
 class LinearProgram:
@@ -28,7 +28,7 @@ class LinearProgram:
     name = "lp"
 
     def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
-        """`least_gain`: see LEAST_GAIN."""
+        """Set `least_gain`: see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
@@ -65,7 +65,7 @@ class LinearProgram:
         return (max(decision.waiting.values(), key=lambda one: one.left_s),)
 
     def _times(self, kinds: _Kinds, n_gpus: int) -> list[Counter[int]]:
-        """Which kinds run together in the best times, the longest first."""
+        """Return which kinds run together in the optimal times, the longest first."""
         sets = list(self._sets(kinds))
         n_alike = np.array([len(some) for some in kinds.members], dtype=np.float64)
         _, seconds = best_times(
@@ -80,7 +80,7 @@ class LinearProgram:
         return [Counter(sets[at][0]) for at in order[: int((seconds > _SHORTEST_S).sum())]]
 
     def _sets(self, kinds: _Kinds) -> Iterator[TimedSet]:
-        """Each alone, and those who may run together and get more done."""
+        """Return each alone, and those that may run together and complete more."""
         for n in range(1, max(self._belief.most_together, 1) + 1):
             for chosen in combinations_with_replacement(range(len(kinds.members)), n):
                 group = kinds.some(chosen)
@@ -125,7 +125,7 @@ class _Kinds:
         return tuple(one for kind, many in group.items() for one in self._waits[kind][:many])
 
     def take(self, members: Sequence[Member]) -> None:
-        """These wait no longer."""
+        """Mark these as no longer waiting."""
         for one in members:
             kind = self.of.get(one.job)
             if kind is not None:

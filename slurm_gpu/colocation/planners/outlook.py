@@ -23,13 +23,13 @@ class Outlook(ABC):
         running: Sequence[Sequence[Member]],
         elapsed_s: Sequence[Sequence[float]],
     ) -> None:
-        """`elapsed_s`: how long those that run have run."""
+        """Set up; `elapsed_s` is how long running jobs have been running."""
         self.members: list[Member] = [*waiting, *(one for gpu in running for one in gpu)]
         self.left_s = [member.left_s for member in self.members]
         self.apart = [False] * len(self.members)
-        """Which of those that wait begin on an empty GPU alone, or however else it keeps them apart."""
+        """Which waiting jobs begin alone on an empty GPU, or are kept apart in another way."""
         self.took_s = [0.0] * len(self.members)
-        """How long each one will have run in the end, of the orders that were rolled out last."""
+        """How long each one will have run at its end, for the orders of the last rollout."""
         n = len(waiting)
         self.here: list[tuple[int, ...]] = []
         """Running jobs by GPU."""
@@ -51,11 +51,11 @@ class Outlook(ABC):
 
     @abstractmethod
     def end_s(self, gpu: int, order: Sequence[int]) -> float:
-        """When a GPU is idle that has this order, in seconds from now; fills in `took_s` of all its jobs."""
+        """Return when a GPU with this order is idle, in seconds from now; sets `took_s` of all its jobs."""
 
     @abstractmethod
     def starts(self, gpu: int, order: Sequence[int]) -> int:
-        """How many of this order join those that run there now, at once."""
+        """Return how many of this order join the running jobs at once."""
 
     def wakes_s(self, gpu: int, order: Sequence[int]) -> float:
         """Return when, in seconds from now, the first of this order joins if no job ends; math.inf: never."""

@@ -24,14 +24,14 @@ if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
 
 # Speed of jobs that run together although they are believed unable to.
 _SLOWEST = 0.01
+# Delay of a join that waits for the end of a phase, since times are not exact.
 _LATER_S = 0.02
-"""A join that waits for the end of a phase comes so much after it: nothing is exact to the last digit."""
 # How often at most a join is delayed to the end of a conflicting phase.
 _TRIES = 12
 # A spared job takes at most this factor of its time alone, which is not noticeable.
 _SPARED = NOTICED - 1e-4
+# Less work counts as none.
 _DONE_S = 1e-9
-"""Less work than this is none."""
 # Digits of seconds by which states are equal.
 _DIGITS = 3
 
@@ -52,7 +52,7 @@ class PhasedRollout(Outlook):
         elapsed_s: Sequence[Sequence[float]],
         least_gain: float,
     ) -> None:
-        """Sharing pays that gains more than `least_gain`."""
+        """Set up; sharing pays if it gains more than `least_gain`."""
         super().__init__(waiting, running, elapsed_s)
         self._belief, self._world, self._least_gain = belief, belief.world, least_gain
         self._most, self._cap = belief.most_together, belief.cap
@@ -114,11 +114,11 @@ class PhasedRollout(Outlook):
         return at
 
     def _sort(self, job: int) -> int:
-        """Jobs of one kind are of two sorts: those that may be slowed down up to the cap, and spared ones."""
+        """Jobs of one kind have two sorts: those that may be slowed down up to the cap, and spared ones."""
         return 2 * self._kind[job] + (self._spares and self.apart[job])
 
     def _is_apart(self, job: int) -> bool:
-        """Whether it waits for an empty GPU."""
+        """Return whether it waits for an empty GPU."""
         return not self._spares and self.apart[job]
 
     def _at_first(self, kind: int) -> tuple[int, int, float, float]:
@@ -138,7 +138,9 @@ class PhasedRollout(Outlook):
         return end_s, wakes_s
 
     def _run(self, gpu: int, order: Sequence[int]) -> tuple[float, float, dict[int, float]]:
-        """As _roll, and how long each takes, by its place among those that run and the order."""
+        """Do the same as _roll, and return how long each takes, by its place among running jobs and the
+        order.
+        """
         seconds, codes = self._seconds, self._codes
         n_here, n, most = len(self.here[gpu]), len(order), max(self._most, 1)
         who = list(range(n_here))
@@ -288,7 +290,7 @@ class PhasedRollout(Outlook):
         return 0.0, now_s, shared_s
 
     def _meet(self, meeting: tuple[tuple[int, int], ...]) -> tuple[tuple[float, ...], bool, bool]:
-        """Speeds in these phases, whether they fit together at all, and whether the cap is kept."""
+        """Return speeds in these phases, whether they fit together at all, and whether the cap is kept."""
         known = self._meeting.get(meeting)
         if known is None:
             known = self._meeting[meeting] = self._meeting_result(meeting)
@@ -332,7 +334,7 @@ class PhasedRollout(Outlook):
         return known
 
     def _gains(self, kinds: tuple[int, ...]) -> bool:
-        """Whether more is done in a second with the last one than without it, over whole runs."""
+        """Return whether more work per second is done with the last one than without it, over whole runs."""
         known = self._pays.get(kinds)
         if known is None:
             done = [
@@ -348,7 +350,9 @@ def _quotient(left_s: float, speed: float) -> float:
 
 
 def _phases_left(world: World, member: Member) -> tuple[tuple[tuple[int, int], ...], tuple[float, ...]]:
-    """The phases that it will go through, and the seconds of each: all beyond its profile in the last one."""
+    """Return the phases that it will run through, and the seconds of each; work after its profile is in the
+    last.
+    """
     profile = world.profiles[member.application]
     last = len(profile.phases) - 1
     codes: list[tuple[int, int]] = []

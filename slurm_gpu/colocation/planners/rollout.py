@@ -27,7 +27,7 @@ class Rollout(Outlook):
         elapsed_s: Sequence[Sequence[float]],
         least_gain: float,
     ) -> None:
-        """Sharing pays that gains more than `least_gain`."""
+        """Set up; sharing pays if it gains more than `least_gain`."""
         super().__init__(waiting, running, elapsed_s)
         self._belief, self._least_gain = belief, least_gain
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
@@ -89,7 +89,7 @@ class Rollout(Outlook):
         return known
 
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
-        """As `_end_of_groups`, where two run together at most: most of a search's time is spent here."""
+        """Do the same as `_end_of_groups` for at most two at once: a search spends most of its time here."""
         left_s, took_s, speed_with, joins = self.left_s, self.took_s, self._speed_with, self._with
         apart, kind = self.apart, self._kind
         here = self.here[gpu]

@@ -10,18 +10,18 @@ from math import exp
 from slurm_gpu.colocation.planners.history import NOTICED
 from slurm_gpu.colocation.planners.outlook import Outlook
 
+# By GPU: indices of waiting jobs in the order of their starts. The lists in it never change.
 Orders = list[list[int]]
-"""By GPU: indices of waiting jobs, as they start there one after the other. The lists in it never change."""
 
+# Initial temperatures as shares of the cost: for arbitrary orders, and for good ones.
 HOT, WARM = 0.02, 0.002
-"""Temperatures to begin with, in parts of the cost: for orders that are any, and for some that are good."""
+# Final temperature.
 _COLD = 0.0002
-"""At the end."""
 _MEAN_WEIGHT = 0.1
+# Changes within an order, cumulative: two swap places, one moves elsewhere; else some rotate.
 _SWAP, _MOVE = 0.4, 0.85
-"""Changes within an order: up to here two change places, up to there one goes elsewhere; else some turn."""
+# If slowed jobs have a penalty, how often a job is set apart, or no longer.
 _PART = 0.1
-"""Where slowed jobs cost something, so often a job is set apart, or no longer."""
 # Penalty of a permitted slowed job, as a share of that of one above the limit.
 _NOTICED_PRICE = 0.02
 
@@ -35,10 +35,10 @@ class Consideration:
 
 
 class OrderSearch:
-    """By small changes. The cost is the time at which the last GPU is idle.
+    """Search by small changes.
 
-    With a little of the mean over GPUs, so that progress on one that is not the last counts, and what slowed
-    jobs cost.
+    The cost is the time at which the last GPU is idle. A little of the mean over GPUs is added, so that
+    progress on others counts, and the penalty of slowed jobs.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class OrderSearch:
         *,
         sets_apart: bool = False,
     ) -> None:
-        """`sets_apart`: tries who is to begin apart, as it does with a `consideration`."""
+        """Set up; `sets_apart` also tries which jobs begin apart, as with a `consideration`."""
         self._rollout, self._orders, self._consideration = rollout, orders, consideration
         self._part = _PART if sets_apart or consideration is not None else 0.0
         self._limit_s = [NOTICED * (member.left_s + member.done_s) for member in rollout.members]
@@ -89,7 +89,7 @@ class OrderSearch:
         return best[0]
 
     def _roll(self, gpu: int, order: Sequence[int]) -> tuple[float, int]:
-        """When it is idle, and how many of its jobs are slowed down."""
+        """Return when it is idle, and how many of its jobs are slowed down."""
         end_s = self._rollout.end_s(gpu, order)
         if self._consideration is None:
             return end_s, 0
@@ -108,7 +108,7 @@ class OrderSearch:
     def _change(
         self, orders: Orders, apart: list[bool], ends_s: Sequence[float], random_: Callable[[], float]
     ) -> tuple[Sequence[tuple[int, list[int]]], list[bool]]:
-        """One small change: the GPUs that it concerns, with their new orders, and who is to be apart."""
+        """Return one small change: the affected GPUs, with their new orders, and which jobs are apart."""
         n = len(orders)
         here = there = 0
         if n > 1:

@@ -13,7 +13,7 @@ class ShortestFirst:
     name = "sjf"
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """The shortest that wait, one on each idle GPU."""
+        """Start the shortest waiting jobs, one on each idle GPU."""
         idle = (index for index, gpu in enumerate(view.gpus) if not gpu.running)
         shortest = sorted(view.waiting, key=lambda one: one.left_s)
         return [Start(gpu, (member.job,)) for gpu, member in zip(idle, shortest, strict=False)]

@@ -28,7 +28,7 @@ class Tetris:
         self._belief, self._demands = belief, demands(profiles, capacity_mib)
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """One after the other, the best of all jobs on all GPUs."""
+        """Place one after the other, the best of all jobs on all GPUs."""
         decision = PlannerDecision(view, self._belief)
         while (found := self._best(decision)) is not None:
             decision.start(*found)

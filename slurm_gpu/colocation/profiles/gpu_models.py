@@ -31,12 +31,12 @@ class GpuModel:
 
 
 def transferred(profile: ApplicationProfile, there: GpuModel, here: GpuModel) -> ApplicationProfile:
-    """A profile recorded on `there`, as it may be expected on `here`: a rule of thumb, not a measurement.
+    """Convert a profile from the model `there` to `here`: a rule of thumb, not a measurement.
 
-    While kernels run (`util` of the time), they run as many times as fast as multiprocessors times clock and
-    memory bandwidth are larger: the geometric mean of both, or the one that is known. All other time stays.
-    SMs that have work, and bytes over PCIe, stay as many as they were. Memory stays, but what took nearly all
-    of the old card's takes as large a part of the new one's. Where nothing is known only the name changes.
+    While kernels run (`util` of the time), their speed scales with the geometric mean of the ratios of
+    multiprocessors times clock and of memory bandwidth, or with the known one. All other time stays. Active
+    SMs and bytes over PCIe stay. Memory stays, except if it took nearly all of the old GPU: then it takes the
+    same share of the new one. If nothing is known, only the name changes.
     """
     return replace(
         profile,
@@ -46,7 +46,7 @@ def transferred(profile: ApplicationProfile, there: GpuModel, here: GpuModel) ->
 
 
 def faster(there: GpuModel, here: GpuModel) -> float:
-    """How many times as fast kernels are expected to run here as there."""
+    """Return the expected speed of kernels here relative to there."""
     cores = _ratio(_compute(there), _compute(here))
     bandwidth = _ratio(there.memory_gb_s, here.memory_gb_s)
     known = [ratio for ratio in (cores, bandwidth) if ratio is not None]

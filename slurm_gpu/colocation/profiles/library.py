@@ -17,8 +17,8 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePha
 # Steps of the whole run when several are merged.
 _STEPS = 64
 _USES = ("util", "memory_mib", "sm", "pcie")
+# Least distance of a profile of another application of the same kind, or of another kind.
 OTHER_APPLICATION, OTHER_KIND = 8.0, 16.0
-"""So far at least is a profile of another application of the same kind, or of another kind."""
 _OTHER_CARD = 0.5
 _UNKNOWN_SIZE = 2.0
 _MOST_OCTAVES = 4.0
@@ -65,7 +65,9 @@ def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
 
 
 def _steps(profile: ApplicationProfile, use: str) -> list[float]:
-    """A use in _STEPS equal parts of its run: that of the phase which is there the longest; NaN for a gap."""
+    """Return a use in _STEPS equal parts of its run: that of the phase that covers most of it; NaN for a
+    gap.
+    """
     parts = np.zeros((len(profile.phases), _STEPS))
     begin = 0.0
     for at, end_s in enumerate(profile.ends_s):
@@ -116,14 +118,14 @@ class Library:
     def __init__(
         self, profiles: Iterable[ApplicationProfile] = (), cards: Mapping[str, GpuModel] | None = None
     ) -> None:
-        """`cards`: what is known of models of GPU, by their names."""
+        """Set up; `cards` are known GPU models by their names."""
         self._profiles: dict[object, ApplicationProfile] = {}
         self._cards = dict(cards or {})
         for profile in profiles:
             self.add(profile)
 
     def add(self, profile: ApplicationProfile) -> None:
-        """One more run, or some, of what may be there already."""
+        """Add one or several runs, perhaps of a known key."""
         there = self._profiles.get(profile.key)
         self._profiles[profile.key] = profile if there is None else merged([there, profile])
 
@@ -162,7 +164,7 @@ class Library:
 
 
 def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
-    """A name counts for more than everything else together, and the input for more than the GPU."""
+    """Weight the name more than everything else together, and the input more than the GPU."""
     far = 0.0
     if there.application != wanted.application:
         far += OTHER_APPLICATION if there.kind and there.kind == wanted.kind else OTHER_KIND
@@ -172,7 +174,7 @@ def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
 
 
 def _size_distance(one: float | None, other: float | None) -> float:
-    """Octaves."""
+    """Return the distance in octaves."""
     if one == other:
         return 0.0
     if one is None or other is None or not one > 0 or not other > 0:
@@ -181,7 +183,7 @@ def _size_distance(one: float | None, other: float | None) -> float:
 
 
 def _parameter_distance(one: ApplicationProfile, other: ApplicationProfile) -> float:
-    """The part of all named parameters in which they differ."""
+    """Return the share of named parameters that differ."""
     mine, theirs = dict(one.parameters), dict(other.parameters)
     names = mine.keys() | theirs.keys()
     return sum(mine.get(name) != theirs.get(name) for name in names) / len(names) if names else 0.0

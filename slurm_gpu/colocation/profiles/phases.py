@@ -17,8 +17,8 @@ _MEMORY = _SERIES.index("mem_used")
 # Least deviation of any series within a phase: below it is the resolution of the record.
 _LEAST_DEVIATION = 0.02
 _GAP_DEVIATION = 0.2
+# A series that was measured in no more than this share of a phase is a gap there.
 _MOSTLY = 0.5
-"""A series that was measured in no more than such a part of a phase is a gap there."""
 
 Floats = NDArray[np.float64]
 
@@ -26,12 +26,12 @@ Floats = NDArray[np.float64]
 def phases_of(
     timeline: Timeline, memory_mib: float | None, elapsed_s: float | None = None
 ) -> list[ProfilePhase]:
-    """At most MOST_PHASES even stretches of a run on one device; () where it has no bin.
+    """Return at most MOST_PHASES even stretches of a run on one device; () without bins.
 
-    `memory_mib` is the device's, without which no memory is known. `elapsed_s`: how long it ran, where the
-    bins at both ends are not whole. Memory is the largest bin of a phase, all else the mean; what was mostly
-    not measured in a phase is None. Phases end where that explains the series best, with as few as the noise
-    allows (least squares by dynamic programming, and the Bayesian information criterion).
+    `memory_mib` is the device's; without it memory is unknown. `elapsed_s` is the duration, if the first and
+    last bins are not whole. Memory is the largest bin of a phase, other values are means; a mostly unmeasured
+    value is None. Phases end where that explains the series best, with as few as the noise permits (least
+    squares by dynamic programming, and the Bayesian information criterion).
     """
     if timeline.n_bins == 0:
         return []
@@ -51,7 +51,7 @@ def phases_of(
 
 
 def segments(series: Floats, most: int) -> list[int]:
-    """Where even stretches of (rows, n) end, at most `most`, n the last; NaN is a gap, n 1 or more."""
+    """Return where even stretches of (rows, n) end, at most `most`, n the last; NaN is a gap, n 1 or more."""
     standard = _standardised(series)
     cost = _costs(standard)
     n, rows = standard.shape[1], standard.shape[0]
@@ -91,7 +91,7 @@ def _standardised(series: Floats) -> Floats:
 
 
 def _costs(rows: Floats) -> Floats:
-    """(n, n): [i, j] the squares about their mean of bins i to j, all rows together; inf where j < i."""
+    """Return (n, n): [i, j] squares about their mean of bins i to j, all rows together; inf if j < i."""
     n = rows.shape[1]
     sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
     squares = np.concatenate([[0.0], np.cumsum((rows**2).sum(axis=0))])

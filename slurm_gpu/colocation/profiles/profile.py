@@ -46,13 +46,13 @@ class ApplicationProfile:
     gpu_model: str
     phases: tuple[ProfilePhase, ...]
     kind: str = ""
-    """As "training", "molecular dynamics"."""
+    """Such as "training", "molecular dynamics"."""
     input_size: float | None = None
-    """In whatever unit the application has: batch size, atoms."""
+    """In any unit of the application: batch size, atoms."""
     parameters: tuple[tuple[str, str], ...] = ()
     """Others that are known, by name."""
     runs: int = 1
-    """From how many runs it was made."""
+    """Number of runs in it."""
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -65,30 +65,30 @@ class ApplicationProfile:
 
     @cached_property
     def seconds(self) -> float:
-        """How long it runs alone."""
+        """Return its duration alone."""
         return sum(phase.seconds for phase in self.phases)
 
     @cached_property
     def ends_s(self) -> tuple[float, ...]:
-        """When each phase is over, from the start on, alone."""
+        """Return when each phase ends, from the start, alone."""
         return tuple(accumulate(phase.seconds for phase in self.phases))
 
     def phase_at(self, done_s: float) -> int:
-        """The phase it is in after so many seconds of work; the last one beyond its end."""
+        """Return the phase after this much work; the last one after its end."""
         return min(bisect_right(self.ends_s, done_s), len(self.phases) - 1)
 
     def mean(self, name: str) -> float | None:
-        """A use over its whole time; None where no phase has it, gaps left out."""
+        """Return a use over its whole time without gaps; None if no phase has it."""
         known = [(getattr(one, name), one.seconds) for one in self.phases if getattr(one, name) is not None]
         return sum(value * seconds for value, seconds in known) / sum(s for _, s in known) if known else None
 
     def peak(self, name: str) -> float | None:
-        """The greatest use of any phase."""
+        """Return the greatest use of any phase."""
         return max((v for phase in self.phases if (v := getattr(phase, name)) is not None), default=None)
 
 
 def sampled(profile: ApplicationProfile, name: str, width_s: float, n: int) -> NDArray[np.float64]:
-    """(n) a use in steps of `width_s`: the greatest of each step, 0 after the end, NaN for gaps."""
+    """Return (n) a use in steps of `width_s`: the greatest of each step, 0 after the end, NaN for gaps."""
     out = np.zeros(n)
     begin_s = 0.0
     for phase, end_s in zip(profile.phases, profile.ends_s, strict=True):
@@ -101,7 +101,7 @@ def sampled(profile: ApplicationProfile, name: str, width_s: float, n: int) -> N
 
 
 def scaled(phases: Sequence[ProfilePhase], seconds: float) -> tuple[ProfilePhase, ...]:
-    """The same phases, stretched evenly to so many seconds together."""
+    """Return the same phases, stretched evenly to this total duration."""
     factor = seconds / sum(phase.seconds for phase in phases)
     return tuple(
         ProfilePhase(

@@ -23,12 +23,14 @@ _COLUMNS = (*_ABOUT, "phase", "seconds", *_USES)
 _PHASE_KEYS = {"seconds", *_USES}
 _DIGITS = 12
 _QUOTED = 60
+# Seconds or MiB: larger than any real value, and small enough for sums.
 _MOST = 1e10
-"""Seconds or MiB: more than anything has, and little enough to be added up."""
 
 
 def read_profiles(path: Path) -> tuple[ApplicationProfile, ...]:
-    """Every profile of a file, .csv or else JSON. Raises InputError, which names line or key, and value."""
+    """Read every profile of a file, .csv or else JSON. Raises InputError, which names line or key, and
+    value.
+    """
     return _read_csv(path) if path.suffix.lower() == ".csv" else _read_json(path)
 
 
@@ -59,7 +61,7 @@ def write_profiles_csv(path: Path, profiles: Iterable[ApplicationProfile]) -> No
 
 
 def as_json(profile: ApplicationProfile) -> dict[str, Any]:
-    """One profile as it stands in a JSON file."""
+    """Return one profile as in a JSON file."""
     return {
         "application": profile.application,
         "gpu_model": profile.gpu_model,
@@ -170,7 +172,7 @@ def _checked(
 
 @dataclass(slots=True)
 class _Lines:
-    """Those of one profile."""
+    """Lines of one profile."""
 
     about: list[str]
     line: int
@@ -227,7 +229,7 @@ def _of_lines(lines: _Lines) -> ApplicationProfile:
 
 
 def _cut(text: str) -> str:
-    """As an error quotes it."""
+    """Shorten a value for an error message."""
     return repr(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…")
 
 

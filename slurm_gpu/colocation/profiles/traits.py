@@ -13,8 +13,8 @@ from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.read import application_and_size
 
 Floats = NDArray[np.float64]
+# A line always fits this many points.
 _LINE = 2
-"""Through so many points there is always a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Traits:
 
 
 def traits_of_table(table: Measured) -> tuple[Traits, ...]:
-    """Where names and speeds alone are all there is: how long a step takes, in octaves."""
+    """Return traits from names and speeds alone: the duration of a step, in octaves."""
     found = []
     for name, alone in zip(table.names, table.alone_per_s, strict=True):
         family, size = application_and_size(name)
@@ -40,7 +40,7 @@ def traits_of_table(table: Measured) -> tuple[Traits, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """How alike each two of n applications are."""
+    """The similarity of each two of n applications."""
 
     same_family: Floats
     """(n, n) 1 or 0."""
@@ -58,7 +58,7 @@ class Likeness:
 
 
 def likeness(traits: Sequence[Traits]) -> Likeness:
-    """Raises ValueError where not all have equally many uses."""
+    """Compute the similarity. Raises ValueError unless all have equally many uses."""
     families = {family: at for at, family in enumerate(dict.fromkeys(one.family for one in traits))}
     family = np.array([families[one.family] for one in traits], dtype=np.intp)
     octave = _octaves(traits, family)
@@ -75,7 +75,9 @@ def likeness(traits: Sequence[Traits]) -> Likeness:
 
 
 def _octaves(traits: Sequence[Traits], family: NDArray[np.intp]) -> Floats:
-    """(n) each one a point on the line: likeness by distances that no points have is none."""
+    """Return (n) octaves, each one a point on a line: a similarity by distances must be possible for
+    points.
+    """
     size = np.array(
         [math.log2(one.size) if one.size is not None and one.size > 0 else math.nan for one in traits]
     )
@@ -99,7 +101,7 @@ def _distance(points: Floats) -> Floats:
 
 
 def _from_line(points: Floats, octave: Floats, family: NDArray[np.intp]) -> Floats:
-    """(n, columns) what least squares over sizes leave of each family."""
+    """Return (n, columns) the residuals of least squares over sizes for each family."""
     odd = np.zeros_like(points)
     for one in range(int(family.max(initial=-1)) + 1):
         members = np.flatnonzero(family == one)

@@ -16,13 +16,13 @@ from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import World
 
 BASELINE = "sjf"
+# Jobs that fill the slots of the learned planner (M).
 FULL = 8
-"""So many jobs fill the slots of the planner that learns (M)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContestResult:
-    """How one planner did, over all lists of jobs."""
+    """Result of one planner over all lists of jobs."""
 
     planner: str
     ratio: float

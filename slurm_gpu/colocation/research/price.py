@@ -42,9 +42,9 @@ class Comparison:
     """The comparison in words: "1/2 of a g4dn.4xlarge instead of g3.xlarge"."""
 
     def saved(self, alone_s: float, shared_s: float) -> float:
-        """The part of the price that is saved where `shared_s` with sharing replace `alone_s` without.
+        """Return the saved share of the price if `shared_s` with sharing replace `alone_s` without.
 
-        Below 0 where sharing costs more.
+        Below 0 if sharing costs more.
         """
         return 1 - self.part_price * shared_s / (self.alone_price * alone_s)
 

@@ -11,24 +11,24 @@ from slurm_gpu.colocation.simulation.simulator import SharingJob
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.measured import Measured
 
+# Jobs in each workload.
 JOBS = 30
-"""In each workload."""
 # Pair tables lack durations of jobs: they are drawn between these, log-uniformly.
 TABLE_WORK_S = (60.0, 600.0)
+# Applications in a sweep.
 TABLE_KINDS = 3
-"""Applications in a sweep."""
 # Workloads of a pair table: all applications; the half that slows others most, or least; heavy and light ones
 # alternating; and a few applications, as in a hyperparameter search.
 TABLE: tuple[str, ...] = ("random", "heavy", "light", "mixed", "sweep")
 
 
 def random_of(workload: str, seed: int) -> np.random.Generator:
-    """Workloads of one seed have nothing in common."""
+    """Return a generator that is independent of other workloads of this seed."""
     return np.random.default_rng((seed, *workload.encode()))
 
 
 def table_world(measured: Measured) -> TableWorld:
-    """Applications of one phase each, of which nothing is known but speeds."""
+    """Return applications of one phase each, of which only speeds are known."""
     return TableWorld(
         [
             ApplicationProfile(name, measured.gpu_model, (ProfilePhase(seconds=TABLE_WORK_S[1]),))
@@ -52,7 +52,7 @@ def weights_on_others(measured: Measured) -> list[float]:
 
 
 def table_jobs(measured: Measured, workload: str, seed: int, n: int = JOBS) -> list[SharingJob]:
-    """Drawn with replacement from a pair table's applications; all wait from the beginning."""
+    """Draw with replacement from a pair table's applications; all wait from the beginning."""
     random = random_of(workload, seed)
     weights = weights_on_others(measured)
     by_weight = sorted(range(len(weights)), key=lambda one: (weights[one], one))

@@ -38,7 +38,7 @@ class SharingEvent(NamedTuple):
     what: SharingTransition
     job: int
     gpu: int = -1
-    """Where it runs; -1 where it does not."""
+    """The GPU on which it runs; -1 if it does not."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SharingOutcome:
     alone_s: Floats
     """Its work, alone."""
     kills: NDArray[np.int32]
-    """How often it ran out of memory."""
+    """Number of times that it ran out of memory."""
     utilisation: float | None
     """The part of the time in which kernels ran: the sum of the jobs' own, each by its speed, 1 at most.
 
@@ -64,33 +64,33 @@ class SharingOutcome:
     memory_peak_mib: float | None
     """Maximum of any GPU at any time."""
     together: float
-    """How many jobs a GPU had, the mean over the time in which it had any."""
+    """Mean number of jobs on a GPU, over the time in which it had any."""
     most_together: int
     log: tuple[SharingEvent, ...]
 
     @property
     def makespan_s(self) -> float:
-        """From the first submission to the last end."""
+        """Return the time from the first submission to the last end."""
         return float(self.end_s.max() - self.submit_s.min()) if len(self.end_s) else 0.0
 
     @property
     def slowdown(self) -> Floats:
-        """How much longer the run that went to the end took than alone: 1 is not slowed."""
+        """Return the duration of the completed run relative to alone: 1 is not slowed."""
         return (self.end_s - self.start_s) / self.alone_s
 
     @property
     def wait_s(self) -> Floats:
-        """Until the first start."""
+        """Return the time until the first start."""
         return self.first_start_s - self.submit_s
 
     @property
     def out_of_memory(self) -> int:
-        """How often any job was killed."""
+        """Return how often jobs were killed."""
         return int(self.kills.sum())
 
     @property
     def placements(self) -> int:
-        """How often a job was started."""
+        """Return how often jobs were started."""
         return sum(event.what is SharingTransition.START for event in self.log)
 
 
@@ -105,7 +105,7 @@ class StretchTally:
         self._most = 0
 
     def add(self, stretch: SharingStretch) -> None:
-        """One more."""
+        """Add a record."""
         seconds, n = stretch.to_s - stretch.from_s, len(stretch.ran)
         if not seconds > 0 or not n:
             return

@@ -47,7 +47,7 @@ class SharingStretch(NamedTuple):
     from_s: float
     to_s: float
     ran: tuple[RanPart, ...]
-    """In the order in which they started."""
+    """In the order of their starts."""
     memory_mib: float | None
     """Memory of all together, as the GPU reports; None if unknown."""
 
@@ -56,11 +56,11 @@ class SharingObserver(Protocol):
     """Observes the GPUs, like a monitor of real ones: to measure or to learn."""
 
     def ran(self, stretch: SharingStretch) -> None:
-        """It is over now."""
+        """Record a stretch that is over now."""
         ...
 
     def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
-        """These (`killed` among them) did not fit into the GPU's memory."""
+        """Record that these (`killed` among them) did not fit into the GPU's memory."""
         ...
 
 
@@ -86,7 +86,7 @@ class PhaseProgress:
     def of(
         cls, member: Member, profile: ApplicationProfile, now_s: float, memory_factor: float = 1.0
     ) -> PhaseProgress:
-        """From where the member is."""
+        """Return the progress of a member."""
         phase = profile.phase_at(member.done_s)
         work, later_s = _split(profile, phase, member.left_s, member.done_s, now_s)
         return cls(member, memory_factor, phase, work, later_s, now_s - member.done_s - member.lost_s)
@@ -109,7 +109,7 @@ class PhaseProgress:
 def _split(
     profile: ApplicationProfile, phase: int, left_s: float, done_s: float, now_s: float
 ) -> tuple[Work, float]:
-    """The work in this phase, and the seconds after it."""
+    """Return the work in this phase, and the seconds after it."""
     here_s = left_s
     if phase + 1 < len(profile.phases):
         here_s = min(left_s, profile.ends_s[phase] - done_s)
@@ -123,12 +123,12 @@ class SharedGpu:
         self._world, self._gpu, self._now_s = world, gpu, now_s
         self._memory: tuple[float | None, ...] = ()
         self.courses: list[PhaseProgress] = []
-        """In the order in which they started."""
+        """In the order of their starts."""
         self.next_s = math.inf
         """When the next phase or job ends."""
 
     def stretch(self, now_s: float) -> SharingStretch:
-        """Since the last change."""
+        """Return the stretch since the last change."""
         known = [memory for memory in self._memory if memory is not None]
         return SharingStretch(
             self._gpu,
@@ -142,7 +142,7 @@ class SharedGpu:
         )
 
     def member(self, course: PhaseProgress, now_s: float) -> Member:
-        """As it is now."""
+        """Return the member at this time."""
         was = course.member
         left_s = course.left_s(now_s)
         done_s = was.done_s + was.left_s - left_s
@@ -190,7 +190,7 @@ class SharedGpu:
         return killed
 
     def _speeds(self) -> tuple[float, ...] | None:
-        """None where they cannot run together."""
+        """Return their speeds; None if they cannot run together."""
         self._memory = tuple(self._memory_of(one) for one in self.courses)
         if sum(one for one in self._memory if one is not None) > self._world.capacity_mib:
             return None

@@ -99,7 +99,7 @@ class _SharingModel:
         self._log: list[SharingEvent] = []
         self._tally = StretchTally(world)
         self._wake_s = math.inf
-        """When the planner wants to be asked although nothing ends."""
+        """When the planner must be called although no job ends."""
 
     def run(self) -> None:
         while (now_s := self._next_s()) < math.inf:
@@ -123,7 +123,7 @@ class _SharingModel:
         )
 
     def _happen(self, now_s: float) -> bool:
-        """All of this moment but starts; whether the planner has something to decide on."""
+        """Process this moment except for starts; return whether the planner has something to decide."""
         changed = self._wake_s <= now_s
         for index, gpu in enumerate(self._gpus):
             if gpu.next_s <= now_s:
@@ -146,7 +146,7 @@ class _SharingModel:
         return changed
 
     def _plan(self, now_s: float) -> None:
-        """Ask the planner until it answers with nothing, and when it wants to be asked again."""
+        """Call the planner until it returns nothing, and store when it must be called again."""
         self._wake_s = math.inf
         while self._waiting:
             starts = self._planner.choose(self._view(now_s))

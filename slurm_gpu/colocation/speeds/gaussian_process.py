@@ -24,16 +24,16 @@ from numpy.typing import NDArray
 
 from slurm_gpu.colocation.profiles.traits import Floats, Likeness
 
+# No prediction is below this speed.
 SLOWEST = 0.02
-"""No prediction is below this speed."""
+# Higher speeds are not slowed down; how much faster they could be is unknown.
 _BOUND = 0.999
-"""Speeds from here on are not slowed down; by how much they could be faster is not known."""
+# Greatest speed without that bound.
 _FARTHEST = 2.0
-"""As fast would it be at most without that bound."""
+# Degrees of freedom of the noise.
 _FREEDOM = 6.0
-"""Degrees of freedom of the noise."""
+# More steps change no prediction measurably.
 _STEPS = 8
-"""More of them change no prediction by what can be measured."""
 # Variance of speeds, until there are many more than _AS_MANY.
 USUAL_VARIANCE = 0.04
 _AS_MANY = 10
@@ -58,10 +58,10 @@ class Scales:
     uses_suffers: float = 0.9
     uses_does: float = 1.5
     foreign_suffers: float = 0.09
-    """How much two of different families can be alike, as a part of those of one."""
+    """Similarity of two of different families at most, relative to those of one."""
     foreign_does: float = 1.5
     uses_family: float = 2.5
-    """As octaves: within a family, by what they use alone."""
+    """In octaves: within a family, by their use alone."""
     odd: float = 1.0
     """Effect of a deviation from the family's line, for a unit of `Likeness.odd` squared."""
     own: float = 0.04
@@ -69,13 +69,13 @@ class Scales:
     """Root mean square difference of speeds within which two are alike in how they fare or what they do."""
 
     def of(self, variance: float) -> Scales:
-        """For speeds that vary so much."""
+        """Return parameters for speeds of this variance."""
         parts = {name: getattr(self, name) * variance for name in _VARIANCES}
         return replace(self, **parts, odd=self.odd * variance, fares=self.fares * math.sqrt(variance))
 
     @property
     def variances(self) -> tuple[float, ...]:
-        """All parts of what a single measurement of an unknown pair varies by."""
+        """Return all components of the variance of one measurement of an unknown pair."""
         return (*(getattr(self, name) for name in _VARIANCES), self.noise)
 
 
@@ -116,11 +116,11 @@ class Covariance:
     """Alike in how they fare, and in what they do."""
 
     def across(self, one: NDArray[np.intp], other: NDArray[np.intp], entries: Entries) -> Floats:
-        """(k, m) of k pairs with m entries."""
+        """Return (k, m) of k pairs with m entries."""
         return self._total(np.ix_(one, entries.one), np.ix_(other, entries.other))
 
     def variance(self, one: NDArray[np.intp], other: NDArray[np.intp]) -> Floats:
-        """(k) of each pair itself, before anything was measured."""
+        """Return (k) of each pair itself, before any measurement."""
         return self._total((one, one), (other, other))
 
     def _total(self, ones: tuple[Any, ...], others: tuple[Any, ...]) -> Floats:
@@ -153,7 +153,9 @@ class GaussianProcess:
     """Variance of one measurement that is as good as most."""
 
     def everywhere(self) -> tuple[Floats, Floats]:
-        """(n, n) each: the speed, not bound by 1, and the standard deviation of one measurement of it."""
+        """Return (n, n) each: the speed, not bound by 1, and the standard deviation of one measurement of
+        it.
+        """
         speed, variance = self._fitted_alone
         at, own = (self.own_only.one, self.own_only.other), self.own_only
         if len(own):
@@ -172,7 +174,7 @@ class GaussianProcess:
 
     @cached_property
     def _fitted_alone(self) -> tuple[Floats, Floats]:
-        """(n, n) each: the speed, not bound by 1, and its variance, by the fitted entries."""
+        """Return (n, n) each: the speed, not bound by 1, and its variance, by the fitted entries."""
         n = len(self.believed)
         one, other = np.divmod(np.arange(n * n), n)
         across = self.covariance.across(one, other, self.entries)
@@ -198,7 +200,9 @@ class GaussianProcess:
         return np.concatenate((found, others))
 
     def _left_out(self) -> tuple[Floats, Floats]:
-        """(m) each: speed and deviation of each fitted entry, had its pair, both ways, not been measured."""
+        """Return (m) each: speed and deviation of each fitted entry, if its pair, both ways, was not
+        measured.
+        """
         speed, deviation = np.empty(len(self.unbound)), np.empty(len(self.unbound))
         weighed = self.inverse @ self._residual
         at = {pair: k for k, pair in enumerate(zip(self.entries.one, self.entries.other, strict=True))}
@@ -215,9 +219,9 @@ class GaussianProcess:
 
 
 def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales, most: int) -> GaussianProcess:
-    """Fit to `most` of at least one entry: first by the traits of applications, then also by how they fared.
+    """Fit to `most` of at least one entry: first by the traits of applications, then also by their speeds.
 
-    Takes the cube of `most`, and its square for each further entry and pair of applications.
+    The cost is cubic in `most`, and quadratic for each further entry and pair of applications.
     """
     residual = entries.speed - believed[entries.one, entries.other]
     scales = scales.of((USUAL_VARIANCE * _AS_MANY + (residual**2).sum()) / (_AS_MANY + len(residual)))
@@ -277,7 +281,7 @@ def _alike(rows: Floats, distance: float) -> Floats:
 def _conditioned(
     covariance: Covariance, entries: Entries, own_only: Entries, believed: Floats, scales: Scales
 ) -> GaussianProcess:
-    """Expectation-maximisation: of the speeds behind the bound, and of the weight of each entry."""
+    """Run expectation-maximisation: for the speeds behind the bound, and the weight of each entry."""
     prior = covariance.across(entries.one, entries.other, entries)
     mean = believed[entries.one, entries.other]
     bound = entries.speed >= _BOUND
@@ -314,13 +318,13 @@ def _inverse(prior: Floats, noise: Floats) -> Floats:
 
 
 def _beyond(mean: Floats, deviation: Floats) -> Floats:
-    """The mean of a normal distribution, of which only what is at or above 1 can have been."""
+    """Return the mean of a normal distribution that is truncated below 1."""
     short = (1.0 - mean) / deviation
     return np.minimum(mean + deviation * _hazard(short), _FARTHEST)
 
 
 def _hazard(short: Floats) -> Floats:
-    """Density over survival of the standard normal distribution (the inverse Mills ratio)."""
+    """Return density over survival of the standard normal distribution (the inverse Mills ratio)."""
     return np.array([_hazard_at(one) for one in short.tolist()])
 
 
@@ -331,5 +335,5 @@ def _hazard_at(short: float) -> float:
     return math.exp(-0.5 * short * short) / math.sqrt(2 * math.pi) / survival
 
 
+# Deviations above which the quotient is one of two numbers near 0; its limit is used.
 _FAR = 8.0
-"""Deviations beyond which the quotient is one of two numbers near 0; its limit is used."""

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 _JUST_MORE = 1 + 1e-12
+# 1/cap times the cap, regardless of rounding.
 _JUST_ONE = 1 - 1e-12
-"""1/cap times the cap, however that is rounded."""
 
 
 def keeps(speeds: Iterable[float], cap: float) -> bool:
-    """Whether all can run, and none is slower than 1/cap of alone."""
+    """Return whether all can run, and none is slower than 1/cap of alone."""
     return all(speed > 0 and speed * cap >= _JUST_ONE for speed in speeds)
 
 

@@ -1,4 +1,4 @@
-"""How fast two applications run side by side that never did, and how sure that is."""
+"""Predict the speeds of two applications that never shared a GPU, with the uncertainty."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 _NOTHING_KNOWN = 0.7
 # A fit takes the cube of them: 1,000 of 52 applications take 2 s of processor time.
 MOST_FITTED = 1000
+# Further measurements of one pair add no certainty: the remaining difference is systematic.
 _MOST_COUNTED = 20.0
-"""More measurements of one pair than these make it no surer: what differs is no longer chance."""
 
 
 @dataclass(frozen=True)

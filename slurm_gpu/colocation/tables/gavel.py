@@ -19,17 +19,17 @@ from slurm_gpu.colocation.tables.strict_json import mapping, number, shown
 from slurm_gpu.errors import InputError
 
 _LONGEST_KEY = 4 * LONGEST_NAME
+# Relative difference: a pair occurs under both its names, but was measured once.
 _SAME = 1e-6
-"""Relative: a pair is there under both its names, and was measured once."""
 
 Key = tuple[str, int]
 
 
 def tables_of(path: Path, decoded: Mapping[str, Any]) -> tuple[Measured, ...]:
-    """The table of each model of GPU, of the jobs of one GPU; of others the form alone is checked.
+    """Return the table of each GPU model for jobs of one GPU; for others only the form is checked.
 
-    An application that cannot run on a model at all is not in that model's table. Raises InputError with the
-    keys and the value.
+    An application that cannot run on a model is not in that model's table. Raises InputError with the keys
+    and the value.
     """
     return tuple(_Reader(path, model).table(of_model) for model, of_model in decoded.items())
 

@@ -37,7 +37,7 @@ class _Builder:
         return self._at.setdefault(name, len(self._at))
 
     def add(self, name: str, others: Sequence[str], speed: float, line: int = 0) -> None:
-        """Raises ValueError where it is there already."""
+        """Add a row. Raises ValueError if it exists."""
         view = self.index(name), tuple(sorted(map(self.index, others)))
         if view in self.speeds:
             raise ValueError("is there twice")
@@ -58,7 +58,7 @@ class _Builder:
 
 
 def table_of_json(path: Path, decoded: Mapping[str, Any]) -> Measured:
-    """A decoded file that says `"format": "slurm-gpu speeds 1"`. Raises InputError with key and value."""
+    """Decode a file with `"format": "slurm-gpu speeds 1"`. Raises InputError with key and value."""
 
     def wrong(where: str, message: str) -> InputError:
         return InputError(str(path), 0, 0, f"{where}: {message}")
@@ -126,7 +126,7 @@ def _add_group(builder: _Builder, applications: Mapping[str, Any], group: Any) -
 
 
 def tables_of_csv(path: Path) -> tuple[Measured, ...]:
-    """One table for each model of GPU. Raises InputError with the line and the value."""
+    """Return one table for each model of GPU. Raises InputError with the line and the value."""
     lines = read_rows(path)
     if not lines:
         raise InputError(str(path), 1, 1, f"is empty; the first line must be {_header(1)}")
@@ -221,7 +221,7 @@ def _header(n_beside: int) -> str:
 
 
 def write_json(path: Path, table: Measured) -> None:
-    """Raises OSError."""
+    """Write JSON. Raises OSError."""
     decoded = {
         "format": FORMAT,
         "gpu_model": table.gpu_model,
@@ -237,7 +237,7 @@ def write_json(path: Path, table: Measured) -> None:
 
 
 def write_csv(path: Path, tables: Sequence[Measured]) -> None:
-    """Raises OSError."""
+    """Write CSV. Raises OSError."""
     largest = max((len(group) for table in tables for group in table.groups), default=2)
     with whole_file(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -15,9 +15,9 @@ _BATCH = re.compile(r"(?P<application>.*\S)\s*\(batch size (?P<size>\d{1,9})\)")
 
 
 def read_tables(path: Path) -> tuple[Measured, ...]:
-    """One table for each model of GPU in a file: our CSV or JSON (docs/colocation.md), or Gavel's JSON.
+    """Read one table per GPU model from a file: our CSV or JSON (docs/colocation.md), or Gavel's JSON.
 
-    Of Gavel's, the jobs of one GPU. Raises InputError, which names the key and the value.
+    Gavel's tables are read for jobs of one GPU. Raises InputError, which names the key and the value.
     """
     if path.suffix.lower() == ".csv":
         return pairfile.tables_of_csv(path)
@@ -28,7 +28,7 @@ def read_tables(path: Path) -> tuple[Measured, ...]:
 
 
 def read_table(path: Path, gpu_model: str | None = None) -> Measured:
-    """As read_tables, of one model of GPU: the only one there is, or the named one."""
+    """Read the table of one GPU model: the only one, or the named one."""
     tables = read_tables(path)
     if gpu_model is None and len(tables) == 1:
         return tables[0]

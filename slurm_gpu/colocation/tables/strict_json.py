@@ -17,7 +17,7 @@ MOST_VALUES = 2_000_000
 
 
 def read_json(path: Path) -> Any:
-    """The decoded file, whose keys are there once and whose numbers are numbers. Raises InputError."""
+    """Read a file with unique keys and finite numbers. Raises InputError."""
     text = read_text(path, MOST_BYTES)
     refuse_many_values(path, text, MOST_VALUES, ",[{")
     try:
@@ -31,7 +31,7 @@ def read_json(path: Path) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """A finite number of decoded JSON; None for whatever else it is."""
+    """Return a finite number of decoded JSON; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -42,14 +42,14 @@ def number(value: Any) -> float | None:
 
 
 def mapping(path: Path, where: str, value: Any, what: str) -> Mapping[str, Any]:
-    """A JSON object, else an InputError that says where it should be and what of."""
+    """Return a JSON object, else raise InputError with its place and purpose."""
     if not isinstance(value, dict):
         raise InputError(str(path), 0, 0, f"{where}: {shown(value)} must be {what}")
     return value
 
 
 def shown(value: Any) -> str:
-    """A value as an error quotes it."""
+    """Shorten a value for an error message."""
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
