@@ -187,8 +187,8 @@ def best_times(
     """Return the least end at which all work can be done, and each set's time (n_sets).
 
     `work_s` (n_parts) is of the jobs' classes `job` (n_parts), which have `n_alike` (n_classes) jobs each.
-    No job of a class runs longer than from `submit_s` (n_classes) to the end, and within the limits. Each part
-    must be in a set by itself; a set may have a part several times.
+    No job of a class runs longer than from `submit_s` (n_classes) to the end, and within the limits. Each
+    part must be in a set by itself; a set may have a part several times.
     """
     n_sets, n_classes = len(sets), len(submit_s)
     of_part = np.array([one for members, _ in sets for one in members], dtype=np.intp)

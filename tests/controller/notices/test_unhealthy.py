@@ -52,10 +52,7 @@ def test_a_lasting_diagnosis_is_sent_once(world: World) -> None:
     assert world.reported() == [(40, "unhealthy")], "half an hour after it was found, not after it began"
     body = world.sent[0][1].text.body
     words = " ".join(body.split())
-    assert (
-        "slow or failing (clock), 91% confidence: n2 GPU-17-1; n2 GPU 1: SM clock 76%, peers 95%"
-        in words
-    )
+    assert "slow or failing (clock), 91% confidence: n2 GPU-17-1; n2 GPU 1: SM clock 76%, peers 95%" in words
     assert "\n      Exclude the node (sbatch --exclude).\n" in body
     assert "slurm-gpu diagnose 17" in body
     assert world.commands == []
