@@ -1,4 +1,4 @@
-"""`slurm-gpu audit`: what was done to the cluster, by whom and why; and what was refused."""
+"""`slurm-gpu audit`: changes that slurm-gpu made to the cluster, and jobs that a rule refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # httpx takes its time
     from slurm_gpu.client.database_client import DatabaseClient
 
 _MOST = 1000
-_COLUMNS = ("when", "act", "of", "before", "after", "why", "told by")
+_COLUMNS = ("when", "act", "of", "before", "after", "why", "reported by")
 _REFUSED_COLUMNS = ("when", "user", "account", "GPUs", "to", "rules", "reason given")
 _RESERVATION = re.compile(r"sg_(\d{1,18})")
 
@@ -37,19 +37,20 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
     metavar="N",
     help="Print the latest N.",
 )
-@click.option("--act", metavar="WORDS", help="Of the last 1000 those that begin so, such as urgent.")
 @click.option(
-    "--refused", metavar="RULE", help="Jobs that this rule refused, such as urgent, in place of acts."
+    "--act", metavar="TEXT", help="Only acts of the latest 1000 that begin with TEXT, such as urgent."
 )
+@click.option("--refused", metavar="RULE", help="List jobs that this rule refused instead of acts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each act.")
 @with_site
 def audit(site: CommandSite, limit: int, act: str | None, refused: str | None, as_json: bool) -> None:
-    """What was done to the cluster: urgent jobs that started, limits that moved, weights, reservations.
+    """List changes that slurm-gpu made to the cluster, the latest last.
 
-    The last one comes last. For operators, root and SlurmUser.
+    Acts are urgent jobs that started, limits that moved, node weights and reservations. For operators, root
+    and SlurmUser.
     """
     if refused is not None and act is not None:
-        raise UsageError("--act is of what was done, --refused of what was not: name one of them")
+        raise UsageError("--act and --refused are mutually exclusive")
     zone = ZoneInfo(site.config.timezone)
     with site.database() as database:
         if refused is not None:
@@ -83,18 +84,18 @@ def _print_acts(acts: Sequence[AuditEvent], owners: Mapping[str, str], zone: Zon
         )
         for one in acts
     ]
-    print_table(_COLUMNS, rows, whole=("when",), spare=("told by", "before", "after"))
+    print_table(_COLUMNS, rows, whole=("when",), spare=("reported by", "before", "after"))
 
 
 def _owners(database: DatabaseClient, acts: Sequence[AuditEvent]) -> dict[str, str]:
-    """By the name of a reservation: " of USER"; of none that slurm-gpudbd does not know."""
+    """Return " of USER" by the name of each reservation that slurm-gpudbd has."""
     numbers = sorted({int(match[1]) for one in acts if (match := _RESERVATION.fullmatch(one.subject))})
     known: list[Reservation] = []
     try:
         for at in range(0, len(numbers), MOST_IDS):
             known += database.reservations(ids=numbers[at : at + MOST_IDS])
     except DatabaseError:
-        return {}  # an older one has none
+        return {}  # slurm-gpudbd 0.1 has no reservations
     return {one.name: f" of {one.user}" for one in known}
 
 
@@ -103,7 +104,7 @@ def _print_refused(decisions: Sequence[Decision], rule: str, zone: ZoneInfo, *, 
         print_json({"refused": to_json(decisions)})
         return
     if not decisions:
-        remark(f"nothing that rule {rule} refused is on record")
+        remark(f"no job refused by rule {rule} is on record")
         return
     rows = [
         (
@@ -128,13 +129,13 @@ def _user(uid: int) -> str:
 
 
 def _gpus(one: Decision) -> str:
-    """In all; a new version of job_submit.lua may say it otherwise."""
+    """Format the number of GPUs; a newer job_submit.lua may report it in another form."""
     mgpu = one.job.get("mgpu", "")
     return count(int(mgpu) / GPU_MGPU) if mgpu.isascii() and mgpu.isdigit() else GAP
 
 
 def _rules(one: Decision) -> str | None:
-    """Those that refused it."""
+    """Return the rules that refused the job."""
     objections = (item.split(":") for item in (one.rules or "").split(","))
     return ", ".join(dict.fromkeys(parts[0] for parts in objections if parts[-1] == "enforce")) or None
 

@@ -1,4 +1,4 @@
-"""`slurm-gpu db`: look after slurm-gpudbd's database, on its host."""
+"""`slurm-gpu db`: upgrade, export and prune slurm-gpudbd's database, on its host."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ from slurm_gpu.text.units import counted, format_duration
 
 @click.group()
 def db() -> None:
-    """Look after slurm-gpudbd's database; runs on its host, as the owner of slurm-gpudbd.yaml."""
+    """Upgrade, export and prune slurm-gpudbd's database.
+
+    Run these on its host, as the owner of slurm-gpudbd.yaml.
+    """
 
 
-@db.command(short_help="Bring the tables to this version's schema, after a backup.")
+@db.command(short_help="Back up the database and upgrade its schema.")
 @database_option
 @click.option(
     "--backup-to",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where the backup goes (default: beside a SQLite file; /var/lib/slurm-gpu/backup for MariaDB).",
+    help="Directory of the backup. [default: that of the SQLite file; /var/lib/slurm-gpu/backup for MariaDB]",
 )
-@click.option("--no-backup", is_flag=True, help="Make none: there is one already.")
+@click.option("--no-backup", is_flag=True, help="Make no backup.")
 def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: bool) -> None:
-    """Bring the tables to this version's schema, after a backup; harmless when they are there already.
+    """Back up the database, then upgrade its tables to the schema of this version.
 
-    Killed or cut off, it does the rest when it is run again.
+    Does nothing if they are current. If interrupted, run it again: it continues.
     """
-    # Only this command needs SQLAlchemy, which a login node does not have.
+    # SQLAlchemy is not installed on login nodes.
     from slurm_gpu.database.storage.engine import shown_url
     from slurm_gpu.database.storage.upgrade import upgrade_database
 
     if no_backup and backup_to is not None:
-        raise UsageError("--no-backup makes no backup, and so has no use for --backup-to: leave out one")
+        raise UsageError("--no-backup and --backup-to are mutually exclusive")
     url = database_url(database_config)
-    os.umask(0o077)  # as slurm-gpudbd: what every user may not ask for, none may read from the file
+    os.umask(0o077)  # as slurm-gpudbd: only its owner may read the file
     done = upgrade_database(url, backup=not no_backup, backup_to=backup_to, report=click.echo)
     was = "" if done.before in (None, done.after) else f", had {done.before}"
     click.echo(f"{shown_url(url)} has schema {done.after}{was}")
@@ -55,13 +58,13 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where the files go; made where there is none.",
+    help="Output directory; created if missing.",
 )
 @click.option(
-    "--since", metavar="WHEN", help="From the month of this day on: 2026-10-01, or 60d for 60 days ago."
+    "--since", metavar="TIME", help="First month, by a date in it: 2026-10-01, or 60d for 60 days ago."
 )
-@click.option("--until", metavar="WHEN", help="Up to the month of the day before this one.")
-@click.option("--timelines", is_flag=True, help="The course of each record, too: much more data.")
+@click.option("--until", metavar="TIME", help="End: the last month is that of the day before.")
+@click.option("--timelines", is_flag=True, help="Include the timeline of each record: much more data.")
 @with_site
 def export(
     site: CommandSite,
@@ -72,14 +75,16 @@ def export(
     *,
     timelines: bool,
 ) -> None:
-    """Write runs, records and events as Parquet files by month (of UTC), for DuckDB, Spark or pyarrow.
+    """Write runs, records and events as Parquet files by month of UTC, for DuckDB, Spark or pyarrow.
 
-    Killed or cut off, it goes on when it is run again. What lies in DIR of other months stays.
+    If interrupted, run it again with the same options: it continues. Files of other months in DIR stay.
     """
     try:
         from slurm_gpu.reports.export import export as export_months
     except ModuleNotFoundError as error:
-        raise UsageError(f"this needs {error.name}, which slurm-gpu[db,report] brings") from None
+        raise UsageError(
+            f"{error.name} is not installed: install slurm-gpu-report, or slurm-gpu[db,report] with pip"
+        ) from None
     since_s, until_s = parse_period(since, until, ZoneInfo(site.config.timezone), site.wall())
     database = open_current(database_url(database_config))
     try:
@@ -92,14 +97,14 @@ def export(
     click.echo(f"{out} has {counted(done.months, 'month')}; rows: {counts or 'none'}")
 
 
-@db.command(short_help="Drop what is older than `retention:` says.")
+@db.command(short_help="Delete data older than `retention:` allows.")
 @database_option
-@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
 @with_site
 def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> None:
-    """Drop timelines, windows, events and such that are older than `retention:` says; verdicts as events.
+    """Delete timelines, windows, events, verdicts, forecasts and decisions older than `retention:` allows.
 
-    slurm-gpudbd does the same each hour. Runs and what was measured of them in all stay.
+    Verdicts follow the setting for events. slurm-gpudbd does the same every hour. Runs and their totals stay.
     """
     from slurm_gpu.database.maintenance.pruning import Pruning
 
@@ -117,4 +122,4 @@ def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> 
             (found.decisions, "decision", site.config.retention.decisions_s),
         )
     ]
-    click.echo(f"{'would drop' if dry_run else 'dropped'} {', '.join(counts)}")
+    click.echo(f"{'would delete' if dry_run else 'deleted'} {', '.join(counts)}")

@@ -1,4 +1,4 @@
-"""Output where the terminal's encoding lacks a sign, as with PYTHONIOENCODING=latin1: ASCII in its place."""
+"""ASCII replacements for characters that the encoding of the output lacks, such as latin1."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 from typing import TextIO
 
 _HANDLER = "slurm_gpu_plain"
+# For characters that slurm-gpu itself prints; 8 is the highest bar of a sparkline.
 _PLAIN = {
     "–": "-",
     "−": "-",
@@ -31,11 +32,10 @@ _PLAIN = {
     "▇": "7",
     "█": "8",
 }
-"""For the signs of our own; of the blocks of a course, 8 is the highest."""
 
 
-def spell_out(*streams: TextIO) -> None:
-    """Have the streams write what they cannot encode in ASCII: our own signs by others, others by number."""
+def replace_unencodable(*streams: TextIO) -> None:
+    """Make streams replace characters that they cannot encode: by _PLAIN, others by escapes."""
     codecs.register_error(_HANDLER, _plain)
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
@@ -43,7 +43,7 @@ def spell_out(*streams: TextIO) -> None:
 
 
 def can_encode(text: str, stream: TextIO) -> bool:
-    """Whether the stream's encoding has every sign of the text."""
+    """Return whether the encoding of `stream` has every character of `text`."""
     try:
         text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:

@@ -17,9 +17,8 @@ def database_url(database_config: Path | None) -> str:
 
     if database_config is None and not default_is_meant():
         raise UsageError(
-            f"there is no {DEFAULT_PATH}, so the database is not known here: run this on slurm-gpudbd's "
-            f"host, or write `url: sqlite:///PATH` or `url: mysql+pymysql://…` into that file, mode 0600, "
-            "or name another one with --database-config"
+            f"there is no {DEFAULT_PATH}: run this on slurm-gpudbd's host, write `url: sqlite:///PATH` or "
+            "`url: mysql+pymysql://…` into that file (mode 0600), or name another file with --database-config"
         )
     return load_settings(database_config).url
 
@@ -30,10 +29,10 @@ def open_current(url: str) -> Database:
 
     database = Database(url)
     if database.is_sqlite and not Path(str(database.url.database)).exists():
-        raise UsageError(f"{shown_url(url)} is not there: slurm-gpudbd makes it when it starts")
+        raise UsageError(f"{shown_url(url)} does not exist: slurm-gpudbd creates it at its first start")
     if database.is_due():
         raise OutsideError(
-            f"the database has schema {database.schema()} and this needs {head_revision()}: "
-            "run `slurm-gpu db upgrade` first"
+            f"the database has schema {database.schema()}, this version needs {head_revision()}: "
+            "run `slurm-gpu db upgrade`"
         )
     return database

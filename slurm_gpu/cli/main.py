@@ -1,4 +1,4 @@
-"""The `slurm-gpu` command line: its commands, and what becomes of errors."""
+"""The `slurm-gpu` command line: commands, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -13,66 +13,66 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurm_gpu import __version__
-from slurm_gpu.cli.encoding import spell_out
-from slurm_gpu.cli.examples import shown
+from slurm_gpu.cli.encoding import replace_unencodable
+from slurm_gpu.cli.examples import examples_epilog
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import OutsideError, SlurmGpuError, SlurmRefusalError
 from slurm_gpu.text.cells import text
 
 DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 
-# Each is imported when it is called, so that one command's libraries do not slow the others down.
+# Import the module of a command only when it is called: the libraries of one would slow down all.
 COMMANDS = {
-    "job": ("slurm_gpu.cli.runs.job", "One job: its runs, and what each of its GPUs did."),
-    "jobs": ("slurm_gpu.cli.runs.jobs", "A table of runs: waiting, running, GPU use."),
-    "nodes": ("slurm_gpu.cli.cluster.nodes", "What is free, who uses which GPU, and until when."),
+    "job": ("slurm_gpu.cli.runs.job", "Show a job: its runs and the use of each of its GPUs."),
+    "jobs": ("slurm_gpu.cli.runs.jobs", "List runs: state, waiting time, GPU use."),
+    "nodes": ("slurm_gpu.cli.cluster.nodes", "Show nodes: free GPUs, their jobs and when those end."),
     "top": (
         "slurm_gpu.cli.cluster.top",
-        "The cluster on one screen: who uses which GPU, what waits and why.",
+        "Watch the cluster on one screen: GPUs, running and pending jobs.",
     ),
-    "web": ("slurm_gpu.cli.cluster.web", "A link to the page of the cluster, where slurm-gpuweb runs."),
-    "explain": ("slurm_gpu.cli.policy.explain", "What the policy says about a job, before it is submitted."),
-    "forecast": ("slurm_gpu.cli.forecast.group", "How long a job will wait, also before it is submitted."),
-    "diagnose": ("slurm_gpu.cli.runs.diagnose", "Why a distributed job is slow, and who is behind."),
-    "quota": ("slurm_gpu.cli.policy.quota", "Your use against each limit of the policy."),
+    "web": ("slurm_gpu.cli.cluster.web", "Print a link that signs you in to slurm-gpuweb."),
+    "explain": ("slurm_gpu.cli.policy.explain", "Check a job against the policy before you submit it."),
+    "forecast": ("slurm_gpu.cli.forecast.group", "Predict when a job starts, also before you submit it."),
+    "diagnose": ("slurm_gpu.cli.runs.diagnose", "Find out why a distributed job is slow."),
+    "quota": ("slurm_gpu.cli.policy.quota", "Show your use and limits."),
     "policy": ("slurm_gpu.cli.policy.group", "Check, apply and show policy.yaml."),
-    "placement": ("slurm_gpu.cli.placement.group", "Where jobs are made to go, so that nodes stay whole."),
+    "placement": ("slurm_gpu.cli.placement.group", "Show and compare how jobs are placed on nodes."),
     "colocation": (
         "slurm_gpu.cli.colocation.group",
-        "Jobs that share a GPU: planners, and profiles of what jobs do.",
+        "Plan which jobs share a GPU; profile applications.",
     ),
-    "reserve": ("slurm_gpu.cli.reserve.group", "Whole nodes for a training, at a promised time."),
-    "audit": ("slurm_gpu.cli.audit", "What was done to the cluster, by whom and why."),
+    "reserve": ("slurm_gpu.cli.reserve.group", "Reserve whole nodes for a large training."),
+    "audit": ("slurm_gpu.cli.audit", "List the changes that slurm-gpu made to the cluster."),
     "notices": (
         "slurm_gpu.cli.notices.group",
-        "Who is told what of their jobs, and which were ended for it.",
+        "Show notices to users and jobs ended for idle GPUs.",
     ),
-    "report": ("slurm_gpu.cli.report.group", "Reports on a period: a page, its tables and figures."),
-    "db": ("slurm_gpu.cli.db", "Look after slurm-gpudbd's database."),
-    "doctor": ("slurm_gpu.cli.doctor.group", "Check the whole installation, and say what to mend."),
+    "report": ("slurm_gpu.cli.report.group", "Write reports on a period."),
+    "db": ("slurm_gpu.cli.db", "Upgrade, export and prune slurm-gpudbd's database."),
+    "doctor": ("slurm_gpu.cli.doctor.group", "Check the installation and print remedies."),
 }
-# What not every host has: the package that carries it, and the extra of an installation by hand.
+# Optional modules: the RPM package that contains each, and the extra of a pip installation.
 CARRIED_BY = {
     **dict.fromkeys(("alembic", "numpy", "pymysql", "sqlalchemy"), ("slurm-gpu-db", "db")),
     **dict.fromkeys(("click", "httpx", "lupa", "msgspec", "psutil", "rich"), ("slurm-gpu-client", "client")),
     **dict.fromkeys(("matplotlib", "pyarrow"), ("slurm-gpu-report", "report")),
     **dict.fromkeys(("scipy", "sklearn"), ("slurm-gpu-learn", "learn")),
 }
-_IN_NO_PACKAGE = {"networkx": ("no package", "colocation")}
-_JUDGES_OF_SITE_FILE = ("doctor",)
-"""Commands that say themselves what is wrong with the site file."""
+_IN_NO_PACKAGE = {"networkx": ("", "colocation")}
+# Commands that report errors of the site file themselves.
+_CHECKS_SITE_FILE = ("doctor",)
 SUMMARIES = {name: summary for name, (_, summary) in COMMANDS.items()}
 
 
 class _ReaderGoneError(Exception):
-    """A broken pipe; Click itself would make exit code 1 of it, which means that a problem was found."""
+    """A broken pipe. Click would exit with 1, which means that a problem was found."""
 
 
 class _LazyGroup(click.Group):
-    """Knows its commands' names and summaries, and imports a command when it is called.
+    """List commands from SUMMARIES, and import the module of a command when it is called.
 
-    The module of a command holds a click command of the command's own name. In `commands` stand-ins have the
-    names, of which click proposes the nearest where one is mistyped.
+    The module defines a click command of the same name. `commands` has placeholders, from which click
+    suggests the nearest name for a mistyped one.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -83,11 +83,11 @@ class _LazyGroup(click.Group):
             return None
         command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
-        command.epilog = shown(cmd_name)
+        command.epilog = examples_epilog(cmd_name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What a shell offers, without importing all commands for their names."""
+        """Complete commands without importing them."""
         commands = [
             CompletionItem(name, help=summary)
             for name, summary in SUMMARIES.items()
@@ -116,28 +116,28 @@ class _LazyGroup(click.Group):
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="The site file, if not $SLURM_GPU_CONF or /etc/slurm-gpu/slurm-gpu.yaml.",
+    help="Site file. [default: $SLURM_GPU_CONF, else /etc/slurm-gpu/slurm-gpu.yaml]",
 )
 @click.version_option(__version__, prog_name="slurm-gpu", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None) -> None:
-    """GPUs of a Slurm cluster: who uses them, how well, and what the rules are.
+    """Monitor the GPUs of a Slurm cluster, and apply the rules for their use.
 
-    Exit codes: 0 done, 1 found the problem it was asked to look for, 2 wrong usage, 3 Slurm, the database
-    or another thing outside failed.
+    Exit codes: 0 success, 1 the command found a problem that it checks for, 2 wrong usage, 3 Slurm, the
+    database or another external part failed.
     """
     site = ctx.ensure_object(CommandSite)
     if config is None:
         return
     site.config_path = config
-    # Also for commands that need nothing of it: whoever names a file means it to count.
-    if ctx.invoked_subcommand not in _JUDGES_OF_SITE_FILE:
+    # Report errors in an explicit file even for commands that do not need it.
+    if ctx.invoked_subcommand not in _CHECKS_SITE_FILE:
         _ = site.config
 
 
 def main(argv: Sequence[str] | None = None, site: CommandSite | None = None) -> int:
-    """Run the command line and return its exit code; errors raised on purpose become one message."""
-    spell_out(sys.stdout, sys.stderr)
+    """Run the command line, print an expected error as one message, and return the exit code."""
+    replace_unencodable(sys.stdout, sys.stderr)
     try:
         code = cli.main(
             None if argv is None else list(argv), prog_name="slurm-gpu", obj=site, standalone_mode=False
@@ -146,12 +146,13 @@ def main(argv: Sequence[str] | None = None, site: CommandSite | None = None) -> 
     except SlurmGpuError as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        said = "\n".join(map(text, str(error).split("\n")))  # it may quote what somebody wrote
-        click.echo(f"slurm-gpu: {said}", err=True)
+        # Escape control characters: the message may quote user input.
+        message = "\n".join(map(text, str(error).split("\n")))
+        click.echo(f"slurm-gpu: {message}", err=True)
         refused = isinstance(error, SlurmRefusalError)
-        trouble = _down(error) if isinstance(error, OutsideError) and not refused else None
-        if trouble is not None and "slurm-gpu doctor" not in str(error):
-            click.echo(f"{trouble}: `slurm-gpu doctor` says what to start", err=True)
+        down = _down(error) if isinstance(error, OutsideError) and not refused else None
+        if down is not None and "slurm-gpu doctor" not in str(error):
+            click.echo(f"{down}: run `slurm-gpu doctor` for what to start", err=True)
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -166,7 +167,7 @@ def main(argv: Sequence[str] | None = None, site: CommandSite | None = None) -> 
         click.echo("slurm-gpu: interrupted", err=True)
         return 130
     except (BrokenPipeError, _ReaderGoneError):
-        # The reader, such as `head`, has seen enough; the interpreter must not flush into the pipe again.
+        # The reader, such as `head`, has exited; keep the interpreter from flushing into the pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
@@ -174,27 +175,28 @@ def main(argv: Sequence[str] | None = None, site: CommandSite | None = None) -> 
             raise
         part = (CARRIED_BY | _IN_NO_PACKAGE).get((error.name or "").partition(".")[0])
         remedy = (
-            "install the package again"
+            "reinstall slurm-gpu"
             if part is None
-            else f"{part[0]} has it (by hand, the extra {part[1]})"
+            else f"install {part[0]}{', or ' if part[0] else ''}slurm-gpu[{part[1]}] with pip"
         )
         click.echo(
-            f"slurm-gpu: this command needs the Python module {error.name}, which is not installed here: "
-            f"{remedy}",
+            f"slurm-gpu: the Python module {error.name} is not installed: {remedy}",
             err=True,
         )
         return 3
     except Exception as error:
-        # Our own mistake must not pass for "found the problem it was asked to look for", which is 1.
+        # Exit with 3, not Python's 1: 1 means that the command found a problem.
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        click.echo(f"slurm-gpu: {type(error).__name__}: {error} ({DEBUG_VARIABLE}=1 shows where)", err=True)
+        click.echo(
+            f"slurm-gpu: {type(error).__name__}: {error} ({DEBUG_VARIABLE}=1 prints a traceback)", err=True
+        )
         return 3
     return code if isinstance(code, int) else 0
 
 
 def _down(error: OutsideError) -> str | None:
-    # Only now: with the checks comes half of the policy.
+    # The checks import much of the policy: load them only after an error.
     from slurm_gpu.cli.doctor.checks.daemons.outages import daemon_that_is_down
 
     return daemon_that_is_down(str(error))

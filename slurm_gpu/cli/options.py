@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from slurm_gpu.text.units import parse_duration
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON (keys: docs/commands.md).")
 database_option = click.option(
     "--database-config",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where the database is, if not /etc/slurm-gpu/slurm-gpudbd.yaml.",
+    help="File with the database URL. [default: /etc/slurm-gpu/slurm-gpudbd.yaml]",
 )
 
 
 def duration_value(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
-    """Return the seconds of an option that is a duration: its callback."""
+    """Return the seconds of a duration, as a click callback."""
     try:
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     except OverflowError:
-        raise click.BadParameter("it is longer than any number tells") from None
+        raise click.BadParameter("it is too long") from None
 
 
 def run_directory_option(what: str) -> Decorator:
-    """Return --run-dir; `what` says what is there."""
+    """Return --run-dir; `what` is its help."""
     return click.option(
         "--run-dir",
         type=click.Path(path_type=Path, file_okay=False, readable=False),
+        metavar="DIR",
         default=RUN_DIRECTORY,
         show_default=True,
         envvar="SLURM_GPU_RUN_DIR",
@@ -47,11 +46,11 @@ def run_directory_option(what: str) -> Decorator:
 
 
 def since_option(what: str) -> Decorator:
-    """Return --since, a month by default; `what` begins its help."""
+    """Return --since, 30 days by default; `what` begins its help."""
     return click.option(
         "--since",
-        metavar="WHEN",
+        metavar="TIME",
         default="30d",
         show_default=True,
-        help=f"{what}: 2026-11-01, or 30d for a month ago.",
+        help=f"{what}, such as 2026-11-01, or 30d for 30 days ago.",
     )

@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON and CSV for programs, remarks on standard error."""
+"""Output of commands: tables, JSON and CSV on standard output, remarks on standard error."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from slurm_gpu.cli.encoding import can_encode
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.spreadsheet import defused
 
+# Decimals in JSON and CSV: hours to some milliseconds, percentages finer than any measurement.
 _DECIMALS = 6
-"""Of numbers for programs: an hour's to some milliseconds, a percentage's beyond what anybody measures."""
+# Rows are not wrapped or cut in a pipe.
 _PIPE_WIDTH = 100_000
-"""In a pipe nothing is wrapped or cut, however long a row."""
 _WIDE = 100
+# Characters of a name that are always shown, including "…".
 _NAME_WIDTH = 6
-"""So much of a name is always shown, its … included."""
-# DEL and the C1 controls, and what turns the direction of writing.
-_STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# DEL, C1 controls, and characters that change the direction of text.
+_CONTROL_CHARACTERS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """Standard output as it is now: colours on a terminal only (and not with NO_COLOR)."""
+    """Return a console on `stream`, with colours only on a terminal and without NO_COLOR."""
     out = sys.stdout if stream is None else stream
     width = None if out.isatty() else _PIPE_WIDTH
     return Console(file=out, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
 def is_narrow() -> bool:
-    """Whether this is a terminal with little more than the usual 80 columns."""
+    """Return whether the terminal has fewer than 100 columns."""
     return console().width < _WIDE
 
 
@@ -53,11 +53,11 @@ def print_table(
     lists: Collection[str] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """A table without lines; `right` names the columns of numbers. Long values wrap between words.
+    """Print a table without lines. Long values wrap between words.
 
-    Numbers and the columns in `whole` do not even wrap; `lists` of numbers do, into two lines. Those in
-    `cut`, such as names, end in … where a terminal has no room for them. Where that is not enough, columns
-    are left out in the order of `spare`, and a remark says which.
+    Columns in `right` are right-aligned numbers; they and those in `whole` never wrap. `lists` of numbers
+    wrap into at most two lines. Columns in `cut`, such as names, end in "…" on a narrow terminal. If the
+    table is still too wide, columns are dropped in the order of `spare`, and a remark names them.
     """
     numbers, names, unbroken = {*right, *lists}, set(cut), {*right, *whole}
     table_rows = list(rows)
@@ -83,7 +83,7 @@ def print_table(
     gap = 2
     if _width(natural, shown, gap) >= screen.width:
         gap = 1
-        widths = _shared_out(screen.width, {name: least[name] for name in shown}, natural)
+        widths = _distributed(screen.width, {name: least[name] for name in shown}, natural)
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for name in shown:
         table.add_column(
@@ -93,18 +93,18 @@ def print_table(
             width=widths[name],
         )
     for row in table_rows:
-        # As Text, so that nothing in a value is taken for a style.
+        # Text keeps rich from interpreting values as markup.
         table.add_row(*(Text(cell) for name, cell in zip(columns, row, strict=True) if name in shown))
-    # Rich fills the last column with spaces, which only get in a reader's way.
+    # Rich pads the last column with spaces: strip them.
     with screen.capture() as captured:
         screen.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), color=True)
     if left_out:
-        remark(f"no room for {', '.join(left_out)}: a wider terminal or --json shows all")
+        remark(f"columns not shown: {', '.join(left_out)}; use a wider terminal or --json")
 
 
 def print_sentences(sentences: Iterable[str]) -> None:
-    """A line each, behind an empty one; what is longer than the terminal is wide goes on further right."""
+    """Print an empty line, then each sentence on its own line; wrapped lines are indented."""
     width = console().width
     wrapped = [
         line
@@ -116,7 +116,7 @@ def print_sentences(sentences: Iterable[str]) -> None:
 
 
 def _least_width(cells: Iterable[str], *, is_name: bool) -> int:
-    """The column's narrowest: room for its longest word, or for its heading and the beginning of a name."""
+    """Return the minimum width: the longest word, or the heading and the start of a name."""
     heading, *values = cells
     if is_name:
         return max(cell_len(heading), min(_NAME_WIDTH, max(map(cell_len, values), default=0)))
@@ -127,9 +127,9 @@ def _width(widths: Mapping[str, int], columns: Sequence[str], gap: int = 1) -> i
     return sum(widths[name] for name in columns) + gap * (len(columns) - 1)
 
 
-def _shared_out(room: int, least: Mapping[str, int], natural: Mapping[str, int]) -> dict[str, int]:
-    """Widths that fill the room: what the least leaves goes to the last columns first; they tell the most."""
-    widths, left = dict(least), room - _width(least, list(least))
+def _distributed(total: int, least: Mapping[str, int], natural: Mapping[str, int]) -> dict[str, int]:
+    """Distribute the width left by `least`, the last columns first: they have the longest texts."""
+    widths, left = dict(least), total - _width(least, list(least))
     for name in reversed(widths):
         more = max(0, min(left, natural[name] - widths[name]))
         widths[name] += more
@@ -138,21 +138,21 @@ def _shared_out(room: int, least: Mapping[str, int], natural: Mapping[str, int])
 
 
 def print_json(value: Any) -> None:
-    """One indented JSON document; gaps are null, numbers have six decimals at most.
+    """Print one indented JSON document; gaps are null, numbers have at most six decimals.
 
-    JSON itself escapes few of the characters that steer a terminal.
+    Control characters that JSON leaves as they are, such as DEL, are escaped for terminals.
     """
     value = _rounded(value)
     document = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     if not can_encode(document, sys.stdout):
         document = json.dumps(value, indent=2, allow_nan=False)  # the same values, escaped
-    click.echo(_STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", document))
+    click.echo(_CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", document))
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """CSV with a header line; a gap is an empty cell, 0 is 0, and numbers are those of the JSON.
+    """Print CSV with a header line; a gap is an empty cell, and numbers are as in JSON.
 
-    No text is a formula in a spreadsheet.
+    Texts are escaped so that no spreadsheet takes one for a formula.
     """
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -162,7 +162,7 @@ def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None
 
 
 def _rounded(value: Any) -> Any:
-    """The same with shorter numbers; what is not 0 does not become 0."""
+    """Round numbers to _DECIMALS, except those that would become 0."""
     if isinstance(value, float):
         short = round(value, _DECIMALS)
         return short if short != 0 else value
@@ -174,11 +174,11 @@ def _rounded(value: Any) -> Any:
 
 
 def check_format(*, as_json: bool, as_csv: bool) -> None:
-    """Raises UsageError where both are asked for."""
+    """Raise UsageError if both are set."""
     if as_json and as_csv:
-        raise UsageError("--json and --csv exclude each other")
+        raise UsageError("--json and --csv are mutually exclusive")
 
 
 def remark(message: str) -> None:
-    """A line for the person, which does not get into the way of the output."""
+    """Print a line for the user on standard error, apart from the output."""
     click.echo(message, err=True)

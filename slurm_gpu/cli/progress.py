@@ -1,4 +1,4 @@
-"""What a long command is doing, on a terminal; nothing in a pipe."""
+"""Progress of long commands, on a terminal only."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from slurm_gpu.cli.output import console
 
 
 @contextmanager
-def telling() -> Iterator[Callable[[str], object]]:
-    """Call what it gives with what comes next; the line goes when all is done."""
+def status_line() -> Iterator[Callable[[str], object]]:
+    """Yield a function that shows the current step; the line disappears at the end."""
     if not sys.stderr.isatty():
-        yield lambda what: None
+        yield lambda step: None
         return
     with console(sys.stderr).status("…") as status:
-        yield lambda what: status.update(what)
+        yield lambda step: status.update(step)
 
 
 def progress_bar() -> Progress:
-    """A bar on a terminal; nothing in a pipe or a log."""
+    """Return a progress bar, disabled unless standard error is a terminal."""
     screen = console(sys.stderr)
     return Progress(
         TextColumn("{task.description}"),

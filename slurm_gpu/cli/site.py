@@ -1,4 +1,4 @@
-"""What the commands work on: the site file, Slurm and slurm-gpudbd, each opened when first needed."""
+"""Resources of the commands: the site file, Slurm and slurm-gpudbd, opened on first use."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 
+# In the output of `scontrol ping`. A timeout instead may be due to the load of this host.
 _DOWN = " is DOWN"
-"""What `scontrol ping` says; that it took too long for an answer may be due to the load here."""
 
 
 def open_database(config: SiteConfig) -> DatabaseClient:
-    """Return a connection to slurm-gpudbd."""
+    """Connect to slurm-gpudbd."""
     # httpx takes longer to import than most commands take to run.
     from slurm_gpu.client.database_client import DatabaseClient
 
@@ -37,37 +37,37 @@ def open_database(config: SiteConfig) -> DatabaseClient:
 
 @dataclass
 class CommandSite:
-    """One call of the command. Tests hand in their own Slurm, database and time."""
+    """Resources of one call. Tests pass their own Slurm, database and clock."""
 
     config_path: Path = field(default_factory=default_path)
+    # None connects to the Slurm of this host.
     connect_slurm: Callable[[], SlurmClient] | None = None
-    """None: the Slurm that this host is configured for."""
     connect_database: Callable[[SiteConfig], DatabaseClient] = open_database
     wall: Callable[[], float] = time.time
+    # None uses sacctmgr.
     connect_limits: Callable[[], Sacctmgr] | None = None
-    """None: those in slurmdbd."""
+    # Runs commands of Slurm.
     run: CommandRunner = run_command
-    """Runs Slurm's commands."""
     encode: Callable[[bytes, str | None], str] = munge.encode
     sleep: Callable[[float], None] = time.sleep
 
     @functools.cached_property
     def config(self) -> SiteConfig:
-        """The checked site file; raises InvalidFileError with every mistake in it."""
+        """Load the site file; raise InvalidFileError with all its errors."""
         return load_config(self.config_path)
 
     @functools.cached_property
     def slurm(self) -> SlurmClient:
-        """The Slurm of this host; raises SlurmError or MungeError where it is known at once not to answer."""
+        """Connect to the Slurm of this host; raise SlurmError or MungeError if a ping finds it down."""
         return self._slurm_here() if self.connect_slurm is None else self.connect_slurm()
 
     @functools.cached_property
     def limits(self) -> Sacctmgr:
-        """Slurm's own limits, in slurmdbd."""
+        """Connect to the limits of Slurm in slurmdbd."""
         return Sacctmgr(self.run) if self.connect_limits is None else self.connect_limits()
 
     def _slurm_here(self) -> SlurmClient:
-        """Pinged once: without slurmctld or munged every other question is tried for half a minute."""
+        """Ping slurmctld first: without it or munged, other commands retry for half a minute."""
         client = connect(self.run)
         try:
             client.ping()
@@ -79,10 +79,10 @@ class CommandSite:
         return client
 
     def database(self) -> DatabaseClient:
-        """A fresh connection to slurm-gpudbd, a context manager."""
+        """Open a new connection to slurm-gpudbd; the caller closes it as a context manager."""
         return self.connect_database(self.config)
 
 
 def with_site(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Hand a click command the Site as its first argument."""
+    """Pass the CommandSite to a click command as its first argument."""
     return click.make_pass_decorator(CommandSite, ensure=True)(command)

@@ -1,4 +1,4 @@
-"""--since and --until: a day, a moment, or how long ago."""
+"""Parse times of options: a date, a date and time, or a duration before or after now."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from slurm_gpu.text.units import parse_duration
 
 
 def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -> int | None:
-    """Epoch seconds of "2026-11-01", "2026-11-01T12:30" (in the site's zone) or "7d" (ago)."""
+    """Return epoch seconds of "2026-11-01", "2026-11-01T12:30" (in the site's zone) or "7d" (ago)."""
     if value is None:
         return None
     try:
         at_s = _at_s(value, zone, now_s)
-        dt.datetime.fromtimestamp(at_s, zone)  # there is such a day
+        dt.datetime.fromtimestamp(at_s, zone)  # raises for years out of range
     except (ValueError, OverflowError, OSError):
         raise UsageError(
-            f"{option} {value}: write a day (2026-11-01), a time (2026-11-01T12:30) or how long ago (12h, 7d)"
+            f"{option} {value}: use a date (2026-11-01), a time (2026-11-01T12:30) "
+            "or a duration ago (12h, 7d)"
         ) from None
     return at_s
 
@@ -27,19 +28,19 @@ def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -
 def parse_period(
     since: str | None, until: str | None, zone: ZoneInfo, now_s: float
 ) -> tuple[int | None, int | None]:
-    """Epoch seconds of --since and --until; raises UsageError also where the period would be empty."""
+    """Return epoch seconds of --since and --until; raise UsageError also for an empty period."""
     since_s = parse_moment("--since", since, zone, now_s)
     until_s = parse_moment("--until", until, zone, now_s)
     if since_s is not None and until_s is not None and until_s <= since_s:
         raise UsageError(
-            f"--until {until} is {moment(until_s, zone)}, and --since {since} is {moment(since_s, zone)}: "
-            "--until has to be later"
+            f"--until {until} ({moment(until_s, zone)}) must be later than "
+            f"--since {since} ({moment(since_s, zone)})"
         )
     return since_s, until_s
 
 
-def parse_coming(option: str, value: str | None, zone: ZoneInfo, now_s: float) -> int | None:
-    """Epoch seconds of "2026-12-01", "2026-12-01T12:30" (in the site's zone) or "2d" (from now)."""
+def parse_future(option: str, value: str | None, zone: ZoneInfo, now_s: float) -> int | None:
+    """Return epoch seconds of "2026-12-01", "2026-12-01T12:30" (in the site's zone) or "2d" (from now)."""
     if value is None:
         return None
     try:
@@ -50,7 +51,8 @@ def parse_coming(option: str, value: str | None, zone: ZoneInfo, now_s: float) -
         dt.datetime.fromtimestamp(at_s, zone)
     except (ValueError, OverflowError, OSError):
         raise UsageError(
-            f"{option} {value}: write a day (2026-12-01), a time (2026-12-01T12:30) or how long from now (2d)"
+            f"{option} {value}: use a date (2026-12-01), a time (2026-12-01T12:30) "
+            "or a duration from now (2d)"
         ) from None
     return at_s
 

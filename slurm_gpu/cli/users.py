@@ -1,4 +1,4 @@
-"""Users by name and number."""
+"""Users by name and uid."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ _FIRST_UNKNOWN_UID = 2**31
 
 
 def uid_and_name(user: str | None, option: str = "--user") -> tuple[int, str]:
-    """Return those of the user whom `option` names, or of the caller; raises UsageError for one without."""
+    """Return uid and name of `user`, or of the caller; raise UsageError for an unknown user.
+
+    `option` names the option in the message.
+    """
     if user is None:
         uid = os.getuid()
         try:
             entry = pwd.getpwuid(uid)
         except KeyError:
             raise UsageError(
-                f"uid {uid} has no name on this host (getent passwd {uid}): ask as a user that has one"
+                f"uid {uid} has no user name on this host (getent passwd {uid}): run this as another user"
             ) from None
         return entry.pw_uid, entry.pw_name
     try:
@@ -29,13 +32,13 @@ def uid_and_name(user: str | None, option: str = "--user") -> tuple[int, str]:
 
 
 class PastUsers:
-    """Numbers of the users of past jobs; those who are gone keep one of their own, which no group names."""
+    """Uids of the users of past jobs; a deleted user gets a uid that no group contains."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, int] = {}
 
     def uid(self, user: str) -> int:
-        """The same for the same name."""
+        """Return the uid of `user`, always the same for the same name."""
         if user not in self._by_name:
             try:
                 uid = pwd.getpwnam(user).pw_uid

@@ -44,7 +44,7 @@ def test_the_last_comes_last_and_nothing_steers_the_terminal(slurm_gpu: CommandL
     slurm_gpu.database.act_list = [MOVED, URGENT]
     assert slurm_gpu("audit") == 0
     lines = slurm_gpu.out.splitlines()
-    assert lines[0].split() == ["when", "act", "of", "before", "after", "why", "told", "by"]
+    assert lines[0].split() == ["when", "act", "of", "before", "after", "why", "reported", "by"]
     assert "job 7 of alice" in lines[1]
     assert "\x1b" not in slurm_gpu.out
     assert "limit moved" in lines[-1]
@@ -119,7 +119,7 @@ def test_who_was_refused_an_urgent_job_and_with_what_reason(slurm_gpu: CommandLi
 
 def test_nothing_refused_is_said_to_be_nothing(slurm_gpu: CommandLine):
     assert slurm_gpu("audit", "--refused", "urgent") == 0
-    assert "nothing that rule urgent refused is on record" in slurm_gpu.err
+    assert "no job refused by rule urgent is on record" in slurm_gpu.err
     assert slurm_gpu("audit", "--refused", "urgent", "--act", "limit") == 2
 
 

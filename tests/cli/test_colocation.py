@@ -142,7 +142,7 @@ def test_on_80_columns_whole_columns_are_left_out(
     assert max(map(len, (header, *lines))) <= 80
     assert header.split()[-1] == "ms_p99"
     assert [line.split()[0] for line in lines] == ["sjf", "annealing"]
-    assert slurm_gpu.err == "no room for ms_p50: a wider terminal or --json shows all\n"
+    assert slurm_gpu.err == "columns not shown: ms_p50; use a wider terminal or --json\n"
 
 
 def test_under_a_cap_nobody_is_slower_than_that(slurm_gpu: CommandLine, table: Path, model: Path):
@@ -177,12 +177,12 @@ def test_a_plan_says_who_runs_beside_whom(slurm_gpu: CommandLine, table: Path, m
         (
             "lp",
             3,
-            "needs the Python module scipy.optimize, which is not installed here: slurm-gpu-learn has it",
+            "the Python module scipy.optimize is not installed: install slurm-gpu-learn, or",
         ),
         (
             "blossom",
             3,
-            "networkx, which is not installed here: no package has it (by hand, the extra colocation)",
+            "networkx is not installed: install slurm-gpu[colocation] with pip",
         ),
     ],
 )

@@ -36,6 +36,6 @@ def test_a_price_is_saved_only_where_somebody_shares(
 
 def test_what_lacks_is_explained(slurm_gpu: CommandLine) -> None:
     assert slurm_gpu("colocation", "plan") == 2
-    assert "missing argument 'TABLE'. It is a file of measured speeds" in slurm_gpu.err
+    assert "missing argument 'TABLE'. TABLE is a file of measured speeds" in slurm_gpu.err
     assert slurm_gpu("colocation", "plan", "speeds.csv") == 2
-    assert "missing argument 'JOBS'. It is a CSV file with the columns application,seconds" in slurm_gpu.err
+    assert "missing argument 'JOBS'. JOBS is a CSV file with the columns application,seconds" in slurm_gpu.err

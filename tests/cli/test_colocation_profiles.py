@@ -82,7 +82,7 @@ def test_files_alone_are_put_together_without_a_database(
     [
         (("out.txt",), "ends in .csv or .json"),
         (("out.csv",), "no run since 30d has a profile"),
-        (("out.csv", "--since", "soon"), "--since soon: write a day"),
+        (("out.csv", "--since", "soon"), "--since soon: use a date"),
         (("out.csv", "--files-only"), "name the files"),
         (("out.csv", "nowhere.csv"), "nowhere.csv: cannot be read"),
     ],

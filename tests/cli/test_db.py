@@ -70,11 +70,11 @@ def test_prune_drops_what_is_older_than_retention_says_and_a_dry_run_only_tells(
     counts += "0 verdicts older than 365d, 0 forecasts older than 90d, 0 decisions older than 14d"
     for _ in range(2):
         assert slurm_gpu("db", "prune", "--dry-run") == 0
-        assert slurm_gpu.out == f"would drop {counts}\n"
+        assert slurm_gpu.out == f"would delete {counts}\n"
     assert slurm_gpu("db", "prune") == 0
-    assert slurm_gpu.out == f"dropped {counts}\n"
+    assert slurm_gpu.out == f"deleted {counts}\n"
     slurm_gpu("db", "prune", "--dry-run")
-    assert slurm_gpu.out.startswith("would drop 0 timelines")
+    assert slurm_gpu.out.startswith("would delete 0 timelines")
     with filled.reading() as connection:
         assert connection.execute(select(func.count()).select_from(run_device)).scalar() == 2
 
@@ -93,5 +93,5 @@ def test_a_database_that_is_not_there_is_not_made(
 ):
     (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/own.db\n")
     assert slurm_gpu("db", *words) == 2
-    assert slurm_gpu.err.startswith(f"slurm-gpu: sqlite:///{place}/own.db is not there")
+    assert slurm_gpu.err.startswith(f"slurm-gpu: sqlite:///{place}/own.db does not exist")
     assert not (place / "own.db").exists()

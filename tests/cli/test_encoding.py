@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.encoding import spell_out
+from slurm_gpu.cli.encoding import replace_unencodable
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 def test_signs_are_spelt_out_where_the_encoding_lacks_them(encoding: str):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    spell_out(stream)
+    replace_unencodable(stream)
     stream.write("– → … ▁█ é 학\ud800")
     stream.flush()
     plain = {"latin1": "- -> ... 18 é", "ascii": "- -> ... 18 \\xe9", "cp1252": "– -> … 18 é"}
@@ -26,11 +26,11 @@ def test_signs_are_spelt_out_where_the_encoding_lacks_them(encoding: str):
 
 
 _PRINT = """
-from slurm_gpu.cli.encoding import spell_out
+from slurm_gpu.cli.encoding import replace_unencodable
 from slurm_gpu.cli import output
 from slurm_gpu.text import cells
 import sys
-spell_out(sys.stdout, sys.stderr)
+replace_unencodable(sys.stdout, sys.stderr)
 output.print_table(("a", "b"), [(cells.GAP, "정")])
 output.print_json({"name": "정 é"})
 output.print_csv(("a",), [{"a": "–"}])

@@ -73,11 +73,12 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
     assert longer == "  2.7 times longer than usual because of time limit"
     assert shorter == "  2.5 times shorter than usual because of the account"
     assert (
-        past == "  of the last 200 forecasts made here, 81% were right: the job started in the interval told"
+        past
+        == "  of the last 200 forecasts made here, 81% were right: the job started in the predicted interval"
     )
     assert "jobs with GPUs" in judged
     assert "44%" in judged
-    assert source.startswith("  from a model learned 5h00m ago, of 14203 observations of waiting jobs since ")
+    assert source.startswith("  from a model trained 5h00m ago, of 14203 observations of waiting jobs since ")
 
 
 @pytest.mark.parametrize(
@@ -87,10 +88,10 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
         ({"lower_s": 20.0, "median_s": 90.0, "upper_s": 600.0}, "start within 10m00s (by "),
         (
             {"past": ForecastRecord(n=3, correct=2, since_s=1)},
-            "jobs that started within their interval so far: 2 of 3",
+            "right so far: 2 of 3 forecasts (the job started in the interval)",
         ),
         ({"past": ForecastRecord(n=0, correct=0, since_s=None)}, "no forecast made here is old enough"),
-        ({"judged": None}, "too few jobs with GPUs have waited here lately"),
+        ({"judged": None}, "not validated: too few jobs with GPUs waited here recently"),
         ({"judged": None, "with_gpus": False}, "too few jobs without GPUs"),
         ({"source": "tables"}, "from tables made 5h00m ago"),
     ],
@@ -143,7 +144,7 @@ def test_a_job_that_does_not_wait_is_a_wrong_question(slurm_gpu: CommandLine):
 
 def test_words_that_are_neither_job_nor_command_are_refused(slurm_gpu: CommandLine):
     assert slurm_gpu("forecast", "17", "18") == 2
-    assert "write the id of one job" in slurm_gpu.err
+    assert "write the ID of one job" in slurm_gpu.err
 
 
 PARTITIONS = """\
@@ -282,7 +283,7 @@ def test_what_the_policy_says_comes_first_and_what_it_fills_in_is_forecast(
     words = ("--", "sbatch", "--gpus=1", "--time=90", "--wrap=true")
     assert slurm_gpu("forecast", *words) == 0, slurm_gpu.err
     lines = slurm_gpu.out.splitlines()
-    assert lines[:2] == ["the policy would accept it, and say", "  Violates rule long: Others."]
+    assert lines[:2] == ["messages of the policy, which would accept the job", "  Violates rule long: Others."]
     assert any(line.startswith("this job, submitted now, will probably start") for line in lines)
     assert (asked[0]["cores"], asked[0]["memory_mib"]) == (4, 32 * 1024)
     assert slurm_gpu("forecast", "--json", *words) == 0
@@ -295,7 +296,7 @@ def test_a_limit_that_is_used_up_is_said_before_the_forecast(slurm_gpu: CommandL
     asked = answering(slurm_gpu, SAID)
     assert slurm_gpu("forecast", "--", "sbatch", "--gpus=2", "--time=30", "--wrap=true") == 0, slurm_gpu.err
     first, second, third, *_ = slurm_gpu.out.splitlines()
-    assert first == "the policy would let it wait"
+    assert first == "the policy would delay the job"
     assert second.startswith(
         f"  rule share: {getpass.getuser()}'s jobs run with 2 of 3 GPUs, so that this one"
     )
@@ -312,7 +313,7 @@ def test_where_no_policy_is_at_hand_it_is_said(slurm_gpu: CommandLine, cluster: 
     answering(slurm_gpu, SAID)
     words = ("--", "sbatch", "--gpus=2", "--wrap=true")
     assert slurm_gpu("forecast", *words) == 0
-    assert "what the policy says to it is not known on this host" in slurm_gpu.err
+    assert "the policy was not checked: it is not on this host" in slurm_gpu.err
     assert slurm_gpu("forecast", "--json", *words) == 0
     assert json.loads(slurm_gpu.out)["policy"] is None
 

@@ -106,14 +106,14 @@ def test_filters_reach_the_database(slurm_gpu: CommandLine):
 @pytest.mark.parametrize("when", ["yesterday", "7", "2026-13-01", "9" * 12 + "d", "9" * 400 + "d"])
 def test_a_time_that_is_none_is_quoted(slurm_gpu: CommandLine, when: str):
     assert slurm_gpu("jobs", "--since", when) == 2
-    assert slurm_gpu.err.startswith(f"slurm-gpu: --since {when}: write a day")
+    assert slurm_gpu.err.startswith(f"slurm-gpu: --since {when}: use a date")
 
 
 def test_a_time_that_ends_before_it_begins_is_wrong_usage(slurm_gpu: CommandLine):
     assert slurm_gpu("jobs", "--since", "2026-11-02", "--until", "2026-11-01T12:00") == 2
     assert slurm_gpu.err == (
-        "slurm-gpu: --until 2026-11-01T12:00 is 2026-11-01 12:00:00, and --since 2026-11-02 is "
-        "2026-11-02 00:00:00: --until has to be later\n"
+        "slurm-gpu: --until 2026-11-01T12:00 (2026-11-01 12:00:00) must be later than "
+        "--since 2026-11-02 (2026-11-02 00:00:00)\n"
     )
     assert slurm_gpu("jobs", "--since", "2d", "--until", "1d") == 0
     assert slurm_gpu("jobs", "--since", "1d", "--until", "2d") == 2
@@ -153,7 +153,7 @@ def test_a_user_whom_nobody_knows_is_told_where_nothing_matches(slurm_gpu: Comma
 @pytest.mark.parametrize("command", ["jobs", "nodes"])
 def test_two_formats_at_once_are_wrong_usage(slurm_gpu: CommandLine, command: str):
     assert slurm_gpu(command, "--json", "--csv") == 2
-    assert slurm_gpu.err == "slurm-gpu: --json and --csv exclude each other\n"
+    assert slurm_gpu.err == "slurm-gpu: --json and --csv are mutually exclusive\n"
 
 
 def test_at_80_columns_a_long_name_is_cut_and_every_run_keeps_its_line(
@@ -189,7 +189,7 @@ def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_
     table = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out)
     assert max(map(len, table.splitlines())) <= columns
     assert " ".join(table.splitlines()[1].split()) == row
-    assert slurm_gpu.err == f"no room for {left_out}: a wider terminal or --json shows all\n"
+    assert slurm_gpu.err == f"columns not shown: {left_out}; use a wider terminal or --json\n"
 
 
 def test_a_cut_list_says_so(slurm_gpu: CommandLine):
@@ -323,7 +323,7 @@ def test_a_parquet_file_holds_all_with_gaps_as_null(slurm_gpu: CommandLine, tmp_
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--all --limit 3", "--all and --limit or --page exclude each other"),
+        ("--all --limit 3", "--all and --limit or --page are mutually exclusive"),
         ("--parquet x --csv", "--parquet writes a file and prints nothing"),
         ("--sort name", "invalid value for '--sort'"),
         ("--min-gpus -1", "'-1' is not a number of GPUs from 0 to 1,000,000, such as 0.25 or 8"),

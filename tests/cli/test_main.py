@@ -116,18 +116,18 @@ def test_the_daemon_that_is_down_is_named(slurm_gpu: CommandLine):
     slurm_gpu.site.connect_slurm = no_slurm
     assert slurm_gpu("nodes") == 3
     assert slurm_gpu.err.splitlines()[1:] == [
-        "slurmctld does not answer: `slurm-gpu doctor` says what to start"
+        "slurmctld does not answer: run `slurm-gpu doctor` for what to start"
     ]
 
 
 @pytest.mark.parametrize(
     ("module", "remedy"),
     [
-        ("alembic", "slurm-gpu-db has it (by hand, the extra db)"),
-        ("numpy.linalg", "slurm-gpu-db has it (by hand, the extra db)"),
-        ("pyarrow", "slurm-gpu-report has it (by hand, the extra report)"),
-        ("rich", "slurm-gpu-client has it (by hand, the extra client)"),
-        ("yaml", "install the package again"),
+        ("alembic", "install slurm-gpu-db, or slurm-gpu[db] with pip"),
+        ("numpy.linalg", "install slurm-gpu-db, or slurm-gpu[db] with pip"),
+        ("pyarrow", "install slurm-gpu-report, or slurm-gpu[report] with pip"),
+        ("rich", "install slurm-gpu-client, or slurm-gpu[client] with pip"),
+        ("yaml", "reinstall slurm-gpu"),
     ],
 )
 def test_a_part_that_is_not_installed_here_is_named_and_who_has_it(
@@ -138,9 +138,7 @@ def test_a_part_that_is_not_installed_here_is_named_and_who_has_it(
 
     slurm_gpu.site.connect_slurm = no_module
     assert slurm_gpu("nodes") == 3
-    assert slurm_gpu.err == (
-        f"slurm-gpu: this command needs the Python module {module}, which is not installed here: {remedy}\n"
-    )
+    assert slurm_gpu.err == (f"slurm-gpu: the Python module {module} is not installed: {remedy}\n")
 
 
 def test_whoever_lacks_a_module_is_sent_to_the_package_that_carries_it():
@@ -176,7 +174,7 @@ def test_our_own_mistakes_do_not_pass_for_a_finding(slurm_gpu: CommandLine):
 
     slurm_gpu.site.connect_slurm = broken
     assert slurm_gpu("nodes") == 3
-    assert slurm_gpu.err == "slurm-gpu: KeyError: 'n7' (SLURM_GPU_DEBUG=1 shows where)\n"
+    assert slurm_gpu.err == "slurm-gpu: KeyError: 'n7' (SLURM_GPU_DEBUG=1 prints a traceback)\n"
 
 
 def test_a_user_whom_this_host_does_not_know_is_told_by_either_name_of_the_option(slurm_gpu: CommandLine):
@@ -201,7 +199,7 @@ def test_a_caller_without_a_name_is_told_the_uid(
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
     assert slurm_gpu(*argv) == 2
     assert (
-        "uid 4000000001 has no name on this host (getent passwd 4000000001): ask as a user that has one"
+        "uid 4000000001 has no user name on this host (getent passwd 4000000001): run this as another user"
         in slurm_gpu.err
     )
     assert "None" not in slurm_gpu.err

@@ -193,7 +193,7 @@ def test_on_a_narrow_terminal_the_values_of_many_gpus_take_two_lines(
     assert max(map(len, lines)) <= 60
     assert "100 99 98 97 50 50 50 50" in " ".join(lines[at].split())
     assert "96 95 94 93 50 50 50 50" in " ".join(lines[at + 1].split())
-    assert slurm_gpu.err == "no room for state: a wider terminal or --json shows all\n"
+    assert slurm_gpu.err == "columns not shown: state; use a wider terminal or --json\n"
 
 
 def test_without_live_slurm_gpudbd_is_not_asked(slurm_gpu: CommandLine):
@@ -267,9 +267,9 @@ def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_
     environ: dict[str, str], columns: int, left_out: str | None
 ):
     printed = re.sub(r"\x1b\[[0-9;]*m", "", _on_terminal({**environ, "NO_COLOR": "1"}, columns))
-    table, _, said = printed.partition("no room for ")
+    table, _, said = printed.partition("columns not shown: ")
     assert said.partition("\n")[0].strip() == (
-        f"{left_out}: a wider terminal or --json shows all" if left_out else ""
+        f"{left_out}; use a wider terminal or --json" if left_out else ""
     )
     assert max(map(len, table.splitlines())) <= columns
     words = set(table.split())

@@ -272,7 +272,7 @@ class TestUndo:
     def test_one_that_is_back_already_is_not_thrown_out_of_its_new_run(self, here: Here, state: str) -> None:
         here.state = state
         assert here("undo", "17_3") == 2
-        assert f"job 17_3 is back already ({state})" in here.line.err
+        assert f"job 17_3 is already {state}" in here.line.err
         assert (here.commands, here.acts) == ([], [])
 
     def test_one_that_was_held_and_runs_again_is_left_alone(self, here: Here) -> None:

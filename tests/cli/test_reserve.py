@@ -163,7 +163,7 @@ def test_a_request_says_when_it_could_begin(command: CommandLine) -> None:
     assert command.out == (
         "Request 7: 8 a100 GPUs on 2 whole nodes for 3d, account vision. An operator decides.\n"
         # What runs on n1 and n2 may go on for a week; then a minute for the epilog, up to the minute.
-        "Approved now it would begin Sat 2026-11-28 21:16 on n[1-2].\n"
+        "If approved now, it begins Sat 2026-11-28 21:16 on n[1-2].\n"
     )
 
 
@@ -184,13 +184,13 @@ def test_a_request_says_when_it_could_begin(command: CommandLine) -> None:
         ),
         (("--gpus=8", "--nodes=1"), "the reservation needs 1 node with 8 GPUs each, and 0 of partition gpu"),
         (("--gpus=8", "--latest=2d"), "2 nodes are not free together for 3d by Mon 2026-11-23"),
-        (("--gpus=8", "--earliest=soon"), "--earliest soon: write a day (2026-12-01), a time"),
+        (("--gpus=8", "--earliest=soon"), "--earliest soon: use a date (2026-12-01), a time"),
         (
             ("--gpus=8", "--earliest=2d", "--latest=1d"),
-            "--latest 1d is Sun 2026-11-22 21:15, and it may not begin before Mon 2026-11-23 21:15",
+            "--latest 1d (Sun 2026-11-22 21:15) must not be before the earliest start, Mon 2026-11-23 21:15",
         ),
-        (("--gpus=8", "--time=30s"), "'30s' is less than a minute; write such as 36h or 3d"),
-        (("--gpus=8", "--why= "), "it is empty: say why in a few words"),
+        (("--gpus=8", "--time=30s"), "'30s' is less than a minute; use a duration such as 36h or 3d"),
+        (("--gpus=8", "--why= "), "it is empty: give a reason"),
     ],
 )
 def test_what_cannot_be_had_is_not_asked_for(
@@ -207,7 +207,7 @@ def test_an_operator_promises_the_first_window_and_says_what_to_type(command: Co
     assert said["end_s"] - said["start_s"] == 3 * DAY_S + SPARE_S
     assert command.out == (
         "Reservation 7 begins Sat 2026-11-28 21:16 on n[1-2], for 3d; in Slurm it is sg_7.\n"
-        "alice's job goes there by itself:\n"
+        "alice's job enters it without further options:\n"
         "  sbatch --account=vision --partition=gpu --nodes=2 --gpus-per-node=4 --time=3-00:00:00 …\n"
     )
 
@@ -241,7 +241,7 @@ def test_an_operator_chooses_nodes_and_the_earliest_start(command: CommandLine) 
     assert command("reserve", "approve", "7", "--nodes=n[") == 2
     assert command.err.startswith("slurm-gpu: --nodes: ")
     assert command("reserve", "approve", "5") == 2
-    assert "reservation 5 is approved: only what is requested" in command.err
+    assert "reservation 5 is approved: only requests" in command.err
     assert command("reserve", "approve", "99") == 2
     assert "there is no reservation 99" in command.err
 
@@ -256,18 +256,18 @@ def test_denying_and_cancelling_say_what_follows(command: CommandLine) -> None:
     commands.reservations, command.site.run = IN_SLURM, commands
     assert command("reserve", "cancel", "5") == 0
     assert command.out == (
-        "Reservation 5 is cancelled; its nodes are free for others within a minute, once no job is in it.\n"
+        "Reservation 5 is cancelled; its nodes are free for others within a minute after its last job.\n"
     )
 
 
 @pytest.mark.parametrize(
     ("in_slurm", "said"),
     [
-        ("", "Reservation 5 is cancelled; Slurm has nothing of it.\n"),
+        ("", "Reservation 5 is cancelled; Slurm has no such reservation.\n"),
         (
             "Nodes=n2",
-            "Reservation 5 is cancelled; in Slurm sg_5 is on n2 for bob, not as it was promised, so it stays"
-            ": `scontrol delete ReservationName=sg_5`, where nobody needs it.\n",
+            "Reservation 5 is cancelled; in Slurm sg_5 is on n2 for bob, not as approved, so it stays"
+            ": run `scontrol delete ReservationName=sg_5` if it is not needed.\n",
         ),
     ],
 )
@@ -363,8 +363,8 @@ def test_where_there_is_nothing_that_is_said(command: CommandLine) -> None:
 
 def test_a_site_without_reservations_says_how_to_have_them(slurm_gpu: CommandLine) -> None:
     assert slurm_gpu("reserve", "request", "--gpus=8", "--time=3d", "--why=paper") == 2
-    assert "an operator writes `placement: {reservations: {}}` into slurm-gpu.yaml" in slurm_gpu.err
+    assert "an admin adds `placement: {reservations: {}}` to slurm-gpu.yaml" in slurm_gpu.err
     with_rows(slurm_gpu)
     slurm_gpu.site.run = Commands()
     assert slurm_gpu("reserve", "list") == 0
-    assert slurm_gpu.out.startswith("Nothing is reserved: there are no reservations here: an operator writes")
+    assert slurm_gpu.out.startswith("Nothing is reserved: reservations are not enabled: an admin adds")

@@ -48,7 +48,7 @@ def test_a_job_that_waits_is_told_when_it_will_start_and_later_whether_that_was_
     assert said["past"]["n"] == 0
     shown = lab.output([*alice, str(job)], "alice")
     assert f"job {job} will probably start" in shown
-    assert "too few jobs with GPUs have waited here lately" in shown
+    assert "not validated: too few jobs with GPUs waited here recently" in shown
     before = lab.output([*alice, "--", "sbatch", "--gpus=1", "--time=5", "--wrap=true"], "alice")
     assert before.startswith("this job, submitted now, will probably start")
     assert not _said(lab, "bob", str(job))["full"], "reasons of others' jobs are hidden"

@@ -243,7 +243,7 @@ def test_a_move_that_an_administrator_went_over_is_told_by_check_and_status(
     (cluster.root / "policy.yaml").write_text(POLICY.replace("gpus_running: 1}", "gpus_running: 2}"))
     capsys.readouterr()
     assert cluster.run_bare("check") == 0
-    why = "gpus_running of share: 1 → 2 does not count any more: policy.yaml has another value now"
+    why = "gpus_running of share: 1 → 2 no longer applies: policy.yaml has another value now"
     assert why in capsys.readouterr().err
     cluster.run("status")
     assert "Does not count any more: gpus_running of share: 1 → 2" in capsys.readouterr().out

@@ -96,7 +96,7 @@ def test_every_file_is_there_for_its_owner_and_names_that_users_choose_are_text_
     assert report("--since", "30d", "--out", tmp_path / "r") == 0
     out, err = capsys.readouterr()
     assert out == f"{tmp_path}/r/report.html\n"
-    assert re.fullmatch(r"\d+ figures of \d+ runs, with \d+ files of tables and pictures beside it\n", err)
+    assert re.fullmatch(r"\d+ figures of \d+ runs, with \d+ files of tables and figures\n", err)
 
     page = (tmp_path / "r/report.html").read_text("utf-8")
     assert {*map(visible, NAMES)} <= _texts(tmp_path / "r/report.html")
@@ -141,13 +141,16 @@ def test_a_report_again_replaces_what_is_there(report, tmp_path: Path, capsys):
     [
         (
             ["--since", "yesterday"],
-            "--since yesterday: a report is of whole days; write one (2026-10-01), or how many",
+            "--since yesterday: use a date (2026-10-01) or whole days ago",
         ),
-        (["--since", "12h"], "--since 12h: a report is of whole days"),
-        (["--until", "2026-11-01T12:00"], "--until 2026-11-01T12:00: a report is of whole days"),
+        (["--since", "12h"], "--since 12h: use a date (2026-10-01) or whole days ago"),
+        (
+            ["--until", "2026-11-01T12:00"],
+            "--until 2026-11-01T12:00: use a date (2026-10-01) or whole days ago",
+        ),
         (["--since", "2026-11-02", "--until", "2026-11-01"], "ends on 2026-11-01, but begins on 2026-11-02"),
-        (["--since", "2027-01-01"], "--since 2027-01-01 is yet to come: today is 2026-11-22"),
-        (["--last", "day", "--since", "2026-11-02"], "leave out --since and --until, or --last"),
+        (["--since", "2027-01-01"], "--since 2027-01-01 is in the future: today is 2026-11-22"),
+        (["--last", "day", "--since", "2026-11-02"], "--last and --since or --until are mutually exclusive"),
         (["--last", "year"], "'year' is not one of 'day', 'week', 'month'"),
     ],
 )
@@ -189,7 +192,7 @@ def test_a_wrong_policy_is_told_and_one_that_was_not_asked_for_holds_no_report_u
         assert report("--out", tmp_path / "r", "--page-only") == 0
     finally:
         (host / "policy.yaml").unlink()
-    assert f"{host}/policy.yaml is left aside, as it is not right: " in capsys.readouterr().err
+    assert f"{host}/policy.yaml is ignored: " in capsys.readouterr().err
 
 
 def test_a_file_is_no_place_for_a_report(report, tmp_path: Path, capsys):

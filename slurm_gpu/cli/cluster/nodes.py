@@ -1,4 +1,4 @@
-"""`slurm-gpu nodes`: what is free, and who uses which GPU until when."""
+"""`slurm-gpu nodes`: free resources and jobs by node."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ _CSV_COLUMNS = (
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NODES]...")
-@click.option("--partition", help="Only this partition's nodes.")
+@click.option("--partition", metavar="NAME", help="Only nodes of this partition.")
 @click.option("--free", is_flag=True, help="Only nodes with a whole GPU free.")
-@click.option("--live", is_flag=True, help="Also what their GPUs do now, as slurm-gpudbd tells it.")
-@click.option("--suspect", is_flag=True, help="Only GPUs that several jobs called slow or failing.")
+@click.option("--live", is_flag=True, help="Include live values of the GPUs.")
+@click.option(
+    "--suspect", is_flag=True, help="Only GPUs that diagnosis found slow or failing in several jobs."
+)
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @with_site
@@ -52,23 +54,25 @@ def nodes(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """One entry per node: free of all GPUs, shards, CPUs and memory, and who holds which GPU.
+    """List nodes with free and total GPUs, shards, CPUs and memory, and the jobs on each GPU.
 
-    NODES are some of them, such as n1 or n[1-4,7].
+    NODES selects nodes, such as n1 or n[1-4,7].
 
-    Below stand the GPUs that are free, whatever nodes they are on, and why jobs wait.
+    The lines below the table give the free GPUs of the cluster, and the reasons why jobs wait.
 
-    GPUs are numbered as Slurm numbers them on that node; "part of 1" are shards of GPU 1, "all of 1" every
-    shard of it. A GPU of which shards are in use is not free as a whole, and nothing is free on a node that
-    takes no jobs. In brackets stands the time to the job's limit, or that it is suspended or completing.
-    With --live each GPU's value stands in the driver's order; a dash is one of which nothing was measured, or
-    that you may not see since another user's job holds it. One dash for the whole node: nothing was measured,
-    or the order of its GPUs is not known yet. --suspect is for operators: GPUs at fault in three
-    jobs and more of two users and more, and the command that drains each.
+    GPUs are numbered as in Slurm. "part of 1" means shards of GPU 1, "all of 1" all its shards. A GPU with
+    shards in use is not free as a whole; on a node that accepts no jobs, nothing is free. Brackets contain
+    the time to the time limit of the job, or its state.
+
+    --live prints values in the order of the driver. A dash is a GPU that was not measured or that runs a job
+    of another user. One dash for a node: not measured, or the order of GPUs is not known yet.
+
+    --suspect is for operators: GPUs at fault in at least three jobs of at least two users, with the command
+    that drains each.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if live and as_csv:
-        raise UsageError("--live and --csv exclude each other; --json has the live values")
+        raise UsageError("--live and --csv are mutually exclusive; --json has live values")
     if suspect:
         if names or partition is not None or free or live or as_csv:
             raise UsageError("--suspect goes with --json alone")

@@ -1,4 +1,4 @@
-"""`slurm-gpu top`: the cluster on one screen, again each few seconds."""
+"""`slurm-gpu top`: the cluster on one screen, updated every few seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print it once, all rows; so it is in a pipe.")
+@click.option("--once", is_flag=True, help="Print all rows once, as in a pipe.")
 @click.option(
     "--interval",
     default="5s",
@@ -35,21 +35,21 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
     show_default=True,
     help="Time between updates, from 1s to 1h.",
 )
-@click.option("--user", metavar="NAME", help="Only the GPUs and waiting jobs of this user.")
-@click.option("--partition", metavar="NAME", help="Only nodes of this partition, and jobs that wait for it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON once; docs/commands.md has its keys.")
+@click.option("--user", metavar="NAME", help="Only GPUs and pending jobs of this user.")
+@click.option("--partition", metavar="NAME", help="Only nodes of this partition and jobs pending for it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON once (keys: docs/commands.md).")
 @with_site
 def top(
     site: CommandSite, once: bool, interval: str, user: str | None, partition: str | None, as_json: bool
 ) -> None:
-    """Who uses which GPU and until when, what waits and why, and which nodes are out of service.
+    """Watch GPUs, their jobs and time limits, pending jobs with reasons, and nodes out of service.
 
-    GPUs are numbered as Slurm numbers them on their node; "part" are shards of them. Nodes that are alike are
-    one row. The signs behind the mean utilisation stand for the job's GPUs, one each where they are few. What
-    others' jobs do only operators see. Jobs marked ! need attention: those whose GPU reported an error, or
-    that never used theirs, are told at once, all others after four minutes of watching.
+    GPUs are numbered as in Slurm; "part" means shards. Equal nodes share a row. The bars after the mean
+    utilisation stand for the GPUs of the job, one each if there are few. Only operators see the GPU use of
+    other users. "!" marks jobs that need attention: at once after a GPU error or if no GPU was ever used,
+    otherwise after four minutes of watching.
 
-    Keys: space and b turn the pages, q ends it.
+    Keys: space and b page forward and back, q quits.
     """
     try:
         interval_s = parse_duration(interval)

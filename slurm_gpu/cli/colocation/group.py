@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation`: train planners of shared GPUs, compare them, and see what they would do."""
+"""`slurm-gpu colocation`: train, compare and try planners of shared GPUs; profile applications."""
 
 from __future__ import annotations
 
@@ -22,49 +22,50 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.group()
 def colocation() -> None:
-    """Jobs that share a GPU: train planners, compare them, and see what they would do.
+    """Train and compare planners of shared GPUs, plan jobs, and profile applications.
 
-    All by a table of speeds that applications had beside each other, as CSV, JSON or in Gavel's format
-    (docs/colocation.md). Nothing here acts on Slurm.
+    Planners use a table of measured speeds of applications that share a GPU: CSV, JSON or Gavel's format
+    (docs/colocation.md). No command here changes anything in Slurm.
     """
 
 
 class _TableFile(click.Path):
-    """A path of which it is told what it is where it lacks."""
+    """A path whose error message explains the missing file."""
 
     def get_missing_message(self, *_: Any, **__: Any) -> str:
-        return "It is a file of measured speeds; docs/colocation.md has a small one under Tables."
+        return "TABLE is a file of measured speeds, such as the one in docs/colocation.md under Tables."
 
 
 class _JobsFile(click.File):
-    """The same of the list of jobs."""
+    """A file whose error message explains the missing list of jobs."""
 
     def get_missing_message(self, *_: Any, **__: Any) -> str:
-        return "It is a CSV file with the columns application,seconds, or - for standard input."
+        return "JOBS is a CSV file with the columns application,seconds, or - for standard input."
 
 
 def _of_table(command: Command) -> Command:
-    """The options that say what is known."""
+    """Add the options of a table of speeds."""
     for option in (
         click.option(
             "--cap",
             type=click.FloatRange(min=1, min_open=True),
             metavar="FACTOR",
-            help="Nobody may take longer by more than this factor, such as 1.10.",
+            help="Highest slowdown of a job, such as 1.10.",
         ),
         click.option(
             "--together",
             type=click.IntRange(1, 3),
             default=2,
             show_default=True,
-            help="So many jobs share a GPU at most.",
+            metavar="N",
+            help="Jobs per GPU, at most.",
         ),
         click.option(
             "--predict",
             is_flag=True,
-            help="Speeds of pairs that the table lacks are predicted from those that it has.",
+            help="Predict the speeds of pairs that the table lacks.",
         ),
-        click.option("--gpu-model", metavar="NAME", help="Which table of the file, where it has several."),
+        click.option("--gpu-model", metavar="NAME", help="Table in the file, if it has several."),
         click.argument("table", type=_TableFile(path_type=Path, dir_okay=False)),
     ):
         command = option(command)
@@ -77,29 +78,43 @@ def _cap(cap: float | None) -> float:
     return math.inf if cap is None else cap
 
 
-@colocation.command(short_help="Train a planner on a table; writes a small file.")
+@colocation.command(short_help="Train a planner on a table of speeds.")
 @_of_table
-@click.option("--planner", type=click.Choice(LEARNED), default="dqngpu", show_default=True)
-@click.option("--out", type=_FILE, metavar="FILE", default="model.npz", show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--start", type=_FILE, metavar="FILE", help="A model that only needs to learn what is new.")
+@click.option(
+    "--planner",
+    type=click.Choice(LEARNED),
+    default="dqngpu",
+    show_default=True,
+    help="Planner to train.",
+)
+@click.option(
+    "--out", type=_FILE, metavar="FILE", default="model.npz", show_default=True, help="Output file."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Random seed."
+)
+@click.option("--start", type=_FILE, metavar="FILE", help="Model to continue from.")
 @click.option(
     "--checkpoint",
     type=_FILE,
     metavar="FILE",
-    help="Written after each epoch; where there is one, the training goes on from it.",
+    help="File written after each epoch; training continues from it if it exists.",
 )
 @click.option(
-    "--if-better", is_flag=True, help="Leave a model alone that was trained on the same and is as good."
+    "--if-better",
+    is_flag=True,
+    help="Keep an existing model that was trained on the same table and is as good.",
 )
 @click.option(
     "--sbatch",
     "n_seeds",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="Print a script for sbatch that trains with N seeds, a job array; the best model wins.",
+    help="Print a script for sbatch: a job array that trains with N seeds and keeps the best model.",
 )
-@click.option("--device", default="cpu", show_default=True, help="Another one is torch's, as in `cuda`.")
+@click.option(
+    "--device", metavar="NAME", default="cpu", show_default=True, help="Device of torch, such as `cuda`."
+)
 @with_site
 def train(
     site: CommandSite,
@@ -118,22 +133,19 @@ def train(
     predict: bool,
     if_better: bool,
 ) -> None:
-    """Train a planner on a table of speeds, and write what it learned as a small file.
+    """Train a planner on a table of speeds, and write the model to a small file.
 
-    It ends early where nothing becomes better. Killed, it goes on from its --checkpoint to the same result.
-    On the processor it needs numpy alone. Another --device needs torch, which no package carries: the extra
-    `train` has it.
+    Training ends early if the planner stops improving. After an interruption, --checkpoint continues it to
+    the same result. On the CPU it needs only numpy; another --device needs torch (extra `train`).
     """
-    # Before numpy comes: its arrays here are so small that threads take longer, and more of the processor.
+    # Set before numpy is imported: threads slow down such small arrays.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from slurm_gpu.cli.colocation import train as run
 
     known = run.SpeedTable(table, gpu_model, together, _cap(cap), predict)
     if n_seeds is not None:
         if seed or checkpoint is not None or if_better:
-            raise UsageError(
-                "--sbatch gives each task its --seed, --checkpoint and --if-better: leave them out"
-            )
+            raise UsageError("--sbatch sets --seed, --checkpoint and --if-better of each task: omit them")
         run.print_script(known, planner, out, start, device, n_seeds)
         return
     run.train_planner(
@@ -149,19 +161,28 @@ def train(
     type=_FILE,
     multiple=True,
     metavar="FILE",
-    help="What a planner learned, by `train`; may be repeated.",
+    help="Model written by `train`; repeatable.",
 )
 @click.option(
     "--planners",
     metavar="NAMES",
-    help="Joined by commas. [default: all that need no model, and those that have one]",
+    help="Planners, separated by commas. [default: all that need no model or have one]",
 )
 @click.option(
-    "--lists", type=click.IntRange(1, 1000), default=20, show_default=True, help="So many lists of jobs."
+    "--lists", type=click.IntRange(1, 1000), metavar="N", default=20, show_default=True, help="Lists of jobs."
 )
-@click.option("--jobs", type=click.IntRange(1, 500), default=30, show_default=True, help="In each list.")
-@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first list.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 500), metavar="N", default=30, show_default=True, help="Jobs per list."
+)
+@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", default=1, show_default=True, help="GPUs.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Random seed of the first list.",
+)
 @json_option
 def evaluate(
     table: Path,
@@ -178,9 +199,9 @@ def evaluate(
     predict: bool,
     as_json: bool,
 ) -> None:
-    """Let planners schedule the same jobs in a model of the GPUs, beside SJF and the least that is possible.
+    """Simulate planners on the same jobs, and compare them with SJF and with the optimum.
 
-    Each list is of random applications of the table, each job of one to ten minutes. All planners know the
+    Each list has random applications of the table, with jobs of one to ten minutes. All planners use the
     table.
     """
     from slurm_gpu.cli.colocation import evaluate as run
@@ -191,17 +212,17 @@ def evaluate(
     run.evaluate_planners(known, models, names, range(seed, seed + lists), jobs, gpus, as_json=as_json)
 
 
-@colocation.command(short_help="Who would share with whom, and what it would save.")
+@colocation.command(short_help="Plan which jobs share a GPU, and what that saves.")
 @_of_table
 @click.argument("jobs", type=_JobsFile(encoding="utf-8-sig"))
-@click.option("--planner", metavar="NAME", help="[default: annealing, or that of --model]")
-@click.option("--model", type=_FILE, metavar="FILE", help="What the planner learned, by `train`.")
-@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option("--planner", metavar="NAME", help="Planner. [default: annealing, or that of --model]")
+@click.option("--model", type=_FILE, metavar="FILE", help="Model written by `train`.")
+@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", default=1, show_default=True, help="GPUs.")
 @click.option(
     "--prices",
     type=_FILE,
     metavar="FILE",
-    help="What a GPU and a part of one cost, if not /etc/slurm-gpu/prices.yaml or the package's.",
+    help="Prices of GPUs and their parts. [default: /etc/slurm-gpu/prices.yaml, else that of the package]",
 )
 @json_option
 def plan(
@@ -218,10 +239,10 @@ def plan(
     predict: bool,
     as_json: bool,
 ) -> None:
-    """Who would share a GPU with whom, in which order, how fast that is believed to be, and what it saves.
+    """Plan which jobs share a GPU, and print their order, expected speeds and savings.
 
-    JOBS is a CSV file with the columns application and seconds (alone), and if need be submit_s; - reads
-    standard input. All of it is what would happen if the table were true; nothing is submitted.
+    JOBS is a CSV file with the columns application and seconds (when alone), and optionally submit_s; - reads
+    standard input. The plan is as good as the table; no job is submitted.
     """
     from slurm_gpu.cli.colocation import plan as run
     from slurm_gpu.cli.colocation.train import SpeedTable
@@ -230,54 +251,54 @@ def plan(
     run.plan_jobs(known, jobs, planner, model, gpus, prices, as_json=as_json)
 
 
-@colocation.command(short_help="What applications do to GPUs, by recorded runs.")
+@colocation.command(short_help="Write profiles of applications from recorded runs.")
 @click.argument("out", type=_FILE)
 @click.argument("files", type=_FILE, nargs=-1)
 @click.option(
     "--since",
-    metavar="WHEN",
+    metavar="TIME",
     default="30d",
     show_default=True,
-    help="Of runs that ended since then: 2026-11-01, or 7d for a week ago.",
+    help="Runs that ended since, such as 2026-11-01, or 7d for a week ago.",
 )
-@click.option("--files-only", is_flag=True, help="Of FILES alone; slurm-gpudbd is not asked.")
+@click.option("--files-only", is_flag=True, help="Read only FILES, not slurm-gpudbd.")
 @with_site
 def profiles(site: CommandSite, out: Path, files: tuple[Path, ...], since: str, *, files_only: bool) -> None:
-    """Write what applications did to a GPU that they had for themselves, phase by phase.
+    """Write profiles of applications, phase by phase, from runs that had a whole GPU.
 
-    OUT is CSV or JSON, by its name. They are of finished runs on one whole GPU that you may see, and of FILES
-    of profiles, each run of which counts as one.
+    OUT is CSV or JSON, by its name. The runs are finished ones on one GPU that you may see, and those in
+    FILES of profiles.
     """
     from slurm_gpu.cli.colocation import profiles as run
 
     run.write_profiles(site, out, files, since, files_only=files_only)
 
 
-@colocation.command(short_help="The profile that is nearest to a job's.")
+@colocation.command(short_help="Show the profile nearest to a job.")
 @click.argument("profiles", type=_FILE)
 @click.argument("application")
-@click.option("--gpu-model", metavar="NAME", required=True, help="That the job is to run on.")
-@click.option("--kind", metavar="KIND", default="", help="Of the application, such as training.")
+@click.option("--gpu-model", metavar="NAME", required=True, help="GPU model that the job runs on.")
+@click.option("--kind", metavar="NAME", default="", help="Kind of work, such as training.")
 @click.option(
     "--input-size",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    help="In the application's own unit, such as its batch size.",
+    help="Input size in the unit of the application, such as batch size.",
 )
 @click.option(
     "--parameter",
     "parameters",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Another one that is known; may be repeated.",
+    help="Another parameter; repeatable.",
 )
 @click.option(
     "--shards",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Parts that a GPU has (gres/shard): how many the job needs. With --gpu-memory.",
+    help="Shards per GPU (gres/shard): also print how many the job needs. Requires --gpu-memory.",
 )
-@click.option("--gpu-memory", metavar="SIZE", help="Of the GPU, as in 80G.")
+@click.option("--gpu-memory", metavar="SIZE", help="Memory of the GPU, such as 80G.")
 @json_option
 def nearest(
     profiles: Path,
@@ -291,7 +312,7 @@ def nearest(
     *,
     as_json: bool,
 ) -> None:
-    """What a job of APPLICATION is likely to do, by the nearest of PROFILES, a file from `profiles`."""
+    """Show the nearest profile to a job of APPLICATION in PROFILES, a file written by `profiles`."""
     from slurm_gpu.cli.colocation import profiles as run
 
     named = dict(one.split("=", 1) for one in parameters if "=" in one)
@@ -303,15 +324,17 @@ def nearest(
     run.show_nearest(profiles, application, gpu_model, kind, input_size, named, parted, as_data=as_json)
 
 
-@colocation.command(short_help="What slurm-gpuctld learned of jobs that share, as a table.")
+@colocation.command(short_help="Write the measured speeds of sharing jobs as a table.")
 @click.argument("out", type=_FILE)
-@click.option("--gpu-model", metavar="NAME", default="any", show_default=True, help="Named in the table.")
+@click.option(
+    "--gpu-model", metavar="NAME", default="any", show_default=True, help="GPU model to name in the table."
+)
 @with_site
 def learned(site: CommandSite, out: Path, gpu_model: str) -> None:
-    """Write the speeds that jobs which share GPUs on this cluster were seen to have, as a table.
+    """Write the speeds that slurm-gpuctld measured of jobs that share GPUs, as a table.
 
-    OUT is CSV or JSON, by its name; `train`, `evaluate` and `plan` read it. On the host of slurmctld, as root
-    or SlurmUser.
+    OUT is CSV or JSON, by its name; `train`, `evaluate` and `plan` read it. Run it on slurmctld's host, as
+    root or SlurmUser.
     """
     from slurm_gpu.cli.colocation import learned as run
 

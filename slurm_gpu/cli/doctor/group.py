@@ -22,9 +22,10 @@ from slurm_gpu.text import cells
 from slurm_gpu.text.units import counted
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIPPED: "dim"}
+# On narrower terminals the message is printed below its check.
 _ONE_COLUMN = 60
-"""On narrower terminals the message stands below its check."""
-_PATH = click.Path(path_type=Path, file_okay=False, readable=False)  # not by everybody
+# Only root and SlurmUser may read some of these.
+_PATH = click.Path(path_type=Path, file_okay=False, readable=False)
 
 
 @click.group(invoke_without_command=True)
@@ -33,14 +34,16 @@ _PATH = click.Path(path_type=Path, file_okay=False, readable=False)  # not by ev
     type=_PATH,
     default=Path("/run/slurm-gpu"),
     show_default=True,
-    help="Where this node's hooks write.",
+    metavar="DIR",
+    help="Directory that the hooks write to.",
 )
 @click.option(
     "--node-state-dir",
     type=_PATH,
     default=Path("/var/lib/slurm-gpu"),
     show_default=True,
-    help="Where this node's spool lies.",
+    metavar="DIR",
+    help="Directory of slurm-gpud's state.",
 )
 @click.option(
     "--policy-state-dir",
@@ -48,7 +51,8 @@ _PATH = click.Path(path_type=Path, file_okay=False, readable=False)  # not by ev
     default=STATE_DIRECTORY,
     show_default=True,
     envvar="SLURM_GPU_POLICY_STATE",
-    help="Where `policy apply` keeps its journal.",
+    metavar="DIR",
+    help="Directory of the journal of `policy apply`.",
 )
 @json_option
 @with_site
@@ -61,10 +65,10 @@ def doctor(
     policy_state_dir: Path,
     as_json: bool,
 ) -> int:
-    """Check what is installed, end to end, and say what to type where something is wrong.
+    """Check the installation end to end, and print a remedy for each problem.
 
-    Changes nothing. What belongs to other hosts is skipped: run it as root on the controller, on the database
-    host and on nodes, with GPUs and without. Exit code 1 if anything failed.
+    Changes nothing. Checks of other hosts are skipped: run it as root on the controller, on the database
+    host, and on nodes with and without GPUs. Exit code 1 if a check failed.
     """
     at = DoctorContext(
         bounded(site),
@@ -107,11 +111,11 @@ def uninstall(at: DoctorContext) -> None:
         for line in more:
             screen.print(Text(f"    {line}"))
         for line in step.lines:
-            screen.print(Text(f"      {line}"), soft_wrap=True)  # to be copied whole
+            screen.print(Text(f"      {line}"), soft_wrap=True)  # one line, for copying
 
 
 def _print(result: Result) -> None:
-    """Level and check, then the message in a column of its own; below them where there is no room for it."""
+    """Print level and check, then the message in its own column, or below on a narrow terminal."""
     finding, screen = result.finding, console()
     head = Text(f"{finding.level.value:<8}", _STYLES[finding.level]).append(f"{result.check:<14}", "default")
     text = [finding.message, *([] if finding.remedy is None else [f"→ {finding.remedy}"])]
@@ -128,10 +132,7 @@ def _print(result: Result) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """In lines of that width, and without what steers a terminal: who drains a node may write any reason.
-
-    What is several lines stays so, as one mistake in a file may follow another.
-    """
+    """Wrap `text` at `width`, keep its lines, and escape control characters, which it may quote."""
     wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     return [
         line for whole in text.splitlines() if whole for line in wrap.wrap(cells.text(whole.expandtabs(1)))

@@ -1,4 +1,4 @@
-"""`slurm-gpu forecast ID`, or `-- sbatch …`: how long a job will wait, why, and how far to trust that."""
+"""`slurm-gpu forecast JOB`, or `-- sbatch …`: when a job starts, why, and how reliable that is."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from slurm_gpu.wire.answers.forecast import Forecast
 _JOB = "job"
 _AT_ONCE_S = 60
 _OLD_S = 3 * 86400
+# Fewer forecasts are too few for a percentage.
 _FEW = 20
-"""Of fewer forecasts a share says little."""
 
 
 class _ForecastGroup(click.Group):
@@ -36,17 +36,17 @@ class _ForecastGroup(click.Group):
 
 
 @click.group(
-    cls=_ForecastGroup, invoke_without_command=True, subcommand_metavar="ID | -- sbatch … | train [OPTIONS]"
+    cls=_ForecastGroup, invoke_without_command=True, subcommand_metavar="JOB | -- sbatch … | train [OPTIONS]"
 )
 @json_option
 @click.pass_context
 def forecast(context: click.Context, as_json: bool) -> None:
-    """Say when job ID will start, or one that is not submitted yet: forecast -- sbatch --gpus=2 job.sh
+    """Predict when pending JOB starts, or one not submitted yet: forecast -- sbatch --gpus=2 job.sh
 
-    The interval is to hold four of five such jobs. It comes from how long jobs waited that were alike, and
-    from what waits and runs now; how many earlier forecasts held is told beside it. When others' jobs will
-    end nobody knows, nor what will come in with a higher priority. Exit status 1 where there is no forecast:
-    nothing was learned yet, or the policy or Slurm would refuse the job or never start it.
+    The interval is meant to contain the start of four out of five such jobs. It is estimated from the waits
+    of similar jobs and from the current queue; the output includes how many earlier forecasts were right.
+    Later jobs with a higher priority, and jobs that end early, cannot be predicted. Exit code 1 without a
+    forecast: the model is not trained yet, or the policy or Slurm would refuse the job or never start it.
     """
     if context.invoked_subcommand is None:
         raise UsageError("write the ID of a job, or -- and an sbatch, srun or salloc command")
@@ -66,7 +66,9 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
     as_json: bool = context.parent.params["as_json"]
     wanted = asked(site, words) if words[0] in COMMANDS else None
     if wanted is None and len(words) != 1:
-        raise UsageError(f"{' '.join(words)!r}: write the id of one job, or -- and sbatch, srun or salloc")
+        raise UsageError(
+            f"{' '.join(words)!r}: write the ID of one job, or -- and an sbatch, srun or salloc command"
+        )
     what = f"job {words[0]}" if wanted is None else "this job, submitted now,"
     policy = {} if wanted is None else {"policy": wanted.policy_json()}
     said: Forecast | str
@@ -99,28 +101,28 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
     for line in _trust(said):
         click.echo(f"  {line}")
     if said.remark is not None:
-        remark(f"{said.remark}; where slurm-gpudbd runs, `slurm-gpu forecast train` makes it again")
+        remark(f"{said.remark}; run `slurm-gpu forecast train` on slurm-gpudbd's host")
     age_s = said.at_s - said.created_s
     if age_s > _OLD_S:
         remark(
-            f"this stands on what was learned {span(age_s)} ago; where slurm-gpudbd runs, "
-            "systemctl status slurm-gpu-forecast.timer tells whether that is still done"
+            f"the model is {span(age_s)} old: run `systemctl status slurm-gpu-forecast.timer` "
+            "on slurm-gpudbd's host"
         )
 
 
 def _print_policy(wanted: ForecastQuestion | None) -> None:
-    """What the policy says to a job that it would accept."""
+    """Print the messages of the policy to a job that it would accept."""
     if wanted is None:
         return
     if wanted.policy is None:
         remark(
-            "what the policy says to it is not known on this host; slurm-gpu explain tells, beside slurmctld"
+            "the policy was not checked: it is not on this host; run slurm-gpu explain on slurmctld's host"
         )
     elif wanted.policy.messages:
-        click.echo("the policy would accept it, and say")
+        click.echo("messages of the policy, which would accept the job")
         _print_messages(wanted)
     if wanted.used_up:
-        click.echo("the policy would let it wait")
+        click.echo("the policy would delay the job")
     for limit in wanted.used_up:
         click.echo(f"  {limit.told}")
 
@@ -144,7 +146,7 @@ def _when(said: Forecast, zone: ZoneInfo) -> str:
 
 
 def _clock(now: dt.datetime, then: dt.datetime) -> str:
-    """A time as people say it: the day only where it is another one."""
+    """Format a time; the day only if it is not today."""
     days = (then.date() - now.date()).days
     if days == 0:
         return f"{then:%H:%M}"
@@ -152,26 +154,26 @@ def _clock(now: dt.datetime, then: dt.datetime) -> str:
 
 
 def _trust(said: Forecast) -> list[str]:
-    """How near such forecasts were, and what this one stands on."""
+    """Return the accuracy of earlier forecasts, and the data of this one."""
     kind = f"jobs {'with' if said.with_gpus else 'without'} GPUs"
     past, judged = said.past, said.judged
-    right = "right: the job started in the interval told"
+    right = "right: the job started in the predicted interval"
     if past.n >= _FEW:
         lines = [f"of the last {past.n} forecasts made here, {past.correct / past.n:.0%} were {right}"]
     elif past.n:
         lines = [
-            f"jobs that started within their interval so far: {past.correct} of {counted(past.n, 'forecast')}"
+            f"right so far: {past.correct} of {counted(past.n, 'forecast')} (the job started in the interval)"
         ]
     else:
-        lines = ["no forecast made here is old enough to tell whether it was right"]
+        lines = ["no forecast made here is old enough to be checked"]
     if judged is None:
-        lines.append(f"too few {kind} have waited here lately to try this on them: take it as a guess")
+        lines.append(f"not validated: too few {kind} waited here recently; treat it as a guess")
     else:
         lines.append(
-            f"tried on {kind} of the last weeks, {judged.within_2x:.0%} of such forecasts were within twice "
-            f"the true wait and {judged.within_3x:.0%} within three times"
+            f"validated on {kind} of the last weeks: {judged.within_2x:.0%} of forecasts were within a "
+            f"factor of 2 of the actual wait, {judged.within_3x:.0%} within a factor of 3"
         )
-    how = "a model learned" if said.source == "learned" else "tables made"
+    how = "a model trained" if said.source == "learned" else "tables made"
     ago, n = span(max(0, said.at_s - said.created_s)), counted(said.samples, "observation")
     since = dt.datetime.fromtimestamp(said.since_s, dt.UTC)
     lines.append(f"from {how} {ago} ago, of {n} of waiting jobs since {since:%Y-%m-%d}")

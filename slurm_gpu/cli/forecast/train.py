@@ -18,27 +18,27 @@ if TYPE_CHECKING:  # numpy is installed only on slurm-gpudbd's host.
     from slurm_gpu.forecast.forecaster import Correction
 
 
-@click.command(short_help="Learn how long jobs wait, for `slurm-gpu forecast`.")
+@click.command(short_help="Train the model of waiting times.")
 @database_option
 @with_site
 def train(site: CommandSite, database_config: Path | None) -> None:
-    """Learn from the accounting of the last weeks how long jobs wait, for `slurm-gpu forecast`.
+    """Train the model of `slurm-gpu forecast` on the accounting of the last 60 days.
 
-    Tables of what jobs waited take numpy alone. With scikit-learn (extra `learn`) a model is learned beside
-    them, both are tried on what came later, and whichever was nearer is used. A sample of the jobs that wait
-    now is forecast, so that what comes of forecasts is known where few ask.
+    Tables of past waits need only numpy. With scikit-learn (extra `learn`) a regression is trained as well;
+    both are validated on later jobs, and the better one is used. The command then forecasts a sample of
+    pending jobs, to measure accuracy even if few users ask. Run it on slurm-gpudbd's host.
     """
     from slurm_gpu.database.forecasts.training import foretell_waiting, installed_learner, train_from_database
 
     database, learner = open_current(database_url(database_config)), installed_learner()
     if learner is None:
-        remark("scikit-learn is not installed here (extra learn): tables alone")
+        remark("scikit-learn is not installed (extra learn): only tables are used")
     done = train_from_database(database, site.config.cluster, int(site.wall()), learner)
     if not done.looks:
-        click.echo("no job that waited is on record yet: there is nothing to forecast from")
+        click.echo("no job that waited is on record yet: nothing to train on")
         return
     click.echo(
-        f"learned from {counted(done.looks, 'observation')} of waiting jobs, in {counted(done.runs, 'run')}; "
+        f"trained on {counted(done.looks, 'observation')} of waiting jobs, in {counted(done.runs, 'run')}; "
         f"stored {max(1, done.bytes // 1024)} KiB"
     )
     for kind, words in (("gpu", "with GPUs"), ("cpu", "without GPUs")):
@@ -46,17 +46,17 @@ def train(site: CommandSite, database_config: Path | None) -> None:
     try:
         kept = foretell_waiting(database, site.config.cluster, site.slurm.jobs(), int(site.wall()))
     except OutsideError as error:
-        remark(f"no job that waits now was forecast, to see later what comes of it: {error}")
+        remark(f"no pending job was forecast for later validation: {error}")
     else:
-        click.echo(f"forecast {counted(kept, 'job')} of those that wait now, to see what comes of it")
+        click.echo(f"forecast {counted(kept, 'pending job')} for later validation")
 
 
 def _judged(found: Correction | None) -> str:
     if found is None:
-        return "tables; too few have waited to try them"
+        return "tables; too few jobs waited to validate them"
     names = {"tables": "tables", "learned": "learned model"}
     shares = (
-        f"{names[source]} {twice:.0%} within twice and {thrice:.0%} within three times the true wait"
+        f"{names[source]} {twice:.0%} within a factor of 2 of the actual wait, {thrice:.0%} within 3"
         for source, (twice, thrice) in sorted(found.within.items(), key=lambda item: item[0] != found.source)
     )
     return "; ".join(shares)

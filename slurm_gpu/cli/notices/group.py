@@ -1,4 +1,4 @@
-"""`slurm-gpu notices`: who is told what of their jobs, and why; and bringing back a job that was ended."""
+"""`slurm-gpu notices`: notices to users, and jobs ended for idle GPUs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _MOST = 1000
 
 
 @click.group(invoke_without_command=True)
-@click.option("--dry-run", is_flag=True, help="Show who would get what now, and send nothing.")
-@click.option("--text", "whole", is_flag=True, help="With --dry-run: the messages, whole.")
+@click.option("--dry-run", is_flag=True, help="Show the notices that are due, and send none.")
+@click.option("--text", "whole", is_flag=True, help="With --dry-run: print the messages in full.")
 @click.option(
     "--settings",
     "settings_path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --dry-run: settings other than notices.yaml beside the site file.",
+    help="With --dry-run: settings file. [default: notices.yaml next to the site file]",
 )
 @click.option(
     "--limit",
@@ -46,8 +46,8 @@ _MOST = 1000
     metavar="N",
     help="Print the latest N notices.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@run_directory_option("Where slurm-gpuctld writes what it sees.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (keys: docs/commands.md).")
+@run_directory_option("Directory that slurm-gpuctld writes to.")
 @with_site
 @click.pass_context
 def notices(
@@ -60,16 +60,15 @@ def notices(
     as_json: bool,
     run_dir: Path,
 ) -> None:
-    """Who is told what of their jobs, and why; which jobs were ended for idle GPUs.
+    """Show current alerts, the latest notices to users, and jobs ended for idle GPUs.
 
-    What slurm-gpuctld sees now, what it sent last, and what it ended: on its host, as root or SlurmUser.
-    With --dry-run the same is worked out here, of what slurm-gpudbd has on record; nothing is sent, noted or
-    ended. Operators may ask that anywhere.
+    Run it on the host of slurm-gpuctld, as root or SlurmUser. With --dry-run, the notices that are due are
+    computed from slurm-gpudbd: nothing is sent, recorded or ended, and operators may run it on any host.
     """
     if ctx.invoked_subcommand is not None:
         return
     if not dry_run and (whole or settings_path is not None):
-        raise UsageError("--text and --settings belong to --dry-run")
+        raise UsageError("--text and --settings require --dry-run")
     path = site.config_path.parent / FILE_NAME if settings_path is None else settings_path
     settings = load_settings(path)
     if settings is None:

@@ -18,35 +18,34 @@ from slurm_gpu.slurm.job_changes import JobTerminationClient
 from slurm_gpu.wire.answers.runs import AuditEvent
 
 ACT = "idle job brought back"
-_GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
-"""To requeue a job that is back already would end what it does now."""
+# A job in these states is back already: to requeue it would end it again.
+_IS_BACK = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 
 
-@click.command(short_help="Bring back a job that was ended for idle GPUs.")
+@click.command(short_help="Restore a job that was ended for idle GPUs.")
 @click.argument("job", metavar="JOB")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the action without taking it.")
 @with_site
 def undo(site: CommandSite, job: str, dry_run: bool) -> None:
-    """Bring back JOB, which slurm-gpuctld ended as none of its GPUs was ever used.
+    """Restore JOB, which slurm-gpuctld ended because it never used a GPU.
 
-    One that was cancelled is requeued: Slurm takes back batch jobs for MinJobAge (five minutes, mostly). One
-    that was held is released. It begins anew, and is warned anew. As root or SlurmUser, on slurmctld's host;
-    the audit keeps it.
+    A cancelled job is requeued: Slurm requeues batch jobs until MinJobAge (300 s by default) after their end.
+    A held job is released. The job starts again, with the usual warnings. Run it as root or SlurmUser on
+    slurmctld's host; the audit log records it.
     """
     settings = site.slurm.settings()
     if os.geteuid() not in (0, settings.slurm_user_uid):
         raise UsageError(
-            f"notices undo is for root and {settings.slurm_user} (SlurmUser); a job's owner may call "
-            f"scontrol requeue {job} (of one that was cancelled), or scontrol release {job} (of one that is "
-            "held)"
+            f"notices undo requires root or {settings.slurm_user} (SlurmUser); the owner of the job may run "
+            f"scontrol requeue {job} (after a cancellation) or scontrol release {job} (if it is held)"
         )
     end = _find(ledgers.read(ledger_path(settings)), job)
     held = end.how == "hold"
     what = "released" if held else "requeued"
     jobs = site.slurm.jobs([end.run.job_id])
     state = next((one.state for one in jobs if one.job_id == end.run.job_id), None)
-    if state in (_GOES_ON - {"PENDING"} if held else _GOES_ON):
-        raise UsageError(f"job {end.id} is back already ({state}): there is nothing to undo")
+    if state in (_IS_BACK - {"PENDING"} if held else _IS_BACK):
+        raise UsageError(f"job {end.id} is already {state}: nothing to undo")
     if dry_run:
         click.echo(f"Job {end.id} of {end.user} would be {what}")
         return

@@ -1,4 +1,4 @@
-"""`slurm-gpu placement`: where slurm-gpuctld makes jobs go, and taking it back."""
+"""`slurm-gpu placement`: show, reset and replay the node weights of slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from slurm_gpu.text.cells import GAP
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.text.units import counted, format_duration
 
-_RUN_DIR = run_directory_option("Where slurm-gpuctld writes.")
+_RUN_DIR = run_directory_option("Directory that slurm-gpuctld writes to.")
 _COLUMNS = (
     "node",
     "zone",
@@ -46,7 +46,7 @@ _COLUMNS = (
 
 @click.group()
 def placement() -> None:
-    """Where jobs are made to go: where they take the least from others, so that whole nodes stay free."""
+    """Show, reset and simulate how node weights place jobs so that whole nodes stay free."""
 
 
 @placement.command(short_help="Show each managed node with its GPUs and its Weight.")
@@ -54,12 +54,12 @@ def placement() -> None:
 @_RUN_DIR
 @with_site
 def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
-    """Each managed node with its GPUs, its Weight, the one it should have and the site's own.
+    """Show each managed node: GPUs, current Weight, intended Weight and the site's own.
 
-    And how many of its free GPUs jobs of late can use, and how many the next small job is expected to strand
-    there: Slurm fills nodes where both come to least.
+    Also shown: free GPUs that recent jobs can use, and the GPUs that the next small job is expected to
+    strand. slurm-gpuctld gives the lowest weight to nodes where both are least.
 
-    By what slurm-gpuctld wrote last on this host; without it, on a login node for example, worked out now.
+    The values are the last that slurm-gpuctld wrote on this host. Elsewhere, they are computed now.
     """
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     is_written = table is not None and table.in_charge
@@ -93,13 +93,13 @@ def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
         )
 
 
-@placement.command("release", short_help="Put the site's own Weight of every node back.")
+@placement.command("release", short_help="Restore the Weight of every node.")
 @_RUN_DIR
 @with_site
 def release_weights(site: CommandSite, run_dir: Path) -> None:
-    """Put the site's own Weight of every node back, where slurm-gpuctld was ended without doing it.
+    """Restore the site's own Weight of every node, if slurm-gpuctld ended without doing so.
 
-    As root or SlurmUser on a host of slurmctld.
+    Run it as root or SlurmUser on a host of slurmctld.
     """
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     if table is not None and table.mode == "enforce" and not table.is_stale(site.wall()):
@@ -120,16 +120,16 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
     click.echo(f"The site's own Weight is back on {counted(len(names), 'node')}")
 
 
-@placement.command(short_help="Place the recorded jobs by other rules, in a model.")
+@placement.command(short_help="Simulate recorded jobs under other rules.")
 @since_option("Jobs submitted from then on")
-@click.option("--until", metavar="WHEN", help="Jobs submitted before then.")
+@click.option("--until", metavar="TIME", help="Jobs submitted before.")
 @click.option(
     "--zone-wait",
-    metavar="TIME",
+    metavar="DURATION",
     default="4h",
     show_default=True,
     callback=duration_value,
-    help="How long jobs of several nodes wait for one zone, by our rule.",
+    help="Time that jobs of several nodes wait for one zone under the rule `ours`.",
 )
 @json_option
 @_RUN_DIR
@@ -137,10 +137,11 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
 def replay(
     site: CommandSite, since: str, until: str | None, zone_wait: float, as_json: bool, run_dir: Path
 ) -> None:
-    """Run the recorded jobs through a model of the cluster, as Slurm places them and by other rules.
+    """Simulate the recorded jobs as Slurm places them, and under other rules.
 
-    The others: MostAllocated, node weights as slurm-gpuctld sets them, and ours for each job anew. Shows GPUs
-    in use, GPU-hours stranded, and waits by scale. Changes nothing. Needs an operator's view of slurm-gpudbd.
+    The other rules are MostAllocated, the node weights of slurm-gpuctld, and its choice for each single job.
+    Output: GPUs in use, stranded GPU-hours, and waits by scale. Changes nothing. For operators of
+    slurm-gpudbd.
     """
     from slurm_gpu.cli.placement.replay import replay_placement  # numpy is there only where reports are made
 

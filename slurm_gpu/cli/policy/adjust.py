@@ -16,7 +16,7 @@ from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.policy.apply import apply
 from slurm_gpu.cli.policy.file import apply_command, file_argument, policy_path
 from slurm_gpu.cli.policy.loaded import LoadedPolicy, owned_by_policy, run_option, state_option
-from slurm_gpu.cli.progress import telling
+from slurm_gpu.cli.progress import status_line
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.journal import ApplyJournal
@@ -35,25 +35,25 @@ _LEAST_S = 7 * _DAY_S
 """Recorded under the limits as they are: less says too little about what another step would do."""
 
 
-@click.command(short_help="Move one limit of FILE within its `adjust:`, by one step.")
+@click.command(short_help="Move one limit of FILE by one step, within its `adjust:`.")
 @file_argument
-@click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
-@click.option("--undo", is_flag=True, help="Take the last move back, and leave that limit alone from now on.")
+@click.option("--dry-run", is_flag=True, help="Print the move without making it.")
+@click.option("--undo", is_flag=True, help="Undo the last move, and exclude that limit from further moves.")
 @state_option
 @run_option
 @with_site
 def adjust(
     site: CommandSite, file: Path | None, dry_run: bool, undo: bool, state_dir: Path, run_dir: Path
 ) -> None:
-    """Move one limit of FILE within its `adjust:`, by one step, where that shortens waiting.
+    """Move one limit of FILE by one step, within its `adjust:`, if that shortens waiting.
 
-    What `report recommend` would propose, of nothing but the limits that have bounds. FILE itself stays: the
-    move stands beside it, is put into force as by `policy apply`, and is kept in slurm-gpudbd's table of
-    acts. For slurmctld's host; slurm-gpu-adjust.timer calls it once a week. Exit status 1 where the policy in
-    force is not FILE: then nothing is moved.
+    It makes the change that `report recommend` would propose, but only for limits with bounds. FILE stays as
+    it is: the move is written to a file next to it, applied as by `policy apply`, and recorded in
+    slurm-gpudbd. Run it on slurmctld's host; slurm-gpu-adjust.timer does so weekly. Exit code 1 if the
+    applied policy differs from FILE; then no limit moves.
     """
     if dry_run and undo:
-        raise UsageError("--dry-run and --undo exclude each other")
+        raise UsageError("--dry-run and --undo are mutually exclusive")
     path = policy_path(site, file)
     moved, _ = load_moved(path)
     if not undo and not any(rule.adjust for rule in moved.policy.rules):
@@ -114,9 +114,9 @@ def _find_move(
         )
         return None, {}
     since = dt.datetime.fromtimestamp(max(now_s - _PERIOD_S, last_s), dt.UTC).isoformat()
-    with telling() as told:
-        found = replayed(site, file, since, None, told)
-        findings = found.search.findings(_bounds(moved), most_changes=1, progress=told)
+    with status_line() as report:
+        found = replayed(site, file, since, None, report)
+        findings = found.search.findings(_bounds(moved), most_changes=1, progress=report)
     for text in (*found.remarks, *findings.refused):
         remark(text)
     if not findings.changes:

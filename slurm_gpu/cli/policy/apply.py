@@ -1,4 +1,4 @@
-"""`slurm-gpu policy plan|apply|rollback`: what puts a policy into force, and takes it back."""
+"""`slurm-gpu policy plan`, `apply` and `rollback`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from slurm_gpu.policy.native.stranded import stranded
 from slurm_gpu.slurm.client import SlurmSettings, has_lua_plugin
 
 
-@click.command(short_help="Show what applying FILE would change, limit by limit.")
+@click.command(short_help="Show the changes that apply would make.")
 @file_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @state_option
 @run_option
 @with_site
 def plan(site: CommandSite, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path) -> None:
-    """Show what applying FILE would change, limit by limit, and which queued jobs that would strand."""
+    """Show each limit that applying FILE would change, and pending jobs that could not start then."""
     loaded = LoadedPolicy.read(site, file, run_dir)
     native = loaded.native(site, owned_by_policy(ApplyJournal(state_dir), loaded.settings.cluster))
     found = loaded.in_force()
@@ -55,11 +55,11 @@ def plan(site: CommandSite, file: Path | None, as_json: bool, state_dir: Path, r
     click.echo(f"{loaded.script}: {replaced}")
 
 
-@click.command(short_help="Put FILE into force: Slurm's own limits, then job_submit.lua.")
+@click.command(short_help="Apply FILE: limits in slurmdbd, then job_submit.lua.")
 @file_argument
-@click.option("--dry-run", is_flag=True, help="Do everything but change anything.")
+@click.option("--dry-run", is_flag=True, help="Check everything, and change nothing.")
 @click.option("--replace", is_flag=True, help="Also replace a job_submit.lua that is not slurm-gpu's.")
-@click.option("--lua-only", is_flag=True, help="Leave Slurm's own limits alone, as while slurmdbd is away.")
+@click.option("--lua-only", is_flag=True, help="Do not change limits in slurmdbd, such as while it is down.")
 @state_option
 @run_option
 @with_site
@@ -72,10 +72,10 @@ def apply(
     state_dir: Path,
     run_dir: Path,
 ) -> None:
-    """Put FILE into force: Slurm's own limits first, job_submit.lua last, and neither if anything fails.
+    """Apply FILE: first limits in slurmdbd, then job_submit.lua; undo both on failure.
 
-    Run it on each host of slurmctld, again whenever membership of a UNIX group in FILE changes. Slurm's own
-    limits are one for the cluster: on a backup host they are left alone.
+    Run it on each host of slurmctld, and again when the members of a UNIX group in FILE change. Limits in
+    slurmdbd are shared by the cluster, so a backup host does not change them.
     """
     settings = site.slurm.settings()
     backup = is_backup(settings, this_host())
@@ -139,7 +139,7 @@ def apply(
 
 
 def _tried(site: CommandSite, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, dict[str, Plain], str]:
-    """FILE, what it compiles to, and the script of it, which loads in every Lua that slurmctld may have."""
+    """Load and compile FILE, and test that its script loads in every Lua that slurmctld may have."""
     loaded = LoadedPolicy.read(site, file, run_dir)
     compiled = loaded.compiled()
     bundle = build_bundle(compiled)
@@ -147,14 +147,14 @@ def _tried(site: CommandSite, file: Path | None, run_dir: Path) -> tuple[LoadedP
     return loaded, compiled, bundle
 
 
-@click.command(short_help="Take the last apply back.")
+@click.command(short_help="Undo the last apply.")
 @state_option
 @run_option
 @with_site
 def rollback(site: CommandSite, state_dir: Path, run_dir: Path) -> None:
-    """Take the last apply back: Slurm's own limits and job_submit.lua become what they were before it.
+    """Undo the last apply: restore the limits in slurmdbd and job_submit.lua.
 
-    Works while slurmctld is down. Called again, it takes back the apply before.
+    Works while slurmctld is down. Run it again to undo the apply before.
     """
     owner = _owner(state_dir)
     if os.geteuid() not in (0, owner):
@@ -176,7 +176,7 @@ def rollback(site: CommandSite, state_dir: Path, run_dir: Path) -> None:
 
 
 def _no_rules(run_dir: Path) -> str:
-    """The script that lets everything through."""
+    """Return the script that accepts every job."""
     return build_bundle(
         compile_policy(Policy(), ResolvedNames(), SiteFacts(run_directory=run_dir.absolute()))
     )
@@ -197,7 +197,7 @@ def _left_alone(owned: tuple[Owned, ...], backup: bool) -> NativePlan:
 
 
 def _tell_peers(site: CommandSite, settings: SlurmSettings, script: Path) -> None:
-    """Where slurmctld has a backup, say which host still needs this policy."""
+    """Warn about other hosts of slurmctld that lack this policy."""
     if len(controllers(settings)) < 2 or shared_file_system(script) is not None:
         return
     here = this_host()
@@ -242,7 +242,7 @@ def _tell_taken_back(back: TakenBack, what: str) -> None:
 
 
 def _tell_stranded(site: CommandSite, back: TakenBack) -> None:
-    """Queued jobs that cannot start by the limits of before; a slurmctld that is down is no hindrance."""
+    """Print pending jobs that the earlier limits keep from starting; skip it if slurmctld is down."""
     if not back.steps:
         return
     try:

@@ -30,21 +30,21 @@ from slurm_gpu.text.units import parse_whole
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--user", "--as", "user", metavar="NAME", help="Explain for this user instead of yourself.")
-@click.option("--rules", "show_rules", is_flag=True, help="Print every limit that was looked at, too.")
+@click.option("--user", "--as", "user", metavar="NAME", help="Check as this user. [default: you]")
+@click.option("--rules", "show_rules", is_flag=True, help="Also print each limit that was checked.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", metavar="JOB | -- sbatch …", nargs=-1, required=True, type=click.UNPROCESSED)
 @with_site
 def explain(
     site: CommandSite, user: str | None, show_rules: bool, as_json: bool, command: tuple[str, ...]
 ) -> None:
-    """Say what the policy would answer to a job, without submitting it: explain -- sbatch --gpus=2 job.sh
+    """Check a job against the policy without submitting it: explain -- sbatch --gpus=2 job.sh
 
-    Or, with the id of a job that was submitted, what was decided about it: explain 1234
+    With the ID of a submitted job, print the decision about it: explain 1234
 
-    Takes sbatch, srun and salloc, and prints what they would print. Exit status 0 if the job would be
-    accepted, 1 if refused. The policy is asked, and whether Slurm knows the names and has the amounts; it may
-    still have reasons of its own.
+    Accepts sbatch, srun and salloc commands, and prints the messages that they would print. Exit code 0 if
+    the job would be accepted, 1 if refused. The check covers the policy, and the names and amounts that Slurm
+    has; Slurm may refuse a job for other reasons.
     """
     if len(command) == 1 and command[0].isdigit():
         try:

@@ -1,4 +1,4 @@
-"""`slurm-gpu policy check|show`; the other commands of the group have modules of their own."""
+"""`slurm-gpu policy check` and `show`; other commands of the group have their own modules."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _PAGES = {"markdown": render_markdown, "html": render_html}
 
 @click.group()
 def policy() -> None:
-    """Limits that explain themselves: check policy.yaml, put it into force, show it."""
+    """Check, apply, show and replay policy.yaml."""
 
 
 for _command in (plan, apply, rollback, status, replay, adjust):
     policy.add_command(_command)
 
 
-@policy.command(short_help="Check FILE, and print every mistake with its place.")
+@policy.command(short_help="Check FILE, and print all errors.")
 @file_argument
 @with_site
 def check(site: CommandSite, file: Path | None) -> None:
-    """Check FILE (policy.yaml beside slurm-gpu.yaml); print every mistake with its place.
+    """Check FILE, and print every error with line and column.
 
-    Exit status 1 if there are any.
+    FILE is policy.yaml next to slurm-gpu.yaml by default. Exit code 1 if there are errors.
     """
     path = policy_path(site, file)
     try:
@@ -65,8 +65,8 @@ def check(site: CommandSite, file: Path | None) -> None:
         raise click.exceptions.Exit(1) from None
     checked = moved.policy
     for move, why in moved.void:
-        click.echo(f"warning: {moves_path(path)}: {move} does not count any more: {why}", err=True)
-    # Users may exist only on the cluster, and the check may run elsewhere: a warning, an error for apply.
+        click.echo(f"warning: {moves_path(path)}: {move} no longer applies: {why}", err=True)
+    # The check may run on a host without the users of the cluster: a warning here, an error in apply.
     names = resolve_names(checked, source, SystemDirectory())
     today = dt.datetime.now(tz=ZoneInfo(timezone(site))).date()
     doubts = (
@@ -91,12 +91,12 @@ def check(site: CommandSite, file: Path | None) -> None:
     type=click.Choice(["text", "markdown", "html"]),
     default="text",
     show_default=True,
-    help="For a terminal, a wiki, or a web page of its own.",
+    help="Format: for a terminal, a wiki, or a web page.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a page.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (keys: docs/commands.md).")
 @with_site
 def show(site: CommandSite, file: Path | None, style: str, as_json: bool) -> None:
-    """Show the rules of FILE, with their reasons; says so where slurmctld goes by something else."""
+    """Show the rules of FILE with their reasons, and warn if slurmctld uses another policy."""
     path = policy_path(site, file)
     checked, source = load_policy(path)
     found = _in_force(site, checked, source)
@@ -107,7 +107,7 @@ def show(site: CommandSite, file: Path | None, style: str, as_json: bool) -> Non
         return
     warning = _warning(found, path, file)
     if warning is not None:
-        # A page may be published: what is said to whoever prints it does not belong into the file.
+        # Keep the warning out of pages, which may be published.
         click.echo(f"{warning}\n" if style == "text" else warning, err=style != "text")
     rule = _reservation_rule(site)
     page = make_page(checked, () if rule is None else (reservation_section(**rule),))
@@ -118,14 +118,14 @@ def show(site: CommandSite, file: Path | None, style: str, as_json: bool) -> Non
 
 
 class _ReservationRule(TypedDict):
-    """The keys of `reservation` in `policy show --json`."""
+    """Keys of `reservation` in `policy show --json`."""
 
     required_gpus: int
     mode: str
 
 
 def _reservation_rule(site: CommandSite) -> _ReservationRule | None:
-    """From which size on jobs need a reservation; None where none does, and where there is no site file."""
+    """Return the size from which jobs need a reservation; None if none does or without a site file."""
     placement = site.config.placement if site.config_path.exists() else Placement()
     settings = placement.reservations
     if settings is None or settings.required_gpus is None:
@@ -143,7 +143,7 @@ def _warning(found: InForce | None, path: Path, file: Path | None) -> str | None
 
 
 def _missing_scripts(checked: Policy, source: YamlSource) -> Iterator[InputError]:
-    """A site's own scripts that are not here; elsewhere they may be."""
+    """Yield warnings about scripts of `chain:` that this host lacks; others may have them."""
     for place, path in (("before", checked.chain.before), ("after", checked.chain.after)):
         if path is not None and not Path(path).is_file():
             message = (
@@ -170,7 +170,7 @@ def _broken_promises(site: CommandSite, checked: Policy, source: YamlSource) -> 
 
 
 def _in_force(site: CommandSite, checked: Policy, source: YamlSource) -> InForce | None:
-    """How the script of this host's slurm.conf stands to the policy; None where that cannot be told."""
+    """Compare the installed script with the policy; None if that is not possible here."""
     try:
         settings = site.slurm.settings()
         facts = SiteFacts.of(settings, site.slurm.nodes(), RUN_DIRECTORY, timezone(site))

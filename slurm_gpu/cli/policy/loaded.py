@@ -32,12 +32,13 @@ from slurm_gpu.slurm.client import SlurmSettings
 state_option = click.option(
     "--state-dir",
     type=PATH,
+    metavar="DIR",
     default=STATE_DIRECTORY,
     show_default=True,
     envvar="SLURM_GPU_POLICY_STATE",
-    help="Where replaced scripts and old limits are kept.",
+    help="Directory of replaced scripts and old limits.",
 )
-run_option = run_directory_option("Where slurmctld writes decisions.log.")
+run_option = run_directory_option("Directory of decisions.log.")
 
 
 @dataclass(frozen=True)

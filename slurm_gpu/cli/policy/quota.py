@@ -1,4 +1,4 @@
-"""`slurm-gpu quota`: a user's own use against each limit."""
+"""`slurm-gpu quota`: use and limits of a user."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 @click.command()
-@click.option("--user", help="This user's instead of your own.")
+@click.option("--user", metavar="NAME", help="Show this user. [default: you]")
 @json_option
 @with_site
 def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
-    """Your use against each limit that your jobs can meet, by the policy in force.
+    """Show your use and each limit of the active policy that applies to you.
 
-    Runs where Slurm's configuration directory holds job_submit.lua: on the hosts of slurmctld, or where they
-    share it. A dash is no number: the limit is on each job alone, or the use is not known here.
+    Run it on a host whose Slurm configuration directory has job_submit.lua: hosts of slurmctld, or those that
+    share it. A dash: the limit applies to single jobs, or the use is not known here.
     """
     uid, name = uid_and_name(user)
     policy, snapshot, source, by_kind = read_use(site)

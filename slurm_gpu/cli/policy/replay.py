@@ -1,4 +1,4 @@
-"""`slurm-gpu policy replay`: what a policy would have said to the jobs of the past."""
+"""`slurm-gpu policy replay`: apply a policy to recorded jobs."""
 
 from __future__ import annotations
 
@@ -43,17 +43,22 @@ _COLUMNS = ("job", "user", "account", "submitted", "tasks", "nGPU", "GPU-hours",
 _RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
 
 
-@click.command(short_help="Put the recorded jobs to FILE: who would have been refused?")
+@click.command(short_help="List recorded jobs that FILE would refuse.")
 @file_argument
 @since_option("Jobs submitted from then on")
-@click.option("--until", metavar="WHEN", help="Jobs submitted before then.")
+@click.option("--until", metavar="TIME", help="Jobs submitted before.")
 @click.option(
     "--starts",
     is_flag=True,
-    help="Also run the model of the cluster: when would they have started under FILE's limits on what runs?",
+    help="Also simulate when the jobs would have started under the limits of FILE.",
 )
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Refusals listed at most."
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=50,
+    show_default=True,
+    help="Print at most N refusals.",
 )
 @json_option
 @with_site
@@ -66,11 +71,10 @@ def replay(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Put the recorded jobs to FILE, and show who would have been refused. Changes nothing.
+    """Apply FILE to recorded jobs, and list those that it would refuse. Changes nothing.
 
-    Each submission meets the queue as it stood then, less what FILE would have kept out before. Jobs that the
-    policy of that time refused are on no record. Needs an operator's view of slurm-gpudbd. Exit status 1 if
-    any job would have been refused.
+    Each job is checked against the queue at its submission, without the jobs that FILE refuses before. Jobs
+    refused at that time are not recorded. For operators of slurm-gpudbd. Exit code 1 if FILE refuses any job.
     """
     path = policy_path(site, file)
     policy, source = load_policy(path)
@@ -167,7 +171,7 @@ def _by_rule(judgements: Iterable[Judgement]) -> Iterator[tuple[str, ...]]:
 
 
 def _gpu_hours(judgements: Iterable[Judgement]) -> float:
-    """What their jobs used in truth."""
+    """Return what the jobs actually used."""
     return sum(job.gpu_hours for judgement in judgements for job in judgement.jobs)
 
 

@@ -1,4 +1,4 @@
-"""`slurm-gpu policy status`: what is in force, beside a policy file and beside what was applied."""
+"""`slurm-gpu policy status`: compare the active policy with FILE and with the last apply."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from slurm_gpu.policy.lua.installed import read_policy_in_force
 from slurm_gpu.text.cells import minute
 
 
-@click.command(short_help="Compare what is in force with FILE.")
+@click.command(short_help="Compare the active policy with FILE.")
 @file_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @state_option
 @click.option(
-    "--run-dir", type=PATH, help="Look there for decisions.log, not where job_submit.lua says it writes it."
+    "--run-dir", type=PATH, metavar="DIR", help="Directory of decisions.log. [default: as in job_submit.lua]"
 )
 @with_site
 def status(
     site: CommandSite, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path | None
 ) -> None:
-    """Compare what is in force with FILE, and show what somebody changed by hand.
+    """Compare the active policy with FILE, and list limits changed by hand.
 
-    Exit status 1 where anything differs. Decisions are counted as far as decisions.log still holds them.
+    Exit code 1 if anything differs. The counts of decisions cover what decisions.log still has.
     """
     loaded = LoadedPolicy.read(site, file)
     journal = ApplyJournal(state_dir)
@@ -87,7 +87,7 @@ def status(
 
 
 def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
-    """Which apply counts, and which were taken back since."""
+    """Yield the apply that counts, and those undone since."""
     if last is not None:
         yield f"Applied {last.at} from {last.policy}"
     elif not taken_back:
@@ -107,7 +107,7 @@ def _standing(
     loaded: LoadedPolicy,
     file: Path | None,
 ) -> str:
-    """How the script stands to the file that it was compared with, and what to type."""
+    """Describe how the script differs from the file, and the remedy."""
     path = loaded.path
     apply = apply_command(file)
     if found is InForce.SAME:
@@ -134,7 +134,7 @@ def _standing(
 
 
 def _has_no_rules(script: Path) -> bool:
-    """As after the first apply was taken back where there was no script before."""
+    """Return whether the script accepts every job, as after the first apply is undone."""
     try:
         policy = read_policy_in_force(script)
     except OutsideError:
@@ -143,7 +143,7 @@ def _has_no_rules(script: Path) -> bool:
 
 
 def _decisions(run_dir: Path | None, script: Path) -> DecisionCounts | None:
-    """Counts of the log that the script itself names."""
+    """Count decisions in the log that the script names."""
     if run_dir is not None:
         return count_decisions(run_dir)
     try:

@@ -1,4 +1,4 @@
-"""`slurm-gpu report build`: a period as a page with its tables and figures, on slurm-gpudbd's host."""
+"""`slurm-gpu report build`: a report on a period, on slurm-gpudbd's host."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ if TYPE_CHECKING:  # numpy is on slurm-gpudbd's host only
 _DEFAULT_SINCE = "30d"
 
 
-@click.command(short_help="Write a page on whole days, with its tables and figures.")
+@click.command(short_help="Write a report on whole days: page, tables and figures.")
 @click.option(
     "--since",
     metavar="DAY",
-    help=f"The first day: 2026-10-01, or 30d for 30 days ago. [default: {_DEFAULT_SINCE}]",
+    help=f"First day, such as 2026-10-01, or 30d for 30 days ago. [default: {_DEFAULT_SINCE}]",
 )
-@click.option("--until", metavar="DAY", help="The day after the last one. [default: tomorrow]")
+@click.option("--until", metavar="DAY", help="Day after the last. [default: tomorrow]")
 @click.option(
     "--last",
     type=click.Choice(["day", "week", "month"]),
-    help="The last whole day, week from Monday on, or month, into a directory of its own in DIR.",
+    help="Last whole day, week (from Monday) or month, into its own directory in DIR.",
 )
 @click.option(
     "--out",
     required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where report.html goes, and tables/ and figures/; made where there is none.",
+    help="Directory of report.html, tables/ and figures/; created if missing.",
 )
 @click.option(
     "--low-priority",
     multiple=True,
     metavar="QOS",
-    help="A QOS whose jobs give way to others; may be repeated. Jobs on loan count as such anyway.",
+    help="QOS of preemptible jobs; repeatable. Jobs on loan always count.",
 )
 @click.option(
     "--policy",
     type=PATH,
     envvar="SLURM_GPU_POLICY",
     metavar="FILE",
-    help="The policy with the bundles and owners' loans, if not policy.yaml beside the site file.",
+    help="Policy with bundles and owners. [default: policy.yaml next to the site file]",
 )
-@click.option("--page-only", is_flag=True, help="Write report.html alone.")
+@click.option("--page-only", is_flag=True, help="Write only report.html.")
 @database_option
 @with_site
 def build(
@@ -74,12 +74,12 @@ def build(
     page_only: bool,
     database_config: Path | None,
 ) -> None:
-    """Write a report on whole days: one HTML page, and all its tables and figures as files.
+    """Write a report on whole days: one HTML page, and its tables and figures as files.
 
-    The page asks no other host for anything, so it can be mailed and archived. It names users and jobs: only
-    its owner may read it until somebody says otherwise.
+    The page loads nothing from other hosts, so you can mail and archive it. It names users and jobs: it is
+    readable only by its owner.
     """
-    # Only this command needs numpy and what reads the database, which a login node does not have.
+    # numpy and the database modules are not installed on login nodes.
     from slurm_gpu.database.settings import DEFAULT_PATH, default_is_meant, load_settings
     from slurm_gpu.reports.build import build_report, open_database
 
@@ -87,15 +87,15 @@ def build(
     today = dt.datetime.fromtimestamp(now_s, ZoneInfo(config.timezone)).date()
     if last is not None:
         if since is not None or until is not None:
-            raise UsageError("--last says which days: leave out --since and --until, or --last")
+            raise UsageError("--last and --since or --until are mutually exclusive")
         period, name = _last(last, today, config.timezone)
         out = out / name
     else:
         period = _between(_DEFAULT_SINCE if since is None else since, until, today, config.timezone)
     if database_config is None and not default_is_meant():
         raise UsageError(
-            f"there is no {DEFAULT_PATH}, so the database is not known here: run this on slurm-gpudbd's "
-            "host, or name the file with --database-config"
+            f"there is no {DEFAULT_PATH}: run this on slurm-gpudbd's host, or name the file with "
+            "--database-config"
         )
     database = open_database(load_settings(database_config).url)
     bundles, loans = _of_policy(site, policy)
@@ -112,12 +112,12 @@ def build(
             with_files=not page_only,
         )
     click.echo(str(built.page))
-    more = "" if page_only else f", with {built.files - 1} files of tables and pictures beside it"
+    more = "" if page_only else f", with {built.files - 1} files of tables and figures"
     remark(f"{counted(built.figures, 'figure')} of {counted(built.runs, 'run')}{more}")
 
 
 def _of_policy(site: CommandSite, file: Path | None) -> tuple[Sequence[Bundle], set[str]]:
-    """The bundles of the policy, and the QOS of its loans; nothing where a site has none."""
+    """Return the bundles of the policy and the QOS of its loans; nothing without a policy."""
     path = policy_path(site, file)
     if file is None and not path.exists():
         return (), set()
@@ -126,8 +126,8 @@ def _of_policy(site: CommandSite, file: Path | None) -> tuple[Sequence[Bundle], 
     except InputError as error:
         if file is not None:
             raise
-        # A report that comes each night is not to fail for a policy that somebody is about to write.
-        remark(f"{path} is left aside, as it is not right: {error}")
+        # A nightly report does not fail for a policy that is being edited.
+        remark(f"{path} is ignored: {error}")
         return (), set()
     return tuple(policy.bundles.values()), {owner.lend_in for owner in policy.owners}
 
@@ -137,7 +137,7 @@ def _between(since: str, until: str | None, today: dt.date, timezone: str) -> Re
 
     first = _day("--since", since, today)
     if until is None and first > today:
-        raise UsageError(f"--since {since} is yet to come: today is {today}; name an earlier day")
+        raise UsageError(f"--since {since} is in the future: today is {today}")
     return ReportPeriod(
         since=first,
         until=today + dt.timedelta(days=1) if until is None else _day("--until", until, today),
@@ -156,13 +156,11 @@ def _day(option: str, value: str, today: dt.date) -> dt.date:
             return today - dt.timedelta(days=int(seconds // 86400))
     except (ValueError, OverflowError):
         pass
-    raise UsageError(
-        f"{option} {value}: a report is of whole days; write one (2026-10-01), or how many ago (30d, 4w)"
-    )
+    raise UsageError(f"{option} {value}: use a date (2026-10-01) or whole days ago (30d, 4w)")
 
 
 def _last(span: str, today: dt.date, timezone: str) -> tuple[ReportPeriod, str]:
-    """The last whole one before today, and a name of it that sorts by time."""
+    """Return the last whole span before today, and a directory name that sorts by time."""
     from slurm_gpu.reports.period import ReportPeriod
 
     if span == "day":

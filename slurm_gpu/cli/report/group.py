@@ -10,7 +10,7 @@ from slurm_gpu.cli.report.recommend import recommend
 
 @click.group()
 def report() -> None:
-    """Reports on what GPUs were used for."""
+    """Report on GPU use, and recommend limits."""
 
 
 report.add_command(build)

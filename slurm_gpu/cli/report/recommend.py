@@ -12,7 +12,7 @@ import click
 from slurm_gpu.cli.options import json_option, since_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import PATH, file_argument, timezone
-from slurm_gpu.cli.progress import telling
+from slurm_gpu.cli.progress import status_line
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import outside
 from slurm_gpu.policy.language.limit_edit import edit_limit, unified_diff
@@ -30,28 +30,27 @@ _PREDICTED = ("group", "jobs", "WAIT_h", "would_be", "median", "would_be", "typi
 _TRIED = ("tried", "WAIT_h of all", "verdict")
 
 
-@click.command(short_help="Propose limits that would shorten waiting, as a patch.")
+@click.command(short_help="Propose limits that shorten waiting, as a patch.")
 @file_argument
-@since_option("Replay what was recorded from then on")
-@click.option("--until", metavar="WHEN", help="Until then. [default: now]")
-@click.option("--out", type=PATH, metavar="FILE", help="Write the patch there, not to standard output.")
+@since_option("Replay jobs recorded since")
+@click.option("--until", metavar="TIME", help="End of the period. [default: now]")
+@click.option("--out", type=PATH, metavar="FILE", help="Write the patch to FILE instead of standard output.")
 @json_option
 @with_site
 def recommend(
     site: CommandSite, file: Path | None, since: str, until: str | None, out: Path | None, as_json: bool
 ) -> None:
-    """Try other limits of FILE on what was recorded, and propose those that shorten waiting as a patch.
+    """Simulate recorded jobs under other limits of FILE, and propose better limits as a patch.
 
-    Every change is a step up or down of one limit on what runs. It is proposed if the mean wait of all jobs
-    falls and that of no group rises much. Changes nothing. Needs an operator's view of slurm-gpudbd, and
-    Slurm's commands. Exit status 1 where the model does not reproduce the waits that were recorded: then
-    nothing is proposed.
+    Each change moves one limit on running jobs by one step. It is proposed if the mean wait of all jobs
+    falls, and that of no group rises much. Changes nothing. For operators of slurm-gpudbd; needs Slurm's
+    commands. Exit code 1 if the model does not reproduce the recorded waits: then it proposes nothing.
     """
     from slurm_gpu.cli.policy.limit_search import findings_json, replayed
 
-    with telling() as told:
-        found = replayed(site, file, since, until, told)
-        findings = found.search.findings(progress=told)
+    with status_line() as report:
+        found = replayed(site, file, since, until, report)
+        findings = found.search.findings(progress=report)
     patch = _patch(found, findings)
     for text in found.remarks:
         remark(text)

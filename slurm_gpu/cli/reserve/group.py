@@ -14,7 +14,7 @@ from slurm_gpu.cli.output import check_format, print_csv, print_json, remark
 from slurm_gpu.cli.reserve.calendar import Calendar, day_and_time, late, print_calendar, print_past
 from slurm_gpu.cli.reserve.planning import PlanningState, default_account, default_partition
 from slurm_gpu.cli.site import CommandSite, with_site
-from slurm_gpu.cli.times import parse_coming
+from slurm_gpu.cli.times import parse_future
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.config.site import Reservations
 from slurm_gpu.controller.reservations.reconciler import is_ours
@@ -29,7 +29,7 @@ from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 
 _PAST = 30
 _NONE_HERE = (
-    "there are no reservations here: an operator writes `placement: {reservations: {}}` into slurm-gpu.yaml, "
+    "reservations are not enabled: an admin adds `placement: {reservations: {}}` to slurm-gpu.yaml, "
     "and restarts slurm-gpudbd and slurm-gpuctld"
 )
 
@@ -37,45 +37,49 @@ _NONE_HERE = (
 def _at_least_a_minute(context: click.Context, parameter: click.Parameter, text: str) -> int:
     seconds = duration_value(context, parameter, text)
     if seconds < 60:
-        raise click.BadParameter(f"{text!r} is less than a minute; write such as 36h or 3d")
+        raise click.BadParameter(f"{text!r} is less than a minute; use a duration such as 36h or 3d")
     return math.ceil(seconds)
 
 
 def _not_empty(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
     if not text.strip():
-        raise click.BadParameter("it is empty: say why in a few words")
+        raise click.BadParameter("it is empty: give a reason")
     return text
 
 
 @click.group()
 def reserve() -> None:
-    """Whole nodes for a medium or large training, at a time that is promised.
+    """Reserve whole nodes for a large training at a promised time.
 
-    A user asks, an operator approves, and slurm-gpuctld makes a reservation of it in Slurm, which draws the
-    user's jobs in by itself. One that nobody uses is given up.
+    A user requests, an operator approves, and slurm-gpuctld creates the reservation in Slurm, which jobs of
+    the user enter without further options. An unused reservation is released.
     """
 
 
-@reserve.command(short_help="Ask for one.")
-@click.option("--gpus", type=click.IntRange(1), required=True, metavar="N", help="GPUs in all.")
+@reserve.command(short_help="Request a reservation.")
+@click.option("--gpus", type=click.IntRange(1), required=True, metavar="N", help="Total number of GPUs.")
 @click.option(
     "--time",
     "duration_s",
     required=True,
     callback=_at_least_a_minute,
-    metavar="TIME",
-    help="As 36h, 3d or 2-12:00:00.",
+    metavar="DURATION",
+    help="Length, such as 36h, 3d or 2-12:00:00.",
 )
 @click.option(
-    "--why", required=True, callback=_not_empty, metavar="TEXT", help="For the operators who decide."
+    "--why", required=True, callback=_not_empty, metavar="TEXT", help="Reason, for the operators who decide."
 )
-@click.option("--nodes", type=click.IntRange(1), metavar="N", help="As few as may be, if not said.")
-@click.option("--gpu-type", metavar="TYPE", help="Any, if not said.")
-@click.option("--partition", metavar="NAME", help="Slurm's default, if not said.")
-@click.option("--account", metavar="NAME", help="Yours by default, if not said.")
-@click.option("--earliest", metavar="WHEN", help="Not before: 2026-12-01, 2026-12-01T18:00, or 2d from now.")
-@click.option("--latest", metavar="WHEN", help="Of no use if it begins later.")
-@click.option("--user", metavar="NAME", help="Ask for somebody else, as an operator.")
+@click.option(
+    "--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes. [default: as few as possible]"
+)
+@click.option("--gpu-type", metavar="NAME", help="GPU type. [default: any]")
+@click.option("--partition", metavar="NAME", help="Partition. [default: Slurm's default]")
+@click.option("--account", metavar="NAME", help="Account. [default: your default account]")
+@click.option(
+    "--earliest", metavar="TIME", help="Earliest start: 2026-12-01, 2026-12-01T18:00, or 2d from now."
+)
+@click.option("--latest", metavar="TIME", help="Latest useful start.")
+@click.option("--user", metavar="NAME", help="Request for this user, as an operator.")
 @with_site
 def request(
     site: CommandSite,
@@ -90,20 +94,20 @@ def request(
     latest: str | None,
     user: str | None,
 ) -> None:
-    """Ask for whole nodes, for a time. An operator decides; until then nothing is promised.
+    """Request whole nodes for some time. An operator decides; until then nothing is promised.
 
-    Says when it could begin if it was approved now. Your job has to name the same account and partition, and
-    a time limit of at most TIME: when the reservation ends, Slurm ends what runs in it.
+    Prints when the reservation could begin if approved now. Your job must use the same account and partition,
+    and a time limit of at most --time: when the reservation ends, Slurm ends the jobs in it.
     """
     settings, zone = _settings(site), ZoneInfo(site.config.timezone)
     name = uid_and_name(user)[1]
     cluster = PlanningState(site, settings)
-    earliest_s = parse_coming("--earliest", earliest, zone, site.wall()) or int(site.wall())
-    latest_s = parse_coming("--latest", latest, zone, site.wall())
+    earliest_s = parse_future("--earliest", earliest, zone, site.wall()) or int(site.wall())
+    latest_s = parse_future("--latest", latest, zone, site.wall())
     if latest_s is not None and latest_s < earliest_s:
         raise UsageError(
-            f"--latest {latest} is {day_and_time(latest_s, zone)}, and it may not begin before "
-            f"{day_and_time(earliest_s, zone)}: write a later one"
+            f"--latest {latest} ({day_and_time(latest_s, zone)}) must not be before the earliest start, "
+            f"{day_and_time(earliest_s, zone)}"
         )
     wanted_in = partition if partition is not None else default_partition(site)
     asked = Reservation(
@@ -138,20 +142,20 @@ def request(
         )
     click.echo(f"Request {found.id}: {_what(found)}, account {found.account}. An operator decides.")
     click.echo(
-        f"Approved now it would begin {day_and_time(window.start_s, zone)} on {compress(window.nodes)}."
+        f"If approved now, it begins {day_and_time(window.start_s, zone)} on {compress(window.nodes)}."
     )
 
 
-@reserve.command(short_help="Promise one, as an operator.")
+@reserve.command(short_help="Approve a request, as an operator.")
 @click.argument("number", metavar="ID", type=click.IntRange(1))
-@click.option("--start", metavar="WHEN", help="Not before then; as soon as may be, if not said.")
-@click.option("--nodes", metavar="LIST", help="On these nodes, such as n[1-4].")
+@click.option("--start", metavar="TIME", help="Earliest start. [default: as soon as possible]")
+@click.option("--nodes", metavar="NODES", help="Only on these nodes, such as n[1-4].")
 @with_site
 def approve(site: CommandSite, number: int, start: str | None, nodes: str | None) -> None:
-    """Promise the first window in which the nodes are free together; its start cannot be moved later.
+    """Approve a request for the first window in which the nodes are free together.
 
-    By the time limits of what runs and the reservations that there are. Jobs that wait now wait longer where
-    they would have had these nodes.
+    The window follows from time limits of running jobs and from other reservations. Its start cannot be moved
+    to a later time. Pending jobs that would have used these nodes wait longer.
     """
     settings, zone = _settings(site), ZoneInfo(site.config.timezone)
     only = None if nodes is None else _hosts(nodes)
@@ -159,10 +163,10 @@ def approve(site: CommandSite, number: int, start: str | None, nodes: str | None
         rows = database.reservations(ids=[number])
         one = next((row for row in rows if row.id == number), None)
         if one is None:
-            raise UsageError(f"there is no reservation {number}; `slurm-gpu reserve list` shows them")
+            raise UsageError(f"there is no reservation {number}; run `slurm-gpu reserve list`")
         if one.state is not ReservationState.REQUESTED:
-            raise UsageError(f"reservation {number} is {one.state}: only what is requested can be approved")
-        not_before_s = parse_coming("--start", start, zone, site.wall())
+            raise UsageError(f"reservation {number} is {one.state}: only requests can be approved")
+        not_before_s = parse_future("--start", start, zone, site.wall())
         window = PlanningState(site, settings).plan(one, rows, not_before_s, only)
         promised = database.decide_reservation(
             number, "approve", start_s=window.start_s, end_s=window.end_s, nodes=compress(window.nodes)
@@ -171,51 +175,51 @@ def approve(site: CommandSite, number: int, start: str | None, nodes: str | None
         f"Reservation {number} begins {day_and_time(promised.start_s, zone)} on {promised.nodes}, for "
         f"{_long(promised)}; in Slurm it is {promised.name}."
     )
-    click.echo(f"{promised.user}'s job goes there by itself:")
+    click.echo(f"{promised.user}'s job enters it without further options:")
     click.echo(f"  {_command(promised)}")
 
 
-@reserve.command(short_help="Refuse one, as an operator.")
+@reserve.command(short_help="Deny a request, as an operator.")
 @click.argument("number", metavar="ID", type=click.IntRange(1))
-@click.option("--why", required=True, callback=_not_empty, metavar="TEXT", help="What who asked is told.")
+@click.option("--why", required=True, callback=_not_empty, metavar="TEXT", help="Reason, for the user.")
 @with_site
 def deny(site: CommandSite, number: int, why: str) -> None:
-    """Refuse a request, with the reason."""
+    """Deny a request, with a reason for the user."""
     with site.database() as database:
         database.decide_reservation(number, "deny", why=why)
     click.echo(f"Request {number} is denied.")
 
 
-@reserve.command(short_help="Take one back.")
+@reserve.command(short_help="Cancel a request or reservation.")
 @click.argument("number", metavar="ID", type=click.IntRange(1))
-@click.option("--why", metavar="TEXT", help="What others are told.")
+@click.option("--why", metavar="TEXT", help="Reason, for others.")
 @with_site
 def cancel(site: CommandSite, number: int, why: str | None) -> None:
-    """Take back a request or a reservation of yours; an operator anybody's. A job that runs in it goes on."""
+    """Cancel a request or reservation of yours, or of any user as an operator. Running jobs continue."""
     with site.database() as database:
         one = database.decide_reservation(number, "cancel", why=why)
     click.echo(f"Reservation {number} is cancelled{'' if one.start_s is None else _then(site, one)}.")
 
 
 def _then(site: CommandSite, one: Reservation) -> str:
-    """When its nodes are free for others."""
+    """Return when the nodes are free for other users."""
     try:
         found = next((it for it in ReservationClient(site.run).all() if it.name == one.name), None)
     except SlurmError as error:
-        return f"; what Slurm has of it is not known: {error}"
+        return f"; its state in Slurm is not known: {error}"
     if found is None:
-        return "; Slurm has nothing of it"
+        return "; Slurm has no such reservation"
     if not is_ours(found, one):
         return (
             f"; in Slurm {one.name} is on {found.nodes or 'no nodes'} for "
-            f"{', '.join(sorted(found.users)) or 'nobody'}, not as it was promised, so it stays: "
-            f"`scontrol delete ReservationName={one.name}`, where nobody needs it"
+            f"{', '.join(sorted(found.users)) or 'no user'}, not as approved, so it stays: run "
+            f"`scontrol delete ReservationName={one.name}` if it is not needed"
         )
-    return "; its nodes are free for others within a minute, once no job is in it"
+    return "; its nodes are free for others within a minute after its last job"
 
 
 @reserve.command("list", short_help="Show the calendar.")
-@click.option("--past", is_flag=True, help="Those that are over, and how promises were kept.")
+@click.option("--past", is_flag=True, help="Show past reservations, and how late they began.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 1000),
@@ -223,10 +227,10 @@ def _then(site: CommandSite, one: Reservation) -> str:
     help=f"With --past: print the latest N. [default: {_PAST}]",
 )
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the same keys as columns.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with the keys as columns.")
 @with_site
 def list_reservations(site: CommandSite, past: bool, limit: int | None, as_json: bool, as_csv: bool) -> None:
-    """Show what is reserved and asked for, with a calendar by day; Slurm's other reservations too."""
+    """Show reservations and requests in a calendar by day, with other reservations of Slurm."""
     check_format(as_json=as_json, as_csv=as_csv)
     if limit is not None and not past:
         raise UsageError("--limit applies to past reservations: add --past")
@@ -271,8 +275,8 @@ def list_reservations(site: CommandSite, past: bool, limit: int | None, as_json:
         print_calendar(Calendar(shown, others, site.wall(), zone))
 
 
+# Whether the promise was kept is known of these, not of cancelled reservations.
 _USED = (ReservationState.ENDED, ReservationState.RELEASED)
-"""Of these, and not of what was cancelled, it is known whether the promise was kept."""
 
 
 def _others(site: CommandSite, rows: Sequence[Reservation]) -> Sequence[SlurmReservation]:

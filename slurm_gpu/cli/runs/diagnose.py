@@ -1,4 +1,4 @@
-"""`slurm-gpu diagnose ID`: why a distributed job is slow, by what its GPUs told."""
+"""`slurm-gpu diagnose JOB`: find out why a distributed job is slow."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ _ANSWERED_S, _AGAIN_S = 85.0, 2.0
 
 
 @click.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="JOB")
 @click.option(
-    "--groups", metavar="GROUPS", help="Who does the same: pp=4 (stages), or GPUs by hand, 0-3,8/4-7."
+    "--groups",
+    metavar="GROUPS",
+    help="GPUs that do the same work: pp=4 (pipeline stages), or lists such as 0-3,8/4-7.",
 )
 @click.option(
     "--steps",
     "steps_file",
     type=click.Path(path_type=Path, exists=True),
     metavar="PATH",
-    help="Timings of its steps: Parquet, CSV, or a directory of CSV files; docs/diagnose.md has the columns.",
+    help="Step timings: Parquet, CSV, or a directory of CSV files (columns: docs/diagnose.md).",
 )
 @click.option(
     "--html",
     "page_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write a page to look at as well: GPU by time, what changed when, the evidence.",
+    help="Also write an HTML page: GPUs over time, changes, evidence.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/diagnose.md has its keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (keys: docs/diagnose.md).")
 @with_site
 def diagnose(
     site: CommandSite,
@@ -55,12 +57,12 @@ def diagnose(
     page_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Say why job ID is slow: imbalance, a slow or failing GPU, links, input, a hang, or that it is well.
+    """Find out why JOB is slow: imbalance, a slow or failing GPU, links, input, or a hang.
 
-    The last run is judged, by its last ten minutes at full resolution where slurm-gpudbd has them, else by
-    the whole of its course. GPUs are compared with those of their pipeline stage alone, which is inferred
-    where nobody says it; --groups counts GPUs from 0 on, by node and index. Exit status 1 where trouble was
-    found, 0 where none was, or where it cannot be told.
+    Judges the last run by its last ten minutes at full resolution if slurm-gpudbd has them, otherwise by its
+    whole timeline. GPUs are compared within their pipeline stage, which is inferred unless --groups gives it;
+    --groups counts GPUs from 0, by node and index. Exit code 1 if a problem was found, 0 if none was found or
+    the data do not suffice.
     """
     if page_file is not None and page_file.exists() and not page_file.is_file():
         raise UsageError(f"--html {page_file}: is no file; name one, which is made where there is none")

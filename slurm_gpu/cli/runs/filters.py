@@ -60,7 +60,7 @@ def _complete_from(names_in: Callable[[SiteConfig], Collection[str]]) -> Callabl
 
 
 def _gpus(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """A number of GPUs, of which shards are parts."""
+    """Parse a number of GPUs, which shards make fractional."""
     if value is None:
         return None
     try:
@@ -78,25 +78,33 @@ def _teams(config: SiteConfig) -> Collection[str]:
 
 
 _OPTIONS = (
-    click.option("--user", help="Only this user's runs, or of several: alice,bob."),
-    click.option("--account", help="Only this account's runs, or of several: vision,nlp."),
-    click.option("--team", help="Only runs of this team's accounts.", shell_complete=_complete_from(_teams)),
+    click.option("--user", metavar="NAMES", help="Only runs of these users, such as alice,bob."),
+    click.option("--account", metavar="NAMES", help="Only runs of these accounts, such as vision,nlp."),
+    click.option(
+        "--team",
+        metavar="NAME",
+        help="Only runs of the accounts of this team.",
+        shell_complete=_complete_from(_teams),
+    ),
     click.option(
         "--state",
+        metavar="STATES",
         help="Only runs in these states, such as RUNNING or FAILED,TIMEOUT.",
         shell_complete=_complete_state,
     ),
-    click.option("--partition", help="Only runs in this partition, or in several."),
-    click.option("--qos", help="Only runs with this QOS."),
-    click.option("--app", help="Only runs of this application, such as GROMACS; of one's own."),
-    click.option("--gpu-type", help="Only runs on GPUs of this type, such as a100."),
+    click.option("--partition", metavar="NAMES", help="Only runs in these partitions."),
+    click.option("--qos", metavar="NAME", help="Only runs with this QOS."),
+    click.option("--app", metavar="NAME", help="Only your runs of this application, such as GROMACS."),
+    click.option("--gpu-type", metavar="NAME", help="Only runs on GPUs of this type, such as a100."),
     click.option(
         "--server-type",
-        help="Only runs on servers of this type of slurm-gpu.yaml.",
+        metavar="NAME",
+        help="Only runs on this server type of slurm-gpu.yaml.",
         shell_complete=_complete_from(lambda config: config.server_types),
     ),
     click.option(
         "--zone",
+        metavar="NAME",
         help="Only runs in this zone of slurm-gpu.yaml.",
         shell_complete=_complete_from(lambda config: config.zones),
     ),
@@ -107,29 +115,31 @@ _OPTIONS = (
         help="Only runs with at least N GPUs, such as 0.25 or 8.",
     ),
     click.option(
-        "--since", metavar="WHEN", help="Not those that ended before: 2026-11-01, or 7d for a week ago."
+        "--since",
+        metavar="TIME",
+        help="Leave out runs that ended before, such as 2026-11-01, or 7d for a week ago.",
     ),
-    click.option("--until", metavar="WHEN", help="Only those submitted before then."),
+    click.option("--until", metavar="TIME", help="Only runs submitted before."),
     click.option(
         "--sort",
         type=click.Choice(SORTS),
         default="submit",
         show_default=True,
-        help="By what, the latest or most first; gaps last.",
+        help="Column to sort by, descending; gaps last.",
     ),
-    click.option("--ascending", is_flag=True, help="The earliest or least first."),
+    click.option("--ascending", is_flag=True, help="Sort ascending."),
 )
 
 
 def filter_options(command: Command) -> Command:
-    """Add them to a command, which takes them as keywords and hands them to `filters_of`."""
+    """Add the filter options to a command, which passes them to `filters_of`."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def filters_of(site: CommandSite, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """What DatabaseClient.all_runs is to be asked; raises UsageError."""
+    """Return the filters for DatabaseClient.all_runs; raise UsageError for bad values."""
     zone, now_s = ZoneInfo(site.config.timezone), site.wall()
     since_s, until_s = parse_period(chosen["since"], chosen["until"], zone, now_s)
     same = ("user", "partition", "qos", "app", "gpu_type", "server_type", "zone", "min_gpus")
@@ -145,7 +155,7 @@ def filters_of(site: CommandSite, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _accounts(site: CommandSite, account: str | None, team: str | None) -> tuple[str, ...]:
-    """Those whose runs are meant, () for all. One that slurm-gpu.yaml does not name is its own team."""
+    """Return the accounts to filter by, () for all. An account that `team:` lacks is its own team."""
     if team is None:
         return () if account is None else (account,)
     teams = {} if isinstance(site.config.team, str) else site.config.team
@@ -163,7 +173,7 @@ def _accounts(site: CommandSite, account: str | None, team: str | None) -> tuple
 
 
 def _states(option: str | None) -> tuple[str, ...]:
-    """The states of --state, in full; squeue's abbreviations are taken too."""
+    """Return the states in full; accept the abbreviations of squeue."""
     full = {short: state for state, short in SHORT_STATES.items()}
     states = []
     for word in (option or "").replace(" ", "").upper().split(","):

@@ -1,4 +1,4 @@
-"""`slurm-gpu job ID`: the runs of one job, and what each of its GPUs did."""
+"""`slurm-gpu job JOB`: the runs of a job and the use of its GPUs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _AGREES_S = 3
 
 
 def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For a shell: the caller's jobs that wait or run; those of the past are too many to ask for."""
+    """Complete pending and running jobs of the caller."""
     site = ctx.find_object(CommandSite) or CommandSite()
     try:
         jobs = read_own_jobs(site.run)
@@ -47,18 +47,17 @@ def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", shell_complete=_own_jobs)
+@click.argument("job_id", metavar="JOB", shell_complete=_own_jobs)
 @json_option
 @with_site
 def job(site: CommandSite, job_id: str, as_json: bool) -> None:
-    """Show every run of job ID (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
+    """Show every run of JOB (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
-    util is the share of time in which the GPU ran anything, in percent, with its 5th, 50th and 95th
-    percentile of time; sampled is the share of the time held, and not suspended, that was measured. SM,
-    occup(ancy), tensor and DRAM are the shares in percent of what the hardware could do. Held back: for how
-    long something kept the clocks down. Power, energy and what went over the links are not known of a GPU
-    while jobs share it; a dash where that was long, and everywhere for what was not measured. M and G are
-    MiB and GiB; kB, MB and GB are powers of 1000.
+    util is the percentage of time in which the GPU was busy, with percentiles 5, 50 and 95 over time. sampled
+    is the measured share of the allocated time, without suspension. SM, occup(ancy), tensor and DRAM are
+    percentages of what the hardware can do. Throttled: the time for which clocks were reduced. Power, energy
+    and link traffic of a GPU are not known while jobs share it. A dash is a gap: not measured, or shared for
+    long. M and G are MiB and GiB; kB, MB and GB are powers of 1000.
     """
     with site.database() as database:
         page = database.run_page(job_id)

@@ -49,18 +49,16 @@ CSV_COLUMNS = (
 
 @click.command()
 @filter_options
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Rows at most (default: 100).")
-@click.option(
-    "--page", type=click.IntRange(min=1), default=1, metavar="N", help="Which page of so many rows, from 1."
-)
-@click.option("--all", "every", is_flag=True, help="All rows.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Rows per page. [default: 100]")
+@click.option("--page", type=click.IntRange(min=1), default=1, metavar="N", help="Page of the list, from 1.")
+@click.option("--all", "every", is_flag=True, help="Print all rows.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--parquet",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the columns of --csv to a Parquet file: all rows, unless --limit is given.",
+    help="Write the columns of --csv to a Parquet file: all rows without --limit.",
 )
 @with_site
 def jobs(
@@ -74,16 +72,16 @@ def jobs(
     parquet: Path | None,
     **chosen: Any,
 ) -> None:
-    """One row per run, the last submitted first.
+    """List runs, the latest submitted first.
 
-    WAIT_h is from eligible to start; uGPUcore and uGPUmem are percent, as means over the run's GPUs and time.
-    A dash is a gap: nothing was measured, or the run is another user's.
+    WAIT_h is the time from eligible to start; uGPUcore and uGPUmem are percentages, means over the GPUs and
+    time of the run. A dash is a gap: not measured, or a run of another user.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if parquet is not None and (as_json or as_csv):
         raise UsageError("--parquet writes a file and prints nothing: leave out --json and --csv")
     if every and (limit is not None or page > 1):
-        raise UsageError("--all and --limit or --page exclude each other")
+        raise UsageError("--all and --limit or --page are mutually exclusive")
     most = None if every or (parquet is not None and limit is None) else (_LIMIT if limit is None else limit)
     if most is None and page > 1:
         raise UsageError("--page N needs --limit: how many rows a page has")
