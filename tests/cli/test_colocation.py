@@ -398,7 +398,7 @@ def test_what_slurm_gpuctld_learned_trains_a_planner_that_serves_there(
     for key in ("alice/train", "bert"):
         store.ran_alone(key, 100, 0.3, 0.5)
     for one, other in (("alice/train", "bert"), ("bert", "alice/train"), ("bert", "bert")):
-        store.ran_beside(one, other, 0.8)
+        store.ran_with(one, other, 0.8)
     write_csv(tmp_path / "learned.csv", [measured_of(store, "card")])
     model = tmp_path / "model.npz"
     policy = ColocationInForce("enforce", "throughput", None, 2, 0.75, 300, planner="dqngpu", model=model)
@@ -409,7 +409,7 @@ def test_what_slurm_gpuctld_learned_trains_a_planner_that_serves_there(
     assert planners.server("gpu", policy, store, store.profiles).name == "dqngpu"
     # Of a new kind of job it learns what is new, and serves at once.
     store.ran_alone("md", 50, 0.2, 0.9)
-    store.ran_beside("md", "bert", 0.7), store.ran_beside("bert", "md", 0.9)
+    store.ran_with("md", "bert", 0.7), store.ran_with("bert", "md", 0.9)
     write_csv(tmp_path / "learned.csv", [measured_of(store, "card")])
     before = planners.server("gpu", policy, store, store.profiles).planner
     assert slurm_gpu(*train, "--start", str(model)) == 0

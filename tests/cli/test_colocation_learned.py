@@ -35,10 +35,10 @@ def store() -> ColocationStore:
     found = ColocationStore()
     found.ran_alone("alice/train", 100, 0.3, 0.5)
     found.ran_alone("bert", 50, 0.4, None)
-    found.ran_beside("alice/train", "bert", 0.8)
-    found.ran_beside("bert", "alice/train", 0.9)
-    found.ran_beside("bert", "bert", 0.7)
-    found.ran_beside("bert", "forgotten", 0.6)
+    found.ran_with("alice/train", "bert", 0.8)
+    found.ran_with("bert", "alice/train", 0.9)
+    found.ran_with("bert", "bert", 0.7)
+    found.ran_with("bert", "forgotten", 0.6)
     return found
 
 

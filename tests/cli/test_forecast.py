@@ -283,7 +283,7 @@ def test_what_the_policy_says_comes_first_and_what_it_fills_in_is_forecast(
     words = ("--", "sbatch", "--gpus=1", "--time=90", "--wrap=true")
     assert slurm_gpu("forecast", *words) == 0, slurm_gpu.err
     lines = slurm_gpu.out.splitlines()
-    assert lines[:2] == ["messages of the policy, which would accept the job", "  Violates rule long: Others."]
+    assert lines[:2] == ["the policy accepts the job and prints", "  Violates rule long: Others."]
     assert any(line.startswith("this job, submitted now, will probably start") for line in lines)
     assert (asked[0]["cores"], asked[0]["memory_mib"]) == (4, 32 * 1024)
     assert slurm_gpu("forecast", "--json", *words) == 0

@@ -119,7 +119,7 @@ def _print_policy(wanted: ForecastQuestion | None) -> None:
             "the policy was not checked: it is not on this host; run slurm-gpu explain on slurmctld's host"
         )
     elif wanted.policy.messages:
-        click.echo("messages of the policy, which would accept the job")
+        click.echo("the policy accepts the job and prints")
         _print_messages(wanted)
     if wanted.used_up:
         click.echo("the policy would delay the job")
