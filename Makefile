@@ -1,4 +1,4 @@
-# make demo: see it work.  make test: check everything.  Both set up what they need.
+# make demo: a demonstration.  make test: all checks.  Both install what they need.
 SHELL := /bin/bash
 PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3 2>/dev/null) python3)
 VENV := .venv
@@ -11,18 +11,18 @@ demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
 	$(BIN)/python -m lab demo --setup-seconds $$(($$(date +%s) - start))
 
-# Two labs, side by side, share the lab tests out: they wait more than they work. LABS=1 has one, on the machine itself.
+# Two labs share the lab tests, which mostly wait. LABS=1 uses one, on the machine itself.
 LABS ?= 2
 test: setup
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
 	echo "What needs no cluster took $$(($$(date +%s) - start)) s; now the lab tests."
 	@LABS=$(LABS) tests/lab/side-by-side tests/lab -m "lab and not long"
 
-# Lab tests for which `make test` has no time: Slurm's own limits, slurm-gpuctld, packages, hooks, upgrades.
+# Lab tests that are too long for `make test`: Slurm's own limits, slurm-gpuctld, packages, hooks, upgrades.
 test-long: setup
 	$(BIN)/python -m pytest -q tests -m long
 
-# The lab tests on other versions of Slurm, side by side, in chroots that debootstrap makes. See tests/versions/try.
+# The lab tests on other versions of Slurm in parallel, in chroots of debootstrap. See tests/versions/try.
 VERSIONS ?= 22.05 24.11 26.05
 test-versions:
 	@$(MAKE) --no-print-directory -k -j 3 --output-sync=target $(VERSIONS:%=test-versions-%)
@@ -30,8 +30,8 @@ test-versions:
 test-versions-%:
 	@tests/versions/try $*
 
-# Everything that needs no cluster. The import rules are tests; mypy goes beside them. Files that take long come
-# first (tests/conftest.py), which xdist is not to order otherwise.
+# All checks without a cluster. mypy runs in parallel. Slow files run first (tests/conftest.py), and xdist must keep
+# this order.
 check: compiled browser $(VENV)/torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,8 +40,8 @@ check: compiled browser $(VENV)/torch
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests -m "not lab"; failed=$$?; \
 	wait $$mypy || failed=1; echo "mypy: $$(cat $$types)"; rm $$types; exit $$failed
 
-# What `make check` has less of: a node whose database is away for a day, other stories of a node, and the mixed load
-# of tests/node/test_mixed_load.py with other seeds and more jobs. Ten minutes and a half.
+# Longer versions of tests in `make check`: a node without its database for a day, other histories of a node, and the
+# mixed load of tests/node/test_mixed_load.py with other seeds and more jobs. Ten and a half minutes.
 SOAK_SEEDS ?= 1 2 3 4 5 6 7 8
 soak: $(VENV)/ready
 	SLURM_GPU_TEST_HOURS=24 SLURM_GPU_TEST_STORIES=300 $(BIN)/python -m pytest -q \
@@ -54,7 +54,7 @@ soak: $(VENV)/ready
 	done
 
 # The script against the independent model, its own advice and hostile job descriptions: a quarter of an hour.
-# Then all other property tests, with forty times as many examples as in `make check`.
+# Then all other property tests with forty times the examples of `make check`.
 FUZZ ?= 50000
 EXAMPLES ?= 1000
 FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
@@ -69,7 +69,7 @@ rpm:
 	@packaging/rpm/install-tools
 	@packaging/rpm/build dist
 
-# What the packages hold besides: pages for man, and what bash, zsh and fish load to complete slurm-gpu.
+# Further files of the packages: manual pages and shell completion.
 man completion: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python packaging/$@ build/$@
 
@@ -77,13 +77,13 @@ man completion: $(VENV)/ready
 screenshot: setup browser
 	$(BIN)/python bench/screenshot.py docs/images/page.png
 
-# The documentation as a site in build/site; a link that leads nowhere fails it. mkdocs comes into .venv only here.
+# The documentation as a site in build/site; broken links fail. Only this target installs mkdocs.
 docs: $(VENV)/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
 
-# What the packages carry, against the databases of known vulnerabilities. OFFLINE=ok lets it pass, with a word,
-# where these cannot be reached.
+# Check the dependencies in the packages for known vulnerabilities. OFFLINE=ok only warns if the databases cannot be
+# reached.
 audit: $(VENV)/audit
 	@$(BIN)/python packaging/audit || { status=$$?; [ "$(OFFLINE)" = ok ] && [ $$status = 3 ]; }
 
@@ -91,15 +91,15 @@ $(VENV)/docs $(VENV)/audit: $(VENV)/%: setup.cfg | $(VENV)/ready
 	@packaging/make-venv $(VENV) $*
 	@touch $@
 
-# For the tests of training; the build without CUDA, a tenth of the size, where pip's indexes have it.
+# For tests of training: the build without CUDA, a tenth of the size, if pip's indexes have it.
 $(VENV)/torch: setup.cfg | $(VENV)/ready
 	@packaging/install-torch $(VENV)
 	@touch $@
 
 setup: packages compiled
 
-# Once for all, or each of the thousands of processes that tests and the lab start would compile what it imports:
-# most users of the lab may not write here, and some environments (PYTHONDONTWRITEBYTECODE) let nobody keep it.
+# Compile once. Otherwise thousands of processes of the tests and the lab would compile their imports: most users of
+# the lab cannot write here, and PYTHONDONTWRITEBYTECODE prevents caching.
 unexport PYTHONDONTWRITEBYTECODE
 compiled: $(VENV)/ready
 	@$(BIN)/python -m compileall -q -j 0 slurm_gpu lab
@@ -107,7 +107,7 @@ compiled: $(VENV)/ready
 packages:
 	@packaging/install-packages
 
-# For the tests of pages, which are skipped where it cannot be had.
+# For tests of pages, which are skipped without it.
 browser:
 	@packaging/install-packages browser || echo "Without Chromium, tests of pages in a browser are skipped."
 

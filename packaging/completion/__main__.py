@@ -1,7 +1,7 @@
-"""`python packaging/completion DIRECTORY`: write there what bash, zsh and fish load to complete slurm-gpu.
+"""`python packaging/completion DIRECTORY`: write the completion scripts for bash, zsh and fish.
 
-The scripts are click's own. They call `slurm-gpu` for each completion, so they know its options without being
-made anew, and need no start of it when a shell starts, as `eval "$(…)"` in a profile would.
+The scripts are from click. They call `slurm-gpu` for each completion, so they are never outdated. A shell
+starts without calling it, unlike with `eval "$(…)"` in a profile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(directory: Path) -> None:
         make = get_completion_class(shell)
         assert make is not None, shell
         script = make(cli, {}, _NAME, _VARIABLE).source()
-        # What a command does may have commas, too.
+        # The help of a command may have commas, too.
         script = script.replace('string split "," $completion', 'string split --max 1 "," $completion')
         (directory / name).write_text(script, "utf-8")
 

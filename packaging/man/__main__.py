@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-# Defaults that pages name must not be those of whoever makes them.
+# Defaults in the pages must not come from the environment of the build.
 for _name in [name for name in os.environ if name.startswith("SLURM_GPU_")]:
     del os.environ[_name]
 
@@ -19,7 +19,7 @@ from slurm_gpu import __version__  # noqa: E402
 
 
 def main(directory: Path) -> None:
-    """Write all pages; their date is SOURCE_DATE_EPOCH's, if it is set."""
+    """Write all pages, dated SOURCE_DATE_EPOCH if it is set."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     made = dt.datetime.now(tz=dt.UTC) if epoch is None else dt.datetime.fromtimestamp(int(epoch), tz=dt.UTC)
     about = __version__, made.date().isoformat()

@@ -1,4 +1,4 @@
-"""Pages of the slurm-gpu command, one for each of its commands too, out of what click knows."""
+"""Build the pages of the slurm-gpu command and of each of its commands from click."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "slurm-gpu"
 
 
 def command_pages(version: str, date: str) -> Iterator[ManPage]:
-    """slurm-gpu(1), then slurm-gpu-COMMAND(1) for each command."""
+    """Yield slurm-gpu(1), then slurm-gpu-COMMAND(1) for each command."""
     top = _context(cli, NAME)
     yield _overview(top, version, date)
     for name, context in _subcommands(top):
@@ -32,7 +32,7 @@ def command_pages(version: str, date: str) -> Iterator[ManPage]:
 
 
 def links() -> Iterator[tuple[str, str]]:
-    """Of each command of a command, the file that man would look for, and the page that it stands on."""
+    """Yield for each command of a group the file name that man expects, and the page with the command."""
     for name, context in _subcommands(_context(cli, NAME)):
         for inner, _ in _subcommands(context):
             yield f"{NAME}-{name}-{inner}.1", f"{NAME}-{name}.1"

@@ -1,4 +1,4 @@
-"""Pages of the daemons, out of what argparse knows."""
+"""Build the pages of the daemons from their argparse parsers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from slurm_gpu.node.application.command import make_parser as applications_parse
 from slurm_gpu.node.main import make_parser as gpud_parser
 
 _EXIT_STATUS = (
-    ("0", "It was told to end, or has done what it was called for."),
-    ("2", "Wrong usage, or a wrong file. systemd does not try again."),
-    ("3", "Slurm, the database, MUNGE, NVML or another thing outside failed."),
+    ("0", "It was stopped, or its command succeeded."),
+    ("2", "Invalid usage or file. systemd does not restart it."),
+    ("3", "Slurm, the database, MUNGE, NVML or another external component failed."),
 )
 _SITE_FILE = ("/etc/slurm-gpu/slurm-gpu.yaml", "The site file: see `slurm-gpu.yaml`(5).")
 _ENVIRONMENT_FILE = (
     "/etc/sysconfig/slurm-gpu, /etc/default/slurm-gpu",
-    "Environment of the units: `PATH=`, where Slurm's commands are not in /usr/bin.",
+    "Environment of the units: `PATH=` if Slurm's commands are not in /usr/bin.",
 )
 _UNITS = (
-    "The unit is `{name}.service`. It is of Type=notify: `systemctl status {name}` shows a line of what the "
-    "daemon is at, and its work feeds the watchdog, so that a daemon that hangs is started again. It logs to "
-    "the journal: `journalctl -u {name}`."
+    "The unit is `{name}.service`. It has Type=notify: `systemctl status {name}` shows the current "
+    "activity of the daemon, and the watchdog restarts a daemon that hangs. It logs to the journal: "
+    " `journalctl -u {name}`."
 )
 
 
@@ -44,7 +44,7 @@ class _Daemon:
 
 
 def daemon_pages(version: str, date: str) -> Iterator[ManPage]:
-    """slurm-gpud(8), slurm-gpudbd(8), slurm-gpuctld(8), slurm-gpuweb(8)."""
+    """Yield slurm-gpud(8), slurm-gpudbd(8), slurm-gpuctld(8), slurm-gpuweb(8)."""
     for daemon in _daemons():
         name = daemon.parser.prog
         page = ManPage(name, 8, daemon.summary, version, date)
@@ -62,59 +62,62 @@ def daemon_pages(version: str, date: str) -> Iterator[ManPage]:
 def _daemons() -> Iterator[_Daemon]:
     yield _Daemon(
         gpud_parser(),
-        "watches the GPUs of a node for slurm-gpudbd",
-        """Runs on each node that has GPUs, as root. Slurm's prolog and epilog hooks tell it which job holds
-        which GPU; it reads the GPUs by NVML and the job's processes by /proc, and ships a record for each job
-        and GPU to slurm-gpudbd. What cannot be shipped waits in the spool, and a job outlives a restart of
-        the daemon.
+        "measure the GPUs of a node for slurm-gpudbd",
+        """Runs on each node that has GPUs, as root. Slurm's prolog and epilog hooks report the GPUs of each
+        job. The daemon reads the GPUs through NVML and the job's processes from /proc. It sends a record for
+        each job and GPU to slurm-gpudbd. Records wait in the spool until they are sent, also over a restart
+        of the daemon.
 
-        Nothing that it does blocks or fails a job.""",
+        It never blocks or fails a job.""",
         (
-            ("/etc/slurm-gpu/applications.yaml", "A site's own rules by which applications are recognised."),
-            ("/run/slurm-gpu/jobs/", "What the hooks wrote and the daemon has not taken in yet."),
-            ("/run/slurm-gpu/rejected/", "Files there that no hook of ours can have written."),
-            ("/var/lib/slurm-gpu/spool/", "Open jobs, and what slurm-gpudbd has not taken yet."),
+            ("/etc/slurm-gpu/applications.yaml", "The site's rules for the recognition of applications."),
+            ("/run/slurm-gpu/jobs/", "Files of the hooks that the daemon has not read yet."),
+            ("/run/slurm-gpu/rejected/", "Invalid files from that directory."),
+            (
+                "/var/lib/slurm-gpu/spool/",
+                "Running jobs, and records that slurm-gpudbd has not accepted yet.",
+            ),
         ),
         ("slurm-gpudbd(8)", "slurm-gpu-nodes(1)", "slurm-gpu-doctor(1)", "slurm-gpu.yaml(5)", "slurmd(8)"),
         (("applications", applications_parser()),),
     )
     yield _Daemon(
         gpudbd_parser(),
-        "stores what the nodes measure beside Slurm's accounting",
-        """Runs once in a cluster, as SlurmUser, and answers over HTTP: nodes ship their records to it, and
-        slurm-gpu(1) asks it. Who is asking, MUNGE says, or the kernel for its Unix socket. Each minute it
-        reads Slurm's accounting with sacct(1), and matches the records to it. It makes its tables itself, in
-        SQLite or MariaDB, and brings them up to date when it starts.""",
+        "store the measurements of the nodes with Slurm's accounting",
+        """Runs once in a cluster, as SlurmUser. Nodes send their records to it over HTTP, and slurm-gpu(1)
+        queries it. MUNGE authenticates clients; on its Unix socket the kernel does. Each minute it reads
+        Slurm's accounting with sacct(1) and matches the records to it. It creates its tables in SQLite or
+        MariaDB, and upgrades them when it starts.""",
         (
-            ("/etc/slurm-gpu/slurm-gpudbd.yaml", "Where the database is: see `slurm-gpudbd.yaml`(5)."),
+            ("/etc/slurm-gpu/slurm-gpudbd.yaml", "The address of the database: see `slurm-gpudbd.yaml`(5)."),
             ("/run/slurm-gpu/slurm-gpudbd.sock", "Its Unix socket."),
-            ("/var/lib/slurm-gpu/slurm-gpu.db", "The database, where it is SQLite's."),
+            ("/var/lib/slurm-gpu/slurm-gpu.db", "The database, if it is SQLite."),
         ),
         ("slurm-gpud(8)", "slurm-gpu-db(1)", "slurm-gpudbd.yaml(5)", "slurm-gpu.yaml(5)", "slurmdbd(8)"),
     )
     yield _Daemon(
         gpuctld_parser(),
-        "watches Slurm's queue for job_submit.lua",
-        """Runs on each host of slurmctld, as SlurmUser. It asks slurmctld for its queue once a second, less
-        often while slurmctld is slow to answer or the queue is long, and writes down who uses what. The
-        policy's job_submit.lua reads that, so that slurmctld need not sum up the queue at each submission;
-        limits on GPU-hours need it. Without it the script goes on by the queue itself.""",
+        "read Slurm's queue for job_submit.lua",
+        """Runs on each host of slurmctld, as SlurmUser. It reads slurmctld's queue once a second, less
+        often if slurmctld is slow or the queue is long, and writes a snapshot with the use of each user. The
+        policy's job_submit.lua reads the snapshot, so that slurmctld does not sum up the queue at each
+        submission. Limits on GPU-hours require it. Without a snapshot the script reads the queue itself.""",
         (
-            ("/run/slurm-gpu/snapshot.txt", "Who uses what, for job_submit.lua."),
-            ("/run/slurm-gpu/decisions.log", "What job_submit.lua decided, written by slurmctld."),
+            ("/run/slurm-gpu/snapshot.txt", "The snapshot for job_submit.lua."),
+            ("/run/slurm-gpu/decisions.log", "Decisions of job_submit.lua, written by slurmctld."),
         ),
         ("slurm-gpu-policy(1)", "slurm-gpu-quota(1)", "policy.yaml(5)", "slurm-gpu.yaml(5)", "slurmctld(8)"),
     )
 
     yield _Daemon(
         gpuweb_parser(),
-        "shows every GPU of a cluster and every job",
-        """Runs on one host that reaches slurm-gpudbd, as a user of its own. It reads slurm-gpudbd each few
-        seconds and shows the whole cluster, a square for each GPU, and every job, to people in a browser and
-        to programs over HTTP. Users see their own jobs in full and of others' the occupancy, operators all.
-        While slurm-gpudbd is away it shows what was told last, and how old that is. /openapi.json describes
-        what programs may ask.""",
-        (("/etc/slurm-gpu/slurm-gpuweb.yaml", "Where it listens: see `slurm-gpuweb.yaml`(5)."),),
+        "show every GPU of a cluster and every job",
+        """Runs on one host that reaches slurm-gpudbd, as its own system user. It reads slurm-gpudbd every few
+        seconds and shows the whole cluster, a square for each GPU, and every job, in a browser and to
+        programs over HTTP. Users see full details of their own jobs and the occupancy of others; operators
+        see all. While slurm-gpudbd is down it shows the last data with their age. /openapi.json describes
+        the API.""",
+        (("/etc/slurm-gpu/slurm-gpuweb.yaml", "Its address and sign-in: see `slurm-gpuweb.yaml`(5)."),),
         ("slurm-gpudbd(8)", "slurm-gpu-top(1)", "slurm-gpuweb.yaml(5)", "slurm-gpu.yaml(5)"),
     )
 
@@ -129,7 +132,7 @@ def _synopsis(parser: argparse.ArgumentParser) -> nodes.paragraph:
 
 
 def _options(parser: argparse.ArgumentParser) -> list[nodes.Node]:
-    formatter = parser._get_formatter()  # argparse tells of itself nowhere else
+    formatter = parser._get_formatter()  # argparse has no public access to this
     items = []
     for action in parser._actions:
         words = ", ".join(action.option_strings).split()

@@ -1,4 +1,4 @@
-"""Pages of the files in /etc/slurm-gpu, out of the commented examples in etc/."""
+"""Build the pages of the files in /etc/slurm-gpu from the commented examples in etc/."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ _FILES = (
     ),
     _File(
         "slurm-gpudbd.yaml",
-        "where slurm-gpudbd keeps its database",
+        "the database of slurm-gpudbd",
         ("slurm-gpudbd(8)", "slurm-gpu-db(1)", "slurm-gpu.yaml(5)"),
     ),
     _File(
         "slurm-gpuweb.yaml",
-        "where slurm-gpuweb listens, and how people reach it",
+        "the address and sign-in of slurm-gpuweb",
         ("slurm-gpuweb(8)", "slurm-gpu.yaml(5)"),
     ),
     _File(
         "notices.yaml",
-        "whether, of what and how users are told of their jobs",
+        "the notices that users receive about their jobs",
         ("slurm-gpuctld(8)", "slurm-gpu-notices(1)", "policy.yaml(5)", "slurm-gpu.yaml(5)"),
     ),
     _File(
         "policy.yaml",
-        "the limits of a cluster, and why",
+        "the limits of a cluster and their reasons",
         ("slurm-gpu-policy(1)", "slurm-gpu-explain(1)", "slurm-gpu-quota(1)", "slurm-gpuctld(8)"),
     ),
 )
 
 
 def file_pages(version: str, date: str) -> Iterator[ManPage]:
-    """slurm-gpu.yaml(5), slurm-gpudbd.yaml(5), slurm-gpuweb.yaml(5), notices.yaml(5), policy.yaml(5)."""
+    """Yield slurm-gpu.yaml(5) and the pages of the other files."""
     for file in _FILES:
         first, *entries = read_entries((_EXAMPLES / file.name).read_text("utf-8"))
         page = ManPage(file.name, 5, file.summary, version, date)

@@ -31,7 +31,7 @@ class ManPage:
 
     @property
     def file_name(self) -> str:
-        """As man looks for it."""
+        """Return the file name that man expects."""
         return f"{self.name}.{self.section}"
 
     def add(self, title: str, *content: nodes.Node | Iterable[nodes.Node]) -> None:

@@ -1,4 +1,4 @@
-"""What stands in a manual page beside what the programs know of themselves."""
+"""Fixed texts of the manual pages."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from manpage import definitions, paragraph, strong
 
 EXIT_STATUS = (
     ("0", "Done."),
-    ("1", "It found the problem that it was asked to look for."),
-    ("2", "Wrong usage, or a wrong file: the message names the place, the value, and what would be right."),
-    ("3", "Slurm, slurm-gpudbd, MUNGE or another thing outside failed."),
+    ("1", "It found the problem that it checks for."),
+    ("2", "Invalid usage or file: the message names the place, the value and a valid one."),
+    ("3", "Slurm, slurm-gpudbd, MUNGE or another external component failed."),
 )
 
 COMMON_ENVIRONMENT = (
-    ("NO_COLOR", "If it is set, there are no colours."),
-    ("SLURM_GPU_CONF", "The site file, where --config does not name it."),
-    ("SLURM_GPU_DEBUG", "If it is set, an error shows where in the program it came from."),
+    ("NO_COLOR", "Disables colours if set."),
+    ("SLURM_GPU_CONF", "The site file, unless --config names it."),
+    ("SLURM_GPU_DEBUG", "If set, an error has a traceback."),
 )
 
 SITE_FILES = (
@@ -48,5 +48,5 @@ Item = tuple[Sequence[nodes.Node], Sequence[nodes.Node]]
 
 
 def described(items: Sequence[tuple[str, str]]) -> list[nodes.Node]:
-    """Terms in bold, and what they mean."""
+    """Return terms in bold with their meaning."""
     return definitions(([strong(term)], [paragraph(meaning)]) for term, meaning in items)

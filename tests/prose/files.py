@@ -26,7 +26,9 @@ def prose_files(*below: Path) -> Iterator[Path]:
     listed = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         path = _ROOT / name
-        if path.suffix in _SUFFIXES and not name.startswith(_OTHERS) and path.is_file():
+        is_lock_file = path.suffix == ".txt" and name.startswith("packaging/requirements/")
+        is_prose = path.suffix in _SUFFIXES and not name.startswith(_OTHERS) and not is_lock_file
+        if is_prose and path.is_file():
             yield path
 
 
