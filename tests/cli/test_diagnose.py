@@ -155,7 +155,7 @@ def test_timings_of_steps_are_read_of_parquet(slurm_gpu: CommandLine, tmp_path: 
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path / "steps.parquet")) == 1
     assert "workload imbalance (pipeline stage)" in slurm_gpu.out
-    assert "most to do: stage 3; nobody is at fault" in slurm_gpu.out
+    assert "most to do: stage 3; no GPU is at fault" in slurm_gpu.out
     (tmp_path / "no.parquet").write_text("no")
     assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path / "no.parquet")) == 2
     assert "no.parquet: cannot be read as Parquet (names of CSV files end in .csv): " in slurm_gpu.err

@@ -227,7 +227,7 @@ def test_a_policy_that_slurm_does_not_ask(installed: Installation):
     (installed.root / "policy.yaml").write_text(_POLICY)
     installed.conf["JobSubmitPlugins"] = "throttle"
     finding = worst(job_submit.plugin(installed.at()))
-    assert "the policy binds nobody" in finding.message
+    assert "the policy applies to no job" in finding.message
     assert "then JobSubmitPlugins=throttle,lua in slurm.conf" in str(finding.remedy)
 
 

@@ -113,7 +113,7 @@ def test_nodes_that_ship_nothing_are_seen_from_everywhere(installed: Installatio
     installed.database.state = make_health(stale_nodes=("n1", "n3"))
     assert levels(database.nodes_ship(installed.at())) == ["fail"]
     finding = worst(database.nodes_ship(installed.at()))
-    assert finding.message == "jobs hold GPUs on n[1,3], which have sent nothing for 12 minutes"
+    assert finding.message == "jobs have GPUs on n[1,3], which have sent nothing for 12 minutes"
     installed.database.state = make_health()
     assert levels(database.nodes_ship(installed.at())) == ["ok"]
 
@@ -143,7 +143,7 @@ def _report(node: str, n_gpus: int, version: str | None = __version__, n_instanc
 def test_a_node_that_is_not_heard_any_more_is_named(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 4), _report("n3", 4)]
     finding = worst(database.nodes_heard(installed.at()))
-    assert finding.message == "slurm-gpud on n[1-3] was heard within the last two minutes"
+    assert finding.message == "slurm-gpud on n[1-3] reported within the last two minutes"
     late = dataclasses.replace(_report("n2", 4), last_seen_s=NOW_S - 190.0)
     installed.database.reports = [
         _report("n1", 4),
@@ -152,8 +152,8 @@ def test_a_node_that_is_not_heard_any_more_is_named(installed: Installation):
     ]
     found = list(database.nodes_heard(installed.at()))
     assert [(finding.level, finding.message) for finding in found] == [
-        (Level.FAIL, "slurm-gpud on n2 has not been heard for 3m10s"),
-        (Level.FAIL, "slurm-gpud on n3 has not been heard since slurm-gpudbd started"),
+        (Level.FAIL, "slurm-gpud on n2 has not reported for 3m10s"),
+        (Level.FAIL, "slurm-gpud on n3 has not reported since slurm-gpudbd started"),
     ]
     assert found[0].remedy is not None
     assert found[0].remedy.startswith("systemctl start slurm-gpud")
@@ -165,13 +165,13 @@ def test_five_hundred_nodes_with_the_same_trouble_are_one_finding(installed: Ins
     names = [f"n{n}" for n in range(1, 501)]
     at.nodes = [dataclasses.replace(at.nodes[0], name=name) for name in names]
     (never,) = database.nodes_heard(at)
-    assert never.message == "slurm-gpud on n[1-500] has not been heard since slurm-gpudbd started"
+    assert never.message == "slurm-gpud on n[1-500] has not reported since slurm-gpudbd started"
     assert "does not reach http://localhost:6829; so on the others" in str(never.remedy)
     installed.database.reports = [
         dataclasses.replace(_report(name, 3), last_seen_s=NOW_S - 200.0 - n) for n, name in enumerate(names)
     ]
     (late,) = database.nodes_heard(at)
-    assert late.message == "slurm-gpud on n[1-500] has not been heard for 3m20s to 11m39s"
+    assert late.message == "slurm-gpud on n[1-500] has not reported for 3m20s to 11m39s"
     few, *_ = database.devices_agree(at)
     assert few.message == "Slurm has 4 GPUs on each of n[1-500], their slurm-gpud sees 3"
     installed.database.lives = {name: Live(at_s=NOW_S + 900.0 + n) for n, name in enumerate(names)}
@@ -186,7 +186,7 @@ def test_what_was_just_started_may_still_be_silent(installed: Installation):
     at = installed.at("n2")
     installed.process(7, "python3", "/usr/bin/slurm-gpud", "--node=n2", age_s=4.0)
     assert [(one.level, one.message) for one in database.nodes_heard(at)] == [
-        (Level.WARN, "slurm-gpud on n2 has yet to be heard: it was started 4s ago")
+        (Level.WARN, "slurm-gpud on n2 has not reported yet: it was started 4s ago")
     ]
     silent = next(iter(database.devices_agree(at)))
     assert (silent.level, silent.message) == (Level.SKIPPED, "n2: see the finding on nodes")

@@ -57,7 +57,12 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
         ),
         (IN_SLURM, (OVER,), "warn", "sg_5 is cancelled, and still in Slurm"),
         (IN_SLURM, (replace(OVER, ended_s=NOW_S - 5),), "ok", "0 reservations"),
-        (IN_SLURM, (), "warn", "is none of them: it is left alone → if nobody needs it: scontrol delete Res"),
+        (
+            IN_SLURM,
+            (),
+            "warn",
+            "is none of them: it is left alone → if it is not needed: scontrol delete Res",
+        ),
         (IN_SLURM.replace("bob", "root"), (OVER,), "warn", "is none of them: it is left alone"),
         (IN_SLURM.replace("sg_5", "maint"), (), "ok", "0 reservations"),
     ],

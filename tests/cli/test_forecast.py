@@ -201,7 +201,7 @@ def test_a_partition_that_is_not_there_is_named(slurm_gpu: CommandLine, cluster:
     [
         ("--gpus=99", "Slurm would refuse this job: "),
         ("--gpus=h100:1", "Slurm would refuse this job: "),
-        ("--partition=shut", "Slurm would let this job wait for ever, as things are: "),
+        ("--partition=shut", "Slurm would let this job wait indefinitely, as things are: "),
     ],
 )
 def test_a_job_that_would_never_start_has_no_forecast(

@@ -94,7 +94,7 @@ def test_of_a_job_cancelled_while_suspended_the_end_of_the_hold_is_told(
         make_run(state="CANCELLED", end_s=end_s, elapsed_s=3000, suspended_s=counted_s, devices=(record,))
     ]
     slurm_gpu("job", "17")
-    assert ("its GPUs were held until 2026-11-21 20:15:42" in slurm_gpu.out) == is_odd
+    assert ("its GPUs were allocated until 2026-11-21 20:15:42" in slurm_gpu.out) == is_odd
     assert ("which takes the last suspension for the end" in slurm_gpu.out) == is_odd
 
 

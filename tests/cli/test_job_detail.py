@@ -76,7 +76,7 @@ def test_what_the_hardware_did_has_a_row_for_each_gpu(slurm_gpu: CommandLine):
 def test_a_run_that_goes_on_says_how_old_the_figures_are(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),), end_s=None, state="RUNNING")]
     slurm_gpu("job", "17")
-    assert "as of 2026-11-21 20:15:42, when its nodes told last" in slurm_gpu.out
+    assert "as of 2026-11-21 20:15:42, the last report of its nodes" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),))]
     slurm_gpu("job", "17")
     assert "as of" not in slurm_gpu.out
@@ -267,7 +267,7 @@ def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLi
         ),
         ("clock_step", {"seconds": -3600}, "the node's clock was set by -3600.0 s"),
         ("clock_step", {}, "the node's clock was set by some seconds"),
-        ("spool_full", {"dropped": 3}, "the node's spool was full; records given up: 3"),
+        ("spool_full", {"dropped": 3}, "the node's spool was full; records dropped: 3"),
         ("spool_lost", {}, "the node's spool was lost, with the records that slurm-gpudbd did not have yet"),
         ("something_new", {"x": 3}, "something new x=3"),
     ],

@@ -144,7 +144,7 @@ def test_an_empty_answer_says_so(slurm_gpu: CommandLine, form: tuple[str, ...]):
 
 def test_a_user_whom_nobody_knows_is_told_where_nothing_matches(slurm_gpu: CommandLine):
     assert slurm_gpu("jobs", "--user", "nobody,nobody9") == 0
-    assert slurm_gpu.err == "no runs match\nthis host knows no user nobody9\n"
+    assert slurm_gpu.err == "no runs match\nthis host has no user nobody9\n"
     slurm_gpu.database.runs = [make_run(user="nobody9")]
     slurm_gpu("jobs", "--user", "nobody9")
     assert slurm_gpu.err == ""

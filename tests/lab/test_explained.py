@@ -181,7 +181,7 @@ def test_what_a_partition_never_starts_is_told_where_slurm_takes_it(lab: Lab) ->
     for options, reason in BY_PARTITION.items():
         told, (note,) = explained(lab, "alice", options)
         assert told.accepted
-        assert "would take it, and let it wait for ever as things are" in note
+        assert "would take it, and let it wait indefinitely as things are" in note
         really, job = submitted(lab, "alice", options)
         assert really == told
         wait_for(lambda job=job, reason=reason: reason in state(lab, job), 30, f"{options} waits")  # type: ignore[misc]

@@ -19,7 +19,7 @@ _NAMES = {
     "\x1b[H": "home",
     "\x1b[F": "end",
 }
-"""What terminals send for keys that are no letters (xterm's control sequences)."""
+"""Control sequences that terminals such as xterm send for special keys."""
 
 
 @contextmanager

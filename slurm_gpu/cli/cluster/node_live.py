@@ -1,4 +1,4 @@
-"""What the GPUs of a node do now, in a few cells."""
+"""Live values of the GPUs of a node, as table cells."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class NodeLive:
     devices: Sequence[LiveDevice]
 
     def cells(self) -> list[str]:
-        """Utilisation and memory of each GPU in percent, and its watts.
+        """Format utilisation and memory in percent, and power in watts, of each GPU.
 
-        No sum is made: of GPUs that others hold a user sees nothing.
+        There is no sum: users do not see GPUs allocated to other users.
         """
         return [
             _listed(number(item.util_pct) for item in self.devices),
@@ -38,7 +38,7 @@ class NodeLive:
 
 
 def _listed(values: Iterable[str]) -> str:
-    """One value for each GPU; a single gap where nothing was told of any."""
+    """Format one value per GPU, or a single gap without any value."""
     shown = list(values)
     return GAP if set(shown) <= {GAP} else " ".join(shown)
 

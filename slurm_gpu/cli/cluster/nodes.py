@@ -23,7 +23,7 @@ from slurm_gpu.wire.answers.cluster import ClusterState
 
 _COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by")
 _SPARE = ("shards", "memory", "CPUs", "state", "W now", "memory % now", "used by")
-"""What is left out first where a terminal has no room for all."""
+"""Columns to drop on a narrow terminal, in this order."""
 
 _CSV_COLUMNS = (
     *("node", "state", "reason", "in_service", "partitions", "features", "gpu_types"),

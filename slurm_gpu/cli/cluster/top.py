@@ -22,7 +22,7 @@ from slurm_gpu.monitor.cluster.overview import Overview, make_overview
 from slurm_gpu.text.units import parse_duration
 
 _DRAWN_EVERY_S = 1.0
-"""Ages and the time that jobs have left go on between looks."""
+"""Ages and remaining times are redrawn between polls."""
 _LEAST_S, _MOST_S = 1.0, 3600.0
 
 
@@ -72,7 +72,7 @@ def top(
 
 
 class _LiveScreen:
-    """What is shown, and of it what was asked for."""
+    """The state to show, and the filters of the command."""
 
     def __init__(
         self, site: CommandSite, observer: Observer, user: str | None, partition: str | None
@@ -81,7 +81,7 @@ class _LiveScreen:
         self._user, self._partition = user, partition
 
     def check(self) -> None:
-        """Raises UsageError for a partition that no node is in."""
+        """Raise UsageError for a partition without nodes."""
         assert self.observer.last is not None
         known = sorted({name for node in self.observer.last.seen.cluster.nodes for name in node.partitions})
         if self._partition is not None and self._partition not in known:
@@ -90,7 +90,7 @@ class _LiveScreen:
             )
 
     def overview(self, fold: bool = True) -> Overview:
-        """Of the last look."""
+        """Return the state of the last poll."""
         last = self.observer.last
         assert last is not None
         return make_overview(
@@ -120,9 +120,9 @@ class _LiveScreen:
 
 
 def _follow(watched: _LiveScreen, interval_s: float) -> None:
-    """Show it until somebody presses q."""
+    """Show the screen until the user presses q."""
     screen, first = console(), 0
-    look: threading.Thread | None = None
+    poll: threading.Thread | None = None
     due = time.monotonic() + interval_s
     overview, seen = watched.overview(), watched.observer.last
     with keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as shown:
@@ -134,12 +134,12 @@ def _follow(watched: _LiveScreen, interval_s: float) -> None:
             if key in ("q", "Q", "\x04"):
                 return
             first = max(0, first + _moved(key, drawn))
-            if look is not None and not look.is_alive():
-                look = None
-            if look is None and time.monotonic() >= due:
-                # Beside this, so that keys count while slurm-gpudbd lets us wait.
-                look = threading.Thread(target=watched.observer.poll, daemon=True)
-                look.start()
+            if poll is not None and not poll.is_alive():
+                poll = None
+            if poll is None and time.monotonic() >= due:
+                # In a thread, so that keys work while slurm-gpudbd answers.
+                poll = threading.Thread(target=watched.observer.poll, daemon=True)
+                poll.start()
                 due = time.monotonic() + interval_s
             if watched.observer.last is not seen:
                 overview, seen = watched.overview(), watched.observer.last

@@ -21,15 +21,15 @@ from slurm_gpu.text.text_grid import GridColumn, grid
 from slurm_gpu.text.units import counted
 
 _GOOD, _BUSY, _WARN, _BAD, _FAINT = "green", "blue", "yellow", "red", "dim"
+# slurm-gpudbd polls slurmctld more often: older states are marked.
 _STALE_S = 60.0
-"""What slurmctld said longer ago is told as old: slurm-gpudbd asks it more often."""
+# Up to this many GPUs of a job have a bar each.
 _SIGNS = 8
-"""So many GPUs of a job have a sign of their own."""
+# Lines of each kind above the table on a screen.
 _FEW = 5
-"""So many lines of each kind stand above the table on a screen."""
 _MANY_USERS = 8
+# Minimum rows of the table, whatever is above it.
 _LEAST_ROWS = 5
-"""Of the table, however much stands above it."""
 _BAR = 24
 _WIDE = 100
 """Columns from which on types of GPUs stand in the table."""
@@ -173,7 +173,7 @@ def _bar(kind: GpuType, wide: int) -> Text:
     parts = {"|": kind.held, "x": kind.out_of_service, ".": kind.free}
     signs = {sign: max(1, n * size // kind.total) if n else 0 for sign, n in parts.items()}
     while (more := size - sum(signs.values())) != 0:
-        # What rounding left goes to, or is taken from, the largest.
+        # The largest part absorbs the rounding error.
         largest = max(signs, key=lambda sign: signs[sign])
         signs[largest] += 1 if more > 0 else -1
     styles = {"|": _BUSY, "x": _WARN, ".": _GOOD}

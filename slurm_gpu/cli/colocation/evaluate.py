@@ -36,12 +36,12 @@ _COLUMNS = (
     "ms_p99",
 )
 
+# The bound enumerates all triples of jobs: half a million for this many.
 _MOST_JOBS = 150
-"""Of which all threes are looked at for the bound: half a million."""
 
 
 def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
-    """By planner; raises InputError, and UsageError where two are of one planner."""
+    """Load models by planner; raise InputError, or UsageError for two of one planner."""
     nets: dict[str, Net] = {}
     for path in paths:
         model = read_any(path)
@@ -52,7 +52,7 @@ def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
 
 
 def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple[str, ...]:
-    """Of planners that there are, and that have what they need."""
+    """Check the names of planners, and that their models are given; None means all of these."""
     if names is None:
         return (*PLANNERS, *(name for name in LEARNED if name in nets))
     for name in names:

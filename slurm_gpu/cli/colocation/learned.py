@@ -1,4 +1,4 @@
-"""What slurm-gpuctld learned of jobs that share, as a table of speeds for planners that learn."""
+"""Speeds that slurm-gpuctld measured of sharing jobs, as a table for learned planners."""
 
 from __future__ import annotations
 

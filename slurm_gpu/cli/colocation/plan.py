@@ -54,7 +54,7 @@ def plan_jobs(
     lines = [
         _line(known, jobs, ran, job) for job in sorted(range(len(jobs)), key=lambda one: ran.start_s[one])
     ]
-    # Who shares with nobody takes a whole GPU, whatever a part of one would cost.
+    # A job without co-runners pays for a whole GPU.
     shares = any(line["beside"] for line in lines)
     saved = {one.name: one.saved(alone.makespan_s, ran.makespan_s) if shares else None for one in compared}
     if as_json:
@@ -160,7 +160,7 @@ def _line(known: SpeedTable, jobs: Sequence[SharingJob], ran: SharingOutcome, jo
 
 
 def beside(ran: SharingOutcome, job: int) -> list[int]:
-    """Who was on its GPU while it ran, in the order of their starts."""
+    """Return the co-runners of a job, in the order of their starts."""
     running: dict[int, int] = {}
     met: dict[int, None] = {}
     for event in ran.log:

@@ -164,7 +164,7 @@ def print_script(
     known: SpeedTable, name: str, out: Path, start: Path | None, device: str, n_seeds: int
 ) -> None:
     """A script for sbatch; paths in it are whole ones, as tasks run on other hosts."""
-    _ = known.measured  # a table with mistakes fails here, in place of in each task
+    _ = known.measured  # fail here for an invalid table, not in each task
     if start is not None:
         read_for(start, name)
     command = ["slurm-gpu", "colocation", "train", str(known.path.resolve()), "--planner", name]

@@ -1,4 +1,4 @@
-"""What to type, in which order, to take slurm-gpu out of a host without a node drained or a job refused."""
+"""Steps that remove slurm-gpu from a host without draining a node or refusing a job."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
     ]
     packages = [package for package, _, is_here in parts if is_here]
     units = [unit for _, unit, is_here in parts if is_here]
-    here = timers()  # systemctl disables none of its arguments where one is no unit
+    here = timers()  # systemctl disables nothing if one argument is no unit
     units += here
     if any(timer.startswith("slurm-gpu-report-") for timer in here):
         packages.append("slurm-gpu-report")
@@ -149,7 +149,7 @@ def _native_limits(at: DoctorContext) -> Iterator[UninstallStep]:
 
 
 def _placement(at: DoctorContext) -> Iterator[UninstallStep]:
-    """What slurm-gpuctld alone takes back of jobs that wait, and not when it ends: it may be restarted."""
+    """Yield steps for changes to pending jobs that only slurm-gpuctld undoes, and not at its exit."""
     if at.site.config.placement.mode == "enforce":
         yield UninstallStep(
             "Nodes get their own Weight back, and jobs that wait for a zone their own constraint; without "
@@ -203,7 +203,7 @@ def _job_submit(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[str]:
 
 
 def _reservations(at: DoctorContext) -> Iterator[UninstallStep]:
-    """Once slurm-gpuctld has stopped nobody gives up what is not used, or makes again what was deleted."""
+    """Yield steps for reservations, which no daemon manages without slurm-gpuctld."""
     if at.site.config.placement.reservations is None:
         return
     names = sorted(one.name for one in ReservationClient(at.site.run).all() if id_of(one.name) is not None)

@@ -36,7 +36,7 @@ class ForecastQuestion:
     """Limits of the policy that let the job wait, whatever is free."""
 
     def policy_json(self) -> dict[str, Any] | None:
-        """What the policy says, with the keys of docs/commands.md."""
+        """Return the answer of the policy with the keys of docs/commands.md."""
         if self.policy is None:
             return None
         messages = list(self.policy.messages)
@@ -48,7 +48,10 @@ class ForecastQuestion:
 
 
 def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
-    """What a command asks for, with what Slurm and the policy fill in. Raises UsageError, OutsideError."""
+    """Parse a command, and fill in the defaults of Slurm and the policy.
+
+    Raise UsageError, OutsideError.
+    """
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(list(words), os.environ, stdin)
     who = uid_and_name(None)
@@ -73,7 +76,7 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     elif refusals := refusals_of_slurm(request, description, cluster):
         never = f"Slurm would refuse this job: {'; '.join(refusals)}"
     elif waits := waits_of_slurm(request, description, cluster):
-        never = f"Slurm would let this job wait for ever, as things are: {'; '.join(waits)}"
+        never = f"Slurm would let this job wait indefinitely, as things are: {'; '.join(waits)}"
     job = description if says is None else says.desc
     account = str(job.get("account") or defaults.account or "")
     amounts = _amounts(job)

@@ -112,7 +112,7 @@ def _judged(
 
 
 def _rule(site: CommandSite) -> CancelIdleInForce | None:
-    """What the policy in force here says of idle jobs."""
+    """Return the settings of the active policy for idle jobs."""
     try:
         script = Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME
         policy = read_policy_in_force(script)
@@ -123,11 +123,11 @@ def _rule(site: CommandSite) -> CancelIdleInForce | None:
 
 
 def _ledger(site: CommandSite) -> Ledger:
-    """What was told before, where that is ours to read."""
+    """Return earlier notices, if the caller may read them."""
     try:
         return ledgers.read(ledger_path(site.slurm.settings()))
     except SlurmError as error:
-        remark(f"what was told before is not known here: {error}")
+        remark(f"earlier notices are not known here: {error}")
     except OutsideError as error:
-        remark(f"what was told before is root's and SlurmUser's to read: {error}")
+        remark(f"earlier notices require root or SlurmUser: {error}")
     return Ledger()

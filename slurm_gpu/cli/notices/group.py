@@ -126,7 +126,7 @@ def _print_now(told: Status | None, settings: Settings, now_s: float, zone: Zone
     if not settings.sends:
         remark("notices.yaml has mode: observe: nothing is sent, and no job is ended")
     if not told.outlook:
-        click.echo("Nothing is to be told to anybody now.")
+        click.echo("No notices are due.")
         return
     print_lines(told.outlook, zone)
 

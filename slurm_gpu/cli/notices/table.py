@@ -1,4 +1,4 @@
-"""What is so of jobs now, and what becomes of it, as a table."""
+"""Table of current alerts and their notices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABOUT = {
 
 
 def print_lines(lines: Sequence[OutlookEntry], zone: ZoneInfo) -> None:
-    """What is so now, and what becomes of it."""
+    """Print current alerts and their notices."""
     rows = [
         (
             text(one.user),
@@ -42,6 +42,6 @@ def print_lines(lines: Sequence[OutlookEntry], zone: ZoneInfo) -> None:
 
 
 def about(kind: str, stage: int = 0) -> str:
-    """What a notice is about, in a word or two."""
+    """Return the subject of a notice in one or two words."""
     words = _ABOUT.get(kind, kind)
     return f"{words} {stage + 1}" if kind == WARNING else words

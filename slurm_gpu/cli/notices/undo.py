@@ -63,7 +63,7 @@ def undo(site: CommandSite, job: str, dry_run: bool) -> None:
             f"on its owner, {end.user}, submits it again; sacct --batch-script -j {end.id} prints the script "
             "where the site keeps scripts."
         ) from error
-    click.echo(f"Job {end.id} of {end.user} was {what}: it starts anew, and is warned anew")
+    click.echo(f"Job {end.id} of {end.user} was {what}: it starts again, with new warnings")
     _tell(site, end, what)
 
 

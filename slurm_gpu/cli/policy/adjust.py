@@ -75,7 +75,7 @@ def adjust(
             click.echo(f"Would be moved: {move} ({move.why})")
         return
     mover = _Mover(site, file, path, state_dir, run_dir)
-    # Of two at once the one would write its move in place of the other's, which is in force.
+    # Two runs at once would overwrite each other's move.
     with ApplyJournal(state_dir, settings.slurm_user_uid).adjust_lock():
         moved, _ = load_moved(path)
         _require_in_force(site, file, state_dir)
@@ -88,7 +88,7 @@ def adjust(
 
 
 def _require_in_force(site: CommandSite, file: Path | None, state_dir: Path) -> None:
-    """An adjustment puts its own step into force, and nothing that somebody has yet to apply, or changed."""
+    """Exit with 1 if applied limits differ from FILE: an adjustment applies only its own step."""
     loaded = LoadedPolicy.read(site, file)
     native = loaded.native(site, owned_by_policy(ApplyJournal(state_dir), loaded.settings.cluster))
     if loaded.in_force() is not InForce.SAME or native.difference.steps or native.new_qos:
@@ -159,7 +159,7 @@ def _mean_h(waits: Any) -> str:
 
 
 class _Mover:
-    """Puts moves into force as `policy apply` does, and tells slurm-gpudbd of each before it is made."""
+    """Apply moves as `policy apply` does, and record each in slurm-gpudbd before."""
 
     def __init__(
         self, site: CommandSite, file: Path | None, path: Path, state_dir: Path, run_dir: Path
@@ -179,13 +179,13 @@ class _Mover:
                     "limit not moved", move, move.new, move.old, f"it could not be put into force: {error}"
                 )
             except OutsideError as second:
-                remark(f"warning: that it failed could not be told: {second}")
+                remark(f"warning: the failure could not be recorded in slurm-gpudbd: {second}")
             raise
         click.echo(f"Moved: {move} ({move.why})")
         click.echo("`slurm-gpu policy adjust --undo` takes it back")
 
     def undo(self, moved: Moved) -> None:
-        """The last one, whether or not slurm-gpudbd can be told."""
+        """Undo the last move, also if slurm-gpudbd is unavailable."""
         if not moved.counting:
             raise UsageError(f"no adjustment has moved a limit of {self._path}")
         last, now_s = moved.counting[-1], int(self._site.wall())
@@ -195,7 +195,7 @@ class _Mover:
         try:
             self._tell("limit moved back", last, last.new, last.old, "undone with policy adjust --undo")
         except OutsideError as error:
-            remark(f"warning: slurm-gpudbd could not be told of it: {error}")
+            remark(f"warning: the change could not be recorded in slurm-gpudbd: {error}")
         click.echo(f"Taken back: {last}; it moves again only after policy.yaml changes it")
 
     def _still_counting(self, moves: Sequence[Move]) -> tuple[Move, ...]:

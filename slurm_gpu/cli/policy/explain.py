@@ -78,9 +78,9 @@ def explain(
     refusals = refusals_of_slurm(request, description, cluster)
     notes = list(result.notes)
     for reason in waits_of_slurm(request, description, cluster):
-        notes.append(f"Slurm itself would take it, and let it wait for ever as things are: {reason}")
+        notes.append(f"Slurm itself would take it, and let it wait indefinitely as things are: {reason}")
     if not defaults.from_slurmdbd and has_slurmdbd(settings):
-        notes.append(_not_told(name, defaults))
+        notes.append(_without_slurmdbd(name, defaults))
     verdict = result.verdict
     accepted = verdict.accepted and not refusals
     if as_json:
@@ -110,8 +110,8 @@ def explain(
     raise click.exceptions.Exit(0 if accepted else 1)
 
 
-def _not_told(user: str, defaults: UserDefaults) -> str:
-    """What the answer stands on while slurmdbd is away."""
+def _without_slurmdbd(user: str, defaults: UserDefaults) -> str:
+    """Return the note on an answer without slurmdbd."""
     account = "no default account" if defaults.account is None else f"account {defaults.account}"
     return f"slurmdbd does not answer: judged for {user} with {account}, and QOS normal where --qos says none"
 

@@ -34,7 +34,7 @@ _FIELD = re.compile(r" (\w)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class ExplainedJob:
-    """What must be known of a job."""
+    """What an explanation needs to know about a job."""
 
     job_id: int
     state: str
@@ -45,13 +45,13 @@ class ExplainedJob:
 
 @dataclass(frozen=True, slots=True)
 class SharingEnd:
-    """Of its sharing a GPU, by slurm-gpuctld."""
+    """The record of slurm-gpuctld about sharing a GPU."""
 
     at_s: int
     beside: str
-    """The jobs that it was beside, joined by commas; "-" where they are not known."""
+    """Co-runners, joined by commas; "-" if unknown."""
     gone: int
-    """The job that went back into the queue: this one, or one that was beside it."""
+    """The requeued job: this one or a co-runner."""
     why: str
 
     @classmethod
@@ -65,7 +65,7 @@ class SharingEnd:
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """Of one job; None where it is not known, or was not decided."""
+    """Return the facts of a job; None if unknown."""
 
     job_id: int
     state: str
@@ -78,9 +78,9 @@ class JobDecision:
     own_constraint: str | None
     """The user's own part of it."""
     urgent: str | None = None
-    """Why it was to be urgent; None of a job that is not, or where that is not known."""
+    """Reason of an urgent job; None for others or if unknown."""
     share: str | None = None
-    """What was decided of sharing a GPU, as the log has it; None where it did not agree to."""
+    """The decision on sharing a GPU as logged; None if the job did not agree to share."""
     sharing: Sharing | None = None
     """With whom it shares one now, as slurm-gpuctld on this host saw it."""
     endings: tuple[SharingEnd, ...] = ()
@@ -160,7 +160,7 @@ def _job_of(site: CommandSite, job_id: int) -> ExplainedJob:
 def _said(
     site: CommandSite, directory: Path, token: str, admin_comment: str
 ) -> tuple[Mapping[str, str] | None, tuple[SharingEnd, ...]]:
-    """Of its submission, and of how sharing ended: by decisions.log, and what that lacks by the database."""
+    """Return the decisions on submission and sharing, from decisions.log, else from the database."""
     said = find_decision(directory, token)
     ended = [(line.at_s, line.said) for line in find_endings(directory, token)]
     if said is None or (not ended and " c=" in admin_comment):
@@ -177,9 +177,9 @@ def _said(
 
 
 def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
-    """For people, times in `zone`.
+    """Format the explanation as text, with times in `zone`.
 
-    `is_logged` where decisions.log or the database has the job: then nobody knows more.
+    `is_logged`: decisions.log or the database has the job, so no other source is mentioned.
     """
     yield f"Job {decision.job_id}  {decision.state}"
     if decision.token is None:

@@ -11,21 +11,21 @@ import click
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.policy.language.check import FILE_NAME
 
-PATH = click.Path(path_type=Path, readable=False)  # whoever opens it says more than click
+PATH = click.Path(path_type=Path, readable=False)  # errors on opening say more than click
 
 
 def file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """FILE, else $SLURM_GPU_POLICY, else None."""
+    """Add the argument FILE, from $SLURM_GPU_POLICY by default."""
     return click.argument("file", type=PATH, required=False, envvar="SLURM_GPU_POLICY")(command)
 
 
 def policy_path(site: CommandSite, file: Path | None) -> Path:
-    """FILE, or policy.yaml beside the site file."""
+    """Return FILE, or policy.yaml next to the site file."""
     return file if file is not None else site.config_path.parent / FILE_NAME
 
 
 def apply_command(file: Path | None) -> str:
-    """What puts the policy into force that a command was called with."""
+    """Return the command that applies FILE."""
     return "slurm-gpu policy apply" + ("" if file is None else f" {file}")
 
 

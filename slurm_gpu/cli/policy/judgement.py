@@ -1,4 +1,4 @@
-"""What the policy in force would say to a job, for commands that tell more of it than that."""
+"""The answer of the active policy to a job, for commands other than explain."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def policy_says(
     partitions: Sequence[Partition],
     nodes: Sequence[SlurmNode],
 ) -> PolicySays:
-    """What job_submit would say now, by the same Lua file. Raises OutsideError where that is not here."""
+    """Run the installed job_submit.lua on a job; raise OutsideError if this host lacks it."""
     script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
     gpu_types = {kind for node in nodes for kind in node.gpus}
     verdict = explain(script, request, who, defaults, site.slurm.jobs(), partitions, gpu_types).verdict

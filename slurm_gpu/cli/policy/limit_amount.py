@@ -22,5 +22,5 @@ def limit_amount(kind: LimitKind, value: Any) -> str:
         return "0" if value == 0 else format_memory_mib(value)
     if kind.measure is LimitUnit.WALLTIME:
         return format_duration(value)
-    # To thousandths, as refusals tell it: what was used is not 0.
+    # In thousandths, as in refusals: use above 0 does not become 0.
     return f"{value:.3f}".rstrip("0").rstrip(".") if kind.measure is LimitUnit.GPU_HOURS else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""What a search for better limits needs of a site: its policy, its nodes and what was recorded."""
+"""Inputs of a search for better limits: policy, nodes and recorded jobs."""
 
 from __future__ import annotations
 

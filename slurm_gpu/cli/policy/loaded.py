@@ -1,4 +1,4 @@
-"""A checked policy beside what it needs to know of this cluster, and where `policy apply` keeps its files."""
+"""A checked policy with facts of the cluster, and the directories of `policy apply`."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class LoadedPolicy:
 
     @classmethod
     def read(cls, site: CommandSite, file: Path | None, run_dir: Path = RUN_DIRECTORY) -> LoadedPolicy:
-        """FILE, or policy.yaml beside the site file; raises InvalidFileError with every mistake in it.
+        """Load FILE, or policy.yaml next to the site file; raise InvalidFileError with all errors.
 
-        `run_dir` is where the script is to log its decisions; it does not matter to a comparison.
+        `run_dir` is the directory of the decision log; comparisons do not need it.
         """
         path = policy_path(site, file)
         settings = site.slurm.settings()
@@ -73,11 +73,11 @@ class LoadedPolicy:
         return Path(self.settings.conf_path).parent / SCRIPT_NAME
 
     def compiled(self) -> dict[str, Plain]:
-        """What the script is made of."""
+        """Compile the policy to the data of the script."""
         return compile_policy(self.policy, self.names, self.facts)
 
     def native(self, site: CommandSite, owned: Iterable[Owned]) -> NativePlan:
-        """What of Slurm's own limits is not as the policy wants it; raises SlurmError."""
+        """Plan the changes to limits in slurmdbd; raise SlurmError."""
         today = dt.datetime.fromtimestamp(site.wall(), ZoneInfo(self.facts.timezone)).date()
         return plan_native(
             self.policy,

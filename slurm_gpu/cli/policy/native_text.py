@@ -12,16 +12,16 @@ from slurm_gpu.policy.native.stranded import Stranded
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind
 from slurm_gpu.text.units import few
 
+# Users listed by name if their limits change alike.
 _SHOWN_USERS = 4
-"""Of users whose limits change alike."""
 
 
 def step_lines(steps: Iterable[LimitChange]) -> list[str]:
-    """A line per change; users of one account that change alike share one."""
+    """Return a line per change; users of an account with the same change share a line."""
     alike: dict[LimitChange, list[str]] = {}
     for step in steps:
-        nobody = replace(step, entity=replace(step.entity, user=""))
-        alike.setdefault(nobody, []).append(step.entity.user)
+        anonymous = replace(step, entity=replace(step.entity, user=""))
+        alike.setdefault(anonymous, []).append(step.entity.user)
     return [
         str(replace(step, entity=replace(step.entity, user=users[0])))
         if len(users) == 1
@@ -33,13 +33,13 @@ def step_lines(steps: Iterable[LimitChange]) -> list[str]:
 
 
 def done_lines(plan: NativePlan) -> list[str]:
-    """What an apply has changed of Slurm's own limits."""
+    """Return the lines of an apply: limits changed in slurmdbd."""
     made = [f"QOS {one.name}: made ({one.description})" for one in plan.new_qos]
     return [*made, *step_lines(plan.difference.steps)]
 
 
 def plan_lines(plan: NativePlan) -> Iterator[str]:
-    """The whole native part of a plan."""
+    """Yield the lines of the native part of a plan."""
     if plan.absent is not None:
         yield f"Slurm's own limits: {plan.absent}."
     else:
@@ -54,7 +54,7 @@ def plan_lines(plan: NativePlan) -> Iterator[str]:
 
 
 def warning_lines(plan: NativePlan) -> Iterator[str]:
-    """What somebody should look at, whatever is done."""
+    """Yield warnings that need attention in any case."""
     if plan.drift:
         yield "Changed by hand since the last apply:"
         yield from _indented(map(str, plan.drift))

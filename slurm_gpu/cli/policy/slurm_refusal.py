@@ -25,9 +25,9 @@ def read_cluster(
     defaults: UserDefaults,
     policy_qos: object = None,
 ) -> RunningSlurm:
-    """What decides whether Slurm takes this request of `user`, in the QOS that the policy gave it, if it did.
+    """Read the facts that decide whether Slurm accepts a request of `user`, in the QOS set by the policy.
 
-    slurmdbd is asked only where it matters, and not while it is away.
+    slurmdbd is queried only if needed and available.
     """
     said = request.options
     places = (

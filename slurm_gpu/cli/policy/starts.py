@@ -36,7 +36,7 @@ class Starts:
     """Waits by the model, and how far it can be believed."""
 
     reproduction: Reproduction
-    """Of all jobs, under the policy in force: how near the model comes to what was recorded."""
+    """Accuracy of the model for all jobs under the active policy."""
     recorded_h: Mapping[str, float]
     """The mean of each group of the new policy."""
     predicted: PredictedWaits

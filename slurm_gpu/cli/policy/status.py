@@ -48,7 +48,7 @@ def status(
     maker = made_by(journal, loaded.script)
     counts = _decisions(run_dir, loaded.script)
     moved, _ = load_moved(loaded.path)
-    if not as_json:  # at once: slurmdbd may be away
+    if not as_json:  # print first: slurmdbd may be down
         for line in _applied(last, taken_back):
             click.echo(line)
         if begun is not None:
@@ -149,7 +149,7 @@ def _decisions(run_dir: Path | None, script: Path) -> DecisionCounts | None:
     try:
         policy = read_policy_in_force(script)
     except OutsideError:
-        return None  # what was changed by hand need not be readable; that it differs is told
+        return None  # a manually changed script may be unreadable; that it differs is reported
     if policy is None or policy.decisions_log is None:
         return None
     return count_decisions(policy.decisions_log.parent)

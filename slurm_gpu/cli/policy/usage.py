@@ -21,14 +21,14 @@ from slurm_gpu.slurm.submission import read_partitions
 
 
 class PolicyAbsentError(OutsideError):
-    """No job_submit.lua of slurm-gpu's is beside slurm.conf here, so that no limits are known."""
+    """No job_submit.lua of slurm-gpu is next to slurm.conf on this host, so limits are unknown."""
 
 
 def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
-    """The policy in force and who uses what: as slurm-gpuctld counted it, else as the queue shows it now.
+    """Return the active policy and the use: from slurm-gpuctld's snapshot, else from the queue.
 
-    Besides, who uses what in jobs of one kind, where a rule sums these up: that the queue alone tells.
-    Raises PolicyAbsentError where no policy is in force here.
+    Also return use by kind of job if a rule needs it; only the queue has that. Raise PolicyAbsentError
+    without an active policy on this host.
     """
     settings = site.slurm.settings()
     script = Path(settings.conf_path).parent / SCRIPT_NAME
@@ -37,7 +37,7 @@ def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[s
         raise PolicyAbsentError(_why_unknown(site, script))
     now_s = site.wall()
     directory = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY)
-    # The script says where it looks itself; one of an earlier version does not.
+    # The script names its snapshot, except in earlier versions.
     file = directory / snapshots.FILE_NAME if policy.snapshot is None else policy.snapshot
     found = snapshots.read_fresh(file, now_s)
     if found is not None and (found.groups_id is None or found.groups_id != policy.groups_id):
@@ -56,7 +56,7 @@ def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[s
 
 
 def _why_unknown(site: CommandSite, script: Path) -> str:
-    """What is missing here, and what to do: for who asks for their limits, and for who sets them."""
+    """Return what is missing and the remedy, for users and for admins."""
     if script.exists():
         missing = f"{script} is not slurm-gpu's: no policy of its is in force here"
     else:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # numpy is there only where reports are made
 
 
 def waits_json(waits: GroupWaits) -> dict[str, Any]:
-    """Of one group, hours."""
+    """Return the waits of one group in hours."""
     return {
         "jobs": waits.jobs,
         "mean_h": waits.mean_h,

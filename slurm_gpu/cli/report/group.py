@@ -1,4 +1,4 @@
-"""`slurm-gpu report`: what a period's accounting and records tell."""
+"""`slurm-gpu report`: reports and recommendations from accounting and records."""
 
 from __future__ import annotations
 

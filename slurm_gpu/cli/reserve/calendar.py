@@ -31,7 +31,7 @@ _STYLES = {_FREE: "dim", _TAKEN: "green", _OTHERS: "yellow"}
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """What is to be shown."""
+    """Reservations to show."""
 
     rows: Sequence[Reservation]
     others: Sequence[SlurmReservation]

@@ -37,7 +37,7 @@ class PlanningState:
         return ReservationClient(self._site.run).all()
 
     def nodes_for(self, gpus: int, gpu_type: str | None, partition: str) -> int:
-        """How few nodes hold so many GPUs; raises UsageError where there are none of the kind."""
+        """Return the fewest nodes with that many GPUs; raise UsageError if no node has the type."""
         found = nodes_with(self.nodes, partition, gpu_type)
         if not found:
             kinds = sorted({kind for node in self.nodes for kind in node.gpus if kind and node.gpus[kind]})
@@ -98,5 +98,5 @@ def default_account(site: CommandSite, user: str) -> str:
     """That of the user's jobs; raises UsageError where Slurm knows none."""
     account = read_user_defaults(user, None, site.run).account
     if account is None:
-        raise UsageError(f"Slurm knows no default account of {user}: say which, with --account")
+        raise UsageError(f"Slurm has no default account of {user}: say which, with --account")
     return account

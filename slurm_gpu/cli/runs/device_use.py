@@ -1,4 +1,4 @@
-"""What one GPU did for one run: its segments taken together."""
+"""GPU use of a run on one device, combined from its segments."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _JUDGED_FROM_S = 60.0
 class DeviceUse:
     """One (node, GPU) of a run; None is a gap. Percentiles are of time, fractions are means.
 
-    `power_s`, `energy_s`, `pcie_s` and `nvlink_s`: for how many seconds these stand, as they are not told of
-    a GPU while several jobs share it.
+    `power_s`, `energy_s`, `pcie_s` and `nvlink_s` are measured seconds: these quantities are gaps while jobs
+    share the GPU.
     """
 
     node: str
@@ -105,7 +105,7 @@ def device_uses(records: Sequence[Record]) -> list[DeviceUse]:
 
 
 def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str | None:
-    """One line when GPUs were held and did nothing; None when not, or when too little was measured.
+    """Return advice for allocated but unused GPUs; None otherwise or if too little was measured.
 
     Runs of less than a minute are not judged.
     """
@@ -149,7 +149,7 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
         node=node,
         device=device,
         granted_mgpu=grants[-1] if grants else None,
-        allocated_s=_held_s(parts),
+        allocated_s=_allocated_s(parts),
         sampled_s=math.fsum(part.sampled_s for part in parts),
         no_process_s=math.fsum(bare) if bare else None,
         suspended_s=math.fsum(part.suspended_s for part in parts if part.suspended_s is not None),
@@ -178,10 +178,10 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
     )
 
 
-def _held_s(parts: Sequence[Record]) -> float:
-    """From the first watch's beginning to the last one's end: a job does not let go while slurm-gpud is down.
+def _allocated_s(parts: Sequence[Record]) -> float:
+    """Return the time from the first segment to the last: a job keeps its GPUs while slurm-gpud is down.
 
-    A run on a machine without Slurm holds nothing between two stays.
+    Without Slurm, a run has no GPUs between two segments.
     """
     allocated_s = math.fsum(part.allocated_s for part in parts)
     if len(parts) < 2 or parts[0].cluster.startswith(HOST_CLUSTER):

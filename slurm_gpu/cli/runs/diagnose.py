@@ -103,9 +103,9 @@ def diagnose(
 
 
 def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str) -> Sequence[NodeWindow]:
-    """The windows of its nodes. Those of a job that runs are asked for them, and take a while to answer.
+    """Return the windows of the nodes of a job; nodes of a running job need some seconds to send them.
 
-    slurm-gpudbd forgets them after 20 s: what one node told is kept here until another one has.
+    slurm-gpudbd keeps them for 20 s: keep the window of one node here until all have answered.
     """
     holding = {record.node for record in run.devices or () if not record.final}
     until, told = site.wall() + _ANSWERED_S, False
@@ -121,7 +121,7 @@ def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str)
             told = True
             site.sleep(_AGAIN_S)
     except DatabaseError:
-        return ()  # none was kept, or its nodes do not tell: the course does
+        return ()  # no window was kept or sent: use the timeline
 
 
 def _write_page(path: Path, page: str) -> None:
@@ -142,7 +142,7 @@ def _print(run: Run, found: JudgedRun, rules: DiagnosisThresholds, zone: ZoneInf
     if verdict.culprits:
         click.echo(f"  who       {', '.join(text(worker.name) for worker in verdict.culprits)}")
     elif verdict.roles:
-        click.echo(f"  most to do: {', '.join(map(text, verdict.roles))}; nobody is at fault")
+        click.echo(f"  most to do: {', '.join(map(text, verdict.roles))}; no GPU is at fault")
     if verdict.nodes:
         click.echo(f"  nodes     {', '.join(map(text, verdict.nodes))}")
     if verdict.since_s is not None:

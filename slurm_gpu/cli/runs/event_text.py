@@ -65,7 +65,7 @@ def event_text(event: Event) -> str:
         case "spool_lost":
             return "the node's spool was lost, with the records that slurm-gpudbd did not have yet"
         case "spool_full":
-            return f"the node's spool was full; records given up: {data.get('dropped')}"
+            return f"the node's spool was full; records dropped: {data.get('dropped')}"
     known = _KINDS.get(event.kind)
     if known is not None:
         return known

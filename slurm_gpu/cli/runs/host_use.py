@@ -1,4 +1,4 @@
-"""What a run's processes did on one node: its host records taken together."""
+"""Host use of a run on one node, combined from its host records."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class HostUse:
 
 
 def host_uses(hosts: Iterable[Host], records: Iterable[Record] = ()) -> list[HostUse]:
-    """One entry per node; of two watches at the same time only the longer counts.
+    """Combine records per node; of two overlapping segments only the longer counts.
 
-    `records` are what the same watches told of GPUs: they know better which were at the same time, as the
-    clock by which a host record goes may have been set.
+    `records` are the GPU records of the same segments. They show overlaps better, since the wall clock of
+    host records may have been set.
     """
     kept, doubled = resolve_double_watches(records)
     counted = {record.segment for record in kept}
@@ -57,9 +57,9 @@ def host_uses(hosts: Iterable[Host], records: Iterable[Record] = ()) -> list[Hos
 
 
 def _apart(watches: Sequence[Host], counted: Set[str]) -> list[Host]:
-    """Those whose segments are known to count, and of the others those that overlap none.
+    """Return records of segments that count, and other records that overlap none of them.
 
-    Of one boot it is its own clock that tells which do, since the wall clock may have been set.
+    Overlap within one boot goes by the monotonic clock, since the wall clock may have been set.
     """
     span_of = {host.segment: span for host, span in zip(watches, spans(watches), strict=True)}
     kept = [host for host in watches if host.segment in counted]

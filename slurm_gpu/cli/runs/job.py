@@ -31,7 +31,7 @@ from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.codec import to_json
 
 _AGREES_S = 3
-"""So far apart may two clocks' words on one suspension be: slurm-gpud looks each 2 s."""
+"""Largest difference between two clocks about one suspension: slurm-gpud polls every 2 s."""
 
 
 def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -62,7 +62,7 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
     with site.database() as database:
         page = database.run_page(job_id)
         runs = page.runs
-        # The course is told only where there is one to see.
+        # Read the timeline only if there is one.
         courses = database.timelines(job_id) if any(run.devices for run in runs) else ()
     if not runs:
         every = span(site.config.import_interval_s)
@@ -117,7 +117,7 @@ def _print_run(
     nodes = "1 node" if run.n_nodes == 1 else f"{number(run.n_nodes)} nodes"
     if not run.has_started:
         asked = "not started yet; asks for" if run.end_s is None else "never started; asked for"
-        # Of a job that was cancelled as soon as it was submitted, accounting may not know what it asked for.
+        # Accounting may lack the request of a job that was cancelled right after submission.
         click.echo(f"  {asked} {_gpus_requested(run)} on {nodes}" if run.n_nodes else "  never started")
         click.echo(f"  submitted {moment(run.submit_s, zone)}")
         if run.end_s is not None:
@@ -135,10 +135,10 @@ def _print_run(
         click.echo(f"  has run   {span(run.elapsed_s)} so far{suspended}")
     else:
         click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}{suspended}")
-        let_go_s = _let_go_s(run)
-        if let_go_s is not None:
+        released_s = _released_s(run)
+        if released_s is not None:
             click.echo("            as Slurm has it, which takes the last suspension for the end;")
-            click.echo(f"            its GPUs were held until {moment(let_go_s, zone)}")
+            click.echo(f"            its GPUs were allocated until {moment(released_s, zone)}")
     if not run.full:
         click.echo("  GPU use is shown to the job's owner and to operators.")
         return
@@ -151,7 +151,7 @@ def _print_run(
     )
     if run.end_s is None and run.devices:
         reported_at_s = max(record.last_s for record in run.devices)
-        click.echo(f"  as of {moment(reported_at_s, zone)}, when its nodes told last")
+        click.echo(f"  as of {moment(reported_at_s, zone)}, the last report of its nodes")
     _print_application(run)
     uses = device_uses(run.devices) if run.devices is not None else []
     names = device_names([use.device for use in uses])
@@ -162,7 +162,7 @@ def _print_run(
         print_course(course, names, zone)
     else:
         click.echo(f"  {_without_records(run, now_s)}")
-    # How the CPUs of several nodes were shared out, accounting does not tell.
+    # Accounting does not record CPUs by node.
     n_cpus = (run.tres_allocated or {}).get("cpu") if run.n_nodes == 1 else None
     print_hosts(_host_uses(run), n_cpus)
     if run.events:
@@ -195,7 +195,7 @@ def _without_records(run: Run, now_s: float) -> str:
 
 
 def _loan(run: Run) -> str:
-    """Who lent it its GPUs, and whether they had to go back."""
+    """Return the owner of borrowed GPUs, and whether the owner reclaimed them."""
     lent = f"on loan from {text(run.lender)}"
     if run.state != "PREEMPTED":
         return lent
@@ -208,11 +208,11 @@ def _host_uses(run: Run) -> list[HostUse]:
     return host_uses(run.hosts or (), run.devices or ())
 
 
-def _let_go_s(run: Run) -> int | None:
-    """When the nodes saw its GPUs let go, where that is not what Slurm calls its end; else None.
+def _released_s(run: Run) -> int | None:
+    """Return when nodes saw its GPUs released, if that differs from the end in Slurm; else None.
 
-    Of a job that ends while it is suspended Slurm writes that it ended when it was suspended, and does not
-    count that suspension. (An epilog may come late, too; but then both agree on how long it was suspended.)
+    If a job ends while suspended, Slurm records the start of that suspension as its end, and does not count
+    the suspension. (A late epilog differs, too, but then both agree on the suspended time.)
     """
     if run.end_s is None or run.suspended_s is None or not run.devices:
         return None
@@ -223,11 +223,11 @@ def _let_go_s(run: Run) -> int | None:
 
 
 def _print_application(run: Run) -> None:
-    """What the nodes recognised, with what its rules captured, such as `input=water`."""
+    """Print the recognised application with captured parameters such as `input=water`."""
     if run.app is None:
         return
-    told = [host for host in run.hosts or () if host.app == run.app]
-    newest = max(told, key=lambda host: host.last_s, default=None)
+    hosts = [host for host in run.hosts or () if host.app == run.app]
+    newest = max(hosts, key=lambda host: host.last_s, default=None)
     parts = [text(run.app) + (f" ({text(run.app_field)})" if run.app_field is not None else "")]
     if newest is not None:
         parts += [f"{name}={text(value)}" for name, value in (newest.app_params or {}).items()]

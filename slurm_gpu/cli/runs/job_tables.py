@@ -23,7 +23,7 @@ _USE_COLUMNS = ("node", "GPU", "util", "p5", "p50", "p95", "memory", "max", "pow
 _USE_SPARE = ("p5", "p95", "energy", "p50", "max", "power", "sampled", "node")
 _HARDWARE_SPARE = ("occup.", "DRAM", "max W", "MHz", "held back", "NVLink in/out", "node")
 _HOST_SPARE = ("read", "written", "InfiniBand in/out", "network in/out", "CPU time")
-"""What each table leaves out first where a terminal has no room for all."""
+"""Columns of each table to drop on a narrow terminal, in order."""
 
 _SHORT_UUID = 12
 _LEAST_SIGNS, _MOST_SIGNS = len("utilisation"), 40
@@ -48,7 +48,7 @@ Names = Mapping[str, str]
 
 
 def device_names(devices: Sequence[str]) -> Names:
-    """UUIDs in full, or on a terminal as far as GPU-1a2b3c4d where that tells them apart."""
+    """Return full UUIDs, or on a terminal short ones such as GPU-1a2b3c4d if they are unique."""
     short = {device: device[:_SHORT_UUID] for device in devices}
     if not sys.stdout.isatty() or len(set(short.values())) < len(short):
         return {device: device for device in devices}
@@ -77,7 +77,7 @@ def print_use(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> N
 
 
 def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> None:
-    """What parts of the GPUs were busy, and what held them back; only columns that something measured."""
+    """Print busy parts of GPUs and throttling; only columns with measurements."""
 
     def link(name: str) -> Callable[[DeviceUse], str]:
         def cell(use: DeviceUse) -> str:
@@ -100,7 +100,7 @@ def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float)
     links: dict[str, Callable[[DeviceUse], str]] = {
         "PCIe in/out": link("pcie"),
         "NVLink in/out": link("nvlink"),
-        "held back": _held_back,
+        "held back": _throttled,
     }
     heads = [(use.node, names[use.device]) for use in uses]
     for columns in (busy, links) if is_narrow() else ({**busy, **links},):
@@ -142,9 +142,9 @@ def _means(timeline: Timeline, series: str, first_s: int, width_s: int, n_bins: 
 
 
 def print_hosts(uses: Sequence[HostUse], n_cpus: float | None) -> None:
-    """What the processes did on each node; only columns that something measured.
+    """Print host use per node; only columns with measurements.
 
-    `n_cpus` is how many CPUs each of them had, None where that is not known.
+    `n_cpus` is the CPUs of the job on each node, None if unknown.
     """
 
     def busy(use: HostUse) -> str:
@@ -165,7 +165,7 @@ def print_hosts(uses: Sequence[HostUse], n_cpus: float | None) -> None:
 
 
 def print_events(events: Sequence[Event], names: Names, zone: ZoneInfo) -> None:
-    """What happened, the oldest first."""
+    """Print events, the oldest first."""
     for event in events[:_MAX_EVENTS]:
         device = "" if event.device is None else f" {names.get(event.device, event.device)}"
         click.echo(f"{moment(event.at_s, zone)}  {event.node}{device}  {text(event_text(event))}")
@@ -200,8 +200,8 @@ def _ecc(use: DeviceUse) -> str:
     return number(use.ecc_corrected) if not lost else f"{number(use.ecc_corrected)}, {number(lost)} lost"
 
 
-def _held_back(use: DeviceUse) -> str:
-    """Seconds for which the clocks were held down, by reason, the longest first."""
+def _throttled(use: DeviceUse) -> str:
+    """Return seconds of throttling by reason, the longest first."""
     if use.throttle_s is None:
         return GAP
     longest = sorted(use.throttle_s.items(), key=lambda item: -item[1])

@@ -38,7 +38,7 @@ COLUMNS = (
 )
 _NAMES = ("user", "account")
 _SPARE = ("nNODE", "WAIT_h", "account", "coverage", "user", "uGPUmem", "state")
-"""What is left out first where a terminal has no room for all; `*` goes on marking a thin coverage."""
+"""Columns to drop on a narrow terminal, in order; `*` still marks low coverage."""
 
 CSV_COLUMNS = (
     *("id", "user", "account", "qos", "partition", "state", "submit_s", "eligible_s", "start_s", "end_s"),
@@ -101,11 +101,11 @@ def jobs(
                 _print_table(runs, site.config.sampling.min_coverage)
     found.tell(chosen["sort"])
     if not found.any and (strange := _strange(chosen["user"])):
-        remark(f"this host knows no user {', '.join(strange)}")
+        remark(f"this host has no user {', '.join(strange)}")
 
 
 def _strange(users: str | None) -> list[str]:
-    """Those of the names that are asked for which are nobody's here: likely a slip, unless somebody left."""
+    """Return requested names without a user on this host: a typing error or a deleted user."""
     names = [name.strip() for name in (users or "").split(",")]
     return [name for name in names if name and not _is_known(name)]
 

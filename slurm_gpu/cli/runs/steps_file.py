@@ -38,7 +38,7 @@ _WHOLE = ("dp_rank", "stage", "rank", "step", "mb_id", "local_rank")
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What a job told of its steps; `places`: each rank's node, and its number there, where it told them."""
+    """Step timings of a job; `places`: node and local rank of each rank, if recorded."""
 
     steps: StepSeries
     places: Mapping[int, tuple[str, int]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Timings:
         return replace(series, workers=workers)
 
     def groups(self, series: Series) -> Groups | None:
-        """Who is of the same pipeline stage; None of one stage, or where ranks of GPUs are not known."""
+        """Return the GPUs by pipeline stage; None for one stage or if the ranks of GPUs are unknown."""
         ranks = self.steps.ranks
         stages = {
             int(rank): stage for row in ranks for stage, here in enumerate(row) for rank in here if rank >= 0
@@ -83,7 +83,7 @@ def timings_of(path: Path) -> Timings:
 
 
 def _places(columns: Mapping[str, Any]) -> dict[int, tuple[str, int]]:
-    """Where each rank is; not of one that is told to be in two places, nor of two that are in one."""
+    """Return the place of each rank, without ranks in two places or places with two ranks."""
     if not np.issubdtype(np.asarray(columns["local_rank"]).dtype, np.integer):
         return {}  # such as Parquet that has none in some rows
     rows = zip(*(np.asarray(columns[name]).tolist() for name in ("rank", *_WHERE)), strict=True)
@@ -200,7 +200,7 @@ def _too_many_rows(rows: object) -> str:
 
 
 def _column(path: Path, name: str, values: tuple[str, ...], first: int) -> Any:
-    # Of text the words themselves: an array of characters has room for the longest in each row.
+    # Keep text as objects: a character array reserves the longest length in each row.
     kind = np.int64 if name in _WHOLE else np.float64 if name == "duration" else np.object_
     try:
         return np.array(tuple(map(sys.intern, values)) if kind is np.object_ else values, dtype=kind)

@@ -2,7 +2,7 @@
 
 Measured on 22.05, 24.11 and 26.05. Partitions for root alone, or for reservations, refuse; up to 22.05 those
 that are for other groups, too. For the rest EnforcePartLimits decides: with NO, the default, Slurm takes the
-job and lets it wait for ever; with ANY one of the partitions has to be right, with ALL each of them. A
+job and lets it wait indefinitely; with ANY one of the partitions has to be right, with ALL each of them. A
 partition that starts no jobs, or gives a job fewer CPUs of a node than one of its tasks needs, is passed over
 while there is another.
 """

@@ -73,7 +73,7 @@ def stranded(
 def _shut_out(
     job: QueuedJob, found: Mapping[Entity, Limits], after: Mapping[Entity, Limits]
 ) -> Stranded | None:
-    """A job whose QOS is taken from its user or account: Slurm lets it wait for ever, as InvalidQOS."""
+    """A job whose QOS is taken from its user or account: Slurm lets it wait indefinitely, as InvalidQOS."""
     names = {entity: _qos_of(entity, after) for entity in _associations(job)}
     mine = _named(job)
     lost = [entity for entity in names if mine & (_qos_of(entity, found) - names[entity])]

@@ -159,7 +159,7 @@ class _LimitWish:
         bounds = {entity: self._bounds(entity) for entity in self.holds}
         bounds = {entity: fields for entity, fields in bounds.items() if fields}
         for entity, fields in bounds.items():
-            if entity.kind is EntityKind.QOS:  # else what can never start would wait for ever
+            if entity.kind is EntityKind.QOS:  # else what can never start would wait indefinitely
                 fields[LimitField("Flags", DENY_ON_LIMIT)] = RuleBound(1, next(iter(fields.values())).rule)
         managed = {Entity(EntityKind.QOS, name) for name in self.qos}
         for account in self.accounts:

@@ -123,7 +123,7 @@ def run_checks(at: DoctorContext, checks: Sequence[Check] = CHECKS) -> Iterator[
 
 
 def _not_allowed(error: PermissionError) -> CheckResult:
-    """What root alone may see is no failure where somebody else looks."""
+    """Return a skipped check for a user without access, and a failure for root."""
     if os.geteuid() == 0:
         return fail(str(error), "fix this, then run slurm-gpu doctor again")
     return skipped(f"{error.filename} is not for everybody to read; run doctor as root")

@@ -1,4 +1,4 @@
-"""What a check finds, and what it may look at."""
+"""Findings of checks, and the context that checks read."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def may_read(directory: Path) -> bool:
 
 @dataclass
 class DoctorContext:
-    """What checks look at. Directories are slurm-gpud's on this host, but for that of `policy apply`."""
+    """Context of checks. Directories are those of slurm-gpud on this host, except that of `policy apply`."""
 
     site: CommandSite
     run_dir: Path = Path("/run/slurm-gpu")
@@ -107,7 +107,7 @@ class DoctorContext:
     has_packages: Callable[[], bool] = packages_are_here
     """True if slurm-gpu is installed on this host from packages, not from a checkout."""
     slurmd: RunSlurmd = run_slurmd
-    """Runs `slurmd -G`, which tells what slurmd reads in gres.conf."""
+    """Run `slurmd -G`, which prints how slurmd reads gres.conf."""
     conf_cache: Path = CACHED_CONF
     """Where a node without a slurm.conf of its own has what slurmctld sent it."""
 

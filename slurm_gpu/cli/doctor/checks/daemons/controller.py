@@ -1,4 +1,4 @@
-"""Whether slurm-gpuctld tells job_submit.lua who uses what."""
+"""Check that slurm-gpuctld publishes the snapshot for job_submit.lua."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ _SKEW_S = 5.0
 _NODE_SKEW_S = 30.0
 _MISSED_IMPORTS = 3
 # Nodes post each minute at least, and may be late once.
-_HEARD_S = 120.0
+_RECENT_S = 120.0
 _REFUSED_WITHIN_S = 86400.0
-# A slurm-gpud that has started, or finds slurm-gpudbd again, is heard by then: it posts each minute at least.
-_TELLS_WITHIN_S = 75.0
+# A slurm-gpud that has started or reconnected posts within this time: at least once a minute.
+_REPORTS_WITHIN_S = 75.0
 _AGAIN = "slurm-gpu doctor, once more in 75 s"
-_UNHEARD = frozenset(
+_UNAVAILABLE = frozenset(
     {"down", "future", "not_responding", "power_down", "powered_down", "powering_down", "unknown"}
 )
 """Words of the state of a node from which nothing is to be expected."""
@@ -93,23 +93,23 @@ def _late_import(at: DoctorContext, message: str) -> CheckResult:
 
 
 def nodes_ship(at: DoctorContext) -> Iterator[CheckResult]:
-    """Of every node whose GPUs jobs hold, records come."""
+    """Check that every node with allocated GPUs sends records."""
     silent = _health(at).stale_nodes
     if silent:
         yield fail(
-            f"jobs hold GPUs on {compress(silent)}, which have sent nothing for 12 minutes",
+            f"jobs have GPUs on {compress(silent)}, which have sent nothing for 12 minutes",
             _diagnose(at, silent[0]),
         )
     else:
-        yield ok("every node whose GPUs are held for long sends records")
+        yield ok("every node with allocated GPUs sends records")
 
 
 def nothing_refused(at: DoctorContext) -> Iterator[CheckResult]:
-    """What nodes send is taken."""
+    """Check that shipments of nodes are accepted."""
     health = _health(at)
     last_s, counts = health.last_rejected_s, health.rejected
     if counts is None:
-        yield skipped(f"slurm-gpudbd {health.version} does not tell what it has refused")
+        yield skipped(f"slurm-gpudbd {health.version} does not report rejected shipments")
         return
     if last_s is None or health.now_s - last_s > _REFUSED_WITHIN_S:
         yield ok("slurm-gpudbd has refused nothing that nodes sent within the last day")
@@ -132,20 +132,20 @@ def nodes_heard(at: DoctorContext) -> Iterator[CheckResult]:
     started = {name: _just_started(at, name) for name in late}
     for why in dict.fromkeys(why for why in started.values() if why is not None):
         names = [name for name in late if started[name] == why]
-        yield warn(f"slurm-gpud on {compress(names)} has yet to be heard: {why}", _AGAIN)
+        yield warn(f"slurm-gpud on {compress(names)} has not reported yet: {why}", _AGAIN)
     silent = {name: at_s for name, at_s in late.items() if started[name] is None}
     ages = {name: now_s - at_s for name, at_s in silent.items() if at_s is not None}
     if ages:
-        yield _unheard(at, list(ages), f"for {_between(ages.values())}")
+        yield _unreported(at, list(ages), f"for {_between(ages.values())}")
     if never := [name for name in silent if name not in ages]:
-        yield _unheard(at, never, "since slurm-gpudbd started")
+        yield _unreported(at, never, "since slurm-gpudbd started")
     if there and not late:
-        yield ok(f"slurm-gpud on {compress(there)} was heard within the last two minutes")
+        yield ok(f"slurm-gpud on {compress(there)} reported within the last two minutes")
     if not there:
         yield skipped("Slurm has no node with GPUs that is up")
 
 
-def _unheard(at: DoctorContext, names: Sequence[str], since: str) -> CheckResult:
+def _unreported(at: DoctorContext, names: Sequence[str], since: str) -> CheckResult:
     """One finding, however many nodes it is that a firewall, say, keeps away."""
     if names[0] in at.gpu_nodes_here:
         remedy = start_and_log(at, "slurm-gpud")
@@ -158,7 +158,7 @@ def _unheard(at: DoctorContext, names: Sequence[str], since: str) -> CheckResult
     remedy += f", or that it does not reach {at.site.config.database}"
     if len(names) > 1:
         remedy += "; so on the others"
-    return fail(f"slurm-gpud on {compress(names)} has not been heard {since}", remedy)
+    return fail(f"slurm-gpud on {compress(names)} has not reported {since}", remedy)
 
 
 def _between(seconds: Collection[float]) -> str:
@@ -174,24 +174,24 @@ def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
         reports = {report.node: report for report in database.nodes()}
     expected = {node.name: node.n_gpus for node in at.nodes if node.n_gpus}
     yield from _unknown_to_slurm(at, reports)
-    unheard = [name for name in expected if name not in reports or not reports[name].devices]
+    unreported = [name for name in expected if name not in reports or not reports[name].devices]
     late = _late(_expected(at), reports.values(), now_s)
-    missing = [name for name in unheard if name in reports and name not in late]
-    unheard = [name for name in unheard if name not in missing]
+    missing = [name for name in unreported if name in reports and name not in late]
+    unreported = [name for name in unreported if name not in missing]
     if missing:
         yield warn(
             f"slurm-gpud runs on {compress(missing)}, and the database does not have the GPUs there; after a "
             "restored backup they come again within 2 minutes",
             f"slurm-gpu doctor, once more in 2 minutes; then {log_there(at, 'slurm-gpud')} on {missing[0]}",
         )
-    if unheard and late.keys() >= set(unheard):
-        yield skipped(f"{compress(unheard)}: see the finding on nodes")
-    elif unheard:
+    if unreported and late.keys() >= set(unreported):
+        yield skipped(f"{compress(unreported)}: see the finding on nodes")
+    elif unreported:
         yield warn(
-            f"no slurm-gpud has told of the GPUs of {compress(unheard)}",
-            _diagnose(at, unheard[0]),
+            f"no slurm-gpud has reported the GPUs of {compress(unreported)}",
+            _diagnose(at, unreported[0]),
         )
-    told = {name: reports[name].slurm_gpus() for name in expected if name not in {*unheard, *missing}}
+    told = {name: reports[name].slurm_gpus() for name in expected if name not in {*unreported, *missing}}
     odd = {name: seen for name, seen in told.items() if expected[name] not in seen}
     alike: dict[tuple[int, int], list[str]] = {}
     for name, seen in odd.items():
@@ -223,13 +223,15 @@ def _unknown_to_slurm(at: DoctorContext, reports: Mapping[str, NodeReport]) -> I
 
 
 def clocks(at: DoctorContext) -> Iterator[CheckResult]:
-    """The nodes' clocks are slurm-gpudbd's, as far as their live values tell."""
+    """Compare the clocks of nodes with that of slurm-gpudbd, by their live values."""
     with at.site.database() as database:
-        heard = {report.node: report.last_seen_s for report in database.nodes()}
+        last_seen = {report.node: report.last_seen_s for report in database.nodes()}
         lives = database.live("none")
-    # What was measured lies up to 10 s before the moment at which it was heard, and what was heard before
-    # may be followed by what is measured after.
-    ahead = {node: live.at_s - at_s for node, live in lives.items() if (at_s := heard.get(node)) is not None}
+    # A value is measured up to 10 s before it is received; a later one may have been measured since the last
+    # reception.
+    ahead = {
+        node: live.at_s - at_s for node, live in lives.items() if (at_s := last_seen.get(node)) is not None
+    }
     wrong = {node: ahead_s for node, ahead_s in ahead.items() if abs(ahead_s) > _NODE_SKEW_S}
     for side, sign in (("ahead of", 1), ("behind", -1)):
         off = {node: sign * ahead_s for node, ahead_s in sorted(wrong.items()) if sign * ahead_s > 0}
@@ -241,7 +243,7 @@ def clocks(at: DoctorContext) -> Iterator[CheckResult]:
                 f"start chronyd or systemd-timesyncd on {next(iter(off))}",
             )
     if not ahead:
-        yield skipped("no slurm-gpud has told of its clock within the last two minutes")
+        yield skipped("no slurm-gpud reported its clock within the last two minutes")
     elif not wrong:
         yield ok(f"{counted(len(ahead), 'node')}: within {_NODE_SKEW_S:.0f} s of slurm-gpudbd's")
 
@@ -259,29 +261,29 @@ def _other_versions(reports: Iterable[NodeReport]) -> Iterator[CheckResult]:
 
 
 def _expected(at: DoctorContext) -> list[str]:
-    """Nodes with GPUs of which something should be heard."""
-    return [node.name for node in at.nodes if node.n_gpus and _UNHEARD.isdisjoint(node.state.split("+"))]
+    """Return nodes with GPUs that should report."""
+    return [node.name for node in at.nodes if node.n_gpus and _UNAVAILABLE.isdisjoint(node.state.split("+"))]
 
 
 def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> dict[str, float | None]:
-    """Those not heard within the last two minutes, and when they were; None for those never heard."""
-    heard = {report.node: report.last_seen_s for report in reports}
-    told = {name: heard.get(name) for name in there}
-    return {name: at_s for name, at_s in told.items() if at_s is None or now_s - at_s > _HEARD_S}
+    """Return nodes that did not report for two minutes, with their last time, or None for never."""
+    last_seen = {report.node: report.last_seen_s for report in reports}
+    times = {name: last_seen.get(name) for name in there}
+    return {name: at_s for name, at_s in times.items() if at_s is None or now_s - at_s > _RECENT_S}
 
 
 def _just_started(at: DoctorContext, node: str) -> str | None:
-    """Why a node cannot have been heard yet, as far as its slurm-gpud, or slurm-gpudbd, runs on this host."""
+    """Return why a node cannot have reported yet, if its slurm-gpud or slurm-gpudbd runs on this host."""
     mine = [one for one in running("slurm-gpud") if _is_of(one, node, at.gpu_nodes_here)]
     for name, processes in (("slurm-gpudbd", running("slurm-gpudbd")), ("it", mine)):
         ages = [one.age_s for one in processes]
-        if ages and min(ages) < _TELLS_WITHIN_S:
+        if ages and min(ages) < _REPORTS_WITHIN_S:
             return f"{name} was started {span(min(ages))} ago"
     return None
 
 
 def _is_of(process: DaemonProcess, node: str, here: Sequence[str]) -> bool:
-    """Where a host simulates several nodes, each daemon is told its name."""
+    """Return whether a process is of `node`; a host that simulates several nodes names it in arguments."""
     return node in here and (len(here) == 1 or node in process.words or f"--node={node}" in process.words)
 
 

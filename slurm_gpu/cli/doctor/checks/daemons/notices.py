@@ -1,4 +1,4 @@
-"""Whether slurm-gpuctld can tell users what notices.yaml says, without telling anybody anything."""
+"""Check that slurm-gpuctld can send notices, without sending any."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MEND = "fix it; slurm-gpuctld reads it again by itself; until then no user is n
 def notices(at: DoctorContext) -> Iterator[CheckResult]:
     """notices.yaml is readable and right, and the mail server and the webhook that it names answer."""
     if not at.is_controller:
-        yield skipped("users are told on the hosts of slurmctld, and this host is none")
+        yield skipped("notices are sent from hosts of slurmctld, and this is none")
         return
     path = at.site.config_path.absolute().parent / FILE_NAME
     try:
@@ -37,7 +37,7 @@ def notices(at: DoctorContext) -> Iterator[CheckResult]:
         if ends:
             yield _ends_nobody(f"{path} is not there")
         else:
-            yield skipped(f"{path} is not there: users are told nothing")
+            yield skipped(f"{path} does not exist: no notices are sent")
         return
     found = [*_readable(at, path), *_texts(at, settings), *_channels(at, settings)]
     found += _exempt(path, settings)
@@ -57,7 +57,7 @@ def _ends_jobs(at: DoctorContext) -> bool:
 
 def _ends_nobody(why: str) -> CheckResult:
     return warn(
-        f"{why}: nobody is warned, so that cancel_idle of the policy in force ends no job",
+        f"{why}: no user is warned, so cancel_idle of the active policy ends no job",
         f"write mode: send, and mail: or webhook:, into {FILE_NAME}, as in docs/notices.md",
     )
 

@@ -1,4 +1,4 @@
-"""What the errors of a stopped daemon look like, and which daemon it is."""
+"""Recognise the daemon that is down from an error message."""
 
 from __future__ import annotations
 
@@ -174,12 +174,12 @@ _PATH = (
 
 
 def finding_slurm(error: str) -> str | None:
-    """What to do where an error says that one of Slurm's commands was not found."""
+    """Return the remedy if an error reports a missing command of Slurm."""
     return _PATH if _NOT_FOUND in error else None
 
 
 def daemon_that_is_down(error: str) -> str | None:
-    """What is the matter, where an error tells which daemon does not answer."""
+    """Return which daemon does not answer, if an error shows it."""
     return next((outage.message for outage in _OUTAGES if outage.said.search(error)), None)
 
 

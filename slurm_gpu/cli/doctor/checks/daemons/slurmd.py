@@ -13,7 +13,7 @@ from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S
 
 _SILENT = "not_responding"
-# Of a node that an admin or Slurm took out of service; `unknown` follows a start of slurmctld.
+# States of nodes out of service; `unknown` follows a start of slurmctld.
 _PLANNED = frozenset(
     {"drain", "drained", "draining", "fail", "failing", "future", "maint", "maintenance", "unknown"}
     | {"power_down", "powered_down", "powering_down", "powering_up", "power_up"}

@@ -37,19 +37,19 @@ _OF_SLURM_USER = {
 }
 """What SlurmUser has to run, by what has it started."""
 _TIMEOUT_S = 10.0
+# States of units that start at boot or through other units.
 AT_BOOT = frozenset({"enabled", "alias", "generated", "indirect", "static"})
-"""What systemd says of a unit that a boot starts, or that others call for, as a site may have it."""
 
 Unit = Mapping[str, str]
 
 
 def timers() -> list[str]:
-    """Ours that are here."""
+    """Return the installed timers of slurm-gpu."""
     return sorted({path.name for directory in UNITS for path in directory.glob("slurm-gpu-*.timer")})
 
 
 def enabled(at: DoctorContext) -> Iterator[CheckResult]:
-    """The units that this host needs are enabled, and so are those that somebody has started."""
+    """Check that required units and running units are enabled."""
     if not at.systemd.is_dir():
         yield skipped("systemd does not run here")
         return
@@ -102,7 +102,7 @@ def _of_another(service: str, user: str, slurm_user: str) -> CheckResult:
 
 
 def _needed(at: DoctorContext) -> set[str]:
-    """What belongs on this host by Slurm, by its site files and by the policy."""
+    """Return the units that this host needs by Slurm, site files and policy."""
     found = set()
     if at.is_gpu_node:
         found.add("slurm-gpud.service")
@@ -120,7 +120,7 @@ def _needed(at: DoctorContext) -> set[str]:
 
 
 def _moves_limits(at: DoctorContext) -> bool:
-    """Whether a rule has `adjust:`; of a policy with mistakes another finding tells."""
+    """Return whether a rule has `adjust:`; another check reports an invalid policy."""
     path = at.policy_file if at.policy_file is not None else at.site.config_path.parent / FILE_NAME
     try:
         policy, _ = load_policy(path)

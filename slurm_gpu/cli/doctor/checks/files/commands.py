@@ -15,20 +15,20 @@ _NEEDS = {"slurm-gpud": ("slurmd",), "slurm-gpudbd": _ASKS, "slurm-gpuctld": _AS
 
 
 def found(at: DoctorContext) -> Iterator[CheckResult]:
-    """What each daemon that runs here asks Slurm with is on that daemon's PATH."""
-    fine, told = [], False
+    """Check that the PATH of each running daemon has the Slurm commands it needs."""
+    fine, has_findings = [], False
     for daemon in _NEEDS:
         for process in running(daemon):
             finding = _lacks(at, daemon, process)
             if finding is not None:
-                told = True
+                has_findings = True
                 yield finding
                 break  # where several simulate nodes, they are alike
             fine.append(daemon)
     if fine:
         yield ok(f"{' and '.join(dict.fromkeys(fine))}: Slurm's commands are on the PATH")
-    elif not told:
-        yield skipped("none of slurm-gpu's daemons runs here")
+    elif not has_findings:
+        yield skipped("no daemon of slurm-gpu runs here")
 
 
 def _lacks(at: DoctorContext, daemon: str, process: DaemonProcess) -> CheckResult | None:

@@ -1,4 +1,4 @@
-"""Whether Slurm runs our prolog and epilog, and nothing beside them that drains nodes."""
+"""Check that Slurm runs our prolog and epilog, and no other hook that drains nodes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def patterns_of(raw: Mapping[str, str], kind: str) -> list[str]:
 
 
 def matched(pattern: str) -> list[Path]:
-    """What slurmd finds there, in the order of names."""
+    """Return the files that slurmd runs, sorted by name."""
     return sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - an absolute pattern
 
 
@@ -100,7 +100,7 @@ def _not_here(at: DoctorContext, kind: str, patterns: Sequence[str]) -> CheckRes
 
 
 def _files(at: DoctorContext, kind: str, patterns: Sequence[str]) -> Iterator[CheckResult]:
-    """What the patterns match on this node, which has GPUs or not."""
+    """Return the files that the patterns match on this node."""
     ours: list[HookFile] = []
     found: list[CheckResult] = []
     unread = []

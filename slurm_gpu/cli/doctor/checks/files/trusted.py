@@ -1,4 +1,4 @@
-"""Who may change what Slurm runs for every job: its hooks run as root, job_submit.lua in slurmctld."""
+"""Check who may change code that Slurm runs for every job: hooks as root, job_submit.lua in slurmctld."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def others_may_write(at: DoctorContext, path: Path, what: str) -> Iterator[Check
     try:
         status = path.stat()
     except OSError:
-        return  # it is missing, or out of sight: other checks tell
+        return  # missing or unreadable: other checks report it
     typed = shlex.quote(str(path))
     trusted = {_ROOT, at.settings.slurm_user_uid, os.geteuid()}
     if status.st_uid not in trusted:

@@ -1,4 +1,4 @@
-"""What drains nodes for their prolog and epilog; which nodes are drained for them, or for their GPUs."""
+"""Hooks that drain nodes, and nodes drained because of hooks or GPUs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NOTHING = "install -D -m 755 /usr/bin/true {path}"
 """Makes a hook that does nothing: a file that can be executed from its first moment under its name."""
 _NAME = "00-nothing"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The kernel reads these first bytes of a file to find its interpreter.
 _KERNEL_READS = 256
-"""Of a file, to see how to start it."""
 
 
 def drained(at: DoctorContext) -> Iterator[CheckResult]:
@@ -54,9 +54,9 @@ def drained(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def traps(kind: str, pattern: str, paths: list[Path], remedy: str) -> Iterator[CheckResult]:
-    """What of these, which a pattern of Prolog or Epilog matches here, drains this node.
+    """Yield problems of files matched by Prolog or Epilog that drain this node.
 
-    `remedy` is what puts a file there where there is none.
+    `remedy` creates a missing file.
     """
     if not paths:
         yield fail(
@@ -68,7 +68,7 @@ def traps(kind: str, pattern: str, paths: list[Path], remedy: str) -> Iterator[C
 
 
 def nothing(pattern: str) -> str:
-    """What to type so that the pattern matches a hook that does nothing."""
+    """Return the command that creates an empty hook for the pattern."""
     path = Path(pattern)
     name = path.name.replace("*", _NAME)
     if fnmatch.fnmatchcase(name, path.name):

@@ -31,7 +31,7 @@ class Position:
 
     @property
     def minor(self) -> int | None:
-        """The minor number of a whole GPU's file; None of a MIG instance, or where it cannot be told."""
+        """Return the minor number of the file of a whole GPU; None for a MIG instance or if unknown."""
         return minor_of(self.files[0]) if len(self.files) == 1 else None
 
 
@@ -46,7 +46,7 @@ def positions(text: str) -> list[Position]:
 
 
 def agrees(at: DoctorContext) -> Iterator[CheckResult]:
-    """Count, type and File= of gres.conf are those of the driver, as slurm-gpud has told them."""
+    """Compare count, type and File= of gres.conf with the driver, as reported by slurm-gpud."""
     here = at.gpu_nodes_here
     yield from _without_gres(at)
     if not here:
@@ -57,7 +57,7 @@ def agrees(at: DoctorContext) -> Iterator[CheckResult]:
     for node in here:
         report = reports.get(node)
         if report is None or not report.gpus:
-            yield skipped(f"slurm-gpud has yet to tell of the GPUs of {node}")
+            yield skipped(f"slurm-gpud has not reported the GPUs of {node}")
             continue
         try:
             named = ("-N", node) if len(here) > 1 else ()
@@ -71,7 +71,7 @@ def agrees(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterator[CheckResult]:
-    """What Slurm counts on a node beside what its driver has."""
+    """Compare Slurm's count of GPUs on a node with that of its driver."""
     look = _LOOK.format(node=node)
     if not slurms:
         yield warn(

@@ -32,7 +32,7 @@ def plugin(at: DoctorContext) -> Iterator[CheckResult]:
         yield ok("JobSubmitPlugins=lua")
     elif _policy_file(at).exists():
         yield fail(
-            "JobSubmitPlugins lacks lua: the policy binds nobody",
+            "JobSubmitPlugins lacks lua: the policy applies to no job",
             f"{_APPLY}, then JobSubmitPlugins={with_names(_plugins(at), ['lua'])} in slurm.conf and restart "
             "slurmctld",
         )
@@ -69,11 +69,12 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
         return
     text = installed.read_text(encoding="utf-8", errors="replace")
     if text.startswith(STUB_MARK):
-        yield fail(f"{installed} is the stub that a removal left: the policy binds nobody", _APPLY)
+        yield fail(f"{installed} is the stub that a removal left: the policy applies to no job", _APPLY)
         return
     if not text.startswith(MARK):
         yield fail(
-            f"{installed} is not slurm-gpu's: the policy binds nobody", _beside(installed, policy_file)
+            f"{installed} is not slurm-gpu's: the policy applies to no job",
+            _chain_own(installed, policy_file),
         )
         return
     try:
@@ -104,8 +105,8 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
         )
 
 
-def _beside(installed: Path, policy_file: Path) -> str:
-    """What makes the policy's script ask the site's own, so that neither is lost."""
+def _chain_own(installed: Path, policy_file: Path) -> str:
+    """Return the remedy that chains the site's own script to that of the policy."""
     own = installed.with_name(f"site_{SCRIPT_NAME}")
     return f"cp -p {installed} {own}; `chain: {{before: {own}}}` in {policy_file}; {_APPLY} --replace"
 

@@ -10,11 +10,11 @@ from slurm_gpu.policy.native.difference import drift
 from slurm_gpu.policy.native.plan import read_accounting
 from slurm_gpu.text.units import counted
 
-_STATUS = "slurm-gpu policy status tells each; slurm-gpu policy apply sets them again"
+_STATUS = "slurm-gpu policy status lists each; slurm-gpu policy apply sets them again"
 
 
 def applied(at: DoctorContext) -> Iterator[CheckResult]:
-    """No apply was cut short, and nobody has changed by hand what the last one set."""
+    """Check that no apply was interrupted, and that limits are as the last one set them."""
     if not at.is_controller:
         yield skipped("policies are applied on the controller, and this host is none")
         return

@@ -1,6 +1,6 @@
-"""Whether a job that does not say how much memory it needs leaves some for the jobs on the other GPUs.
+"""Check that a job without a memory request leaves memory for jobs on other GPUs.
 
-What such a job gets, as measured on 22.05: with GPUs the DefMemPerGPU of its partition, else of slurm.conf.
+Such a job gets (measured on 22.05), with GPUs, the DefMemPerGPU of its partition, else of slurm.conf.
 Else, and without GPUs always, the DefMemPerCPU or DefMemPerNode of its partition, else of slurm.conf; else
 all memory of its nodes.
 """
@@ -22,7 +22,7 @@ _APPLIED = "scontrol reconfigure"
 
 @dataclass(frozen=True, slots=True)
 class _PartitionMemory:
-    """Of a partition, in MiB, with slurm.conf's where it has none; None where that has none either."""
+    """Return the default of a partition in MiB, else that of slurm.conf, else None."""
 
     partition: str
     nodes: Sequence[SlurmNode]
@@ -98,7 +98,7 @@ def _positive(text: str) -> int | None:
 
 
 def _too_much(one: _PartitionMemory) -> CheckResult | None:
-    """Where defaults of one job for each GPU do not fit beside each other on a node."""
+    """Return a finding if one job per GPU with default memory does not fit on a node."""
     for node in one.nodes:
         share = node.memory_mib // node.n_gpus
         if one.per_gpu is not None:

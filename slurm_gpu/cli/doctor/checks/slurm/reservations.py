@@ -32,7 +32,7 @@ def reservations(at: DoctorContext) -> Iterator[CheckResult]:
     found = [
         *(finding for row in rows.values() if (finding := _of_row(row, there.get(row.name), now_s, start))),
         *(finding for row in rows.values() if (finding := _out_of_service(row, out))),
-        *_of_nobody(there, rows),
+        *_foreign(there, rows),
     ]
     yield from found
     if not found:
@@ -43,7 +43,7 @@ def reservations(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, start: str) -> CheckResult | None:
-    """What is wrong with one of the table."""
+    """Return the problem of one reservation in the table, if any."""
     mine = found is not None and is_ours(found, row)
     if row.state.is_promised:
         if row.error is not None and row.error.startswith(CLOCK_AHEAD):
@@ -88,10 +88,8 @@ def _out_of_service(row: Reservation, out: Collection[str]) -> CheckResult | Non
     )
 
 
-def _of_nobody(
-    there: Mapping[str, SlurmReservation], rows: Mapping[int, Reservation]
-) -> Iterator[CheckResult]:
-    """What bears a name of ours and is none."""
+def _foreign(there: Mapping[str, SlurmReservation], rows: Mapping[int, Reservation]) -> Iterator[CheckResult]:
+    """Yield reservations in Slurm with our prefix that are not ours."""
     for name, found in there.items():
         number = id_of(name)
         if number is None or (number in rows and is_ours(found, rows[number])):
@@ -99,5 +97,5 @@ def _of_nobody(
         if number not in rows or not rows[number].state.is_promised:
             yield warn(
                 f"{name} in Slurm is called as slurm-gpu's are, and is none of them: it is left alone",
-                f"if nobody needs it: scontrol delete ReservationName={name}",
+                f"if it is not needed: scontrol delete ReservationName={name}",
             )

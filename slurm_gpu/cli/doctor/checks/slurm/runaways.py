@@ -1,4 +1,4 @@
-"""Jobs that go on for ever by Slurm's accounting, since slurmctld lost them and never told their end."""
+"""Runaway jobs: without an end in Slurm's accounting, since slurmctld lost them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from slurm_gpu.text.units import counted, few
 _OPEN = ("PENDING", "RUNNING", "SUSPENDED")
 _NAMED = 5
 _PAGE = 1000
-"""Most that are told at once (docs/api.md)."""
+"""Most in one answer (docs/api.md)."""
 
 
 def ended(at: DoctorContext) -> Iterator[CheckResult]:
-    """Whatever has no end in Slurm's accounting is a job that slurmctld knows.
+    """Check that slurmctld has every job without an end in Slurm's accounting.
 
-    A slurmctld that is killed goes on from what it saved before, and gives the numbers of its last seconds
-    out again. slurmdbd has been told of the first jobs, and nobody tells it of their end.
+    A killed slurmctld resumes from its last saved state, and reuses job IDs of its last seconds. slurmdbd has
+    the first jobs with these IDs, and never receives their end.
     """
     with at.site.database() as database:
         going_on = list(database.all_runs(states=_OPEN, limit=_PAGE))
@@ -44,7 +44,7 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _is_lost(run: Run, known: Mapping[int, int | None]) -> bool:
-    """Does slurmctld know no such job, or another that was submitted later with its number?"""
+    """Return whether slurmctld lacks the job, or has a later one with its ID."""
     submit_s = known.get(run.job_id)
     return run.job_id not in known or (submit_s is not None and submit_s > run.submit_s)
 

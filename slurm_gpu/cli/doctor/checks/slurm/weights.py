@@ -1,4 +1,4 @@
-"""Whether weights of nodes are the site's own, or those that a running slurm-gpuctld looks after."""
+"""Check that node weights are the site's own, or managed by a running slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def weights(at: DoctorContext) -> Iterator[CheckResult]:
     yield from found
     if not found:
         n = sum(now[name] in one.ours for name, one in known.items())
-        yield ok(f"slurm-gpuctld looks after the Weight of {counted(n, 'node')}")
+        yield ok(f"slurm-gpuctld manages the Weight of {counted(n, 'node')}")
 
 
 def _renewed_table(at: DoctorContext) -> PlacementTable | None:
-    """What a slurm-gpuctld that runs here says of nodes; None where none does."""
+    """Return the table of a slurm-gpuctld that runs here, or None."""
     table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
     renewed = table is not None and not table.is_stale(at.site.wall()) and running("slurm-gpuctld")
     return table if renewed else None

@@ -1,4 +1,4 @@
-"""Whether jobs can be kept in the site's zones, and whether somebody ends their waits."""
+"""Check that jobs can be kept in zones, and that slurm-gpuctld ends their waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DAEMON = "slurm-gpuctld"
 
 
 def zones(at: DoctorContext) -> Iterator[CheckResult]:
-    """Exactly a zone's nodes have the feature of its name; no job waits for a zone with nobody to end it."""
+    """Check that the nodes of a zone, and no others, have its feature, and that waits for zones end."""
     if not at.site.config.zones:
         yield skipped("slurm-gpu.yaml names no zones")
         return
