@@ -39,7 +39,7 @@ def site() -> SiteConfig:
 
 @pytest.fixture(scope="session")
 def centre() -> Accounting:
-    """What happened: 39,470 jobs with GPUs."""
+    """The generated accounting: 39,470 jobs with GPUs."""
     return generate()
 
 
@@ -47,7 +47,7 @@ def centre() -> Accounting:
 def accounts(
     centre: Accounting, site: SiteConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Accounts]:
-    """What slurm_gpu read of it."""
+    """The accounting as slurm_gpu read it."""
     path: Path = tmp_path_factory.mktemp("centre") / "centre.db"
     made = Database(f"sqlite:///{path}")
     made.upgrade()

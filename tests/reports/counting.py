@@ -1,4 +1,4 @@
-"""Held GPU time summed by plain arithmetic, in fractions: what reports have to agree with.
+"""Allocated GPU time by plain arithmetic with fractions, as the reference for reports.
 
 Nothing here knows slurm_gpu: a run is a dictionary of Slurm's own words, a node's course a list of
 (from_s, server type, zone).
@@ -47,7 +47,7 @@ def by_place(
     until_s: int,
     now_s: int,
 ) -> dict[tuple[str, str], Fraction]:
-    """Held GPU time of each (server type, zone): by records where they tell of all nodes, else evenly."""
+    """Return the GPU time of each (server type, zone): by records if they have all nodes, else evenly."""
     parts: dict[tuple[tuple[str, str], int], int] = defaultdict(int)
     for run in runs:
         held = allocated_mgpu_s(run, since_s, until_s, now_s)
@@ -69,7 +69,7 @@ def by_place(
 def by_key(
     runs: Sequence[Mapping[str, Any]], key: str, since_s: int, until_s: int, now_s: int
 ) -> dict[str, int]:
-    """Held GPU time by user, account or whatever a run has."""
+    """Return the GPU time by user, account or another attribute of runs."""
     total: dict[str, int] = defaultdict(int)
     for run in runs:
         total[run[key]] += allocated_mgpu_s(run, since_s, until_s, now_s)

@@ -1,11 +1,12 @@
-"""Accounting like that of a centre's GPU cluster over 14 months, by code that shares nothing with slurm_gpu.
+"""Synthetic accounting of a GPU cluster over 14 months, by code that shares nothing with slurm_gpu.
 
-Shaped like KISTI's Neuron: 39,470 jobs with GPUs of 483 users; pytorch 38.28 %, python 25.28 %, tensorflow
-19.29 % and caffe 0.50 % of their run time; 47 % of the jobs of pytorch and 38 % of tensorflow's on several
-nodes; 1–8 nodes, 2–16 and 2–40 GPUs, waits of up to 12 and 8 h but mostly none, runs of up to 120 and 526 h.
-Besides: jobs without GPUs, and such as were cancelled while they waited.
+It has the statistics of KISTI's Neuron: 39,470 jobs with GPUs of 483 users. Shares of their run time are
+pytorch 38.28 %, python 25.28 %, tensorflow 19.29 % and caffe 0.50 %. On several nodes are 47 % of the jobs of
+pytorch and 38 % of those of tensorflow. They have 1–8 nodes, 2–16 and 2–40 GPUs. Waits are up to 12 and 8 h,
+mostly none. Run times are up to 120 and 526 h. There are also jobs without GPUs, and jobs that were cancelled
+while waiting.
 
-No GPU is ever held twice: jobs of one shape run one after the other on GPUs of their own, a lane.
+No GPU is allocated twice: jobs of one shape run one after the other on GPUs of their own, a track.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BUSY = 0.55
 
 @dataclass(frozen=True)
 class App:
-    """What jobs of an application are like; `shapes` are (nodes, GPU/1000) on one node, and on several."""
+    """The properties of an application's jobs; `shapes` are (nodes, GPU/1000) on one node, and on several."""
 
     name: str | None
     field: str | None
@@ -152,12 +153,12 @@ class Accounting:
 
 @dataclass
 class _Floor:
-    """Machines as they are needed: each lane gets GPUs that no other has."""
+    """Machines as they are needed: each track gets GPUs that no other has."""
 
     nodes: list[Node] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
 
-    def lane(self, server_type: str, n_nodes: int, gpus: int) -> tuple[str, ...]:
+    def track(self, server_type: str, n_nodes: int, gpus: int) -> tuple[str, ...]:
         fit = [
             i for i, node in enumerate(self.nodes) if node.server_type == server_type and self.left[i] >= gpus
         ][:n_nodes]
@@ -173,7 +174,7 @@ class _Floor:
 
 
 def generate(n_jobs: int = N_JOBS, seed: int = 20230101) -> Accounting:
-    """The accounting of `n_jobs` jobs with GPUs, and one in 50 of other kinds besides."""
+    """The accounting of `n_jobs` jobs with GPUs, and one in 50 of other kinds."""
     random = np.random.default_rng(seed)
     since_s, until_s = epoch_s(*SINCE), epoch_s(*UNTIL)
     app, n_nodes, mgpu, run_s, wait_s = _jobs(random, n_jobs)
@@ -194,7 +195,7 @@ def generate(n_jobs: int = N_JOBS, seed: int = 20230101) -> Accounting:
     wait_all = np.concatenate([wait_s[order].astype(float), other["wait_s"]])
     mgpu_all = np.concatenate([mgpu[order], np.zeros(2 * n_other, int)])
     n_nodes_all = np.concatenate([n_nodes[order], other["n_nodes"]])
-    lanes = [nodes_of[i] for i in order.tolist()] + other["nodes"]
+    tracks = [nodes_of[i] for i in order.tolist()] + other["nodes"]
     nothing = np.full(2 * n_other, np.nan)
     total = len(app_all)
     eligible = np.where(np.isnan(start_all), other_submit(other, n_jobs, total), start_all - wait_all)
@@ -218,7 +219,7 @@ def generate(n_jobs: int = N_JOBS, seed: int = 20230101) -> Accounting:
         "partition": ["cpu" if not m else "gpu" for m in mgpu_all.tolist()],
         "state": ["CANCELLED" if s != s else "COMPLETED" for s in start_all.tolist()],
         "n_nodes": np.where(np.isnan(start_all), 0, n_nodes_all),
-        "nodes": [",".join(some) for some in lanes],
+        "nodes": [",".join(some) for some in tracks],
         "tres_requested": _tres(requested, cpus),
         "tres_allocated": _tres(mgpu_all, cpus),
         "requested_mgpu": np.where(requested % 1000, np.nan, requested).astype(float),
@@ -234,7 +235,7 @@ def generate(n_jobs: int = N_JOBS, seed: int = 20230101) -> Accounting:
     }
     nodes = [*floor.nodes, *(Node(name, None, None, 0) for name in sorted(set(sum(other["nodes"], ()))))]
     team_of = {f"acct{i:02d}": f"team{i % N_TEAMS:02d}" for i in range(N_ACCOUNTS)}
-    return Accounting(since_s, until_s, runs, nodes, team_of, lanes)
+    return Accounting(since_s, until_s, runs, nodes, team_of, tracks)
 
 
 def other_submit(other: dict[str, Any], n_jobs: int, total: int) -> np.ndarray:
@@ -287,13 +288,13 @@ def _schedule(
         n_lanes = int(np.ceil(run_s[jobs].sum() / (_BUSY * length)))
         gpus = -(-shape[1] // (1000 * shape[0]))
         server_type = "a100" if gpus > 4 or shape[0] > 2 else "v100" if shape[0] > 1 or gpus > 2 else "p100"
-        # The longest first, to and fro, so that the lanes are about equally long.
+        # The longest first, to and fro, so that the tracks are about equally long.
         by_length = jobs[np.argsort(-run_s[jobs], kind="stable")]
         turn = np.arange(len(jobs)) % (2 * n_lanes)
         lane_of = np.where(turn < n_lanes, turn, 2 * n_lanes - 1 - turn)
-        for lane in range(n_lanes):
-            there = floor.lane(server_type, shape[0], gpus)
-            mine = random.permutation(by_length[lane_of == lane])
+        for track in range(n_lanes):
+            there = floor.track(server_type, shape[0], gpus)
+            mine = random.permutation(by_length[lane_of == track])
             spare = length - int(run_s[mine].sum()) - len(mine)
             assert spare > 0
             gaps = np.diff(np.sort(random.integers(0, spare, len(mine))), prepend=0)

@@ -91,7 +91,7 @@ def _texts(page: Path) -> set[str]:
 def test_every_file_is_there_for_its_owner_and_names_that_users_choose_are_text_in_it(
     report, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ):
-    # What is in a PNG is another test's (test_charts.py), and takes the longest of all.
+    # test_charts.py checks PNG files, which take longest.
     monkeypatch.setattr(png, "write_png", lambda drawing, path: path.write_bytes(b"PNG"))
     assert report("--since", "30d", "--out", tmp_path / "r") == 0
     out, err = capsys.readouterr()
@@ -129,7 +129,7 @@ def test_the_last_whole_day_week_or_month(report, tmp_path: Path, span: str, dir
     assert [path.name for path in (tmp_path / directory).iterdir()] == ["report.html"]
 
 
-def test_a_report_again_replaces_what_is_there(report, tmp_path: Path, capsys):
+def test_a_second_report_replaces_the_first(report, tmp_path: Path, capsys):
     for _ in range(2):
         assert report("--since", "2026-11-01", "--until", "2026-11-20", "--out", tmp_path, "--page-only") == 0
     assert "calculating the figures" not in "".join(capsys.readouterr()), "no bar where there is no terminal"
@@ -154,7 +154,7 @@ def test_a_report_again_replaces_what_is_there(report, tmp_path: Path, capsys):
         (["--last", "year"], "'year' is not one of 'day', 'week', 'month'"),
     ],
 )
-def test_wrong_days_are_told_with_what_would_be_right(report, tmp_path: Path, capsys, arguments, says: str):
+def test_invalid_days_are_reported_with_valid_ones(report, tmp_path: Path, capsys, arguments, says: str):
     assert report(*arguments, "--out", tmp_path / "r") == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
@@ -179,7 +179,7 @@ def test_without_a_policy_server_types_are_resource_types_and_nothing_is_lent(re
     )
 
 
-def test_a_wrong_policy_is_told_and_one_that_was_not_asked_for_holds_no_report_up(
+def test_an_invalid_policy_is_reported_and_a_default_one_stops_no_report(
     report, host: Path, tmp_path: Path, capsys
 ):
     wrong = POLICY.replace("gpus: 1", "gpus: some")
@@ -202,7 +202,7 @@ def test_a_file_is_no_place_for_a_report(report, tmp_path: Path, capsys):
     assert (tmp_path / "r").read_text() == "precious"
 
 
-def test_a_place_that_cannot_be_written_to_is_told(report, capsys):
+def test_an_unwritable_directory_is_reported(report, capsys):
     assert report("--out", "/proc/reports") == 3
     assert "cannot write to /proc/reports: " in capsys.readouterr().err
 

@@ -126,9 +126,7 @@ def test_whole_months_of_a_period_are_written_and_others_stay(filled: Database, 
     assert len(read(tmp_path, "run")) == 6
 
 
-def test_the_event_of_a_node_whose_clock_stood_wrong_is_one_month_more(
-    database: Database, tmp_path: Path
-) -> None:
+def test_the_event_of_a_node_with_a_wrong_clock_adds_one_month(database: Database, tmp_path: Path) -> None:
     values = [run_row(row(job_id=1), {})]
     database.write(lambda connection: store_changed_runs(connection, values))
     wrong = (0, T0 + 3000 * 365 * _DAY_S)
@@ -163,21 +161,19 @@ def in_child(filled: Database, out: Path, kill_after: int) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def test_one_that_was_killed_goes_on_with_the_month_it_was_at(filled: Database, tmp_path: Path) -> None:
+def test_a_killed_export_is_resumed_at_its_month(filled: Database, tmp_path: Path) -> None:
     assert os.WTERMSIG(in_child(filled, tmp_path, 1)) == signal.SIGKILL
     lines: list[str] = []
     done = export(filled, tmp_path, report=lines.append)
     assert done.rows["run"] == N_JOBS
-    assert len(lines) == done.months - 2, "two were written, one of them was told of"
+    assert len(lines) == done.months - 2, "two were written, one of them was reported"
     assert len(by_key(read(tmp_path, "run"), "job_id")) == N_JOBS
     lines.clear()
     export(filled, tmp_path, report=lines.append)
     assert len(lines) == done.months, "what has ended is not gone on with"
 
 
-def test_one_that_was_killed_goes_on_though_its_period_is_told_from_now_on(
-    filled: Database, tmp_path: Path
-) -> None:
+def test_a_killed_export_is_resumed_with_a_relative_period(filled: Database, tmp_path: Path) -> None:
     """`--since 400d` is another second each time, and the same months."""
     in_child(filled, tmp_path, 1)
     lines: list[str] = []
@@ -187,7 +183,7 @@ def test_one_that_was_killed_goes_on_though_its_period_is_told_from_now_on(
 
 
 @pytest.mark.parametrize("late_s", [86_400.0, -86_400.0])
-def test_what_was_written_a_day_before_it_went_on_is_written_anew(
+def test_a_resumed_export_rewrites_files_of_the_day_before(
     filled: Database, tmp_path: Path, late_s: float
 ) -> None:
     """Runs of the months that were written have ended since, and others have been submitted."""

@@ -1,4 +1,4 @@
-"""GPU-hours by user = by team = by account = by server type = by zone = Σ held GPU time."""
+"""GPU-hours by user = by team = by account = by server type = by zone = Σ allocated GPU time."""
 
 from collections.abc import Iterator
 from datetime import date
@@ -23,7 +23,7 @@ SINCE_S, UNTIL_S = PERIOD.since_s, PERIOD.until_s
 NODES = [f"n{i}" for i in range(1, 7)]
 MGPU = [0, 1, 125, 250, 333, 500, 1000, 1000, 2000, 3000, 7000, None]
 TEAMS = {"a": "red", "b": "red", "c": "blue"}
-# What slurm-gpu.yaml says: of n6 nothing, of n5 no zone.
+# As in slurm-gpu.yaml, which does not name n6, and has no zone of n5.
 TYPES = {"n1": "a100", "n2": "a100", "n3": "v100", "n4": "v100", "n5": "v100"}
 ZONES = {"n1": "east", "n2": "west", "n3": "east", "n4": "west"}
 SITE = SiteConfig(
@@ -76,7 +76,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(runs(), min_size=1, max_size=24), courses=courses)
-def test_by_whatever_gpu_hours_are_summed_the_sum_is_what_was_held(
+def test_all_sums_of_gpu_hours_are_equal(
     small: Database, some: list[dict[str, Any]], courses: dict[str, list[tuple[int, str | None, str | None]]]
 ) -> None:
     now_s = UNTIL_S - 3600
@@ -113,5 +113,5 @@ def test_by_whatever_gpu_hours_are_summed_the_sum_is_what_was_held(
         assert sum(sums.values()) == total
         for name in sums.keys() | {place[which] for place in exact}:
             truth = sum(part for place, part in exact.items() if place[which] == name)
-            # What a run held somewhere is a whole number of GPU/1000 × seconds.
+            # Each share of a run is a whole number of GPU/1000 × seconds.
             assert abs(sums.get(name, 0) - truth) < len(some) * len(NODES)

@@ -236,7 +236,7 @@ def test_waits_are_read_back(figures: dict[str, Figure], runs: list[dict[str, An
             assert data[name][row] == least
 
 
-def test_allocation_over_time_and_months_sum_to_what_was_held(
+def test_allocation_over_time_and_months_sum_to_the_allocated_hours(
     figures: dict[str, Figure], accounts: Accounts, of_gpus: list[dict[str, Any]], centre: Accounting
 ) -> None:
     chart = figures["allocation-over-time"].chart

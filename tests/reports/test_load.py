@@ -77,13 +77,13 @@ def test_a_period_without_any_run_has_every_figure(database: Database) -> None:
     assert all(figure.reading.endswith(".") and "nan" not in figure.reading for figure in figures)
 
 
-def test_only_what_touches_the_period_is_read(database: Database) -> None:
+def test_only_runs_that_overlap_the_period_are_read(database: Database) -> None:
     begin, end = MARCH.since_s, MARCH.until_s
     times = [
-        (begin - 200, begin - 100),  # over before
-        (begin - 200, begin),  # ended with the second that begins it: a job of it, without any time
-        (begin - 200, end + 200),  # all through
-        (end - 100, None),  # goes on
+        (begin - 200, begin - 100),  # ended before
+        (begin - 200, begin),  # ended in its first second: a job of it without time
+        (begin - 200, end + 200),  # all of it
+        (end - 100, None),  # still runs
         (end, end + 100),  # after it
         (None, begin + 5),  # cancelled in it
         (None, end + 5),  # and after it
@@ -199,7 +199,7 @@ def test_the_first_and_the_last_of_these_days_have_all_that_a_report_asks_for(zo
         assert len([period.midnight_s(first) for first in period.months(13)]) == 14
 
 
-def test_what_is_yet_to_come_of_a_period_is_a_gap_and_what_goes_on_a_mean_of_what_is_over(
+def test_future_bins_are_gaps_and_the_present_one_is_a_mean_until_now(
     database: Database,
 ) -> None:
     """A report to the end of today, at half past eight: 8 GPUs there are, not 4 of the ninth hour."""
@@ -217,8 +217,8 @@ def test_what_is_yet_to_come_of_a_period_is_a_gap_and_what_goes_on_a_mean_of_wha
             assert np.isnan(course[name][9:]).all()
 
 
-def test_a_run_of_which_a_part_is_not_known_leaves_what_is_known_of_others(database: Database) -> None:
-    """Resized from nobody knows how many GPUs to two: what of its GPU-hours was idle is not known."""
+def test_a_run_with_an_unknown_part_leaves_others_unchanged(database: Database) -> None:
+    """Resized from an unknown number of GPUs to two: its idle GPU-hours are unknown."""
     begin, hour = MARCH.since_s, 3600
     measured = {"ugpucore": 50.0, "ugpumem": 10.0, "coverage": 1.0, "no_process_mgpu_s": 1_800_000}
     insert_runs(
@@ -271,7 +271,7 @@ def test_a_run_of_which_a_part_is_not_known_leaves_what_is_known_of_others(datab
     assert by_application.sum() == by_user.sum() == 3.0
 
 
-def test_one_job_is_told_of_as_one(database: Database) -> None:
+def test_one_job_is_singular(database: Database) -> None:
     insert_nodes(database, [Node("n1", "a100", "east", 8)], MARCH.since_s)
     insert_runs(database, [run(1)])
     site = SiteConfig(cluster="c", server_types={"a100": ServerType("n1", 2.0)})

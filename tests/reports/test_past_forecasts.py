@@ -46,22 +46,22 @@ def ran(job_id: int, start_s: int | None, end_s: int | None, **given: object) ->
 
 @pytest.fixture
 def filled(database: Database) -> Database:
-    """Nine that count; and four that do not."""
+    """Return a database with nine forecasts that count, and four that do not."""
     hour, at_s, april_s = 3600, LATE_MARCH_S, LATE_MARCH_S + 2 * 3600
     said = [
-        told(1, at_s, 1800, hour, 4 * hour),  # began after an hour, as told
-        told(2, at_s, 1800, hour, 4 * hour),  # after two: twice as much
-        told(3, at_s, 1800, hour, 4 * hour),  # after three
-        told(4, at_s, 1800, hour, 4 * hour),  # after 20 minutes: a third, and sooner than the interval
-        told(5, at_s, 0, 8, 16),  # at once: seconds are no matter, and within it
-        told(6, at_s, 1800, hour, 4 * hour),  # waits on
-        told(7, april_s, 1800, hour, 4 * hour),  # after an hour, in another partition
-        told(8, april_s, 1800, hour, 4 * hour),  # after ten
-        told(9, april_s, 1800, hour, 4 * hour),  # cancelled after five, never begun
-        told(10, april_s, 1800, hour, 4 * hour),  # cancelled after two: nobody knows
-        told(11, april_s, 1800, hour, 400 * 86400),  # not over yet
-        told(12, april_s, 1800, hour, 4 * hour),  # of which accounting knows nothing
-        told(13, SPRING.since_s - 5, 0, 8, 16),  # before the period
+        told(1, at_s, 1800, hour, 4 * hour),  # Started after an hour, as predicted.
+        told(2, at_s, 1800, hour, 4 * hour),  # After two hours, twice the forecast.
+        told(3, at_s, 1800, hour, 4 * hour),  # After three hours.
+        told(4, at_s, 1800, hour, 4 * hour),  # After 20 minutes, a third, before the interval.
+        told(5, at_s, 0, 8, 16),  # At once: seconds are ignored; in the interval.
+        told(6, at_s, 1800, hour, 4 * hour),  # Still waits.
+        told(7, april_s, 1800, hour, 4 * hour),  # After an hour, in another partition.
+        told(8, april_s, 1800, hour, 4 * hour),  # After ten hours.
+        told(9, april_s, 1800, hour, 4 * hour),  # Cancelled after five hours without a start.
+        told(10, april_s, 1800, hour, 4 * hour),  # Cancelled after two hours: unknown.
+        told(11, april_s, 1800, hour, 400 * 86400),  # Its interval has not ended.
+        told(12, april_s, 1800, hour, 4 * hour),  # Missing in accounting.
+        told(13, SPRING.since_s - 5, 0, 8, 16),  # Before the period.
     ]
     database.write(lambda connection: remember(connection, "c", said))
     end_s = NOW_S - 5

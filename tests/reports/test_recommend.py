@@ -1,4 +1,4 @@
-"""Limits are proposed where they shorten waiting at nobody's cost, and where the model can be believed."""
+"""Limits are proposed if they shorten waits at no group's cost and the model is reliable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bursts(user: str = "alice", days: int = 10, jobs: int = 6, gpus: int = 1) ->
     return [past_run(24 * day + job / 1000, user, gpus) for day in range(days) for job in range(jobs)]
 
 
-def test_a_limit_that_keeps_people_waiting_beside_idle_gpus_is_raised_by_a_step() -> None:
+def test_a_limit_that_causes_waits_next_to_free_gpus_is_raised_by_a_step() -> None:
     limits = policy(TWO_EACH)
     found = search(recorded(bursts(), limits), limits).findings(most_changes=1)
     assert not found.refused
@@ -51,13 +51,13 @@ def test_a_limit_that_keeps_people_waiting_beside_idle_gpus_is_raised_by_a_step(
     assert found.before[ALL].held_h == pytest.approx(1, abs=0.02)
 
 
-def test_gpus_that_nobody_held_while_a_group_waited_are_counted() -> None:
-    """Of eight. Each day alice's six jobs of an hour have two at a time, so that one waits for two hours."""
+def test_free_gpus_while_a_group_waited_are_counted() -> None:
+    """Eight GPUs. Each day two of alice's six jobs of an hour run at a time, so one waits for two hours."""
     limits = policy(TWO_EACH)
     bob = [past_run(24 * day - 0.5, "bob", gpus=3, run_h=1, account="nlp") for day in range(1, 10)]
     cpu = [past_run(24 * day + 12, "alice", gpus=0) for day in range(10)]
     idle = search(recorded(bursts(), limits) + bob + cpu, limits).findings().idle
-    # Beside two of hers, bob has three for the first half hour of nine of the ten days.
+    # Next to two of hers, bob has three for the first half hour of nine of the ten days.
     expected = 6 - 3 * 0.5 * 9 / 20
     assert (idle["grads"].waited_h, idle["grads"].gpus) == pytest.approx((20, expected), abs=0.05)
     assert idle[ALL] == idle["grads"], "bob's began at once"
@@ -93,7 +93,7 @@ def test_a_limit_under_which_jobs_would_never_start_is_not_proposed(small: int, 
     assert not found.changes
 
 
-def test_nobody_is_helped_at_the_cost_of_another_group() -> None:
+def test_no_group_gains_at_the_cost_of_another() -> None:
     limits = policy(TWO_GROUPS)
     # bob's short jobs take a whole node, while alice's long ones fill the other; a fifth is in their way.
     mine = [past_run(24 * day, run_h=6) for day in range(40) for _ in range(5)]
@@ -106,7 +106,7 @@ def test_nobody_is_helped_at_the_cost_of_another_group() -> None:
     assert not [change for change in found.changes if change.limit == SHARE and change.new > change.old]
 
 
-def test_nothing_is_proposed_where_the_model_does_not_reproduce_what_was_recorded() -> None:
+def test_nothing_is_proposed_if_the_model_does_not_reproduce_the_recorded_waits() -> None:
     limits = policy(TWO_EACH)
     runs = [
         dataclasses.replace(run, start_s=run.start_s + 9 * HOUR, end_s=run.end_s + 9 * HOUR)
@@ -158,7 +158,7 @@ def test_limits_of_a_type_count_what_has_that_type_alone() -> None:
     assert counted.of_job == ((0, 1), (0,))
 
 
-def test_what_ran_when_the_period_began_runs_on_and_what_waited_comes_at_once() -> None:
+def test_runs_at_the_start_of_the_period_continue_and_waiting_jobs_arrive_at_once() -> None:
     runs = [
         past_run(-2, run_h=5, time_limit_s=7 * HOUR),
         past_run(-1, start_s=T0 + HOUR, end_s=T0 + 2 * HOUR),
@@ -172,7 +172,7 @@ def test_what_ran_when_the_period_began_runs_on_and_what_waited_comes_at_once() 
     assert past.judged.tolist() == [False, False, True]
 
 
-def test_what_cannot_be_replayed_is_left_out_and_told() -> None:
+def test_runs_that_cannot_be_replayed_are_left_out_with_a_remark() -> None:
     runs = [
         past_run(0, start_s=None),  # cancelled while it waited
         past_run(1, partition="gone"),

@@ -1,4 +1,4 @@
-"""Free GPUs that nobody can use, counted by hand."""
+"""Stranded GPUs, counted by hand."""
 
 import numpy as np
 

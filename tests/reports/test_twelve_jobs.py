@@ -1,10 +1,10 @@
 """Twelve jobs of one day, counted by hand.
 
-The day is 2026-03-10 in Seoul: from midnight there (D) to the next. a1 and a2 have four a100 each, at 2.00 an
-hour, in zones east and west; v1 has two v100, at 0.50, in east; o1 has one GPU that slurm-gpu.yaml does not
-name. v1 is drained from 12:00 on.
+The day is 2026-03-10 in Seoul, from midnight (D) to midnight. Nodes a1 and a2 have four a100 each, at 2.00 an
+hour, in zones east and west. Node v1 has two v100, at 0.50, in east, and is drained from 12:00 on. Node o1
+has one GPU that slurm-gpu.yaml does not name.
 
- job  user acct  node(s)  GPUs   held that day                    GPU-hours
+ job  user acct  node(s)  GPUs   allocated that day                GPU-hours
  1    ann  vis   a1       1      02:00–04:00                       2
  2    ann  vis   a1       2      the day before 22:00–01:00        2      (of 6)
  3    bob  nlp   a1,a2    4      06:00–09:00                      12      (6 on each)
@@ -57,7 +57,7 @@ SITE = SiteConfig(
 def job(
     job_id: int, who: str, nodes: str, gpus: float, from_h: float | None, to_h: float | None, **given: Any
 ) -> dict[str, Any]:
-    """Submitted half an hour before it began, unless told otherwise."""
+    """Return a run, by default submitted half an hour before its start."""
     user, account = who.split("/")
     start_s = None if from_h is None else D + round(from_h * HOUR)
     one = {
@@ -157,7 +157,7 @@ def test_a_requeued_job_is_two_runs_and_a_resized_one_is_one(read: Accounts) -> 
     assert jobs.scale.texts()[row] == "several nodes"
 
 
-def test_what_ended_in_the_day_counts_as_a_job_of_it(read: Accounts) -> None:
+def test_a_run_that_ended_in_the_day_is_a_job_of_it(read: Accounts) -> None:
     jobs = read.jobs
     labels = np.array(jobs.labels())
     assert sorted(labels[jobs.ended], key=int) == ["1", "2", "3", "4", "5", "7", "9", "10", "10", "12"]
@@ -216,7 +216,7 @@ def test_loans_by_hand(shown: dict[str, Figure]) -> None:
 
 
 def test_idle_hours_by_hand(shown: dict[str, Figure]) -> None:
-    """Of job 2 the day has a third, so of its 3 idle GPU-hours 1; job 4 was measured for too short a time."""
+    """A third of job 2 is in the day, so 1 of its 3 idle GPU-hours; the coverage of job 4 is too low."""
     data = shown["held-but-idle"].table.data
     assert data["user"] == ["ann"]
     assert [float(data[name][0]) for name in list(data)[1:]] == pytest.approx(
@@ -233,7 +233,7 @@ def test_allocation_by_hand(shown: dict[str, Figure]) -> None:
     assert list(data["out_of_service_gpus"][[11, 12, 23]]) == [0, 2, 1.5]
 
 
-def test_of_a_day_that_is_not_over_what_was_until_now_counts(twelve: Database) -> None:
+def test_a_day_that_has_not_ended_counts_until_now(twelve: Database) -> None:
     read = load(twelve, SITE, DAY, D + 22 * HOUR)
     assert read.jobs.allocated_gpu_h[read.jobs.labels().index("11")] == 2
     assert int(read.capacity.mgpu_s.sum()) == 11_000 * 22 * HOUR
@@ -243,7 +243,7 @@ def test_of_a_day_that_is_not_over_what_was_until_now_counts(twelve: Database) -
     assert np.isnan(data["allocation_rate_pct"][22])
 
 
-def test_a_run_whose_gpus_nobody_knows_is_a_gap_and_no_hour(twelve: Database) -> None:
+def test_a_run_with_unknown_gpus_is_a_gap_without_hours(twelve: Database) -> None:
     row = run_row(100, job(13, "eve/vis", "a1", 1, 5, 6, mgpu=None))
     insert(twelve, "run", list(row), [list(row.values())])
     jobs = load(twelve, SITE, DAY, NOW_S).jobs

@@ -26,12 +26,12 @@ def urgent(at_h: float, **changes: object) -> PastRun:
 
 
 def starts_h(runs: list[PastRun], text: str) -> list[float]:
-    """Of each, the last time, in hours from T0, in the order in which they came."""
+    """Return the last start of each job in hours from T0, in the order of submission."""
     found = recorded(runs, policy(text))
     return [round((run.start_s - T0) / HOUR, 2) for run in found if run.start_s is not None]
 
 
-def test_an_urgent_job_passes_all_that_wait_but_nobody_who_runs() -> None:
+def test_an_urgent_job_passes_waiting_jobs_but_no_running_ones() -> None:
     runs = [past_run(0, "bob", gpus=4, run_h=2) for _ in range(2)]  # all there is
     runs += [past_run(0.1, "carol", gpus=4), past_run(0.2, "carol", gpus=4), urgent(0.3)]
     assert starts_h(runs, POLICY) == [0, 0, 2, 3, 2]
@@ -43,16 +43,16 @@ def test_so_many_run_at_once_and_the_others_wait() -> None:
     assert starts_h([urgent(0), urgent(0), past_run(0.5, "bob", gpus=4)], POLICY) == [0, 1, 0.5]
 
 
-def test_jobs_give_way_whose_qos_may_be_requeued_for_it() -> None:
+def test_jobs_of_a_preemptible_qos_are_requeued_for_it() -> None:
     runs = [past_run(0, "bob", gpus=4, run_h=2), past_run(0.25, "bob", gpus=4, run_h=2), urgent(0.5)]
     stays, gives_way, comes = recorded(runs, policy(REQUEUES))
     assert comes.start_s == pytest.approx(T0 + 0.5 * HOUR, abs=60)
     assert stays.end_s == T0 + 2 * HOUR
-    # It ran for the shorter time; when the urgent job is over it begins anew.
+    # It had run for the shorter time; it restarts after the urgent job.
     assert gives_way.end_s == pytest.approx(T0 + 3.5 * HOUR, abs=60)
 
 
-def test_what_ran_when_the_period_began_is_there_before_an_urgent_job() -> None:
+def test_runs_at_the_start_of_the_period_precede_an_urgent_job() -> None:
     runs = [past_run(-1, "bob", gpus=4, run_h=3), urgent(0)]
     under = policy(POLICY)
     past = rebuild(runs, nodes(), T0, T0 + HOUR)

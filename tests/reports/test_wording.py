@@ -1,4 +1,4 @@
-"""Numbers in sentences: 0 is none at all, and what is small is told in what it is."""
+"""Numbers in sentences: 0 means none, and small values keep a suitable unit."""
 
 import math
 
@@ -28,14 +28,14 @@ def test_a_share_that_is_not_nothing_is_never_0_percent(part: float, whole: floa
     ("seconds", "told"),
     [(0, "0 h"), (0.2, "1 s"), (15, "15 s"), (900, "0.25 h"), (45_000, "12.5 h"), (4_442_400, "1,234 h")],
 )
-def test_a_wait_of_seconds_is_told_in_seconds(seconds: float, told: str):
+def test_a_wait_of_seconds_is_shown_in_seconds(seconds: float, told: str):
     assert hours(seconds / 3600) == told
 
 
 @pytest.mark.parametrize(
     ("wait_s", "told"), [((0, 0), "wait 0 h "), ((0, 5), "wait 0–5 s "), ((360, 9000), "wait 0.1–2.5 h ")]
 )
-def test_short_waits_of_an_application_are_told_in_seconds(wait_s: tuple[int, int], told: str):
+def test_short_waits_of_an_application_are_in_seconds(wait_s: tuple[int, int], told: str):
     ones = np.ones(2)
     values = {"nNODE": ones, "nGPU": ones, "WAIT_h": np.array(wait_s) / 3600, "RUN_h": ones}
     assert f" {told}and run 1 h" in typical("Python", values, ones > 0)

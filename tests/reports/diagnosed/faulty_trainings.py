@@ -1,4 +1,4 @@
-"""Looks at trainings in which something is wrong, for the tests of their page."""
+"""Page models of trainings with faults, for the tests of their page."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tests.diagnose.training import Training
 def page_model(
     training: Training, title="Job 17 · train", about=("alice in vision",), **more
 ) -> DiagnosisPageModel:
-    """What the page is made of; the training's workers are GPUs of nodes, without ranks."""
+    """Return a page model; the training's workers are GPUs of nodes, without ranks."""
     training.workers = tuple(
         replace(worker, rank=None, index=row % training.per_node)
         for row, worker in enumerate(training.workers)

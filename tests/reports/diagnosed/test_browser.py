@@ -36,7 +36,7 @@ def test_one_metric_is_seen_and_another_can_be_chosen(tab: Any):
     assert _shown(tab) == ["p-power v-peers"]
 
 
-def test_what_is_under_the_pointer_is_told(tab: Any):
+def test_the_value_under_the_pointer_is_shown(tab: Any):
     tab.get_by_text("SM clock", exact=True).first.click()
     tab.get_by_text("As measured", exact=True).click()
     box = tab.locator(".plot").bounding_box()

@@ -1,4 +1,4 @@
-"""The page on a diagnosis: whole in one small file, asking nobody, and names are nothing but text."""
+"""The page of a diagnosis: one small file without requests, in which names are only text."""
 
 import base64
 import hashlib
@@ -71,7 +71,7 @@ _OWN_ELEMENTS = {
 
 
 class Seen(HTMLParser):
-    """What a browser would make of it."""
+    """The page as a browser would parse it."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def test_names_of_jobs_are_nothing_but_text():
         assert visible(name) in seen.text
 
 
-def test_it_asks_nobody_and_runs_its_own_script_alone():
+def test_it_makes_no_requests_and_runs_only_its_own_script():
     seen = Seen(diagnosis_html(page_model(a_slow_gpu())))
     sources = [
         value or ""
@@ -165,7 +165,7 @@ def test_ten_minutes_of_seconds_of_128_gpus_are_a_small_page_too():
     assert len(diagnosis_html(page_model(Training(n=128, n_bins=600))).encode()) < 1_000_000
 
 
-def test_of_a_thousand_gpus_whoever_is_accused_is_drawn():
+def test_suspects_among_a_thousand_gpus_are_drawn():
     training = Training(n=1024, n_bins=40, width_s=64.0)
     training.clock[777, 10:] *= 0.8
     page = page_model(training)
@@ -197,14 +197,14 @@ def test_correlations_are_left_out_without_data():
     assert "Correlation of metrics" in Seen(diagnosis_html(page_model(Training(n=2, n_bins=200)))).text
 
 
-def test_of_a_job_that_told_nothing_there_is_the_verdict():
+def test_a_job_without_data_has_only_a_verdict():
     page = page_model(Training(n=2, metrics=()))
     text = Seen(diagnosis_html(page)).text
     assert "Why there is no verdict" in text
     assert "GPU × time" not in text
 
 
-def test_against_peers_only_who_lies_apart_has_a_colour():
+def test_against_peers_only_outliers_have_a_colour():
     page = page_model(a_slow_gpu(noise=0.0))
     view = view_of(page.case, page.verdict)
     apart = against_peers(view, Metric.SM_CLOCK)
@@ -214,7 +214,7 @@ def test_against_peers_only_who_lies_apart_has_a_colour():
     assert np.abs(np.delete(late, row, axis=0)).max() < 0.03
 
 
-def test_what_rises_together_is_told_over_time_and_between_gpus():
+def test_correlations_over_time_and_between_gpus():
     training = Training(n_bins=200)
     training.talk[:, 100:] *= 3
     training.work[5, :] *= 1.3
@@ -248,7 +248,7 @@ def test_moments_are_named_by_the_clock_of_the_zone():
     assert [name for _, name in ticks(START_S, START_S + 3, "UTC")][1:3] == ["11:06:41", "11:06:42"]
 
 
-def test_no_share_is_told_to_reach_beyond_the_whole():
+def test_no_share_is_above_the_whole():
     page = page_model(Training(n=8, n_bins=120, width_s=16.0))
     view = view_of(page.case, page.verdict)
     low, high = scale(view, Metric.UTIL)

@@ -89,7 +89,7 @@ def runs_tab(kept: _Tab) -> _Tab:
     return kept
 
 
-def test_the_page_draws_all_jobs_and_asks_nobody(runs_tab: _Tab):
+def test_the_page_draws_all_jobs_without_requests(runs_tab: _Tab):
     tab = runs_tab
     assert tab.page.inner_text('[data-part="count"]') == "1,000 of 1,000 jobs (100 %)"
     assert tab.asked == [tab.url]
@@ -202,7 +202,7 @@ _PICTURE = """() => {
 }"""
 
 
-def test_what_is_chosen_is_drawn_and_the_rest_is_grey(runs_tab: _Tab):
+def test_selected_lines_are_drawn_and_others_are_grey(runs_tab: _Tab):
     tab, coloured = runs_tab, _COLOURED
     every = tab.page.evaluate(coloured)
     assert every > 10_000
@@ -242,7 +242,7 @@ def test_a_script_or_style_that_got_in_would_not_run(opened: Any):
     assert tab.refuses_what_gets_in()
 
 
-def test_without_javascript_lines_stand_still(opened: Any):
+def test_without_javascript_lines_are_static(opened: Any):
     tab = opened("runs.html", java_script_enabled=False)
     assert tab.page.locator("noscript svg").is_visible()
     assert tab.page.locator("noscript path").count() > 10

@@ -94,7 +94,7 @@ def test_a_cumulative_curve_is_at_half_where_the_median_is():
 
 
 def test_of_a_large_matrix_the_largest_values_are_drawn_and_it_says_how_many_rows_are_not():
-    """By order of names, whoever lent most could be left out."""
+    """Sorted by name, the largest lender could be left out."""
     values = np.ones((30, 25))
     values[29, 24] = 777.0
     chart = Matrix(
@@ -113,7 +113,7 @@ def test_a_matrix_has_its_numbers_and_empty_cells():
     assert "5" in _labels(drawing)
 
 
-def test_lines_that_stand_still_say_of_how_many_they_are():
+def test_static_lines_show_the_number_of_jobs():
     assert "2,000 of 20,000 jobs, an even sample" in _labels(draw(parallel(20_000)))
     assert not any("jobs" in text for text in _labels(draw(parallel(100))))
 
@@ -177,7 +177,7 @@ def _luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("colours", [LIGHT, DARK])
-def test_text_and_marks_stand_out_from_their_ground(colours):
+def test_text_and_marks_have_enough_contrast(colours):
     def contrast(one: str, other: str) -> float:
         bright, dark = sorted((_luminance(colours[one]), _luminance(colours[other])), reverse=True)
         return (bright + 0.05) / (dark + 0.05)
@@ -212,7 +212,7 @@ def test_a_scale_has_a_place_for_every_value(values: list[float]):
     assert len(ticks) <= 13
 
 
-def test_a_logarithmic_scale_tells_seconds_from_hours_and_has_a_zero():
+def test_a_logarithmic_scale_resolves_seconds_and_hours_and_has_a_zero():
     scale = AxisScale(0.0, 500.0, 1000.0)
     assert scale.at(0.0) == 0
     assert scale.at(500.0) == 1

@@ -1,4 +1,4 @@
-"""The page: whole in one file, asking nobody, and nothing that a user named is anything but text."""
+"""The page: one file without requests, in which names of users are only text."""
 
 import base64
 import hashlib
@@ -59,7 +59,7 @@ _OWN_ELEMENTS = {
 
 
 class _Seen(HTMLParser):
-    """What a browser would make of it."""
+    """The page as a browser would parse it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,13 +107,13 @@ def test_only_elements_and_attributes_of_our_own_come_about(seen: _Seen):
     assert not {name for name in names if name.startswith("on") or name in ("src", "style", "srcdoc")}
 
 
-def test_every_hostile_name_stands_there_as_text(seen: _Seen):
+def test_every_hostile_name_is_text(seen: _Seen):
     cells = set(seen.texts)
     for name in HOSTILE:
         assert visible(name) in cells
 
 
-def test_what_steers_a_reader_is_spelled_out(html: str):
+def test_control_characters_in_names_are_escaped(html: str):
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", html)
     assert "two\\nlines\\r\\tand a tab" in html
     html.encode("utf-8")
@@ -179,7 +179,7 @@ def test_a_page_alone_has_no_links_to_files_that_are_not_there():
     assert "figures/" not in html
 
 
-def test_a_long_table_tells_how_long_it_is(html: str):
+def test_a_long_table_shows_its_length(html: str):
     figure = figures(("a",))[0]
     long = table("long", n=list(range(2500)))
     text = page_html(page([type(figure)(id="x", title="X", reading="R.", table=long, chart=figure.chart)]))

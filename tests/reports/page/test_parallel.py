@@ -1,4 +1,4 @@
-"""What the script gets is what there was: exact where values are few, else to less than a thousandth."""
+"""The script gets the right data: exact for few different values, else to less than a thousandth."""
 
 import base64
 import json

@@ -23,12 +23,12 @@ from tests.reports.page.example_figures import HOSTILE
         ("<b>", "<b>"),
     ],
 )
-def test_what_steers_is_spelled_out(name: str, shown: str):
+def test_control_characters_are_escaped(name: str, shown: str):
     assert visible(name) == shown
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=[])))
-def test_any_text_goes_into_a_document_and_comes_out_as_it_is_shown(text: str):
+def test_any_text_survives_a_document(text: str):
     drawn = svg_text(element("svg", None, element("title", {"class": text}, text)))
     (title,) = fromstring(drawn.encode())
     # A blank in an attribute may be any blank to XML; names have no others than the plain one left.
