@@ -64,7 +64,7 @@ class Tab:
         return {"img-src", "style-src-attr", "TypeError"} <= set(broken)
 
     def nameless_controls(self) -> int:
-        """How many controls and pictures screen readers could not tell."""
+        """Return the number of controls and pictures without a name for screen readers."""
         return int(
             self.page.evaluate(
                 """(controls) => {

@@ -13,8 +13,8 @@ from hypothesis import settings
 from lab.nvml import build
 from tests.examples import examples, is_long
 
-# A busy machine is no fault of what is tested. The same code has the same verdict wherever it
-# runs; `make fuzz` looks elsewhere.
+# A busy machine is no error of the code. The same code has the same result on every machine; `make fuzz` uses
+# other examples.
 settings.register_profile("any machine", deadline=None, max_examples=examples(), derandomize=not is_long())
 settings.load_profile("any machine")
 
@@ -58,7 +58,7 @@ def _has_room(directory: Path) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays to the end: a third of the time went into looking for garbage in it."""
+    """Disable garbage collection during the collection of tests, which took a third of its time."""
     gc.disable()
     try:
         return (yield)
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module", autouse=True)
 def _umask() -> Iterator[None]:
-    """Commands set it for the rest of their process, which here goes on with the next file."""
+    """Restore the umask, which commands set for their process, here that of all tests."""
     before = os.umask(0o022)
     os.umask(before)
     yield

@@ -2,8 +2,8 @@
 
 import os
 
+# How many a test makes that says no number of its own; others make more in proportion.
 VARIABLE = "SLURM_GPU_EXAMPLES"
-"""How many a test makes that says no number of its own; others make more in proportion."""
 USUALLY = 25
 
 

@@ -1,4 +1,4 @@
-"""What others write is refused before it takes memory: each reader in a process of its own, measured."""
+"""Hostile input is refused before it takes memory, measured for each reader in its own process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-MOST_MIB = 600
-"""Of a process with numpy and pyarrow, which take 150."""
+# The limit of a process with numpy and pyarrow, which take 150.
+MAX_MIB = 600
 CHILD = r"""
 import re, resource, sys
 from pathlib import Path
@@ -103,7 +103,7 @@ def understated_strings(path: Path) -> Path:
 
 
 def understated_rows(path: Path) -> Path:
-    """The whole file's are told first; row groups and their columns tell theirs."""
+    """The numbers of the whole file come first; row groups and columns have their own."""
     numbers = "dict.fromkeys(['dp_rank', 'stage', 'rank', 'step', 'mb_id', 'duration'], np.zeros(n, int))"
     text = "pa.DictionaryArray.from_arrays(np.zeros(n, 'i4'), ['forward-compute'])"
     return understated(
@@ -147,13 +147,13 @@ def zeros_zip(path: Path) -> Path:
 
 CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "Parquet of large strings": (large_strings, STEPS, "column optype unpacks to"),
-    "Parquet of one row again and again": (repeated_rows, STEPS, "these are no timings of a job"),
-    "Parquet of large strings whose footer tells of small ones": (
+    "Parquet of one row again and again": (repeated_rows, STEPS, "not timings of a job"),
+    "Parquet of large strings with a footer of small ones": (
         understated_strings,
         STEPS,
         "takes more memory to read than its metadata announce",
     ),
-    "Parquet of many rows whose footer tells of few": (
+    "Parquet of many rows with a footer of few": (
         understated_rows,
         STEPS,
         "takes more memory to read than its metadata announce",
@@ -287,4 +287,4 @@ def test_it_is_refused_in_little_memory(name: str, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr[-2000:]
     peak_mib, _, said = ended.stdout.partition("\n")
     assert message in said
-    assert int(peak_mib) < MOST_MIB, said
+    assert int(peak_mib) < MAX_MIB, said

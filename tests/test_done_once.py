@@ -1,4 +1,4 @@
-"""What has one definition (docs/architecture.md, "Done once") is not written a second time."""
+"""Code with one definition (docs/architecture.md, "Done once") is not written a second time."""
 
 import re
 from pathlib import Path

@@ -142,7 +142,7 @@ def test_what_was_learned_is_used_with_numpy_alone(module: str):
 
 
 def test_a_login_node_needs_no_database_libraries():
-    """All commands in one process: what none of them pulls in, no other pulls in either."""
+    """Import all commands in one process; together they import no library of the daemons."""
     foreign = _pulled_in("slurm_gpu.cli.main", *(module for module, _ in COMMANDS.values()))
     of_daemons = {"sqlalchemy", "alembic", "pymysql", "starlette", "uvicorn", "pynvml"}
     assert foreign.keys() & of_daemons == set(), {name: foreign[name] for name in foreign.keys() & of_daemons}

@@ -1,10 +1,9 @@
 """`python confined.py UNIT COMMAND…`: run it as systemd would under the unit's restrictions.
 
-For machines where systemd is not process 1. Done are User=, capabilities, NoNewPrivileges=, the filters
-of system calls, address families and writable memory, the number of open files, umask and nice, and a
-file system that is read-only, with /sys, the cgroups, /proc/sys, an empty /home, and the unit's own
-directories in memory, as are /run and /var/lib. Not done are devices, limits on memory and tasks, and a
-/tmp of its own.
+For machines where systemd is not process 1. It applies User=, capabilities, NoNewPrivileges=, the filters of
+system calls, address families and writable memory, the number of open files, umask and nice. The file system
+is read-only, with /sys, the cgroups, /proc/sys and an empty /home. The unit's own directories, /run and
+/var/lib are in memory. It does not apply devices, limits on memory and tasks, and a private /tmp.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _PROT_WRITE, _PROT_EXEC, _SHM_EXEC = 2, 4, 0o100000
 _NAMESPACES = 0x7E020080
 _CAPABILITIES = {"CAP_DAC_READ_SEARCH": 2, "CAP_SETGID": 6, "CAP_SYS_PTRACE": 19}
 _FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10}
-# Allowed below, each for some arguments only; of clone3 nobody can see the arguments, so it is "not there".
+# Allowed below for some arguments only. A filter cannot see the arguments of clone3, so it fails with ENOSYS.
 _BY_ARGUMENT = {"socket", "mmap", "mprotect", "pkey_mprotect", "shmat", "clone", "clone3", "unshare", "setns"}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def settings_of(unit: Path) -> Settings:
-    """What stands under [Service], by key; a key may stand there more than once."""
+    """Return the settings under [Service] by key; a key may have several."""
     lines = unit.read_text().partition("[Service]\n")[2].partition("\n[")[0].splitlines()
     found: Settings = {}
     for line in lines:
@@ -153,7 +152,7 @@ def _calls(word: str, groups: dict[str, list[str]]) -> Iterator[str]:
 
 
 def _groups() -> dict[str, list[str]]:
-    """What systemd's groups hold: calls, and further groups."""
+    """Return the calls and groups in systemd's groups of system calls."""
     text = subprocess.run(
         ["systemd-analyze", "syscall-filter"], capture_output=True, text=True, check=True
     ).stdout

@@ -20,7 +20,7 @@ PARTS = ("", "-node", "-client", "-db", "-web", "-report", "-learn", "-controlle
 
 @dataclass(frozen=True)
 class Built:
-    """What one run of packaging/rpm/build made, and what it printed."""
+    """The result of one run of packaging/rpm/build, with its output."""
 
     directory: Path
     printed: str

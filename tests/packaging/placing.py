@@ -74,13 +74,13 @@ class Tree:
         return done
 
     def done(self, *words: str) -> str:
-        """What it says; it must do what it was told."""
+        """Run it and return its output; it must succeed."""
         done = self(*words)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return done.stdout
 
     def refused(self, *words: str) -> str:
-        """What it says about something in its way."""
+        """Run it and return its error; it must refuse."""
         done = self(*words)
         assert done.returncode == 1
         return done.stderr
@@ -99,7 +99,7 @@ def is_stub(tree: Tree, kind: str) -> bool:
 
 
 def runs(hook: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """What comes of a hook, run as slurmd does."""
+    """Run a hook as slurmd does and return the result."""
     return subprocess.run([hook], env=environ, capture_output=True, text=True, check=False, timeout=20)
 
 
@@ -109,7 +109,7 @@ def mode(path: Path) -> int:
 
 
 def inside(tree: Tree, path: Path) -> Path:
-    """The path as somebody on the host writes it."""
+    """Return the path as seen on the host."""
     return Path("/") / path.relative_to(tree.root)
 
 

@@ -24,7 +24,7 @@ return slurm.SUCCESS
 
 
 def script_of(tree: Tree) -> Path:
-    """Where slurmctld looks."""
+    """Return the path that slurmctld reads."""
     return tree.slurm / "job_submit.lua"
 
 
@@ -38,7 +38,7 @@ def apply(tree: Tree, before: Path | None = None, after: Path | None = None) -> 
 
 
 def submitted(text: str) -> set[tuple[int, tuple[str, ...]]]:
-    """What a job gets from a script, in every Lua."""
+    """Return the answer of a script to a job, in every Lua."""
     scripts = [PolicyScript(text, lua=version) for version in LUA_VERSIONS]
     for script in scripts:
         script.set_jobs([])

@@ -1,4 +1,4 @@
-"""What shells load to complete slurm-gpu, loaded by these shells."""
+"""The completion scripts of slurm-gpu in their shells."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What the daemons have to do works under the restrictions of their units; what they need not does not."""
+"""Daemons work under the restrictions of their units, and cannot do more."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def open_path() -> Iterator[Path]:
 
 @pytest.fixture
 def process() -> Iterator[int]:
-    """Of a user whose directory nobody else may enter."""
+    """Return a directory of a user that other users cannot enter."""
     home = Path("/home") / f"confined-{os.getpid()}"
     home.mkdir()
     nobody = pwd.getpwnam("nobody")

@@ -1,4 +1,4 @@
-"""What systemd makes of the installed units, by links alone: `systemctl --root` starts nothing."""
+"""The links that systemd creates for the installed units; `systemctl --root` starts nothing."""
 
 import re
 import shutil

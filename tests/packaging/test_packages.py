@@ -1,4 +1,4 @@
-"""What `make rpm` makes: its parts, what each needs and holds, and that anybody can make the same."""
+"""The packages of `make rpm`: parts, requirements, content, and reproducible builds."""
 
 import hashlib
 import os

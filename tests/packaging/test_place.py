@@ -1,4 +1,4 @@
-"""Slurm's hooks come and go, and stand beside those of the site."""
+"""Slurm's hooks are installed and removed next to those of the site."""
 
 from __future__ import annotations
 

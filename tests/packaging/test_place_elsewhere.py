@@ -1,4 +1,4 @@
-"""Where Slurm's configuration is not in /etc/slurm: packages go by what the units are told."""
+"""Packages use the configuration of the units if Slurm's configuration is not in /etc/slurm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS = "-- slurm-gpu 0.2.0: made by `slurm-gpu policy apply`\nlocal lib = {}\n"
 
 
 class Elsewhere(Tree):
-    """A host that tells the units of another slurm.conf."""
+    """A host whose units have another slurm.conf."""
 
     def tell(self, line: str, file: str = "etc/sysconfig/slurm-gpu") -> None:
         path = self.root / file

@@ -74,7 +74,7 @@ def test_two_of_the_sites_scripts_are_both_asked_as_before(lua: Tree):
     )
     assert submitted(text) == {(-1, ("asked first", "asked second"))}
     assert read_chain(script) is None
-    second.unlink()  # then the stub would not load: it is for whoever removes it
+    second.unlink()  # then the stub does not load; the admin must remove it
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 
 from .placing import PLACE, Tree, is_hook, mode
 
+# Changes while another process reads the directory.
 A_FEW, MANY = 8, 1000
-"""Changes while somebody looks."""
 
 needs_unshare = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare"
@@ -60,7 +60,7 @@ def test_a_full_disk_leaves_the_hook_whole(tree: Tree):
 
 
 class Watch:
-    """Looks at a directory as slurmd would, all the time."""
+    """Reads a directory continuously, as slurmd would."""
 
     def __init__(self, directory: Path, allowed: set[bytes]) -> None:
         self.directory, self.allowed = directory, allowed
@@ -90,7 +90,7 @@ class Watch:
 
 
 def both_texts(tree: Tree) -> set[bytes]:
-    """What the prolog may ever be."""
+    """Return the allowed texts of the prolog."""
     texts = set()
     for command in ("remove", "install"):
         tree.done("install")

@@ -1,4 +1,4 @@
-"""What packages installed runs where it lies, with a Python 3.11 bound in and nothing of the checkout."""
+"""Installed packages run in place, with Python 3.11 bound in and nothing of the checkout."""
 
 import contextlib
 import http.client
@@ -46,7 +46,7 @@ def test_every_subcommand_finds_its_libraries(installed: Tree, command: str) -> 
     assert shown.returncode == 0, shown.stderr
 
 
-# What slurm_gpu.forecast.learn takes of scikit-learn, tried on a straight line.
+# The functions of scikit-learn that slurm_gpu.forecast.learn uses, on a straight line.
 LEARN = """
 import sys
 sys.path += [f"/usr/lib64/slurm-gpu/{part}" for part in ("common", "client", "db", "report", "learn")]

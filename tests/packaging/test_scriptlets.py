@@ -1,4 +1,4 @@
-"""What installing, upgrading and removing packages does to a host, here one that mostly has no systemd."""
+"""Effects of installing, upgrading and removing packages on a host, mostly without systemd."""
 
 import shutil
 import subprocess
@@ -69,7 +69,7 @@ def test_an_upgrade_keeps_hooks_and_what_the_admin_wrote(tree: Tree, built: Buil
 def test_an_upgrade_leaves_the_password_to_the_slurm_user_of_the_site(
     tree: Tree, built: Built, next_built: Built, edited: bool
 ) -> None:
-    """A file that nobody has edited rpm replaces by the package's, which is slurm's."""
+    """rpm replaces an unedited file with that of the package, which belongs to slurm."""
     tmpfiles = shutil.which("systemd-tmpfiles")
     if tmpfiles is None:
         pytest.skip("needs systemd-tmpfiles")

@@ -32,7 +32,7 @@ Settings = dict[str, list[str]]
 
 
 def settings(unit: str) -> Settings:
-    """What stands under [Service], by key; a key may stand there more than once."""
+    """Return the settings under [Service] by key; a key may have several."""
     lines = (UNITS / unit).read_text().partition("[Service]\n")[2].partition("\n[")[0].splitlines()
     found: Settings = {}
     for line in lines:
@@ -201,7 +201,7 @@ def test_adjust_may_write_where_a_slurm_without_a_prefix_is_configured() -> None
 
 
 def test_slurm_gpuctld_is_not_ended_while_slurmctld_is_slow() -> None:
-    """It is fed between two looks, after half the time, and a look asks up to four questions."""
+    """It is notified between two polls, after half the time, and a poll makes up to four calls."""
     watchdog_s, pause_s = int(settings("slurm-gpuctld.service")["WatchdogSec"][0]), 20
     assert watchdog_s / 2 + 4 * QUERY_TIMEOUT_S + pause_s < watchdog_s
 
@@ -217,7 +217,7 @@ def test_root_keeps_its_own_directories_inside_those_of_slurm_user() -> None:
     # Hooks and slurmctld write there while our daemons are down.
     watching = ("slurm-gpud.service", *OF_SLURM_USER)
     assert all(settings(unit)["RuntimeDirectoryPreserve"] == ["yes"] for unit in watching)
-    assert "RuntimeDirectory" not in settings("slurm-gpuweb.service"), "it has none of its own"
+    assert "RuntimeDirectory" not in settings("slurm-gpuweb.service"), "it has no directory"
 
 
 def test_later_systemds_wait_longer_from_try_to_try() -> None:
