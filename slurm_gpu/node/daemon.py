@@ -1,4 +1,4 @@
-"""The wheel of slurm-gpud: hook events in, looks at devices, records out. One thread, never waits inside."""
+"""The main loop of slurm-gpud: read hook events, sample devices, save records. It never blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from slurm_gpu.node.shipping.spool import Spool
 log = logging.getLogger(__name__)
 
 CHECKPOINT_S = 10.0
-# How often a driver, or a lost GPU, is looked for again; how often a failing spool is tried again.
+# How often a missing driver or a lost GPU is searched for.
 RETRY_S = 10.0
 # The same while the driver is starting.
 STARTING_RETRY_S = 0.5
@@ -39,10 +39,10 @@ _MAX_WHY = 500
 
 
 class NodeDaemon:
-    """All that slurm-gpud knows and does on one node, but for shipping.
+    """The state and work of slurm-gpud on one node, except shipping.
 
-    Call `start` once, then `step` again and again; `stop` at the end. While nothing but looks at memory is
-    due, it leaves those to the `follower`, if there is one.
+    Call `start` once, then `step` repeatedly, and `stop` at the end. While only memory samples are due, the
+    `follower`, if any, takes them.
     """
 
     def __init__(
@@ -83,20 +83,20 @@ class NodeDaemon:
             cgroups=cgroups,
             new_watch=lambda uuid: DeviceWatch(uuid, clock, processes, interval_s, self._placed_since_s),
         )
-        self._unheld_failures: dict[str, Failure] = {}
+        self._unallocated_failures: dict[str, Failure] = {}
         self._find_at_s = 0.0
         self._checkpoint_at_s = _next_checkpoint_s(clock.monotonic())
         self._spool_at_s = 0.0
 
-    # The wheel
+    # Main loop
 
     def start(self) -> None:
-        """Take up what an earlier process left."""
+        """Continue the allocations of an earlier process."""
         self._find_devices()
         self._inventory.ask_slurm()
         before = [self._spool.last_host(a.key.segment) for a in self._spool.allocations()]
         events = self._hooks.take()
-        # With a spool that is new or damaged nobody is charged with what was done before, as it is.
+        # With a new or damaged spool, earlier usage is not charged anyway.
         if self._spool.is_whole and not self._clock_steps.was_unchanged(events):
             self._placed_since_s = self._clock.monotonic()
         self._life.start(events)
@@ -109,7 +109,7 @@ class NodeDaemon:
         self._commit(self._clock.monotonic())
 
     def step(self) -> None:
-        """Do all that is due; `due_s` tells when to call again."""
+        """Do all due work; `due_s` returns when to call again."""
         self._take_followed()
         for event in self._hooks.take():
             self._life.apply(event)
@@ -122,16 +122,18 @@ class NodeDaemon:
         if self._inventory.news():
             self._life.resolve()
         self._life.watch_new()
-        # What came before may have taken a while, as a first look at a GPU does.
+        # The steps above may have taken a while, for example the first sample of a GPU.
         self._suspensions.poll(self._life.segments, self._clock.monotonic())
         if now_s >= self._checkpoint_at_s:
-            for watch in self._looking():
+            for watch in self._sampled_watches():
                 watch.request_detail()
-        unheld = self._unheld() if now_s >= self._checkpoint_at_s else ()
+        unallocated = self._unallocated_requests() if now_s >= self._checkpoint_at_s else ()
         if not self._is_followed(now_s):
-            self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s, unheld)
+            self._sample(
+                [watch for watch in self._sampled_watches() if watch.is_due(now_s)], now_s, unallocated
+            )
         self._life.finish()
-        self._look_at_hosts(now_s)
+        self._step_hosts(now_s)
         if now_s >= self._checkpoint_at_s:
             self._checkpoint()
         self._follow(now_s)
@@ -139,32 +141,32 @@ class NodeDaemon:
         self._commit(now_s)
 
     def stop(self) -> None:
-        """Write down all that is known; the allocations stay open for the next process."""
+        """Save all records; the allocations stay open for the next process."""
         self._take_followed()
-        for watch in self._looking():
+        for watch in self._sampled_watches():
             watch.request_detail()
-        self._look(self._looking(), self._clock.monotonic())
+        self._sample(self._sampled_watches(), self._clock.monotonic())
         self._checkpoint()
         self._spool_at_s = 0.0
         self._commit(self._clock.monotonic())
 
     def update_jobs(self, jobs: JobFacts) -> None:
-        """What slurm-gpudbd tells of the jobs on this node."""
+        """Apply slurm-gpudbd's report on the jobs of this node."""
         self._take_followed()
         self._life.update_jobs(jobs)
         self._life.watch_new()
 
     def end_jobs(self, jobs: JobFacts) -> None:
-        """Those of the open jobs that Slurm says are over."""
+        """Apply Slurm's report on ended jobs."""
         self._take_followed()
         self._life.end_jobs(jobs)
 
     def open_jobs(self) -> list[int]:
-        """Raw ids of the jobs that hold GPUs here."""
+        """Return the raw ids of jobs with GPUs here."""
         return [allocation.key.job_id for allocation in self._life.allocations]
 
     def jobs_by_device(self) -> Mapping[str, list[int]]:
-        """The same by device; a device that nobody holds is absent."""
+        """Return these ids by device, without unallocated devices."""
         jobs_by_device: dict[str, list[int]] = {}
         for allocation in self._life.allocations:
             for uuid in allocation.devices.values():
@@ -172,7 +174,7 @@ class NodeDaemon:
         return jobs_by_device
 
     def windows(self, job_ids: Collection[int]) -> list[Mapping[str, Any]]:
-        """The last ten minutes of those jobs, one of each of their devices, as they are shipped."""
+        """Return the windows of these jobs, one per device, in wire format."""
         self._take_followed()
         tallies = [
             tally
@@ -183,13 +185,13 @@ class NodeDaemon:
         return [window for tally in tallies if (window := tally.window()) is not None]
 
     def due_s(self) -> float:
-        """When to call `step` again (Clock.monotonic()), which may be sooner after `learn`."""
+        """Return when to call `step` again (Clock.monotonic()); `update_jobs` may make it sooner."""
         now_s = self._clock.monotonic()
         due = [self._checkpoint_at_s, now_s + RETRY_S]
         if self._follower is not None and self._is_followed(now_s):
             due.extend((self._suspensions.next_poll_s, self._follower.overdue_s))
         else:
-            due.extend(watch.next_sample_s(now_s) for watch in self._looking())
+            due.extend(watch.next_sample_s(now_s) for watch in self._sampled_watches())
         if self._needs_devices():
             due.append(self._find_at_s)
         if (look_s := self._life.returning.next_poll_s) is not None:
@@ -200,29 +202,33 @@ class NodeDaemon:
             due.append(look_s)
         return min(due)
 
-    def _looking(self) -> list[DeviceWatch]:
-        return [watch for watch in self._life.watches.values() if watch.held and watch.failure is None]
+    def _sampled_watches(self) -> list[DeviceWatch]:
+        return [
+            watch for watch in self._life.watches.values() if watch.is_allocated and watch.failure is None
+        ]
 
-    def _unheld(self) -> list[ReadRequest]:
-        """What to ask devices that nobody holds: they may fail, tell XIDs, or have processes all the same."""
-        held = {watch.uuid for watch in self._life.watches.values() if watch.held}
+    def _unallocated_requests(self) -> list[ReadRequest]:
+        """Return requests for unallocated devices, for failures, XIDs and unexpected processes."""
+        allocated = {watch.uuid for watch in self._life.watches.values() if watch.is_allocated}
         answering = self._inventory.answering
-        # A GPU that is cut up shows the processes of its instances.
+        # A GPU in MIG mode lists the processes of its instances.
         cut_up = {facts.parent for facts in answering.values()}
         return [
             ReadRequest(uuid=uuid, detailed=True, processes=uuid not in cut_up)
             for uuid in answering
-            if uuid not in held and uuid not in self._unheld_failures
+            if uuid not in allocated and uuid not in self._unallocated_failures
         ]
 
-    def _look(self, watches: Sequence[DeviceWatch], now_s: float, unheld: Sequence[ReadRequest] = ()) -> None:
-        """One look at the devices of these watches, and at some that nobody holds, all together."""
-        held = [request for watch in watches if (request := watch.request(now_s)) is not None]
-        if not held and not unheld:
+    def _sample(
+        self, watches: Sequence[DeviceWatch], now_s: float, unallocated: Sequence[ReadRequest] = ()
+    ) -> None:
+        """Sample the devices of these watches and the unallocated ones together."""
+        allocated = [request for watch in watches if (request := watch.request(now_s)) is not None]
+        if not allocated and not unallocated:
             return
-        results = self._reader.read([*held, *unheld])
+        results = self._reader.read([*allocated, *unallocated])
         owners = self._life.allocations.owners()
-        for request in held:
+        for request in allocated:
             watch = self._life.watches[request.uuid]
             if (failure := results.failures.get(request.uuid)) is not None:
                 watch.fail(failure)
@@ -235,9 +241,9 @@ class NodeDaemon:
                 self._check_processes(request.uuid, reading, now_s)
             else:
                 watch.skip()
-        for request in unheld:
+        for request in unallocated:
             if (failure := results.failures.get(request.uuid)) is not None:
-                self._unheld_failures[request.uuid] = failure
+                self._unallocated_failures[request.uuid] = failure
                 self._report_failure(request.uuid, failure)
             elif (reading := results.readings.get(request.uuid)) is not None:
                 self.implausible.note(request.uuid, reading.implausible)
@@ -246,12 +252,13 @@ class NodeDaemon:
         for xid in results.xids:
             self._report_xid(xid)
 
-    # Looks that the reader makes of its own accord
+    # Samples that the reader takes by itself
 
     def _follow(self, now_s: float) -> None:
-        """Leave the looks until the next checkpoint to the reader, if they are at memory alone."""
-        follower, watches = self._follower, self._looking()
-        # With a shorter interval details are due before, with a longer one there are too few looks.
+        """Let the reader take the samples until the next checkpoint, if only memory is due."""
+        follower, watches = self._follower, self._sampled_watches()
+        # With a shorter interval, detailed samples are due earlier; with a longer one, there are too few
+        # samples.
         at_memory_alone = CHECKPOINT_S / DETAIL_SHARE <= self._interval_s <= CHECKPOINT_S / 2
         if follower is None or follower.follows or not at_memory_alone:
             return
@@ -259,16 +266,16 @@ class NodeDaemon:
             follower.follow([watch.uuid for watch in watches], self._interval_s, self._checkpoint_at_s)
 
     def _is_followed(self, now_s: float) -> bool:
-        """Does it do all that is due?"""
+        """Return whether the reader takes all due samples."""
         return (
             self._follower is not None
             and self._follower.follows
             and now_s < self._checkpoint_at_s
-            and all(watch.is_steady(now_s) for watch in self._looking())
+            and all(watch.is_steady(now_s) for watch in self._sampled_watches())
         )
 
     def _take_followed(self) -> None:
-        """Take them in, before anything happens that they do not know of."""
+        """Take the reader's samples before any change that they do not include."""
         if self._follower is None:
             return
         owners = self._life.allocations.owners()
@@ -282,7 +289,7 @@ class NodeDaemon:
             pids = (process.pid for process in reading.processes)
             self._crosscheck.check(uuid, pids, self._life.jobs_on(uuid), self._life.known(), now_s)
 
-    def _look_at_hosts(self, now_s: float) -> None:
+    def _step_hosts(self, now_s: float) -> None:
         if self._hosts is None:
             return
         self._hosts.sync(self._life.allocations, now_s)
@@ -290,7 +297,7 @@ class NodeDaemon:
             self._spool.save_host(self.implausible.host(host))
 
     def _pids_on_gpus(self) -> Mapping[int, Sequence[int]]:
-        """Processes on GPUs, by the job that they belong to."""
+        """Return processes on GPUs by job."""
         owners = self._life.allocations.owners()
         found: dict[int, list[int]] = {}
         for pid in {pid for pids in self._on_gpu.values() for pid in pids}:
@@ -304,9 +311,9 @@ class NodeDaemon:
         return all(self._inventory.knows(allocation) for allocation in self._life.allocations)
 
     def _needs_devices(self) -> bool:
-        if not self._knows_all() or self._unheld_failures or self._inventory.has_unnamed:
+        if not self._knows_all() or self._unallocated_failures or self._inventory.has_unnamed:
             return True
-        # Also of what nobody holds any more: the next job should not have to wait for it.
+        # Include unallocated devices, so that the next job does not wait for them.
         failed = any(watch.failure is not None for watch in self._life.watches.values())
         return failed or self._life.waits_for_devices
 
@@ -318,8 +325,8 @@ class NodeDaemon:
             return
         watches = self._life.watches
         failed = {watch.uuid: watch.failure for watch in watches.values() if watch.failure is not None}
-        unheld, self._unheld_failures = self._unheld_failures, {}
-        failed |= unheld
+        unallocated, self._unallocated_failures = self._unallocated_failures, {}
+        failed |= unallocated
         if any(failure.kind is ReadError.DRIVER for failure in failed.values()):
             log.warning("the driver answers again")
             self._events.record("driver_reloaded")
@@ -338,11 +345,11 @@ class NodeDaemon:
                 self._report_failure(uuid, failure)
             if watch is not None and watch.failure is not None:
                 watch.fail(failure)
-            if uuid in unheld:
-                self._unheld_failures[uuid] = failure
+            if uuid in unallocated:
+                self._unallocated_failures[uuid] = failure
         self._life.resolve()
 
-    # What is written down
+    # Records and events
 
     def _checkpoint(self) -> None:
         now_s = self._clock.monotonic()
@@ -375,7 +382,7 @@ class NodeDaemon:
             self._report_device_event(uuid, EVENT_OF[failure.kind])
 
     def report_reader_failing(self, dying: RepeatedExits) -> None:
-        """The process that calls NVML ends again and again."""
+        """Report repeated exits of the process that calls NVML."""
         self._events.record("reader_failing", data={"deaths": dying.exits, "why": dying.why[:_MAX_WHY]})
 
     def _report_implausible(self, device: str | None, data: Mapping[str, Any]) -> None:
@@ -391,12 +398,12 @@ class NodeDaemon:
     def _report_device_event(
         self, uuid: str, kind: str, at_s: float | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """An event of each job that holds the device, or of the device alone."""
+        """Record an event for each job on the device, or for the device alone."""
         jobs: list[int | None] = [*self._life.jobs_on(uuid)]
         for job_id in jobs or [None]:
             self._events.record(kind, device=uuid, job_id=job_id, at_s=at_s, data=data)
 
 
 def _next_checkpoint_s(now_s: float) -> float:
-    """At whole multiples, so that it comes together with a look."""
+    """Return the next multiple of CHECKPOINT_S, which coincides with a sample."""
     return (now_s // CHECKPOINT_S + 1) * CHECKPOINT_S

@@ -1,9 +1,9 @@
-"""A machine without Slurm: what users' processes do on its GPUs is told as jobs, too.
+"""Record users' processes on GPUs as jobs on a machine without Slurm.
 
-A job is a user's stay on one set of GPUs. It begins with the first process there and ends with the last; who
-is back on the same GPUs within GONE_S goes on with it. Where the set changes, because a process appears on
-another GPU or one GPU of several was left for GONE_S, the next job begins. Processes that come within
-SETTLE_S, as those of one program do, are of one set. A process that lives shorter than POLL_S may be missed.
+A job is a user's use of a set of GPUs, from the first process to the last. If the user returns to the same
+GPUs within GONE_S, the job continues. If the set changes, because of a process on another GPU or GONE_S
+without use of one of several GPUs, the next job starts. Processes within SETTLE_S form one set, like those of
+one program. Processes shorter than POLL_S may be missed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import HOST_CLUSTER, HostRun
 
 POLL_S = 1.0
-# Processes are listed, which is dear, where memory or a process changed, and as often anyhow.
+# Listing processes is expensive: it is done after a change of memory or processes, and at this interval.
 LIST_S = 10.0
 SETTLE_S = 3.0
-# Nobody is there who was not seen for so long: a program may end and start its next part.
+# A user has left after this time without a process; a program may end and start its next part.
 LEFT_S = 2.5
 GONE_S = 60.0
 _NO_FILE = Path("/nonexistent")
@@ -36,12 +36,12 @@ _REMEMBERED = 10_000
 
 
 class HostOrder:
-    """Stands in for Slurm's order of GPUs (node.allocation.gres): the order in which they were found."""
+    """The order in which GPUs were found, instead of Slurm's order (node.allocation.gres)."""
 
     assumed: bool = False
-    # They are, but of all processes it is known whose they are.
+    # They are shared, but the user of each process is known.
     can_be_shared: bool = False
-    # There is nobody to ask.
+    # There is no slurmd to query.
     is_asking: bool = False
     is_silent: bool = False
 
@@ -49,42 +49,42 @@ class HostOrder:
         self._uuids: list[str] = []
 
     def ask(self) -> None:
-        """See Order."""
+        """See DeviceOrder."""
 
     def news(self) -> bool:
-        """See Order; each device has its number before anybody asks for it."""
+        """See DeviceOrder; each device has a number before it is requested."""
         return False
 
     def position(self, uuid: str) -> int:
-        """The number of that device."""
+        """Return the number of a device."""
         if uuid not in self._uuids:
             self._uuids.append(uuid)
         return self._uuids.index(uuid)
 
     def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
-        """The devices with these numbers, as far as they are there."""
+        """Return the present devices with these numbers."""
         there = {facts.uuid for facts in devices}
         known = {p: self._uuids[p] for p in positions if p < len(self._uuids)}
         return {position: uuid for position, uuid in known.items() if uuid in there}
 
 
 @dataclass(slots=True)
-class _Stay:
-    """A user on GPUs.
+class _UserSession:
+    """A user's use of GPUs.
 
-    `first_s` and `last_s` tell when each device was seen in use, `pids` by which processes at last; `held` is
-    what the open hold is of, `left_s` when the last hold of `job` ended.
+    `first_s` and `last_s` are when each device was seen in use, `pids` its last processes. `allocated` are
+    the devices of the open allocation, `left_s` is when the last allocation of `job` ended.
     """
 
     uid: int
     job: HostRun | None = None
-    held: frozenset[str] = frozenset()
+    allocated: frozenset[str] = frozenset()
     left_s: float = 0.0
     first_s: dict[str, float] = field(default_factory=dict)
     last_s: dict[str, float] = field(default_factory=dict)
     pids: dict[str, set[int]] = field(default_factory=dict)
 
-    def saw(self, device: str, pid: int, now_s: float) -> None:
+    def add(self, device: str, pid: int, now_s: float) -> None:
         self.first_s.setdefault(device, now_s)
         pids = self.pids.setdefault(device, set())
         if self.last_s.get(device) != now_s:
@@ -98,12 +98,12 @@ class _Stay:
             self.pids.pop(device, None)
 
     def is_settled(self, now_s: float) -> bool:
-        """Is nothing so new that more of it may be to come?"""
-        return all(now_s - self.first_s[device] >= SETTLE_S for device in self.last_s.keys() - self.held)
+        """Return whether no device is so new that the set may still grow."""
+        return all(now_s - self.first_s[device] >= SETTLE_S for device in self.last_s.keys() - self.allocated)
 
 
 class HostJobs:
-    """Stands in for the directory of hook events (held.hooks); they come of what NVML shows."""
+    """A source of hook events (HookEvents), created from the processes that NVML lists."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class HostJobs:
     ) -> None:
         self._name, self._clock, self._reader, self._order = name, clock, reader, order
         self._processes, self._spool = processes, spool
-        self._stays: dict[int, _Stay] = {}
+        self._sessions: dict[int, _UserSession] = {}
         self._pids: Mapping[int, frozenset[int]] = {}
         # The last list of each device's processes, with its memory then.
         self._listed: dict[str, Reading] = {}
@@ -125,30 +125,32 @@ class HostJobs:
             self._take_up(allocation)
 
     def remove(self, event: HookEvent) -> None:
-        """There is no file to remove."""
+        """Do nothing, since there is no file."""
 
     def pids_of(self, uid: int) -> frozenset[int]:
-        """Process ids of that user on GPUs, as last seen; may be called from any thread."""
+        """Return the last known process ids of a user on GPUs; thread-safe."""
         return self._pids.get(uid, frozenset())
 
     def take(self) -> list[HookEvent]:
-        """Holds that have begun or ended since the last time; looks at the GPUs each POLL_S at most."""
+        """Return started and ended allocations; sample the GPUs at most every POLL_S."""
         now_s = self._clock.monotonic()
         if now_s < self.due_s:
             return []
-        # At whole multiples, so that it comes together with the looks at what is held.
+        # At multiples of POLL_S, to coincide with the samples of allocated devices.
         self.due_s = (now_s // POLL_S + 1) * POLL_S
-        self._look(now_s)
-        self._pids = {uid: frozenset().union(*stay.pids.values()) for uid, stay in self._stays.items()}
+        self._sample(now_s)
+        self._pids = {
+            uid: frozenset().union(*session.pids.values()) for uid, session in self._sessions.items()
+        }
         events: list[HookEvent] = []
-        for stay in list(self._stays.values()):
-            events.extend(self._follow(stay, now_s))
-            if not stay.last_s and (stay.job is None or now_s - stay.left_s >= GONE_S):
-                del self._stays[stay.uid]
+        for session in list(self._sessions.values()):
+            events.extend(self._follow(session, now_s))
+            if not session.last_s and (session.job is None or now_s - session.left_s >= GONE_S):
+                del self._sessions[session.uid]
         return events
 
     def _take_up(self, allocation: Allocation) -> None:
-        """What an earlier process left open; what was open in an earlier boot ended with it."""
+        """Continue an open allocation of an earlier process; those of an earlier boot have ended."""
         job = self._spool.last_run(allocation.key.job_id)
         if job is None:
             return
@@ -158,13 +160,13 @@ class HostJobs:
             return
         now_s = self._clock.monotonic()
         devices = dict.fromkeys(allocation.devices.values(), now_s)
-        self._stays[job.uid] = _Stay(
+        self._sessions[job.uid] = _UserSession(
             job.uid, job, frozenset(devices), first_s=dict(devices), last_s=dict(devices)
         )
         for uuid in devices:
             self._order.position(uuid)
 
-    def _look(self, now_s: float) -> None:
+    def _sample(self, now_s: float) -> None:
         requests = [ReadRequest(uuid=facts.uuid) for facts in self._reader.facts]
         readings = self._reader.read_extra(requests)
         changed = [
@@ -173,23 +175,23 @@ class HostJobs:
         self._listed = {uuid: listed for uuid, listed in self._listed.items() if uuid in readings}
         self._listed |= self._reader.read_extra(changed)
         shown = {uuid: r.processes for uuid, r in self._listed.items() if r.processes is not None}
-        for stay in self._stays.values():
-            if not requests and not stay.pids:
-                # After a restart, the driver is not there yet.
-                stay.last_s = dict.fromkeys(stay.last_s, now_s)
-            for uuid in stay.pids.keys() - shown:
-                # It cannot be read now: who was there still is, as long as his processes live.
-                for pid in [pid for pid in stay.pids[uuid] if self._processes.origin(pid) is not None]:
-                    stay.saw(uuid, pid, now_s)
+        for session in self._sessions.values():
+            if not requests and not session.pids:
+                # After a restart, the driver may not be loaded yet.
+                session.last_s = dict.fromkeys(session.last_s, now_s)
+            for uuid in session.pids.keys() - shown:
+                # The device cannot be read now; its users are still there while their processes run.
+                for pid in [pid for pid in session.pids[uuid] if self._processes.origin(pid) is not None]:
+                    session.add(uuid, pid, now_s)
         for uuid, processes in shown.items():
             for process in processes:
                 origin = self._processes.origin(process.pid)
                 if origin is not None:
-                    stay = self._stays.setdefault(origin.uid, _Stay(origin.uid))
-                    stay.saw(uuid, process.pid, now_s)
+                    session = self._sessions.setdefault(origin.uid, _UserSession(origin.uid))
+                    session.add(uuid, process.pid, now_s)
 
     def _may_differ(self, uuid: str, now: Reading) -> bool:
-        """May other processes be on that device than were listed last? One that comes takes memory."""
+        """Return whether the device's processes may have changed; a new one uses memory."""
         then = self._listed.get(uuid)
         if then is None or then.processes is None or now.at_s - then.at_s >= LIST_S:
             return True
@@ -197,58 +199,58 @@ class HostJobs:
             return True
         return any(self._processes.origin(process.pid) is None for process in then.processes)
 
-    def _follow(self, stay: _Stay, now_s: float) -> Iterator[HookEvent]:
-        if not stay.last_s:
+    def _follow(self, session: _UserSession, now_s: float) -> Iterator[HookEvent]:
+        if not session.last_s:
             return
-        if max(stay.last_s.values()) <= now_s - LEFT_S:
-            if not stay.held:  # it was too short to settle
-                yield self._begin(stay, now_s)
-            yield self._end(stay, now_s)
-            stay.forget(now_s + 1)
+        if max(session.last_s.values()) <= now_s - LEFT_S:
+            if not session.allocated:  # too short to settle
+                yield self._begin(session, now_s)
+            yield self._end(session, now_s)
+            session.forget(now_s + 1)
             return
-        stay.forget(now_s - GONE_S)
-        if stay.last_s.keys() == stay.held or not stay.is_settled(now_s):
+        session.forget(now_s - GONE_S)
+        if session.last_s.keys() == session.allocated or not session.is_settled(now_s):
             return
-        if stay.held:
-            yield self._end(stay, now_s)
-            stay.first_s = dict.fromkeys(stay.first_s, now_s)
-        yield self._begin(stay, now_s)
+        if session.allocated:
+            yield self._end(session, now_s)
+            session.first_s = dict.fromkeys(session.first_s, now_s)
+        yield self._begin(session, now_s)
 
-    def _begin(self, stay: _Stay, now_s: float) -> HookEvent:
-        """A hold of what is in use, since its first process; of the last job if that was just there."""
-        begin_s = min(stay.first_s.values())
-        stay.held = frozenset(stay.last_s)
-        job = stay.job
-        if job is not None and stay.held == set(job.devices) and begin_s - stay.left_s < GONE_S:
-            stay.job = job.resumed()
+    def _begin(self, session: _UserSession, now_s: float) -> HookEvent:
+        """Start an allocation of the devices in use, of the last job if it continues."""
+        begin_s = min(session.first_s.values())
+        session.allocated = frozenset(session.last_s)
+        job = session.job
+        if job is not None and session.allocated == set(job.devices) and begin_s - session.left_s < GONE_S:
+            session.job = job.resumed()
         else:
-            stay.job = HostRun(
+            session.job = HostRun(
                 cluster=HOST_CLUSTER + self._name,
-                # A spool that was lost does not tell which ids it gave: they are below this second.
+                # The ids of a lost spool are unknown, but below the current time.
                 job_id=self._spool.next_job_id(int(self._clock.wall())),
                 node=self._name,
                 seq=1,
-                uid=stay.uid,
-                user=_user_name(stay.uid),
+                uid=session.uid,
+                user=_user_name(session.uid),
                 start_s=int(begin_s + self._offset_s),
-                devices=sorted(stay.held),
+                devices=sorted(session.allocated),
             )
-        self._spool.save_run(stay.job)
-        return self._event(HookKind.PROLOG, stay.job, stay, begin_s)
+        self._spool.save_run(session.job)
+        return self._event(HookKind.PROLOG, session.job, session, begin_s)
 
-    def _end(self, stay: _Stay, now_s: float) -> HookEvent:
-        assert stay.job is not None
-        stay.job = stay.job.ended(int(now_s + self._offset_s))
-        self._spool.save_run(stay.job)
-        event = self._event(HookKind.EPILOG, stay.job, stay, now_s)
-        stay.held, stay.left_s = frozenset(), now_s
+    def _end(self, session: _UserSession, now_s: float) -> HookEvent:
+        assert session.job is not None
+        session.job = session.job.ended(int(now_s + self._offset_s))
+        self._spool.save_run(session.job)
+        event = self._event(HookKind.EPILOG, session.job, session, now_s)
+        session.allocated, session.left_s = frozenset(), now_s
         return event
 
     @property
     def _offset_s(self) -> float:
         return wall_ahead_s(self._clock)
 
-    def _event(self, kind: HookKind, job: HostRun, stay: _Stay, at_s: float) -> HookEvent:
+    def _event(self, kind: HookKind, job: HostRun, session: _UserSession, at_s: float) -> HookEvent:
         return HookEvent(
             path=_NO_FILE,
             kind=kind,
@@ -257,8 +259,8 @@ class HostJobs:
             boot_id=self._clock.boot_id(),
             job_id=job.job_id,
             restart=0,
-            positions=tuple(sorted(map(self._order.position, stay.held))),
-            uid=stay.uid,
+            positions=tuple(sorted(map(self._order.position, session.allocated))),
+            uid=session.uid,
             cluster=job.cluster,
             node=self._name,
             sluid=None,
@@ -273,14 +275,14 @@ def _user_name(uid: int) -> str:
 
 
 class HostProcesses(ProcessJobs):
-    """A process belongs to its user's one open job."""
+    """Assigns a process to its user's only open job."""
 
     def __init__(self) -> None:
         super().__init__()
         self._jobs: dict[int, int] = {}
 
     def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
-        """See ProcessJobs; one that has gone, or whose job is closed, stays with the job that it had."""
+        """See ProcessJobs; an ended process, or one of a closed job, keeps its job."""
         origin = self.origin(pid)
         if origin is not None:
             job = next((job for job, owner in jobs.items() if owner.uid == origin.uid), None)
@@ -293,7 +295,7 @@ class HostProcesses(ProcessJobs):
 
 
 class HostSource(NodeSource):
-    """slurm-gpudbd knows nothing about these jobs; its Slurm may have others with the same ids."""
+    """A source without job reports: slurm-gpudbd's Slurm may have other jobs with the same ids."""
 
     def open_jobs(self) -> Sequence[int]:
         """See Source."""

@@ -1,4 +1,4 @@
-"""Waiting for hook files, replies and signals: Linux's inotify through a few lines of ctypes."""
+"""Wait for hook files, replies and signals, with Linux's inotify through ctypes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_DELETE_SELF = 0x400
 
 
 class DirectoryWaiter:
-    """Wakes when a file is renamed into a directory, which may come and go."""
+    """Wakes when a file is renamed into a directory, which may be removed and recreated."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -29,21 +29,21 @@ class DirectoryWaiter:
             self._poll.register(self._inotify, select.POLLIN)
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something may have happened, at the latest after the timeout; all without inotify."""
+        """Return on an event or after the timeout; without inotify always after the timeout or `wake`."""
         self._watch()
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         for descriptor, _ in ready:
-            # What happened does not matter: the caller looks everywhere.
+            # The event does not matter, since the caller checks everything.
             os.read(descriptor, 65536)
             if descriptor == self._inotify:
-                self._watched_inode = None  # it may have been that the directory was removed
+                self._watched_inode = None  # the directory may have been removed
 
     def wake(self) -> None:
         """End a wait; may be called from a thread or a signal handler."""
         try:
             os.write(self._wake_write, b"\0")
         except BlockingIOError:
-            return  # the pipe is full of wake-ups already
+            return  # the pipe is already full of wake-ups
 
     def _watch(self) -> None:
         if self._inotify is None:
@@ -68,6 +68,6 @@ def _libc() -> ctypes.CDLL:
 def _inotify_init() -> int | None:
     descriptor = int(_libc().inotify_init1(_IN_CLOEXEC_NONBLOCK))
     if descriptor < 0:
-        log.warning("inotify: %s; hook files are seen a little later", os.strerror(ctypes.get_errno()))
+        log.warning("inotify: %s; hook files are read with a short delay", os.strerror(ctypes.get_errno()))
         return None
     return descriptor

@@ -1,4 +1,4 @@
-"""What the GPUs do now: the last readings, whoever asked for them, for live values and for /metrics."""
+"""Cache the last readings of the GPUs for live values and /metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from slurm_gpu.wire.live import IDLE_PCT
 
 log = logging.getLogger(__name__)
 
-# What was read longer ago says nothing about now.
+# Older readings are not reported as current.
 FRESH_S = 15.0
 _MIB = 1 << 20
 _MOST_XIDS = 1000
@@ -39,7 +39,7 @@ _MOST_XIDS = 1000
 class LatestReading:
     """The last readings of one device: `at_s` of any, `detail` the last detailed one.
 
-    `computed_s` is when one showed it computing, None where none has.
+    `computed_s` is the last time when it was computing; None if never seen.
     """
 
     at_s: float
@@ -50,7 +50,7 @@ class LatestReading:
 
 
 class CachingReader:
-    """A Reader that remembers what it brings back; `facts` are of the devices that answered last.
+    """A Reader that caches its readings; `facts` are the properties of the devices that answered last.
 
     `looks` counts reads, `failed_reads` the devices that did not answer to one. It follows devices where
     there is a `follower`, which is the same reader.
@@ -82,7 +82,7 @@ class CachingReader:
         return results
 
     def read_extra(self, requests: Sequence[ReadRequest]) -> Mapping[str, Reading]:
-        """Read besides what the daemon reads, which still gets the XIDs that come along."""
+        """Read in addition to the daemon, which still receives all XIDs."""
         results = self._read(requests) if requests else Results(readings={}, failures={})
         self._xids += results.xids
         if len(self._xids) > _MOST_XIDS:
@@ -90,7 +90,7 @@ class CachingReader:
         return results.readings
 
     def _keep_first_xids(self) -> None:
-        """Keep the first XID of each code and device: what comes first is the cause of what follows."""
+        """Keep the first XID of each code and device, which is the cause of later ones."""
         first: dict[tuple[str, int], Xid] = {}
         for xid in self._xids:
             first.setdefault((xid.uuid, xid.code), xid)
@@ -153,13 +153,13 @@ class CachingReader:
             seen.computed_s = computed_s
 
     def of(self, uuid: str, now_s: float) -> LatestReading | None:
-        """What was read of that device in the last FRESH_S."""
+        """Return the readings of that device in the last FRESH_S."""
         seen = self._seen.get(uuid)
         return seen if seen is not None and now_s - seen.at_s <= FRESH_S else None
 
 
 class NodeSource(ShipmentSource):
-    """What a node tells of itself besides records."""
+    """The data of a node that is sent in addition to records."""
 
     def __init__(
         self,
@@ -216,9 +216,9 @@ class NodeSource(ShipmentSource):
 
 
 def _computed_s(reading: Reading) -> float | None:
-    """When a reading last shows the device computing, by its clock; None where it does not.
+    """Return when a reading last shows the device computing, by its clock; None if it does not.
 
-    A ring tells of all the time since the look before: much shorter bursts are in it than values are told.
+    A ring covers all the time since the last sample, so it includes bursts that current values miss.
     """
     if reading.ring:
         newest_us = reading.ring[-1].at_us
@@ -234,7 +234,7 @@ def _computed_s(reading: Reading) -> float | None:
 
 
 def live_device(seen: LatestReading | None, jobs: Sequence[int], now_s: float) -> LiveDevice:
-    """The last values of a device at `now_s`, gaps where nothing fresh is known."""
+    """Return the live values of a device at `now_s`; unknown or old values are None."""
     if seen is None:
         return LiveDevice(jobs=jobs)
     memory, detail = seen.memory, seen.detail
@@ -257,12 +257,12 @@ def live_device(seen: LatestReading | None, jobs: Sequence[int], now_s: float) -
 
 
 def _fraction(value: float | None) -> float | None:
-    """To four digits: each shipment has it of every GPU."""
+    """Round to four digits, to save space in shipments."""
     return None if value is None else round(min(max(value, 0.0), 1.0), 4)
 
 
 def device_facts(facts: DeviceProperties, node: str, at_s: int) -> DeviceFacts:
-    """As they are shipped."""
+    """Return the properties of a device in wire format."""
     values = facts._asdict()
     memory = values.pop("memory_bytes")
     return DeviceFacts(

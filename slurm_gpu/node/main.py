@@ -28,30 +28,30 @@ _NICE = -10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code (2 wrong usage, 3 something outside failed)."""
+    """Run slurm-gpud and return the exit code (2 invalid usage, 3 external failure)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[:1]) == ["applications"]:
-        # Only here, since the daemon needs nothing of it.
+        # Imported here, since the daemon does not use it.
         from slurm_gpu.node.application import command as applications_command
 
         return _piped(lambda: applications_command.main(arguments[1:]))
     parsed = make_parser().parse_args(arguments)
     log_to_stderr(for_people=parsed.foreground or parsed.once, line="%(message)s")
     if parsed.once and not parsed.foreground:
-        # Who wants a table has no use for what each GPU cannot tell: a dash says it.
+        # The table shows a dash for missing values, so their reasons are not logged.
         logging.getLogger("slurm_gpu").setLevel(logging.WARNING)
     del parsed.foreground
     try:
         options = ServiceOptions(**vars(parsed))
         _run(options, _site(options))
     except SlurmGpuError as error:
-        log.error("%s", error)  # noqa: TRY400 - said to the admin, who has no use for a traceback
+        log.error("%s", error)  # noqa: TRY400 - a message for the admin, without a traceback
         return error.exit_code
     return 0
 
 
 def _piped(command: Callable[[], int]) -> int:
-    """What it returns; 0 where the reader of a pipe, such as `head`, has seen enough."""
+    """Run a command and return its exit code; 0 if the reader of its output, such as `head`, has exited."""
     try:
         code = command()
         sys.stdout.flush()
@@ -63,11 +63,11 @@ def _piped(command: Callable[[], int]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """What the command line may say; of `applications` there is another."""
+    """Return the parser of the command line, without `applications`."""
     parser = argparse.ArgumentParser(
         prog="slurm-gpud",
-        description="Watch the GPUs of this node and tell slurm-gpudbd what jobs do with them.",
-        epilog="`slurm-gpud applications --help`: which application is recognised in a process, and why.",
+        description="Sample the GPUs of this node and send records of jobs to slurm-gpudbd.",
+        epilog="`slurm-gpud applications --help` describes the recognition of applications.",
     )
     add = parser.add_argument
     add("--config", type=Path, default=default_path(), metavar="FILE", help="site file (default %(default)s)")
@@ -77,35 +77,39 @@ def make_parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("/run/slurm-gpu"),
         metavar="DIR",
-        help="where the hooks write (default %(default)s)",
+        help="directory of the hooks' files (default %(default)s)",
     )
     add(
         "--state-dir",
         type=Path,
         default=Path("/var/lib/slurm-gpu"),
         metavar="DIR",
-        help="where the spool lies (default %(default)s)",
+        help="directory of the spool (default %(default)s)",
     )
-    add("--source-address", type=_address, metavar="IP", help="send from this address of the node")
-    add("--no-slurm", action="store_true", help="this machine has no Slurm: each user's processes are a job")
-    add("--once", action="store_true", help="take one look, ship, show what was seen, and exit")
+    add("--source-address", type=_address, metavar="IP", help="local address for connections to slurm-gpudbd")
+    add(
+        "--no-slurm",
+        action="store_true",
+        help="run on a machine without Slurm: each user's processes are a job",
+    )
+    add("--once", action="store_true", help="take one sample, send pending records, print a table and exit")
     add(
         "--foreground",
         action="store_true",
-        help="log for a person instead of for systemd's journal; with --once also what each GPU cannot tell",
+        help="log for a terminal instead of the journal; with --once also why values are missing",
     )
     add(
         "--print",
         dest="printing",
         action="store_true",
-        help="print records as JSON lines instead of shipping them",
+        help="print records as JSON lines instead of sending them",
     )
     add("--version", action="version", version=f"slurm-gpud {__version__}")
     return parser
 
 
 def _address(text: str) -> str:
-    """One address, as written; the system would also take 1.2.3, and mean 1.2.0.3."""
+    """Parse an IP address strictly; the system would also accept 1.2.3 as 1.2.0.3."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -114,7 +118,7 @@ def _address(text: str) -> str:
 
 
 def _site(options: ServiceOptions) -> SiteConfig:
-    """The site file; a machine without Slurm can do without one."""
+    """Read the site file, which is optional on a machine without Slurm."""
     if options.no_slurm and options.config == default_path() and not options.config.exists():
         return SiteConfig(cluster=HOST_CLUSTER + os.uname().nodename.partition(".")[0])
     return load_config(options.config)
@@ -126,8 +130,10 @@ def _run(options: ServiceOptions, config: SiteConfig) -> None:
     except AlreadyRunningError as error:
         if not options.once or options.printing or options.no_slurm:
             raise
-        said = str(error).partition(";")[0]
-        print(f"{said}, which ships what there is; jobs by their processes", file=sys.stderr)
+        reason = str(error).partition(";")[0]
+        print(
+            f"{reason}, which sends pending records; jobs are those with processes on a GPU", file=sys.stderr
+        )
         print(observer_summary(SystemClock()))
         return
     stopping = _StopSignal(service)
@@ -138,13 +144,13 @@ def _run(options: ServiceOptions, config: SiteConfig) -> None:
             service.once()
         else:
             while not stopping.asked:
-                service.turn()
+                service.run_once()
     finally:
         service.stop()
 
 
 def _raise_priority() -> None:
-    """Jobs may use every core, but a look that comes late is a look that sees less."""
+    """Raise the priority, so that jobs on all cores do not delay samples."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     except PermissionError:
@@ -152,7 +158,7 @@ def _raise_priority() -> None:
 
 
 class _StopSignal:
-    """SIGTERM and SIGINT end the loop after the step that is under way."""
+    """Ends the loop after the current step on SIGTERM and SIGINT."""
 
     def __init__(self, service: Service) -> None:
         self.asked = False

@@ -1,7 +1,7 @@
-"""What slurm-gpud tells Prometheus: the last values of its GPUs, who holds them now, and how it is itself.
+"""Expose metrics to Prometheus: the last values of GPUs, their jobs, and the state of slurm-gpud.
 
-As many series as there are devices and jobs that run now, never one for a job of the past; no label holds
-what a user wrote. A value that was not measured has no series.
+There are series only for current devices and running jobs, and no label has text from users. A value that was
+not measured has no series.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Exposition:
         self._lines: list[str] = []
 
     def family(self, name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> None:
-        """One metric with all its series; None has none, and a family without series is left out."""
+        """Add a metric with its series; values of None, and families without series, are left out."""
         lines = [
             f"{name}{_braces(labels)} {_number(value)}" for labels, value in samples if value is not None
         ]
@@ -34,7 +34,7 @@ class Exposition:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Return the text."""
         return "".join(line + "\n" for line in self._lines)
 
 
@@ -53,7 +53,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonHealth:
-    """How the daemon itself is doing."""
+    """The state of the daemon."""
 
     reads: int
     failed_reads: int
@@ -74,13 +74,13 @@ def expose(
     health: DaemonHealth,
     now_s: float,
 ) -> str:
-    """The whole text."""
+    """Return the text of /metrics."""
     out = Exposition()
     _expose_devices(out, node, seen, now_s)
     out.family(
         "slurm_gpu_held",
         "gauge",
-        "Jobs that hold the device now, by raw job id.",
+        "Jobs that are allocated the device, by raw job id.",
         [
             ({**_labels(node, facts), "job": str(job)}, 1)
             for facts in seen.facts
@@ -102,7 +102,7 @@ def _expose_devices(out: Exposition, node: str, seen: CachingReader, now_s: floa
     out.family(
         "slurm_gpu_device_info",
         "gauge",
-        "What the device is.",
+        "Name and driver of the device.",
         [
             ({**labels, "name": facts.name or "", "driver": facts.driver or ""}, 1)
             for labels, facts, _ in devices
@@ -111,7 +111,7 @@ def _expose_devices(out: Exposition, node: str, seen: CachingReader, now_s: floa
     out.family(
         "slurm_gpu_utilization_ratio",
         "gauge",
-        "Part of the time in which any kernel ran (1 may still mean few busy SMs).",
+        "Fraction of time in which a kernel ran (1 may still mean few busy SMs).",
         [(labels, _scaled(last.util_pct, 0.01)) for labels, last in known],
     )
     out.family(
@@ -123,7 +123,7 @@ def _expose_devices(out: Exposition, node: str, seen: CachingReader, now_s: floa
     out.family(
         "slurm_gpu_memory_total_bytes",
         "gauge",
-        "Memory that the device has.",
+        "Total memory.",
         [(labels, _memory(last, "total")) for labels, last in known],
     )
     for name, help_text, attribute, factor in _GAUGES:
@@ -144,7 +144,7 @@ def _expose_devices(out: Exposition, node: str, seen: CachingReader, now_s: floa
     out.family(
         "slurm_gpu_throttled",
         "gauge",
-        "Reasons for which the clocks are held down now.",
+        "Active throttle reasons.",
         [({**labels, "reason": reason}, 1) for labels, d in details for reason in d.throttle or ()],
     )
 
@@ -152,7 +152,7 @@ def _expose_devices(out: Exposition, node: str, seen: CachingReader, now_s: floa
 _GAUGES = [
     (
         "memory_controller_utilization_ratio",
-        "Part of the time in which memory was moved.",
+        "Fraction of time in which memory was accessed.",
         "mem_util_pct",
         0.01,
     ),
@@ -161,13 +161,13 @@ _GAUGES = [
     ("sm_clock_hertz", "Clock of the SMs.", "sm_clock_mhz", 1e6),
 ]
 _ACTIVITIES = [
-    ("sm_active", "Part of the SMs that were busy.", "sm_active"),
-    ("sm_occupancy", "Part of the warps that were resident.", "sm_occupancy"),
-    ("tensor_active", "Part of the time in which tensor cores worked.", "tensor"),
-    ("dram_active", "Part of the memory bandwidth that was used.", "dram"),
+    ("sm_active", "Fraction of busy SMs.", "sm_active"),
+    ("sm_occupancy", "Fraction of resident warps.", "sm_occupancy"),
+    ("tensor_active", "Fraction of time in which tensor cores were active.", "tensor"),
+    ("dram_active", "Fraction of memory bandwidth used.", "dram"),
 ]
 _COUNTERS = [
-    ("energy_joules", "Energy taken since the driver was loaded.", "energy_mj", 1e-3),
+    ("energy_joules", "Energy used since the driver was loaded.", "energy_mj", 1e-3),
     ("pcie_receive_bytes", "Received over PCIe; wraps.", "pcie_rx_bytes", 1),
     ("pcie_transmit_bytes", "Sent over PCIe; wraps.", "pcie_tx_bytes", 1),
     ("nvlink_receive_bytes", "Received over NVLink.", "nvlink_rx_bytes", 1),
@@ -198,16 +198,16 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
     own = {"node": node}
     out.family("slurm_gpud_info", "gauge", "This slurm-gpud.", [({**own, "version": __version__}, 1)])
     for name, kind, help_text, value in (
-        ("looks_total", "counter", "Looks at the GPUs.", health.reads),
-        ("failed_looks_total", "counter", "Devices that gave no answer to a look.", health.failed_reads),
-        ("open_jobs", "gauge", "Jobs that hold GPUs here.", health.open_jobs),
-        ("spool_bytes", "gauge", "Size of what is kept for slurm-gpudbd.", health.spool_bytes),
-        ("spool_items", "gauge", "Records and events that are to be shipped some time.", health.spool_items),
+        ("looks_total", "counter", "Samples of the GPUs.", health.reads),
+        ("failed_looks_total", "counter", "Devices that did not answer to a sample.", health.failed_reads),
+        ("open_jobs", "gauge", "Jobs with GPUs on this node.", health.open_jobs),
+        ("spool_bytes", "gauge", "Size of the spool.", health.spool_bytes),
+        ("spool_items", "gauge", "Records and events in the spool that are not shipped.", health.spool_items),
         ("spool_failing", "gauge", "1 while the spool cannot be written.", int(health.spool_failing)),
         (
             "shipment_failures",
             "gauge",
-            "Shipments that failed since the last good one.",
+            "Failed shipments since the last successful one.",
             health.shipment_failures,
         ),
         (
@@ -240,7 +240,7 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
 
 
 def _usage(pid: int) -> tuple[float, int] | None:
-    """CPU seconds and resident bytes of a process; None when it is gone."""
+    """Return CPU seconds and resident bytes of a process; None if it has ended."""
     try:
         stat = Processes().stat(pid)
     except OSError:

@@ -1,7 +1,7 @@
-"""Answers GET /metrics, each client in a thread of its own, so that a slow one holds up nothing.
+"""Answer GET /metrics, each client in a separate thread, so that a slow one does not block others.
 
-The threads do not look at the daemon's data: they ask for the text, wake the loop, and send what the loop
-has written. Nothing is prepared that nobody asks for. http.server would cost 7 MB.
+The threads do not access the daemon's data: they request the text, wake the main loop, and send the text that
+it creates. http.server would take 7 MB.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from slurm_gpu.errors import OutsideError
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# A client may take so long to ask, and as long to take the answer.
+# The timeout for the request of a client, and for sending the answer.
 _CLIENT_WITHIN_S = 2.0
-# So many at once; the next one waits until one of them is through.
+# The maximum number of concurrent clients; others wait.
 _CLIENTS = 8
 _LEAST_WAIT_S = 1e-3
-# A loop that does not turn has no metrics.
+# How long to wait for the text from the main loop.
 _TEXT_WITHIN_S = 10.0
 _REQUEST_BYTES = 8192
 _BACKLOG = 16
 
 
 class MetricsServer:
-    """Listens from the start; `wake` ends the loop's wait, after which it is to call `answer`."""
+    """Listens after construction; `wake` ends the loop's wait, which then has to call `answer`."""
 
     def __init__(self, host: str, port: int, wake: Callable[[], None]) -> None:
-        """Raises OutsideError where it cannot listen there."""
+        """Raises OutsideError if it cannot listen on the address."""
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
@@ -45,7 +45,7 @@ class MetricsServer:
                 f"metrics: cannot listen on {host}:{port}: {error.strerror or error}"
             ) from error
         self._wake = wake
-        # Where each of those who asked waits for the text; None says that there is none.
+        # One queue per waiting client for the text; None means that it could not be created.
         self._asked: queue.SimpleQueue[queue.SimpleQueue[str | None]] = queue.SimpleQueue()
         self._places = threading.BoundedSemaphore(_CLIENTS)
         self._outage = OutageLog(
@@ -55,11 +55,11 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port on which it listens."""
+        """Return the port on which it listens."""
         return int(self._listener.getsockname()[1])
 
     def answer(self, text: Callable[[], str]) -> None:
-        """Hand out the text if somebody asked for it."""
+        """Create the text and pass it to waiting clients, if any."""
         waiting = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -69,14 +69,14 @@ class MetricsServer:
         try:
             written = text()
             self._outage.worked()
-        except Exception as error:  # must not end the accounting
+        except Exception as error:  # must not stop the recording
             self._outage.failed(error)
             written = None
         for place in waiting:
             place.put(written)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept() that waits
         self._listener.close()
@@ -97,7 +97,7 @@ class MetricsServer:
                 client.settimeout(_CLIENT_WITHIN_S)
                 client.sendall(response)
         except OSError as error:
-            log.debug("a client of /metrics went away: %s", error)
+            log.debug("a client of /metrics disconnected: %s", error)
         finally:
             self._places.release()
 

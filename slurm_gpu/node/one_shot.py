@@ -1,4 +1,4 @@
-"""`slurm-gpud --once`: what a person sees of one look at all GPUs."""
+"""`slurm-gpud --once`: print a table of one sample of all GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RING_US = 2_000_000
 
 
 def sample_all(seen: CachingReader, clock: Clock) -> None:
-    """Read all that each device tells, held or not."""
+    """Take a detailed sample of all devices."""
     after_us = round(clock.wall() * 1e6) - _RING_US
     requests = [
         ReadRequest(uuid=facts.uuid, detailed=True, processes=True, ring_after_us=after_us)
@@ -27,7 +27,7 @@ def sample_all(seen: CachingReader, clock: Clock) -> None:
 
 
 def observer_summary(clock: Clock) -> str:
-    """The table, made beside a slurm-gpud that watches: of its jobs only those show that run a process."""
+    """Return the table while another slurm-gpud runs; it shows only jobs with processes on a GPU."""
     reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S)
     try:
         seen = CachingReader(reader)
@@ -51,13 +51,13 @@ def _jobs_on(seen: LatestReading | None) -> Sequence[int]:
 def _job_of(pid: int) -> int | None:
     try:
         job = job_in_cgroup(Path(f"/proc/{pid}/cgroup").read_text("utf-8", "replace"))
-    except OSError:  # it has gone
+    except OSError:  # the process ended
         return None
     return None if job is None else job.job_id
 
 
 def summary(seen: CachingReader, jobs_by_device: Mapping[str, Sequence[int]], now_s: float) -> str:
-    """A table of the devices, a dash where the device cannot say; raises OutsideError where there is none."""
+    """Return a table of the devices, with a dash for missing values; raises OutsideError without devices."""
     if not seen.facts:
         raise OutsideError("no GPU answers; is the NVIDIA driver loaded?")
     rows: list[Sequence[str]] = [_HEADER]

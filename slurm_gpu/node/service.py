@@ -1,4 +1,4 @@
-"""slurm-gpud put together: what watches, what ships, what tells systemd and Prometheus, in one loop."""
+"""Assemble slurm-gpud: sampling, shipping, systemd and Prometheus in one loop."""
 
 from __future__ import annotations
 
@@ -45,16 +45,17 @@ from slurm_gpu.wire.live import READER_DEATHS
 
 log = logging.getLogger(__name__)
 
-_NO_JOB = 0  # no job has this number
+# No job has this id.
+_NO_JOB = 0
 
 
 class AlreadyRunningError(OutsideError):
-    """Another slurm-gpud has the directories."""
+    """Another slurm-gpud uses the directories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """What the command line says; `node` is None where it does not name the node."""
+    """Options of the command line; `node` is None if not given."""
 
     config: Path
     node: str | None
@@ -67,10 +68,10 @@ class ServiceOptions:
 
 
 class Service:
-    """Everything that slurm-gpud does, from its first look to its last."""
+    """The whole of slurm-gpud."""
 
     def __init__(self, options: ServiceOptions, config: SiteConfig, clock: Clock, notifier: Notifier) -> None:
-        """Raises OutsideError where the machine does not let it work; AlreadyRunningError is one."""
+        """Raises OutsideError if the machine prevents it from running, for example AlreadyRunningError."""
         self._options, self._clock, self._notifier = options, clock, notifier
         self._name = options.node or os.uname().nodename.partition(".")[0]
         self._cluster = HOST_CLUSTER + self._name if options.no_slurm else config.cluster
@@ -103,7 +104,7 @@ class Service:
             cgroups=cgroups,
             interval_s=config.sampling.interval_s,
             hosts=self._hosts,
-            # Without Slurm the processes on GPUs are looked at each second anyway.
+            # Without Slurm, processes on GPUs are sampled every second anyway.
             follower=None if options.no_slurm else self._seen,
         )
         self._scheduler = self._make_scheduler(config)
@@ -116,8 +117,8 @@ class Service:
         try:
             return MetricsServer(config.metrics.listen.host, config.metrics.listen.port, self._waiter.wake)
         except OutsideError as error:
-            # Another program's port must not cost jobs their records.
-            log.error("%s; jobs are watched all the same, /metrics waits for the next start", error)  # noqa: TRY400
+            # A port in use must not prevent records.
+            log.error("%s; jobs are recorded, but /metrics is off until a restart", error)  # noqa: TRY400
             return None
 
     def _make_scheduler(self, config: SiteConfig) -> ShipmentScheduler:
@@ -127,7 +128,7 @@ class Service:
         post: Callable[[bytes], Reply] = functools.partial(_print, live=options.once)
         if not options.printing:
             credential = functools.partial(munge.encode, socket=config.munge_socket)
-            # Who sends from an address of its own is one of several nodes on this host, to be told apart.
+            # A source address identifies one of several nodes on this host, so do not use the socket.
             local = config.database_socket if options.source_address is None else None
             post = HttpPost(config.database, options.source_address, credential, local)
         direct = options.once or options.printing
@@ -139,21 +140,21 @@ class Service:
         return {READER_DEATHS: exits} if exits else {}
 
     def start(self) -> None:
-        """Begin to watch."""
-        log.info("slurm-gpud %s watches node %s of cluster %s", __version__, self._name, self._cluster)
+        """Start sampling."""
+        log.info("slurm-gpud %s records node %s of cluster %s", __version__, self._name, self._cluster)
         self._node.start()
         self._notifier.ready()
 
-    def turn(self) -> None:
-        """One turn of the loop: do what is due, then wait for what comes next."""
+    def run_once(self) -> None:
+        """Run the loop once: do due work, then wait for the next event or time."""
         self._node.step()
         if (dying := self._reader.exits.take()) is not None:
             self._node.report_reader_failing(dying)
         self._heap.tend()
-        # What slurm-gpudbd answers may give the node something to do at once.
-        due_s = min(self._scheduler.step(), self._tell(), self._node.due_s())
+        # An answer of slurm-gpudbd may make work due at once, so the scheduler runs first.
+        due_s = min(self._scheduler.step(), self._report_status(), self._node.due_s())
         if self._host_jobs is not None:
-            # Others work on this machine whom nobody allocates anything: its counters are nobody's.
+            # Other users' processes run here without jobs, so the machine's counters belong to no job.
             self._hosts.note_job(_NO_JOB)
             due_s = min(due_s, self._host_jobs.due_s)
         self._waiter.wait(due_s - self._clock.monotonic())
@@ -163,7 +164,7 @@ class Service:
         self._waiter.wake()
 
     def once(self) -> None:
-        """One look at everything, ship all there is, and tell a person what was seen."""
+        """Take one sample, ship all records, and print the table."""
         self._node.step()
         sample_all(self._seen, self._clock)
         self._node.stop()
@@ -173,12 +174,12 @@ class Service:
             print(summary(self._seen, self._node.jobs_by_device(), self._clock.monotonic()))
             if self._scheduler.failures:
                 raise OutsideError(
-                    f"{self._scheduler.last_failure}; what could not be shipped waits in "
+                    f"{self._scheduler.last_failure}; unsent records stay in "
                     f"{self._options.state_dir / 'spool'}"
                 )
 
     def stop(self) -> None:
-        """Write down all that is known, and let go of everything."""
+        """Save all records and release all resources."""
         self._notifier.stopping()
         self._node.stop()
         if self._metrics is not None:
@@ -186,8 +187,8 @@ class Service:
         self._reader.close()
         self._spool.close()
 
-    def _tell(self) -> float:
-        """Tell Prometheus if it asked, and systemd; returns when systemd is to be told again."""
+    def _report_status(self) -> float:
+        """Answer Prometheus and notify systemd; return when systemd is due again."""
         if self._metrics is not None:
             self._metrics.answer(self._exposition)
         if not self._notifier.listens:
@@ -195,7 +196,7 @@ class Service:
         gpus, jobs = len(self._seen.facts), len(self._node.open_jobs())
         state = f"{counted(gpus, 'GPU')}, {counted(jobs, 'job')}"
         if self._scheduler.failures:
-            state += f"; slurm-gpudbd is away, {len(self._spool.queue)} records wait"
+            state += f"; slurm-gpudbd is unreachable, {len(self._spool.queue)} records wait"
         if self._spool.failing:
             state += "; the spool cannot be written"
         return self._notifier.turned(self._clock.monotonic(), state)
@@ -230,20 +231,20 @@ def _open_spool(options: ServiceOptions, config: SiteConfig, hooks: HookDirector
             hooks.claim()
     except BlockingIOError as error:
         raise AlreadyRunningError(
-            f"{error.filename} {error.strerror}; stop that one, or name another --state-dir and --run-dir"
+            f"{error.filename} {error.strerror}; stop it, or use another --state-dir and --run-dir"
         ) from error
     except OSError as error:
-        hint = "" if os.geteuid() == 0 else "; slurm-gpud needs root"
+        hint = "" if os.geteuid() == 0 else "; slurm-gpud requires root"
         raise OutsideError(f"{error.filename}: {error.strerror}{hint}") from error
     return spool
 
 
 def _rules(site_file: Path) -> ApplicationRules:
-    """A mistake in the rules costs the names of applications, not the accounting."""
+    """Load the rules; invalid rules disable recognition, but not the recording."""
     try:
         return load_rules(rules_path(site_file))
     except SlurmGpuError as error:
-        log.error("%s\nuntil this is mended no application is recognised", error)  # noqa: TRY400
+        log.error("%s\nno application is recognised until this is fixed", error)  # noqa: TRY400
         return NO_RULES
 
 
@@ -254,4 +255,4 @@ def _print(body: bytes, *, live: bool) -> Reply:
             print(json.dumps({kind[:-1]: item}), flush=True)
     if live and "live" in shipment:
         print(json.dumps({"live": shipment["live"]}), flush=True)
-    return Reply(200, b'{"stored": 0}')  # printed is as good as stored here
+    return Reply(200, b'{"stored": 0}')  # printed counts as stored

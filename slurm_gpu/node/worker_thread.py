@@ -1,4 +1,4 @@
-"""One thread for what may block, such as reading the files of a sick process: one task at a time."""
+"""Run blocking tasks, such as reading files of a stuck process, one at a time in a thread."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Task = Callable[[], None]
 
 
 class WorkerThread:
-    """A thread of its own, which begins with the first task.
+    """A worker thread, started with the first task.
 
-    A thread that blocks in the kernel cannot be stopped; abandoned, it ends by itself when it comes back.
+    A thread that blocks in the kernel cannot be stopped; after `abandon`, it ends when it returns.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,11 +35,11 @@ class WorkerThread:
 
     @property
     def idle(self) -> bool:
-        """Has all that was started come to its end?"""
+        """Return whether no task is running."""
         return self._done.is_set()
 
     def start(self, task: Task) -> None:
-        """Begin it; only when idle. Raises RuntimeError where the system has no room for a thread."""
+        """Start a task; only when idle. Raises RuntimeError if the system cannot start a thread."""
         if self._tasks is None:
             tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
             done = threading.Event()
@@ -50,7 +50,7 @@ class WorkerThread:
         self._tasks.put(task)
 
     def abandon(self) -> None:
-        """Abandon the running task, which does not return, and be idle again."""
+        """Abandon a running task that does not return, and become idle."""
         if self._tasks is not None:
             self._tasks.put(None)
         self._tasks = None

@@ -46,7 +46,7 @@ def test_a_look_that_does_not_come_back_costs_that_job_alone(
             book.begin(replace(allocation(5), uid=1002))
         now_s += 1.0
     assert (worker.started, now_s >= START_S + STUCK_S) == (2, True)
-    assert caplog.text.count("does not come back") == 1
+    assert caplog.text.count("they are not sampled again") == 1
     book.end(segment(4), now_s)
     book.end(segment(5), now_s)
     hosts = [host for at in (now_s, now_s + STUCK_S + 1) for host in book.step(at, dict)]

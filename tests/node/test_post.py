@@ -156,7 +156,7 @@ def test_where_nobody_listens_on_the_socket_the_address_counts(
     ],
 )
 def test_what_is_no_whole_answer_is_a_failure(answer: bytes) -> None:
-    with pytest.raises(ValueError, match=r"does not answer in HTTP|cut off"):
+    with pytest.raises(ValueError, match=r"is not HTTP|truncated"):
         parse_reply(answer)
 
 

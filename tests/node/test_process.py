@@ -262,7 +262,7 @@ def test_one_look_that_cannot_be_shipped_says_so(daemon: Daemon, database: Datab
         command, env=daemon.environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 3
-    assert "waits in" in done.stderr
+    assert "unsent records stay in" in done.stderr
     assert "GPU-b" in done.stdout
 
 
@@ -291,7 +291,7 @@ def test_a_port_that_is_taken_costs_no_job_its_record(daemon: Daemon, database: 
         daemon.hook("prolog", 1, "1")
         daemon.hook("epilog", 1, "1")
         until(lambda: database.records)
-    assert "/metrics waits" in (daemon.directory / "log").read_text()
+    assert "/metrics is off" in (daemon.directory / "log").read_text()
 
 
 def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
@@ -333,13 +333,13 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
 
         table = another("--once")
         assert table.returncode == 0, table.stderr
-        assert f"process {daemon.process.pid}, which ships" in table.stderr
+        assert f"process {daemon.process.pid}, which sends" in table.stderr
         assert [line.split()[1] for line in table.stdout.splitlines()[1:]] == UUIDS
         second = another()
         assert second.returncode == 3
         in_the_way = (
             f"in use by another slurm-gpud, process {daemon.process.pid}; "
-            "stop that one, or name another --state-dir and --run-dir"
+            "stop it, or use another --state-dir and --run-dir"
         )
         assert in_the_way in second.stderr
         # What nobody reads fills the queue, and what comes then is lost.
@@ -364,7 +364,7 @@ def test_a_second_slurm_gpud_takes_no_hook_events_from_the_first_though_its_spoo
         second, cwd=ROOT, env=daemon.environment, capture_output=True, text=True, check=False, timeout=30
     )
     assert told.returncode == 3
-    assert f"{daemon.directory}/run/jobs is in use by another slurm-gpud; stop that one" in told.stderr
+    assert f"{daemon.directory}/run/jobs is in use by another slurm-gpud; stop it" in told.stderr
 
 
 def test_a_reader_that_has_seen_enough_breaks_nothing() -> None:

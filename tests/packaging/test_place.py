@@ -92,7 +92,7 @@ def test_a_file_of_the_sites_own_is_never_touched(place: Tree, command: str):
     assert "10-slurm-gpu is not slurm-gpu's" in done.stdout + done.stderr
     assert (changed(own), beside.read_text()) == (before, own.read_text())
     if command == "install":
-        assert "Move it away, then type: " in done.stderr
+        assert "Move it, then run: " in done.stderr
         assert is_hook(place, "epilog")
 
 
@@ -167,13 +167,13 @@ def test_what_the_kernel_cannot_start_beside_ours_is_named(tmp_path: Path, shell
         "40-windows",
         "50-no-name",
     ]
-    assert all("Slurm drains nodes for it. Mend it, or move it away" in line for line in said)
+    assert all("Slurm drains nodes for it. Fix or move it" in line for line in said)
 
 
 def test_a_second_hook_of_ours_is_named(tree: Tree):
     tree.done("install")
     shutil.copy(tree.hook["epilog"], tree.hook["epilog"].with_name("10-slurm-gpu"))
-    assert "10-slurm-gpu is slurm-gpu's too, and tells everything twice" in tree.refused("install")
+    assert "10-slurm-gpu is also slurm-gpu's, and reports everything twice" in tree.refused("install")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_wrong_usage_changes_nothing(tree: Tree, words: list[str]):
 def test_one_that_somebody_else_could_change_is_made_anew(tree: Tree):
     tree.done("install")
     os.chown(tree.hook["epilog"], 1001, 1001)
-    assert "is not of mode 755, or not root's" in tree.refused("status")
+    assert "does not have mode 755 or owner root" in tree.refused("status")
     tree.done("install")
     assert tree.hook["epilog"].stat().st_uid == 0
     tree.done("remove")

@@ -37,7 +37,7 @@ def lua(tmp_path: Path) -> Iterator[Tree]:
 def test_without_a_script_of_the_sites_every_job_gets_in(lua: Tree):
     script = apply(lua)
     assert lua("status").returncode == 1
-    assert "is a stub now, that lets every job in" in lua.done("remove")
+    assert "is now a stub that accepts every job" in lua.done("remove")
     assert submitted(script.read_text()) == {(0, ())}
     assert mode(script) == 0o644
     assert read_policy_in_force(script) is None
@@ -92,7 +92,7 @@ def test_a_script_of_the_sites_that_cannot_be_loaded_is_left_out(lua: Tree, cont
         own.write_text(content)
     done = lua("remove")
     assert done.returncode == 0
-    assert f"/etc/slurm/site.lua, which the policy asked, {said}: left out" in done.stderr
+    assert f"/etc/slurm/site.lua, which the policy called, {said}: left out" in done.stderr
     assert submitted(script.read_text()) == {(0, ())}
 
 
@@ -108,7 +108,7 @@ def test_what_is_no_lua_never_becomes_slurmctlds_script(lua: Tree, reader: str):
     own.write_text(own.read_text() + "oops oops\n")
     done = lua("remove")
     assert done.returncode == 0
-    assert "site.lua, which the policy asked, is no Lua (" in done.stderr
+    assert "site.lua, which the policy called, is no Lua (" in done.stderr
     assert "near 'oops'): left out" in done.stderr
     assert submitted(script.read_text()) == {(0, ())}
     own_script(lua, "site.lua")
@@ -121,7 +121,7 @@ def test_where_nobody_can_say_whether_it_is_lua_that_is_said(lua: Tree):
     lua.has(dict.fromkeys(READERS))
     own = own_script(lua, "site.lua")
     script = apply(lua, before=own)
-    assert "whether that is Lua nobody here can say: there is no luac" in lua.done("remove")
+    assert "was not checked, since luac is not installed" in lua.done("remove")
     assert script.read_bytes() == own.read_bytes()
     apply(lua)
     assert "nobody here can say" not in lua.done("remove")
@@ -144,9 +144,7 @@ def test_a_script_that_ours_replaced_comes_back(lua: Tree):
     keep(lua, "20261122T183000Z", apply(lua).read_text())
     script = apply(lua)
     said = lua.done("remove")
-    assert (
-        f"is the site's own again, as it was before slurm-gpu's took its place ({inside(lua, kept)})" in said
-    )
+    assert f"is the site's script again, from the copy {inside(lua, kept)}" in said
     assert script.read_text() == kept.read_text() == site
     assert mode(script) == 0o644
 
@@ -164,7 +162,7 @@ def test_a_replaced_script_that_cannot_be_loaded_is_named(lua: Tree):
     script = apply(lua)
     done = lua("remove")
     assert f"{inside(lua, kept)}, a copy of the site's own script, lacks " in done.stderr
-    assert "is a stub now" in done.stdout
+    assert "is now a stub" in done.stdout
     assert submitted(script.read_text()) == {(0, ())}
     assert kept.exists()
 

@@ -55,7 +55,7 @@ def test_a_full_disk_leaves_the_hook_whole(tree: Tree):
     )
     if done.returncode == 77:
         pytest.skip("cannot mount a tmpfs here")
-    assert "prolog.d/10-slurm-gpu could not be written, and is as it was" in done.stdout
+    assert "prolog.d/10-slurm-gpu could not be written and is unchanged" in done.stdout
     assert done.stdout.endswith("status 3\n10-slurm-gpu\n"), done.stdout
 
 

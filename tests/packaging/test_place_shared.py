@@ -32,8 +32,8 @@ def test_hooks_that_others_may_run_stay(tree: Tree, filesystem: str):
     said = tree.done("remove")
     assert all(is_hook(tree, kind) for kind in KINDS)
     for hook in tree.hook.values():
-        assert f"{hook} lies on {filesystem}, which other hosts may share: it stays" in said
-    assert f"type: {PLACE} remove --shared" in said
+        assert f"{hook} is on {filesystem}, which other hosts may share: it stays" in said
+    assert f"run: {PLACE} remove --shared" in said
 
 
 @pytest.mark.parametrize("filesystem", OWN)
@@ -47,7 +47,7 @@ def test_hooks_of_this_host_alone_become_stubs(tree: Tree, filesystem: str):
 def test_what_nobody_knows_counts_as_shared(tree: Tree):
     tree.done("install")
     tree.lies_on("UNKNOWN (0x19800202)")
-    assert "lies on a file system of unknown type, which other hosts may share" in tree.done("remove")
+    assert "is on a file system of unknown type, which other hosts may share" in tree.done("remove")
     assert all(is_hook(tree, kind) for kind in KINDS)
 
 
@@ -64,10 +64,10 @@ def test_when_the_last_host_leaves_hooks_become_stubs_for_all(tree: Tree):
 def test_what_is_to_be_typed_names_the_directory(tree: Tree):
     tree.done("install", "--conf=/opt/slurm")
     tree.lies_on("nfs")
-    assert f"type: {PLACE} remove --conf /opt/slurm --shared" in tree.done("remove", "--conf=/opt/slurm")
+    assert f"run: {PLACE} remove --conf /opt/slurm --shared" in tree.done("remove", "--conf=/opt/slurm")
     hook = tree.root / "opt/slurm/prolog.d/10-slurm-gpu"
     hook.unlink()
-    assert f"is missing; type: {PLACE} install --conf /opt/slurm" in tree.refused(
+    assert f"is missing; run: {PLACE} install --conf /opt/slurm" in tree.refused(
         "status", "--conf=/opt/slurm"
     )
 
@@ -79,7 +79,7 @@ def test_a_script_that_another_slurmctld_may_ask_stays_in_force(lua: Tree, files
     lua.lies_on(filesystem)
     said = lua.done("remove")
     assert script.read_bytes() == before
-    assert f"{script} lies on {filesystem}, which other hosts of slurmctld may share: it stays" in said
+    assert f"{script} is on {filesystem}, which other hosts of slurmctld may share: it stays" in said
     assert f"{PLACE_LUA} remove --shared" in said
 
 

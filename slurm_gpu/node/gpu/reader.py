@@ -2,27 +2,27 @@
 
 Started as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
 
-It may be killed at any time: where a call hangs in the driver, nothing else helps. So it keeps no state that
-matters, imports little, and never outlives slurm-gpud. Lines of JSON go both ways. It is told one of
+It may be killed at any time, which is the only remedy if a call hangs in the driver. So it has no important
+state, imports little, and never outlives slurm-gpud. Both sides send lines of JSON. It receives:
 
-    ["find", [index to leave out, …]]             which it does at the start unasked
+    ["find", [excluded index, …]]                 also done at the start
     ["read", [request, …]]
-    ["follow", [[request, …], every_s, until_s]]  go on reading them at whole multiples of `every_s` before
-                                                  `until_s`, unless it is told anything else
+    ["follow", [[request, …], every_s, until_s]]  read them at multiples of `every_s` before `until_s`,
+                                                  until the next command
 
-Each line that it says is a list of these:
+Each line that it sends is a list of these messages:
 
     ["log", priority, text]          at any time
-    ["cause", text]                  before it ends: the exception that ends it
-    ["count", n]                     then for each index in turn: ["gpu", index, [facts, …]], and ["end"]
-    ["error", text]                  instead, where there is no driver
-    ["reading", uuid, reading]       for each request in turn, or ["failure", uuid, kind, why]; then
+    ["cause", text]                  before it ends with an exception
+    ["count", n]                     then for each index ["gpu", index, [facts, …]], and ["end"]
+    ["error", text]                  instead, without a driver
+    ["reading", uuid, reading]       for each request, or ["failure", uuid, kind, why]; then
     ["end", [xid, …]]
-    ["followed", uuid, reading]      of what it follows
-    ["unfollowed"]                   it follows no longer: a device did not answer
+    ["followed", uuid, reading]      a reading after "follow"
+    ["unfollowed"]                   "follow" ends, since a device did not answer
 
-The answers to a read come together, unless they take long: slurm-gpud is woken once. Which GPU is being asked
-stands in the memory that file PROGRESS shares.
+The answers to a read are sent together, unless they take long, to wake slurm-gpud once. The shared memory
+file PROGRESS has the index of the GPU in the current call.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu import lean_binding as leanbinding  # noqa: F401  # before what imports pynvml
+from slurm_gpu.node.gpu import lean_binding  # noqa: F401  # before modules that import pynvml
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.nvml_device import since_boot_s
 from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Failure, Reading, ReadRequest
 
-# So long answers may wait for others.
+# How long answers may wait for others.
 PATIENCE_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _MAX_CAUSE = 500
 
 
 class ReplyWriter:
-    """What goes back, in one line each time it is flushed."""
+    """Writes messages, one line per flush."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -60,11 +60,11 @@ class ReplyWriter:
         self._waiting: list[Sequence[Any]] = []
 
     def add(self, *message: Any) -> None:
-        """Say it with the next flush."""
+        """Add a message to the next flush."""
         self._waiting.append(message)
 
     def flush(self) -> None:
-        """Write all that waits."""
+        """Write all pending messages."""
         if not self._waiting:
             return
         data = memoryview(self._encode(self._waiting).encode() + b"\n")
@@ -73,13 +73,13 @@ class ReplyWriter:
             data = data[os.write(self._file, data) :]
 
     def say(self, *message: Any) -> None:
-        """Say it at once."""
+        """Write a message at once."""
         self.add(*message)
         self.flush()
 
 
 class Commands:
-    """What it is told, line by line."""
+    """Reads commands, one per line."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -88,9 +88,9 @@ class Commands:
         self._pending = b""
 
     def next(self, timeout_s: float) -> Any:
-        """Wait for one, so long at most; None if none came. Raises EOFError."""
+        """Return the next command; None after the timeout. Raises EOFError."""
         while b"\n" not in self._pending:
-            # Rounded up: it shall not wake up a moment too early.
+            # Rounded up, so that it does not wake up too early.
             if not self._poll.poll(None if timeout_s == math.inf else math.ceil(timeout_s * 1000)):
                 return None
             data = os.read(self._file, 1 << 16)
@@ -102,14 +102,14 @@ class Commands:
 
 
 class Following(NamedTuple):
-    """Reads of its own accord, by the clock that slurm-gpud's looks keep to (Clock.monotonic)."""
+    """Periodic readings at multiples of `every_s` of Clock.monotonic(), like slurm-gpud's samples."""
 
     requests: Sequence[ReadRequest]
     every_s: float
     until_s: float
 
     def rest_s(self) -> float:
-        """Time until the next one."""
+        """Return the time until the next reading."""
         now_s = since_boot_s()
         next_s = (now_s // self.every_s + 1) * self.every_s
         return next_s - now_s if next_s < self.until_s else math.inf
@@ -119,11 +119,11 @@ def main() -> None:
     """Serve until standard input ends."""
     parent, leave_out, only, progress_file = (json.loads(argument) for argument in sys.argv[1:5])
     _die_with(parent)
-    # A terminal's and systemd's signals are for slurm-gpud, which has a last look to take.
+    # Signals of a terminal or systemd are for slurm-gpud, which takes a last sample.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     answers = ReplyWriter(os.dup(1))
-    os.dup2(2, 1)  # whatever a library prints must not come between the answers
+    os.dup2(2, 1)  # keep output of libraries out of the answers
     progress = mmap.mmap(progress_file, PROGRESS_BYTES)
     try:
         _serve(leave_out, only, answers, progress)
@@ -179,14 +179,14 @@ def _read(
             answers.add("failure", uuid, *outcome)
         else:
             answers.add("reading", uuid, outcome)
-    thorough = not requests or any(request.detailed for request in requests)
-    answers.say("end", reader.take_xids() if thorough else [])
+    detailed = not requests or any(request.detailed for request in requests)
+    answers.say("end", reader.take_xids() if detailed else [])
 
 
 def _follow(
     reader: NvmlReader, requests: Sequence[ReadRequest], answers: ReplyWriter, progress: mmap.mmap
 ) -> bool:
-    """One look of its own accord; False if a device did not answer."""
+    """Take one periodic reading; return False if a device did not answer."""
     for uuid, outcome in _outcomes(reader, requests, answers, progress):
         if isinstance(outcome, Failure):
             answers.say("unfollowed")
@@ -199,7 +199,7 @@ def _follow(
 def _outcomes(
     reader: NvmlReader, requests: Sequence[ReadRequest], answers: ReplyWriter, progress: mmap.mmap
 ) -> Iterator[tuple[str, Reading | Failure]]:
-    """Read one after another; what there is to say of those before does not wait long."""
+    """Read devices in sequence, and flush earlier answers if that takes long."""
     flush_at_s = time.monotonic() + PATIENCE_S
     for request in requests:
         index = reader.index_of(request.uuid)

@@ -24,27 +24,27 @@ from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, DeviceProperti
 log = logging.getLogger(__name__)
 _Built = TypeVar("_Built")
 
-# Without `site`, which costs a MB, so that the path has to name what is imported.
+# Without `site`, which takes 1 MB; PYTHONPATH then has to list the imported packages.
 COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.node.gpu.reader")
-# After it has closed its pipe.
+# How long to wait for the exit after it has closed its pipe.
 _ENDS_WITHIN_S = 0.1
 _LEVELS = {3: logging.ERROR, 4: logging.WARNING, 6: logging.INFO, 7: logging.DEBUG}
 
 
 class ReaderFailedError(Exception):
-    """It has ended, or talks nonsense: there is no use in it any more."""
+    """The process has ended or sent invalid data."""
 
 
 class ReaderChild:
-    """A process that calls NVML; it looks for devices at once, at the index `only` alone if one is given.
+    """A process that calls NVML. It searches devices at once, or only the index `only`.
 
-    `found` are the devices by NVML's index of the GPU, all of them once it is `ready`; `followed` what it has
-    read of its own accord and was heard so far, by UUID, `unfollowed` whether a device did not answer then.
-    Making one raises OSError, and NvmlError where the binding of NVML is missing.
+    `found` are the devices by NVML's index of the GPU, complete once it is `ready`. `followed` are received
+    readings that it made by itself, by UUID; `unfollowed` is whether a device did not answer then. The
+    constructor raises OSError, or NvmlError if the binding of NVML is missing.
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:
-        # Shared with the process, which says there what it is at.
+        # Shared memory in which the process writes the GPU of its current call.
         file = os.memfd_create("progress", os.MFD_CLOEXEC)
         os.ftruncate(file, PROGRESS_BYTES)
         self._progress = mmap.mmap(file, PROGRESS_BYTES)
@@ -78,17 +78,17 @@ class ReaderChild:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         return self._process.pid
 
     @property
     def silent_s(self) -> float:
-        """How long it has said nothing since it was asked."""
+        """Return the time since the last request or message."""
         return time.monotonic() - self._received_s
 
     @property
     def next_index(self) -> int | None:
-        """The index that it has to say something of next, None before it has said how many there are."""
+        """Return the next index that it has to report; None until it has reported their number."""
         if self._only is not None or self.count is None:
             return self._only
         rest = (i for i in range(self.count) if i not in self.found and i not in self._leave_out)
@@ -96,20 +96,20 @@ class ReaderChild:
 
     @property
     def index_in_call(self) -> int | None:
-        """NVML's index of the GPU that it asks just now, or asked when it ended; None if there is none."""
+        """Return NVML's index of the GPU in the current or last call; None if there is no call."""
         index = int.from_bytes(self._progress[:])
         return None if index == ASKS_NONE else index
 
     def find(self, leave_out: Collection[int]) -> None:
-        """Let it look for devices anew; raises ReaderFailedError."""
+        """Start another search for devices; raises ReaderFailedError."""
         self._leave_out = frozenset(leave_out)
         self.count, self.found, self.ready = None, {}, False
         self.ask("find", sorted(leave_out))
 
     def advance(self, timeout_s: float) -> bool:
-        """Hear what it has found, for so long; True once it is ready.
+        """Receive search results for at most that time; return True once it is ready.
 
-        Raises ReaderFailedError, and NvmlError where there is no driver.
+        Raises ReaderFailedError, or NvmlError without a driver.
         """
         end_s = time.monotonic() + timeout_s
         while not self.ready:
@@ -141,7 +141,7 @@ class ReaderChild:
             ) from error
 
     def receive(self, timeout_s: float) -> list[Any] | None:
-        """The next thing it says, None if that takes longer; raises ReaderFailedError."""
+        """Return the next message; None after the timeout. Raises ReaderFailedError."""
         end_s = time.monotonic() + timeout_s
         while True:
             while self._messages:
@@ -168,7 +168,7 @@ class ReaderChild:
                 self._messages.extend(_decode(line))
 
     def _cause(self) -> str:
-        """Why it ended: its exception, the signal or its exit status, as far as that is known."""
+        """Return why it ended: its exception, signal or exit status, if known."""
         try:
             status = self._process.wait(_ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -180,13 +180,13 @@ class ReaderChild:
         return f" ({signal.Signals(-status).name})" if status < 0 else f" (exit status {status})"
 
     def kill(self) -> None:
-        """End it. It is gone once `is_gone` says so: never, as long as the driver holds on to it."""
+        """Kill it. `is_gone` stays false while it is stuck in the driver."""
         self._process.kill()
         self._stdin.close()
         self._stdout.close()
 
     def is_gone(self, wait_s: float = 0.0) -> bool:
-        """Has it ended, or will it in that time?"""
+        """Return whether it has ended, after waiting for at most that time."""
         try:
             self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -195,18 +195,18 @@ class ReaderChild:
 
 
 def _path() -> str:
-    """Where Python finds what the process imports; raises NvmlError."""
+    """Return PYTHONPATH for the process; raises NvmlError."""
     binding = find_spec("pynvml")
     if binding is None or binding.origin is None:
         raise NvmlError(
-            "NVML: the Python package nvidia-ml-py is not installed: the package slurm-gpu-node brings it "
-            "(by hand: pip install 'slurm-gpu[node]')"
+            "NVML: the Python package nvidia-ml-py is not installed; install the package slurm-gpu-node "
+            "(or: pip install 'slurm-gpu[node]')"
         )
     return os.pathsep.join([str(SOURCE_ROOT), str(Path(binding.origin).parent)])
 
 
 def _decode(line: bytes) -> list[list[Any]]:
-    """The messages of a line; raises ReaderFailedError."""
+    """Return the messages of a line; raises ReaderFailedError."""
     try:
         messages = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Reads the GPUs through a process that is killed where a call hangs in the driver.
+"""Read the GPUs through a child process, which is killed if a call hangs in the driver.
 
-The device whose answer is missing is the one that hangs. It is left out, and the others go on with the next
-process; another, for that device alone, tries from time to time whether it answers again.
+The device whose answer is missing is hung. It is excluded, and the others continue with the next process. A
+separate process for the hung device checks from time to time whether it answers again.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from slurm_gpu.node.gpu.reading import (
 
 log = logging.getLogger(__name__)
 
-# How long a device may take to answer, and at the start, where the driver may have to load first.
+# How long a device may take to answer; longer at the start, when the driver may have to load.
 DEADLINE_S = 2.0
 START_DEADLINE_S = 20.0
-# What devices() waits at most for a process that starts.
+# How long devices() waits for a starting process.
 START_WAIT_S = 1.0
 _MOMENT_S = 0.05
-# When a device that hung is tried again, or a process started that ended at once: doubled each time.
+# Delays before a hung device is retried, or a process that ended at once is restarted; doubled each time.
 HUNG_RETRY_S, HUNG_RETRY_MAX_S = 60.0, 900.0
 CRASH_RETRY_S, CRASH_RETRY_MAX_S = 1.0, 60.0
-# A device at which it ended so many times in a row is left out as if it hung.
+# A device is excluded as hung after this many crashes in a row.
 CRASHES = 3
 
 
 class _Hung(NamedTuple):
-    """A device that is left out, by Clock.monotonic()."""
+    """An excluded device; times are Clock.monotonic()."""
 
     why: str
     retry_s: float
@@ -51,10 +51,10 @@ class _Hung(NamedTuple):
 
 
 class ReaderProcess:
-    """A Reader; `deadline_s` is for each device.
+    """A Reader with `deadline_s` for each device.
 
-    At the start, where the driver may have to load first, that is `start_deadline_s`; devices() waits no
-    longer than `start_wait_s` for it.
+    At the start, when the driver may have to load, the deadline is `start_deadline_s`; devices() waits at
+    most `start_wait_s` for it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ReaderProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id of what calls NVML just now."""
+        """Return the process id of the current reader process."""
         return None if self._child is None else self._child.pid
 
     def devices(self) -> Sequence[DeviceProperties]:
@@ -105,14 +105,14 @@ class ReaderProcess:
 
     @property
     def silent(self) -> Mapping[int, Failure]:
-        """See Reader; its log says why a GPU does not answer."""
+        """See Reader; the log has the reason why a GPU does not answer."""
         found = {} if self._child is None else self._child.found
         lost = Failure(ReadError.LOST, "it does not answer")
         hung = {index: Failure(ReadError.HUNG, hung.why) for index, hung in self._hung.items()}
         return {index: lost for index, devices in found.items() if not devices} | hung
 
     def read(self, requests: Sequence[ReadRequest]) -> Results:
-        """See Reader; while the process starts, nothing comes but that some devices hang."""
+        """See Reader; while the process starts, only hung devices are reported."""
         self._reap()
         self._following = ()
         readings: dict[str, Reading] = {}
@@ -162,7 +162,7 @@ class ReaderProcess:
             self._crash(str(error))
 
     def followed(self) -> Sequence[tuple[str, Reading]]:
-        """See Follower; also what it had read on before it was asked for something else."""
+        """See Follower; also returns readings made before the last request."""
         child = self._child
         if child is None:
             self._following = ()
@@ -181,16 +181,16 @@ class ReaderProcess:
             self._followed_s = readings[-1][1].at_s
         now_s = _now_s()
         if child.unfollowed or now_s >= self._until_s:
-            self._following = ()  # the next read tells why a device does not answer
+            self._following = ()  # the next read reports why a device does not answer
         if self._following and now_s >= self.overdue_s:
             self._following = ()
-            # One that gets no processor asks none, and has its time to answer once it is asked.
+            # Without a current call the process got no CPU time; the next request has its own deadline.
             if (index := child.index_in_call) is not None:
                 self._leave_out(index, f"no answer within {self._deadline_s:g} s")
         return readings
 
     def close(self) -> None:
-        """End the process."""
+        """End all processes."""
         if self._probe is not None:
             self._end(self._probe[1])
         if self._child is not None:
@@ -205,15 +205,15 @@ class ReaderProcess:
         readings: dict[str, Reading],
         failures: dict[str, Failure],
     ) -> Sequence[Xid]:
-        """One conversation; raises ReaderFailedError."""
+        """Send a read request and receive its answers; raises ReaderFailedError."""
         child.ask("read", wanted)
         for request in wanted:
             match child.receive(self._deadline_s):
                 case None:
                     index = child.index_in_call
                     if index is None:
-                        raise ReaderFailedError("the reader of NVML does nothing")
-                    # Answers of others may have waited in it; they are asked again.
+                        raise ReaderFailedError("the reader of NVML does not respond")
+                    # Pending answers of other devices are lost; they are requested again.
                     failure = Failure(
                         ReadError.HUNG, self._leave_out(index, f"no answer within {self._deadline_s:g} s")
                     )
@@ -230,13 +230,11 @@ class ReaderProcess:
             case ["end", list(rows)]:
                 xids = [built(Xid, row) for row in rows]
             case message:
-                raise ReaderFailedError(
-                    f"the reader of NVML should have said its XIDs, not {str(message)[:80]}"
-                )
+                raise ReaderFailedError(f"the reader of NVML sent no XIDs, but {str(message)[:80]}")
         self._crashed_at.clear()
         self._start_delay_s = 0.0
         if any(failure.kind is ReadError.DRIVER for failure in failures.values()):
-            # Another driver needs another library, which only another process loads.
+            # Another driver requires another library, which only a new process loads.
             self._end(child)
             self._child = None
         return xids
@@ -244,7 +242,7 @@ class ReaderProcess:
     # The process
 
     def _ready(self, wait_s: float) -> ReaderChild:
-        """The process, once it knows its devices; raises NvmlError, ReaderStartingError."""
+        """Return the process once it has found its devices; raises NvmlError, ReaderStartingError."""
         if self._child is None:
             self._start()
         child = self._child
@@ -263,7 +261,7 @@ class ReaderProcess:
         if not ready and child.silent_s > self._finding_deadline_s:
             self._abandon_finding(child)
         if self._hung and child.count is not None and child.count != self._count:
-            # Indices are not what they were: whoever hangs has to be found again.
+            # The indices have changed, so hung devices have to be detected again.
             self._hung.clear()
             self._restart()
             raise ReaderStartingError("NVML: the number of GPUs has changed")
@@ -274,7 +272,7 @@ class ReaderProcess:
         return child
 
     def _wait_for_devices(self, child: ReaderChild, wait_s: float) -> bool:
-        """Wait until it is ready, for so long and not longer than it may be silent."""
+        """Wait until it is ready, for at most `wait_s` and until its deadline between messages."""
         end_s = time.monotonic() + wait_s
         while not child.advance(min(wait_s, self._finding_deadline_s - child.silent_s + _MOMENT_S)):
             wait_s = end_s - time.monotonic()
@@ -283,7 +281,7 @@ class ReaderProcess:
         return True
 
     def _abandon_finding(self, child: ReaderChild) -> None:
-        """It has been silent for too long: leave out what it looks at."""
+        """Exclude the device that the search hangs at."""
         if child.next_index is not None:
             self._count = child.count
             why = self._leave_out(child.next_index, f"not found within {self._finding_deadline_s:g} s")
@@ -316,7 +314,7 @@ class ReaderProcess:
             log.warning("%s", error)
 
     def _crash(self, why: str, index: int | None = None) -> None:
-        """The process ended by itself, at that device if one is given: start another, later each time."""
+        """Handle an unexpected exit, at device `index` if given: start another process after a delay."""
         log.warning("%s; another one is started", why)
         self.exits.add(why)
         self._crashed_at = [at for at in self._crashed_at if at == index]
@@ -343,10 +341,10 @@ class ReaderProcess:
     def _reap(self) -> None:
         self._ending = [child for child in self._ending if not child.is_gone()]
 
-    # Devices that hang
+    # Hung devices
 
     def _leave_out(self, index: int, why: str) -> str:
-        """From now on go on without that device; returns why."""
+        """Exclude a device and restart; return the reason."""
         before = self._hung.get(index)
         delay_s = HUNG_RETRY_S if before is None else min(HUNG_RETRY_MAX_S, 2 * before.delay_s)
         self._hung[index] = _Hung(why, self._clock.monotonic() + delay_s, delay_s)
@@ -354,7 +352,7 @@ class ReaderProcess:
         return why
 
     def _try_hung(self) -> None:
-        """Let a process of its own try a device that hung, once the last one that did is gone."""
+        """Probe a hung device in a separate process, once the killed one is gone."""
         if self._probe is not None:
             index, child = self._probe
             answers = self._probe_answers(index, child)
@@ -374,7 +372,7 @@ class ReaderProcess:
             self._probe = due[0], ReaderChild(only=due[0])
 
     def _probe_answers(self, index: int, child: ReaderChild) -> bool | None:
-        """None as long as it may still do so."""
+        """Return whether the probed device answers; None while that is open."""
         try:
             if child.advance(0.0):
                 return bool(child.found.get(index))
@@ -384,5 +382,5 @@ class ReaderProcess:
 
 
 def _now_s() -> float:
-    """The clock that stamps readings, whatever the one given says."""
+    """Return the clock of readings, CLOCK_BOOTTIME, even if the given clock is a fake."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,1 +1,1 @@
-"""Host statistics of jobs: one host record per segment."""
+"""Create host records of jobs, one per segment."""

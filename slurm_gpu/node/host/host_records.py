@@ -1,4 +1,4 @@
-"""The host records of all segments: who is looked at when, in a thread, since /proc may block."""
+"""Create the host records of all segments; a thread samples jobs, since /proc may block."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 STUCK_S = 30.0
 _MOST_STUCK = 4
 _NODE_FRESH_S = 0.2
-# A round is over in milliseconds; whoever has nothing else to do asks again after this time.
+# A round takes milliseconds; poll for its end at this interval.
 _ASK_S = 0.5
-# Of so many jobs that ended last it is known which cgroup they had.
+# The cgroups of this many recently ended jobs are remembered.
 _GROUPS_MOST = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounts:
-    """Where the kernel tells things."""
+    """Mount points of kernel file systems."""
 
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
@@ -48,9 +48,9 @@ class _WatchedHost:
 
 @dataclass(slots=True)
 class _Round:
-    """One look at several jobs, one after another; the first `done` of them are through.
+    """One sample of several jobs in sequence; the first `done` of them are complete.
 
-    Once `abandoned` it goes no further, since the next round looks at these jobs; `over` when it has ended.
+    An `abandoned` round stops, since the next one samples these jobs. `over` is whether it has ended.
     """
 
     entries: Sequence[_WatchedHost]
@@ -63,7 +63,7 @@ class _Round:
 
 
 class HostRecorder:
-    """Host records of the open segments of `node`: `sync` and `step`, again and again."""
+    """Creates host records of the open segments of `node`; call `sync` and `step` periodically."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class HostRecorder:
         self._reading: NodeReading | None = None
         self._worker = WorkerThread("host") if worker is None else worker
         self._entries: dict[str, _WatchedHost] = {}
-        # By job: a cgroup that outlives its run goes on counting in the next one.
+        # By job; a cgroup may outlive its run and continue counting in the next one.
         self._groups: dict[int, int] = {}
         self._round: _Round | None = None
-        # Rounds that have not come back, with the user whose job they are at.
+        # Stuck rounds, with the user of the job that they are stuck at.
         self._lost: list[tuple[_Round, int | None]] = []
 
     def begin(self, allocation: Allocation) -> None:
-        """Watch that allocation's job; every other job is no longer alone on the node."""
+        """Start recording an allocation's job; other jobs are no longer alone on the node."""
         self.note_job(allocation.key.job_id)
         for entry in self._entries.values():
             if entry.watch.key.job_id == allocation.key.job_id:
@@ -127,7 +127,7 @@ class HostRecorder:
             del self._groups[next(iter(self._groups))]
 
     def sync(self, allocations: Iterable[Allocation], now_s: float) -> None:
-        """These are open now: begin to watch what is new, end what is missing."""
+        """Start recording new allocations, and end those that are no longer open."""
         missing = set(self._entries)
         for allocation in allocations:
             if allocation.key.segment in self._entries:
@@ -138,21 +138,21 @@ class HostRecorder:
             self.end(segment, now_s)
 
     def note_job(self, job_id: int) -> None:
-        """A job, with GPUs or without, begins on this node."""
+        """Note that a job, with or without GPUs, starts on this node."""
         for entry in self._entries.values():
             if entry.watch.key.job_id != job_id:
                 entry.watch.not_alone()
 
     def end(self, segment: str, end_s: float) -> None:
-        """Its job has ended (Clock.monotonic()); `step` brings the final record."""
+        """End a segment at `end_s` (Clock.monotonic()); `step` returns the final record."""
         entry = self._entries.get(segment)
         if entry is not None and entry.end_s is None:
             entry.end_s = end_s
 
     def step(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> Sequence[Host]:
-        """Look at what is due; returns the final records of jobs that have ended.
+        """Sample due jobs and return the final records of ended ones.
 
-        `on_gpu` tells the process ids that NVML shows, by job.
+        `on_gpu` returns the process ids on GPUs by job.
         """
         self._collect(now_s)
         if self._round is None:
@@ -161,14 +161,14 @@ class HostRecorder:
         return self._finish() if self._round is None else ()
 
     def next_step_s(self) -> float | None:
-        """When there will be something to do; None if nothing is watched."""
+        """Return when `step` is due; None if no job is recorded."""
         if self._round is not None:
             return self._round.ask_s
         due = [entry.watch.next_sample_s for entry in self._entries.values() if self._may_sample(entry)]
         return min(due, default=None)
 
     def hosts(self, now_s: float) -> Sequence[Host]:
-        """All that is known now of jobs that run; nothing while a look at them is under way."""
+        """Return current records of running jobs; () during a round."""
         if self._round is not None:
             return ()
         return [entry.watch.host(now_s) for entry in self._entries.values() if entry.end_s is None]
@@ -176,7 +176,7 @@ class HostRecorder:
     def _may_sample(self, entry: _WatchedHost) -> bool:
         if entry.stuck or entry.end_s is not None or len(self._lost) >= _MOST_STUCK:
             return False
-        # Who can make one look wait could do so with one job after another.
+        # A user who blocks one sample could block those of other jobs, too.
         return not any(uid is not None and uid == entry.watch.uid for _, uid in self._lost)
 
     def _start_round(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> None:
@@ -186,7 +186,7 @@ class HostRecorder:
             self._worker.start(lambda: self._run_round(this))
 
     def _run_round(self, this: _Round) -> None:
-        """Runs beside the main thread, which leaves these watches alone meanwhile."""
+        """Sample the jobs of a round in the worker thread; the main thread does not access them meanwhile."""
         try:
             if self._reading is None or this.began_s - self._reading.at_s >= _NODE_FRESH_S:
                 self._reading = self._counters.sample(this.began_s)
@@ -199,7 +199,7 @@ class HostRecorder:
             this.over = True
 
     def _collect(self, now_s: float) -> None:
-        """Has the round come to its end, or must it be given up?"""
+        """Finish a round that has ended, or abandon a stuck one."""
         self._lost = [lost for lost in self._lost if not lost[0].over]
         this = self._round
         if this is None:
@@ -211,27 +211,27 @@ class HostRecorder:
             this.abandoned = True
             self._worker.abandon()
             self._lost.append((this, self._at(this).watch.uid))
-            self._abandon(this, "does not come back")
+            self._abandon(this, "hangs")
         elif this.done < len(this.entries):
             self._abandon(this, "failed")
         self._round = None
 
     def _at(self, this: _Round) -> _WatchedHost:
-        """The job that it is at."""
+        """Return the current job of a round."""
         return this.entries[min(this.done, len(this.entries) - 1)]
 
     def _abandon(self, this: _Round, why: str) -> None:
         entry = self._at(this)
         entry.stuck = True
         log.warning(
-            "a look at the processes of job %d %s; they are left alone from now on%s",
+            "sampling the processes of job %d %s; they are not sampled again%s",
             entry.watch.key.job_id,
             why,
-            "" if len(self._lost) < _MOST_STUCK else ", and so are those of all other jobs until one does",
+            "" if len(self._lost) < _MOST_STUCK else ", nor are those of other jobs until a sample returns",
         )
 
     def _finish(self) -> list[Host]:
-        """The final records of jobs that have ended."""
+        """Return the final records of ended jobs."""
         ended = {segment: e for segment, e in self._entries.items() if e.end_s is not None}
         for segment, entry in ended.items():
             self._remember_group(entry.watch)

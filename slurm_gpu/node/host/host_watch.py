@@ -1,4 +1,4 @@
-"""One segment's watch over the node side of its job: what its processes use, which application they are."""
+"""Record one segment's host usage and application."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.node_counters import NodeReading
 from slurm_gpu.wire import Host
 
-# A look each twentieth of the job's age, within these bounds: what a job does after the last one is not seen.
-# Many processes cost more, and are looked at less.
+# Samples are 5 % of the job's age apart, within these bounds; usage after the last sample is not recorded.
+# Jobs with many processes are sampled less often, since they cost more.
 FIRST_PAUSE_S = 0.25
 PAUSE_S = 10.0
 LARGE_PAUSE_S = 30.0
 LARGE_JOB = 100
 _SHARE_OF_AGE = 0.05
-# Storage traffic is as dear to read as all else together: each third look at a grown-up job has to do.
+# Reading storage traffic costs as much as the rest, so older jobs read it in every third sample.
 _STORAGE_PAUSES = 2.5
 
-# Ages at which applications are looked for, and the pause after them: notebooks import late.
+# Ages at which applications are scanned, and the interval after them, since notebooks import late.
 RECOGNITION_AGES_S = (1.0, 5.0, 30.0, 120.0, 600.0)
 RECOGNITION_PAUSE_S = 1800.0
 
@@ -30,7 +30,7 @@ _TRAFFIC = ("net_rx_bytes", "net_tx_bytes", "ib_rx_bytes", "ib_tx_bytes")
 
 
 class HostWatch:
-    """Looks at one job's processes on this node, from `start_s` (Clock.monotonic()) on.
+    """Samples one job's processes on this node from `start_s` (Clock.monotonic()) on.
 
     `start_wall_s` is the wall clock at `start_s`.
     """
@@ -59,20 +59,20 @@ class HostWatch:
 
     @property
     def uid(self) -> int | None:
-        """The job's user."""
+        """Return the job's user."""
         return self._job.uid
 
     @property
     def group(self) -> int | None:
-        """The job's cgroup as it was found last."""
+        """Return the job's cgroup of the last sample."""
         return self._stats.group
 
     def not_alone(self) -> None:
-        """Another job came to this node: whose its network traffic is can no longer be told."""
+        """Note that another job is on this node, so that network traffic cannot be attributed."""
         self._alone = False
 
     def sample(self, now_s: float, node: NodeReading, on_gpu: Sequence[int] = ()) -> None:
-        """Look once; `on_gpu` are processes of the job that NVML shows."""
+        """Take a sample; `on_gpu` are the job's processes on GPUs."""
         storage = now_s >= self._storage_s
         self._stats.sample(now_s, on_gpu, storage=storage)
         self._sample_traffic(node)
@@ -85,11 +85,11 @@ class HostWatch:
         pause_s = min(most_s, max(FIRST_PAUSE_S, _SHARE_OF_AGE * (now_s - self._start_s)))
         if storage and pause_s >= PAUSE_S:
             self._storage_s = now_s + _STORAGE_PAUSES * pause_s
-        # Looks at grown-up jobs fall together: one reading of the node serves them all.
+        # Samples of older jobs coincide, so that one reading of the node serves all.
         self.next_sample_s = now_s + pause_s if pause_s < PAUSE_S else (now_s // pause_s + 1) * pause_s
 
     def host(self, now_s: float, *, final: bool = False) -> Host:
-        """The record as of the last look, with the next sequence number."""
+        """Return the record as of the last sample, with the next sequence number."""
         self._seq += 1
         finding = self._recognition.best
         return Host(
@@ -110,7 +110,7 @@ class HostWatch:
         )
 
     def _sample_traffic(self, node: NodeReading) -> None:
-        # Only cgroups tell of jobs that were there before this daemon, or that hold no GPUs.
+        # Only cgroups show jobs that started before this daemon, or that have no GPUs.
         if self._alone:
             self._alone = self._stats.in_cgroup is not False and self._cgroups.is_alone(self._job)
         self._traffic_before = self._traffic_before or node

@@ -1,1 +1,1 @@
-"""The life of an allocation, from prolog to final record."""
+"""Manage allocations from the prolog to the final record."""

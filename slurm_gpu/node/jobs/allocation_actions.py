@@ -1,6 +1,6 @@
-"""What a transition of an allocation does: the conditions and actions that transitions.py names.
+"""Conditions and actions of the transitions in transitions.py.
 
-Each is one small step. Which of them follow an event, in which order, is in the table alone.
+Each is one small step. Only the table defines which of them follow an event, and in which order.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AllocationActions(ABC):
 
     @abstractmethod
     def _end_late(self, ended: EndedAllocation) -> None:
-        """End an open allocation whose epilog is not expected any more."""
+        """End an open allocation whose epilog is no longer expected."""
 
     @abstractmethod
     def _looked_up(self, ended: EndedAllocation) -> None:
@@ -137,14 +137,14 @@ class AllocationActions(ABC):
 
     def end_without_epilog(self, prolog: HookEvent) -> None:
         """Report that the epilog of the run before is missing, and end that run here."""
-        log.warning("job %d begins again without an epilog of its last run", prolog.job_id)
+        log.warning("job %d starts again without an epilog of its last run", prolog.job_id)
         self._events.record("epilog_missing", job_id=prolog.job_id)
         self._end(self._open_one(prolog), prolog)
 
     def end(self, epilog: HookEvent) -> None:
         """End the run at its epilog."""
         if self._started:
-            self.watch_new()  # a job so short that its prolog was seen only now
+            self.watch_new()  # a short job whose prolog was read just now
         self._end(self._open_one(epilog), epilog)
 
     def expect_next_run(self, epilog: HookEvent) -> None:
@@ -157,13 +157,13 @@ class AllocationActions(ABC):
         self.forget_return(epilog.job_id)
 
     def report_missing_prolog(self, epilog: HookEvent) -> None:
-        """Report that a run ended of which nothing was seen before."""
+        """Report the end of a run whose prolog was not seen."""
         self._events.record("prolog_missing", job_id=epilog.job_id)
 
     def note_unseen_end(self, epilog: HookEvent) -> None:
         """Note the end of a run that was not recorded."""
         if epilog.positions:
-            log.info("job %d ended, of which no prolog was seen", epilog.job_id)
+            log.info("job %d ended without a known prolog", epilog.job_id)
         self._ended.add(epilog.job_id, epilog.restart, certain=False, had_gpus=bool(epilog.positions))
 
     def open_returned_run(self, epilog: HookEvent) -> None:
@@ -180,7 +180,7 @@ class AllocationActions(ABC):
     def exclude_unknown_jobs(self, epilog: HookEvent) -> None:
         """Report to the devices of a returned run whether any other job may have used them.
 
-        If so, its use is a gap: processes that have ended cannot be told apart any more.
+        If so, its use is a gap, since ended processes cannot be attributed.
         """
         returned = self._open_one(epilog)
         may_have_others = self._unknown_jobs.may_run_with(returned.key.job_id)
@@ -226,7 +226,7 @@ class AllocationActions(ABC):
         self._open(self.segments.continue_segment(allocation, now_s, wall_s), began_before=True)
 
     def is_unsampled(self, ended: EndedAllocation) -> bool:
-        """Return whether this slurm-gpud has sampled none of its devices."""
+        """Return whether this slurm-gpud has not sampled any of its devices."""
         segment = self.segments.get(ended.allocation)
         return segment is None or not segment.tallies
 
@@ -245,7 +245,7 @@ class AllocationActions(ABC):
         """Report that the epilog is missing."""
         now_s = self._clock.monotonic()
         job_id, ago_s = ended.allocation.key.job_id, now_s - ended.end_s
-        log.warning("job %d ended %.0f s ago, of which no epilog was seen", job_id, ago_s)
+        log.warning("job %d ended %.0f s ago without an epilog", job_id, ago_s)
         self._events.record("epilog_missing", job_id=job_id, at_s=self._clock.wall() - ago_s)
 
     def close_by_checkpoint(self, ended: EndedAllocation) -> None:
@@ -253,7 +253,7 @@ class AllocationActions(ABC):
         segment = self.segments.get(ended.allocation)
         allocation = ended.allocation.ended_before(ended.end_s)
         for device, tally in segment.tallies.items() if segment is not None else ():
-            self.watches[device].drop(tally)
+            self.watches[device].drop_segment(tally)
         self.segments.close_late(allocation, ended.end_s, self._clock.monotonic())
         self._forget(allocation)
 
@@ -271,7 +271,7 @@ class AllocationActions(ABC):
         now_s = self._clock.monotonic()
         for device, tally in segment.tallies.items():
             tally.end_s = max(tally.start_s, ended.end_s)
-            self.watches[device].release(tally, now_s)
+            self.watches[device].end_segment(tally, now_s)
 
     def look_up_devices(self, ended: EndedAllocation) -> None:
         """End it here, and look up the devices that are not known yet."""
@@ -318,7 +318,7 @@ class AllocationActions(ABC):
                             watch.mark_unobserved_until(self._unobserved_until_s[device])
                     if self._unknown_jobs.are_possible and self._inventory.can_be_shared:
                         watch.set_unknown_jobs_until(math.inf)
-                self.watches[uuid].hold(self.segments.begin(segment, facts, now_s))
+                self.watches[uuid].start_segment(self.segments.begin(segment, facts, now_s))
 
     def _update_unknown_jobs(self) -> None:
         until_s = math.inf if self._unknown_jobs.are_possible else self._clock.monotonic()
@@ -358,7 +358,7 @@ class AllocationActions(ABC):
             self._mark_unobserved(allocation, allocation.start_s)
         if len(allocation.devices) < len(allocation.positions) and not self._inventory.is_asking:
             log.warning(
-                "job %d holds GPUs at positions %s; known are %s",
+                "job %d was allocated GPUs at positions %s; known are %s",
                 allocation.key.job_id,
                 list(allocation.positions),
                 dict(allocation.devices),

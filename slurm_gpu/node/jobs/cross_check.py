@@ -1,14 +1,14 @@
-"""Processes that NVML shows on a GPU, against the jobs that hold it.
+"""Compare the processes that NVML lists on a GPU with the jobs that were allocated it.
 
-A process is where it should be if it is of a job that holds the GPU. Else it is
+A process of another job is reported as
 
-- an `intruder`, if it is of another job that is known here, or of none;
-- a `job_mismatch`, if it is in the cgroup of a job of which nothing is known here: then our own books, or the
-  order of positions, may be wrong.
+- `intruder`, if its job is known here or it belongs to no job;
+- `job_mismatch`, if it is in the cgroup of an unknown job: then slurm-gpud's allocations or the order of
+  positions may be wrong.
 
-Of no job and yet no intruder are the processes of system accounts (uid below 1000: root's monitoring, the
-display's, nvidia-persistenced's), MPS's daemon and server, told by their executable, which must be root's,
-and those of the holder's own user: containers that a daemon started for the job look like that.
+Processes of system accounts (uid below 1000: root's monitoring, the display, nvidia-persistenced) are exempt,
+and so are MPS's daemon and server, whose executable root must own. Processes of the job's own user are
+exempt, since a daemon may have started containers for the job.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from slurm_gpu.node.shipping.events import EventRecorder
 log = logging.getLogger(__name__)
 
 CHECK_S = 5.0
-# What begins and ends is seen by NVML, by hooks and by us in any order: only what stays is told.
+# NVML, hooks and slurm-gpud see starts and ends in any order, so only persistent findings are reported.
 CONFIRM_S = 5.0
-# A process may outlive its job's epilog by so much.
+# A process may outlive its job's epilog by this time.
 LEAVE_S = 60.0
-# So many events of one job (or of one user's processes without a job) and of all together in an hour.
+# The maximum number of events per hour, of one job (or one user's processes without a job) and in total.
 PER_HOUR = 10
 ALL_PER_HOUR = 100
 _HOUR_S = 3600.0
 _MAX_REPORTED = 10_000
 
+# A process on a device: its pid, its start, the device's UUID.
 Suspect = tuple[int, bytes, str]
-"""A process on a device: its id, its start, the device's UUID."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownJobs:
-    """What is known of jobs: `owners` of the open ones, `without_gpus` those that run here and hold none.
+    """Known jobs: the `owners` of open ones, and those that run here `without_gpus`.
 
-    `ended_s` tells when a job ended that has ended of late.
+    `ended_s` returns when a job ended, if recently.
     """
 
     owners: Mapping[int, JobOwner]
@@ -53,7 +53,7 @@ class KnownJobs:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFinding:
-    """What is wrong with a process, and who is to answer for it: a job, or a user without one."""
+    """An unexpected process; `culprit` is its job, or its user without a job."""
 
     kind: str
     culprit: str
@@ -61,7 +61,7 @@ class ProcessFinding:
 
 
 class Crosscheck:
-    """Checks the processes of devices as they are seen, and tells of each that is wrong once."""
+    """Checks the processes of devices and reports each unexpected one once."""
 
     def __init__(self, processes: ProcessJobs, events: EventRecorder) -> None:
         self._processes, self._events = processes, events
@@ -71,13 +71,13 @@ class Crosscheck:
         self._limit = _HourlyLimit()
 
     def is_due(self, device: str, now_s: float) -> bool:
-        """Is it time to check the device's processes?"""
+        """Return whether the device's processes are due for a check."""
         return now_s >= self._checked_s.get(device, -CHECK_S) + CHECK_S
 
     def check(
         self, device: str, pids: Iterable[int], allocated: Sequence[int], known: KnownJobs, now_s: float
     ) -> None:
-        """Look at what NVML shows on a device that `allocated` hold, if any."""
+        """Check the processes that NVML lists on a device; `allocated` are its jobs, if any."""
         self._checked_s[device] = now_s
         before, self._suspects[device] = self._suspects.get(device, {}), {}
         for pid in pids:
@@ -86,7 +86,7 @@ class Crosscheck:
             if origin is None or finding is None:
                 continue
             if not allocated and finding.data.get("job") is None:
-                continue  # nobody's time is taken, and no job takes what it has not
+                continue  # no job is affected, and no job uses an unallocated GPU
             suspect = (pid, origin.started, device)
             since_s = self._suspects[device][suspect] = before.get(suspect, now_s)
             if now_s - since_s >= CONFIRM_S and suspect not in self._told:
@@ -108,7 +108,7 @@ class Crosscheck:
         if job is not None and (ended_s is not None or job in known.owners or job in known.without_gpus):
             return _intruder(pid, origin, job)
         if job is None and any(known.owners[h].sluid is None for h in allocated if h in known.owners):
-            return None  # it may be the holder's: of a job that Slurm alone told of the SLUID is unknown
+            return None  # it may be the job's own: without a hook its SLUID is unknown
         name = job if job is not None else origin.cgroup.sluid
         data = {"pid": pid, "allocated": sorted(allocated), "cgroup": name}
         return ProcessFinding("job_mismatch", f"job {name}", data)
@@ -132,7 +132,7 @@ class Crosscheck:
             del self._told[next(iter(self._told))]
         if self._limit.allows(finding.culprit, now_s):
             device, job_id = suspect[2], min(allocated, default=None)
-            log.warning("%s on %s, which job %s holds: %s", finding.kind, device, job_id, finding.data)
+            log.warning("%s on %s, allocated to job %s: %s", finding.kind, device, job_id, finding.data)
             self._events.record(finding.kind, device=device, job_id=job_id, data=finding.data)
 
 
@@ -142,7 +142,7 @@ def _intruder(pid: int, origin: ProcessOrigin, job: int | None) -> ProcessFindin
 
 
 class _HourlyLimit:
-    """Lets so many through for each culprit and hour, and counts the others."""
+    """Limits events per culprit and hour, and counts the suppressed ones."""
 
     def __init__(self) -> None:
         self._since_s = 0.0
@@ -150,7 +150,7 @@ class _HourlyLimit:
         self._left_out: dict[str, int] = {}
 
     def allows(self, culprit: str, now_s: float) -> bool:
-        """May one more be told of that culprit?"""
+        """Return whether another event of that culprit may be reported."""
         if not self._let and not self._left_out:
             self._since_s = now_s
         if sum(self._let.values()) >= ALL_PER_HOUR:
@@ -162,7 +162,7 @@ class _HourlyLimit:
         return False
 
     def over(self, now_s: float) -> list[tuple[str, int]]:
-        """At the end of the hour: how many were left out, by culprit."""
+        """Return the suppressed events by culprit at the end of an hour."""
         if now_s - self._since_s < _HOUR_S:
             return []
         left_out = list(self._left_out.items())

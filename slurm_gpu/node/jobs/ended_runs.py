@@ -1,7 +1,7 @@
-"""Runs whose end was seen of late, so that nobody who has yet to hear of it brings them back.
+"""Remember recently ended runs, so that outdated reports do not start them again.
 
-A slurmctld that was killed goes on from what it had saved, and may believe for long that a run goes on whose
-epilog ran here. So these runs are kept in the spool: the next slurm-gpud is to know of them, too.
+After slurmctld is killed, its saved state may show a run as running long after its epilog ran here. These
+runs are stored in the spool, so that they survive a restart of slurm-gpud.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
 
-# For so long slurmctld may believe that a run goes on whose epilog was seen. Nodes tell it which jobs they
-# have when they register again, each 20 pings: at the default SlurmdTimeout of 300 s that is half an hour.
+# slurmctld may report an ended run as running for this time. Nodes report their jobs when they register
+# again, every 20 pings: half an hour at the default SlurmdTimeout of 300 s.
 REMEMBERED_S = 3600.0
 MOST = 10_000
-# So long after an epilog slurmctld does not tell that its run goes on.
+# slurmctld does not report a run as running for longer than this after its epilog.
 _EPILOG_UNCERTAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EndedRun:
-    """`at_s` is Clock.monotonic(), `prolog_at_s` stands in its prolog's file; None if none was seen."""
+    """`at_s` is Clock.monotonic(), `prolog_at_s` the time in the prolog's file; None without a prolog."""
 
     restart: int
     at_s: float
@@ -45,10 +45,10 @@ class _EndedRun:
 
 
 class EndedRuns:
-    """The last run of each job that has ended in this boot; what was before it is over anyhow.
+    """The last ended run of each job in this boot; earlier runs have ended, too.
 
-    An epilog alone does not tell which run ended: that of a requeued job carries the next one's restart
-    count. So of an epilog without an allocation the same count may come again, in a younger answer.
+    An epilog does not identify the run, since that of a requeued job has the restart count of the next one.
+    After an epilog without an allocation, a newer report may therefore have the same count.
     """
 
     def __init__(self, kept: Spool, clock: Clock) -> None:
@@ -65,9 +65,9 @@ class EndedRuns:
         had_gpus: bool = True,
         prolog_at_s: float | None = None,
     ) -> None:
-        """That run, and those before it, have ended now; `certain` unless only an epilog says which it was.
+        """Note that a run and those before it have ended; not `certain` if only an epilog identifies it.
 
-        It is written down if it had GPUs, as far as the hook knew: of others Slurm's word begins nothing.
+        It is saved if it may have had GPUs; Slurm's reports start no allocation for others.
         """
         now_s = self._clock.monotonic()
         before = self._ended.pop(job_id, None)
@@ -86,29 +86,29 @@ class EndedRuns:
             oldest, run = next(iter(self._ended.items()))
 
     def ended_s(self, job_id: int) -> float | None:
-        """When that job's last run was seen to end; None if that was long ago, or never."""
+        """Return when the job's last run ended; None if not recently."""
         ended = self._ended.get(job_id)
         return None if ended is None else ended.at_s
 
     def covers(self, job_id: int, restart: int, as_of_s: float) -> bool:
-        """Had that run ended, of which Slurm tells as of then?"""
+        """Return whether the run in a report of Slurm as of `as_of_s` had already ended."""
         ended = self._ended.get(job_id)
         if ended is None or restart > ended.restart:
             return False
         return ended.certain or restart < ended.restart or as_of_s < ended.at_s + _EPILOG_UNCERTAIN_S
 
     def began_at(self, job_id: int, prolog_at_s: float) -> bool:
-        """Is it the prolog of the run that ended, whose file was left by a slurm-gpud that was killed?"""
+        """Return whether the prolog is of the ended run; a killed slurm-gpud may have left its file."""
         ended = self._ended.get(job_id)
         return ended is not None and ended.prolog_at_s == prolog_at_s
 
     def _of_this_boot(self) -> Iterator[tuple[int, _EndedRun]]:
-        """Those that are kept; what is of another boot, or cannot be read, is not kept any longer."""
+        """Yield saved runs of this boot; drop those of other boots and unreadable ones."""
         for job_id, value in self._kept.ended_runs().items():
             try:
                 boot_id, ended = value["boot_id"], _EndedRun.from_json(value)
             except (KeyError, TypeError, ValueError) as error:
-                log.error("when job %d ended cannot be read: %r in %s", job_id, error, value)  # noqa: TRY400
+                log.error("the end of job %d in the spool cannot be read: %r in %s", job_id, error, value)  # noqa: TRY400
                 boot_id = None
             if boot_id == self._clock.boot_id():
                 yield job_id, ended

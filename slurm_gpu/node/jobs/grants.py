@@ -1,4 +1,4 @@
-"""The part of each of its GPUs that a job was granted, as slurm-gpudbd reports it."""
+"""Store the granted share of a job's GPUs, as slurm-gpudbd reports it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ log = logging.getLogger(__name__)
 
 _WHOLE_GPU_MGPU = 1000
 
+# Job and restart.
 Run = tuple[int, int]
-"""Job and restart."""
 
 
 class Grants:
-    """Remembers the grants of open runs, in 1/1000 of a GPU."""
+    """The grants of open runs, in 1/1000 of a GPU."""
 
     def __init__(self) -> None:
         self._granted: dict[Run, int] = {}
         self._impossible: set[Run] = set()
 
     def update_jobs(self, jobs: JobFacts, allocations: Iterable[Allocation]) -> Mapping[Run, int]:
-        """Take in what was reported of these open allocations; return what is known of them."""
+        """Update the grants of these open allocations, and return them."""
         open_runs = {(allocation.key.job_id, allocation.key.restart) for allocation in allocations}
         for run in open_runs:
             job_id, restart = run
             facts = jobs.get(job_id, {})
-            # Of another run of the job it says nothing: its owner may have changed what it asks for.
+            # A report on another run does not apply: its owner may have changed the request.
             reported = facts.get("granted_mgpu") if facts.get("restart", restart) == restart else None
             granted = _possible(reported)
             if granted is not None:

@@ -1,4 +1,4 @@
-"""The GPUs of this node: which of them answer, and which one each of Slurm's positions is."""
+"""Track the GPUs of this node: which of them answer, and the one at each of Slurm's positions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from slurm_gpu.node.shipping.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
-# As many reports of lost GPUs are remembered, so that each is made once.
+# This many reports of lost GPUs are remembered, so that each is made once.
 _REMEMBERED = 1000
 EVENT_OF = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}
 
 
 class DeviceOrder(Protocol):
-    """Which UUID each position is, as slurmd tells some time after it was asked.
+    """The UUID at each position; slurmd answers some time after a query.
 
-    `assumed` tells that the last answer was a guess, `can_be_shared` whether Slurm may give a GPU to several.
+    `assumed` is whether the last answer was a guess, `can_be_shared` whether several jobs may share a GPU.
     """
 
     assumed: bool
@@ -30,24 +30,24 @@ class DeviceOrder(Protocol):
 
     @property
     def is_asking(self) -> bool:
-        """Is an answer on its way?"""
+        """Return whether a query is running."""
 
     @property
     def is_silent(self) -> bool:
-        """Was it asked for in vain, as far as can be told by now?"""
+        """Return whether the last query failed or takes too long."""
 
     def ask(self) -> None:
-        """Learn the order now; waits a moment for it."""
+        """Query the order now and wait briefly for the answer."""
 
     def news(self) -> bool:
-        """Has more been told since the last call?"""
+        """Return whether there is a new answer since the last call."""
 
     def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
-        """The UUID at each position; absent where none of `devices` can be told."""
+        """Return the UUID at each position; positions without a known device of `devices` are absent."""
 
 
 class Inventory:
-    """What the reader found when it was last asked; `answering` is by UUID, in the driver's order."""
+    """The devices found by the reader; `answering` is by UUID, in the driver's order."""
 
     def __init__(self, reader: Reader, order: DeviceOrder, events: EventRecorder) -> None:
         self._reader, self._order, self._events = reader, order, events
@@ -55,19 +55,19 @@ class Inventory:
         self.starting = False
         self._seen: dict[str, DeviceProperties] = {}
         self._no_driver = False
-        self._assumed_told = False
+        self._assumed_reported = False
         self._silence_told: set[int] = set()
         # NVML's indices of GPUs that have answered, and of those that have never and were reported.
         self._named: set[int] = set()
         self._unnamed: set[int] = set()
-        # What was reported as lost: job, restart, and name of the device.
+        # GPUs that were reported as lost: job, restart, and name of the device.
         self._lost: dict[tuple[int, int, str], None] = {}
         self._has_found = False
 
     def find(self) -> bool:
-        """Look for devices anew; False (and nothing changed) while there is no driver.
+        """Search for devices; return False and change nothing without a driver.
 
-        `starting` tells that there may be one in a moment.
+        `starting` is whether the driver is starting.
         """
         self.starting = False
         try:
@@ -86,7 +86,7 @@ class Inventory:
         self._no_driver = False
         self.answering = {facts.uuid: facts for facts in found}
         minors = {facts.minor for facts in found}
-        # A GPU that is lost or hangs still is what it was, unless another sits in its place.
+        # Keep the properties of a lost or hung GPU, unless another GPU has its minor number.
         silent = {uuid: facts for uuid, facts in self._seen.items() if facts.minor not in minors}
         self._seen = {**silent, **self.answering}
         self._has_found = True
@@ -95,11 +95,11 @@ class Inventory:
 
     @property
     def has_unnamed(self) -> bool:
-        """Does NVML list a GPU that has never answered?"""
+        """Return whether NVML lists a GPU that has never answered."""
         return bool(self._unnamed)
 
     def _report_unnamed(self) -> None:
-        """Report GPUs that have never answered: no device is named for which a failure could be reported."""
+        """Report GPUs that have never answered, by NVML's index, because their UUIDs are unknown."""
         for uuid, facts in self.answering.items():
             if facts.index in self._unnamed and facts.parent is None:
                 self._unnamed.discard(facts.index)
@@ -112,44 +112,44 @@ class Inventory:
                 self._events.record(EVENT_OF[failure.kind], data={"index": index})
 
     def ask_slurm(self) -> None:
-        """Learn the order of positions now, so that the first job need not wait for the answer."""
+        """Query the order of positions now, so that the first job does not wait for it."""
         if self._seen:
             self._order.ask()
 
     def news(self) -> bool:
-        """Has Slurm told of its order since the last call?"""
+        """Return whether Slurm's order has changed since the last call."""
         return self._order.news()
 
     @property
     def is_asking(self) -> bool:
-        """Will Slurm tell of its order in a moment?"""
+        """Return whether a query for Slurm's order is running."""
         return self._order.is_asking
 
     @property
     def can_be_shared(self) -> bool:
-        """May several jobs hold one GPU?"""
+        """Return whether several jobs may share one GPU."""
         return self._order.can_be_shared
 
     def knows(self, allocation: Allocation) -> bool:
-        """Are all its devices told, and do they answer?"""
+        """Return whether all its devices are known and answer."""
         if len(allocation.devices) < len(allocation.positions):
             return False
         return all(map(self.answering.__contains__, allocation.devices.values()))
 
     def resolve(self, allocation: Allocation) -> Allocation:
-        """The allocation with the devices that can be told by now; the same object if nothing is new."""
+        """Return the allocation with all devices known by now; the same object if nothing is new."""
         unknown = [p for p in allocation.positions if p not in allocation.devices]
         if not unknown:
             return allocation
         if not self._seen:
-            # Where no GPU has ever answered, each position is one that does not.
+            # If no GPU has ever answered, report each position.
             for position in unknown if self._unnamed or self._no_driver else ():
                 self.report_lost(allocation, allocation.device_name(position))
             return allocation
         found = self._order.uuids(unknown, list(self._seen.values()))
-        if self._order.assumed and not self._assumed_told:
-            self._assumed_told = True
-            log.warning("slurmd -G names no GPU files: positions are taken to be in order of minor numbers")
+        if self._order.assumed and not self._assumed_reported:
+            self._assumed_reported = True
+            log.warning("slurmd -G names no GPU files; positions are assumed to follow minor numbers")
             self._events.record("gres_order_assumed")
         if self._order.assumed and self._unnamed:
             return allocation  # the minor numbers of some GPUs are not known
@@ -167,7 +167,7 @@ class Inventory:
         return replace(allocation, devices={**allocation.devices, **found}) if found else allocation
 
     def report_lost(self, allocation: Allocation, name: str) -> None:
-        """Report once that a job was allocated a GPU that does not answer; `name` is its UUID or position."""
+        """Report once that a job's GPU does not answer; `name` is its UUID or position."""
         key = allocation.key
         lost = key.job_id, key.restart, name
         if not (self._has_found or self._no_driver) or lost in self._lost:
@@ -182,12 +182,12 @@ class Inventory:
         self._events.record(kind, device=name, job_id=key.job_id)
 
     def report_back(self, allocation: Allocation, name: str, uuid: str) -> None:
-        """Report that a GPU which was reported as lost under that name answers now."""
+        """Report that a GPU reported as lost under that name answers now."""
         lost = allocation.key.job_id, allocation.key.restart, name
         if lost in self._lost:
             del self._lost[lost]
             self._events.record("gpu_back", device=uuid, job_id=lost[0])
 
     def reported_back(self, uuid: str) -> None:
-        """That it answers again has been reported to all of its jobs."""
+        """Note that the return of a GPU was reported for all of its jobs."""
         self._lost = {lost: None for lost in self._lost if lost[2] != uuid}

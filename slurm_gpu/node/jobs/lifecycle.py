@@ -1,7 +1,7 @@
-"""From a job's allocation of GPUs to its records: the events, moved through the table of transitions.
+"""Apply events of allocations to the table of transitions.
 
-Hooks open and close. Where a hook was lost, Slurm's report does: for jobs older than slurm-gpud, and for
-epilogs that never came.
+Hooks open and close allocations. If a hook is missing, Slurm's report does so: for jobs older than
+slurm-gpud, and for missing epilogs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _Subject = TypeVar("_Subject")
 
 
 class LifeCycle(AllocationActions):
-    """Moves the allocations of this node from state to state as hooks, Slurm and devices report."""
+    """Moves the allocations of this node between states by reports of hooks, Slurm and devices."""
 
     def state_of(self, job_id: int) -> AllocationState:
-        """Return the state of that job here; its allocations that have ended are no part of it."""
+        """Return the state of that job here, without its ended allocations."""
         if self.allocations.of_job(job_id) is not None:
             return AllocationState.OPEN
         is_expected = self.returning.is_expected(job_id)
@@ -64,16 +64,16 @@ class LifeCycle(AllocationActions):
     # Events
 
     def start(self, events: Iterable[HookEvent]) -> None:
-        """Continue what an earlier process left: each open allocation continues as a new segment.
+        """Continue open allocations of an earlier process, each as a new segment.
 
-        One that ended meanwhile, by these events or in an earlier boot, is closed with the last record of it
-        in the spool.
+        If one has ended, by these events or in an earlier boot, it is closed with its last record in the
+        spool.
         """
         events = list(events)
         restored = self._spool.allocations()
         for allocation in restored:
             before = self.allocations.of_job(allocation.key.job_id)
-            if before is not None:  # it was about to be closed when its job began again
+            if before is not None:  # its job started again before it was closed
                 epilog = epilog_between(before, allocation, events)
                 end_s = max(before.start_s, allocation.begun_s if epilog is None else epilog.uptime_s)
                 replaced = EndedAllocation(before, end_s, epilog)
@@ -91,14 +91,14 @@ class LifeCycle(AllocationActions):
                 self._move(
                     transitions.ON_RESTART, AllocationState.OPEN, AllocationEvent.RESTARTED, allocation
                 )
-        if not self._spool.is_whole:  # which other jobs had which devices until now is not known
+        if not self._spool.is_whole:  # other jobs may have used the devices until now
             self._unobserved_until_s[None] = self._clock.monotonic()
             self._unknown_jobs.lost_spool()
         self._started = True
         self.watch_new()
 
     def apply(self, hook: HookEvent) -> None:
-        """Take in that a job begins or ends."""
+        """Apply the start or end of a job."""
         event = AllocationEvent.PROLOG
         if hook.kind is HookKind.EPILOG:
             event = AllocationEvent.EPILOG
@@ -106,10 +106,10 @@ class LifeCycle(AllocationActions):
         self._move(transitions.ON_HOOK, self.state_of(hook.job_id), event, hook)
 
     def update_jobs(self, jobs: JobFacts) -> None:
-        """Take in what slurm-gpudbd reports of all jobs on this node (docs/api.md, `jobs`)."""
+        """Apply slurm-gpudbd's report on all jobs of this node (docs/api.md, `jobs`)."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         told = [job for job_id, facts in jobs.items() if (job := ReportedJob.from_facts(job_id, facts))]
-        # Jobs whose epilog was lost leave this set when Slurm has forgotten them.
+        # A job with a lost epilog leaves this set when Slurm no longer reports it.
         self._without_gpus = jobs.keys() - {job.job_id for job in told}
         self._suspensions.update_jobs(told, now_s)
         for job in self._reconciliation.begun(told, self.allocations, now_s, wall_s):
@@ -122,13 +122,13 @@ class LifeCycle(AllocationActions):
         self.segments.grant(self._grants.update_jobs(jobs, self.allocations))
 
     def end_jobs(self, jobs: JobFacts) -> None:
-        """Take in what slurm-gpudbd reports of open jobs that are over (docs/api.md, `ended`)."""
+        """Apply slurm-gpudbd's report on ended jobs (docs/api.md, `ended`)."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         for over in self._reconciliation.over(jobs, self.allocations, now_s, wall_s):
             self._end_late(over)
 
     def finish(self) -> None:
-        """Make final what has ended and of which nothing more will be learnt."""
+        """Close ended allocations whose last samples have arrived."""
         now_s = self._clock.monotonic()
         self._expire()
         for ended in self._unresolved.over(now_s):
@@ -151,11 +151,11 @@ class LifeCycle(AllocationActions):
 
     @property
     def waits_for_devices(self) -> bool:
-        """Return whether a job that is over waits for its devices to be known."""
+        """Return whether an ended allocation waits for its devices to be known."""
         return bool(self._unresolved)
 
     def resolve(self) -> None:
-        """Find the devices of allocations that were not known before."""
+        """Resolve unknown devices of allocations."""
         for allocation in self.allocations:
             resolved = self._inventory.resolve(allocation)
             if resolved is not allocation:
@@ -163,7 +163,7 @@ class LifeCycle(AllocationActions):
         self._unresolved.resolve()
 
     def known(self) -> KnownJobs:
-        """Return what is known of the jobs here, by which the place of their processes is checked."""
+        """Return the known jobs, for the check of processes."""
         return KnownJobs(
             owners=self.allocations.owners(),
             without_gpus=self._without_gpus,

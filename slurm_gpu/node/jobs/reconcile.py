@@ -1,8 +1,7 @@
-"""What Slurm says of this node's jobs, through slurm-gpudbd, against what the hooks told.
+"""Reconcile Slurm's reports on this node's jobs, sent by slurm-gpudbd, with the hooks.
 
-Hooks are first hand; this mends what they could not tell: jobs older than slurm-gpud, and epilogs that never
-ran. An answer may be older than the newest hook, so nothing is believed that a hook has just overtaken, and
-no job that was not told of twice.
+Hooks take precedence. Reports fill their gaps: jobs older than slurm-gpud, and missing epilogs. A report may
+be older than the newest hook, so newer hooks override it, and a job is accepted only after two reports.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from slurm_gpu.node.jobs.requeued import RequeuedJobs
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.shipment import JobFacts
 
-# What is told again of a moment so much later was no passing state.
+# A second report for a moment this much later confirms the first.
 TWICE_AFTER_S = 8.0
-# An answer is so long on its way at most, if it is not about to be asked for again.
+# The maximum delay of an answer.
 _ON_ITS_WAY_S = 1.0
-# An epilog may take so long to come after the end that Slurm tells.
+# An epilog may be this late after the end that Slurm reports.
 EPILOG_LATE_S = 30.0
-# That Slurm tells of a job which nobody knows here, and never will, is believed for so long.
+# Unknown jobs are assumed for at most this time, even if Slurm keeps reporting one.
 _UNKNOWN_JOBS_S = 30.0
-# Clocks of nodes and controller differ by less.
+# The clocks of nodes and the controller differ by less than this.
 _CLOCKS_DIFFER_S = 60.0
 _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 _OF_GPUS = ("gpu", "shard", "mps")
@@ -35,7 +34,7 @@ _MOST_POSITIONS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedJob:
-    """A job that held GPUs of this node `age_s` ago, says Slurm; `start_s` is the controller's wall clock."""
+    """Slurm's report, `age_s` old, on a job with GPUs here; `start_s` is the controller's wall clock."""
 
     job_id: int
     restart: int
@@ -47,9 +46,9 @@ class ReportedJob:
 
     @classmethod
     def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ReportedJob | None:
-        """From an entry of `jobs` (docs/api.md); None for a job that holds no GPU now, or if told in part.
+        """Parse an entry of `jobs` (docs/api.md); None for a job without GPUs here or an incomplete entry.
 
-        While its prolog runs, the hook will tell better when the job began.
+        Also None while the prolog runs, since the hook will report the start more precisely.
         """
         restart, start_s, uid = (_whole(facts.get(name)) for name in ("restart", "start_s", "uid"))
         positions = _positions(facts.get("gpu_index"))
@@ -72,7 +71,7 @@ class ReportedJob:
     def allocation(
         self, cluster: str, node: str, boot_id: str, now_s: float, wall_s: float, since_s: float | None = None
     ) -> Allocation:
-        """The hold that is recorded from now on, or from when it was seen to begin (`since_s`)."""
+        """Return the allocation to record from now on, or from `since_s`, when it was seen to start."""
         start_s = now_s if since_s is None else since_s
         return Allocation(
             key=SegmentKey(
@@ -95,10 +94,10 @@ class ReportedJob:
 
 
 class UnknownJobs:
-    """Whether jobs may hold GPUs here of which nothing is known yet.
+    """Tracks whether unknown jobs may use GPUs here.
 
-    So it is with a lost spool, until Slurm has told; and after the epilog of a requeued job, which may come
-    back without a prolog, until it is known to be here, or does not come for long.
+    They are possible after a lost spool, until Slurm has reported. They are also possible after the epilog of
+    a requeued job, which may return without a prolog, until it is known or has not returned in time.
     """
 
     def __init__(self, returning: RequeuedJobs) -> None:
@@ -108,19 +107,19 @@ class UnknownJobs:
 
     @property
     def are_possible(self) -> bool:
-        """May there be any just now?"""
+        """Return whether unknown jobs are possible now."""
         return self._anyone or bool(self._returning)
 
     def may_run_with(self, job_id: int) -> bool:
-        """Return whether any but that job may run here now."""
+        """Return whether any unknown job other than that one may run here now."""
         return self._anyone or self._returning.may_run_with(job_id)
 
     def lost_spool(self) -> None:
-        """Anyone may hold anything."""
+        """Assume unknown jobs on any GPU."""
         self._anyone = True
 
     def update_jobs(self, told: Iterable[ReportedJob], allocations: Allocations, now_s: float) -> None:
-        """Take in an answer; it takes two, since what is told is believed of two moments only."""
+        """Apply a report; two reports are required, since a job is accepted only after two."""
         if self._first_report_s is None:
             self._first_report_s = now_s
         ago_s = now_s - self._first_report_s
@@ -130,9 +129,9 @@ class UnknownJobs:
 
 
 class Reconciliation:
-    """Remembers what was told, until it is told again. `since_s`: when this slurm-gpud began to see hooks.
+    """Keeps reports until they are confirmed; `since_s` is when this slurm-gpud started to read hooks.
 
-    A job that `is_seen` here needs not be told of twice.
+    A job that `is_seen` here is accepted without confirmation.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class Reconciliation:
     def begun(
         self, told: Iterable[ReportedJob], allocations: Allocations, now_s: float, wall_s: float
     ) -> list[ReportedJob]:
-        """Of all that run here, those of which no hook told. `now_s` is Clock.monotonic(), since boot."""
+        """Return running jobs without a known prolog. `now_s` is Clock.monotonic(), since boot."""
         found: list[ReportedJob] = []
         reported_at_s: dict[tuple[int, int], float] = {}
         booted_s = wall_s - now_s
@@ -152,10 +151,11 @@ class Reconciliation:
             run = job.job_id, job.restart
             here = allocations.of_job(job.job_id)
             known = here is not None and here.key.restart >= job.restart
-            # Slurm needs minutes to notice that a node went down with its jobs.
+            # Slurm takes minutes to detect that a node went down with its jobs.
             before_boot = job.start_s < booted_s - _CLOCKS_DIFFER_S
             as_of_s = now_s - job.age_s - _ON_ITS_WAY_S
-            # Of what was so before we came, an epilog may have been taken in by the slurm-gpud before us.
+            # An earlier slurm-gpud may have processed the epilog of a job reported for a time before this
+            # start.
             if known or before_boot or as_of_s < self._since_s or self._ended.covers(*run, as_of_s):
                 continue
             reported_at_s[run] = self._first_reported_s.get(run, as_of_s)
@@ -167,7 +167,7 @@ class Reconciliation:
     def over(
         self, told: JobFacts, allocations: Allocations, now_s: float, wall_s: float
     ) -> list[EndedAllocation]:
-        """Of the answer's `ended`, what is open here though its epilog should have come by now."""
+        """Return the open allocations in the report's `ended` whose epilog is overdue."""
         found: list[EndedAllocation] = []
         for job_id, facts in told.items():
             allocation = allocations.of_job(job_id)
@@ -176,7 +176,7 @@ class Reconciliation:
                 continue
             younger = restart is not None and allocation.key.restart > restart
             ago_s = wall_s - ended_at_s
-            # Without a restart count, that of an earlier run, or of an earlier job with this number.
+            # The end of an earlier run without a restart count, or of an earlier job with this id.
             earlier = ago_s > now_s - allocation.begun_s + _CLOCKS_DIFFER_S
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:
                 end_s = min(now_s, max(allocation.begun_s, now_s - ago_s))
@@ -197,7 +197,7 @@ def _moment(value: Any) -> float | None:
 
 
 def _positions(index: Any) -> tuple[int, ...]:
-    """All positions in {"gpu": [0, 1], "shard": [2]}, each once; () where any is not a position."""
+    """Return all positions in {"gpu": [0, 1], "shard": [2]}, each once; () if any is invalid."""
     if not isinstance(index, dict):
         return ()
     listed = [index.get(name) for name in _OF_GPUS]

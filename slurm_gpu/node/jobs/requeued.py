@@ -1,4 +1,4 @@
-"""Requeued jobs, which Slurm may start again on this node without a prolog (docs/design.md)."""
+"""Track requeued jobs, which Slurm may start again on this node without a prolog (docs/design.md)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from slurm_gpu.node.allocation.hooks import HookEvent
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 
 POLL_S = 1.0
-# Slurm starts a requeued job again at once, or after two minutes; where it waits longer, others come and go.
+# Slurm restarts a requeued job at once or after two minutes; a longer wait means that others run first.
 _RETURNS_WITHIN_S = 600.0
 
 
 @dataclass(slots=True)
 class RequeuedJob:
-    """A requeued job. Times are Clock.monotonic()."""
+    """A requeued job; times are Clock.monotonic().
+
+    `restart` is the count of the next run, `absent_s` the last time without a cgroup here, `began_s` when its
+    new cgroup was created.
+    """
 
     name: JobName
     restart: int
-    """Of the run that is to come."""
     until_s: float
     absent_s: float | None = None
-    """When it had no cgroup here last."""
     began_s: float | None = None
-    """When its new cgroup was made."""
 
 
 class RequeuedJobs:
-    """Jobs that were requeued here and are not known to run again; finds when they do by their cgroups."""
+    """The jobs that were requeued here and may run again; their cgroups show when they do."""
 
     def __init__(self, cgroups: JobCgroups, clock: Clock) -> None:
         self._cgroups, self._clock = cgroups, clock
@@ -39,7 +40,7 @@ class RequeuedJobs:
         return bool(self._expected)
 
     def expect(self, epilog: HookEvent) -> None:
-        """Expect the job again: the epilog of a requeued run carries the restart count of the next one."""
+        """Expect the job again; the epilog of a requeued run has the restart count of the next one."""
         name = JobName(epilog.job_id, epilog.uid, epilog.sluid)
         until_s = self._clock.monotonic() + _RETURNS_WITHIN_S
         self._expected[epilog.job_id] = RequeuedJob(name, epilog.restart, until_s)
@@ -50,7 +51,7 @@ class RequeuedJobs:
         return job_id in self._expected
 
     def began_s(self, job_id: int) -> float | None:
-        """Return since when an expected job has run again; None while that was not seen."""
+        """Return since when an expected job has run again; None if it was not seen."""
         job = self._expected.get(job_id)
         return None if job is None else job.began_s
 
@@ -59,22 +60,22 @@ class RequeuedJobs:
         return self.began_s(job_id) is not None
 
     def restart(self, job_id: int) -> int:
-        """Return the restart count of the run that is expected; 0 where none is."""
+        """Return the restart count of the expected run; 0 if none is expected."""
         job = self._expected.get(job_id)
         return 0 if job is None else job.restart
 
     def pop(self, job_id: int) -> RequeuedJob | None:
-        """Return what is known of the expected job, and expect it no longer."""
+        """Return and remove an expected job."""
         return self._expected.pop(job_id, None)
 
     def overdue(self) -> list[int]:
-        """Return the jobs that have not come for long."""
+        """Return the jobs that have not returned in time."""
         now_s = self._clock.monotonic()
         return [job_id for job_id, job in self._expected.items() if now_s >= job.until_s]
 
     @property
     def next_poll_s(self) -> float | None:
-        """When to look again (Clock.monotonic()); None while no job is expected."""
+        """Return when to poll again (Clock.monotonic()); None if no job is expected."""
         return self._poll_at_s if any(job.began_s is None for job in self._expected.values()) else None
 
     def may_run_with(self, job_id: int) -> bool:
@@ -88,7 +89,7 @@ class RequeuedJobs:
         )
 
     def poll(self) -> None:
-        """See which jobs have a cgroup again, if it is time to."""
+        """Check which jobs have a cgroup again, if due."""
         now_s = self._clock.monotonic()
         if now_s < self._poll_at_s:
             return
@@ -99,6 +100,6 @@ class RequeuedJobs:
             age_s = self._cgroups.age_s(job.name, self._clock.wall())
             if age_s is None:
                 job.absent_s = now_s
-            # The run before may have left its own.
+            # Before that, the cgroup may be that of the earlier run.
             elif job.absent_s is not None:
                 job.began_s = min(now_s, max(job.absent_s, now_s - age_s))

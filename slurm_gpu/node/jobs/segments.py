@@ -1,4 +1,4 @@
-"""Segments while they are watched, and what is written down of them."""
+"""Manage segments during observation, and save their records."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from slurm_gpu.node.measure.tally import DeviceTally, SegmentKey
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import Record
 
-# Of a young segment one is kept at these ages, for good: it may end before the first checkpoint.
+# Checkpoints at these ages are kept permanently, since a segment may end before the first regular one.
 YOUNG_S = (1.0, 2.0, 4.0, 8.0)
-# All of the last three minutes are kept, since slurm-gpudbd waits two before it calls a job over. Of those
-# before, the more often two divides a checkpoint's number, the longer it is: three for each power of two.
+# All checkpoints of the last three minutes are kept, since slurm-gpudbd waits two before it reports an end.
+# Older ones are kept longer the more often two divides their number: three for each power of two.
 _ALL_OF = 18
 _KEPT = 6
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 4
 
 
 class Checkpoints:
-    """Checkpoints of one segment on one device: of each age one that is at most half as old again.
+    """Checkpoints of one segment on one device, thinned so that each age has one at most half as old again.
 
-    Where an epilog never came, Slurm reports the end when later samples have been counted already, and those
-    may be another job's. The record that stood at the end is the truth, less what came after it.
-    A day of checkpoints each 10 s leaves some 50, of 2 KB each.
+    Without an epilog, Slurm reports the end after later samples were counted, which may belong to another
+    job. The checkpoint before the end is then used. A day of checkpoints every 10 s leaves about 50, of 2 KB
+    each.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Checkpoints:
         self._young: list[tuple[int, float, bytes]] = []
 
     def add(self, at_s: float, record: bytes) -> None:
-        """The record of now (Clock.monotonic()) as JSON; to be called at equal intervals."""
+        """Add the current record as JSON, at Clock.monotonic() `at_s`; call at equal intervals."""
         self._added += 1
         self._kept.append((self._added, at_s, _packed(record)))
         self._kept = [
@@ -47,15 +47,15 @@ class Checkpoints:
         ]
 
     def wants_young(self, age_s: float) -> bool:
-        """Should the record of a segment of that age be kept besides?"""
+        """Return whether a segment of that age requires another early checkpoint."""
         return len(self._young) < len(YOUNG_S) and age_s >= YOUNG_S[len(self._young)]
 
     def add_young(self, at_s: float, record: bytes) -> None:
-        """See `wants_young`."""
+        """Add an early checkpoint; see `wants_young`."""
         self._young.append((0, at_s, _packed(record)))
 
     def at(self, moment_s: float) -> Record | None:
-        """The newest one that was taken by then, if any is left."""
+        """Return the newest checkpoint up to that time, if any."""
         until = [kept for kept in (*self._young, *self._kept) if kept[1] <= moment_s]
         packed = max(until, key=lambda kept: kept[1], default=None)
         return None if packed is None else Record.from_wire(json.loads(zlib.decompress(packed[2])), {})
@@ -65,7 +65,7 @@ class Checkpoints:
 
 
 def _packed(record: bytes) -> bytes:
-    # The usual 256 KiB of zlib's own would cost more to lay out than a record to compress.
+    # Allocating zlib's default of 256 KiB would take longer than compressing a record.
     packer = zlib.compressobj(level=1, wbits=_WINDOW_BITS, memLevel=_MEMORY_LEVEL)
     return packer.compress(record) + packer.flush()
 
@@ -75,11 +75,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class OpenSegment:
-    """An open or ending allocation while it is watched.
+    """An open or ending allocation during observation.
 
-    `tallies` are by device and lack unknown ones; `unsettled` are the devices of which more will be learnt;
-    `histories` are checkpoints by device. `epilog` is the hook's event that ended it, kept until the final
-    records are on disk.
+    `tallies` are by device, without unknown ones. `unsettled` are devices with pending samples, `histories`
+    checkpoints by device. `epilog` is the event that ended it, kept until the final records are on disk.
     """
 
     allocation: Allocation
@@ -90,13 +89,13 @@ class OpenSegment:
     epilog: HookEvent | None = None
 
     def can_end_at(self, at_s: float) -> bool:
-        """Had its watch begun by then, and is all still known that was counted since?"""
+        """Return whether the segment had started by then and can subtract all usage since."""
         begun = self.allocation.ended_before(at_s) is self.allocation
         return begun and all(tally.can_take_back(at_s) for tally in self.tallies.values())
 
 
 class SegmentRegistry:
-    """All segments that this process watches, and their records in the spool."""
+    """All segments of this process, and their records in the spool."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
@@ -107,11 +106,11 @@ class SegmentRegistry:
         return iter(list(self._segments.values()))
 
     def get(self, allocation: Allocation) -> OpenSegment | None:
-        """The segment of that allocation, if it is watched."""
+        """Return the segment of that allocation, if any."""
         return self._segments.get(allocation.key.segment)
 
     def of(self, allocation: Allocation) -> OpenSegment:
-        """The same, begun if need be, with the newest knowledge of the allocation."""
+        """Return the segment of that allocation with updated data; create it if necessary."""
         segment = self._segments.setdefault(allocation.key.segment, OpenSegment(allocation))
         segment.allocation = allocation
         return segment
@@ -119,8 +118,8 @@ class SegmentRegistry:
     def begin(self, segment: OpenSegment, facts: DeviceProperties, now_s: float) -> DeviceTally:
         """Start sampling a device of the segment and return its tally.
 
-        Its first record is saved at once: after a kill it is all that says when the segment began, and the
-        time until which it is known to have lasted.
+        The first record is saved at once: after a kill, only this record shows when the segment started and
+        until when it is known to have lasted.
         """
         segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
         segment.histories[facts.uuid] = Checkpoints()
@@ -129,21 +128,21 @@ class SegmentRegistry:
         return tally
 
     def grant(self, granted_mgpu: Mapping[tuple[int, int], int]) -> None:
-        """The part of a GPU (in 1/1000) that each run, by (job, restart), was granted."""
+        """Set the granted share of a GPU (in 1/1000) of each run, by (job, restart)."""
         self._granted = granted_mgpu
         for segment in self._segments.values():
             for tally in segment.tallies.values():
                 tally.granted_mgpu = granted_mgpu.get(_run(tally.key), tally.granted_mgpu)
 
     def checkpoint(self, now_s: float) -> None:
-        """Write down all that is known."""
+        """Save all records and checkpoints."""
         for segment in self._segments.values():
             for device in segment.unsettled:
                 record = self._spool.save_record(segment.tallies[device].record(now_s))
                 segment.histories[device].add(now_s, record)
 
     def remember_young(self, now_s: float) -> None:
-        """Keep what is known of segments that may end before they are written down for the first time."""
+        """Save early checkpoints of segments that may end before the first regular one."""
         for segment in self._segments.values():
             age_s = now_s - segment.allocation.start_s
             for device in segment.unsettled if age_s <= YOUNG_S[-1] + 1 else ():
@@ -152,16 +151,16 @@ class SegmentRegistry:
                     segment.histories[device].add_young(now_s, record)
 
     def settle(self, tally: DeviceTally, now_s: float) -> None:
-        """Nothing more will be learnt of it: its record is final."""
+        """Save the final record of a device."""
         self._spool.save_record(tally.record(now_s, final=True))
         self._segments[tally.key.segment].unsettled.discard(tally.device)
 
     def settled(self) -> Sequence[OpenSegment]:
-        """Return those that have ended and whose samples are all counted."""
+        """Return the ended segments without pending samples."""
         return [s for s in self._segments.values() if s.ending and not s.unsettled]
 
     def close_settled(self, segment: OpenSegment) -> None:
-        """Close one of those: with the records of devices that were never sampled all are final."""
+        """Close a settled segment, and save records of devices that were never sampled."""
         end_s = next(iter(segment.tallies.values())).end_s
         assert end_s is not None
         for device in segment.allocation.device_names:
@@ -170,26 +169,26 @@ class SegmentRegistry:
         self._drop(segment.allocation)
 
     def close_unwatched(self, allocation: Allocation, end_s: float) -> None:
-        """Close what this process has not watched: the last record in the spool stands."""
+        """Close an allocation that this process has not sampled, with the last record in the spool."""
         for device in allocation.device_names:
             last = self._last_record(allocation.key.segment, device)
             if last is None:
                 self._save_unsampled(allocation, device, end_s)
                 continue
-            # Where the epilog's file came late, the segment began, and sampled, after the job's end.
+            # If the epilog's file was late, the segment started and sampled after the job's end.
             began_later = last.uptime_s is not None and last.uptime_s > round(end_s, 6)
             before = self._unsampled(allocation, device) if began_later else last
             self._spool.save_record(_closed(before, allocation, end_s, last.seq + 1))
         self._drop(allocation)
 
     def continue_segment(self, allocation: Allocation, now_s: float, wall_s: float) -> Allocation:
-        """That of an earlier process, in a new segment from now on."""
+        """Continue an allocation of an earlier process in a new segment."""
         recorded_until_s = self._recorded_until_s(allocation)
         self._spool.drop_allocation(allocation)
         return allocation.continued(now_s, wall_s, recorded_until_s)
 
     def _recorded_until_s(self, allocation: Allocation) -> float:
-        """Until when (Clock.monotonic()) its records in the spool tell of it."""
+        """Return the end (Clock.monotonic()) of its records in the spool."""
         told = [allocation.start_s if allocation.recorded_until_s is None else allocation.recorded_until_s]
         for device in allocation.device_names:
             last = self._last_record(allocation.key.segment, device)
@@ -201,11 +200,11 @@ class SegmentRegistry:
         try:
             return self._spool.last_record(segment, device)
         except RecordError as error:
-            log.error("what was written down of %s on %s cannot be read: %s", segment, device, error)  # noqa: TRY400
+            log.error("the record of %s on %s in the spool cannot be read: %s", segment, device, error)  # noqa: TRY400
             return None
 
     def close_late(self, allocation: Allocation, end_s: float, now_s: float) -> None:
-        """Close what was watched until now, but ended a while ago: the last checkpoint before that stands."""
+        """Close an allocation that ended a while ago, with the last checkpoint before its end."""
         segment = self.of(allocation)
         for device in allocation.device_names:
             if device not in segment.tallies:
@@ -242,7 +241,7 @@ def _run(key: SegmentKey) -> tuple[int, int]:
 
 
 def _closed(last: Record, allocation: Allocation, end_s: float, seq: int) -> Record:
-    """A record to which nothing will be added, of a hold until `end_s`."""
+    """Return the final version of a record for an allocation until `end_s`."""
     allocated_s = max(last.allocated_s, round(end_s - allocation.start_s, 6))
     last_s = max(last.last_s, int(allocation.start_wall_s + allocated_s))
     return replace(last, seq=seq, final=True, allocated_s=allocated_s, last_s=last_s)

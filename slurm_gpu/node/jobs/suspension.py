@@ -1,7 +1,7 @@
-"""Which jobs are suspended (`scontrol suspend`, gang scheduling), by what no user can write.
+"""Detect suspended jobs (`scontrol suspend`, gang scheduling) by sources that users cannot change.
 
-The freezer of a job's steps tells it within POLL_S. Where there is none (no cgroups, or no step) Slurm's word
-does, up to a minute late. That a process is stopped tells nothing: its owner can do that too.
+The freezer of a job's steps shows it within POLL_S. Without one (no cgroups, or no step), Slurm's reports do,
+up to a minute late. A stopped process is no evidence, since its owner can stop it, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.wire.live import LIVE_VALID_S
 
 POLL_S = 2.0
-# Slurm's state of a job comes with each answer of slurm-gpudbd; older ones say nothing.
+# Slurm's state of a job comes with each answer of slurm-gpudbd; older ones are ignored.
 _REPORT_VALID_S = LIVE_VALID_S
 
 
@@ -27,21 +27,21 @@ class _SuspensionReport:
 
 
 class Suspensions:
-    """Tells the tallies of watched segments how long their jobs were suspended."""
+    """Updates the suspended time in the tallies of segments."""
 
     def __init__(self, cgroups: JobCgroups) -> None:
         self._cgroups = cgroups
-        self._told: dict[int, _SuspensionReport] = {}
+        self._reports: dict[int, _SuspensionReport] = {}
         self.next_poll_s = 0.0
 
     def update_jobs(self, jobs: Iterable[ReportedJob], now_s: float) -> None:
-        """What Slurm says of all jobs that hold GPUs here."""
-        self._told = {
+        """Apply Slurm's report on all jobs with GPUs here."""
+        self._reports = {
             job.job_id: _SuspensionReport(job.restart, job.suspended, now_s - job.age_s) for job in jobs
         }
 
     def poll(self, segments: Iterable[OpenSegment], now_s: float) -> None:
-        """Look at each job that is watched, if it is time to."""
+        """Check each job, if due."""
         if now_s < self.next_poll_s:
             return
         self.next_poll_s = now_s + POLL_S
@@ -57,6 +57,8 @@ class Suspensions:
         frozen = self._cgroups.frozen(JobName(key.job_id, allocation.uid, allocation.sluid))
         if frozen is not None:
             return frozen
-        told = self._told.get(key.job_id)
-        known = told is not None and told.restart == key.restart and now_s - told.at_s <= _REPORT_VALID_S
-        return told.suspended if told is not None and known else None
+        report = self._reports.get(key.job_id)
+        is_valid = (
+            report is not None and report.restart == key.restart and now_s - report.at_s <= _REPORT_VALID_S
+        )
+        return report.suspended if report is not None and is_valid else None

@@ -1,8 +1,8 @@
 """The states of an allocation on a node and its transitions.
 
-A job has at most one open allocation. One that has ended continues by itself until its records are final,
-while the job may be expected, or run, here again. Suspension is no state: it changes what is counted, not
-what may follow (suspension.py).
+A job has at most one open allocation. An ended allocation is processed separately until its records are
+final; meanwhile the job may be expected or run here again. Suspension is not a state, because it changes no
+transition (suspension.py).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from slurm_gpu.node.jobs.segments import OpenSegment
 
 
 class AllocationState(StrEnum):
-    """Where an allocation is in its life."""
+    """The state of an allocation."""
 
-    ABSENT = "absent"  # the job has none here
-    EXPECTED = "expected"  # the job was requeued and may come again without a prolog
+    ABSENT = "absent"  # The job has none here.
+    EXPECTED = "expected"  # The job was requeued and may return without a prolog.
     OPEN = "open"
-    ENDING = "ending"  # over; the driver's last samples of its time are to come
-    UNRESOLVED = "unresolved"  # over; which devices it had is not known yet
-    CLOSED = "closed"  # its records are final
+    ENDING = "ending"  # Ended; the driver's last samples are pending.
+    UNRESOLVED = "unresolved"  # Ended; its devices are not known yet.
+    CLOSED = "closed"  # Its records are final.
 
 
 class AllocationEvent(StrEnum):
-    """What happens to it."""
+    """An event of an allocation."""
 
     PROLOG = "prolog"
     EPILOG = "epilog"
-    EXPIRED = "expired"  # a requeued job has not come again for long
-    RUNNING = "reported running"  # Slurm reports a run without a known prolog, and has done so before
-    OVER = "reported over"  # Slurm reports an end whose epilog should have come by now
-    RESTARTED = "restarted"  # an earlier slurm-gpud left it open
-    REBOOTED = "rebooted"  # it is of an earlier boot
-    REPLACED = "replaced"  # an earlier slurm-gpud had opened the job's next allocation
-    ENDED = "ended"  # by an epilog, or the next run's prolog
+    EXPIRED = "expired"  # A requeued job has not returned in time.
+    RUNNING = "reported running"  # Slurm has reported a run without a known prolog twice.
+    OVER = "reported over"  # Slurm reports an end whose epilog is overdue.
+    RESTARTED = "restarted"  # An earlier slurm-gpud left it open.
+    REBOOTED = "rebooted"  # It is of an earlier boot.
+    REPLACED = "replaced"  # An earlier slurm-gpud had opened the job's next allocation.
+    ENDED = "ended"  # By an epilog, or the next run's prolog.
     LOOKED_UP = "devices looked up"
     WAITED = "devices known or overdue"
     SETTLED = "last samples counted"
@@ -52,7 +52,7 @@ _Subject = TypeVar("_Subject")
 
 @dataclass(frozen=True, slots=True)
 class Transition(Generic[_Subject]):
-    """The actions on an event in a state, if `condition` is true and that of no row above it was."""
+    """The actions for an event in a state; the first row whose `condition` is true applies."""
 
     state: AllocationState
     event: AllocationEvent
@@ -112,7 +112,7 @@ ON_EXPIRY: tuple[Transition[int], ...] = (T(S.EXPECTED, E.EXPIRED, None, S.ABSEN
 ON_RESTART: tuple[Transition[Allocation], ...] = (
     T(S.OPEN, E.RESTARTED, None, S.OPEN, (Do.continue_in_new_segment,)),
 )
-# Of an allocation, by itself.
+# Events of a single allocation.
 ON_END: tuple[Transition[EndedAllocation], ...] = (
     T(S.OPEN, E.OVER, None, S.CLOSED, (Do.report_missing_epilog, Do.close_by_checkpoint)),
     T(S.OPEN, E.REPLACED, None, S.UNRESOLVED, (Do.look_up_devices,)),

@@ -1,1 +1,1 @@
-"""From samples of one device to the cumulative record of each segment on it."""
+"""Compute the cumulative record of each segment from samples of a device."""

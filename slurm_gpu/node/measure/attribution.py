@@ -1,6 +1,6 @@
-"""Whose doing a device's utilization was: it waits until hooks and the driver's processes have told.
+"""Attribute a device's utilization to jobs, after hooks and the driver's process samples have arrived.
 
-Times are Clock.monotonic() seconds, but for those in µs, which are the wall clock's, as the driver stamps.
+Times are Clock.monotonic() seconds. Times in µs are wall-clock times, like the driver's timestamps.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from slurm_gpu.node.measure.shares import (
 from slurm_gpu.node.measure.tally import DeviceTally
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, UtilizationSpan, UtilizationSpans
 
-# What was seen is counted only after the epilog that makes it void had time to be seen.
+# Samples are counted after this delay, so that an epilog that excludes them can arrive.
 LAG_S = 0.04
 
 
 @dataclass(slots=True)
 class Others:
-    """Until when anybody but the known holders may have had a part in what the device did.
+    """Until when other jobs than the known ones may have used the device.
 
-    `unobserved_until_s`: somebody held it, or may have, whom nobody watched. `unknown_jobs_until_s`: jobs may
-    hold it of which nothing is known.
+    `unobserved_until_s`: an unobserved job had it, or may have. `unknown_jobs_until_s`: unknown jobs may have
+    it.
     """
 
     unobserved_until_s: float = -math.inf
@@ -41,9 +41,10 @@ class Others:
 
 
 class Attribution:
-    """Of one device: `after_us` tells what to read, `take` gives what came to the tallies of its holders.
+    """Attributes one device: `after_us` is where to read from, `take` distributes a reading to the tallies.
 
-    Of stamps that the driver made before `placed_since_s` nobody can tell what time they mean.
+    The driver's timestamps before `placed_since_s` cannot be converted. `settled_s` is the time up to which
+    all utilization is distributed.
     """
 
     def __init__(self, clock: Clock, others: Others, placed_since_s: float = -math.inf) -> None:
@@ -52,10 +53,9 @@ class Attribution:
         self._waiting: deque[UtilizationSpan] = deque()
         self._job_samples = JobSamples(0)
         self.settled_s = 0.0
-        """Up to then all that there is has been given out."""
 
     def begin(self, start_s: float) -> None:
-        """Somebody holds the device again since then; the driver's ring still tells what it did, mostly."""
+        """Start a new allocation of the device at `start_s`; the driver's ring usually still covers it."""
         placed = start_s - SAMPLE_MAX_S >= self._placed_since_s
         since_s = start_s if placed else self._clock.monotonic()
         was_set = not placed or self._spans.was_set_back()
@@ -65,8 +65,8 @@ class Attribution:
         self.settled_s = start_s
 
     def resume(self, now_s: float) -> None:
-        """The device answers again; what happened in between is a gap."""
-        # The driver's ring reaches back to what was counted before, where the device was away for a moment.
+        """Resume after an outage of the device, which is a gap."""
+        # After a short outage, the driver's ring includes samples that were already counted.
         counted_s, was_set = self._spans.covered_s, self._spans.was_set_back()
         self._spans = UtilizationSpans(self._clock, now_s, was_set=was_set)
         self._spans.covered_s = max(counted_s, self._spans.covered_s)
@@ -74,29 +74,29 @@ class Attribution:
         self._job_samples.begin(self._to_us(now_s))
 
     def interrupt(self) -> None:
-        """As UtilizationSpans has it."""
+        """See UtilizationSpans."""
         self._spans.interrupt()
 
     @property
     def has_ring(self) -> bool:
-        """As UtilizationSpans has it."""
+        """See UtilizationSpans."""
         return self._spans.has_ring
 
     @property
     def after_us(self) -> int:
-        """What to read the device's ring after."""
+        """Return the time after which to read the device's ring."""
         return self._spans.after_us
 
     def processes_after_us(self, now_s: float) -> int:
-        """What to read the ring of its processes after."""
+        """Return the time after which to read the ring of its processes."""
         return self._job_samples.after_us(self._to_us(now_s))
 
     def may_have_unknown_jobs(self) -> bool:
-        """May any have had a part in what is still to be told?"""
+        """Return whether unknown jobs may have contributed to pending samples."""
         return self._spans.covered_s < self._others.unknown_jobs_until_s + PROCESSES_LATE_S
 
     def clock_was_set(self, at_s: float) -> bool:
-        """Was the wall clock set since the last look? To be asked with each (UtilizationSpans)."""
+        """Return whether the wall clock was set since the last sample; call with each (UtilizationSpans)."""
         was_set = self._spans.clock_was_set(at_s)
         if was_set:
             self._job_samples.begin(self._to_us(at_s))
@@ -113,9 +113,9 @@ class Attribution:
         *,
         deadline: bool,
     ) -> None:
-        """Count for the holders' `tallies` what a reading with a ring tells, and what waited for it.
+        """Count a reading with a ring, and pending spans, for the `tallies`.
 
-        `whose` tells the job of a process. With `deadline` nothing waits any longer.
+        `owner_of` returns the job of a process. With `deadline`, all pending spans are counted.
         """
         spans = self._spans.take(reading, gap_s, detailed=asked.detailed, to_the_end=deadline)
         if spans and spans[0].start_s >= self._others.unobserved_until_s:
@@ -136,7 +136,7 @@ class Attribution:
                     parts[tally] = part
             unknown_jobs = span.start_s < self._others.unknown_jobs_until_s
             several = len(parts) > 1 or unknown_jobs
-            # Hooks have been seen up to the time of asking.
+            # Hooks were read up to the time of the request.
             late = asked_s - span.end_s >= LAG_S
             if not (late and (not several or self._job_samples.reach(span, asked_s))) and not deadline:
                 return
@@ -146,7 +146,7 @@ class Attribution:
         self.settled_s = self._spans.covered_s
 
     def _watched(self, span: UtilizationSpan) -> UtilizationSpan | None:
-        """What of the span lies after the time in which an unwatched holder may have had a part in it."""
+        """Return the part of the span after the last unobserved use of the device."""
         unobserved_until_s = self._others.unobserved_until_s
         if span.start_s >= unobserved_until_s:
             return span
@@ -155,7 +155,7 @@ class Attribution:
         return span._replace(start_s=unobserved_until_s)
 
     def _count_alone(self, until_s: float, tallies: Sequence[DeviceTally]) -> None:
-        """Count all that waits, up to then, where one job has held the device throughout and goes on to."""
+        """Count all pending spans up to then, if one job had the device the whole time and still has it."""
         if len(tallies) != 1 or not self._waiting:
             return
         tally = tallies[0]
@@ -176,7 +176,7 @@ class Attribution:
             value = alone(span, part)
             tally.utilization(part.start_s, part.end_s, value, value)
         elif parts:
-            # Two runs of one job, where it was requeued at once, share what its processes did.
+            # Two runs of a job that was requeued at once share the usage of its processes.
             by_job: dict[int, AllocatedSpan] = {}
             for tally, part in parts.items():
                 before = by_job.get(tally.key.job_id)

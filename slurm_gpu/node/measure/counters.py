@@ -1,22 +1,22 @@
-"""How far a device's running totals came while a segment held it: wraps are counted, resets are gaps."""
+"""Sum the growth of a device's counters for a segment; wraps are counted, resets are gaps."""
 
 from __future__ import annotations
 
 from slurm_gpu.node.gpu.reading import DeviceCounter
 from slurm_gpu.wire import Total
 
-# Drivers bring their counters up to date some time after the fact.
+# Drivers update their counters with a delay.
 _LATE_S = 0.5
 
 
 def growth(
     before: DeviceCounter, after: DeviceCounter, seconds: float, most_per_s: float | None
 ) -> int | None:
-    """What was counted in the `seconds` from one reading to the other; None if that cannot be told.
+    """Return the growth between two readings `seconds` apart; None if unknown.
 
-    A counter that went back either passed 2**bits or started anew with the driver. It wrapped if it grew by
-    less than half its range then, and by no more than `most_per_s` where the most it can grow is known. Where
-    it could have wrapped more than once in that time, nothing can be told.
+    A counter that decreased has either passed 2**bits or restarted with the driver. It wrapped if it then
+    grew by less than half its range and, if known, by at most `most_per_s`. The growth is unknown if it may
+    have wrapped twice.
     """
     if after.bits != before.bits:
         return None
@@ -34,10 +34,7 @@ def growth(
 
 
 class CounterSum:
-    """The growth of one counter over the time that counts for a segment.
-
-    `most_per_s` is the most that the device can do per second, if known.
-    """
+    """The growth of one counter over the time of a segment; `most_per_s` is its maximum rate, if known."""
 
     __slots__ = ("_before", "_grown", "_most_per_s", "_seconds")
 
@@ -51,7 +48,7 @@ class CounterSum:
         """Take a reading, `between_s` after the one before; returns the growth per second, if known.
 
         `allocated_s` of that time count, with their part of the growth. A reading of None is a gap.
-        Readings may lie any time apart: a counter goes on counting while nobody looks.
+        Readings may be any time apart, since a counter continues between them.
         """
         before, self._before = self._before, counter
         if before is None or counter is None or allocated_s <= 0:
@@ -65,21 +62,21 @@ class CounterSum:
         return rate
 
     def add(self, rate: float, seconds: float) -> None:
-        """Count `seconds` at a rate that was measured otherwise."""
+        """Add `seconds` at a rate from another source."""
         self._seconds += seconds
         self._grown += rate * seconds
 
     def forget(self) -> None:
-        """The next reading says nothing about the time before it."""
+        """Treat the time before the next reading as a gap."""
         self._before = None
 
     @property
     def has_grown(self) -> bool:
-        """Has it counted anything?"""
+        """Return whether it has grown."""
         return self._grown > 0
 
     def total(self, unit: float = 1.0, digits: int | None = None) -> Total | None:
-        """Growth in units of `unit`, rounded; None until something was measured."""
+        """Return the growth in units of `unit`, rounded; None until measured."""
         if self._seconds == 0:
             return None
         return Total(round(self._seconds, 3), round(self._grown / unit, digits))

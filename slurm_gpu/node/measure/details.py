@@ -1,8 +1,8 @@
-"""What the detailed looks at a device tell of one segment: all but utilization and memory.
+"""Collect the detailed samples of one segment: all values except utilization and memory.
 
-What the device does, draws or moves is a segment's own where nobody else held the device since the look
-before; on a shared one it belongs to nobody. Temperature, clocks and what holds them down are the conditions
-under which everyone on it works.
+Work, energy and traffic of a device count for a segment if no other segment had the device since the last
+sample; on a shared device they count for no segment. Temperature, clocks and throttle reasons count for all
+segments.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
 from slurm_gpu.node.measure.window import WindowRecorder
 
-# By the names of their fields, and of their series in the timeline.
+# By the prefix of their fields and the name of their series in the timeline.
 LINKS = ("pcie", "nvlink")
 
-# Of two readings at one moment, one may come a little later.
+# Two readings of one moment may have slightly different times.
 _SAME_S = 0.01
 
-# Of a sample of 10 s in which a job held the device for its last few ms, nothing can be told of these: what
-# stray processes did before would pass for a full GPU.
-_LEAST_HELD_PART = 0.05
+# A sample of 10 s says nothing about a job that had the device only for its last few ms: earlier stray
+# processes would appear as a full GPU.
+_LEAST_ALLOCATED_PART = 0.05
 
-# A GPU that computed for this long has been given kernels over PCIe.
+# A GPU that computed for this long must have received kernels over PCIe.
 _LEAST_WORK_S = 1.0
 
 _ACTIVITIES = {
@@ -44,7 +44,7 @@ _GAUGES = {"mem_util_pct": True, "temp_c": False, "sm_clock_mhz": False}
 
 
 class DetailCollector:
-    """Collects from detailed looks; also fills the series of timeline and window that they tell."""
+    """Collects detailed samples, and fills their series in the timeline and window."""
 
     def __init__(self, facts: DeviceProperties | None, timeline: TimelineSum, window: WindowRecorder) -> None:
         self._timeline, self._window = timeline, window
@@ -68,7 +68,7 @@ class DetailCollector:
         self._throttle_s: dict[str, float] | None = None
 
     def free_since(self, at_s: float) -> None:
-        """From then to the segment's start nobody held the device."""
+        """Set since when the device was unallocated before the segment's start."""
         self._free_since_s = at_s
 
     def see(
@@ -82,12 +82,12 @@ class DetailCollector:
     ) -> None:
         """Count a reading that closes the interval.
 
-        `free_after` says that nobody held the device between the segment's end and the reading.
+        `free_after` is whether the device was unallocated between the segment's end and the reading.
         """
         between_s, own_s = interval.between_s, interval.allocated_s if alone else 0.0
         ended = interval.ended
         if processes == 0 and alone and reading.util_pct is not None and reading.util_pct > 0:
-            # Some drivers list no process, as in virtual machines: it computes all the same.
+            # Some drivers list no processes, for example in virtual machines, although the device computes.
             processes = None
         no_process = None if processes is None else float(processes == 0)
         self._no_process.see(no_process, interval, ended=ended)
@@ -141,7 +141,7 @@ class DetailCollector:
         counted: Mapping[str, float | None],
         gauges: Mapping[str, CoveredMean | None],
     ) -> None:
-        """Show each gauge from where it is covered: a part of the interval, or all of it."""
+        """Add gauges to the window, each for the covered part of the interval."""
         begin_s, own_s, end_s = interval.begin_s, interval.own_begin_s, interval.end_s
         for from_s, until_s in ((begin_s, min(own_s, end_s)), (max(begin_s, own_s), end_s)):
             values = dict(counted)
@@ -152,7 +152,7 @@ class DetailCollector:
     def _see_throttle(
         self, reasons: Sequence[str] | None, interval: Interval
     ) -> dict[str, CoveredMean | None]:
-        """Count a reason that came or went in between for half the time."""
+        """Count throttle reasons; one that started or ended within the interval counts for half of it."""
         before, self._reasons_before = self._reasons_before, reasons
         if not interval.continues:
             before = None
@@ -183,9 +183,9 @@ class DetailCollector:
         interval: Interval,
         values: dict[str, float | None],
     ) -> None:
-        """It is a mean over its own seconds: where they began before `from_s`, others had a part in it.
+        """Count GPM's mean over its own time; drop it if others contributed, before `from_s`.
 
-        A device that nobody holds is idle: what was done before the segment or after it was done in it.
+        An unallocated device is idle, so activity just before or after the segment counts for the segment.
         """
         begin_s = interval.at_s - activity.seconds
         if begin_s < from_s - _SAME_S:
@@ -196,18 +196,18 @@ class DetailCollector:
         if seconds <= 0:
             return
         allocated_part = seconds / (interval.at_s - begin_s)
-        if allocated_part < _LEAST_HELD_PART:
+        if allocated_part < _LEAST_ALLOCATED_PART:
             return
         for name, attribute in _ACTIVITIES.items():
-            value = _spread(getattr(activity, attribute), allocated_part)
+            value = _concentrated(getattr(activity, attribute), allocated_part)
             if value is not None:
                 value = min(1.0, value)
                 self._activities[name].add(seconds, value, value, value)
                 values[name] = value
         series = {"sm_active": values.get("sm_active_frac"), "tensor": values.get("tensor_frac")}
         rx, tx = self._pcie_by_gpm.add(
-            _spread(activity.pcie_rx_bytes_per_s, allocated_part),
-            _spread(activity.pcie_tx_bytes_per_s, allocated_part),
+            _concentrated(activity.pcie_rx_bytes_per_s, allocated_part),
+            _concentrated(activity.pcie_tx_bytes_per_s, allocated_part),
             seconds,
         )
         if self._uses_gpm:
@@ -216,12 +216,12 @@ class DetailCollector:
         self._timeline.add(held_from_s, interval.end_s, series)
 
     def forget(self) -> None:
-        """The driver was reloaded, or the device was away: counters start anew."""
+        """Treat all counters as reset, after a driver reload or an outage of the device."""
         for counter in self._counters:
             counter.forget()
 
     def _has_worked(self) -> bool:
-        """Has the device computed, while the segment alone held it?"""
+        """Return whether the device computed while only this segment had it."""
         means = (self._util.sum.value(100), self._activities["sm_active_frac"].value())
         return any(mean is not None and mean.seconds * mean.mean >= _LEAST_WORK_S for mean in means)
 
@@ -249,9 +249,9 @@ class DetailCollector:
 
 
 def _gpm_tells_pcie(reading: Reading, *, frozen: bool) -> bool:
-    """Are GPM's rates better than the counters? At full speed 32 bits wrap many times a second.
+    """Return whether GPM's rates are better than the counters, whose 32 bits wrap many times per second.
 
-    So they are where they say that bytes were moved that counters, which are `frozen`, did not count.
+    They are also better if they show traffic while the counters are `frozen`.
     """
     activity, counter = reading.activity, reading.pcie_rx_bytes
     if activity is None or activity.pcie_rx_bytes_per_s is None:
@@ -259,6 +259,6 @@ def _gpm_tells_pcie(reading: Reading, *, frozen: bool) -> bool:
     return counter is None or counter.bits < 64 or (frozen and activity.pcie_rx_bytes_per_s > 0)
 
 
-def _spread(value: float | None, allocated_part: float) -> float | None:
-    """A mean over some time, as one over the part of it in which all was done."""
+def _concentrated(value: float | None, allocated_part: float) -> float | None:
+    """Convert a mean over an interval to one over the part with all the activity."""
     return None if value is None else value / allocated_part

@@ -23,7 +23,7 @@ from slurm_gpu.wire import Total
 # A counter stalls that grew by less than this part of the energy that samples of power add up to. They see
 # a quarter of the time at worst (A100, H100), so smaller differences prove nothing.
 _STALLED_PART = 0.1
-# Drivers bring their counters up to date within this time.
+# Drivers update their counters within this time.
 _LATEST_S = 1.0
 
 
@@ -49,7 +49,7 @@ class EnergySum:
     """Collects readings of the energy counter and of power; `limit_w` is the power limit, if known."""
 
     def __init__(self, limit_w: float | None) -> None:
-        # Also above a limit that was raised since: the most that was sampled.
+        # The power limit, or a higher sampled value if the limit was raised.
         self._most_w = limit_w
         self._watts = Gauge()
         self._before: DeviceCounter | None = None

@@ -26,7 +26,7 @@ class CoveredMean(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Return its length in seconds."""
         return self.end_s - self.begin_s
 
 
@@ -56,7 +56,7 @@ class Interval:
 
     @property
     def ended(self) -> bool:
-        """Was the reading made after the segment's end?"""
+        """Return whether the reading was made after the segment's end."""
         return self.end_s < self.at_s
 
     def step(self, at_s: float, end_s: float | None, gap_s: float) -> None:
@@ -76,7 +76,7 @@ class Interval:
 
 
 class Gauge:
-    """A quantity that is read at moments."""
+    """A quantity that is sampled at points in time."""
 
     __slots__ = ("_before", "sum")
 
@@ -87,8 +87,8 @@ class Gauge:
     def see(self, value: float | None, interval: Interval, *, ended: bool = False) -> CoveredMean | None:
         """Count a reading that closes the interval; return what is known of that time.
 
-        A reading of None begins a gap. Where the segment has `ended` before the reading, the one before tells
-        more of its time.
+        A reading of None begins a gap. If the segment has `ended` before the reading, the previous reading is
+        used.
         """
         covered = self.peek(value, interval, ended=ended)
         if covered is not None:

@@ -12,7 +12,7 @@ from slurm_gpu.node.gpu.reading import DeviceCounter
 from slurm_gpu.node.measure.counters import CounterSum
 from slurm_gpu.wire import Total
 
-# What is told of a link may be exceeded for a moment, or leaves out some of what is counted.
+# Counters may briefly exceed a link's nominal bandwidth, or include more than it does.
 SLACK = 1.5
 
 
@@ -33,7 +33,7 @@ class LinkSum:
         )
 
     def add(self, rx: float | None, tx: float | None, seconds: float) -> tuple[float | None, float | None]:
-        """Count `seconds` at rates that were measured otherwise; return them, as far as they count."""
+        """Add `seconds` at rates from another source; return the valid ones."""
         for total, rate in ((self._rx, rx), (self._tx, tx)):
             if rate is not None:
                 total.add(rate, seconds)
@@ -53,16 +53,16 @@ class LinkSum:
 
     @property
     def has_moved(self) -> bool:
-        """Has it counted a byte in any direction?"""
+        """Return whether it has counted a byte in any direction."""
         return self._rx.has_grown or self._tx.has_grown
 
     @property
     def is_frozen(self) -> bool:
-        """Was it measured, and did it not move a byte?"""
+        """Return whether it was measured and has not counted a byte."""
         return not self.has_moved and (self._rx.total() is not None or self._tx.total() is not None)
 
     def forget(self) -> None:
-        """The counters may have been reset."""
+        """Treat the counters as reset."""
         self._rx.forget()
         self._tx.forget()
 

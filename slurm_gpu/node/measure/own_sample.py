@@ -1,4 +1,4 @@
-"""What of a reading is one segment's own: all of it, or what its processes took of a shared device."""
+"""Extract a segment's share of a reading: all of it, or the usage of its processes on a shared device."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from slurm_gpu.node.process.process_jobs import NO_JOB
 class Owners:
     """The processes that a shared device lists, by job (ProcessJobs.owner_of).
 
-    Some drivers list processes that do not exist, in the place of those that do. So that a job has none is
-    known only where each of those listed is known to be another job's.
+    Some drivers list nonexistent processes instead of real ones. So a job is known to have none only if every
+    listed process belongs to another known job.
     """
 
     def __init__(self, processes: Sequence[GpuProcess], owner_of: Callable[[int], int | None]) -> None:
@@ -30,7 +30,7 @@ class Owners:
 
 
 def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> DeviceSample:
-    """The look of a segment that holds the device alone; `free_after`: nobody has held it since its end."""
+    """Return the sample of a segment alone on the device; `free_after`: unallocated since its end."""
     return DeviceSample(
         reading=reading,
         memory_used=None if reading.memory is None else reading.memory.used,
@@ -41,7 +41,7 @@ def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> Devic
 
 
 def part(reading: Reading, own: Sequence[GpuProcess] | None, *, detailed: bool) -> DeviceSample:
-    """The look of a segment that shares the device; `own` are its processes, None if unknown."""
+    """Return the sample of a segment on a shared device; `own` are its processes, None if unknown."""
     return DeviceSample(
         reading=reading,
         memory_used=_process_memory(own, reading.memory),
@@ -52,7 +52,7 @@ def part(reading: Reading, own: Sequence[GpuProcess] | None, *, detailed: bool) 
 
 
 def _process_memory(processes: Sequence[GpuProcess] | None, memory: DeviceMemory | None) -> int | None:
-    """Bytes of these processes together, never more than the device has in use; None if unknown."""
+    """Return the memory of these processes, at most the used memory of the device; None if unknown."""
     if processes is None or memory is None:
         return None
     used = [process.used for process in processes]

@@ -1,4 +1,4 @@
-"""Splits a device's utilization among the jobs that hold it."""
+"""Split a device's utilization among its jobs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, UtilizationSpan
 
 Holder = TypeVar("Holder")
 
-# The processes' samples of a moment arrive at most so much later than the device's.
+# Process samples arrive at most this much later than the device's.
 PROCESSES_LATE_S = 1.0
-# So much of a device's utilization may be too little of each process to be told of any.
+# Utilization up to this may come from processes that are each too small to be reported.
 _UNSEEN_PERCENT = 5.0
-# The stamps of one driver tick may differ a little between its two rings, and between two readings.
+# The timestamps of one driver tick may differ slightly between its two rings, and between readings.
 _SAME_S = 1e-3
 
 
 class AllocatedSpan(NamedTuple):
-    """The part of a span in which one holder held the device."""
+    """The part of a span in which a job had the device."""
 
     start_s: float
     end_s: float
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Return its length in seconds."""
         return self.end_s - self.start_s
 
     def longer_by(self, other: AllocatedSpan) -> AllocatedSpan:
-        """As long as both together, which do not overlap."""
+        """Return a span as long as both together; they must not overlap."""
         start_s = min(self.start_s, other.start_s)
         return AllocatedSpan(start_s, start_s + self.seconds + other.seconds)
 
 
 def allocated_part(span: UtilizationSpan, start_s: float, end_s: float | None) -> AllocatedSpan | None:
-    """What [start, end] has of the span, if anything."""
+    """Return the overlap of the span with [start, end], if any."""
     start = max(span.start_s, start_s)
     end = span.end_s if end_s is None else min(span.end_s, end_s)
     return AllocatedSpan(start, end) if end > start else None
@@ -46,9 +46,9 @@ def allocated_part(span: UtilizationSpan, start_s: float, end_s: float | None) -
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """Percent that a process took up to `at_s` (monotonic), and whose it is: NO_JOB's, or None if unknown.
+    """Percent used by a process up to `at_s` (monotonic), and its job: NO_JOB, or None if unknown.
 
-    `is_mean`: it is that of a longer time, over which what the device did may have changed.
+    `is_mean`: a mean over a longer time, in which the device's use may have changed.
     """
 
     at_s: float
@@ -58,28 +58,28 @@ class JobSample:
 
 
 class JobSamples:
-    """What the jobs on one device did lately, from the driver's ring of processes.
+    """Recent usage of the jobs on one device, from the driver's ring of process samples.
 
-    `known` is None where the device has no such ring.
+    `known` is None if the device has no such ring.
     """
 
     def __init__(self, after_us: int) -> None:
         self.known: list[JobSample] | None = []
         self._last_us = after_us
-        # Has the ring ever shown a process more than once at a time?
+        # Whether a reading of the ring has ever had a process twice.
         self._has_ticks = False
-        # Stamps that lay ahead of the clock at the first reading: it was set back since they were made.
+        # Timestamps ahead of the clock at the first reading, made before it was set back.
         self._from_before: set[int] = set()
         self._is_first = True
 
     def begin(self, after_us: int) -> None:
-        """Read on after that time; what is known stays."""
+        """Read the ring after that time; known samples stay."""
         self._last_us, self._is_first = after_us, True
         self._from_before.clear()
 
     def after_us(self, now_us: int) -> int:
-        """What to read the ring after (wall clock)."""
-        # Where the wall clock was set back, the driver's next stamps lie before the last one seen.
+        """Return the wall-clock time after which to read the ring."""
+        # After the wall clock was set back, new timestamps are before the last one seen.
         self._last_us = min(self._last_us, now_us)
         return self._last_us
 
@@ -92,13 +92,12 @@ class JobSamples:
     ) -> None:
         """Keep new samples of jobs' processes (ProcessJobs.owner_of); `offset_s` is wall minus monotonic.
 
-        What lies after `now_us` (wall clock) was stamped before somebody set the clock back.
+        Samples after `now_us` (wall clock) were made before the clock was set back. All samples use one clock
+        offset, so that those of one tick keep a common timestamp.
 
-        One difference of the clocks for all, so that the samples of one tick keep one stamp.
-
-        Some drivers are said to tell each process once, with the stamp of its last work and its mean since
-        the last question, not tick by tick. Such samples get one stamp: they are means of the same time, and
-        tell only in which proportion the device was used.
+        Some drivers are said to report each process once, with the time of its last work and its mean since
+        the last read. Such samples get one timestamp: they are means of the same time, and show only the
+        proportion in which jobs used the device.
         """
         if ring is None:
             self.known = None
@@ -123,23 +122,23 @@ class JobSamples:
             self._is_first = False
 
     def reach(self, span: UtilizationSpan, now_s: float) -> bool:
-        """Have the samples of that time arrived, as far as they ever will?"""
+        """Return whether all samples of the span have arrived."""
         if self.known is None or now_s - span.end_s > PROCESSES_LATE_S:
             return True
         return bool(self.known) and self.known[-1].at_s >= span.end_s - _SAME_S
 
     def forget(self, before: UtilizationSpan) -> None:
-        """All spans up to this one have been split."""
+        """Drop samples that are only needed for spans up to this one."""
         if self.known is not None:
             oldest = before.end_s - 2 * SAMPLE_MAX_S
             self.known = [s for s in self.known if s.at_s > oldest]
 
 
 def alone(span: UtilizationSpan, part: AllocatedSpan) -> float:
-    """Percent during `part` when nobody else held the device in this span.
+    """Return the percent during `part` if no other job had the device in this span.
 
-    A device that nobody holds is idle, so all that was done in the span was done in the held part of it:
-    the driver's samples do not know when a job began.
+    An unallocated device is idle, so all activity in the span belongs to the allocated part; the driver's
+    samples do not start with a job.
     """
     return min(100.0, span.percent * (span.end_s - span.start_s) / part.seconds)
 
@@ -151,14 +150,14 @@ def shared(
     *,
     unknown_jobs: bool = False,
 ) -> Mapping[int, float | None]:
-    """Percent of each job during its part, from per-process samples; None where those do not exist.
+    """Return the percent of each job during its part, from per-process samples; None if unknown.
 
-    Samples inside the span count by their mean, else the first one after it, which stands for the time before
-    it too; a job without samples did nothing, unless no process has any and the device was busy. What a
-    process did of which nobody can tell whose it was is that of the only job there, if no `unknown_jobs` may
-    be, of whom nothing is known; else nobody's share is known. Together the jobs never exceed the device.
-    Means of a longer time divide what the device did among all: where jobs worked in turns, each has its own
-    in the mean over that time.
+    The mean of the samples inside the span counts, else the first sample after it, which also covers the time
+    before. A job without samples was idle, unless no process has samples although the device was busy.
+
+    A process of an unknown job counts for the only job there; with several jobs, or possible `unknown_jobs`,
+    all shares are unknown. The sum of the jobs never exceeds the device. Means over a longer time divide the
+    device's usage among all; if jobs worked in turns, each has its own share in the mean over that time.
     """
     only = next(iter(parts)) if len(parts) == 1 and not unknown_jobs else None
     if samples is None:
@@ -196,9 +195,9 @@ def device_during(
     parts: Mapping[Holder, AllocatedSpan],
     own: Mapping[Holder, float | None],
 ) -> float:
-    """Percent of the whole device during `part` of a span, given what each holder did in its own part.
+    """Return the percent of the device during `part` of a span, given each job's own percent.
 
-    What none of them did was done evenly over the span.
+    Activity of other processes is spread evenly over the span.
     """
     if part.start_s <= span.start_s and part.end_s >= span.end_s:
         return span.percent

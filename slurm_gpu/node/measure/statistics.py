@@ -1,4 +1,4 @@
-"""Time-weighted sums that take readings in O(1) memory and give the statistics of a record."""
+"""Time-weighted sums in O(1) memory for the statistics of a record."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from slurm_gpu.wire import Mean
 
+# Start and end of intervals (s), and the value in each.
 Values = Iterable[tuple[float, float, float]]
-"""Start and end of times (s), and the value in each."""
 
 _US = 1_000_000
-# What sums of floats leave where all was taken back.
+# The rounding error of a float sum after everything was subtracted.
 _NOTHING_S = 1e-6
 
 
@@ -27,7 +27,7 @@ class MeanSum:
         self._high = -math.inf
 
     def add(self, seconds: float, mean: float, low: float, high: float) -> None:
-        """Count `seconds` (> 0) at that mean; `low` and `high` were seen in that time."""
+        """Add `seconds` (> 0) at that mean, with the extremes `low` and `high`."""
         self._seconds += seconds
         self._weighted += seconds * mean
         if low < self._low:
@@ -36,7 +36,7 @@ class MeanSum:
             self._high = high
 
     def add_all(self, values: Values) -> None:
-        """Count times of one value each."""
+        """Add intervals with one value each."""
         for start_s, end_s, value in values:
             seconds = end_s - start_s
             self._seconds += seconds
@@ -54,11 +54,11 @@ class MeanSum:
             self._seconds = self._weighted = 0.0
 
     def value(self, unit: float = 1.0) -> Mean | None:
-        """In units of `unit`; None until something was measured."""
+        """Return the mean in units of `unit`; None until measured."""
         if self._seconds == 0:
             return None
         mean = self._weighted / self._seconds
-        # A mean that counters tell may lie beyond what was seen at moments.
+        # A mean of counters may be outside the sampled extremes.
         low, high = min(self._low, mean), max(self._high, mean)
         return Mean(round(self._seconds, 3), *(_digits(value / unit) for value in (mean, low, high)))
 
@@ -72,11 +72,11 @@ class HistogramSum:
         self._bins: dict[int, int] = {}
 
     def add(self, seconds: float, percent: float) -> None:
-        """Count `seconds` at the whole percent next to `percent` (halves go up)."""
+        """Add `seconds` at the nearest whole percent (halves are rounded up)."""
         self.add_all(((0.0, seconds, percent),))
 
     def add_all(self, percents: Values) -> None:
-        """The same for several times at once."""
+        """Add several intervals at once."""
         bins = self._bins
         for start_s, end_s, percent in percents:
             whole = int(percent + 0.5) if 0 < percent < 100 else 0 if percent <= 0 else 100
@@ -89,7 +89,7 @@ class HistogramSum:
 
     @property
     def value(self) -> Mapping[int, int] | None:
-        """In ms; the sum is the whole time to the nearest ms, however many bins were rounded."""
+        """Return the histogram in ms; its sum is the total time to the nearest ms."""
         if not self._bins:
             return None
         histogram: dict[int, int] = {}
@@ -104,5 +104,5 @@ class HistogramSum:
 
 
 def _digits(value: float) -> float:
-    # Seven digits are more than any device tells, and half the bytes of a shipment.
+    # Seven digits exceed any device's precision and halve the size of a shipment.
     return float(f"{value:.7g}")

@@ -1,6 +1,6 @@
-"""The cumulative record of one segment on one device, built from what was seen in O(1) memory.
+"""Compute the cumulative record of one segment on one device in O(1) memory.
 
-All times here are Clock.monotonic() seconds.
+All times are Clock.monotonic() seconds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from slurm_gpu.node.measure.window import WindowRecorder
 from slurm_gpu.wire import Record
 
 _MIB = 2**20
-# On a busy node an epilog's file may come so much later than its stamp: what was counted meanwhile is taken
-# back.
+# On a busy node, an epilog's file may be this much later than its timestamp; later usage is subtracted.
 TAKEN_BACK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentKey:
-    """What names a segment and the run that it belongs to, as the prolog told."""
+    """The identifiers of a segment and its run, as reported by the prolog."""
 
     cluster: str
     job_id: int
@@ -48,7 +47,7 @@ class _Utilization(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """Memory in use (bytes), and which part of all that is."""
+    """Used memory in bytes, and as a fraction of the total."""
 
     start_s: float
     end_s: float
@@ -58,11 +57,11 @@ class _Memory(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One look at a device on behalf of one segment.
+    """One sample of a device for one segment.
 
-    `memory_used` (bytes) and the number of `processes` are the segment's own, None if unknown. `alone` says
-    that nobody else held the device since the look before, `free_after` that nobody has since the segment's
-    end. Without `detailed` memory alone was asked for.
+    `memory_used` (bytes) and the number of `processes` are the segment's own, None if unknown. `alone` is
+    whether no other segment had the device since the last sample, `free_after` whether none has since the
+    segment's end. Without `detailed`, only memory was read.
     """
 
     reading: Reading
@@ -74,10 +73,10 @@ class DeviceSample:
 
 
 class DeviceTally:
-    """All that is known so far of one segment on one device, from `start_s` until `end_s` if it ended.
+    """Statistics of one segment on one device, from `start_s` until `end_s` if it has ended.
 
-    `start_wall_s` is the wall clock at `start_s`; later moments are told from it by the monotonic clock. What
-    `facts` lack has no place in the timeline, which is in fractions of it.
+    `start_wall_s` is the wall clock at `start_s`; later times follow from it and the monotonic clock. The
+    timeline has fractions of maxima in `facts`; series without a maximum are left out.
     """
 
     def __init__(
@@ -99,24 +98,24 @@ class DeviceTally:
         self._util = HistogramSum()
         self._device_util = MeanSum()
         self._memory_interval, self._detail_interval = Interval(start_s), Interval(start_s)
-        # Does the device tell utilization? None until a reading would have had it.
+        # Whether the device reports utilization; None until the first detailed reading.
         self._has_utilization: bool | None = None
         self._memory, self._memory_part, self._memory_hist = Gauge(), MeanSum(), HistogramSum()
         self._details = DetailCollector(facts, self._timeline, self._window)
         self._suspended_s, self._is_suspended = 0.0, False
-        # When that was told last, if ever.
+        # The time of the last suspension report, if any.
         self._reported_s: float | None = None
-        # Times up to `_reported_s` of which utilization, which the driver tells late, does not count.
+        # Suspended times up to `_reported_s`; utilization in them, which arrives late, does not count.
         self._pauses: deque[tuple[float, float]] = deque()
-        # What was counted of the last TAKEN_BACK_S.
+        # Usage of the last TAKEN_BACK_S.
         self._utilizations: deque[_Utilization] = deque()
         self._memories: deque[_Memory] = deque()
 
     @property
     def end_s(self) -> float | None:
-        """When it ended, None while it goes on.
+        """Return when it ended; None while it continues.
 
-        Where that is told late, utilization and memory that were counted of the time since are taken back.
+        Setting it late subtracts utilization and memory that were counted after that time.
         """
         return self._end_s
 
@@ -128,10 +127,9 @@ class DeviceTally:
             self._take_back_memory(at_s)
 
     def utilization(self, begin_s: float, end_s: float, own: float | None, device: float) -> None:
-        """Count time at a utilization in percent; `own` is None where the job's share is unknown.
+        """Add an interval with a utilization in percent; `own` is None if the job's share is unknown.
 
-        While it is suspended a job has none: that it did nothing was not its choice. Calls come in the order
-        of time.
+        A suspended job has no share. Calls must be in chronological order.
         """
         for start_s, stop_s, running in self._by_suspension(begin_s, end_s):
             share = own if running else None
@@ -147,12 +145,12 @@ class DeviceTally:
         self._device_util.add(end_s - start_s, device, device, device)
 
     def can_take_back(self, since_s: float) -> bool:
-        """Is all that was counted of the time since then still known?"""
+        """Return whether all usage since then can be subtracted."""
         kept = [entries[-1].end_s for entries in (self._utilizations, self._memories) if entries]
         return max(kept, default=since_s) - since_s <= TAKEN_BACK_S
 
     def _take_back_utilization(self, since_s: float) -> None:
-        """Of a sample in which the segment ended, all that was done was done before."""
+        """Subtract later utilization; a sample that includes the end counts fully for the time before it."""
         before = None
         while self._utilizations and self._utilizations[-1].end_s > since_s:
             start_s, end_s, own, device = before = self._utilizations.pop()
@@ -166,7 +164,7 @@ class DeviceTally:
             self._count_utilization(before.start_s, since_s, own, min(100.0, before.device * denser))
 
     def utilization_alone(self, spans: Sequence[UtilizationSpan]) -> None:
-        """The same for spans, in the order of time, in which all is the job's own doing, as it mostly is."""
+        """Add spans, in chronological order, whose utilization is all the job's own (the common case)."""
         if self._pauses or self._is_suspended:
             for start_s, end_s, percent in spans:
                 self.utilization(start_s, end_s, percent, percent)
@@ -185,7 +183,7 @@ class DeviceTally:
         _forget(self._utilizations, since_s)
 
     def _by_suspension(self, begin_s: float, end_s: float) -> Sequence[tuple[float, float, bool]]:
-        """That time cut where the job was suspended or went on, and whether it ran then."""
+        """Split an interval at suspensions; return start, end, and whether the job ran."""
         if not self._pauses and not self._is_suspended:
             return ((begin_s, end_s, True),)
         while self._pauses and self._pauses[0][1] <= begin_s:
@@ -207,17 +205,17 @@ class DeviceTally:
         return parts
 
     def free_since(self, at_s: float) -> None:
-        """From then to the segment's start nobody held the device."""
+        """Set since when the device was unallocated before the segment's start."""
         self._details.free_since(at_s)
 
     def add_sample(self, sample: DeviceSample, gap_s: float, detail_gap_s: float) -> None:
-        """Count what was seen; looks further apart than the gap measured nothing in between."""
+        """Add a sample; the time between samples further apart than the gap is not measured."""
         self._add_memory(sample, gap_s)
         if sample.detailed:
             interval, reading = self._detail_interval, sample.reading
             interval.step(reading.at_s, self.end_s, detail_gap_s)
-            told = reading.ring is not None or reading.util_pct is not None
-            self._has_utilization = told or self._has_utilization is True
+            has_utilization = reading.ring is not None or reading.util_pct is not None
+            self._has_utilization = has_utilization or self._has_utilization is True
             processes = None if self._is_suspended else sample.processes
             self._details.see(
                 reading,
@@ -253,11 +251,11 @@ class DeviceTally:
             self._timeline.take_back(start_s, end_s, "mem_used", part)
 
     def suspension(self, at_s: float, *, suspended: bool) -> None:
-        """The job is suspended as of `at_s`, or is not: so it stays until told otherwise."""
+        """Set whether the job is suspended as of `at_s`, until the next call."""
         if self._reported_s is None:
             self._reported_s, self._is_suspended = self.start_s, suspended
         if suspended or self._is_suspended:
-            # Where it was stopped or went on since it was last looked at, nobody knows when.
+            # The time of a change since the last report is unknown.
             last = self._pauses.pop() if self._pauses and self._pauses[-1][1] == self._reported_s else None
             self._pauses.append((self._reported_s if last is None else last[0], at_s))
         self._suspended_s = self._suspended_until(at_s)
@@ -270,15 +268,15 @@ class DeviceTally:
         return self._suspended_s + max(0.0, end_s - self._reported_s)
 
     def forget(self) -> None:
-        """The device was away: its counters may have started anew."""
+        """Treat counters as reset after an outage of the device."""
         self._details.forget()
 
     def window(self) -> dict[str, Any] | None:
-        """The last ten minutes as they are shipped; None until something was measured."""
+        """Return the window in wire format; None until something was measured."""
         return self._window.to_wire(self.key.job_id, self.key.segment, self.device)
 
     def record(self, now_s: float, *, final: bool = False) -> Record:
-        """The record as of `now_s`, with the next sequence number."""
+        """Return the record as of `now_s`, with the next sequence number."""
         self._seq += 1
         stop_s = now_s if self.end_s is None else min(now_s, self.end_s)
         allocated_s = max(0.0, stop_s - self.start_s)
@@ -286,7 +284,7 @@ class DeviceTally:
         details = self._details.fields()
         links = {link: [details[f"{link}_rx_bytes"], details[f"{link}_tx_bytes"]] for link in LINKS}
         unmeasured = [link for link, totals in links.items() if totals == [None, None]]
-        # Where memory alone is measured, it is so also while the job is suspended.
+        # Without utilization, sampled_s is that of memory, which is also sampled during suspension.
         suspended_s = self._suspended_until(stop_s)
         return Record(
             **self._named,

@@ -1,7 +1,7 @@
-"""The course of one segment on one device: fractions of 1 in bins whose width doubles as time goes by.
+"""Collect the timeline of one segment on one device: fractions in bins whose width doubles over time.
 
-A bin keeps the integral of what fell into it and for how long that was measured, so that no doubling loses
-anything: the sum over all bins is the sum over all that was added.
+A bin has the integral of its values and the measured time, so doubling loses nothing: the sum over all bins
+is the sum over all added values.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from slurm_gpu.node.measure.statistics import Values
 from slurm_gpu.wire import Timeline
 from slurm_gpu.wire.timeline import GAP, MAX_BINS, level
 
-# What the series may take in a shipment, compressed: much noise is told in wider bins.
+# The maximum size of the series in a shipment, compressed; noisy series get wider bins.
 MAX_WIRE_BYTES = 1200
-# What sums of floats leave where all was taken back.
+# The rounding error of a float sum after everything was subtracted.
 _NOTHING_S = 1e-6
 
 
 class _Bins:
-    """One series: integral (fraction × s) and measured seconds of each bin, and the bytes that they make."""
+    """One series: integral (fraction × s), measured seconds and encoded level of each bin."""
 
     __slots__ = ("changed", "integrals", "levels", "seconds")
 
@@ -35,14 +35,14 @@ class _Bins:
         self.changed = MAX_BINS
 
     def merge_pairs(self, odd: bool) -> None:
-        """Make one bin of two; the first stays alone if it is the second of its pair."""
+        """Merge pairs of bins; with `odd`, the first bin is the second of its pair."""
         self.integrals = _pairs(self.integrals, odd)
         self.seconds = _pairs(self.seconds, odd)
         self.levels = bytearray([GAP]) * MAX_BINS
         self.changed = 0
 
     def encoded(self, n: int) -> bytes:
-        """The first n bins; only what changed since the last call is worked out again."""
+        """Return the first n bins, encoded; only changed bins are computed again."""
         for index in range(self.changed, n):
             seconds = self.seconds[index]
             if seconds > 0:
@@ -52,9 +52,9 @@ class _Bins:
 
 
 class TimelineSum:
-    """Collects series from Clock.monotonic() `start_s` on, at which the wall clock told `wall_s`.
+    """Collects series from `start_s` (Clock.monotonic()) on, when the wall clock was `wall_s`.
 
-    Bins are cut by the wall clock as it was then: it may be set, the bins stay where they are.
+    Bins follow the wall clock of that time, even if it is set later.
     """
 
     def __init__(self, start_s: float, wall_s: float) -> None:
@@ -66,7 +66,7 @@ class TimelineSum:
         self._series: dict[str, _Bins] = {}
 
     def add(self, start_s: float, end_s: float, fractions: Mapping[str, float | None]) -> None:
-        """Each of these was so from `start_s` to `end_s`; None was not measured."""
+        """Add these fractions from `start_s` to `end_s`; None was not measured."""
         begin, end = max(0.0, start_s - self._zero_s), end_s - self._zero_s
         if end <= begin:
             return
@@ -94,11 +94,11 @@ class TimelineSum:
                 bins.seconds[index] += seconds
 
     def add_one(self, start_s: float, end_s: float, name: str, fraction: float) -> None:
-        """The same for one series."""
+        """Add an interval to one series."""
         self.add_all(name, ((start_s, end_s, fraction),))
 
     def add_all(self, name: str, values: Values, unit: float = 1.0) -> None:
-        """The same for several times, each with a value in units of `unit`; called most often."""
+        """Add intervals with values in units of `unit` to one series; this is the most frequent call."""
         bins, zero_s, width_s = self._series.get(name), self._zero_s, self._width_s
         for start_s, end_s, value in values:
             begin, end = start_s - zero_s, end_s - zero_s
@@ -139,9 +139,9 @@ class TimelineSum:
         self._width_s *= 2
 
     def timeline(self, leave_out: Collection[str] = ()) -> Timeline | None:
-        """As it is shipped, after doubling if that would be too long; None until something was added.
+        """Return the timeline to ship, after doubling if it is too large; None until something was added.
 
-        Series to leave out turned out to be no measurements.
+        `leave_out` are series that turned out to be invalid.
         """
         series = {name: bins for name, bins in self._series.items() if name not in leave_out}
         if not series:
@@ -164,7 +164,7 @@ def _pairs(values: array[float], odd: bool) -> array[float]:
 
 
 def _wire_bytes(series: Collection[bytes]) -> int:
-    """At most so much is added to a compressed shipment."""
+    """Return an upper bound of the size in a compressed shipment."""
     plain = sum(map(len, series))
     if plain <= MAX_WIRE_BYTES:
         return plain

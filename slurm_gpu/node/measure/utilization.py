@@ -1,9 +1,9 @@
-"""A device's utilization as gap-free spans of time, from the driver's ring where it has one.
+"""Convert a device's utilization to continuous spans, from the driver's ring if it has one.
 
-Each sample of the ring stands for the time since the sample before it. Its stamps are wall-clock time and
-are turned into Clock.monotonic() with the difference of the clocks at the time of reading. If somebody set
-the wall clock since the last look, what the ring holds by then is left out. Where it was set back, stamps of
-before lie among those of now, and ahead of the clock: by these it is seen, and they are to be read at once.
+Each sample of the ring covers the time since the previous one. Its wall-clock timestamps are converted to
+Clock.monotonic() with the clock offset at the time of reading. If the wall clock was set since the last
+sample, the current content of the ring is dropped. If it was set back, old timestamps are ahead of the clock;
+these identify the old samples, so the ring has to be read again at once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.node.gpu.reading import Reading
 from slurm_gpu.node.measure.intervals import OWN_S
 
-# The driver samples each 1/6 to 1 s: a sample further from the one before says nothing about all that time.
+# The driver samples every 1/6 to 1 s, so a sample after a longer pause does not cover all of it.
 SAMPLE_MAX_S = 1.5
-# How long the ring may have nothing new before the current value is asked for instead (an idle GPU).
+# If the ring has nothing new for this long (an idle GPU), the current value is used.
 QUIET_S = 1.5
 _CLOCK_STEP_S = 0.05
 _US = 1_000_000
@@ -32,42 +32,42 @@ class UtilizationSpan(NamedTuple):
 
 
 class UtilizationSpans:
-    """Of one device; `covered_s` is the time up to which spans have been given out.
+    """Spans of one device; `covered_s` is the time up to which they were returned.
 
-    `has_ring` is False where the device has only a current value, which has to be read more often.
+    `has_ring` is False if the device has only a current value, which has to be read more often.
     """
 
     def __init__(self, clock: Clock, since_s: float, *, was_set: bool = False) -> None:
-        """`was_set`: the wall clock was; what the ring holds may have been stamped before or after."""
+        """`was_set`: the wall clock was set, so the ring may have timestamps from before and after."""
         self._clock = clock
         self._offset_s = wall_ahead_s(clock)
         self._since_s = since_s
-        # A sample may begin before `since_s`: whoever counts it has to know how long it really was.
+        # A sample may start before `since_s`; its full length is required to count it.
         self.covered_s = since_s - SAMPLE_MAX_S
         self.has_ring = True
         self._last_us = self._to_us(self.covered_s)
         self._anchored = False
-        # When the device answered last, and since when it has without a pause.
+        # The time of the last answer, and since when the device has answered without a pause.
         self._answered_s: float | None = None
         self._answers_since_s = since_s
-        # Stamps that lay ahead of the clock at the first reading, or the first since it was set: it was set
-        # back since they were made, be it before anybody looked.
+        # Timestamps ahead of the clock at the first reading, or the first after a step: the clock was set
+        # back since they were made.
         self._from_before: set[int] = set()
         self._is_first, self._was_set = True, was_set
 
     @property
     def after_us(self) -> int:
-        """What to read the ring after (wall clock)."""
+        """Return the wall-clock time after which to read the ring."""
         return self._last_us
 
     def take(
         self, reading: Reading, gap_s: float, *, detailed: bool, to_the_end: bool = False
     ) -> Sequence[UtilizationSpan]:
-        """New spans, oldest first, from a reading with the ring after `after_us`.
+        """Return new spans, oldest first, from a reading with the ring after `after_us`.
 
-        A detailed one has the current value too, which stands for the time in which the ring has had nothing
-        for long; `to_the_end` takes it at once. Readings further apart than `gap_s` say nothing of the time
-        in between, but by the ring.
+        A detailed reading also has the current value, which is used if the ring has had nothing new for a
+        while, or at once with `to_the_end`. The time between readings further apart than `gap_s` is covered
+        only by the ring.
         """
         now_s = reading.at_s
         if self._answered_s is None or now_s - self._answered_s > gap_s:
@@ -80,7 +80,7 @@ class UtilizationSpans:
         if ring and self._is_first:
             self._from_before.update(sample.at_us for sample in ring if sample.at_us > latest_us)
             if self._from_before or self._was_set:
-                # Those before these were stamped before, too; which of the others were, nobody can tell.
+                # Earlier samples are from before the step, too; for the others it is unknown.
                 self._begin_at(now_s)
                 ring = ()
             self._is_first = self._was_set = False
@@ -108,19 +108,19 @@ class UtilizationSpans:
         return [] if percent is None else [UtilizationSpan(start_s, now_s, percent)]
 
     def interrupt(self) -> None:
-        """The device could not be asked: its next current value says nothing about the time before."""
+        """Note an outage, so that the next current value does not cover the time before it."""
         self._answered_s = None
 
     def clock_was_set(self, now_s: float) -> bool:
-        """Was the wall clock set since the last look? To be asked with each, before what it read is taken.
+        """Return whether the wall clock was set since the last sample; call it before taking each reading.
 
-        If so, that look's ring is worth nothing: it was read after a stamp of another time. The next one is
-        to be read at once: it shows which samples are from before, by stamps that lie ahead of the clock.
+        If so, the ring of that reading is useless, since the start time was from the old clock. Read the ring
+        again at once: timestamps ahead of the clock identify the old samples.
         """
         offset_s = wall_ahead_s(self._clock)
         moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S
         was_set_back = offset_s < self._offset_s
-        # A clock that is only slewed drifts by less than this between two looks; follow it.
+        # A slewed clock drifts by less than this between two samples; follow it.
         self._offset_s = offset_s
         if moved:
             self._begin_at(now_s)
@@ -129,11 +129,11 @@ class UtilizationSpans:
         return moved
 
     def was_set_back(self) -> bool:
-        """Was the wall clock set back since the last look?"""
+        """Return whether the wall clock was set back since the last sample."""
         return self._offset_s - wall_ahead_s(self._clock) > _CLOCK_STEP_S
 
     def _begin_at(self, now_s: float) -> None:
-        """Leave out what the ring holds by now."""
+        """Drop the current content of the ring."""
         self.covered_s, self._last_us, self._anchored = now_s, self._to_us(now_s), True
 
     def _to_us(self, at_s: float) -> int:

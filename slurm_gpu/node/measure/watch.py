@@ -1,4 +1,4 @@
-"""Watches one device on behalf of the segments that hold it."""
+"""Sample one device for its segments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import Failure, Reading, ReadRequest
-from slurm_gpu.node.measure import own_sample as ownlook
+from slurm_gpu.node.measure import own_sample
 from slurm_gpu.node.measure.attribution import LAG_S, Attribution, Others
 from slurm_gpu.node.measure.sampling_interval import SamplingPace
 from slurm_gpu.node.measure.shares import PROCESSES_LATE_S
@@ -17,15 +17,15 @@ from slurm_gpu.node.measure.tally import DeviceSample, DeviceTally
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 
-# For so long a segment that has ended waits for the driver's last samples of its time.
+# How long an ended segment waits for the driver's last samples.
 SETTLE_S = 1.2
-# Where the device cannot be asked (its reader restarts), when to settle without it.
+# How long an ended segment waits for a device that cannot be read while the reader restarts.
 ABANDON_S = 30.0
 
 
 @dataclass(slots=True)
 class _PendingSample:
-    """A look that is not counted yet."""
+    """A sample that is not counted yet."""
 
     look: DeviceSample
     gap_s: float
@@ -36,23 +36,23 @@ class _PendingSample:
 class _WatchedSegment:
     tally: DeviceTally
     settle_by_s: float | None = None
-    # Did any look since the last detailed one find others? What counters grew by since then is theirs too.
+    # Whether any sample since the last detailed one found other jobs, which share the growth of counters.
     shared: bool = False
     seen: deque[_PendingSample] = field(default_factory=deque)
 
     def count(self, until_s: float) -> None:
-        """Count the looks up to then."""
+        """Count the samples up to then."""
         while self.seen and self.seen[0].look.reading.at_s <= until_s:
             seen = self.seen.popleft()
             self.tally.add_sample(seen.look, seen.gap_s, seen.detail_gap_s)
 
 
 class DeviceWatch:
-    """One device, from the first segment to the last: `request` says what to read, `take` counts it.
+    """Samples one device while it has segments: `request` returns what to read, `take` counts it.
 
-    Times are Clock.monotonic() seconds; `interval_s` is that between looks (pace.py). `failure` is why the
-    device says nothing any more, until `recover`; that time is a gap. So is what was before `placed_since_s`:
-    the wall clock, by which the driver stamps, may have been set by then.
+    Times are Clock.monotonic() seconds; `interval_s` is the sampling interval. `failure` is the reason of an
+    outage until `recover`; that time is a gap. The time before `placed_since_s` is a gap, too, since the wall
+    clock of the driver's timestamps may have been set.
     """
 
     def __init__(
@@ -73,39 +73,39 @@ class DeviceWatch:
         self._asked: ReadRequest | None = None
         self._sampled_s: float | None = None
         self._read_s = -math.inf
-        # Could it not be asked since the last look, or the last one at details?
+        # Whether the device could not be read since the last sample, or the last detailed one.
         self._no_memory_before = self._no_details_before = False
-        # Since when nobody held the device, as far as this process knows; and GPM's last word.
+        # Since when the device is unallocated, as far as known; and the time of the last GPM reading.
         self._free_since_s = -math.inf
         self._activity_s: float | None = None
 
     @property
-    def held(self) -> bool:
-        """Does any segment still need this device to be looked at?"""
+    def is_allocated(self) -> bool:
+        """Return whether any segment requires samples of this device."""
         return bool(self._segments)
 
-    def hold(self, tally: DeviceTally) -> None:
-        """A segment begins; the driver's ring still tells what happened since its start."""
+    def start_segment(self, tally: DeviceTally) -> None:
+        """Start a segment; the driver's ring still covers the time since its start."""
         if not self._segments:
             tally.free_since(self._free_since_s)
             self._attribution.begin(tally.start_s)
-        self._hold([*self._segments, _WatchedSegment(tally)])
+        self._set_segments([*self._segments, _WatchedSegment(tally)])
         self.request_detail()
 
     def mark_unobserved_until(self, until_s: float) -> None:
-        """Up to then somebody held the device, or may have, whom nobody watched: no segment was alone."""
+        """Mark the time up to then as possibly shared with an unobserved job."""
         self._others.unobserved_until_s = max(self._others.unobserved_until_s, until_s)
         self._free_since_s = max(self._free_since_s, until_s)
 
     def set_unknown_jobs_until(self, at_s: float) -> None:
-        """Up to then jobs may hold the device of which nothing is known: no segment counts as alone.
+        """Assume unknown jobs on the device up to then, so that no segment counts as alone.
 
-        Each has what its own processes do, as on a shared device.
+        Each segment gets the use of its own processes, as on a shared device.
         """
         self._others.unknown_jobs_until_s = at_s
 
     def recover(self, now_s: float) -> None:
-        """The device answers again; what happened in between is a gap."""
+        """Resume after an outage of the device, which is a gap."""
         self.failure = None
         for segment in self._segments:
             segment.count(now_s)
@@ -113,31 +113,31 @@ class DeviceWatch:
         self._attribution.resume(now_s)
         self.request_detail()
 
-    def release(self, tally: DeviceTally, now_s: float) -> None:
-        """The segment has ended, its `end_s` is set: look once more, and wait for the last samples."""
+    def end_segment(self, tally: DeviceTally, now_s: float) -> None:
+        """End a segment whose `end_s` is set: take one more sample and wait for the driver's last samples."""
         for segment in self._segments:
             if segment.tally is tally:
                 segment.settle_by_s = now_s + SETTLE_S
-        self._hold(self._segments)
+        self._set_segments(self._segments)
         self.request_detail()
 
-    def drop(self, tally: DeviceTally) -> None:
-        """The segment ended long ago: nothing that is seen from now on is its own."""
-        self._hold([segment for segment in self._segments if segment.tally is not tally])
+    def drop_segment(self, tally: DeviceTally) -> None:
+        """Remove a segment that ended long ago, without further samples."""
+        self._set_segments([segment for segment in self._segments if segment.tally is not tally])
         self._free_since_s = self._clock.monotonic()
 
     def settled(self, now_s: float) -> Sequence[DeviceTally]:
-        """Segments that have ended and of which nothing more will be learnt; they hold no longer."""
+        """Remove and return ended segments whose last samples are counted."""
         done = [segment for segment in self._segments if self._is_settled(segment)]
         for segment in done:
             segment.count(now_s)
             assert segment.tally.end_s is not None
             self._free_since_s = max(self._free_since_s, segment.tally.end_s)
         if done:
-            self._hold([segment for segment in self._segments if segment not in done])
+            self._set_segments([segment for segment in self._segments if segment not in done])
         return [segment.tally for segment in done]
 
-    def _hold(self, segments: list[_WatchedSegment]) -> None:
+    def _set_segments(self, segments: list[_WatchedSegment]) -> None:
         self._segments = segments
         self._pace.set_youngest(max((segment.tally.start_s for segment in segments), default=None))
         self._pace.settling = any(segment.settle_by_s is not None for segment in segments)
@@ -146,30 +146,30 @@ class DeviceWatch:
         if segment.settle_by_s is None or segment.tally.end_s is None:
             return False
         end_s = segment.tally.end_s
-        told = self._attribution.settled_s >= end_s and (
+        is_complete = self._attribution.settled_s >= end_s and (
             self._activity_s is None or self._activity_s >= end_s
         )
-        if self.failure is not None or told:
+        if self.failure is not None or is_complete:
             return True
-        # Time is up only after a look that knew so and counted what there was.
+        # The time is over only after a final sample that counted everything pending.
         if self._sampled_s is not None and self._sampled_s >= segment.settle_by_s:
             return True
         return self._pace.asked_s is not None and self._pace.asked_s >= segment.settle_by_s + ABANDON_S
 
     def request_detail(self) -> None:
-        """Make the next look due now, and a detailed one."""
+        """Make a detailed sample due now."""
         self._pace.request_detail()
 
     def next_sample_s(self, now_s: float) -> float:
-        """When to look again."""
+        """Return when the next sample is due."""
         return self._pace.next_sample_s(now_s)
 
     def is_due(self, now_s: float) -> bool:
-        """Look now?"""
+        """Return whether a sample is due."""
         return self._pace.is_due(now_s)
 
     def request(self, now_s: float) -> ReadRequest | None:
-        """What to read of the device now; None if it fails or nobody holds it."""
+        """Return what to read now; None if the device has failed or has no segment."""
         if self.failure is not None or not self._segments:
             return None
         detailed = self._pace.wants_details(now_s) or self._settles_by(now_s)
@@ -188,7 +188,7 @@ class DeviceWatch:
         return self._asked
 
     def take(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> None:
-        """Count what came back; `jobs` are the open jobs of this node."""
+        """Count a reading; `jobs` are the open jobs of this node."""
         asked, asked_s = self._asked, self._pace.asked_s
         assert asked is not None
         assert asked_s is not None
@@ -221,7 +221,7 @@ class DeviceWatch:
             self._pace.detailed()
 
     def is_steady(self, now_s: float) -> bool:
-        """Is a look at its memory, at each full interval, all that is due until somebody comes or goes?"""
+        """Return whether only memory, at each full interval, is due until jobs change."""
         return (
             self.failure is None
             and len(self._segments) == 1
@@ -231,9 +231,9 @@ class DeviceWatch:
         )
 
     def take_followed(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> None:
-        """Take in a look at its memory that was made unasked.
+        """Take a memory reading that the reader made by itself.
 
-        It is counted with the next one: an epilog that ended a job before it may have yet to be seen.
+        It is counted with the next one, since an epilog before it may not have been read yet.
         """
         at_s = reading.at_s
         if not self._segments or self.failure is not None or at_s <= self._read_s:
@@ -246,12 +246,12 @@ class DeviceWatch:
         self._sampled_s = self._read_s = at_s
 
     def skip(self) -> None:
-        """It could not be asked this time: what came before says nothing of the time until it answers."""
+        """Note that the device could not be read this time; the time until the next answer is a gap."""
         self._pace.skip()
         self._interrupt()
 
     def fail(self, failure: Failure) -> None:
-        """The device said that it will say nothing more."""
+        """Note a failure of the device."""
         self.failure = failure
         self._interrupt()
 
@@ -261,7 +261,7 @@ class DeviceWatch:
         self.request_detail()
 
     def _settles_by(self, now_s: float) -> bool:
-        """Is this the last look for any segment?"""
+        """Return whether this is the last sample for any segment."""
         return self._pace.settling and any(
             h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._segments
         )
@@ -279,14 +279,14 @@ class DeviceWatch:
         if asked.detailed:
             self._no_details_before = False
         several = len(self._segments) > 1 or self._had_unknown_jobs()
-        owners: ownlook.Owners | None = None
+        owners: own_sample.Owners | None = None
         unknown_jobs = self._had_unknown_jobs() and self._may_run_others(reading, jobs)
         if reading.processes is None:
             pass
         elif several:
-            owners = ownlook.Owners(reading.processes, lambda pid: self._owner_of(pid, jobs))
+            owners = own_sample.Owners(reading.processes, lambda pid: self._owner_of(pid, jobs))
         else:
-            # The next job may come within the sample in which this one goes.
+            # The next job may start in the driver sample in which this one ends.
             self._processes.look_up((process.pid for process in reading.processes), jobs)
         whole: DeviceSample | None = None
         for segment in self._segments:
@@ -295,21 +295,21 @@ class DeviceWatch:
             segment.shared = segment.shared or shares
             if several and shares:
                 own = None if owners is None else owners.of(tally.key.job_id)
-                look = ownlook.part(reading, own, detailed=asked.detailed)
+                look = own_sample.part(reading, own, detailed=asked.detailed)
             else:
                 if whole is None:
-                    whole = ownlook.whole(reading, detailed=asked.detailed, free_after=not several)
+                    whole = own_sample.whole(reading, detailed=asked.detailed, free_after=not several)
                 look = replace(whole, alone=False) if segment.shared else whole
             if asked.detailed:
                 segment.shared = False
             segment.seen.append(_PendingSample(look, gap_s, detail_gap_s))
 
     def _had_unknown_jobs(self) -> bool:
-        """May it have had any since the last look?"""
+        """Return whether unknown jobs were possible since the last sample."""
         return (-math.inf if self._sampled_s is None else self._sampled_s) < self._others.unknown_jobs_until_s
 
     def _may_run_others(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> bool:
-        """May anyone but the segments have processes on the device?"""
+        """Return whether jobs other than the known ones may have processes on the device."""
         known = {segment.tally.key.job_id for segment in self._segments}
         processes = reading.processes
         return processes is None or any(
@@ -320,7 +320,7 @@ class DeviceWatch:
         return self._processes.owner_of(pid, jobs, [segment.tally.key.job_id for segment in self._segments])
 
     def _shares(self, tally: DeviceTally, now_s: float) -> bool:
-        """Did anyone else hold the device at any time since the last look?"""
+        """Return whether another segment had the device at any time since the last sample."""
         since_s = max(tally.start_s, self._sampled_s if self._sampled_s is not None else tally.start_s)
         if since_s < self._others.unobserved_until_s:
             return True

@@ -1,8 +1,8 @@
-"""The last ten minutes of one segment on one device: every field second by second, to be seen while it runs.
+"""Record the window of one segment on one device: the last ten minutes of each field, per second.
 
-Seconds are those of the wall clock as it was when the segment began. Utilization is the mean of a second; all
-else is what was measured between the two looks around the middle of the second. A field takes 2,400 bytes
-from when it is first measured: some 50 KB in all where a device tells everything, 20 KB where jobs share it.
+Seconds follow the wall clock at the segment's start. Utilization is the mean of a second; other fields are
+values between the two samples around the middle of the second. A field takes 2,400 bytes once it is measured:
+about 50 KB for all fields, 20 KB on a shared device.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ _GAP = math.nan
 
 
 class Columns:
-    """Fields of which each second has one value: a ring of the last SECONDS."""
+    """A ring of the last SECONDS with one value per field and second; `newest` is the last second set."""
 
     __slots__ = ("_columns", "newest")
 
     def __init__(self) -> None:
         self._columns: dict[str, array[float]] = {}
         self.newest = -1
-        """The last second that was set."""
 
     def put(self, second: int, values: Mapping[str, float | None]) -> None:
-        """Set a second later than all before; what is None or left out was not measured."""
+        """Set a second after all previous ones; None or missing values were not measured."""
         slot = second % SECONDS
         n_set = 0
         for name, value in values.items():
@@ -51,14 +50,14 @@ class Columns:
         self.newest = second
 
     def put_between(self, begin_s: float, end_s: float, values: Mapping[str, float | None]) -> None:
-        """Set the seconds whose middle lies in between."""
+        """Set the seconds whose middle is in the interval."""
         last = math.ceil(end_s - 0.5) - 1
         first = max(math.ceil(begin_s - 0.5), self.newest + 1, last - SECONDS + 1)
         for second in range(first, last + 1):
             self.put(second, values)
 
     def series(self, first: int, last: int) -> Iterator[tuple[str, array[float]]]:
-        """Each field that was measured, from second `first` to `last`; NaN is a gap."""
+        """Yield each measured field from second `first` to `last`; NaN is a gap."""
         oldest = self.newest - SECONDS + 1
         for name, column in self._columns.items():
             values = array("f")
@@ -69,7 +68,7 @@ class Columns:
 
 
 class _Average:
-    """Of one field over the part of a second that was measured."""
+    """The average of one field over the measured part of a second."""
 
     __slots__ = ("seconds", "total")
 
@@ -77,14 +76,14 @@ class _Average:
         self.total = self.seconds = 0.0
 
     def take(self) -> float | None:
-        """The average, to begin anew."""
+        """Return the average and reset it."""
         mean = self.total / self.seconds if self.seconds > 0 else None
         self.total = self.seconds = 0.0
         return mean
 
 
 class WindowRecorder:
-    """Collects from Clock.monotonic() `start_s` on, at which the wall clock told `wall_s`."""
+    """Collects from `start_s` (Clock.monotonic()) on, when the wall clock was `wall_s`."""
 
     __slots__ = (
         "_details",
@@ -105,7 +104,7 @@ class WindowRecorder:
         self._own, self._device, self._second = _Average(), _Average(), 0
 
     def utilization(self, start_s: float, end_s: float, own: float | None, device: float) -> None:
-        """The job's (None if unknown) and the device's utilization in percent between two moments."""
+        """Add the job's (None if unknown) and the device's utilization in percent between two times."""
         begin_s, end_s = start_s - self._zero_s, end_s - self._zero_s
         if begin_s < self._second:
             begin_s = float(self._second)
@@ -113,7 +112,7 @@ class WindowRecorder:
             second = int(begin_s)
             if second > self._second:
                 self._close_second()
-                # Of what lasted long, the last ten minutes are enough.
+                # Only the last ten minutes of a long interval are required.
                 self._second = second = max(second, math.ceil(end_s) - SECONDS)
                 begin_s = max(begin_s, second)
             stop_s = end_s if end_s < second + 1.0 else second + 1.0
@@ -134,15 +133,15 @@ class WindowRecorder:
             self._utilization.put(self._second, {"util_pct": own, "device_util_pct": device})
 
     def memory(self, start_s: float, end_s: float, values: Mapping[str, float | None]) -> None:
-        """What of memory was in use between two moments."""
+        """Add memory fields between two times."""
         self._memory.put_between(start_s - self._zero_s, end_s - self._zero_s, values)
 
     def details(self, start_s: float, end_s: float, values: Mapping[str, float | None]) -> None:
-        """The same for all other fields."""
+        """Add all other fields between two times."""
         self._details.put_between(start_s - self._zero_s, end_s - self._zero_s, values)
 
     def to_wire(self, job_id: int, segment: str, device: str) -> dict[str, Any] | None:
-        """As docs/contracts.md has it, whole seconds only; None until there is one."""
+        """Return the window in wire format (docs/contracts.md); None before the first whole second."""
         parts = (self._utilization, self._memory, self._details)
         last = max(part.newest for part in parts)
         if last < 0:

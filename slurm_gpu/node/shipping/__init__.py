@@ -1,1 +1,1 @@
-"""Keep shipments on disk until slurm-gpudbd has stored them."""
+"""Store shipments on disk until slurm-gpudbd has them."""

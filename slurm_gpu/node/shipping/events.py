@@ -1,4 +1,4 @@
-"""Events of this node: numbered, stamped and kept until they are shipped."""
+"""Record events of this node with number and time, and keep them until they are shipped."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class EventRecorder:
         at_s: float | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Something of that kind happened, now unless `at_s` (wall clock) says otherwise."""
+        """Record an event, at wall-clock time `at_s` or now."""
         now_s = self._clock.wall()
-        # Its number is its time in µs, so that no two are alike even if the spool was lost.
+        # The number is the time in µs, so that it is unique even after a lost spool.
         self._last_n = max(self._last_n + 1, int(now_s * 1e6))
         self._spool.save_event(
             Event(

@@ -1,4 +1,4 @@
-"""Values that cannot have been measured: gaps of their fields, counted by field and reported once an hour."""
+"""Replace implausible values by gaps, count them by field, and report them once an hour."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ _HOST_FIELDS = (
 
 
 class ImplausibleValues:
-    """Counts them for /metrics. `report` writes an event of a device, or of the node where that is None."""
+    """Counts implausible values by field; `report` records an event of a device, or of the node (None)."""
 
     def __init__(self, clock: Clock, report: Callable[[str | None, Mapping[str, Any]], None]) -> None:
         self._clock, self._report = clock, report
         self._reported_s: dict[tuple[str | None, str], float] = {}
         self.counts: Counter[str] = Counter()
-        """By field, since slurm-gpud started."""
 
     def note(self, device: str | None, found: Mapping[str, str] | None) -> None:
-        """Take in what was found of a device or, with None, of the node: values by field."""
+        """Count values by field of a device, or of the node with None."""
         for field, value in (found or {}).items():
             self.counts[field] += 1
             now_s = self._clock.monotonic()

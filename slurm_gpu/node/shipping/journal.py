@@ -1,12 +1,12 @@
 """A small durable map: an append log of checksummed lines, one per change, compacted when it has grown.
 
 A line is the CRC-32 of its JSON in eight hexadecimal digits, a space, and {"key": …, "value": …}; a value of
-null takes the key away. What a kill -9 or a power cut can leave behind is a torn last line, which is cut off
-at the next start. Only the places of the values are kept in memory, and values that are not on disk yet: a
-day's records of thousands of jobs may wait here.
+null removes the key. A kill -9 or a power cut can leave a torn last line, which is cut off at the next start.
+Memory has only the offsets of values, and values that are not on disk yet, since a day's records of thousands
+of jobs may wait here.
 
-Where the disk is full, changes stay in memory. Room is made for them by a reserve, a file that is given up
-then, and by writing the log anew without what is out of date or can be spared.
+On a full disk, changes stay in memory. A reserve file is then deleted to free space, and the log is rewritten
+without outdated and low-priority values.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from slurm_gpu.node.allocation.state_lock import StateLock, is_same_file
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# So much that is out of date lies in the log before it is compacted, or as much as is not, up to a limit.
+# The log is compacted when it has this much outdated data, or as much as current data, up to a limit.
 COMPACT_BYTES = 1 << 20
 _GARBAGE_MAX_BYTES = 32 << 20
-# Enough to write anew what usually waits.
+# Enough to rewrite the usual amount of waiting data.
 RESERVE_BYTES = 1 << 20
 # A disk this empty has room for the reserve.
 ROOMY_BYTES = 16 * RESERVE_BYTES
-# On a full disk the log is written anew only if that frees as much.
+# On a full disk the log is rewritten only if that frees at least this much.
 _GAIN_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 _SMALL_PIECE_BYTES = 1 << 14
 _LENGTH_BITS = 32
-# What a power cut may leave is not taken into memory: a line of ours is some KiB long.
+# Longer lines are garbage of a power cut and are not read into memory; valid lines have some KiB.
 _MOST_LINE_BYTES = 16 << 20
 
 
 class DurableMap:
-    """str → JSON value. Changes count at once here, and on disk once `commit` has returned True.
+    """A map of str to JSON values. Changes are in memory at once, and on disk after `commit` returns True.
 
-    `is_whole` is False where damaged lines were left out.
+    `is_whole` is False if damaged lines were dropped.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Open or create the log in `directory` (made with mode 0700).
+        """Open or create the log in `directory` (created with mode 0700).
 
-        Raises OSError where that fails, BlockingIOError if another process has it open.
+        Raises OSError on failure, BlockingIOError if another process has it open.
         """
         self._lock = StateLock(directory)
         self._directory = directory
         self._path, self._reserve = directory / "log", directory / "reserve"
-        # Where the line of each key lies in the log, in one number: a tuple would take thrice the memory.
+        # Offset and length of each key's line in one number; a tuple would take three times the memory.
         self._places: dict[str, int] = {}
         self._staged: dict[str, bytes | None] = {}
         self._staged_bytes = 0
-        # Of the log's lines that are not out of date, those that are once what is staged is written.
+        # Bytes of current lines that become outdated when the staged changes are written.
         self._outdated = 0
         self.is_whole = True
         self._file = _open(self._path)
@@ -79,20 +79,20 @@ class DurableMap:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all values, on disk or not."""
+        """Return the bytes of all values, on disk or not."""
         return self._live - self._outdated + self._staged_bytes
 
     @property
     def bytes_in_memory(self) -> int:
-        """Bytes of those that are not on disk yet."""
+        """Return the bytes of values that are not on disk yet."""
         return self._staged_bytes
 
     def in_memory(self, key: str) -> bool:
-        """Whether this value is not on disk yet."""
+        """Return whether the value is not on disk yet."""
         return self._staged.get(key) is not None
 
     def get(self, key: str) -> Any:
-        """The value, None if absent, or if the disk has lost it."""
+        """Return the value; None if absent or unreadable."""
         if key in self._staged:
             line = self._staged[key]
             return None if line is None else json.loads(line[9:])["value"]
@@ -102,32 +102,32 @@ class DurableMap:
         try:
             return json.loads(self._read(place)[9:])["value"]
         except (OSError, ValueError, RecursionError) as error:
-            log.error("%s: %s cannot be read any more: %s", self._path, key, error)  # noqa: TRY400
+            log.error("%s: %s is no longer readable: %s", self._path, key, error)  # noqa: TRY400
             return None
 
     def keys(self, prefix: str) -> list[str]:
-        """Keys that begin with `prefix`, about in the order in which they came."""
+        """Return the keys with a prefix, roughly in insertion order."""
         staged = (key for key in self._staged if key not in self._places)
         every = itertools.chain(self._places, staged)
         return [key for key in every if key.startswith(prefix) and key in self]
 
     def put(self, key: str, value: Any) -> bytes:
-        """Set a value that json.dumps takes; returns it as JSON."""
+        """Set a JSON-serialisable value and return its JSON."""
         text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
         self._stage(key, _line(key, text))
         return text
 
     def remove(self, key: str) -> None:
-        """Take a key away; one that is absent is no error."""
+        """Remove a key, if present."""
         if key in self._places:
             self._stage(key, None)
         else:
             self._unstage(key)
 
     def commit(self, spared: Callable[[str], bool] = lambda _: False) -> bool:
-        """Bring all changes to disk; False, and told once, when that fails: they stay for the next time.
+        """Write all changes to disk; on failure return False, log it once, and keep them for the next call.
 
-        On a full disk the values of keys that can be `spared` give way to the others.
+        On a full disk, keys that are `spared` are written last.
         """
         if not self._staged:
             return True
@@ -145,14 +145,14 @@ class DurableMap:
                 return self._failed(error)
         if self.failing:
             self.failing = False
-            log.warning("%s: can be written again", self._path)
+            log.warning("%s: is writable again", self._path)
             self._keep_reserve()
         if self._size - self._live >= max(self._compact_at, min(self._live, _GARBAGE_MAX_BYTES)):
             self._compact()
         return True
 
     def close(self) -> None:
-        """Give up the file; nothing is written any more."""
+        """Close the file and release the lock."""
         os.close(self._file)
         self._lock.close()
 
@@ -176,7 +176,7 @@ class DurableMap:
         return os.pread(self._file, _length(place), place >> _LENGTH_BITS)
 
     def _place(self, key: str, offset: int, length: int) -> None:
-        # A key that comes anew goes to the end, one that is replaced stays where it stands.
+        # A new key goes to the end, a replaced one keeps its place in the order.
         self._live += length - _length(self._places.get(key, 0))
         self._places[key] = offset << _LENGTH_BITS | length
 
@@ -184,9 +184,9 @@ class DurableMap:
         self._live -= _length(self._places.pop(key, 0))
 
     def _write_staged(self, spared: Callable[[str], bool], piece_bytes: int) -> None:
-        """Append, piece by piece, so that what there is room for is written.
+        """Append in pieces, so that as much as possible is written.
 
-        What replaces comes before what is taken away: the end of a hold is not written without its record.
+        Replacements come before removals, so that an allocation is not removed without its record.
         """
         changes = sorted(self._staged.items(), key=lambda change: (change[1] is None, spared(change[0])))
         for piece in _pieces(changes, piece_bytes, lambda change: len(change[1] or change[0])):
@@ -207,23 +207,23 @@ class DurableMap:
                 self._size += len(written)
 
     def _stay_in_place(self) -> None:
-        """Where somebody removed the log, write it anew from the file that is open here."""
+        """Rewrite the log from the open file if it was removed."""
         if not self._lock.is_in_place():
             lock = StateLock(self._directory)
             self._lock.close()
             self._lock = lock
         if not is_same_file(self._file, self._path):
-            log.error("%s: was removed or replaced; written anew, nothing is lost", self._path)
+            log.error("%s: was removed or replaced; it is rewritten without loss", self._path)
             self._rewrite(self._places)
 
     def _failed(self, error: OSError) -> bool:
         if not self.failing:
             self.failing = True
-            log.error("%s: %s; kept in memory and tried again", self._path, error.strerror)
+            log.error("%s: %s; changes stay in memory and are retried", self._path, error.strerror)
         return False
 
     def _make_room(self, spared: Callable[[str], bool]) -> None:
-        """Give up the reserve, and what is out of date or can be spared."""
+        """Free space: delete the reserve, and rewrite the log without outdated and spared values."""
         self._reserve.unlink(missing_ok=True)
         if self._size - self._live + self._outdated < _GAIN_BYTES:
             return
@@ -236,7 +236,7 @@ class DurableMap:
         try:
             self._rewrite(kept)
         except OSError as error:
-            log.debug("%s: cannot be written anew: %s", self._path, error.strerror)
+            log.debug("%s: cannot be rewritten: %s", self._path, error.strerror)
             return
         self._outdated = 0
         for key in [key for key, line in self._staged.items() if line is None]:
@@ -260,7 +260,7 @@ class DurableMap:
                 torn += len(line)
                 if not line.endswith(b"\n"):
                     continue
-                # The end of one that is longer than any of ours is no change.
+                # The rest of an overlong line is not a change.
                 change = _change(line) if torn == len(line) else None
                 if change is None:
                     damaged += 1
@@ -274,7 +274,9 @@ class DurableMap:
             self.is_whole = False
             aside = self._directory / f"log.damaged-{checksum:08x}"
             self._path.rename(aside)
-            log.error("%s: left out %d damaged lines; the whole is kept as %s", self._path, damaged, aside)
+            log.error(
+                "%s: dropped %d damaged lines; the damaged log is kept as %s", self._path, damaged, aside
+            )
             self._rewrite(self._places)
         elif torn:
             log.info("%s: cut off a torn last line of %d bytes", self._path, torn)
@@ -290,7 +292,7 @@ class DurableMap:
         self._compact_at = COMPACT_BYTES
 
     def _rewrite(self, places: dict[str, int]) -> None:
-        """Replace the log by one of these lines alone; raises OSError, and then the old one stands."""
+        """Replace the log by one with only these lines; on OSError the old one stays."""
         new = self._directory / "log.new"
         file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         moved: dict[str, int] = {}
@@ -314,17 +316,17 @@ class DurableMap:
 
 
 def _open(path: Path) -> int:
-    """The log, made if need be; raises OSError where something else stands there."""
+    """Open or create the log; raises OSError if it is not a regular file."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         file = os.open(path, flags, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(error.errno, "is a link; slurm-gpud wants a file of its own", str(path)) from None
+            raise OSError(error.errno, "is a link; slurm-gpud requires a regular file", str(path)) from None
         raise
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(errno.EINVAL, "is not a plain file", str(path))
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
     return file
 
 
@@ -334,7 +336,7 @@ def _line(key: str, value: bytes | None) -> bytes:
 
 
 def _change(line: bytes) -> tuple[str, bool] | None:
-    """The key of a whole, undamaged line, and whether it has a value."""
+    """Return the key of an undamaged line and whether it has a value; None if damaged."""
     checksum, space, text = line.partition(b" ")
     if not line.endswith(b"\n") or not space or checksum != b"%08x" % zlib.crc32(text[:-1]):
         return None

@@ -1,7 +1,7 @@
-"""One POST to slurm-gpudbd, in a thread of its own so that a hung server holds up nothing.
+"""Send one POST to slurm-gpudbd in a separate thread, so that a hung server blocks nothing.
 
-HTTP is spoken here in a few lines: http.client would bring the mail parser and OpenSSL along, 6 MB for each
-node of a cluster. As HTTP/1.0 an answer is a head and all that follows until the connection ends.
+This implements HTTP itself, since http.client would load the mail parser and OpenSSL (6 MB). In HTTP/1.0 the
+body ends with the connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PIECE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: an HTTP status with body, or `failure` (status 0) when nothing did."""
+    """An HTTP status with body, or `failure` (status 0) without an answer."""
 
     status: int
     body: bytes = b""
@@ -43,20 +43,20 @@ class Reply:
 
 
 class Sender(Protocol):
-    """Takes one body at a time."""
+    """Sends one body at a time."""
 
     def send(self, body: bytes) -> None:
-        """Begin to send a gzipped body; not to be called again before `reply` has given its reply."""
+        """Start to send a gzipped body; do not call again before `reply` has returned its reply."""
 
     def reply(self) -> Reply | None:
-        """The reply to the last body once it is there, given once; never waits."""
+        """Return the reply to the last body once, when available; never blocks."""
 
 
 class HttpPost:
-    """POSTs a body; `url` is slurm-gpudbd's base address, `credential` MUNGE's for a payload.
+    """POSTs bodies to slurm-gpudbd's address `url`; `credential` returns a MUNGE credential for a payload.
 
-    Where somebody listens on the Unix socket `local`, that is slurm-gpudbd on this host, and no credential
-    is needed.
+    If the Unix socket `local` accepts connections, it belongs to slurm-gpudbd on this host and requires no
+    credential.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class HttpPost:
     ) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "localhost", parts.port or 80
-        # As bytes, or Python would load its tables of Unicode for international names.
+        # Bytes, since Python would load Unicode tables for international names.
         self._address: Any = self._host.encode() if self._host.isascii() else self._host
         self._netloc = parts.netloc
         self._source = (source_address, 0) if source_address is not None else None
         self._credential, self._local = credential, local
 
     def __call__(self, body: bytes) -> Reply:
-        """Send and wait, for at most about TIMEOUT_S per step."""
+        """Send and wait, for about TIMEOUT_S per step at most."""
         where = str(self._local)
         try:
             connection = self._connect_here()
@@ -106,7 +106,7 @@ class HttpPost:
             connection.connect(str(self._local))
         except (FileNotFoundError, ConnectionRefusedError, PermissionError):
             connection.close()
-            return None  # slurm-gpudbd runs elsewhere, or only just starts
+            return None  # slurm-gpudbd runs elsewhere, or is starting
         except OSError:
             connection.close()
             raise
@@ -114,8 +114,8 @@ class HttpPost:
 
 
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
-    """Send, and read until the other side ends; raises OSError, ValueError where it never does."""
-    # It may have answered before it had read all, and says why.
+    """Send, and read until the connection ends; raises OSError, or ValueError if the answer is too long."""
+    # The server may answer with an error before it has read everything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(request)
     deadline = time.monotonic() + ANSWER_WITHIN_S
@@ -123,33 +123,33 @@ def _exchange(connection: socket.socket, request: bytes) -> bytes:
     while piece := connection.recv(_PIECE_BYTES):
         answer += piece
         if len(answer) > MAX_REPLY_BYTES:
-            raise ValueError(f"its answer is longer than {MAX_REPLY_BYTES} bytes")
+            raise ValueError(f"the answer is longer than {MAX_REPLY_BYTES} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError("timed out")
     return bytes(answer)
 
 
 def parse_reply(answer: bytes) -> Reply:
-    """Status, Retry-After and body of an HTTP/1.x answer; raises ValueError where it is none, or cut off."""
+    """Parse an HTTP/1.x answer; raises ValueError if malformed or truncated."""
     head, blank, body = answer.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     protocol, _, rest = lines[0].partition(" ")
     if not (blank and protocol.startswith("HTTP/1.") and rest[:3].isdecimal()):
-        raise ValueError(f"it does not answer in HTTP: {answer[:80]!r}")
+        raise ValueError(f"the answer is not HTTP: {answer[:80]!r}")
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     length = headers.get("content-length", str(len(body)))
     if "transfer-encoding" in headers or not length.isdecimal() or int(length) > len(body):
-        raise ValueError("its answer was cut off")
+        raise ValueError("the answer is truncated")
     return Reply(int(rest[:3]), body[: int(length)], headers.get("retry-after"))
 
 
 class ThreadSender:
-    """Runs a blocking post in a thread and calls `wake` when the reply is there.
+    """Runs a blocking post in a thread and calls `wake` when the reply is available.
 
-    The thread is a daemon: a server that hangs does not keep the process from ending.
+    It is a daemon thread, so that a hung server does not prevent the process from exiting.
     """
 
     def __init__(self, post: Callable[[bytes], Reply], wake: Callable[[], None]) -> None:
@@ -163,7 +163,7 @@ class ThreadSender:
         self._bodies.put(body)
 
     def reply(self) -> Reply | None:
-        """What the thread brought back, if it did."""
+        """Return the reply from the thread, if any."""
         try:
             return self._replies.get_nowait()
         except queue.Empty:
@@ -178,7 +178,7 @@ class ThreadSender:
             try:
                 reply = self._post(body)
                 outage.worked()
-            except Exception as error:  # without a reply nothing would ever be sent again
+            except Exception as error:  # without a reply, nothing would be sent again
                 outage.failed(error)
                 reply = Reply(0, failure=f"{type(error).__name__}: {error}")
             self._replies.put(reply)
@@ -186,7 +186,7 @@ class ThreadSender:
 
 
 class DirectSender:
-    """Posts at once and waits for the reply: for a single pass, and for printing."""
+    """Posts and waits for the reply, for --once and --print."""
 
     def __init__(self, post: Callable[[bytes], Reply]) -> None:
         self._post = post
@@ -197,6 +197,6 @@ class DirectSender:
         self._reply = self._post(body)
 
     def reply(self) -> Reply | None:
-        """The reply to the last body."""
+        """Return the reply to the last body."""
         reply, self._reply = self._reply, None
         return reply

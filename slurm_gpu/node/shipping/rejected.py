@@ -1,4 +1,4 @@
-"""Items that slurm-gpudbd never takes, as files for people."""
+"""Store items that slurm-gpudbd rejects as files for admins."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class RejectedFiles:
-    """One file an item in `directory`, which is made with the first."""
+    """One file per item in `directory`, which is created with the first."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._n: int | None = None
 
     def keep(self, key: str, text: str) -> None:
-        """Write the item with this key to disk; raises OSError, also where there are MAX_REJECTED already."""
+        """Write an item to disk; raises OSError, also above MAX_REJECTED files."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         if self._n is None:
             self._n = sum(1 for _ in self.directory.iterdir())

@@ -1,9 +1,9 @@
-"""Decides what goes to slurm-gpudbd when, and what its replies mean for the spool.
+"""Schedule shipments to slurm-gpudbd, and apply its replies to the spool.
 
-Final records and events go at once (but not all nodes' in the same moment), the last values as often as
-slurm-gpudbd requires, but within LIVE_S where something about the node is new. The first records of a running
-job go within LIVE_S with the last values, and then each PERIOD_S ± JITTER_S. Whatever fails for a
-passing reason is tried again after a jittered, growing pause; nothing but the last values is dropped.
+Final records and events go at once, with random delays between nodes. Live values go as often as slurm-gpudbd
+requires, but within LIVE_S after changes on the node. The first records of a running job go within LIVE_S
+with the live values, and then every PERIOD_S ± JITTER_S. Temporary failures are retried after a growing pause
+with jitter; only live values are dropped.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ log = logging.getLogger(__name__)
 PERIOD_S = 300.0
 JITTER_S = 60.0
 LIVE_S = LIVE_INTERVAL_S
-# After a start, and where the open jobs changed, the values go each LIVE_S for so long.
+# After a start or a change of open jobs, live values go every LIVE_S for this time.
 BUSY_S = 60.0
 # The first record of a running job covers at least this much: one of its first second has next to no
 # utilization, and is all that slurm-gpudbd has until the next period.
 FIRST_HELD_S = 5.0
-# What has become urgent waits so long at most, lest a thousand nodes on which a job ends speak at once.
+# The maximum random delay of urgent items, so that a job on 1,000 nodes does not cause a burst.
 SPREAD_S = 1.0
-# And where many jobs have ended on this node alone.
+# The same if many jobs have ended on this node.
 MANY = 50
 SPREAD_MANY_S = 5.0
 BACKOFF_MAX_S = 60.0
 RETRY_AFTER_MAX_S = 3600.0
-# Packing as many takes some 10 ms, in which nothing is sampled.
+# Packing this many takes about 10 ms, in which nothing is sampled.
 MAX_ITEMS = 100
-# What slurm-gpudbd lacks is sent again at most this often: it may report what it has stored since.
+# Missing items are sent again at most this often, since slurm-gpudbd may have stored them meanwhile.
 AGAIN_S = 60.0
 AGAIN_MAX_S = 3600.0
-# For so long nothing but records is sent to a slurm-gpudbd that could not take the rest.
+# For this time only records are sent to a slurm-gpudbd that rejected the rest.
 PLAIN_S = 300.0
 
 
 class ShipmentSource:
-    """What is told besides what lies in the spool, and who hears the answers; here: nothing, and nobody."""
+    """Data to send in addition to the spool, and the receiver of answers. This base class has neither."""
 
     def open_jobs(self) -> Sequence[int]:
-        """Raw ids of the jobs that hold GPUs here, as far as this node knows."""
+        """Return the raw ids of jobs with GPUs here, as far as known."""
         return ()
 
     def devices(self) -> Sequence[DeviceFacts]:
-        """All that are there now, with one `at_s`; they are sent when anything but that is new."""
+        """Return all present devices with one `at_s`; they are sent after any other change."""
         return ()
 
     def live(self) -> Mapping[str, Any] | None:
-        """The last values; docs/contracts.md, section 1, "live"."""
+        """Return the live values (docs/contracts.md, "live")."""
         return None
 
     def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
-        """The last ten minutes of these jobs, one of each of their devices."""
+        """Return the windows of these jobs, one per device."""
         return ()
 
     def update_jobs(self, jobs: JobFacts) -> None:
-        """What hooks cannot know of the jobs on this node."""
+        """Apply reports on the jobs of this node that hooks cannot provide."""
 
     def end_jobs(self, jobs: JobFacts) -> None:
-        """Those of the open jobs that Slurm says are over: {restart, end_s}."""
+        """Apply Slurm's report on ended jobs: {restart, end_s}."""
 
 
 class ShipmentScheduler:
-    """One shipment under way at a time, between the queue of a spool and a Sender."""
+    """Sends one shipment at a time from the queue of a spool through a Sender."""
 
     def __init__(
         self,
@@ -120,19 +120,19 @@ class ShipmentScheduler:
         self._again_pause_s = AGAIN_S
 
     def ship_everything(self) -> None:
-        """Send the records of running jobs too, as they are now or later, as soon as possible."""
+        """Send all records, including those of running jobs, as soon as possible."""
         self._running = set(self._queue.waiting_keys())
         self._urgent_at_s = self._live_check_at_s = self._clock.monotonic()
         self._live_sent_s = -math.inf
 
     def step(self) -> float:
-        """Take in a reply, begin the next shipment; returns when to call again (Clock.monotonic())."""
+        """Handle a reply and start the next shipment; return when to call again (Clock.monotonic())."""
         now_s = self._clock.monotonic()
         if now_s >= self._everything_at_s:
             self._running = self._grown_up(self._queue.waiting_keys())
             self._everything_at_s = self._next_period()
         elif now_s >= max(self._live_check_at_s, self._not_before_s):
-            # Whoever asks for a job that began a minute ago is to see more than dashes.
+            # A user who requests a job of one minute should see its first record.
             self._running.update(self._grown_up(self._queue.never_shipped()))
         if self._urgent_at_s is None and (urgent := self._queue.urgent(MANY)):
             self._urgent_at_s = now_s + self._random.uniform(0, SPREAD_S if urgent < MANY else SPREAD_MANY_S)
@@ -148,11 +148,11 @@ class ShipmentScheduler:
         return self._due_s()
 
     def _grown_up(self, keys: Iterable[str]) -> set[str]:
-        """Leave out records of segments that have just begun: they would stand for minutes."""
+        """Leave out records of new segments, which would stay outdated for minutes."""
         return {key for key in keys if not self._queue.is_young(key, FIRST_HELD_S)}
 
     def _due_s(self) -> float:
-        """When the next shipment is due."""
+        """Return when the next shipment is due."""
         due_s = [self._everything_at_s, self._live_check_at_s]
         if self._running:
             due_s = [0.0]
@@ -193,7 +193,7 @@ class ShipmentScheduler:
         return True
 
     def _has(self) -> Mapping[str, Any]:
-        """What slurm-gpudbd has stored of what is not sent again by itself, as far as is known here."""
+        """Return the items that slurm-gpudbd should have and that are not sent again by default."""
         has: dict[str, Any] = {}
         if self._devices and not self._devices_due:
             has["devices"] = {
@@ -209,19 +209,19 @@ class ShipmentScheduler:
             self._again_pause_s = AGAIN_S
         elif now_s >= self._again_at_s:
             log.info("slurm-gpudbd lacks %s; sending them again", ", ".join(sorted(lacks)))
-            # Where that does not help, as slurm-gpudbd rejects them, it is tried ever more rarely.
+            # If slurm-gpudbd rejects them, retry with growing pauses.
             self._again_at_s = now_s + self._again_pause_s
             self._again_pause_s = min(AGAIN_MAX_S, 2 * self._again_pause_s)
             if "devices" in lacks:
-                self._devices = ()  # they are new at the next look
+                self._devices = ()  # makes them new at the next check
             if "runs" in lacks:
                 self._queue.ship_open_runs_again()
 
     def _is_live_due(self, jobs: Sequence[int], has_items: bool, now_s: float) -> bool:
-        """Return whether the last values go now: they are due, something is new, or a post goes anyway."""
+        """Return whether live values go now: they are due, something is new, or a shipment goes anyway."""
         try:
             devices = self._source.devices()
-        except Exception as error:  # it must not cost the records
+        except Exception as error:  # must not prevent sending records
             self._no_values.failed(error)
         else:
             if list(map(_timeless, devices)) != list(map(_timeless, self._devices)):
@@ -237,10 +237,10 @@ class ShipmentScheduler:
         return goes
 
     def _values(self) -> Mapping[str, Any] | None:
-        """The last values."""
+        """Return the live values; None on an error."""
         try:
             live = self._source.live()
-        except Exception as error:  # it must not cost the records
+        except Exception as error:  # must not prevent sending records
             self._no_values.failed(error)
             return None
         self._no_values.worked()
@@ -249,28 +249,26 @@ class ShipmentScheduler:
     def _take(self, reply: Reply, shipment: OutgoingShipment, now_s: float) -> None:
         answer = read_answer(reply, shipment.items) if reply.status == 200 else None
         if answer is not None:
-            self._taken(answer, shipment, now_s)
+            self._handle_answer(answer, shipment, now_s)
         elif reply.status in (400, 413) and shipment.extras:
-            log.warning(
-                "slurm-gpudbd cannot take more than records: status %d: %s", reply.status, _text(reply)
-            )
+            log.warning("slurm-gpudbd accepts only records: status %d: %s", reply.status, _text(reply))
             self._plain_until_s = now_s + PLAIN_S
         elif reply.status in (400, 413) and shipment.items:
-            # Somewhere in there is what it cannot take: halve until that stands alone.
+            # Halve the shipment until the rejected item is alone.
             if len(shipment.items) == 1:
                 self._running.discard(shipment.items[0].key)
                 self._queue.reject(shipment.items[0], f"status {reply.status}: {_text(reply)}")
             self._max_items = max(1, len(shipment.items) // 2)
         elif reply.status == 200:
-            self._failed(f"this is no answer of slurm-gpudbd's: {_text(reply)!r}", reply, now_s)
+            self._failed(f"the answer is not from slurm-gpudbd: {_text(reply)!r}", reply, now_s)
         elif reply.status == 426:
             self._negotiate(reply, now_s)
         else:
             self._failed(reply.failure or f"status {reply.status}: {_text(reply)}", reply, now_s)
 
-    def _taken(self, answer: ShipmentReply, shipment: OutgoingShipment, now_s: float) -> None:
+    def _handle_answer(self, answer: ShipmentReply, shipment: OutgoingShipment, now_s: float) -> None:
         for item in shipment.items:
-            # A newer version that was saved meanwhile waits for its own time.
+            # A newer version that was saved meanwhile waits for its schedule.
             self._running.discard(item.key)
             if item.key in answer.refused:
                 self._queue.reject(item, answer.refused[item.key])
@@ -295,27 +293,27 @@ class ShipmentScheduler:
         if answer.ended:
             self._source.end_jobs(answer.ended)
         if self.failures:
-            log.warning("slurm-gpudbd takes records again")
+            log.warning("slurm-gpudbd accepts records again")
         self.failures, self._not_before_s = 0, 0.0
         self._urgent_at_s = now_s if self._queue.urgent(1) else None
         self._max_items = min(MAX_ITEMS, 2 * self._max_items)
 
     def _negotiate(self, reply: Reply, now_s: float) -> None:
-        """It does not speak what we spoke: go on at once with what both do, but only once in a row."""
+        """Switch to a wire version of both sides and retry at once, but only once in a row."""
         theirs = spoken(reply)
         if not self._wire.negotiate(theirs):
             self._failed(self._wire.gap(theirs), reply, now_s)
         elif self._switched:
-            self._failed("slurm-gpudbd changes the version of the wire that it speaks", reply, now_s)
+            self._failed("slurm-gpudbd keeps changing its wire version", reply, now_s)
         self._switched = True
 
     def _failed(self, why: str, reply: Reply, now_s: float) -> None:
         if self.failures == 0:
-            log.warning("records cannot be shipped, and wait in the spool: %s", why)
+            log.warning("records cannot be shipped and stay in the spool: %s", why)
         else:
             log.debug("records cannot be shipped: %s", why)
         self.failures, self.last_failure = self.failures + 1, why
-        self._interval_s = LIVE_S  # it may have been restarted, and knows nothing of this node
+        self._interval_s = LIVE_S  # a restarted slurm-gpudbd has no live values of this node
         pause_s = min(BACKOFF_MAX_S, 2.0 ** min(self.failures, 16)) * self._random.uniform(0.5, 1.0)
         if reply.retry_after is not None and reply.retry_after.isdecimal():
             pause_s += min(RETRY_AFTER_MAX_S, float(reply.retry_after))

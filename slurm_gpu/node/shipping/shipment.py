@@ -1,4 +1,4 @@
-"""One request to slurm-gpudbd: what goes into it, and what the answer says of each part."""
+"""Build one request to slurm-gpudbd and parse its answer."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from slurm_gpu.wire.record import with_current_names
 MAX_BODY_BYTES = 1 << 20
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
 
+# slurm-gpudbd's reports on jobs by raw job id; docs/api.md has the fields.
 JobFacts = Mapping[int, Mapping[str, Any]]
-"""What slurm-gpudbd tells of jobs, by raw job id; docs/api.md has the fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingShipment:
-    """All of one request: `items` lie in the spool until they are taken, the rest only in memory.
+    """The content of one request: `items` stay in the spool until stored, the rest is only in memory.
 
-    `wire` is the version that both sides speak.
+    `wire` is the wire version of both sides. `has` are items that slurm-gpudbd should have, so that it
+    reports missing ones; None if it does not support the key.
     """
 
     node: str
@@ -40,22 +41,18 @@ class OutgoingShipment:
     live: Mapping[str, Any] | None = None
     open_jobs: Sequence[int] = ()
     has: Mapping[str, Any] | None = None
-    """What slurm-gpudbd should have, to be told what it lacks; None where it would not know the key."""
 
     @property
     def extras(self) -> bool:
-        """Is there anything besides what lies in the spool?"""
+        """Return whether there is anything except items of the spool."""
         return bool(self.devices or self.windows or self.live)
 
     def without_extras(self) -> OutgoingShipment:
-        """Only what lies in the spool."""
+        """Return the shipment with only items of the spool."""
         return replace(self, devices=(), windows=(), live=None)
 
     def fitting(self) -> tuple[OutgoingShipment, bytes]:
-        """As much of it as is not too large, with its body: windows go first, then items, then all else.
-
-        What does not go now is not in the shipment that is given back.
-        """
+        """Return the shipment cut to the maximum size, and its body; windows are cut first, then items."""
         shipment = self
         while len(body := shipment.body()) > MAX_BODY_BYTES:
             if shipment.windows:
@@ -65,11 +62,11 @@ class OutgoingShipment:
             elif shipment.extras:
                 shipment = shipment.without_extras()
             else:
-                break  # one record alone: slurm-gpudbd says what is wrong with it
+                break  # a single record: slurm-gpudbd reports the error
         return shipment, body
 
     def body(self) -> bytes:
-        """Compressed JSON; docs/contracts.md, section 5."""
+        """Return compressed JSON (docs/contracts.md)."""
         wire: dict[str, Any] = {"wire": self.wire, "node": self.node, "boot_id": self.boot_id}
         wire |= {"version": __version__, "records": [], "hosts": [], "events": [], "runs": []}
         for item in self.items:
@@ -83,19 +80,23 @@ class OutgoingShipment:
             wire["live"] = self.live
         if self.has is not None:
             wire["has"] = self.has
-        # The best compression would take five times as long for a tenth less.
+        # The best compression takes five times as long and saves a tenth.
         return gzip.compress(json.dumps(wire, separators=(",", ":")).encode(), 1, mtime=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipmentReply:
-    """What slurm-gpudbd says to a shipment that it took.
+    """slurm-gpudbd's answer to a shipment that it accepted.
 
-    `refused` are keys of items that it never will, and why; `jobs` what hooks cannot know of the node's jobs;
-    `ended` those of its open jobs that Slurm says are over; `want` the jobs whose windows it asks for;
-    `ignored` what it did not know, by kind; `dropped` fields that it did not store, by kind and name with the
-    reason; `version` is its own, `wire` what it speaks; `lacks` the kinds that it has lost, or never took;
-    None of a slurm-gpudbd that does not report it; likewise `live_interval_s`, how often it requires values.
+    - `refused`: keys of items that it rejects permanently, with the reason
+    - `jobs`: reports on the node's jobs that hooks cannot provide
+    - `ended`: the open jobs that have ended, according to Slurm
+    - `want`: the jobs whose windows it requests
+    - `ignored`: unknown keys by kind
+    - `dropped`: fields that it did not store, by kind and name, with the reason
+    - `version`, `wire`: its release and its wire versions
+    - `lacks`: the kinds of items that it lost or never received; None if it does not report them
+    - `live_interval_s`: how often it requires live values; None if it does not report it
     """
 
     refused: Mapping[str, str]
@@ -111,10 +112,10 @@ class ShipmentReply:
 
 
 def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
-    """What the body of a 200 says; what makes no sense in it is left out.
+    """Parse the body of a 200; malformed parts are left out.
 
-    None where that is no answer of slurm-gpudbd's, which says how many it stored: whoever else answers, such
-    as a proxy, must not have us forget what it never kept.
+    None if it has no count of stored items: another server, such as a proxy, must not cause items to be
+    dropped.
     """
     try:
         answer = json.loads(reply.body)
@@ -147,7 +148,7 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
 
 
 def spoken(reply: Reply) -> Range | None:
-    """The versions of the wire that an answer of any status names, None where it names none."""
+    """Return the wire versions in an answer of any status; None if absent."""
     try:
         answer = json.loads(reply.body)
     except (ValueError, RecursionError):

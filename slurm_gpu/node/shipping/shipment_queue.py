@@ -1,7 +1,7 @@
-"""Records, host records, runs and events that wait until slurm-gpudbd has taken them.
+"""Queue records, host records, runs and events until slurm-gpudbd has stored them.
 
-Of each segment the newest records (of devices and of the host) wait. An item that slurm-gpudbd rejects is
-kept as a file in `rejected/`. The bytes that may wait, on disk and in memory while the disk is full, are
+Only the newest records of each segment (of devices and of the host) wait. An item that slurm-gpudbd rejects
+is kept as a file in `rejected/`. The bytes that may wait, on disk and in memory while the disk is full, are
 limited. Above the limits the oldest items are dropped, and counted.
 """
 
@@ -33,7 +33,7 @@ _DROPPED = "dropped"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A record (with its `seq`), host, run or event to ship, as it was when it was picked."""
+    """A record (with its `seq`), host record, run or event to ship, as of its selection."""
 
     key: str
     seq: int
@@ -41,7 +41,7 @@ class Item:
 
     @property
     def kind(self) -> str:
-        """The list of a shipment to which it belongs: records, hosts, runs or events."""
+        """Return its list in a shipment: records, hosts, runs or events."""
         return _SHIPPED_AS[self.key.partition("/")[0]]
 
 
@@ -135,24 +135,24 @@ class ShipmentQueue:
     # Shipping
 
     def urgent(self, limit: int) -> int:
-        """How many final records and events are to be shipped; more than `limit` are not counted."""
+        """Return the number of urgent items, at most `limit`."""
         found = (key for key, urgent in self._waiting.items() if urgent)
         return sum(1 for _ in itertools.islice(found, limit))
 
     def __len__(self) -> int:
-        """How many records and events wait to be shipped, now or some time."""
+        """Return the number of waiting items."""
         return len(self._waiting)
 
     def waiting_keys(self) -> list[str]:
-        """Keys of all that is to be shipped some time, oldest first."""
+        """Return the keys of all waiting items, oldest first."""
         return list(self._waiting)
 
     def never_shipped(self) -> list[str]:
-        """Keys of what slurm-gpudbd has heard nothing of, oldest first."""
+        """Return keys of items that were never shipped, oldest first."""
         return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
 
     def is_young(self, key: str, least_held_s: float) -> bool:
-        """Is it the record of a segment that has not ended and held its device for less than that?"""
+        """Return whether it is a record of an open segment with less allocated time than that."""
         if not key.startswith("record/") or self._waiting.get(key) is not False:
             return False
         match self._journal.get(key):
@@ -170,7 +170,7 @@ class ShipmentQueue:
         self._waiting.update(dict.fromkeys(self._open_runs, True))
 
     def waiting(self, limit: int, also: Set[str] = frozenset()) -> Sequence[Item]:
-        """At most `limit` things to ship, oldest first: the urgent ones, and those whose keys are given."""
+        """Return at most `limit` items, oldest first: urgent ones, and those with keys in `also`."""
         keys = (key for key, urgent in self._waiting.items() if urgent or key in also)
         items = []
         for key in list(itertools.islice(keys, limit)):
@@ -182,19 +182,19 @@ class ShipmentQueue:
         return items
 
     def shipped(self, item: Item) -> None:
-        """slurm-gpudbd has it; it may have been superseded meanwhile."""
+        """Note that slurm-gpudbd has stored an item, which may have been replaced meanwhile."""
         current = self._journal.get(item.key)
         if current is None:
             return
         if current.get("seq", 0) == item.seq:
             self._waiting.pop(item.key, None)
-        if item.key in self._waiting or self._goes_on(item):
+        if item.key in self._waiting or self._is_open(item):
             self._journal.put(f"shipped/{item.key}", item.seq)
         else:
             self._forget(item.key)
 
     def reject(self, item: Item, why: str) -> None:
-        """slurm-gpudbd will never take it: keep it as a file for people, and never send it again."""
+        """Keep a rejected item as a file, and never send it again."""
         log.warning("%s was rejected: %s; kept in %s", item.key, why, self._rejected.directory)
         text = json.dumps({"why": why, "item": item.wire})
         try:
@@ -203,7 +203,7 @@ class ShipmentQueue:
             log.error("%s cannot be kept: %s; it was %s", item.key, error, text)  # noqa: TRY400
         self.shipped(item)
 
-    def _goes_on(self, item: Item) -> bool:
+    def _is_open(self, item: Item) -> bool:
         if item.kind == "events":
             return False
         if item.kind == "runs":
@@ -230,7 +230,7 @@ class ShipmentQueue:
                 self._drop(key)
                 dropped += 1
         if dropped:
-            log.error("the spool is full: the %d oldest records and events that wait are given up", dropped)
+            log.error("the spool is full: the %d oldest waiting records and events were dropped", dropped)
 
     def take_dropped(self) -> int:
         """Return how many items were dropped since last asked; 0 also while there is no space yet."""

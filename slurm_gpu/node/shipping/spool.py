@@ -1,6 +1,6 @@
 """The state of slurm-gpud on disk: open allocations, runs that ended recently, records, events.
 
-Records and events wait in its queue (shipment_queue.py) until slurm-gpudbd has taken them.
+Records and events wait in its queue (shipment_queue.py) until slurm-gpudbd has stored them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
 _LAST_JOB_ID = "last_job_id"
 _ENDED = "ended/"
-# Stands in every log: one without it was made anew, or somebody emptied it.
+# A key in every log; a log without it is new or was emptied.
 _OPENED = "opened"
+# The format of the spool, increased when an older slurm-gpud would misread it.
 FORMAT = 1
-"""Of what lies in the spool: greater where an older slurm-gpud would misunderstand it."""
 _FORMAT = "format"
 _CLOCK = "clock"
 
 
 class NewerSpoolError(OutsideError):
-    """The spool was written by a release that this one knows too little of."""
+    """The spool has a format of a newer release."""
 
 
 class Spool:
@@ -51,7 +51,7 @@ class Spool:
         max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY,
         mark: Path | None = None,
     ) -> None:
-        """`mark` is a file elsewhere that is made with the first spool, so that its loss is noticed."""
+        """`mark` is a file outside the spool, created with the first one, to detect a lost spool."""
         self._journal = DurableMap(directory)
         self._is_whole = self._journal.is_whole and _OPENED in self._journal
         self.was_lost = mark is not None and _was_lost(directory, mark, is_new=_OPENED not in self._journal)
@@ -67,10 +67,7 @@ class Spool:
         )
 
     def _sign(self, directory: Path) -> bool:
-        """Say in which format this release writes, unless a newer one has been here that wrote in another.
-
-        False where that could not be written now.
-        """
+        """Save the format and return whether it was written; raises NewerSpoolError for a newer one."""
         written = self._journal.get(_FORMAT)  # None: by 0.1, whose format was 1
         match written:
             case {"format": int(number), "version": str(version)} if number > FORMAT:
@@ -88,38 +85,38 @@ class Spool:
         return self._journal.commit()
 
     def commit(self) -> bool:
-        """Flush to disk; False while it is full. Records of running jobs give way to all others.
+        """Flush to disk; return False while it is full. Records of running jobs are written last.
 
-        So does what is known of runs that ended: none of that is on disk before the run's final record.
+        Ended runs are also written last, never before the run's final record.
         """
         self.queue.keep_within_limits()
         return self._journal.commit(lambda key: key.startswith(_ENDED) or self.queue.gives_way(key))
 
     @property
     def is_whole(self) -> bool:
-        """Is all here that an earlier process left? Not in a new, emptied or damaged one."""
+        """Return whether the spool has all data of an earlier process: not if new, emptied or damaged."""
         return self._is_whole
 
     @property
     def size_bytes(self) -> int:
-        """Of all that is kept."""
+        """Return the size of all data in bytes."""
         return self._journal.size_bytes
 
     @property
     def failing(self) -> bool:
-        """Could the disk not be written when it was last tried?"""
+        """Return whether the last write failed."""
         return self._journal.failing
 
     def close(self) -> None:
-        """Give up the file."""
+        """Close the spool."""
         self._journal.close()
 
     # Allocations
 
     def allocations(self) -> list[Allocation]:
-        """Those that were open when the spool was last written.
+        """Return the allocations that were open when the spool was last written.
 
-        One that cannot be read is left out: Slurm will say that the job runs, and it is watched anew.
+        Unreadable ones are left out; Slurm will report the job, which is then recorded again.
         """
         found = []
         for key in self._journal.keys("allocation/"):
@@ -133,52 +130,52 @@ class Spool:
         return found
 
     def save_allocation(self, allocation: Allocation) -> None:
-        """It is open."""
+        """Save an open allocation."""
         self._journal.put(f"allocation/{allocation.key.segment}", allocation.to_json())
         self.queue.open_segment(allocation.key.segment)
 
     def drop_allocation(self, allocation: Allocation) -> None:
-        """It is closed, or goes on as another segment; all of its records are shipped, and go then."""
+        """Remove an allocation that is closed or continues as another segment; ship its records."""
         segment = allocation.key.segment
         self._journal.remove(f"allocation/{segment}")
         self.queue.close_segment(segment)
 
-    # Runs that ended of late (slurm_gpu.node.jobs.ended_runs)
+    # Recently ended runs (slurm_gpu.node.jobs.ended_runs)
 
     def ended_runs(self) -> dict[int, Any]:
-        """What was saved of each job, as JSON has it."""
+        """Return the saved JSON of each job."""
         jobs = {key: _JOB_ID.fullmatch(key.removeprefix(_ENDED)) for key in self._journal.keys(_ENDED)}
         return {int(job[0]): self._journal.get(key) for key, job in jobs.items() if job is not None}
 
     def save_ended_run(self, job_id: int, value: Mapping[str, Any]) -> None:
-        """Replace what is known of that job's last end."""
+        """Save the last end of a job."""
         self._journal.put(f"{_ENDED}{job_id}", value)
 
     def drop_ended_run(self, job_id: int) -> None:
-        """Forget it; that nothing was known is no error."""
+        """Remove the end of a job, if saved."""
         self._journal.remove(f"{_ENDED}{job_id}")
 
-    # How the clocks stood (slurm_gpu.node.clock_step)
+    # Clock offset (slurm_gpu.node.clock_step)
 
     def clock_offset(self) -> Offset | None:
-        """What was saved last; None if nothing was, or it cannot be read."""
+        """Return the saved offset; None if missing or unreadable."""
         match self._journal.get(_CLOCK):
             case {"boot_id": str(boot_id), "ahead_s": int() | float() as ahead_s}:
                 return Offset(boot_id, ahead_s)
         return None
 
     def save_clock_offset(self, offset: Offset) -> None:
-        """Replace it."""
+        """Save the offset."""
         self._journal.put(_CLOCK, offset._asdict())
 
     # Records and events
 
     def save_record(self, record: Record) -> bytes:
-        """Replace what is known of this segment on this device; returns the record as JSON."""
+        """Save the record of a segment on a device; return it as JSON."""
         return self.queue.put_record(f"record/{record.segment}/{record.device}", record)
 
     def save_host(self, host: Host) -> None:
-        """Replace what is known of this segment's processes on the node."""
+        """Save the host record of a segment."""
         self.queue.put_record(f"host/{host.segment}", host)
 
     def last_record(self, segment: str, device: str) -> Record | None:
@@ -193,31 +190,31 @@ class Spool:
         try:
             return None if wire is None else restored(Host.from_wire, wire)
         except RecordError as error:
-            log.error("what was written down of the host in %s cannot be read: %s", segment, error)  # noqa: TRY400
+            log.error("the host record of %s in the spool cannot be read: %s", segment, error)  # noqa: TRY400
             return None
 
     def save_run(self, run: HostRun) -> None:
-        """Replace what is known of a run on a machine without Slurm; kept while it goes on."""
+        """Save a run on a machine without Slurm; it is kept while it continues."""
         self.queue.put_run(f"run/{run.job_id}", run)
 
     def last_run(self, job_id: int) -> HostRun | None:
-        """The newest one that was saved, if it goes on or waits; None also if it cannot be read."""
+        """Return the newest saved version, if the run continues or waits; None if unreadable."""
         wire = self._journal.get(f"run/{job_id}")
         try:
             return None if wire is None else HostRun.from_wire(wire)
         except RecordError as error:
-            log.error("what was written down of run %d cannot be read: %s", job_id, error)  # noqa: TRY400
+            log.error("run %d in the spool cannot be read: %s", job_id, error)  # noqa: TRY400
             return None
 
     def next_job_id(self, first: int) -> int:
-        """A job id that was never used on a machine without Slurm; `first` where there was none yet."""
+        """Return a new job id for a machine without Slurm, `first` for the first job."""
         last = self._journal.get(_LAST_JOB_ID)
         job_id = last + 1 if is_count(last) else first
         self._journal.put(_LAST_JOB_ID, job_id)
         return job_id
 
     def save_event(self, event: Event) -> None:
-        """Keep it until it is shipped."""
+        """Save an event until it is shipped."""
         self.queue.put_event(f"event/{event.n}", event)
 
 

@@ -1,4 +1,4 @@
-"""What a value in the spool has to be, so that slurm-gpud can start with it and slurm-gpudbd say the rest."""
+"""Minimal checks of values in the spool; slurm-gpudbd checks the rest."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ T = TypeVar("T")
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """A whole number."""
+    """Return whether the value is an integer."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_event(value: Any) -> bool:
-    """Of anything that happened."""
+    """Return whether the value may be an event."""
     return isinstance(value, dict)
 
 
 def is_run(value: Any) -> bool:
-    """Of a machine without Slurm."""
+    """Return whether the value may be a run of a machine without Slurm."""
     return isinstance(value, dict) and is_count(value.get("seq"))
 
 
 def is_of_segment(value: Any) -> bool:
-    """A record of a device, or of the host."""
+    """Return whether the value may be a record of a device or the host."""
     return is_run(value) and isinstance(value.get("segment"), str) and isinstance(value.get("final"), bool)
 
 

@@ -1,4 +1,4 @@
-"""Which version of the wire this node and slurm-gpudbd speak (docs/contracts.md, section 5)."""
+"""Negotiate the wire version with slurm-gpudbd (docs/contracts.md)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ log = logging.getLogger(__name__)
 
 _MAX_LOGGED = 1000
 
+# The lowest and the highest version that one side supports.
 Range = tuple[int, int]
-"""The least and the greatest version that one side speaks."""
 
 
 class WireVersion:
-    """Begins with the greatest version that this node speaks; slurm-gpudbd says which it speaks."""
+    """The wire version of the next shipment, at first the highest one of this node."""
 
     def __init__(self, own: Range = WIRE_RANGE) -> None:
         self._own = own
         self.version = own[1]
-        """What the next shipment speaks."""
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._dropped: set[tuple[str, str]] = set()
 
     def negotiate(self, theirs: Range | None) -> bool:
-        """Take in what they speak, None where they did not say; True where we speak another version now."""
+        """Switch to the highest common version; return whether it changed. `theirs` is None if unknown."""
         if theirs is None:
             return False
         common = min(theirs[1], self._own[1])
@@ -36,7 +35,7 @@ class WireVersion:
             return False
         self.version = common
         log.info(
-            "slurm-gpudbd speaks version %s of the wire, slurm-gpud %s %s: they go on with %d",
+            "slurm-gpudbd supports wire version %s, slurm-gpud %s supports %s: using %d",
             _span(theirs),
             __version__,
             _span(self._own),
@@ -45,7 +44,7 @@ class WireVersion:
         return True
 
     def gap(self, theirs: Range | None) -> str:
-        """What to do where `hear` found nothing that both speak."""
+        """Return the message for a lack of common versions."""
         if theirs is None:
             return f"slurm-gpudbd does not speak version {self.version} of the wire"
         older = "slurm-gpudbd" if theirs[1] < self._own[0] else "slurm-gpud on this node"
@@ -55,10 +54,10 @@ class WireVersion:
         )
 
     def ignored(self, ignored: Mapping[str, Sequence[str]], version: str | None) -> None:
-        """Tell once what slurm-gpudbd did not know of what it was sent."""
-        new = {(kind, key) for kind, keys in ignored.items() for key in keys} - self._told
+        """Log once which keys slurm-gpudbd did not know."""
+        new = {(kind, key) for kind, keys in ignored.items() for key in keys} - self._logged
         if new:
-            self._told |= new
+            self._logged |= new
             log.warning(
                 "slurm-gpudbd %s does not know %s, and has not stored it: upgrade it",
                 version or "",
@@ -74,7 +73,7 @@ class WireVersion:
 
 
 def read_range(value: Any) -> Range | None:
-    """`wire` of an answer, None where it makes no sense."""
+    """Parse `wire` of an answer; None if malformed."""
     match value:
         case [int(low), int(high)] if 0 < low <= high:
             return low, high
@@ -83,7 +82,7 @@ def read_range(value: Any) -> Range | None:
 
 
 def read_ignored(value: Any) -> dict[str, list[str]]:
-    """`ignored` of an answer: names by kind; what makes no sense in it is left out."""
+    """Parse `ignored` of an answer: names by kind; malformed entries are left out."""
     kinds = value.items() if isinstance(value, dict) else ()
     return {kind: [str(key)[:100] for key in keys] for kind, keys in kinds if isinstance(keys, list) and keys}
 
