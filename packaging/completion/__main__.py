@@ -15,7 +15,7 @@ from slurm_gpu.cli.main import cli
 
 _NAME = "slurm-gpu"
 _VARIABLE = "_SLURM_GPU_COMPLETE"
-# As bash-completion, zsh's site-functions and fish's vendor_completions.d look for them.
+# The names that bash-completion, zsh's site-functions and fish's vendor_completions.d expect.
 FILES = {"bash": _NAME, "zsh": f"_{_NAME}", "fish": f"{_NAME}.fish"}
 
 

@@ -153,10 +153,10 @@ class _Progress:
     def done(self, now_s: float) -> dict[str, _Written]:
         """Return the recent months of an export with the same arguments."""
         try:
-            told = json.loads(self.path.read_text())
-            if told["asked"] != self.asked:
+            stored = json.loads(self.path.read_text())
+            if stored["asked"] != self.asked:
                 return {}
-            found = {month: _Written(**one) for month, one in told["written"].items()}
+            found = {month: _Written(**one) for month, one in stored["written"].items()}
             return {month: one for month, one in found.items() if 0 <= now_s - one.at_s < _FRESH_S}
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return {}

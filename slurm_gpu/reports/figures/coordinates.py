@@ -95,7 +95,7 @@ def _reading(jobs: JobTable, values: dict[str, Floats]) -> str:
         return "No job with GPUs ended in this period."
     ended = f"{several(int(rows.sum()), 'job', ' with GPUs')} of {several(n_users, 'user')} ended"
     each = [typical(name, values, rows & jobs.app.is_(name)) for name in most_frequent(jobs, _NAMED)]
-    return f"{ended}; 90 % of the jobs of {'; '.join(each)}." if each else f"{ended}."
+    return f"{ended}; 90 % of the jobs of {'; those of '.join(each)}." if each else f"{ended}."
 
 
 def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:

@@ -68,7 +68,7 @@ def _reading(
     if not months or not months[-1].allocated_mgpu_s:
         return "No GPU was allocated in the last month."
     last = months[-1]
-    use = f"In {labels[-1]} {percent(share[-1])} of the capacity was allocated"
+    use = f"In {labels[-1]}, {percent(share[-1])} of the capacity was allocated"
     if len(months) > 1 and not np.isnan(change[-1]):
         more = "more" if change[-1] >= 0 else "fewer"
         use += f", {trimmed(abs(change[-1]), 1)} % {more} GPU-hours than in {labels[-2]}"

@@ -78,6 +78,6 @@ def _reading(jobs: JobTable, total: dict[str, float]) -> str:
         return f"{percent(total[f'{kind}_gpu_h'], allocated)}{worth}"
 
     return (
-        f"Of {gpu_hours(allocated)} of measured jobs ({percent(allocated, jobs.total_gpu_h)} of all) GPUs "
-        f"were idle for {amount('wasted')}; they had no process for {amount('no_process')}."
+        f"GPUs were idle in {amount('wasted')} of {gpu_hours(allocated)} of measured jobs "
+        f"({percent(allocated, jobs.total_gpu_h)} of all), and had no process in {amount('no_process')}."
     )

@@ -66,17 +66,17 @@ def modelled_rules(
         if rule.kind is not None or rule.when is not None:
             remarks.append(f"rule {rule.id} is not modelled: it applies by kind of job or hour only")
             continue
-        held = {
+        kept = {
             key: value
             for key, value in limits.items()
             if RuleLimit(rule.id, key.split(":")[0]) not in unenforced
         }
-        if held:
-            rules.append(replace(rule, limits=held))
+        if kept:
+            rules.append(replace(rule, limits=kept))
         remarks += [
             f"{key} of rule {rule.id} is not modelled: it is not enforced"
             for key in limits
-            if key not in held
+            if key not in kept
         ]
     return replace(policy, rules=tuple(rules)), tuple(remarks)
 

@@ -144,8 +144,8 @@ def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mappin
     times = np.unique(np.concatenate([came_s, start_s, end_s]))
     times = times[np.isfinite(times)]
     lasts_s = np.diff(times, append=times[-1:])
-    held = _level(times, start_s, end_s, mgpu)
-    idle = np.maximum(past.cluster.total_gpus - held / GPU_MGPU, 0.0)
+    allocated = _level(times, start_s, end_s, mgpu)
+    idle = np.maximum(past.cluster.total_gpus - allocated / GPU_MGPU, 0.0)
     found = {}
     for name, mask in groups.items():
         mine = mask & (mgpu > 0)

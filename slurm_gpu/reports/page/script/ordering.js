@@ -36,11 +36,11 @@ function nameButton(axis) {
     const box = overlay.getBoundingClientRect(), between = columnOf(1) - columnOf(0);
     const move = (happening) => reorder(axis, Math.round((happening.clientX - box.left - SIDE) / between));
     name.setPointerCapture(event.pointerId);
-    name.classList.add("held");
+    name.classList.add("dragged");
     name.addEventListener("pointermove", move);
     name.addEventListener("lostpointercapture", () => {
       name.removeEventListener("pointermove", move);
-      name.classList.remove("held");
+      name.classList.remove("dragged");
     }, { once: true });
   });
   return name;

@@ -71,7 +71,7 @@ function draw() {
   blend(layers.map((layer, c) => [layer, colours.classes[c]]).filter(([layer]) => layer.lines), chosen.length);
   context.putImageData(image, 0, 0);
   drawBars(chosen);
-  tell(chosen);
+  summarize(chosen);
   root.dataset.runs = chosen.length;
   root.dataset.ms = (performance.now() - start).toFixed(1);
   root.dataset.drawn = ++drawn;

@@ -28,7 +28,7 @@ function median(axis, chosen) {
 }
 
 let pending = 0;
-function tell(chosen) {
+function summarize(chosen) {
   const share = runs.n ? chosen.length / runs.n : 0;
   part("count").textContent = `${counted.format(chosen.length)} of ${counted.format(runs.n)} ${facts.noun} (${percent(share)})`;
   clearTimeout(pending);
