@@ -15,7 +15,7 @@ demo:
 LABS ?= 2
 test: setup
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
-	echo "What needs no cluster took $$(($$(date +%s) - start)) s; now the lab tests."
+	echo "The checks without a cluster took $$(($$(date +%s) - start)) s; now the lab tests."
 	@LABS=$(LABS) tests/lab/side-by-side tests/lab -m "lab and not long"
 
 # Lab tests that are too long for `make test`: Slurm's own limits, slurm-gpuctld, packages, hooks, upgrades.

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = ROOT / "slurm_gpu/database/storage/migrations/versions"
 
 
-def test_no_ten_lines_stand_in_two_modules():
+def test_no_ten_lines_are_in_two_modules():
     """Comments and docstrings do not count."""
     modules = [path for path in (ROOT / "slurm_gpu").rglob("*.py") if path.parent != LEFT_OUT]
     # The tool of pylint. pylint's own check takes a minute, because it separates imports and signatures.

@@ -24,7 +24,7 @@ def test_what_needs_a_lab_says_so(command: list[str], tmp_path: Path):
     assert (done.returncode, done.stderr) == (3, "lab: the lab is not up; bring it up with lab/up\n")
 
 
-def test_who_keeps_a_directory_in_use_is_found(tmp_path: Path):
+def test_the_process_that_uses_a_directory_is_found(tmp_path: Path):
     (tmp_path / "below").mkdir()
     with subprocess.Popen(["sleep", "60"], cwd=tmp_path / "below") as process:
         try:
@@ -43,7 +43,7 @@ def test_a_demo_that_is_wrong_says_what_may_cause_it_and_what_to_do(far: float):
     assert ("Stop other programs and try again" in told.getvalue()) != good
 
 
-def test_the_demo_waits_for_a_row_that_does_not_tell_a_mean_yet() -> None:
+def test_the_demo_waits_for_a_row_without_a_mean() -> None:
     """A job's first record may know its memory alone."""
     whole = {"uGPUcore": 40.0, "uGPUmem": 10.0, "coverage": 1.0}
     lab = Lab()  # not brought up: the run is known already

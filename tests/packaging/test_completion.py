@@ -43,7 +43,7 @@ def shell(commands: dict[str, str], *command: str) -> list[str]:
     return done.stdout.split("\n")[:-1]
 
 
-def test_each_shell_has_its_own_under_the_name_that_it_looks_for(completion: Path) -> None:
+def test_each_shell_has_a_script_with_the_expected_name(completion: Path) -> None:
     assert {path.name for path in completion.iterdir()} == {"slurm-gpu", "_slurm-gpu", "slurm-gpu.fish"}
 
 

@@ -154,7 +154,7 @@ def test_every_example_is_a_command_as_it_may_be_written(
             command.parse_args(context, list(words[len(path) :]))  # raises where that is wrong usage
 
 
-def test_pages_are_the_same_whoever_makes_them(man: Path) -> None:
+def test_pages_do_not_depend_on_the_builder(man: Path) -> None:
     text = page(man, "slurm-gpud.8")
     assert "2026-09-21" in text
     assert __version__ in text

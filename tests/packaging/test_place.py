@@ -130,7 +130,7 @@ def test_what_cannot_be_a_hook_is_refused(tree: Tree, make: Callable[[Path], Non
     assert said in tree.done("remove")
 
 
-def test_what_would_drain_nodes_beside_ours_is_named(tree: Tree):
+def test_other_hooks_that_would_drain_nodes_are_named(tree: Tree):
     directory = tree.hook["prolog"].parent
     (directory / "old").mkdir(parents=True)
     (directory / "README").write_text("Hooks.\n")
@@ -146,7 +146,7 @@ def test_what_would_drain_nodes_beside_ours_is_named(tree: Tree):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_the_kernel_cannot_start_beside_ours_is_named(tmp_path: Path, shell: str):
+def test_files_that_the_kernel_cannot_start_are_named(tmp_path: Path, shell: str):
     tree = Tree(tmp_path / "root", shell=shell)
     directory = tree.hook["prolog"].parent
     directory.mkdir(parents=True)
@@ -195,7 +195,7 @@ def test_wrong_usage_changes_nothing(tree: Tree, words: list[str]):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give files away")
-def test_one_that_somebody_else_could_change_is_made_anew(tree: Tree):
+def test_a_file_that_another_user_could_change_is_recreated(tree: Tree):
     tree.done("install")
     os.chown(tree.hook["epilog"], 1001, 1001)
     assert "does not have mode 755 or owner root" in tree.refused("status")

@@ -47,7 +47,9 @@ def host(tmp_path: Path) -> Elsewhere:
     ],
 )
 @pytest.mark.parametrize("shell", SHELLS)
-def test_hooks_come_and_go_beside_that_slurm_conf_too(host: Elsewhere, file: str, line: str, shell: str):
+def test_hooks_are_installed_and_removed_next_to_another_slurm_conf(
+    host: Elsewhere, file: str, line: str, shell: str
+):
     host.shell = shell
     host.tell(line, file)
     there = host.in_opt()
@@ -67,7 +69,7 @@ def test_what_names_no_file_counts_for_nothing(host: Elsewhere, line: str):
     assert {path.name for path in host.root.iterdir()} == {"etc", "usr"}
 
 
-def test_who_names_a_directory_means_that_one_alone(host: Elsewhere):
+def test_a_named_directory_is_the_only_one(host: Elsewhere):
     host.tell("SLURM_CONF=/opt/slurm/etc/slurm.conf")
     host.done("install", "--conf=/etc/slurm")
     assert all(is_hook(host, kind) for kind in KINDS)
@@ -77,7 +79,7 @@ def test_who_names_a_directory_means_that_one_alone(host: Elsewhere):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_beside_that_slurm_conf_becomes_a_stub_too(tmp_path: Path, shell: str):
+def test_the_script_next_to_another_slurm_conf_becomes_a_stub(tmp_path: Path, shell: str):
     host = Elsewhere(tmp_path / "root", PLACE_LUA, shell)
     host.tell('SLURM_CONF="/opt/slurm/etc/slurm.conf"')
     scripts = [host.root / place / "job_submit.lua" for place in ("opt/slurm/etc", "etc/slurm")]

@@ -117,7 +117,7 @@ def test_what_is_no_lua_never_becomes_slurmctlds_script(lua: Tree, reader: str):
     assert script.read_bytes() == own.read_bytes()
 
 
-def test_where_nobody_can_say_whether_it_is_lua_that_is_said(lua: Tree):
+def test_missing_luac_is_reported(lua: Tree):
     lua.has(dict.fromkeys(READERS))
     own = own_script(lua, "site.lua")
     script = apply(lua, before=own)
@@ -128,7 +128,7 @@ def test_where_nobody_can_say_whether_it_is_lua_that_is_said(lua: Tree):
 
 
 @pytest.mark.skipif(shutil.which("rpm") is None, reason="needs rpm")
-def test_nothing_in_a_script_is_run_by_whoever_reads_it(lua: Tree, tmp_path: Path):
+def test_reading_a_script_runs_nothing(lua: Tree, tmp_path: Path):
     own = own_script(lua, "site.lua")
     apply(lua, before=own)
     own.write_text(own.read_text() + f'x = "%(touch {tmp_path}/run) %{{lua:os.exit(3)}}\n')

@@ -44,7 +44,7 @@ def test_hooks_of_this_host_alone_become_stubs(tree: Tree, filesystem: str):
     assert all(is_stub(tree, kind) for kind in KINDS)
 
 
-def test_what_nobody_knows_counts_as_shared(tree: Tree):
+def test_an_unknown_directory_counts_as_shared(tree: Tree):
     tree.done("install")
     tree.lies_on("UNKNOWN (0x19800202)")
     assert "is on a file system of unknown type, which other hosts may share" in tree.done("remove")

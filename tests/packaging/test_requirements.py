@@ -40,7 +40,7 @@ def _pinned(part: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("part", ASKED)
-def test_a_part_or_what_it_stands_on_carries_what_setup_cfg_asks_for(part: str) -> None:
+def test_a_part_or_its_requirements_contain_the_dependencies_of_setup_cfg(part: str) -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     section, key = ASKED[part]

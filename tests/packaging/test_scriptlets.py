@@ -31,7 +31,7 @@ def _are_stubs(tree: Tree) -> bool:
     )
 
 
-def test_installing_puts_the_hooks_beside_those_of_the_site(tree: Tree, built: Built) -> None:
+def test_hooks_are_installed_next_to_those_of_the_site(tree: Tree, built: Built) -> None:
     site = tree.root / "etc/slurm/prolog.d/50-site"
     site.parent.mkdir(parents=True)
     site.write_text("#!/bin/sh\nexit 0\n")
@@ -42,7 +42,7 @@ def test_installing_puts_the_hooks_beside_those_of_the_site(tree: Tree, built: B
     assert {path.name for path in site.parent.iterdir()} == {"10-slurm-gpu", "50-site"}
 
 
-def test_a_file_of_that_name_that_is_not_ours_stays_and_the_admin_is_told(tree: Tree, built: Built) -> None:
+def test_a_file_of_the_site_with_that_name_stays_and_is_reported(tree: Tree, built: Built) -> None:
     site = tree.root / HOOKS[0]
     site.parent.mkdir(parents=True)
     site.write_text("#!/bin/sh\n# the site's own\n")

@@ -122,7 +122,7 @@ def test_a_slurm_user_that_is_there_stays_as_it_is(system: Path) -> None:
 
 @needs_systemd
 @pytest.mark.parametrize("user", ["slurm", "hpc"])
-def test_the_file_with_the_password_is_slurm_users_whoever_that_is(system: Path, user: str) -> None:
+def test_the_file_with_the_password_belongs_to_slurm_user(system: Path, user: str) -> None:
     """A package's upgrade may make it slurm's; then comes what the site has in /etc/tmpfiles.d."""
     (system / "etc/passwd").write_text("slurm:x:64030:64030::/:/bin/false\nhpc:x:64031:64031::/:/bin/false\n")
     (system / "etc/group").write_text("slurm:x:64030:\nhpc:x:64031:\n")
