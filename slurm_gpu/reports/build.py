@@ -21,7 +21,7 @@ from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
-from slurm_gpu.reports.load import Accounts, load
+from slurm_gpu.reports.load import ReportData, load
 from slurm_gpu.reports.page.amounts import amount, with_unit
 from slurm_gpu.reports.page.document import ReportPage, Tile, page_html
 from slurm_gpu.reports.page.draw import draw
@@ -81,16 +81,16 @@ def build_report(
     _make_directories(out, with_files)
     total = 3
     progress(0, total, "reading the accounting data")
-    accounts = load(database, config, period, now_s)
+    data = load(database, config, period, now_s)
     progress(1, total, "calculating the figures")
-    figures = all_figures(accounts, low_priority, bundles)
+    figures = all_figures(data, low_priority, bundles)
     total = 3 + (len(figures) * 2 if with_files else 0)
     progress(2, total, "writing the page")
     page = ReportPage(
         title=f"GPU report of {config.cluster}",
         period=period_text(period),
         made=f"version {__version__}, on {_moment(now_s, config.timezone)}",
-        tiles=_tiles_of(accounts),
+        tiles=_tiles_of(data),
         figures=figures,
         timezone=config.timezone,
         with_files=with_files,
@@ -101,7 +101,7 @@ def build_report(
         _write_files(out, figures, total, progress)
     progress(total, total, "done")
     files = 1 + (4 * len(figures) if with_files else 0)
-    return BuiltReport(out / PAGE_NAME, files, len(accounts.jobs), len(figures))
+    return BuiltReport(out / PAGE_NAME, files, len(data.jobs), len(figures))
 
 
 def period_text(period: ReportPeriod) -> str:
@@ -160,10 +160,10 @@ def _day(day: dt.date) -> str:
     return f"{day.day} {day:%B}"
 
 
-def _tiles_of(accounts: Accounts) -> Sequence[Tile]:
+def _tiles_of(data: ReportData) -> Sequence[Tile]:
     """Return GPU time, its share of capacity, jobs, users, median wait and mean utilisation."""
-    jobs = accounts.jobs
-    capacity_gpu_h = int(accounts.capacity.mgpu_s.sum()) / MGPU_S_PER_GPU_H
+    jobs = data.jobs
+    capacity_gpu_h = int(data.capacity.mgpu_s.sum()) / MGPU_S_PER_GPU_H
     share = 100 * jobs.total_gpu_h / capacity_gpu_h if capacity_gpu_h > 0 else math.nan
     users = np.unique(jobs.user.codes[jobs.ended & (jobs.user.codes >= 0)])
     waits = jobs.wait_h[jobs.completed & jobs.with_gpus]

@@ -33,7 +33,7 @@ _IDS_PER_STATEMENT = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accounts:
+class ReportData:
     """The data of a report."""
 
     jobs: JobTable
@@ -43,7 +43,7 @@ class Accounts:
     forecasts: Sequence[PastForecasts]
 
 
-def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: float) -> Accounts:
+def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: float) -> ReportData:
     """Read the runs and nodes of a period; running ones count up to `now_s`.
 
     Raises UsageError if slurm-gpu.yaml puts a node into two groups, DatabaseError if the database is down.
@@ -95,7 +95,7 @@ def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: fl
     occupied = occupancy(capacity, on_nodes)
     del on_nodes
     jobs = assemble(rows, allocated, portions, placing.groups, config, period, now_s)
-    return Accounts(jobs=jobs, capacity=capacity, occupancy=occupied, months=months, forecasts=forecasts)
+    return ReportData(jobs=jobs, capacity=capacity, occupancy=occupied, months=months, forecasts=forecasts)
 
 
 def read_periods(connection: Connection) -> list[NodePeriod]:

@@ -7,7 +7,7 @@ from slurm_gpu.config.site import ServerType, SiteConfig
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
-from slurm_gpu.reports.load import Accounts, load
+from slurm_gpu.reports.load import ReportData, load
 from slurm_gpu.reports.period import ReportPeriod
 from tests.database.conftest import database, mariadb, shelf, shelves, short_path
 from tests.reports.filling import fill
@@ -46,7 +46,7 @@ def centre() -> Accounting:
 @pytest.fixture(scope="session")
 def accounts(
     centre: Accounting, site: SiteConfig, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Accounts]:
+) -> Iterator[ReportData]:
     """The accounting as slurm_gpu read it."""
     path: Path = tmp_path_factory.mktemp("centre") / "centre.db"
     made = Database(f"sqlite:///{path}")
@@ -58,6 +58,6 @@ def accounts(
 
 
 @pytest.fixture(scope="session")
-def figures(accounts: Accounts) -> dict[str, Figure]:
+def figures(accounts: ReportData) -> dict[str, Figure]:
     """All figures of it, by id."""
     return {figure.id: figure for figure in all_figures(accounts)}

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Cdf, Figure, ParallelCoordinates
-from slurm_gpu.reports.load import Accounts
+from slurm_gpu.reports.load import ReportData
 from tests.reports.conftest import NOW_S
 from tests.reports.counting import by_key, by_place
 from tests.reports.generated import N_JOBS, N_USERS, RATES, Accounting, epoch_s
@@ -129,7 +129,7 @@ def test_the_shares_of_applications_are_read_back(
 
 
 def test_gpu_hours_are_read_back_by_each_of_the_five(
-    accounts: Accounts, centre: Accounting, runs: list[dict[str, Any]]
+    accounts: ReportData, centre: Accounting, runs: list[dict[str, Any]]
 ) -> None:
     jobs, shares = accounts.jobs, accounts.jobs.shares
     since_s, until_s = centre.since_s, centre.until_s
@@ -237,7 +237,7 @@ def test_waits_are_read_back(figures: dict[str, Figure], runs: list[dict[str, An
 
 
 def test_allocation_over_time_and_months_sum_to_the_allocated_hours(
-    figures: dict[str, Figure], accounts: Accounts, of_gpus: list[dict[str, Any]], centre: Accounting
+    figures: dict[str, Figure], accounts: ReportData, of_gpus: list[dict[str, Any]], centre: Accounting
 ) -> None:
     chart = figures["allocation-over-time"].chart
     data = figures["allocation-over-time"].table.data

@@ -35,7 +35,7 @@ from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
-from slurm_gpu.reports.load import Accounts, load
+from slurm_gpu.reports.load import ReportData, load
 from slurm_gpu.reports.period import ReportPeriod
 from tests.reports.filling import insert, insert_nodes
 from tests.reports.generated import Node
@@ -117,16 +117,16 @@ def twelve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def read(twelve: Database) -> Accounts:
+def read(twelve: Database) -> ReportData:
     return load(twelve, SITE, DAY, NOW_S)
 
 
 @pytest.fixture(scope="module")
-def shown(read: Accounts) -> dict[str, Figure]:
+def shown(read: ReportData) -> dict[str, Figure]:
     return {figure.id: figure for figure in all_figures(read)}
 
 
-def hours(read: Accounts, column: Category) -> dict[str | None, float]:
+def hours(read: ReportData, column: Category) -> dict[str | None, float]:
     sums = column.sums(read.jobs.shares.mgpu_s) / 3_600_000
     return {name: float(value) for name, value in zip(column.names, sums, strict=True) if value}
 
@@ -135,7 +135,7 @@ def test_the_day_begins_at_the_sites_midnight() -> None:
     assert (DAY.since_s, DAY.until_s) == (D, D + 86400)
 
 
-def test_gpu_hours_by_each_of_the_five(read: Accounts) -> None:
+def test_gpu_hours_by_each_of_the_five(read: ReportData) -> None:
     shares, jobs = read.jobs.shares, read.jobs
     assert jobs.total_gpu_h == 35.5
     assert hours(read, shares.of(jobs.user)) == {"ann": 8, "bob": 19, "cat": 7.5, "dan": 1}
@@ -146,7 +146,7 @@ def test_gpu_hours_by_each_of_the_five(read: Accounts) -> None:
     assert hours(read, shares.zone) == {"east": 22.5, "west": 12, "other": 1}
 
 
-def test_a_requeued_job_is_two_runs_and_a_resized_one_is_one(read: Accounts) -> None:
+def test_a_requeued_job_is_two_runs_and_a_resized_one_is_one(read: ReportData) -> None:
     jobs = read.jobs
     labels = jobs.labels()
     assert [labels.count(label) for label in ("10", "12", "11", "9", "8")] == [2, 1, 1, 1, 1]
@@ -157,14 +157,14 @@ def test_a_requeued_job_is_two_runs_and_a_resized_one_is_one(read: Accounts) -> 
     assert jobs.scale.texts()[row] == "several nodes"
 
 
-def test_a_run_that_ended_in_the_day_is_a_job_of_it(read: Accounts) -> None:
+def test_a_run_that_ended_in_the_day_is_a_job_of_it(read: ReportData) -> None:
     jobs = read.jobs
     labels = np.array(jobs.labels())
     assert sorted(labels[jobs.ended], key=int) == ["1", "2", "3", "4", "5", "7", "9", "10", "10", "12"]
     assert "8" not in labels[jobs.ended], "it ends with the midnight that begins the next day"
 
 
-def test_waits_and_gaps(read: Accounts) -> None:
+def test_waits_and_gaps(read: ReportData) -> None:
     jobs = read.jobs
     labels = jobs.labels()
     never = labels.index("9")

@@ -26,28 +26,28 @@ from slurm_gpu.reports.figures.past_forecasts import forecasts_against_outcomes
 from slurm_gpu.reports.figures.utilisation import utilisation_by_zone_and_scale
 from slurm_gpu.reports.figures.waiting import waiting_by_resource_type, waiting_by_scale
 from slurm_gpu.reports.figures.waste import held_but_idle
-from slurm_gpu.reports.load import Accounts
+from slurm_gpu.reports.load import ReportData
 
 
 def all_figures(
-    accounts: Accounts, low_priority: Collection[str] = (), bundles: Sequence[Bundle] = ()
+    data: ReportData, low_priority: Collection[str] = (), bundles: Sequence[Bundle] = ()
 ) -> list[Figure]:
     """Return all figures, in the order of the report.
 
     `low_priority` has the QOS of preemptible jobs; jobs on loans are always among them. `bundles` has the
     resource types of policy.yaml, in its order.
     """
-    jobs, capacity = accounts.jobs, accounts.capacity
+    jobs, capacity = data.jobs, data.capacity
     return [
         usage_by_server_type(jobs, capacity),
-        allocation_over_time(jobs, capacity, accounts.occupancy),
+        allocation_over_time(jobs, capacity, data.occupancy),
         usage_by_application(jobs),
         usage_by_field(jobs),
         parallel_coordinates(jobs),
         distributions(jobs),
         waiting_by_resource_type(jobs, bundles),
         waiting_by_scale(jobs),
-        forecasts_against_outcomes(accounts.forecasts),
+        forecasts_against_outcomes(data.forecasts),
         utilisation_by_zone_and_scale(jobs),
         low_priority_small_jobs(jobs, capacity, low_priority),
         held_but_idle(jobs),
@@ -58,5 +58,5 @@ def all_figures(
         gpu_hours_by_account(jobs),
         gpu_hours_by_server_type(jobs),
         gpu_hours_by_zone(jobs),
-        month_over_month(accounts.months),
+        month_over_month(data.months),
     ]
