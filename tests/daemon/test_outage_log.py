@@ -143,7 +143,7 @@ class Loop:
 
 class Watch(Loop):
     def run(self, n: int) -> None:
-        run_watch(MagicMock(look=self.work), lambda _: None, Stop(n + 1, self.pass_time), self.clock)
+        run_watch(MagicMock(scan=self.work), lambda _: None, Stop(n + 1, self.pass_time), self.clock)
 
 
 class Import(Loop):

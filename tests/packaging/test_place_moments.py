@@ -35,7 +35,7 @@ def test_what_cannot_be_written_stays_whole(tree: Tree):
     (tree.texts / "prolog").unlink()
     done = tree("install")
     assert (done.returncode, tree.hook["prolog"].read_text()) == (3, before)
-    assert "is the package whole?" in done.stderr
+    assert "reinstall the package" in done.stderr
     assert [path.name for path in tree.hook["prolog"].parent.iterdir()] == ["10-slurm-gpu"]
 
 
