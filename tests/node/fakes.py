@@ -70,7 +70,7 @@ class KeptRuns:
 
 @dataclass(frozen=True)
 class Work:
-    """What the job's process `number` does on a GPU from `start_s` to `end_s` (monotonic)."""
+    """The activity of a job's process `number` on a GPU from `start_s` to `end_s` (monotonic)."""
 
     job_id: int
     start_s: float
@@ -85,7 +85,7 @@ class Work:
 
 
 def _between(works: Sequence[Work], start_s: float, end_s: float) -> list[Work]:
-    """What of these was done then, all of it or a part."""
+    """Return the works that overlap with the interval."""
     return [work for work in works if work.start_s < end_s and work.end_s > start_s]
 
 
@@ -118,7 +118,7 @@ class FakeGpu:
 
     @property
     def facts(self) -> DeviceProperties:
-        """What devices() tells, with `more_facts`."""
+        """Return the properties for devices(), with `more_facts`."""
         index = 0 if self.minor is None else self.minor
         return DeviceProperties(**{"uuid": self.uuid, "index": index, "minor": self.minor, **self.more_facts})
 
@@ -237,9 +237,9 @@ class FakeGpu:
 
 @dataclass
 class FakeReader:
-    """The driver; `loaded` False is a machine without one, `absent` devices cannot be asked just now.
+    """The driver, if `loaded`; `absent` devices cannot be read now.
 
-    A Follower too, whose looks are made up when they are asked for.
+    Also a Follower, which creates its samples when they are requested.
     """
 
     gpus: list[FakeGpu]
@@ -322,7 +322,7 @@ class FakeReader:
 
 
 class FakeProcesses(ProcessJobs):
-    """Tells the job from the process id that Work made, if it was asked while the process ran."""
+    """Derives the job from the process id of Work, if it was looked up while the process ran."""
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         super().__init__()

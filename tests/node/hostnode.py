@@ -1,4 +1,4 @@
-"""A node of made-up trees, and the book that looks at the processes of its jobs."""
+"""A node with fake /proc and cgroup trees, and the recorder of host records."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
 
 
 class AtOnce:
-    """A worker (slurm_gpu.node.worker_thread) that is done before anybody asks."""
+    """A worker (slurm_gpu.node.worker_thread) that runs each task at once."""
 
     idle = True
 
@@ -62,7 +62,7 @@ def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
 class Machine:
     """One node: hooks write, time goes by, slurm-gpud may be killed and started again.
 
-    `follows` says whether its reader makes looks of its own accord (Follower).
+    `follows` is whether its reader takes samples by itself (Follower).
     """
 
     def __init__(self, directory: Path, *gpus: FakeGpu, clock: FakeClock | None = None) -> None:
@@ -112,11 +112,11 @@ class Machine:
         self.due_s = self.node.due_s()
 
     def hosts(self) -> HostRecorder | None:
-        """What looks at the processes of jobs: nothing, unless a test says otherwise."""
+        """Return the recorder of host records; None unless a test overrides it."""
         return None
 
     def processes(self) -> ProcessJobs:
-        """What a slurm-gpud that starts knows of processes: nothing yet."""
+        """Return the process lookup of a new slurm-gpud, without cached processes."""
         return FakeProcesses(self.gpus)
 
     def kill(self) -> None:
@@ -177,7 +177,7 @@ class Machine:
         self.run_until(self.clock.now_s + seconds)
 
     def records(self, *, final: bool | None = True) -> list[Record]:
-        """What waits in the spool, by job and device."""
+        """Return the waiting records of the spool by job and device."""
         assert self.spool is not None
         items = self.spool.queue.waiting(10_000, set(self.spool.queue.waiting_keys()))
         records = [Record.from_wire(item.wire) for item in items if item.kind == "records"]
@@ -189,7 +189,7 @@ class Machine:
         return [item.wire["kind"] for item in self.spool.queue.waiting(10_000) if item.kind == "events"]
 
     def event_data(self) -> list[dict[str, Any]]:
-        """What they say, in the same order."""
+        """Return the data of events, in the same order."""
         assert self.spool is not None
         return [dict(item.wire["data"]) for item in self.spool.queue.waiting(10_000) if item.kind == "events"]
 

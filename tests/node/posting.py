@@ -1,4 +1,4 @@
-"""A scheduler with a slurm-gpudbd that answers as it is told to."""
+"""A scheduler with a slurm-gpudbd that returns configured answers."""
 
 import gzip
 import json

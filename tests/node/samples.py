@@ -1,4 +1,4 @@
-"""One segment on one device, and looks at it, for tests of what its record says."""
+"""Samples of one segment on one device, for tests of its record."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A node on simulated GPUs whose time stands still between events.
+"""A node on simulated GPUs whose clock advances only with events.
 
 The real pynvml over the simulated library, real hook files and a /proc of its own, under one fake clock.
 """

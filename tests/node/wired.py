@@ -1,4 +1,4 @@
-"""A node whose scheduler ships to a slurm-gpudbd, and what that one knows of a job in the end."""
+"""A node that ships to a slurm-gpudbd, and the resulting record of a job there."""
 
 from __future__ import annotations
 
