@@ -67,7 +67,7 @@ class Crosscheck:
         self._processes, self._events = processes, events
         self._checked_s: dict[str, float] = {}
         self._suspects: dict[str, dict[Suspect, float]] = {}
-        self._told: dict[Suspect, None] = {}
+        self._reported: dict[Suspect, None] = {}
         self._limit = _HourlyLimit()
 
     def is_due(self, device: str, now_s: float) -> bool:
@@ -89,8 +89,8 @@ class Crosscheck:
                 continue  # no job is affected, and no job uses an unallocated GPU
             suspect = (pid, origin.started, device)
             since_s = self._suspects[device][suspect] = before.get(suspect, now_s)
-            if now_s - since_s >= CONFIRM_S and suspect not in self._told:
-                self._tell(suspect, finding, allocated, now_s)
+            if now_s - since_s >= CONFIRM_S and suspect not in self._reported:
+                self._report(suspect, finding, allocated, now_s)
         for culprit, left_out in self._limit.over(now_s):
             self._events.record("intruder", data={"of": culprit, "left_out": left_out})
 
@@ -124,12 +124,12 @@ class Crosscheck:
         users = {known.owners[holder].uid for holder in allocated if holder in known.owners}
         return None if origin.uid in users else _intruder(pid, origin, None)
 
-    def _tell(
+    def _report(
         self, suspect: Suspect, finding: ProcessFinding, allocated: Sequence[int], now_s: float
     ) -> None:
-        self._told[suspect] = None
-        if len(self._told) > _MAX_REPORTED:
-            del self._told[next(iter(self._told))]
+        self._reported[suspect] = None
+        if len(self._reported) > _MAX_REPORTED:
+            del self._reported[next(iter(self._reported))]
         if self._limit.allows(finding.culprit, now_s):
             device, job_id = suspect[2], min(allocated, default=None)
             log.warning("%s on %s, allocated to job %s: %s", finding.kind, device, job_id, finding.data)

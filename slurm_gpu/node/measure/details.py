@@ -101,7 +101,7 @@ class DetailCollector:
         self._add_to_timeline("power", gauges["power_w"], self._limit_w)
         self._add_to_timeline("sm_clock", gauges["sm_clock_mhz"], self._clock_max_mhz)
         pcie_rx, pcie_tx = self._pcie.see(reading.pcie_rx_bytes, reading.pcie_tx_bytes, between_s, own_s)
-        self._uses_gpm = self._uses_gpm or _gpm_tells_pcie(reading, frozen=self._pcie.is_frozen)
+        self._uses_gpm = self._uses_gpm or _prefers_gpm_pcie(reading, frozen=self._pcie.is_frozen)
         if self._uses_gpm:
             pcie_rx = pcie_tx = None
         nvlink_rx, nvlink_tx = self._nvlink.see(
@@ -248,7 +248,7 @@ class DetailCollector:
         }
 
 
-def _gpm_tells_pcie(reading: Reading, *, frozen: bool) -> bool:
+def _prefers_gpm_pcie(reading: Reading, *, frozen: bool) -> bool:
     """Return whether GPM's rates are better than the counters, whose 32 bits wrap many times per second.
 
     They are also better if they show traffic while the counters are `frozen`.
