@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import slurm_gpu
-from slurm_gpu.database.api.controller import ControllerWords
+from slurm_gpu.database.api.controller import ControllerPages
 from slurm_gpu.database.api.quota import QuotaPages
 from slurm_gpu.database.api.reads import Reads
 from slurm_gpu.database.api.running_use import RunningPage
@@ -28,7 +28,7 @@ from slurm_gpu.database.verdicts.api import VerdictsPage
 
 def make_app(services: Services, posts: Posts) -> Starlette:
     """The ASGI application."""
-    reads, words = Reads(services), ControllerWords(services)
+    reads, words = Reads(services), ControllerPages(services)
     forecasts, reservations, quotas = ForecastApi(services), ReservationPages(services), QuotaPages(services)
     routes = [
         Route("/v1/node", posts.post_node, methods=["POST"]),

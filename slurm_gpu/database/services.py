@@ -41,4 +41,4 @@ class Services:
     places_of: Callable[[str], UserAssociations] = read_user_associations
     """Runs sacctmgr; see reserve.places.KeptPlaces."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops: answers that go on for long end then."""
+    """Set when the server stops: long responses end then."""

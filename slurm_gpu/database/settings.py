@@ -56,7 +56,7 @@ _WEB_USER = ValueType("a user of this host, a uid, or null", DEFAULT_WEB_USER, _
 
 @dataclass(frozen=True, slots=True)
 class PerUser:
-    """What one user may read: requests served at once, and rows a second in the long run."""
+    """Limits for one user: requests served at once, and rows per second in the long run."""
 
     requests: Annotated[int, whole_number(1, _MOST_PER_USER), "Requests served at once."] = 2
     rows_per_s: Annotated[int, whole_number(1, _MOST_PER_USER), "Rows a second in the long run."] = 2000
@@ -88,7 +88,7 @@ class DaemonSettings:
         Items(or_one=True),
         "Other hosts from which slurm-gpuweb may read.",
     ] = ()
-    per_user: Annotated[PerUser, "What one user may read."] = DEFAULT_PER_USER
+    per_user: Annotated[PerUser, "Limits for the reads of one user."] = DEFAULT_PER_USER
 
     @property
     def web(self) -> WebReader:

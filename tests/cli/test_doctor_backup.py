@@ -113,7 +113,7 @@ def test_what_a_later_version_told_or_half_of_it_counts_as_not_told(two: Install
     (file,) = (two.root / "shared" / "slurm-gpu").iterdir()
     for text in ("", "[]", '{"version": 2}', '{"version": 1, "host": "head2"}'):
         file.write_text(text)
-        assert peers.read_told(settings(two)) == {}
+        assert peers.parse_report(settings(two)) == {}
 
 
 def test_a_directory_that_is_shared_needs_no_comparison(two: Installation, monkeypatch: pytest.MonkeyPatch):

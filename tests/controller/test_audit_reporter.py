@@ -10,7 +10,7 @@ import pytest
 from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.reporting import audit_reporter as module
 from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME, AuditReporter
-from slurm_gpu.database.api.controller_body import read_told
+from slurm_gpu.database.api.controller_body import parse_report
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import AuditEvent
@@ -29,7 +29,7 @@ class Listener:
             raise DatabaseError("no answer")
         assert len(acts) <= 100
         said = [{name: value for name, value in to_json(act).items() if name != "who"} for act in acts]
-        read_told(json.dumps({"audit": said}).encode())
+        parse_report(json.dumps({"audit": said}).encode())
         for act in acts:
             self.received.setdefault(act.id, act)
 

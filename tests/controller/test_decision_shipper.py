@@ -18,7 +18,7 @@ from slurm_gpu.controller.reporting import decision_shipper as decisionship
 from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.controller.reporting.decision_log import MARK_FILE, LogLine
 from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper, decision_of
-from slurm_gpu.database.api.controller_body import MOST_DECISIONS, read_told
+from slurm_gpu.database.api.controller_body import MOST_DECISIONS, parse_report
 from slurm_gpu.database.http.request import MAX_BODY_BYTES
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.codec import to_json
@@ -316,7 +316,7 @@ def test_any_request_fits_the_limits_of_the_database(text: str, uid: int, token:
     if decision is not None:
         body = json.dumps({"decisions": [to_json(decision)]}).encode()
         assert len(body) <= MAX_BODY_BYTES
-        (reported,) = read_told(body).decisions or ()
+        (reported,) = parse_report(body).decisions or ()
         assert reported.uid == uid
 
 
@@ -337,7 +337,7 @@ def test_no_line_however_damaged_is_shipped_as_what_the_database_never_takes(lin
     """Otherwise all later ones would wait indefinitely."""
     decision = decision_of(LogLine(1, 0, line))
     if decision is not None:
-        read_told(json.dumps({"decisions": [to_json(decision)]}).encode())
+        parse_report(json.dumps({"decisions": [to_json(decision)]}).encode())
 
 
 def test_a_line_that_was_cut_off_is_not_taken_for_the_one_that_it_runs_into():

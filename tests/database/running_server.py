@@ -49,19 +49,19 @@ from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record
 NOBODY = 65534
 OPERATOR = 1  # Debian and RHEL know this user
 ROOT = os.getuid() == 0
+# The clock of these tests, which does not advance by itself.
 UNBOUNDED = PerUser(requests=1000, rows_per_s=10**9)
-"""The clock of these tests stands still."""
 WEB = 2
 """And this one, who stands in for slurm-gpuweb's."""
 WEB_HOST = "127.0.0.7"
 """Another host on which slurm-gpuweb may run."""
+# A user for whom slurmdbd, which is unreachable, returns nothing.
 UNTOLD = 3
-"""A user of whom slurmdbd, which is away, says nothing."""
+# The accounts of users; all accounts for others.
 PLACES = {
     pwd.getpwuid(NOBODY).pw_name: UserAssociations(accounts=frozenset({"vision"})),
     pwd.getpwuid(UNTOLD).pw_name: UserAssociations(from_slurmdbd=False),
 }
-"""Who may use which account; others all."""
 
 
 @dataclass
@@ -196,7 +196,7 @@ def shipment(**given: Any) -> bytes:
 
 @contextlib.contextmanager
 def acting_as(uid: int) -> Iterator[None]:
-    """With the effective ids of another user, which is what the kernel tells a peer."""
+    """Connect with the effective IDs of another user, which the kernel reports to the peer."""
     os.setegid(uid)
     os.seteuid(uid)
     try:

@@ -13,7 +13,7 @@ SLURM_UID = 64030
 
 
 class FakeClock:
-    """Advances only when told."""
+    """Advances only on request."""
 
     def __init__(self, wall: float = T0) -> None:
         self.now = wall
@@ -59,7 +59,7 @@ def record(**given: Any) -> Record:
 
 
 def idle(**given: Any) -> Record:
-    """A record of a job that nobody sampled: the daemon was away all along."""
+    """A record of a job without samples: the daemon was down."""
     return record(
         **{"sampled_s": 0.0, "util_hist_ms": None, "mem_used_frac": None, "energy_j": None, **given}
     )
@@ -230,7 +230,7 @@ def node(number: int, **given: Any) -> SlurmNode:
 class MemorySlurm:
     """A SlurmClient whose answers a test sets; `away` makes it fail.
 
-    What is asked of accounting up to now stands in `questions`, and of earlier times in `periods`.
+    `questions` lists the queries of current accounting, `periods` those of earlier times.
     """
 
     def __init__(self, rows: Iterable[AccountingRun] = (), jobs: Iterable[QueuedJob] = ()) -> None:

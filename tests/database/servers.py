@@ -112,7 +112,7 @@ class MariaDB:
 
 @contextlib.contextmanager
 def running_mariadb(root: Path, *options: str) -> Iterator[MariaDB]:
-    """`options` of mariadbd besides those of a small, quickly made one."""
+    """`options` of mariadbd in addition to those of a small instance."""
     server = MariaDB(root, *options)
     server.install()
     server.start()

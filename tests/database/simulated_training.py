@@ -1,4 +1,4 @@
-"""Trainings that the watch looks at, second by second: what it would read of slurm-gpudbd, without one."""
+"""Simulated trainings, second by second, as the watch reads them from slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SENT_AFTER_S = 15.0
 
 
 class Played:
-    """By job a training: nodes tell each ten seconds, each at its own time, and send windows when asked."""
+    """A training by job: nodes report every ten seconds, at different times, and send windows on request."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class Watching:
         self.played = played
         self.watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())  # type: ignore[arg-type]
         self.first_told: dict[int, float] = {}
-        """By job the second at which the first trouble of it was told."""
+        """By job the second of its first verdict."""
 
     def until(self, second):
         """Look each five seconds up to then."""

@@ -109,7 +109,7 @@ def test_an_array_that_is_cancelled_in_the_queue_was_never_split(database: Datab
     site.prints({"JobID": "17_[1-3]", **never, **times(0, 50, 50)})
     (run,) = site.runs("17")
     assert (run.state, run.start_s, run.wait_h, run.run_h) == ("CANCELLED", None, None, None)
-    # What an array asked for that was never split, Slurm's accounting does not show.
+    # Slurm's accounting has no request of an array that was never split.
     assert (run.end_s, run.n_gpus, run.nodes) == (T0 + 50, None, "")
 
 
@@ -145,7 +145,7 @@ def test_a_job_that_is_cancelled_as_it_starts_has_run(database: Database) -> Non
     assert (run.has_started, run.run_h, run.n_gpus) == (True, 0.0, 1.0)
 
 
-def test_a_cluster_that_counts_its_ids_anew_has_other_jobs_of_the_same_id(database: Database) -> None:
+def test_jobs_of_a_cluster_that_restarted_its_ids_are_other_jobs(database: Database) -> None:
     site = Site(database)
     site.prints({"User": "alice", **times(0, 10, 20)}, {"User": "bob", **times(5000, 5010, 5020)})
     later, earlier = site.runs("17")

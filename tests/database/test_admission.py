@@ -1,4 +1,4 @@
-"""Nobody waits in vain, and whoever is sent away has a turn."""
+"""No admitted shipment times out, and each rejected one gets a time slot."""
 
 from collections import deque
 from heapq import heappop, heappush
@@ -14,7 +14,7 @@ MOST = 500
 
 
 class Site:
-    """Nodes that come again as they are told, and a server that serves the first come first."""
+    """Nodes that come again as requested, and a server that serves in order of arrival."""
 
     def __init__(self, n_nodes: int, per_s: float) -> None:
         self.clock, self.per_s = FakeClock(), per_s
@@ -51,7 +51,7 @@ class Site:
 
 
 def told(admission: Admission) -> int | None:
-    """After how long it is to come again; None of one that is let in."""
+    """Return the delay of a rejected shipment; None if it is admitted."""
     try:
         admission.enter()
     except ShipmentError as error:
@@ -60,7 +60,7 @@ def told(admission: Admission) -> int | None:
 
 
 @pytest.mark.parametrize("per_s", [40, 400, 1500])
-def test_whoever_is_let_in_is_served_while_it_waits_and_all_are_in_the_end(per_s: int) -> None:
+def test_admitted_shipments_are_served_in_time_and_all_in_the_end(per_s: int) -> None:
     site = Site(1000, per_s)
     took_s = site.run()
     assert len(site.waited_s) == 1000

@@ -205,7 +205,7 @@ def test_any_part_of_a_path_is_answered(client: httpx.Client, route: Any) -> Non
 
 
 def texts_with(whole: Any, value: str) -> Iterator[str]:
-    """The body as JSON, with that text in place of each of its parts in turn."""
+    """Yield the body as JSON with that text replacing each of its parts in turn."""
     yield value
     if isinstance(whole, list):
         items = enumerate(whole)

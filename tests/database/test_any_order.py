@@ -51,7 +51,7 @@ _LISTS = {
 
 
 def _story() -> list[Told]:
-    """A day of a requeued job, one on two nodes, and one that is watched twice, told in growing versions.
+    """A day of a requeued job, one on two nodes, and one watched twice, in growing versions.
 
     Meanwhile a GPU gets a new driver, and moves to another node.
     """
@@ -72,7 +72,7 @@ def _story() -> list[Told]:
         told.append(record(job_id=3, segment=segment(30), seq=seq, last_s=T0 + seconds))
         told.append(gpu(at_s=T0 + 100 * seq, driver=str(seq)))
         told.append(gpu(at_s=T0 + 100 * seq, driver=str(seq), node="n2", uuid="GPU-2"))
-    # Of a window's versions the last to arrive counts: a node has only one at a time, and repeats none.
+    # The last window to arrive counts: a node has one at a time, and repeats none.
     told.append(window(job_id=3, segment=segment(30)))
     alone = {"cluster": "host:ws1", "node": "ws1", "job_id": 1}
     begun = HostRun(**alone, seq=1, uid=1001, user="alice", start_s=T0, devices=("GPU-7",))
@@ -91,7 +91,7 @@ _STORY = _story()
 
 
 def _key(item: Told) -> tuple[Any, ...]:
-    """What item replaces what."""
+    """The key of an item."""
     match item:
         case Record() | Window():
             return type(item), item.segment, item.device
@@ -131,7 +131,7 @@ def tell(database: Database, items: Sequence[Told]) -> None:
 
 
 def tables(database: Database) -> dict[str, Any]:
-    """All that matters: without the numbers of rows; in place of those of runs stand their keys."""
+    """The tables without row numbers; keys of runs replace their numbers."""
     with database.reading() as connection:
 
         def rows(table: Any) -> list[dict[str, Any]]:
@@ -170,7 +170,7 @@ def maria(mariadb: MariaDB) -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the tables hold when the story is told once, in order."""
+    """Return the tables after the story arrived once, in order."""
     path: Path = tmp_path_factory.mktemp("told")
     database = Database(f"sqlite:///{path / 'x.db'}")
     database.upgrade()
@@ -188,7 +188,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @st.composite
 def tellings(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
-    """Shipments, each followed by a look of the import or not: all of the story but what got lost."""
+    """Yield shipments, each with or without an import after it: the whole story except lost ones."""
     lost = draw(st.sets(st.sampled_from(_MAY_BE_LOST)))
     order = draw(st.permutations([index for index in range(len(_STORY)) if index not in lost]))
     again = draw(st.lists(st.integers(0, len(_STORY) - 1), max_size=10))

@@ -1,4 +1,4 @@
-"""What the database recorded of a run becomes a profile: whose, of which card, with which input."""
+"""A recorded run becomes a profile with its application, GPU model and input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a node whose slurm-gpud is dead, the database host knows as soon as shipments are overdue."""
+"""A node with a dead slurm-gpud is reported as soon as its shipments are overdue."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_nothing_is_expected_without_a_long_job_that_holds_gpus() -> None:
     assert arrivals.silent(None) == []
 
 
-def test_a_slurm_gpudbd_that_has_just_started_blames_nobody() -> None:
+def test_after_its_start_slurm_gpudbd_reports_no_silent_node() -> None:
     clock = FakeClock()
     clock.now = T0 + 2 * SILENT_AFTER_S
     assert Arrivals(clock).silent(_queue(clock)) == []

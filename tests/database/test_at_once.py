@@ -1,4 +1,4 @@
-"""What is derived of a run at once, as it comes, is what a pass over its whole job derives."""
+"""Columns that are derived at the import equal those of a pass over the whole job."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -62,7 +62,7 @@ def runs_of_a_job(draw: st.DrawFn, job_id: int) -> list[AccountingRun]:
         last = number == len(submits) - 1
         state = draw(st.sampled_from(("COMPLETED", "PENDING", *_CONTINUED) if last else _CONTINUED))
         submit_s, nodes = T0 + 100 * at, draw(st.sampled_from(("n1", "n2", "n[1-2]", "")))
-        # Of a part of a resized run Slurm 22.05 gives the start of the whole.
+        # Slurm 22.05 sets the start of a resized run's part to that of the whole run.
         start_s = draw(st.sampled_from((submit_s, T0, None)))
         rows.append(
             row(
@@ -112,7 +112,7 @@ def test_requeues_without_records_leave_nothing_to_a_pass(database: Database) ->
 
 
 def test_a_run_that_comes_late_is_left_to_a_pass(database: Database) -> None:
-    """What is stored of its job already is derived otherwise then."""
+    """Stored rows of the job need other derived columns then."""
     first, second = requeued()
     store(database, [second])
     assert [found["first_submit_s"] for found in derived(database)] == [T0 + 11]

@@ -1,4 +1,4 @@
-"""What was done to the cluster is told once, kept for ever, and shown to operators."""
+"""Audit events are stored once, indefinitely, and shown to operators."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from slurm_gpu.client.database_client import DatabaseClient
-from slurm_gpu.database.api.audit import find_acts, store_acts
-from slurm_gpu.database.api.controller_body import read_told
+from slurm_gpu.database.api.audit import find_audit, store_audit
+from slurm_gpu.database.api.controller_body import parse_report
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
 from slurm_gpu.wire.answers.codec import to_json
@@ -34,13 +34,13 @@ def body(**changes: Any) -> bytes:
     return json.dumps({"audit": [act]}).encode()
 
 
-def test_an_act_told_twice_is_kept_once_and_as_it_was_first(database: Database) -> None:
+def test_an_audit_event_sent_twice_is_stored_once_as_it_was_first(database: Database) -> None:
     for told in (body(), body(why="something else")):
         database.write(
-            lambda connection, told=told: store_acts(connection, read_told(told).audit or (), "root")
+            lambda connection, told=told: store_audit(connection, parse_report(told).audit or (), "root")
         )
     with database.reading() as connection:
-        (kept,) = find_acts(connection, 10)
+        (kept,) = find_audit(connection, 10)
     assert (kept.why, kept.who, kept.evidence) == (MOVED.why, "root", MOVED.evidence)
 
 
@@ -48,10 +48,10 @@ def test_the_newest_are_shown_first(database: Database) -> None:
     for number in range(3):
         told = body(id=f"{number:032x}", at_s=number)
         database.write(
-            lambda connection, told=told: store_acts(connection, read_told(told).audit or (), "root")
+            lambda connection, told=told: store_audit(connection, parse_report(told).audit or (), "root")
         )
     with database.reading() as connection:
-        assert [act.at_s for act in find_acts(connection, 2)] == [2, 1]
+        assert [act.at_s for act in find_audit(connection, 2)] == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_the_newest_are_shown_first(database: Database) -> None:
 )
 def test_what_is_no_act_is_refused_with_the_reason(bad: bytes) -> None:
     with pytest.raises(
-        UsageError, match=r"what was done cannot be read|must be 32 hexadecimal|more than 1 MiB"
+        UsageError, match=r"the report cannot be parsed|must be 32 hexadecimal|more than 1 MiB"
     ):
-        read_told(bad)
+        parse_report(bad)
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_root_tells_operators_read_and_others_neither(server: Running) -> None:
+def test_root_writes_operators_read_and_others_do_neither(server: Running) -> None:
     ask = server.asked_by
     for uid in (NOBODY, OPERATOR):
         assert ask(uid, "POST", "/v1/controller", body())[0] == 403

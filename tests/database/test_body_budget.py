@@ -1,4 +1,4 @@
-"""BodyBudget of requests take so much memory and no more, whoever sends how slowly whatever he promised."""
+"""Request bodies take bounded memory, whatever their sender announces."""
 
 import contextlib
 import socket
@@ -16,8 +16,8 @@ from tests.database.test_ingest_server import request
 KIB = 1 << 10
 PIECE = 100 * KIB
 MOST = 2 << 20
+# A repeated header is left to the web framework.
 SHORT_WAY, LONG_WAY = "", "Content-Encoding: gzip"
-"""What is said twice is for the web framework to judge."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def answer(connection: socket.socket) -> bytes:
 
 
 def ship(server: Running, way: str) -> bytes:
-    """What an honest node is answered."""
+    """The response to a valid node."""
     more = [way] if way else []
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(request(server, shipment(records=[]), *more))

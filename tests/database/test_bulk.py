@@ -23,7 +23,7 @@ _TEXTS = st.text(max_size=20) | st.sampled_from(
 def store(
     database: Database, names: list[str], *, many: bool = False
 ) -> list[tuple[str, dict[str, float], bool]]:
-    # Each row is made when it is asked for, and nobody keeps it.
+    # Rows are created on iteration and not kept.
     rows = (
         (*run_row(row(job_id=n, name=name, tres_allocated={name: 1.5}), {}), n % 2 == 0)
         for n, name in enumerate(names)
@@ -53,8 +53,8 @@ def test_bytes_are_kept(shelf: Database, packed: bytes) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_value_that_cannot_be_written_is_told_as_such(database: Database, many: bool) -> None:
-    """And not as an error of the database, which would be tried again for ever."""
+def test_an_unwritable_value_is_reported_as_such(database: Database, many: bool) -> None:
+    """Not as a database error, which would be retried indefinitely."""
     rows = [(*run_row(row(tres_allocated={"gpu": object()}), {}), True)]
     with pytest.raises(StatementError, match="not JSON serializable"):
         database.write(lambda connection: bulk.insert(connection, insert(run), NAMES, rows, many=many))

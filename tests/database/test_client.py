@@ -56,7 +56,7 @@ def test_a_munged_that_is_not_there_is_said_so(tmp_path: Path) -> None:
         client.health()
 
 
-def test_an_address_where_nobody_listens_is_said_so(server: Running, tmp_path: Path) -> None:
+def test_an_address_without_a_listener_is_reported(server: Running, tmp_path: Path) -> None:
     config = replace(server.config, database="http://127.0.0.1:1", database_socket=tmp_path / "none")
     with (
         DatabaseClient(config) as client,

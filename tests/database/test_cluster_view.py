@@ -36,7 +36,7 @@ def test_nodes_have_their_places_and_who_holds_what() -> None:
     assert second.holders == []
 
 
-def test_jobs_that_wait_and_that_hold_nodes_are_told_of_and_no_others() -> None:
+def test_pending_jobs_and_jobs_with_nodes_are_shown_and_no_others() -> None:
     state = seen_by(
         OPERATOR,
         queued(job_id=9, state="PENDING", nodes=(), gpu_index={}),
@@ -111,7 +111,7 @@ def test_everybody_may_ask(server: Running) -> None:
     assert server.asked_by(NOBODY, "GET", "/v1/cluster")[0] == 200
 
 
-def test_what_is_no_cluster_is_told() -> None:
+def test_an_invalid_cluster_is_reported() -> None:
     for wrong in (
         None,
         {},

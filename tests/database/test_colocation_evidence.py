@@ -1,4 +1,4 @@
-"""What slurm-gpuctld asks slurm-gpudbd of a run that is over, to learn from it."""
+"""Finished runs that slurm-gpuctld reads from slurm-gpudbd to learn from them."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Daemon:
         wait_for(lambda: self.ship(record(segment=segment(0xFFFF))) == 200, self.log)
 
     def stop(self, number: int) -> int | None:
-        """The exit code; None if it goes on."""
+        """Return the exit code; None while it runs."""
         assert self.process is not None
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
@@ -90,7 +90,7 @@ class Daemon:
         return self.process.exitcode
 
     def ship(self, *records: Record) -> int:
-        """The HTTP status, 0 when nobody answers."""
+        """Return the HTTP status, 0 without an answer."""
         body = {"wire": 1, "node": "n1", "records": [item.to_wire() for item in records]}
         connection = UnixConnection(self.socket)
         try:
@@ -144,7 +144,7 @@ def running(root: Path, url: str) -> Iterator[Daemon]:
 
 @contextlib.contextmanager
 def shipping(daemon: Daemon) -> Iterator[None]:
-    """A shipment has come that nobody answers as yet."""
+    """A shipment that is not answered yet."""
     records = [record(segment=segment(n)).to_wire() for n in range(40)]
     connection = UnixConnection(daemon.socket)
     connection.request("POST", "/v1/node", json.dumps({"wire": 1, "node": "n1", "records": records}))
@@ -305,7 +305,7 @@ def test_it_does_not_start_while_others_can_read_its_password(
 
 
 def exit_code(daemon: Daemon, *arguments: str) -> int:
-    """Of one that cannot start, run here: a process of its own imports for longer than it runs."""
+    """Import fails in this process: a child process would need more time than the test."""
     umask = os.umask(0o077)
     try:
         return main(daemon.options(*arguments))

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_gpu.client.database_client import DatabaseClient, Decision
 from slurm_gpu.config.site import Retention
-from slurm_gpu.database.api.controller_body import MOST_DECISIONS, read_told
+from slurm_gpu.database.api.controller_body import MOST_DECISIONS, parse_report
 from slurm_gpu.database.api.decisions import find_decisions, find_refusals, store_decisions
 from slurm_gpu.database.maintenance.pruning import Pruning
 from slurm_gpu.database.storage.engine import Database
@@ -38,7 +38,9 @@ def body(**changes: Any) -> bytes:
 
 
 def keep(database: Database, told: bytes, cluster: str = CLUSTER) -> None:
-    database.write(lambda connection: store_decisions(connection, read_told(told).decisions or (), cluster))
+    database.write(
+        lambda connection: store_decisions(connection, parse_report(told).decisions or (), cluster)
+    )
 
 
 def found(database: Database, token: str = "k3x1") -> list[Decision]:
@@ -122,8 +124,8 @@ def test_what_is_older_than_retention_says_is_dropped(database: Database) -> Non
     ],
 )
 def test_what_is_no_decision_is_refused_with_the_reason(bad: bytes) -> None:
-    with pytest.raises(UsageError, match=r"what was done cannot be read|must be 32 hexadecimal"):
-        read_told(bad)
+    with pytest.raises(UsageError, match=r"the report cannot be parsed|must be 32 hexadecimal"):
+        parse_report(bad)
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

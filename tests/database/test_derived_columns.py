@@ -32,7 +32,7 @@ def _derive(
 
 
 def test_what_is_derived_does_not_depend_on_statistics_that_are_not_read_for_it() -> None:
-    """Whoever derives from another one has to name it in DERIVED_FROM."""
+    """Statistics that derived columns depend on must be in DERIVED_FROM."""
     full, read, unpack = list[Record](), list[Record](), unpacker(DERIVED_FROM)
     for n, device in enumerate(("GPU-1", "GPU-1", "GPU-2")):
         told = record(segment=segment(n), device=device, first_s=T0 + n, last_s=T0 + 10, uptime_s=50.5 + n)
@@ -101,9 +101,9 @@ def test_without_any_record_the_coverage_is_0_once_none_can_come_any_more() -> N
     assert at(SHIPPED_WITHIN_S + 1) == 0.0
     late = SHIPPED_WITHIN_S + 1
     assert at(late, coverage=0.5) == at(0, coverage=0.5) == 0.5
-    assert at(late, end_s=None) is None, "it goes on"
+    assert at(late, end_s=None) is None, "it is running"
     assert at(late, granted_mgpu=0) is None, "no GPU"
-    assert at(late, granted_mgpu=None) is None, "nobody knows of how many"
+    assert at(late, granted_mgpu=None) is None, "the number is unknown"
     assert at(late, elapsed_s=0) is None, "there was nothing to measure"
 
 
@@ -112,7 +112,7 @@ def test_coverage_of_a_running_job_counts_up_to_its_newest_record() -> None:
     assert _derive([], elapsed_s=None)["coverage"] is None
 
 
-def test_time_suspended_lowers_no_coverage_of_a_job_that_goes_on() -> None:
+def test_suspended_time_does_not_lower_coverage_of_a_running_job() -> None:
     before = record(last_s=T0 + 100, sampled_s=40.0, suspended_s=60.0)
     after = record(segment=segment(2), first_s=T0 + 100, last_s=T0 + 200, sampled_s=90.0, suspended_s=10.0)
     other = record(device="GPU-2", last_s=T0 + 200, sampled_s=130.0, suspended_s=None)
@@ -152,23 +152,23 @@ def test_the_energy_of_a_pause_or_of_what_came_after_does_not_pass_for_that_of_t
     assert _derive([after], elapsed_s=1000)["energy_j"] is None
 
 
-def test_nodes_that_told_at_different_times_leave_no_gap_in_a_run_that_goes_on() -> None:
+def test_nodes_that_report_at_different_times_leave_no_gap_in_a_running_job() -> None:
     old = record(last_s=T0 + 60)
     new = record(node="n2", segment=segment(2), last_s=T0 + 130)
     assert _derive([old, new], 2000, elapsed_s=None)["coverage"] == 1.0
-    assert _derive([old, new], 3000, elapsed_s=None)["coverage"] == 1.0, "n3 has yet to tell"
+    assert _derive([old, new], 3000, elapsed_s=None)["coverage"] == 1.0, "n3 has not reported yet"
 
 
-def test_a_node_that_fell_silent_leaves_a_gap_in_a_run_that_goes_on() -> None:
+def test_a_silent_node_leaves_a_gap_in_a_running_job() -> None:
     silent = record(last_s=T0 + 60)
     hours = record(node="n2", segment=segment(2), last_s=T0 + 7200)
     assert _derive([silent, hours], 2000, elapsed_s=None)["coverage"] == pytest.approx(7260 / 14400)
-    assert _derive([hours], 2000, elapsed_s=None)["coverage"] == 0.5, "n1 and n3 have told nothing"
+    assert _derive([hours], 2000, elapsed_s=None)["coverage"] == 0.5, "n1 and n3 have not reported"
     mute = record(last_s=T0 + 60, sampled_s=6.0)
     assert _derive([mute], elapsed_s=None)["coverage"] == 0.1, "what was not sampled is no matter of age"
 
 
-def test_a_gpu_of_a_node_that_told_of_others_is_a_gap_at_once() -> None:
+def test_a_gpu_missing_from_a_nodes_reports_is_a_gap_at_once() -> None:
     part = RunPart(nodes=frozenset({"n1"}), allocated_mgpu=2000, start_s=T0, elapsed_s=None)
     assert derive([record(last_s=T0 + 60)], parts=[part], min_coverage=0.8).coverage == 0.5
 
@@ -186,7 +186,7 @@ def test_time_between_two_watches_lowers_coverage() -> None:
 
 @pytest.mark.parametrize("elapsed_s", [0, 1])
 def test_a_run_of_less_than_a_second_is_covered_for_as_long_as_its_node_held_it(elapsed_s: int) -> None:
-    """Slurm cuts its times to whole seconds: of such a run it tells none, or one."""
+    """Slurm cuts its times to whole seconds: such a run has 0 or 1 s."""
     brief = record(
         last_s=T0, allocated_s=0.4, sampled_s=0.4, util_hist_ms={30: 400}, energy_j=Total(0.4, 80.0)
     )

@@ -26,7 +26,7 @@ from tests.database.conftest import empty
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, gpu, host, queued, record
 from tests.database.test_fast_decoder import full
 
-# Of every type, and beyond what any quantity, word or moment may be.
+# Values of every type, and outside the limits of any quantity, word or time.
 NONSENSE = st.sampled_from(
     [2**64 - 1, 2**32 - 1, -1, -1e300, 1e300, 10**400, "", "\x00", [], [1], {"a b": 1}]
 )

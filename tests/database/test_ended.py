@@ -16,7 +16,7 @@ NOW_S = T0 + 10_000
 def look(
     jobs: Sequence[QueuedJob], accounting: Mapping[int, Sequence[int | RunEnd | None]], as_of_s: float = NOW_S
 ) -> dict[int, RunsEnded]:
-    """What is said of job 1 on n1; where it is not told, its runs were there."""
+    """Return the end of job 1 on n1; by default its runs were there."""
     queue = QueueState(as_of_s, {job.job_id: job for job in jobs}, {})
     asked: list[int] = []
 
@@ -50,10 +50,10 @@ def test_slurmctld_says_that_it_ended(state: str) -> None:
         ("it is suspended", queued(state="SUSPENDED"), {}),
         ("its epilog may run", queued(state="COMPLETING", end_s=LONG_AGO), {}),
         ("it ended just now", queued(state="COMPLETED", end_s=NOW_S - 100), {}),
-        ("nobody knows it", None, {}),
-        ("accounting has a run that goes on", None, {1: [LONG_AGO, None]}),
+        ("the job is unknown", None, {}),
+        ("accounting has a run without an end", None, {1: [LONG_AGO, None]}),
         ("accounting has a run that ended just now", None, {1: [LONG_AGO, NOW_S - 100]}),
-        ("it was requeued, and accounting does not tell yet", queued(restarts=1), {1: [None]}),
+        ("it was requeued, and accounting has no end yet", queued(restarts=1), {1: [None]}),
         ("what ended is after its start", queued(restarts=1, start_s=T0), {1: [T0 + 5]}),
     ],
 )
@@ -81,7 +81,7 @@ def test_an_earlier_run_of_a_requeued_job_is_over_and_the_younger_is_not() -> No
         queued(restarts=2, start_s=NOW_S - 10),
     ],
 )
-def test_while_accounting_has_yet_to_tell_when_the_last_run_ended_an_earlier_end_says_nothing(
+def test_an_earlier_end_does_not_count_while_accounting_lacks_the_last_one(
     job: QueuedJob,
 ) -> None:
     last = RunEnd(None, frozenset({"n1"}), began_s=LONG_AGO + 1)
@@ -130,9 +130,9 @@ def test_so_it_is_where_the_job_has_ended_since() -> None:
     ("why", "job", "rows"),
     [
         ("it was shrunk, and has this node still", resized(["n1"]), [*SHRUNK_TWICE, on(None, "n1")]),
-        ("accounting does not tell yet", resized(), [on(None, "n1", "n2", "n3")]),
+        ("accounting has no end yet", resized(), [on(None, "n1", "n2", "n3")]),
         ("accounting does not know it", resized(), []),
-        ("it let go just now", resized(), [on(NOW_S - 100, "n1", "n2"), on(None, "n2")]),
+        ("it released the node just now", resized(), [on(NOW_S - 100, "n1", "n2"), on(None, "n2")]),
         ("what was here is an earlier job of that number", resized(), [on(T0 - 500, "n1"), on(None, "n2")]),
         ("its epilogs may run", resized(state="COMPLETING"), SHRUNK_TWICE),
         ("slurmctld does not name its nodes", resized([]), SHRUNK_TWICE),

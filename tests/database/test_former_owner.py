@@ -1,4 +1,4 @@
-"""A uid that is given the name of a user who left is told nothing of that user, on any path."""
+"""A uid that gets the name of a former user reads nothing of that user, on any path."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def ask(server: Running, uid: int, path: str) -> tuple[int, Any]:
     return server.asked_by(uid, "GET", target)
 
 
-def test_whoever_has_the_name_now_reads_nothing_of_who_had_it(server: Running) -> None:
+def test_a_user_with_a_reused_name_reads_nothing_of_the_former_one(server: Running) -> None:
     """On whatever paths there will be: a new one is among these."""
     answers = {path: json.dumps(ask(server, NOBODY, path)) for path in paths(server)}
     assert [path for path, answer in answers.items() if SECRET in answer] == []

@@ -100,7 +100,7 @@ def is_shared(text: str) -> bool:
 
 
 def asked(text: str, mgpu: int) -> int | None:
-    """Of a job that has no node yet: what part of a GPU its shares are is not known."""
+    """Shares of a job without nodes: their part of a GPU is unknown."""
     return None if is_shared(text) else mgpu
 
 
@@ -326,7 +326,7 @@ def test_what_slurm_does_not_account_for_is_read_from_the_layout_of_a_job() -> N
     assert [job_facts(job, one.name, one)["granted_mgpu"] for one in nodes] == [200, 200]
 
 
-# What slurmctld 22.05 prints of a node with MPS, and of two jobs that share one of its GPUs.
+# Output of slurmctld 22.05 for a node with MPS, and two jobs that share one of its GPUs.
 _MPS_NODE = """\
 NodeName=n1 Arch=x86_64 CoresPerSocket=1
    CPUAlloc=3 CPUEfctv=32 CPUTot=32 CPULoad=0.03

@@ -10,10 +10,10 @@ Item = tuple[str, int]
 
 
 class Transactions:
-    """What was done together.
+    """Records the groups.
 
-    An item of "bad" cannot be done, nor one of who is `locked`, which takes `locked_s` to find out, and much
-    longer where it is waited for; with one of "off" the database goes away.
+    An item of "bad" fails, and one of a `locked` sender after `locked_s`, or much longer if the caller waits.
+    With an item of "off" the database is unreachable.
     """
 
     def __init__(self, locked: Iterable[str] = (), locked_s: float = 0.001) -> None:
@@ -150,7 +150,7 @@ def test_it_does_not_take_long_to_find_out_whose_rows_are_locked() -> None:
     assert {type(error) for error in world.errors} == {LockedError}
     assert len(set(map(id, world.errors))) == 10
     world.clock.now += 100
-    assert world.do(("a", 11)) == {11: 110}, "who was only beside them is stored when it comes again"
+    assert world.do(("a", 11)) == {11: 110}, "items of others are stored on the next attempt"
 
 
 def test_one_that_cannot_be_done_among_those_that_are_locked() -> None:

@@ -47,7 +47,7 @@ class Daemon:
         return found
 
     def live(self, seconds: float) -> list[str]:
-        """What systemd hears in that time, after which no import has got on."""
+        """Return the messages to systemd in that time, after which the import has made no progress."""
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until:
             self.clock.now += max(0.1, self.heartbeat.beat())
@@ -95,7 +95,7 @@ async def begun(daemon: Daemon, scope: Scope) -> "asyncio.Task[None]":
     return task
 
 
-def test_it_is_ready_at_the_first_beat_and_fed_while_nobody_asks(daemon: Daemon) -> None:
+def test_it_is_ready_at_the_first_beat_and_notified_without_requests(daemon: Daemon) -> None:
     heard = daemon.live(600)
     assert heard[0] == "READY=1"
     assert heard.count("READY=1") == 1
@@ -103,7 +103,7 @@ def test_it_is_ready_at_the_first_beat_and_fed_while_nobody_asks(daemon: Daemon)
     assert "STATUS=answers; accounting is read" in heard
 
 
-def test_the_status_tells_why_accounting_is_not_read(daemon: Daemon) -> None:
+def test_the_status_has_the_reason_why_accounting_is_not_read(daemon: Daemon) -> None:
     daemon.importing.status = ImportStatus(None, "sacct is not on the PATH")
     heard = daemon.live(STATUS_EACH_S)
     assert "STATUS=answers; accounting is not read: sacct is not on the PATH" in heard
@@ -115,7 +115,7 @@ def test_requests_of_which_none_is_answered_are_a_hung_daemon(daemon: Daemon, me
     async def story() -> None:
         stuck = [await begun(daemon, request(method)) for _ in range(3)]
         daemon.live(ANSWERED_WITHIN_S + WATCHDOG_S)
-        # Others go on as ever, which is no help to those who wait.
+        # Other requests continue, which does not help the waiting ones.
         other = request("POST" if method == "GET" else "GET")
         other["begin"].set()
         other["end"].set()
@@ -127,10 +127,10 @@ def test_requests_of_which_none_is_answered_are_a_hung_daemon(daemon: Daemon, me
     played(story)
 
 
-def test_storing_alone_that_hangs_is_a_hung_daemon_until_it_goes_on(
+def test_hanging_storage_alone_is_a_hung_daemon_until_it_continues(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever else is answered meanwhile, such as live values, and shipments of who has sent too much."""
+    """Other requests are answered meanwhile, such as live values, and shipments over the allowance."""
 
     async def story() -> None:
         daemon.storing.begin()
@@ -169,7 +169,7 @@ def test_slow_answers_are_answers(daemon: Daemon) -> None:
     played(story)
 
 
-def test_a_stream_that_goes_on_for_long_is_answered_when_it_begins(daemon: Daemon) -> None:
+def test_a_long_stream_is_answered_when_it_begins(daemon: Daemon) -> None:
     async def story() -> None:
         stream = request("GET")
         stream["begin"].set()

@@ -1,4 +1,4 @@
-"""What nodes did as a whole in the last ten minutes: kept in memory, and for whom it is."""
+"""Host metrics of the last ten minutes: kept in memory, and access to them."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class TestWhatIsKept:
         assert found.series["network"] == pytest.approx([100.0 * n + 1 for n in range(140, 200)])
         assert "infiniband" not in found.series
 
-    def test_what_was_not_told_is_a_gap(self):
+    def test_a_missing_report_is_a_gap(self):
         minutes = HostMinutes()
         minutes.put("n1", live(T0))
         minutes.put("n1", Live(at_s=T0 + 10))
@@ -55,7 +55,7 @@ class TestWhatIsKept:
         assert minutes.of("n1", T0 + 40) is None, "one value alone says since when of nothing"
         assert minutes.of("n2", 0) is None
 
-    def test_the_same_value_again_counts_once_and_a_clock_set_back_begins_anew(self):
+    def test_a_repeated_value_counts_once_and_a_clock_set_back_restarts(self):
         minutes = HostMinutes()
         for at_s in (T0, T0 + 10, T0 + 10, T0 + 5, T0 - 3600, T0 - 3590):
             minutes.put("n1", live(at_s))
@@ -63,7 +63,7 @@ class TestWhatIsKept:
         assert found is not None
         assert found.at_s == (T0 - 3600, T0 - 3590)
 
-    def test_a_node_that_tells_often_takes_no_more_room(self):
+    def test_a_node_that_reports_often_takes_no_more_memory(self):
         minutes = HostMinutes()
         for n in range(5000):
             minutes.put("n1", live(T0 + 0.1 * n))
@@ -146,7 +146,7 @@ class TestBySeconds:
         ({"series": [1]}, "cannot be read"),
     ],
 )
-def test_an_answer_that_cannot_be_read_is_told(changed, said):
+def test_an_unreadable_answer_is_reported(changed, said):
     answer = {"node": "n1", "at_s": [1, 2, 3], "series": {"cpu": [0.1, None, 0.2]}}
     assert from_json(NodeMinutes, answer).series == {"cpu": (0.1, None, 0.2)}
     with pytest.raises(DatabaseError, match=said):

@@ -1,4 +1,4 @@
-"""Machines without Slurm: what their nodes tell is shown beside the runs of Slurm's accounting."""
+"""Runs on machines without Slurm, reported by their nodes, next to runs of Slurm's accounting."""
 
 import json
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_a_word_that_was_overtaken_counts_for_nothing(database: Database) -> Non
 def test_an_id_that_came_round_again_after_a_node_lost_its_memory_is_the_new_runs(
     database: Database, end_s: int | None
 ) -> None:
-    """Whether the old run's end was told, minutes before, or never will be."""
+    """With the old run's end reported minutes before, or never."""
     old = RUN if end_s is None else RUN.ended(end_s)
     ship(database, old, records=[host_metrics(last_s=T0 + 100, util_hist_ms={5: 100_000})])
     again_s = T0 + 340 if end_s is not None else T0 + 86400
@@ -111,10 +111,10 @@ def test_an_id_that_came_round_again_after_a_node_lost_its_memory_is_the_new_run
     assert {run.user: run.ugpucore for run in found(database)} == {"alice": 5.0, "bob": 95.0}
 
 
-def test_a_run_is_of_the_uid_that_the_name_has_here_when_it_is_told(
+def test_a_run_gets_the_uid_of_the_name_here_when_it_is_reported(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the uid on that machine, and whoever has the name later."""
+    """Independent of the uid on that machine, and of a later user with the name."""
     uids = {"alice": ALICE.uid}
     monkeypatch.setattr("slurm_gpu.database.ingest.intake.uid_of", uids.get)
     ship(database, RUN)

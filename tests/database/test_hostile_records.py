@@ -1,4 +1,4 @@
-"""Whatever one node writes into the fields of a record, other jobs' runs come out as without it."""
+"""Arbitrary values in one node's records do not change the runs of other jobs."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ ROOT = Caller(0, "root", sees_all=True, writes=True)
 ADDRESS = {"n1": "127.0.1.1", "n2": "127.0.1.2"}
 
 GOOD = [record(job_id=n, segment=segment(n), device=f"GPU-{n}", timeline=timeline(40, 40)) for n in (1, 3)]
-# What a record may hold besides, so that each field has a place in which to lie.
+# Optional fields of a record, so that each field is present.
 FULL: dict[str, Any] = {
     **record(job_id=2, segment=segment(2), node="n2", uptime_s=500.0, granted_mgpu=1000).to_wire(),
     "no_process_s": 1.0,
@@ -111,7 +111,7 @@ def _others(database: Database) -> list[dict[str, Any]]:
 
 @settings(max_examples=examples(), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hostile())
-def test_a_hostile_record_is_refused_by_its_field_or_harms_nobody(
+def test_a_hostile_record_is_refused_by_its_field_or_does_no_harm(
     lite: Database, lie: tuple[dict[str, Any], set[str]]
 ) -> None:
     empty(lite)
@@ -129,7 +129,7 @@ def test_a_hostile_record_is_refused_by_its_field_or_harms_nobody(
     assert [(item["ugpucore"], item["coverage"]) for item in before] == [(40.0, 1.0)] * 2
 
     for why in _ship(intake, "n2", wire):
-        # Of two fields that do not go together, either is named; and Slurm tells of jobs and nodes.
+        # For two inconsistent fields, either is named; and jobs and nodes are checked with Slurm.
         told = any(name in why for name in names) or why.startswith("400 the body is not JSON")
         assert told or (names & {"job_id", "node", "segment", "cluster"}), why
     reconcile(lite)

@@ -1,4 +1,4 @@
-"""What nodes tell of a job's processes, of its GPUs' course and of their devices, as the tables keep it."""
+"""Host records, timelines and device facts in the tables."""
 
 from typing import Any
 

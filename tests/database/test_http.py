@@ -225,7 +225,7 @@ def test_any_json_of_the_right_sender_is_answered(server: Running, value: dict[s
     assert status != 200 or answer["stored"] == 0
 
 
-def test_what_nobody_waits_for_any_more_is_not_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_shipment_is_not_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where many wait for long, work for those who have gone would leave none for the others."""
     busy, go_on, read = threading.Barrier(posts.READERS + 1), threading.Event(), list[bytes]()
 
@@ -276,7 +276,7 @@ def test_no_more_shipments_wait_to_be_stored_than_there_is_room_for(
         small.setattr(storers, "WAITING_BYTES", len(gzip.decompress(body)) - 1)
         status, answer = server.post(body)
         assert (status, answer["error"]) == (503, "shipments of 0 MiB are already waiting to be stored")
-        assert server.post(shipment(records=[]))[0] == 200, "live values wait for nobody"
+        assert server.post(shipment(records=[]))[0] == 200, "live values do not wait"
     assert server.contents() == before
     assert "nodes are asked to send again: shipments of 0 MiB are already waiting to be stored" in caplog.text
     for _ in range(3):
@@ -300,10 +300,10 @@ def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
     assert server.contents() == before
 
 
-def test_nobody_is_told_to_come_again_once_all_is_stored(
+def test_no_node_is_asked_to_come_again_once_all_is_stored(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Slurm goes away at any moment; whether it can tell who speaks is found out first."""
+    """Slurm may become unreachable at any time; the sender is authorised first."""
 
     def unknown(*_: object) -> Any:
         raise SlurmError("slurmctld does not answer")

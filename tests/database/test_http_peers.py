@@ -63,7 +63,7 @@ def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.M
     try:
         with contextlib.suppress(ConnectionResetError):
             assert many[-1].recv(1) == b""  # one too many
-        with DatabaseClient(server.config) as client:  # somebody else, over the Unix socket
+        with DatabaseClient(server.config) as client:  # another user, over the Unix socket
             assert client.health().cluster == CLUSTER
     finally:
         for connection in many:
@@ -82,7 +82,9 @@ def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.M
 def test_who_was_answered_and_sends_what_is_no_request_is_let_go(
     server: Running, monkeypatch: pytest.MonkeyPatch, request_head: bytes, more: bytes
 ) -> None:
-    """Nothing that comes ends the time in which a request has to, or connections would be held for ever."""
+    """Received data does not extend the time limit of a request, otherwise connections could stay open
+    indefinitely.
+    """
     monkeypatch.setattr(LIMITS, "request_within_s", 0.2)
     url = urlsplit(server.config.database)
     with socket.create_connection((url.hostname, url.port), timeout=10) as holder:
@@ -173,7 +175,7 @@ def test_who_finds_no_room_waits_and_is_answered_in_turn(
         waiting = [threading.Thread(target=lambda: answers.append(server.post(body)[0])) for _ in range(5)]
         for thread in waiting:
             thread.start()
-        waiting[0].join(0.2)  # so long none of them gets in
+        waiting[0].join(0.2)  # none is admitted meanwhile
         assert answers == []
     for thread in waiting:
         thread.join()
@@ -195,7 +197,7 @@ def test_connections_of_workers_are_bounded_too(server: Running, monkeypatch: py
 def test_who_has_waited_for_too_long_is_let_go_and_the_next_is_answered(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is about to give up; and so would be the next one, by the time that this one was served."""
+    """It is about to time out; so would the next one by the time that this one is served."""
     monkeypatch.setattr(LIMITS, "connections", 1)
     monkeypatch.setattr(LIMITS, "backlog_s", 0.3)
     url = urlsplit(server.config.database)

@@ -39,7 +39,7 @@ def test_everyone_else_sees_their_own() -> None:
     assert not caller.may_see(None)
 
 
-def test_a_uid_without_a_name_is_nobody_in_particular() -> None:
+def test_a_uid_without_a_name_is_not_a_user() -> None:
     caller = authenticator(Operators(users=("None", ""), unix_groups=("root",))).by_uid(NO_SUCH_UID)
     assert (caller.user, caller.sees_all) == (None, False)
     assert not caller.may_see(None)

@@ -25,7 +25,7 @@ _DAY_S = 86400
 
 
 def history(days: int = 2) -> list[AccountingRun]:
-    """Jobs of 40 times so many days: one that was requeued, and some that wait or go on."""
+    """Jobs over 40 such days: one that was requeued, and some that are pending or running."""
     rows = requeued(1000)
     for n in range(1, 41):
         start_s = T0 - days * n * _DAY_S
@@ -42,7 +42,7 @@ def importer(database: Database, slurm: MemorySlurm) -> Importer:
 
 
 def ship(database: Database) -> None:
-    """What nodes told before their runs were imported."""
+    """Records that arrived before their runs were imported."""
     told = [record(job_id=n, segment=segment(n)) for n in (1000, 2001)]
     database.write(lambda connection: store_records(connection, told))
 
@@ -62,7 +62,7 @@ def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def untouched(database: Database) -> list[dict[str, Any]]:
-    """The table that an import makes which nobody kills."""
+    """The table of an import that is not killed."""
     ship(database)
     importer(database, MemorySlurm(history())).run_once()
     found = contents(database)
@@ -147,7 +147,7 @@ def test_what_was_read_of_a_long_time_is_not_read_again(database: Database) -> N
 
         def accounting(self, since_s: int, *given: Any, **more: Any) -> Iterator[AccountingRun]:
             if since_s > self.until_s:
-                raise SlurmError("slurmdbd went away")
+                raise SlurmError("slurmdbd is down")
             return super().accounting(since_s, *given, **more)
 
     slurm = Failing(history(9))

@@ -70,7 +70,7 @@ def test_a_job_is_followed_from_pending_to_its_end(database: Database) -> None:
 
 
 def test_a_job_that_was_cancelled_while_held_is_asked_for_by_its_id(database: Database) -> None:
-    """Slurm's accounting tells of it in no period."""
+    """Slurm's accounting has it in no period."""
     held = queued(job_id=7, state="PENDING", eligible_s=None, start_s=None, nodes=[])
     slurm = MemorySlurm(jobs=[held, queued(job_id=8, state="CANCELLED")])
     clock = FakeClock()
@@ -148,7 +148,7 @@ def test_an_open_run_that_slurmdbd_closed_late_is_asked_for_by_its_id(database: 
     importing = importer(database, slurm, clock)
     clock.now += 10 * WIDE_OVERLAP_S
     importing.run_once()
-    slurm.rows = [row()]  # it ended long before the time that the next pass looks at
+    slurm.rows = [row()]  # it ended long before the period of the next pass
     importing.run_once()
     assert slurm.questions[-1] == (0, (1,))
     assert runs(database)[1, T0 - 60]["state"] == "COMPLETED"
@@ -157,7 +157,7 @@ def test_an_open_run_that_slurmdbd_closed_late_is_asked_for_by_its_id(database: 
 def test_of_more_records_without_a_run_than_a_pass_asks_after_each_is_asked_after_by_and_by(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of old jobs accounting knows nothing any more: they must not keep the newest from being asked after."""
+    """Accounting has no old jobs any more: they must not keep the newest from being queried."""
     monkeypatch.setattr("slurm_gpu.database.accounting.importer._MAX_UNMATCHED", 2)
     clock, slurm = FakeClock(T0 + 30 * 86400), MemorySlurm()
     records = [record(job_id=job_id, segment=segment(job_id)) for job_id in range(1, 6)]
@@ -220,7 +220,7 @@ def test_a_hostile_job_name_is_kept_as_text(database: Database, name: str) -> No
     assert stored == name.encode("utf-8", "replace").decode()
 
 
-def test_trouble_is_told_when_it_begins_and_when_it_ends(
+def test_an_error_is_logged_when_it_begins_and_when_it_ends(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "slurm_gpu.database.accounting.importer")
@@ -228,7 +228,7 @@ def test_trouble_is_told_when_it_begins_and_when_it_ends(
     importing = importer(database, slurm, clock)
 
     class Passes(threading.Event):
-        """Stands for the pauses between ten passes; Slurm is away in the fourth to eighth."""
+        """Replaces the pauses between ten passes; Slurm is unreachable in the fourth to eighth."""
 
         n = 0
 
@@ -320,7 +320,7 @@ def test_every_imported_column_is_filled() -> None:
     assert AccountingRun._fields == (*RUN_KEY, *IMPORTED)
 
 
-def test_what_nodes_told_of_shards_stays_while_slurmctld_is_away(database: Database) -> None:
+def test_shares_of_nodes_stay_while_slurmctld_is_down(database: Database) -> None:
     told = row(tres_allocated={"gres/shard": 1})
     for rows in ([run_row(told, NODES)], [run_row(told, {})]):
         database.write(partial(store_changed_runs, rows=rows))
@@ -328,10 +328,10 @@ def test_what_nodes_told_of_shards_stays_while_slurmctld_is_away(database: Datab
     assert runs(database)[1, T0 - 60]["gpu_type"] == "a100"
 
 
-def test_what_a_run_had_of_a_gpu_stays_when_nodes_are_configured_anew_after_its_end(
+def test_the_gpus_of_an_ended_run_stay_when_nodes_are_reconfigured(
     database: Database,
 ) -> None:
-    """While it goes on, and where it turns out to have had other nodes, the nodes of today tell."""
+    """While it runs, and when it turns out to have had other nodes, the current nodes apply."""
     anew = {"n1": node(1, shards=32, gpus={"h100": 4}), "n2": NODES["n2"]}
 
     def told(known: dict[str, SlurmNode], **given: object) -> tuple[object, object]:

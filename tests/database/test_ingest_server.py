@@ -15,7 +15,7 @@ from tests.database.samples import record, segment
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of each shipment that came the short way, its node's address."""
+    """The node addresses of shipments that the ingest server answered."""
     seen: list[str] = []
     result = IngestConnection.answer
 
@@ -99,7 +99,7 @@ def test_who_does_not_go_on_is_let_go(server: Running, monkeypatch: pytest.Monke
     assert answered(server, whole[:-5]) == b""
 
 
-def test_who_is_not_let_in_is_told_when_to_come_by_either_way(
+def test_a_rejected_shipment_gets_retry_after_by_either_server(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: Admission) -> None:

@@ -1,4 +1,4 @@
-"""The short way in, attacked: what nobody means well costs whoever sends it, and nobody else."""
+"""The ingest server under attack: an attack costs only its sender."""
 
 import gc
 import socket
@@ -29,7 +29,7 @@ def connected(server: Running, *pieces: bytes) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def visits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["weakref.ref[IngestConnection]"]]:
-    """All that come, while nothing looks for cycles."""
+    """Collect connections without the garbage collector."""
     seen: list[weakref.ref[IngestConnection]] = []
     readable = IngestConnection.readable
 

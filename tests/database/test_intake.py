@@ -195,7 +195,7 @@ def test_doubt_counts_for_the_record(database: Database) -> None:
         assert take(database, slurm, item)["rejected"] == [], why
 
 
-def test_the_node_is_told_of_its_jobs(database: Database) -> None:
+def test_the_node_receives_its_jobs(database: Database) -> None:
     jobs = [
         queued(job_id=1, gpu_index={"n1": {"gpu": (0, 2)}}, tres_allocated={"gres/gpu": 2}, reason="Prolog"),
         queued(
@@ -238,7 +238,7 @@ def test_the_node_is_told_of_its_jobs(database: Database) -> None:
         ({"gres/gpu": 2}, 1, (), 1000),
     ],
 )
-def test_what_a_job_was_granted_of_each_gpu_is_told_only_where_it_is_known(
+def test_the_granted_part_of_each_gpu_is_sent_only_if_known(
     tres: dict[str, float], nodes: int, shards: tuple[int, ...], granted_mgpu: int | None
 ) -> None:
     """Four shards make a GPU here; those of one job may lie on several GPUs, and differ on its nodes."""

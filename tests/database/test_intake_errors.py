@@ -1,4 +1,4 @@
-"""What nodes are told, and the log, when the database is away, hangs, is locked, or refuses an item."""
+"""Answers and log when the database is unreachable, hangs, is locked, or refuses an item."""
 
 import base64
 import logging
@@ -81,7 +81,7 @@ def test_parameters_that_fit_into_no_column_are_rejected_where_that_is_so(databa
 
 
 def test_what_is_too_long_for_a_statement_is_rejected_and_keeps_out_no_other(mariadb: MariaDB) -> None:
-    """MariaDB ends the connection for it, as if it were away: its node would send it again for ever."""
+    """MariaDB closes the connection for it, as if it were down: its node would resend it indefinitely."""
     url = mariadb.fresh()
     Database(url).upgrade()
     with mariadb.with_most_bytes(16_384):
@@ -126,7 +126,7 @@ def locked(mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> Any:
     mariadb.drop(url)
 
 
-def test_a_row_that_somebody_holds_keeps_out_only_who_has_to_change_it(
+def test_a_locked_row_blocks_only_items_that_change_it(
     locked: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
@@ -135,7 +135,7 @@ def test_a_row_that_somebody_holds_keeps_out_only_who_has_to_change_it(
     gate.ship(records=[record()])
     with locked.engine.connect() as somebody:
         somebody.execute(select(run_device.c.seq).with_for_update())
-        with pytest.raises(LockedError, match="others hold rows of the database"):
+        with pytest.raises(LockedError, match="rows of the database are locked by others"):
             gate.ship(records=[record(seq=2)])
         other = record(node="n2", segment=segment(2))
         assert gate.ship(node="n2", address=N2, records=[other])["stored"] == 1
@@ -165,7 +165,7 @@ def test_who_is_patient_tries_again_for_a_lock_and_nodes_shipments_do_not(locked
     assert [tries.count(lock_wait) for lock_wait in LockWait] == [5, 1, 1]
 
 
-def test_who_does_not_wait_for_a_lock_is_told_at_once_and_the_next_one_waits(mariadb: MariaDB) -> None:
+def test_without_waiting_a_lock_fails_at_once_and_the_next_one_waits(mariadb: MariaDB) -> None:
     url = mariadb.fresh()
     database = Database(url)
     database.upgrade()
@@ -204,7 +204,7 @@ def away(*_: object, **__: object) -> Any:
     raise DatabaseError("the database does not answer: gone")
 
 
-def test_what_is_stored_is_told_though_nothing_more_can_be_read(
+def test_stored_items_are_acknowledged_though_nothing_more_can_be_read(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate(database)
@@ -217,7 +217,7 @@ def test_what_is_stored_is_told_though_nothing_more_can_be_read(
     ]
 
 
-def test_no_more_connections_are_taken_to_tell_what_is_over_than_there_are(
+def test_reporting_ended_jobs_takes_a_bounded_number_of_connections(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "ENDS_AT_ONCE", 2)
@@ -235,12 +235,12 @@ def test_no_more_connections_are_taken_to_tell_what_is_over_than_there_are(
     for thread in slow:
         thread.start()
         assert reading.acquire(timeout=20)
-    assert gate.ship(open=[2], hosts=[host()])["stored"] == 1, "it waits for none of them"
+    assert gate.ship(open=[2], hosts=[host()])["stored"] == 1, "it does not wait for them"
     go_on.set()
     for thread in slow:
         thread.join(20)
     gate.ship(open=[2])
-    assert reading.acquire(timeout=0), "and the next is told again"
+    assert reading.acquire(timeout=0), "and the next one is read again"
 
 
 def test_storing_that_hangs_is_seen_though_live_values_are_answered(

@@ -1,4 +1,4 @@
-"""Who lent its idle GPUs to a run, and which job got them back."""
+"""The lenders of a run's GPUs, and the job that got them back."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_a_job_that_had_no_need_of_them_did_not_get_them_back(database: Database
     assert (run.lender, run.returned_to) == ("vision", None)
 
 
-def test_a_loan_that_nobody_asked_back_was_returned_to_nobody(database: Database) -> None:
+def test_a_loan_that_was_not_recalled_has_no_recipient(database: Database) -> None:
     fill(database, row(qos="sg-loans", nodes="n[1-2]", admin_comment=LOAN), taker())
     (run,) = job(database, "1")
     assert (run.state, run.lender, run.returned_to) == ("COMPLETED", "vision", None)
 
 
-def test_while_a_run_goes_on_the_queue_tells_its_lender(database: Database) -> None:
+def test_the_queue_has_the_lender_of_a_running_job(database: Database) -> None:
     running = {"state": "RUNNING", "end_s": None, "admin_comment": ""}
     fill(database, row(job_id=1, **running), row(job_id=2, **running), row(job_id=3))
     shown = [run for name in "123" for run in job(database, name)]

@@ -65,7 +65,7 @@ def _all_found(runs: list[RunSpan], *records: RecordSpan) -> list[int | None]:
 
 
 def test_the_records_of_a_first_run_that_is_missing_are_no_other_runs() -> None:
-    """Accounting has the second and the third run: what was told of the first is nobody's for now."""
+    """Accounting has the second and third run: records of the first match no run yet."""
     first, second, third = _record(1000, 1800), _record(1830, 2600, restart=1), _record(2630, 3400, restart=2)
     runs = [_run(2, 1830, 2600), _run(3, 2630, 3400)]
     assert _all_found(runs, first, second, third) == [None, 2, 3]
@@ -90,7 +90,7 @@ def test_a_last_run_that_is_not_there_yet_is_no_missing_first_one() -> None:
 
 
 def test_a_clock_that_is_off_by_less_than_a_minute_hides_no_run() -> None:
-    """Of eight GPUs as of one: they have one clock."""
+    """Eight GPUs count as one: they have one clock."""
     late = [replace(_record(1005, 1015, restart=1), device=f"GPU-{n}") for n in range(8)]
     assert _all_found(REQUEUED, *late) == [2] * 8
 
@@ -115,7 +115,7 @@ def test_a_flood_of_records_of_one_job_is_not_looked_at_in_every_way(monkeypatch
     st.integers(-20, 20),
 )
 def test_every_record_of_a_known_run_is_that_runs(lengths: list[int], n_missing: int, off_s: int) -> None:
-    """Whatever first runs are missing, as long as clocks are about right and runs last a while."""
+    """For any missing first runs, as long as clocks are roughly right and runs last a while."""
     runs, records, began = [], [], 10_000
     for n, length in enumerate(lengths):
         ended = began + 100 + length
@@ -193,7 +193,7 @@ def _by_looking_at_all(runs: list[RunSpan], record: RecordSpan, missing: int) ->
     return best[2].run_id if best is not None and best[0] >= -match.UNORDERED_SLACK_S else None
 
 
-def test_a_job_id_that_came_round_again_is_told_by_time() -> None:
+def test_a_reused_job_id_is_distinguished_by_time() -> None:
     runs = [_run(1, 1000, 1010), _run(2, 90_000, 90_100)]
     assert _found(runs, _record(90_000, 90_100, restart=0)) == 2
 
@@ -206,9 +206,7 @@ def test_of_runs_with_one_restart_count_the_one_that_a_record_lies_in_has_it() -
 
 @pytest.mark.parametrize("restart", [None, 0])
 @pytest.mark.parametrize("off_s", [-20, 0, 20])
-def test_a_run_whose_end_was_never_told_is_over_when_its_id_comes_round_again(
-    restart: int | None, off_s: int
-) -> None:
+def test_a_run_without_an_end_is_over_when_its_id_is_reused(restart: int | None, off_s: int) -> None:
     runaway, again = _run(1, 1000, None, restart=restart), _run(2, 900_010, 901_000, restart=restart)
     before, after = _record(1000, 5000), _record(900_010 + off_s, 901_000 + off_s)
     assert _all_found([runaway, again], before, after) == [1, 2]
@@ -224,10 +222,12 @@ def test_a_run_whose_end_was_never_told_is_over_when_its_id_comes_round_again(
     off_s=st.tuples(st.integers(-240, 240), st.integers(-240, 240)),
     restart=st.sampled_from([None, 0]),
 )
-def test_of_an_id_that_came_round_again_at_once_the_node_tells_where_clocks_do_not(
+def test_the_node_decides_for_an_id_reused_at_once_if_clocks_cannot(
     gap_s: int, lengths_s: tuple[int, int], off_s: tuple[int, int], restart: int | None
 ) -> None:
-    """A slurmctld that was killed began the next on another node; the end of the first was never told."""
+    """A slurmctld that was killed started the next run on another node; the end of the first was never
+    reported.
+    """
     forgotten = _run(1, 1000, None, "n1,n2", restart)
     again = _run(2, 1000 + gap_s, 1000 + gap_s + lengths_s[1], "n3", restart)
     before = _record(1000 + off_s[0], 1000 + off_s[0] + lengths_s[0], node="n1")

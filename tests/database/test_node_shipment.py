@@ -1,4 +1,4 @@
-"""What a node ships besides records and events, what it may say of others, and what it is told."""
+"""Parts of a shipment other than records and events, permissions of its sender, and the answer."""
 
 import json
 from dataclasses import replace
@@ -172,7 +172,7 @@ def test_a_gpu_that_was_moved_is_where_it_was_put(
     assert not caplog.records
 
 
-def test_an_event_from_the_future_is_not_kept_for_ever(database: Database) -> None:
+def test_an_event_from_the_future_is_not_kept_indefinitely(database: Database) -> None:
     gate = Gate(database)
     happened = Event(node="n1", boot_id="b", n=1, at_s=T0 + 86_401, kind="gpu_lost")
     answer = gate.ship(events=[happened, replace(happened, n=2, at_s=T0 + 86_400)])
@@ -285,7 +285,7 @@ def test_the_newest_window_stays(database: Database) -> None:
         gate.clock.now += 10
 
 
-def test_a_node_is_told_which_of_its_open_jobs_are_over(database: Database) -> None:
+def test_a_node_receives_which_of_its_open_jobs_have_ended(database: Database) -> None:
     account = [run_row(row(job_id=2, end_s=T0 - 500), {}), run_row(row(job_id=3, end_s=None), {})]
     database.write(lambda connection: store_changed_runs(connection, account))
     jobs = [queued(), queued(job_id=4, state="COMPLETED", end_s=T0 - 200, restarts=1)]

@@ -1,4 +1,4 @@
-"""What is packed comes back as it was, for ever, and takes a third of the room."""
+"""Packed values are restored unchanged, also in later releases, and take a third of the space."""
 
 import base64
 import json
@@ -85,7 +85,7 @@ def test_a_histogram_that_is_none_comes_back_as_it_was() -> None:
     assert unpack_statistics(pack_statistics(odd)) == odd
 
 
-# Values as they lie in databases. They must be readable for ever: never change them, only add some.
+# Values as stored in databases. They must remain readable: never change them, only add some.
 STORED = {
     "1": (
         "31438e6f5348bc6289714b90b8297aa423790eacc0c4d4008b13d1d2b3a19e2936470343df00e228434c0f0c31"
@@ -101,7 +101,7 @@ def test_what_was_packed_once_can_always_be_read() -> None:
 
 
 @pytest.mark.parametrize("unpack", [unpack_statistics, unpack_timeline])
-def test_a_form_of_a_later_release_is_told(unpack: Any) -> None:
+def test_a_format_of_a_later_release_is_reported(unpack: Any) -> None:
     with pytest.raises(DatabaseError, match="begins with b'9'"):
         unpack(b"9whatever")
 

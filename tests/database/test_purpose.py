@@ -1,4 +1,4 @@
-"""Runs that answer requests, wait for their user or are suspended look as trainings in trouble do."""
+"""Servers, interactive sessions and suspended jobs resemble trainings with errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def a_verdict(cause: Cause, kind: str = "") -> Verdict:
         (a_verdict(Cause.HANG, "waits for others"), "PyTorch", None, "SUSPENDED", "it is suspended"),
     ],
 )
-def test_what_is_usual_for_them_accuses_nobody(verdict, app, field, state, why):
+def test_usual_behaviour_accuses_no_gpu(verdict, app, field, state, why):
     told = adjusted(verdict, app, field, state)
     assert (told.cause, told.culprits, told.nodes, told.confidence) == (Cause.UNKNOWN, (), (), 0.0)
     assert why in told.why_not[0]
@@ -59,7 +59,7 @@ def test_servers_are_called_as_the_rules_call_them():
 
 
 @pytest.mark.parametrize(("app", "told"), [("vLLM", set()), ("PyTorch", {1})])
-def test_the_watch_tells_no_hang_of_a_server_that_nobody_asks(app: str, told: set[int]):
+def test_the_watch_reports_no_hang_of_an_idle_server(app: str, told: set[int]):
     played = Played({1: hanging(all_stop=True)})
     played.apps[1] = app
     assert set(Watching(played).until(AT_S + 240)) == told

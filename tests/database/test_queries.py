@@ -91,7 +91,7 @@ def test_a_job_that_ended_in_the_queue_never_started(database: Database) -> None
     with database.reading() as connection:
         firsts = connection.execute(select(run.c.first_submit_s).where(run.c.job_id == 3)).scalars().all()
     assert firsts == [T0 - 60, T0 - 60], (
-        "a wait in the queue after a requeue goes on from the first submission"
+        "a wait in the queue after a requeue continues from the first submission"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.client.database_client import DatabaseClient, Quota
-from slurm_gpu.database.api.controller_body import MOST_QUOTAS, read_told
+from slurm_gpu.database.api.controller_body import MOST_QUOTAS, parse_report
 from slurm_gpu.database.live.quota_board import KEPT_S, MOST_WANTED, WANTED_FOR_S, QuotaBoard
 from slurm_gpu.errors import UsageError
 from slurm_gpu.wire.answers.codec import from_json, to_json
@@ -38,14 +38,14 @@ def body(**changes: Any) -> bytes:
     return json.dumps({"quotas": [to_json(QUOTA) | changes]}).encode()
 
 
-def test_what_is_told_is_kept_whole_for_who_looks() -> None:
+def test_sent_limits_are_kept_whole_for_readers() -> None:
     board = QuotaBoard(FakeClock())
     board.ask("alice")
-    board.put([item.quota for item in read_told(body()).quotas or ()])
+    board.put([item.quota for item in parse_report(body()).quotas or ()])
     assert board.ask("alice") == QUOTA
 
 
-def test_who_looks_is_wanted_for_a_while_and_what_was_told_grows_old() -> None:
+def test_requests_and_sent_limits_expire() -> None:
     clock = FakeClock()
     board = QuotaBoard(clock)
     assert "slurm-gpuctld" in str(board.ask("alice").why)
@@ -59,10 +59,10 @@ def test_who_looks_is_wanted_for_a_while_and_what_was_told_grows_old() -> None:
     clock.now += WANTED_FOR_S
     assert board.wanted() == []
     board.put([QUOTA])
-    assert board.ask("alice").limits is None, "nobody had asked"
+    assert board.ask("alice").limits is None, "it was not requested"
 
 
-def test_however_many_look_memory_is_bounded() -> None:
+def test_memory_is_bounded_for_any_number_of_readers() -> None:
     board = QuotaBoard(FakeClock())
     board.wanted()
     for number in range(MOST_WANTED):
@@ -85,8 +85,8 @@ def test_however_many_look_memory_is_bounded() -> None:
     ],
 )
 def test_what_are_no_limits_is_refused(bad: bytes) -> None:
-    with pytest.raises(UsageError, match="what was done cannot be read"):
-        read_told(bad)
+    with pytest.raises(UsageError, match="the report cannot be parsed"):
+        parse_report(bad)
 
 
 @pytest.mark.skipif(not ROOT, reason="must be run as root")
@@ -104,7 +104,7 @@ def test_one_sees_ones_own_and_operators_all(server: Running) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="must be run as root")
-def test_only_slurm_gpuctld_is_told_who_looks_and_tells(server: Running) -> None:
+def test_only_slurm_gpuctld_reads_the_requests_and_sends_quotas(server: Running) -> None:
     for uid in (NOBODY, OPERATOR, WEB):
         assert server.asked_by(uid, "GET", "/v1/quota")[0] == 403
         assert server.asked_by(uid, "POST", "/v1/controller", body())[0] == 403
@@ -116,7 +116,7 @@ def test_only_slurm_gpuctld_is_told_who_looks_and_tells(server: Running) -> None
 
 
 @pytest.mark.parametrize("target", ["/v1/quota/%0a", "/v1/quota/" + "u" * 256, "/v1/quota/root?x=1"])
-def test_a_name_that_is_none_is_wanted_by_nobody(server: Running, target: str) -> None:
+def test_an_invalid_name_is_not_requested(server: Running, target: str) -> None:
     assert server.raw("GET", target, b"", server.signed("GET", target))[0] == 400
 
 

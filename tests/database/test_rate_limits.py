@@ -1,4 +1,4 @@
-"""One user reads so much and no more, and nobody else is affected by it."""
+"""Rate limits of a user do not affect others."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ def test_a_user_has_so_many_requests_at_once_and_others_as_many() -> None:
     error = refused(bounds, ALICE)
     assert error is not None
     assert (error.status_code, error.headers) == (429, {"Retry-After": "1"})
-    assert error.detail == "2 requests of alice are being served: ask again in 1 s"
+    assert error.detail == "2 requests of alice are being served: try again in 1 s"
     assert refused(bounds, BOB) is None
     bounds.end(ALICE)
     assert refused(bounds, ALICE) is None
@@ -67,7 +67,7 @@ def test_a_user_reads_so_many_rows_a_second_and_five_seconds_worth_at_once() -> 
     error = refused(bounds, BOB)
     assert error is not None
     assert error.headers == {"Retry-After": "3"}
-    assert error.detail == "uid 1001 reads more than 100 rows a second: ask again in 3 s"
+    assert error.detail == "uid 1001 reads more than 100 rows a second: try again in 3 s"
     assert refused(bounds, ALICE) is None
     clock.now += 3.1
     assert refused(bounds, BOB) is None
@@ -146,7 +146,7 @@ def test_no_user_reads_more_than_a_burst_and_the_rate_whatever_they_ask_for(
     assert all(seconds >= 1 for seconds in waits)
     for uid, n_rows in read.items():
         per_s = 100 * (WEB_FACTOR if uid == PAGE.uid else 1)
-        # What the last request costs is known once it is served.
+        # The cost of the last request is known after it is served.
         assert n_rows - last[uid] <= per_s * (BURST_S + clock.monotonic() - began_s) + 1
 
 
@@ -159,7 +159,7 @@ def places() -> dict[str, Callable[[str], UserAssociations]]:
 def strict(
     tmp_path: Path, short_path: Path, munge_socket: str, places: dict[str, Callable[[str], UserAssociations]]
 ) -> Iterator[Running]:
-    """A server where a user has one request at once, and five rows as long as its clock stands still."""
+    """A server with one request per user at once, and five rows while its clock does not advance."""
     with running_server(
         tmp_path,
         short_path / "strict.sock",
@@ -274,7 +274,7 @@ def test_while_sacctmgr_fails_it_is_asked_about_no_user() -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_the_client_waits_as_it_is_told_and_gives_up_in_the_end(strict: Running) -> None:
+def test_the_client_waits_as_requested_and_fails_in_the_end(strict: Running) -> None:
     waits: list[float] = []
 
     def sleep(seconds: float) -> None:

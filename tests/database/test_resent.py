@@ -1,4 +1,4 @@
-"""Whatever a node sends once comes again when the database has lost it, as does what Slurm tells."""
+"""Data that a node sends once comes again after the database lost it, as do Slurm's runs."""
 
 import json
 import random

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.client.database_client import DatabaseClient
-from slurm_gpu.database.api.audit import find_acts
+from slurm_gpu.database.api.audit import find_audit
 from slurm_gpu.database.reservations.store import approve, end, find, find_one, store_reports, store_request
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, UsageError
@@ -86,7 +86,7 @@ def test_a_request_becomes_a_promise_and_the_promise_an_act(database: Database) 
         "carol",
     )
     with database.reading() as connection:
-        (act,) = find_acts(connection, 10)
+        (act,) = find_audit(connection, 10)
     assert (act.act, act.subject, act.who) == ("reservation approved", one.name, "carol")
     assert act.new == "n[1-2] from 2026-05-28T20:27Z to 2026-05-29T20:27Z"
 
@@ -133,7 +133,7 @@ def find_one_of(database: Database, number: int) -> Reservation:
 
 
 def all_at_once(works: Sequence[Callable[[], object]]) -> list[str]:
-    """Run them in threads that begin together; returns what those that were refused were told."""
+    """Run them in threads that begin together; return the errors of the refused ones."""
     barrier = threading.Barrier(len(works))
 
     def run(work: Callable[[], object]) -> str | None:
@@ -189,7 +189,7 @@ def test_what_is_over_stays_so_and_what_is_promised_is_cancelled_not_denied(data
         database.write(lambda c: end(c, now(database, one), ReservationState.CANCELLED, "alice", NOW_S, ""))
 
 
-def test_the_first_job_is_told_once_and_told_again_it_stays(database: Database) -> None:
+def test_the_first_job_is_reported_once_and_repetition_changes_nothing(database: Database) -> None:
     one = request(database)
     promise(database, one, NOW_S, "n[1-2]")
     first = Report(
@@ -208,14 +208,14 @@ def test_the_first_job_is_told_once_and_told_again_it_stays(database: Database) 
     kept = now(database, one)
     assert (kept.state, kept.first_job_id, kept.first_start_s) == (ReservationState.ACTIVE, 17, NOW_S + 30)
     assert kept.error is None
-    tell(database, Report(id=one.id, at_s=NOW_S + 99, state=ReservationState.RELEASED, why="nobody used it"))
+    tell(database, Report(id=one.id, at_s=NOW_S + 99, state=ReservationState.RELEASED, why="it was not used"))
     with database.reading() as connection:
         assert find(connection, CLUSTER, 0, []) == []
         (over,) = find(connection, CLUSTER, 5, [])
     assert (over.state, over.ended_s, over.ended_why) == (
         ReservationState.RELEASED,
         NOW_S + 99,
-        "nobody used it",
+        "it was not used",
     )
 
 
@@ -248,7 +248,7 @@ def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> N
     assert kept.error.startswith(CLOCK_AHEAD)
     ahead = 9 * DAY_S - 5
     assert kept.error == (
-        f"slurm-gpuctld's clock is {ahead} s ahead of slurm-gpudbd's: what it tells is not taken"
+        f"slurm-gpuctld's clock is {ahead} s ahead of slurm-gpudbd's: its reports are ignored"
     )
     tell(
         database, Report(id=one.id, at_s=NOW_S + 65, state=ReservationState.ACTIVE), NOW_S + 5
@@ -305,8 +305,8 @@ def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Run
     [
         (NAME_OF_NOBODY, NOBODY, True),
         ("renamed", NOBODY, True),
-        (NAME_OF_NOBODY, NOBODY - 1, False),  # of who had this name before
-        (NAME_OF_NOBODY, None, False),  # of an earlier release: nobody can tell
+        (NAME_OF_NOBODY, NOBODY - 1, False),  # of a former user with this name
+        (NAME_OF_NOBODY, None, False),  # from an earlier release: the uid is unknown
     ],
 )
 def test_a_request_is_its_uids_and_not_whose_name_it_is_by_now(
@@ -395,14 +395,14 @@ def test_what_cannot_be_is_refused_with_the_reason(
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_while_nobody_says_which_accounts_are_whose_nothing_is_asked_for(server: Running) -> None:
+def test_without_accounts_of_users_nothing_is_requested(server: Running) -> None:
     status, answer = server.asked_by(UNTOLD, "POST", "/v1/reservations", json.dumps(ASKED).encode())
     assert status == 503
     assert "ask again when slurmdbd answers" in answer["error"]
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_nobody_asks_in_anothers_name_and_slurm_gpuctld_alone_tells(server: Running) -> None:
+def test_no_user_asks_for_another_and_only_slurm_gpuctld_reports(server: Running) -> None:
     body = json.dumps({**ASKED, "user": "root"}).encode()
     assert server.asked_by(NOBODY, "POST", "/v1/reservations", body)[0] == 403
     report = {"id": 1, "at_s": 1, "state": "active"}

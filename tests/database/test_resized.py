@@ -61,7 +61,7 @@ def _rows(*, starts_anew: bool) -> list[AccountingRun]:
 
 
 def _watch(n: int, until_h: float, *, watched: float = 1.0, **given: Any) -> Record:
-    """Node n held its GPU until then, and was watched for that part of the time."""
+    """Node n had its GPU allocated until then, and was watched for that part of the time."""
     allocated_s = until_h * HOUR
     sampled_s = watched * allocated_s
     return record(
@@ -121,7 +121,7 @@ def test_what_was_not_watched_before_the_resize_lowers_coverage(database: Databa
     assert nothing.coverage == 1.0
 
 
-def test_a_node_that_never_told_counts_for_as_long_as_it_was_held(database: Database) -> None:
+def test_a_node_without_reports_counts_for_its_allocated_time(database: Database) -> None:
     assert _told(database, _rows(starts_anew=False), WATCHED[:2]).coverage == pytest.approx(11 / 14)
 
 
@@ -131,13 +131,13 @@ def test_until_the_next_row_is_there_the_first_is_the_run(database: Database) ->
     assert (told.state, told.coverage, told.run_h) == ("RESIZING", 1.0, 3.0)
 
 
-def test_without_its_first_row_nobody_knows_how_long_it_waited(database: Database) -> None:
+def test_without_its_first_row_the_wait_is_unknown(database: Database) -> None:
     *_, last = _rows(starts_anew=False)
     shown = _told(database, [last], [_watch(1, 6)])
     assert (shown.wait_h, shown.submit_wait_h, shown.state) == (None, None, "COMPLETED")
 
 
-def test_while_it_goes_on_it_runs_since_its_first_start(database: Database) -> None:
+def test_a_resized_run_runs_since_its_first_start(database: Database) -> None:
     first, *_, last = _rows(starts_anew=False)
     goes_on = last._replace(submit_s=T0 + 3 * HOUR, end_s=None, elapsed_s=3 * HOUR, state="RUNNING")
     database.write(lambda connection: store_records(connection, [_watch(1, 6), _watch(2, 3), _watch(3, 3)]))
@@ -160,7 +160,7 @@ def test_a_requeue_after_it_is_a_run_of_its_own(database: Database) -> None:
     assert second.submit_wait_h == pytest.approx(7 + 60 / HOUR)
 
 
-def test_records_stand_with_the_row_that_goes_on(database: Database) -> None:
+def test_records_belong_to_the_row_that_continues(database: Database) -> None:
     _told(database, _rows(starts_anew=False), WATCHED)
     query = select(run_device.c.node, run.c.state).join(run, run.c.run_id == run_device.c.run_id)
     with database.reading() as connection:

@@ -1,4 +1,4 @@
-"""Timelines, windows, live values, hosts and events: what is told of them, and to whom."""
+"""Timelines, windows, live values, hosts and events: content and access."""
 
 import pwd
 import socket
@@ -107,7 +107,7 @@ def test_a_job_comes_with_its_hosts_events_and_devices(site: Running) -> None:
     with DatabaseClient(site.config) as client:
         (run,) = client.run("1")
         assert (run.app, run.app_field) == ("GROMACS", "molecular dynamics")
-        assert run.devices == [here()], "the course is told apart"
+        assert run.devices == [here()], "the timeline has its own request"
         assert run.hosts == [host(node="here")]
         assert run.events == [events[0], events[1], events[5], events[6]]
         assert run.device_facts == {"GPU-1": gpu(node="here")}
@@ -125,7 +125,7 @@ def test_events_go_to_the_run_that_they_happened_in(site: Running) -> None:
         assert [[item.n for item in run.events or ()] for run in client.run("1")] == [[2], [1]]
 
 
-def test_what_other_nodes_say_of_a_job_does_not_displace_what_its_own_told(
+def test_events_of_other_nodes_do_not_displace_those_of_the_jobs_own(
     site: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(detail, "MAX_EVENTS", 3)
@@ -292,7 +292,7 @@ def test_the_window_of_a_job_that_ended_is_there_as_long_as_it_is_kept(site: Run
     with DatabaseClient(site.config) as client:
         assert [item.series for item in client.windows("1")] == [window().series]
         account(site, row(job_id=2))
-        with pytest.raises(DatabaseError, match="no window of job 2 was kept, and it does not run"):
+        with pytest.raises(DatabaseError, match="no window of job 2 is stored, and it is not running"):
             client.windows("2")
         with pytest.raises(DatabaseError, match="no run of job 99"):
             client.windows("99")
@@ -374,7 +374,7 @@ def test_live_values_also_come_by_themselves(site: Running, monkeypatch: pytest.
         ship(site, live={"at_s": T0, "devices": {"GPU-1": {"util_pct": 50}}})
         _read_until(stream, b'"util_pct":50.0')
         quiet = _read_until(stream, b":\n\n")
-        assert b"data:" not in quiet.partition(b":\n\n")[2], "what did not change is not told again"
+        assert b"data:" not in quiet.partition(b":\n\n")[2], "unchanged content is not repeated"
 
 
 def test_who_listens_does_not_keep_the_server_from_stopping(
@@ -410,7 +410,8 @@ def test_of_others_devices_only_the_occupancy_is_live(site: Running) -> None:
     site.slurm.queue += [queued(job_id=n, uid=uid, nodes=("here",)) for n, uid in ((1, NOBODY), (2, 1001))]
     site.slurm.queue.append(queued(job_id=3, uid=NOBODY, nodes=("n1",)))
     site.clock.now += 10
-    site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))  # slurmctld is asked anew
+    # slurmctld is queried again
+    site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))
     not_slurms = {"util_pct": 80.0, "jobs": [3]}  # the same number, counted by a machine without Slurm
     devices = {"A": mine, "B": theirs, "C": shared, "D": not_slurms}
     ship(site, live={"at_s": T0, "devices": devices, "host": {"cpu_pct": 7.0}})
@@ -423,10 +424,10 @@ def test_of_others_devices_only_the_occupancy_is_live(site: Running) -> None:
 
 
 @needs_root
-def test_what_nodes_do_is_told_of_a_running_job_that_has_them_for_itself(site: Running) -> None:
+def test_host_metrics_are_shown_for_a_running_job_alone_on_its_nodes(site: Running) -> None:
     site.slurm.queue.append(queued(job_id=1, uid=NOBODY, nodes=("here",), start_s=T0 - 60))
     site.clock.now += 10
-    site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))  # slurmctld is asked anew
+    site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))  # slurmctld is queried again
     for n in range(3):
         ship(site, live={"at_s": T0 + 10 * n, "devices": {}, "host": {"cpu_pct": 10.0 * n}})
     told = {"node": "here", "at_s": [T0, T0 + 10, T0 + 20], "series": {"cpu": [0.0, 0.1, 0.2]}}
@@ -474,7 +475,7 @@ def test_a_node_is_shown_with_the_devices_that_it_has_now(site: Running) -> None
     assert (report.version, report.last_seen_s) == ("9.9", site.clock.now)
 
 
-def test_only_a_node_itself_can_be_heard(site: Running) -> None:
+def test_only_a_node_itself_counts_as_seen(site: Running) -> None:
     body = b'{"wire": 1, "node": "n1", "boot_id": "b"}'
     before = site.raw("GET", "/v1/nodes", b"", site.signed("GET", "/v1/nodes"))[1]["nodes"]
     assert site.raw("POST", "/v1/node", body, site.signed("POST", "/v1/node", body))[0] == 200
@@ -483,7 +484,7 @@ def test_only_a_node_itself_can_be_heard(site: Running) -> None:
     assert "n1" not in {item["node"] for item in after}
 
 
-def test_what_was_measured_as_zero_is_told_as_zero(site: Running) -> None:
+def test_a_measured_zero_is_reported_as_zero(site: Running) -> None:
     ship(site, records=[here(power_w=Mean(10.0, 0.0, 0.0, 0.0))], hosts=[host(node="here", cpu_s=0.0)])
     account(site)
     with DatabaseClient(site.config) as client:

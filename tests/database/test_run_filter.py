@@ -116,8 +116,8 @@ def test_filters(filled: Database, query: dict[str, str], found: str) -> None:
     assert ask(filled, **query) == list(found)
 
 
-def test_where_a_run_was_is_told_of_the_time_when_it_started(database: Database) -> None:
-    """The node moved to another zone since; what slurm-gpu.yaml says counts where nobody had looked yet."""
+def test_the_place_of_a_run_is_that_at_its_start(database: Database) -> None:
+    """The node has moved to another zone since; slurm-gpu.yaml counts for times without a recorded state."""
     before, after = Places({}, {"n1": "old"}), Places({}, {"n1": "new"})
     nodes = {"n1": node(1)}
     database.write(lambda connection: store_node_periods(connection, nodes, before, T0 - 1000))
@@ -138,7 +138,7 @@ def test_pages_hold_each_run_once_in_order_with_gaps_last(filled: Database) -> N
     for sort, order, caller in itertools.product(SORTS, ("asc", "desc"), (ROOT, ALICE)):
         found = [run for page in pages(filled, caller, sort=sort, order=order, limit="5") for run in page]
         assert len({run.id for run in found}) == len(found) == 12
-        if sort == "RUN_h":  # of what goes on, it grows from page to page
+        if sort == "RUN_h":  # for running jobs, it grows from page to page
             found = [run for run in found if run.end_s is not None or run.start_s is None]
         values = [getattr(run, names.get(sort, sort.lower())) for run in found]
         there = [value for value in values if value is not None]

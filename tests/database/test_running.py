@@ -52,7 +52,7 @@ def test_percentiles_are_over_all_devices_together(site: Running) -> None:
     [
         ({"util_hist_ms": {0: 9_000, 1: 1_000}}, ["GPU-2"]),
         ({"util_hist_ms": {0: 9_990, 2: 10}}, []),
-        ({"util_hist_ms": {0: 2_000}, "sampled_s": 2.0}, []),  # what it did else, nobody saw
+        ({"util_hist_ms": {0: 2_000}, "sampled_s": 2.0}, []),  # the rest was not sampled
         ({"util_hist_ms": None}, []),
     ],
 )
@@ -65,7 +65,7 @@ def test_which_gpus_were_never_used_while_others_were(
     assert (use.used, use.unused_devices) == (True, unused)
 
 
-def test_an_older_slurm_gpudbd_tells_of_no_such_gpus(site: Running) -> None:
+def test_an_older_slurm_gpudbd_reports_no_such_gpus(site: Running) -> None:
     ship(site, records=[here()])
     account(site, running())
     with DatabaseClient(site.config) as client:
@@ -89,7 +89,7 @@ def test_a_time_that_two_watches_saw_counts_once(site: Running) -> None:
     [({0: 9_000, 1: 1_000}, 10.0, False), ({0: 9_999, 2: 1}, 10.0, True), ({0: 2_000}, 2.0, None)],
     ids=["never more than idle", "once", "too little was seen"],
 )
-def test_who_did_not_look_does_not_say_that_a_gpu_was_never_used(
+def test_low_coverage_does_not_show_that_a_gpu_was_never_used(
     site: Running, percents: dict[int, int], sampled_s: float, used: bool | None
 ) -> None:
     ship(site, records=[here(util_hist_ms=percents, sampled_s=sampled_s)])
@@ -123,7 +123,7 @@ def test_an_error_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_nu
         assert client.running().xids == []
 
 
-def test_what_was_found_is_told_for_a_while(site: Running) -> None:
+def test_an_answer_is_reused_for_a_while(site: Running) -> None:
     account(site, running())
     assert [use.util_p25 for use in uses(site)] == [None]
     ship(site, records=[here()])

@@ -97,12 +97,12 @@ def test_no_addresses(text: str) -> None:
         listen_option(text)
 
 
-def test_the_default_port_is_the_one_that_nodes_are_told() -> None:
+def test_the_default_port_is_that_of_nodes() -> None:
     assert default_address("http://dbhost:17004") == Address("0.0.0.0", 17004)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_who_may_not_look_where_the_database_is_reads_who_may(
+def test_a_missing_permission_on_the_database_folder_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o700)
@@ -116,7 +116,7 @@ def test_who_may_not_look_where_the_database_is_reads_who_may(
     assert not default_is_meant()
 
 
-def test_slurm_gpuweb_is_a_user_of_its_own_by_name_or_uid_or_nobody(tmp_path: Path) -> None:
+def test_slurm_gpuweb_is_a_user_by_name_or_uid_or_none(tmp_path: Path) -> None:
     assert load_settings(write(tmp_path, "workers: 0\n")).web == WebReader("slurm-gpu-web")
     assert load_settings(write(tmp_path, "web_user: www-gpu\n")).web.user == "www-gpu"
     assert load_settings(write(tmp_path, "web_user: 987\n")).web.user == 987

@@ -18,7 +18,7 @@ def test_an_answer_is_kept_for_its_time_and_then_renewed() -> None:
         assert slurm.job_calls == calls
 
 
-def test_whoever_wants_it_fresher_has_it_asked_but_no_more_often_than_a_slow_slurmctld_is() -> None:
+def test_a_fresh_answer_is_requested_at_the_rate_limit_of_a_slow_slurmctld() -> None:
     clock, took = FakeClock(), [0.01]
 
     def ask() -> float:
@@ -50,7 +50,7 @@ def _answered() -> None:
             thread.join()
 
 
-def test_nobody_waits_for_the_next_answer_where_the_last_took_long() -> None:
+def test_no_caller_waits_for_the_next_answer_if_the_last_took_long() -> None:
     clock, go_on, answered = FakeClock(), threading.Event(), threading.Event()
     answers = iter(range(9))
 
@@ -72,8 +72,8 @@ def test_nobody_waits_for_the_next_answer_where_the_last_took_long() -> None:
     assert kept.get(10) == 1
 
 
-def test_whoever_wants_it_fresher_waits_for_it_though_the_last_took_long() -> None:
-    """Else the first who looks after an hour would be told what was an hour ago."""
+def test_a_caller_for_a_fresh_answer_waits_though_the_last_took_long() -> None:
+    """Otherwise the first reader after an hour would get an answer that is an hour old."""
     clock, answers = FakeClock(), iter(range(9))
 
     def ask() -> int:
@@ -87,7 +87,7 @@ def test_whoever_wants_it_fresher_waits_for_it_though_the_last_took_long() -> No
 
 
 def test_a_slow_slurmctld_is_asked_less_often_and_not_for_one_slow_answer() -> None:
-    """As while everything starts: nodes that came up would be told as away for a minute more."""
+    """As during startup: nodes that came up would be reported as down for another minute."""
     clock, took, asked = FakeClock(), [3.0], []
 
     def ask() -> float:
@@ -121,7 +121,7 @@ def test_a_failure_keeps_the_old_answer_and_pauses() -> None:
     assert view.queue() is old
     slurm.away = False
     clock.now += 5
-    assert view.queue() is old, "it was away a moment ago"
+    assert view.queue() is old, "it was unreachable a moment ago"
     clock.now += 6
     assert slurm.job_calls == 1
     view.queue()
@@ -174,7 +174,7 @@ def test_a_node_may_speak_from_its_address_and_from_its_name() -> None:
     slurm.node_list.append(node(5, name="dark", address="dark"))
     view = SlurmView(slurm, clock, resolve)
     assert view.may_speak("n1", "127.0.1.1")[0]
-    assert asked == ["127.0.1.1"], "as long as nobody else speaks for it, its address will do"
+    assert asked == ["127.0.1.1"], "one matching address is enough"
     for address in ("10.0.0.1", "fd00::1", "127.0.1.1"):
         assert view.may_speak("n1", address)[0]
     assert len(asked) == 2

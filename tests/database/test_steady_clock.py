@@ -12,7 +12,7 @@ from tests.database.samples import T0, record, segment
 
 
 def _set_back_after(seconds: float, by_s: int) -> list[Record]:
-    """A watch of 100 s, the clock set, slurm-gpud started anew, and another watch of 95 s."""
+    """A watch of 100 s, the clock set, slurm-gpud restarted, and another watch of 95 s."""
     return [
         record(uptime_s=500.0, allocated_s=seconds, last_s=T0 + int(seconds), sampled_s=seconds),
         record(
@@ -73,7 +73,7 @@ def test_a_watch_that_was_begun_after_the_end_adds_nothing(after_s: int) -> None
     assert (time.allocated_s, time.sampled_s) == (200.0, 195.0), "what was watched before the end counts"
 
 
-def test_of_records_that_tell_no_uptime_the_wall_clock_counts() -> None:
+def test_the_wall_clock_counts_for_records_without_uptime() -> None:
     old = record(first_s=T0 + 100, last_s=T0 + 200, segment=segment(7))
     before, after = _set_back_after(100.0, 0)
     kept, doubled = resolve_double_watches([before, old, after])

@@ -21,13 +21,13 @@ from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm.client import AccountingRun
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, row, segment, timeline
 
+# Work of an hour is split into steps of this length.
 PIECE_S = 600.0
-"""What takes an hour in all is done in pieces that take so long each."""
 _AT_MOST_S = 2.0
 
 
 class SlowSlurm(MemorySlurm):
-    """Its accounting takes as long as it may, and knows none of the jobs that it is asked for."""
+    """Its accounting takes as long as allowed, and lacks the requested jobs."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()

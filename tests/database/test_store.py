@@ -1,4 +1,4 @@
-"""Whatever is shipped and imported, in whatever order and however often, the tables end up the same."""
+"""The tables do not depend on the order and repetition of shipments and imports."""
 
 import threading
 from collections.abc import Iterator
@@ -150,7 +150,7 @@ def test_a_record_that_came_before_its_run_moves_to_it(database: Database) -> No
     account(database, first)
     ship(database, record(restart=1, segment=segment(2), first_s=T0 + 40, last_s=T0 + 50))
     reconcile(database)
-    assert [r["run_id"] for r in table(database)["records"]] == [None], "it is none of the first run's"
+    assert [r["run_id"] for r in table(database)["records"]] == [None], "it does not belong to the first run"
     account(database, second)
     reconcile(database)
     assert [r["run_id"][2] for r in table(database)["records"]] == [second.submit_s]
@@ -178,7 +178,7 @@ def test_what_a_run_did_that_accounting_lacks_counts_for_no_other(database: Data
     assert [r["ugpucore"] for r in table(database)["runs"]] == [0.0, 30.0, 60.0]
 
 
-def test_a_double_watch_counts_once_and_is_told(database: Database) -> None:
+def test_a_double_watch_counts_once_and_is_reported(database: Database) -> None:
     account(database, row())
     ship(database, record(), record(segment=segment(2), sampled_s=5.0, util_hist_ms={100: 5000}))
     reconcile(database)

@@ -74,7 +74,7 @@ def test_the_loop_is_called_once_for_all_that_is_done_until_it_comes_round(
         await asyncio.sleep(0)
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *given: calls.append(call(*given)))
         work.may_begin.set()
-        for _ in asked:  # the loop stands still meanwhile
+        for _ in asked:  # the event loop is blocked meanwhile
             assert work.begun.acquire(timeout=20)
         assert await asyncio.gather(*asked) == [2 * n for n in range(0, 40, 2)]
         assert len(calls) <= 2, "the last was perhaps not done when the loop went on"
@@ -82,7 +82,7 @@ def test_the_loop_is_called_once_for_all_that_is_done_until_it_comes_round(
     played(story)
 
 
-def test_work_that_comes_to_an_end_that_nobody_foresaw_leaves_nobody_waiting() -> None:
+def test_unexpected_errors_of_work_leave_no_caller_waiting() -> None:
     async def story() -> None:
         work = Work()
         work.may_begin.set()

@@ -1,4 +1,4 @@
-"""What newer nodes tell, and this release does not store, is named once; and that there is more."""
+"""Unknown fields of newer nodes are logged once; over a limit, the log says that there are more."""
 
 import pytest
 

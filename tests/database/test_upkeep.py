@@ -97,7 +97,7 @@ def test_periods_follow_each_other_though_the_clock_was_set_back(database: Datab
     world.later(0)
     world.clock.now += 1000
     world.later(0)
-    world.view._nodes._renew_at = 0  # ask Slurm anew, whatever the clock says
+    world.view._nodes._renew_at = 0  # query Slurm again, whatever the clock
     assert [item[1] for item in world.later(-1500, node(1, cpus=64))] == [0, 1]
 
 
@@ -197,7 +197,7 @@ def test_events_go_when_they_are_too_old(database: Database) -> None:
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-    """Of each transaction that prunes: the table, from when on it looks, and how many rows it changes."""
+    """Record the table, start and number of changed rows of each pruning transaction."""
     found: list[tuple[str, int, int]] = []
     right = pruning._prune_some
 
@@ -218,7 +218,7 @@ def _told_of_old(database: Database, *days_ago: int) -> None:
     database.write(lambda connection: store_records(connection, told))
 
 
-def test_what_is_too_old_goes_in_parts_that_hold_up_nobody(
+def test_old_rows_are_dropped_in_parts_that_block_no_shipment(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "_ROWS_AT_ONCE", 3)
@@ -231,9 +231,7 @@ def test_what_is_too_old_goes_in_parts_that_hold_up_nobody(
         assert left.scalars().all() == [segment(10)]
 
 
-def test_it_goes_on_where_it_was_though_it_was_started_again(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_continues_after_a_restart(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     _told_of_old(database, 1000, 100)
     World(database).later(0)
     found = looked_at(monkeypatch)

@@ -1,4 +1,4 @@
-"""Verdicts are kept once for each run and cause, and told to whom the job is, and to operators."""
+"""Verdicts are stored once per run and cause, and shown to the job's user and operators."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_hardware_is_accused_by_its_cause_alone_and_vouched_for_by_jobs_that_are
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_users_are_told_of_their_own_and_operators_of_all(server: Running) -> None:
+def test_users_see_their_own_and_operators_all(server: Running) -> None:
     mine, others = told(user="nobody").verdict, told(job_id=8, user="other").verdict
     server.verdicts.shown = ShownVerdicts(T0 + 500.0, 12, ((NOBODY, mine), (12345, others)), (SUSPECT,))
     for uid, jobs, n_suspects in ((NOBODY, [7], 0), (UNTOLD, [], 0), (OPERATOR, [7, 8], 1), (WEB, [7, 8], 1)):
@@ -114,14 +114,14 @@ def test_users_are_told_of_their_own_and_operators_of_all(server: Running) -> No
         assert len(answer["suspects"]) == n_suspects
 
 
-def test_the_client_reads_what_was_told(server: Running) -> None:
+def test_the_client_reads_audit_events(server: Running) -> None:
     server.verdicts.shown = ShownVerdicts(T0 + 500.0, 12, ((60901, told().verdict),), (SUSPECT,))
     with DatabaseClient(server.config) as client:
         seen = client.verdicts()
     assert seen == Verdicts(as_of_s=T0 + 500.0, watched=12, verdicts=[told().verdict], suspects=[SUSPECT])
 
 
-def test_without_a_watch_nothing_is_told_and_that_is_said(server: Running) -> None:
+def test_without_a_watch_the_empty_answer_says_so(server: Running) -> None:
     server.verdicts.shown = ShownVerdicts()
     with DatabaseClient(server.config) as client:
         seen = client.verdicts()

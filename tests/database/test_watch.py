@@ -1,4 +1,4 @@
-"""The watch over running jobs: trouble is told soon, with its culprit; a job that is well is left alone."""
+"""The watch over running jobs reports problems soon, with their culprit, and no healthy job."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def hanging(per_node: int = 8, **more) -> Hanging:
     return training
 
 
-def test_a_gpu_that_slows_down_is_told_within_three_minutes_with_its_name():
+def test_a_slow_gpu_is_reported_within_three_minutes():
     watching = Watching(Played({1: throttled(), 2: well(seed=2)}))
     (told,) = watching.until(AT_S + 180).values()
     assert (told.job_id, told.cause, told.kind) == (1, "slow or failing", "throttled")
@@ -79,14 +79,14 @@ def test_one_whose_clock_says_nothing_is_found_by_being_busy_longer():
 
 
 def slow_links(by: float = 0.3, **more) -> Training:
-    """All wait for each other longer: nobody moves away from its peers."""
+    """All wait longer for each other: no GPU deviates from its peers."""
     training = well(**more)
     training.talk[:, AT_S:] += by
     return training
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_links_that_are_slow_for_all_are_told_though_nobody_strays(seed: int):
+def test_links_that_are_slow_for_all_are_reported_without_an_outlier(seed: int):
     others = {job: well(seed=10 * job) for job in range(2, 12)}
     watching = Watching(Played({1: slow_links(seed=seed), **others}))
     told = watching.until(AT_S + 210)
@@ -95,7 +95,7 @@ def test_links_that_are_slow_for_all_are_told_though_nobody_strays(seed: int):
 
 
 @pytest.mark.parametrize("phase", [0, 3, 7])
-def test_a_hang_that_workers_wait_in_is_told_within_35_s_with_who_does_not_take_part(phase: int):
+def test_a_hang_is_reported_within_35_s_with_the_missing_worker(phase: int):
     watching = Watching(Played({1 + phase: hanging()}))
     told = watching.until(AT_S + 35)[1 + phase]
     assert (told.cause, told.devices) == ("hang", ((f"j{1 + phase}n1", "GPU-003"),))
@@ -109,7 +109,7 @@ def test_a_machine_without_slurm_whose_job_has_the_same_number_is_no_culprit():
     assert (told[1].cause, told[1].devices) == ("hang", (("j1n1", "GPU-003"),))
 
 
-def test_a_job_that_goes_on_has_not_hung_any_more():
+def test_a_hang_ends_when_the_job_continues():
     watching = Watching(Played({1: hanging(goes_on_s=AT_S + 120)}))
     assert 1 in watching.until(AT_S + 60)
     assert watching.until(AT_S + 180) == {}
@@ -133,7 +133,7 @@ def test_pauses_such_as_checkpoints_are_no_hangs():
     assert watching.played.told == []
 
 
-def test_what_is_over_is_told_to_be_over_and_does_not_flicker():
+def test_an_ended_problem_is_closed_and_does_not_flicker():
     watching = Watching(Played({1: throttled(stop_s=AT_S + 240)}))
     assert 1 in watching.until(AT_S + 230)
     seconds = range(AT_S + 240, 1195, 30)
@@ -141,9 +141,9 @@ def test_what_is_over_is_told_to_be_over_and_does_not_flicker():
     assert sum(a != b for a, b in pairwise(causes)) <= 1
 
 
-def test_trainings_that_are_well_are_told_nothing_of():
+def test_healthy_trainings_are_not_reported():
     trainings = {job: well(seed=job) for job in range(1, 9)}
-    for job, training in trainings.items():  # GPUs differ for ever
+    for job, training in trainings.items():  # GPUs that always differ
         training.clock *= 1 + 0.01 * np.random.default_rng(job).standard_normal((8, 1))
     watching = Watching(Played(trainings))
     watching.until(1195)
@@ -153,7 +153,7 @@ def test_trainings_that_are_well_are_told_nothing_of():
 
 @pytest.mark.parametrize("another", [True, False])
 def test_what_a_node_sends_is_a_jobs_where_it_has_the_node_for_itself(another: bool):
-    """Who still reads does not hang; but that may be the other job."""
+    """A process that reads does not hang; but it may belong to the other job."""
     played = Played({1: hanging()})
     live, queue = played.live, played.queue
 

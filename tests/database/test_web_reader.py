@@ -159,7 +159,7 @@ def test_what_host_it_calls_us_by_does_not_matter(server: Running, host: str) ->
     assert ask(server, WEB, WEB_HOST, "POST", "/v1/reservations", REQUEST, Host=host)[0] == 403
 
 
-def test_it_tells_of_acts_and_the_audit_says_that_it_did(server: Running) -> None:
+def test_it_reports_audit_events_and_the_audit_has_its_name(server: Running) -> None:
     act = {"id": "a" * 32, "at_s": T0, "host": "web", "act": "notice sent", "subject": "17", "why": "idle"}
     body = json.dumps({"audit": [act]}).encode()
     assert ask(server, WEB, WEB_HOST, "POST", "/v1/controller", body)[0] == 200

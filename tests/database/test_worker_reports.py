@@ -1,4 +1,4 @@
-"""What a worker reports to slurm-gpudbd, which may not read it for a while."""
+"""Reports of a worker to slurm-gpudbd, which may not read them for a while."""
 
 import socket
 import threading

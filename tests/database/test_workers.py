@@ -35,7 +35,7 @@ class TcpDaemon:
     munge_socket: str
 
     def request(self, method: str, path: str, body: bytes = b"", within_s: float = 20) -> tuple[int, Any]:
-        """The status, 0 where the connection is cut or nobody answers in time, and the answer."""
+        """Return the status, 0 if the connection is closed or times out, and the answer."""
         digest = munge.request_digest(method, path, body)
         headers = {"Authorization": f"MUNGE {munge.encode(digest, self.munge_socket)}"}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=within_s)
@@ -63,7 +63,7 @@ class TcpDaemon:
 
     @contextmanager
     def workers_alone(self) -> Iterator[None]:
-        """slurm-gpudbd itself stands still: what is answered meanwhile a worker has answered."""
+        """Stop slurm-gpudbd itself: answers meanwhile are the workers'."""
         assert self.daemon.process is not None
         assert self.daemon.process.pid is not None
         os.kill(self.daemon.process.pid, signal.SIGSTOP)
@@ -110,7 +110,7 @@ def workers_of(daemon: Daemon | int, named: bytes = b"slurm_gpu.database.ingest.
 
 
 def is_alive(pid: int) -> bool:
-    """Also if nobody has waited for it."""
+    """Also if no caller has waited for it."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -207,7 +207,7 @@ def test_slurm_gpudbd_ends_though_a_worker_stands_still(tmp_path: Path, munge_so
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         assert tcp.daemon.stop(signal.SIGTERM) == 0
-        assert "is given up" not in tcp.daemon.log()
+        assert "is dropped" not in tcp.daemon.log()
         wait_for(lambda: not any(map(is_alive, pids)), tcp.daemon.log)
 
 
@@ -217,7 +217,7 @@ def test_without_the_setting_there_is_no_other_process(tmp_path: Path, munge_soc
         assert tcp.ship(live=LIVE)[0] == 200
 
 
-def test_a_worker_is_told_the_whole_configuration(tmp_path: Path) -> None:
+def test_a_worker_receives_the_whole_configuration(tmp_path: Path) -> None:
     shipped = Path(__file__).parents[2] / "etc" / "slurm-gpu.yaml"
     config = replace(
         load_config(shipped), munge_socket="/run/m", placement=Placement(reservations=Reservations())

@@ -1,4 +1,4 @@
-"""Workers that die, stand still, send nonsense or cannot be started: they are restarted."""
+"""Workers that die, stop, send invalid messages or cannot be started are restarted."""
 
 import os
 import resource

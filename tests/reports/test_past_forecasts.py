@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from slurm_gpu.config.site import SiteConfig
-from slurm_gpu.database.forecasts.store import Foretold, remember
+from slurm_gpu.database.forecasts.store import Prediction, remember
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.figure import Bars, Figure
 from slurm_gpu.reports.figures.past_forecasts import forecasts_against_outcomes
@@ -27,8 +27,8 @@ NOW_S = SPRING.until_s + 86400
 LATE_MARCH_S = MARCH.until_s - 3600
 
 
-def told(job_id: int, at_s: int, lower_s: int, median_s: int, upper_s: int) -> Foretold:
-    return Foretold(
+def told(job_id: int, at_s: int, lower_s: int, median_s: int, upper_s: int) -> Prediction:
+    return Prediction(
         job_id=job_id,
         at_s=at_s,
         lower_s=lower_s,

@@ -1,4 +1,4 @@
-"""The daemons of the release before, run as they were, beside those of this one."""
+"""The daemons of the previous release, unchanged, together with those of this one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Site:
         self.log = self.root / "log"
 
     def hook(self, tree: Path, kind: str, job_id: int) -> None:
-        """What slurmd runs."""
+        """The commands that slurmd runs."""
         given = {"SLURM_JOB_ID": str(job_id), "SLURM_JOB_GPUS": "0", "SLURM_JOB_UID": "1001"}
         given |= {"SLURMD_NODENAME": "n1", "SLURM_CLUSTER_NAME": "lab", "SLURM_GPU_RUN_DIR": str(self.root)}
         subprocess.run(["/bin/sh", tree / kind / "10-slurm-gpu"], env=given, check=True)
@@ -91,7 +91,7 @@ class Site:
             process.wait()
 
     def heard(self) -> dict[str, str | None]:
-        """Nodes and the releases that slurm-gpudbd has heard there."""
+        """Nodes and their releases according to slurm-gpudbd."""
         with self._client() as client:
             return {report.node: report.version for report in client.nodes()}
 
@@ -145,7 +145,7 @@ def test_old_nodes_that_spool_a_newer_database_and_then_newer_nodes_lose_nothing
     site.hook(before, "prolog", 1)
     site.hook(before, "prolog", 2)
     site.hook(before, "epilog", 1)
-    assert not site.node(before)  # the database is away: what there is waits in the spool
+    assert not site.node(before)  # the database is down: data waits in the spool
     with site.database(REPOSITORY, "x.db") as url:
         assert site.node(before)
         assert site.heard() == {"n1": BEFORE}

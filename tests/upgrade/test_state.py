@@ -1,4 +1,4 @@
-"""What a release leaves on disk is read by the next, and by the one before after a downgrade."""
+"""State on disk is readable by the next release, and by the previous one after a downgrade."""
 
 import json
 import shutil
@@ -65,7 +65,7 @@ def test_the_spool_of_an_older_release_is_taken_over_whole(tmp_path: Path, relea
     spool.close()
 
 
-def test_the_release_before_goes_on_with_our_spool_and_we_with_its(tmp_path: Path, before: Path) -> None:
+def test_the_previous_release_continues_our_spool_and_we_its(tmp_path: Path, before: Path) -> None:
     directory = tmp_path / "spool"
     write_state.write_spool(directory)
     read = json.loads(run(before, "-c", READ, str(directory)))
@@ -96,7 +96,7 @@ def test_a_spool_in_a_format_of_the_future_is_left_alone_and_says_what_to_do(tmp
     journal.commit()
     journal.close()
     before = (tmp_path / "log").read_bytes()
-    for _ in range(2):  # the lock is let go
+    for _ in range(2):  # the lock is released
         with pytest.raises(
             NewerSpoolError, match=r"slurm-gpud 9\.9\.0 wrote here in format 2.*install 9\.9\.0"
         ):
@@ -110,7 +110,7 @@ def test_keys_that_this_release_does_not_know_are_kept(tmp_path: Path) -> None:
     journal.commit()
     journal.close()
     spool = Spool(tmp_path)
-    for seq in range(3000):  # until the log is written anew
+    for seq in range(3000):  # until the log is rewritten
         spool.save_record(write_state.record(1, seq, final=False))
         spool.commit()
     spool.close()

@@ -23,7 +23,7 @@ from slurm_gpu.wire.record import _REQUIRED, as_of_wire_1
 from tests.node.posting import Post, record
 
 DATA = Path(__file__).parent / "data"
-# Of a node; far from 1, so that there are releases before.
+# Versions of a node, far from 1, so that there are releases before.
 OWN = 10
 HERE = WIRE_RANGE[1]
 
@@ -137,7 +137,7 @@ def test_an_answer_that_names_no_versions_changes_none(theirs: Any) -> None:
     assert wire.version == OWN
 
 
-def test_what_a_database_did_not_know_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_items_of_a_database_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     wire = WireVersion()
     for _ in range(3):
         wire.ignored(read_ignored({"records": ["colour"], "hosts": [], "x": "y"}), "0.1.7")
@@ -172,7 +172,7 @@ def test_the_sender_of_an_unknown_wire_may_be_anything() -> None:
         parse_shipment(b'{"wire": 99, "node": {"name": "n1"}, "version": ["x"]}', "")
 
 
-def test_what_a_newer_node_tells_beyond_is_named_and_the_rest_is_taken() -> None:
+def test_unknown_fields_of_a_newer_node_are_named_and_the_rest_is_stored() -> None:
     sent = {**record(7).to_wire(), "colour": "green", "timeline": newer_timeline()}
     steps = [{"segment": "0" * 16, "step": 1}]
     shipment = parse_shipment(told(records=[sent, record(8).to_wire()], steps=steps, mood=3, runs=[7]), "")
@@ -187,7 +187,7 @@ def newer_timeline() -> dict[str, Any]:
     return {"width_s": 2, "start_s": 100, "series": {"util": "fQ==", "heat": "fQ=="}}
 
 
-def test_names_are_bounded_whoever_sends_them() -> None:
+def test_names_are_bounded_for_any_sender() -> None:
     hostile = {f"{n}\n\udfff{'x' * 200}": 1 for n in range(1000)}
     shipment = parse_shipment(told(records=[{**record(7).to_wire(), **hostile}]), "")
     names = shipment.unknown["records"]
@@ -195,13 +195,13 @@ def test_names_are_bounded_whoever_sends_them() -> None:
     assert all(len(name) < 100 and name.isascii() for name in names)
 
 
-def test_the_log_tells_of_each_name_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_each_name_once(caplog: pytest.LogCaptureFixture) -> None:
     unknown = UnknownLog()
     for _ in range(3):
-        unknown.tell("n1", "9.9", {"records": ["colour"]})
-    unknown.tell("n2", "9.9", {"records": ["colour", "a\nb"]})
+        unknown.warn("n1", "9.9", {"records": ["colour"]})
+    unknown.warn("n2", "9.9", {"records": ["colour", "a\nb"]})
     first, second = caplog.messages
-    assert first.startswith("slurm-gpud 9.9 of n1 tells 'colour' of records, which slurm-gpudbd ")
+    assert first.startswith("slurm-gpud 9.9 of n1 sends 'colour' of records, which slurm-gpudbd ")
     assert "'a\\nb' of records" in second
     assert "colour" not in second
 

@@ -1,4 +1,4 @@
-"""Whatever a node may ship, for property tests."""
+"""Strategies for all valid shipments, for property tests."""
 
 import dataclasses
 import functools

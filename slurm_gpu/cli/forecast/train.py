@@ -28,7 +28,7 @@ def train(site: CommandSite, database_config: Path | None) -> None:
     both are validated on later jobs, and the better one is used. The command then forecasts a sample of
     pending jobs, to measure accuracy even if few users ask. Run it on slurm-gpudbd's host.
     """
-    from slurm_gpu.database.forecasts.training import foretell_waiting, installed_learner, train_from_database
+    from slurm_gpu.database.forecasts.training import forecast_waiting, installed_learner, train_from_database
 
     database, learner = open_current(database_url(database_config)), installed_learner()
     if learner is None:
@@ -44,7 +44,7 @@ def train(site: CommandSite, database_config: Path | None) -> None:
     for kind, words in (("gpu", "with GPUs"), ("cpu", "without GPUs")):
         click.echo(f"  jobs {words}: {_judged(done.corrections.get(kind))}")
     try:
-        kept = foretell_waiting(database, site.config.cluster, site.slurm.jobs(), int(site.wall()))
+        kept = forecast_waiting(database, site.config.cluster, site.slurm.jobs(), int(site.wall()))
     except OutsideError as error:
         remark(f"no pending job was forecast for later validation: {error}")
     else:

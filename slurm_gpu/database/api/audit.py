@@ -1,4 +1,4 @@
-"""The `audit` table: acts on the cluster, as whoever acted told of them, and never changed after that."""
+"""The `audit` table: changes to the cluster as reported by their author, never changed after that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, select
 
-from slurm_gpu.database.api.controller_body import ToldAct
+from slurm_gpu.database.api.controller_body import ReportedAuditEvent
 from slurm_gpu.database.storage.schema import audit
 from slurm_gpu.database.storage.upsert import once
 from slurm_gpu.wire.answers.runs import AuditEvent
@@ -14,13 +14,13 @@ from slurm_gpu.wire.answers.runs import AuditEvent
 MOST_SHOWN = 1000
 
 
-def store_acts(connection: Connection, acts: Sequence[ToldAct], who: str) -> int:
-    """Those that are not there yet, by their ids; returns how many came."""
+def store_audit(connection: Connection, acts: Sequence[ReportedAuditEvent], who: str) -> int:
+    """Store events with new IDs; return how many were stored."""
     rows = [
         {
             "audit_id": act.id,
             "who": who,
-            **{name: getattr(act, name) for name in ToldAct.__struct_fields__[1:]},
+            **{name: getattr(act, name) for name in ReportedAuditEvent.__struct_fields__[1:]},
         }
         for act in acts
     ]
@@ -29,8 +29,8 @@ def store_acts(connection: Connection, acts: Sequence[ToldAct], who: str) -> int
     return len(rows)
 
 
-def find_acts(connection: Connection, limit: int) -> list[AuditEvent]:
-    """The last ones, the newest first."""
+def find_audit(connection: Connection, limit: int) -> list[AuditEvent]:
+    """Return the last events, the newest first."""
     newest = select(audit).order_by(audit.c.at_s.desc(), audit.c.audit_id).limit(limit)
     return [
         AuditEvent(**{"id" if name == "audit_id" else name: value for name, value in row.items()})

@@ -1,4 +1,4 @@
-"""What slurmctld says of nodes, the jobs on them and those that wait, for GET /v1/cluster."""
+"""Return slurmctld's nodes, the jobs on them and the pending ones, for GET /v1/cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WAITING = "PENDING"
 def show_cluster(
     nodes: Mapping[str, SlurmNode], queue: QueueState, places: Places, caller: Caller
 ) -> ClusterState:
-    """The cluster as `caller` may see it; jobs by their ids."""
+    """Return the cluster as `caller` may see it; jobs by ID."""
     return cluster_state(
         occupancy(nodes.values(), queue.by_id.values()),
         queue.by_id.values(),
@@ -43,10 +43,10 @@ def cluster_state(
     zones: Mapping[str, str] = MappingProxyType({}),
     server_types: Mapping[str, str] = MappingProxyType({}),
 ) -> ClusterState:
-    """Nodes, and those of `jobs` that wait or are there; zones and server types by node."""
+    """Return nodes, and the pending and running jobs of `jobs`; zones and server types by node."""
     shown = list(shown)
     here = {holder.job.job_id for entry in shown for holder in entry.holders}
-    told = (job for job in jobs if job.state == _WAITING or job.job_id in here)
+    listed = (job for job in jobs if job.state == _WAITING or job.job_id in here)
     by_name = {entry.node.name: entry.node for entry in shown}
     return ClusterState(
         as_of_s=as_of_s,
@@ -54,7 +54,8 @@ def cluster_state(
             _node(entry, zones.get(entry.node.name), server_types.get(entry.node.name)) for entry in shown
         ],
         jobs=[
-            _job(job, may_see(job), _n_gpus(job, by_name)) for job in sorted(told, key=lambda job: job.job_id)
+            _job(job, may_see(job), _n_gpus(job, by_name))
+            for job in sorted(listed, key=lambda job: job.job_id)
         ],
     )
 
@@ -85,7 +86,7 @@ def _node(entry: NodeAllocations, zone: str | None, server_type: str | None) -> 
 
 
 def _n_gpus(job: QueuedJob, nodes: Mapping[str, SlurmNode]) -> float | None:
-    """Return its GPUs; shares are their part of a GPU where its nodes, or else all, have one size of them."""
+    """Return the job's GPUs; shares count as fractions if its nodes, or else all, have one share size."""
     here = [nodes.get(name) for name in job.nodes]
     mgpu = job_mgpu(job, per_gpu_of(here) if here else agreed_per_gpu(nodes.values()))
     return None if mgpu is None else mgpu / 1000

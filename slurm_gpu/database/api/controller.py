@@ -1,4 +1,4 @@
-"""POST /v1/controller, and what it brought: GET /v1/audit and GET /v1/decisions[/TOKEN]."""
+"""POST /v1/controller, and the data stored by it: GET /v1/audit and GET /v1/decisions[/TOKEN]."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slurm_gpu.database.api.audit import MOST_SHOWN, find_acts, store_acts
-from slurm_gpu.database.api.controller_body import read_told
+from slurm_gpu.database.api.audit import MOST_SHOWN, find_audit, store_audit
+from slurm_gpu.database.api.controller_body import parse_report
 from slurm_gpu.database.api.decisions import find_decisions, find_refusals, has_decision, store_decisions
 from slurm_gpu.database.http.answer import Answer
 from slurm_gpu.database.http.rate_limits import share_of
@@ -22,7 +22,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 
 
-class ControllerWords:
+class ControllerPages:
     """The endpoints."""
 
     def __init__(self, services: Services) -> None:
@@ -37,7 +37,7 @@ class ControllerWords:
 
         def find() -> list[AuditEvent]:
             with self._services.database.reading() as connection:
-                return find_acts(connection, limit)
+                return find_audit(connection, limit)
 
         found = await run_in_threadpool(find)
         share_of(request).spend(len(found))
@@ -71,7 +71,7 @@ class ControllerWords:
 
         found = await run_in_threadpool(find)
         if not found:
-            raise HTTPException(404, f"no decision with token {token} is kept")
+            raise HTTPException(404, f"no decision with token {token} is stored")
         own = [decision for decision in found if caller.sees_all or decision.uid == caller.uid]
         if not own:
             raise HTTPException(403, f"decision {token} is on another user's job; operators may see it")
@@ -83,21 +83,21 @@ class ControllerWords:
 
         def store() -> dict[str, Any]:
             if not (caller.writes or caller.is_web):
-                raise HTTPException(403, "only root and SlurmUser tell what was done")
-            told, who = read_told(body), caller.user or str(caller.uid)
-            if caller.is_web and (told.decisions or told.reservations or told.quotas):
-                raise HTTPException(403, "slurm-gpuweb tells of acts alone")
-            self._services.quotas.put(item.quota for item in told.quotas or ())
-            if not (told.audit or told.decisions or told.reservations):
+                raise HTTPException(403, "only root and SlurmUser may report changes")
+            report, who = parse_report(body), caller.user or str(caller.uid)
+            if caller.is_web and (report.decisions or report.reservations or report.quotas):
+                raise HTTPException(403, "slurm-gpuweb may report audit events only")
+            self._services.quotas.put(item.quota for item in report.quotas or ())
+            if not (report.audit or report.decisions or report.reservations):
                 return {"stored": 0, "lacks": []}
 
             def work(connection: Connection) -> dict[str, Any]:
                 now_s = int(self._services.clock.wall())
-                store_reports(connection, self._services.cluster, told.reservations or (), now_s)
-                after = told.decisions_after
+                store_reports(connection, self._services.cluster, report.reservations or (), now_s)
+                after = report.decisions_after
                 lacks = [] if after is None or has_decision(connection, after) else ["decisions"]
-                stored = store_acts(connection, told.audit or (), who)
-                stored += store_decisions(connection, told.decisions or (), self._services.cluster)
+                stored = store_audit(connection, report.audit or (), who)
+                stored += store_decisions(connection, report.decisions or (), self._services.cluster)
                 return {"stored": stored, "lacks": lacks}
 
             return self._services.database.write(work)
@@ -108,5 +108,5 @@ class ControllerWords:
 def _limit(query: dict[str, str], allowed: str = "limit") -> int:
     text = query.pop("limit", "100")
     if query:
-        raise UsageError(f"{next(iter(query))!r} is no parameter here; allowed: {allowed}")
+        raise UsageError(f"{next(iter(query))!r} is not a parameter here; allowed: {allowed}")
     return whole_parameter("limit", text, 1, MOST_SHOWN)

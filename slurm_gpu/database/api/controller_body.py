@@ -1,4 +1,4 @@
-"""What slurm-gpuctld and the commands tell by POST /v1/controller, checked."""
+"""Parse and check POST /v1/controller of slurm-gpuctld and the commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_REPORTS = (
 _MOST_EVIDENCE = 1 << 20
 _ID = re.compile(r"[0-9a-f]{32}")
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
-_Told = Annotated[str, Meta(max_length=10_000)]
+_Text = Annotated[str, Meta(max_length=10_000)]
 _Amount = int | float
 _FIRST_TOO_LARGE = 1 << 62
 _Second = Annotated[int, Meta(ge=0, lt=_FIRST_TOO_LARGE)]
@@ -35,22 +35,22 @@ _Second = Annotated[int, Meta(ge=0, lt=_FIRST_TOO_LARGE)]
 _WHOLE = ("id", "at_s", "first_job_id", "first_eligible_s", "first_start_s")
 
 
-class ToldAct(msgspec.Struct):
-    """An act as it comes."""
+class ReportedAuditEvent(msgspec.Struct):
+    """An audit event as sent."""
 
     id: str
     at_s: _Second
     host: _Name
     act: _Name
     subject: _Name
-    why: _Told
-    old: _Told | None = None
-    new: _Told | None = None
+    why: _Text
+    old: _Text | None = None
+    new: _Text | None = None
     evidence: Any = None
 
 
-class ToldDecision(msgspec.Struct):
-    """A decision as it comes."""
+class ReportedDecision(msgspec.Struct):
+    """A decision as sent."""
 
     id: str
     at_s: _Second
@@ -59,13 +59,13 @@ class ToldDecision(msgspec.Struct):
     verdict: Literal["allow", "deny", "end"]
     uid: Annotated[int, Meta(ge=0, lt=1 << 32)]
     token: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z", max_length=TOKEN_LENGTH)] | None = None
-    rules: _Told | None = None
-    scores: _Told | None = None
-    job: Annotated[dict[_Name, _Told], Meta(max_length=32)] = {}
+    rules: _Text | None = None
+    scores: _Text | None = None
+    job: Annotated[dict[_Name, _Text], Meta(max_length=32)] = {}
 
 
-class ToldLimit(msgspec.Struct):
-    """A limit with the keys of `slurm-gpu quota --json`; what a newer slurm-gpuctld adds is left out."""
+class ReportedLimit(msgspec.Struct):
+    """A limit with the keys of `slurm-gpu quota --json`; keys of a newer slurm-gpuctld are ignored."""
 
     rule: _Name
     group: _Name
@@ -77,51 +77,49 @@ class ToldLimit(msgspec.Struct):
     used: _Amount | None
     left: _Amount | None
     mode: _Name
-    why: _Told
+    why: _Text
     until_s: int | None
 
 
-class ToldQuota(msgspec.Struct):
-    """What a user may have, and has, as it comes."""
+class ReportedQuota(msgspec.Struct):
+    """The limits and use of a user as sent."""
 
     user: _Name
     as_of_s: float
-    limits: Annotated[list[ToldLimit], Meta(max_length=_MOST_LIMITS)] | None = None
-    why: _Told | None = None
+    limits: Annotated[list[ReportedLimit], Meta(max_length=_MOST_LIMITS)] | None = None
+    why: _Text | None = None
     uid: Annotated[int, Meta(ge=0, lt=1 << 32)] | None = None
 
     @property
     def quota(self) -> Quota:
-        """As it is kept."""
+        """Return the quota as it is stored."""
         limits = None if self.limits is None else [msgspec.to_builtins(limit) for limit in self.limits]
         return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why, uid=self.uid)
 
 
 class ControllerReport(msgspec.Struct):
-    """All of one request."""
+    """The body of a request."""
 
-    audit: Annotated[list[ToldAct], Meta(max_length=MOST_ACTS)] | None = None
-    decisions: Annotated[list[ToldDecision], Meta(max_length=MOST_DECISIONS)] | None = None
+    audit: Annotated[list[ReportedAuditEvent], Meta(max_length=MOST_ACTS)] | None = None
+    decisions: Annotated[list[ReportedDecision], Meta(max_length=MOST_DECISIONS)] | None = None
     decisions_after: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
-    """Id of the decision that the sender shipped before these."""
+    """ID of the decision that the sender sent before these."""
     reservations: Annotated[list[Report], Meta(max_length=MOST_REPORTS)] | None = None
-    quotas: Annotated[list[ToldQuota], Meta(max_length=MOST_QUOTAS)] | None = None
+    quotas: Annotated[list[ReportedQuota], Meta(max_length=MOST_QUOTAS)] | None = None
 
 
-def read_told(body: bytes) -> ControllerReport:
-    """What a request says; raises UsageError that names what is wrong."""
+def parse_report(body: bytes) -> ControllerReport:
+    """Parse a request; raise UsageError that names the error."""
     try:
-        told = msgspec.json.decode(body, type=ControllerReport)
+        parsed = msgspec.json.decode(body, type=ControllerReport)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"what was done cannot be read: {error}") from None
-    if not any(field is not None for field in msgspec.structs.astuple(told)):
-        raise UsageError(
-            "what was done cannot be read: there are no audit, decisions, reservations or quotas"
-        )
-    for report in told.reservations or ():
+        raise UsageError(f"the report cannot be parsed: {error}") from None
+    if not any(field is not None for field in msgspec.structs.astuple(parsed)):
+        raise UsageError("the report cannot be parsed: there are no audit, decisions, reservations or quotas")
+    for report in parsed.reservations or ():
         if report.state not in _OF_REPORTS:
             raise UsageError(
-                f"state {report.state} of reservation {report.id} is not slurm-gpuctld's to tell"
+                f"state {report.state} of reservation {report.id} cannot be reported by slurm-gpuctld"
             )
         for name in _WHOLE:
             value = getattr(report, name)
@@ -131,10 +129,10 @@ def read_told(body: bytes) -> ControllerReport:
             expand(report.nodes or "")
         except ValueError as error:
             raise UsageError(f"nodes of reservation {report.id}: {error}") from None
-    for item in (*(told.audit or ()), *(told.decisions or ())):
+    for item in (*(parsed.audit or ()), *(parsed.decisions or ())):
         if not _ID.fullmatch(item.id):
             raise UsageError(f"id {item.id!r} must be 32 hexadecimal digits")
-    for act in told.audit or ():
+    for act in parsed.audit or ():
         if act.evidence is not None and len(msgspec.json.encode(act.evidence)) > _MOST_EVIDENCE:
             raise UsageError(f"the evidence of act {act.id} is more than 1 MiB")
-    return told
+    return parsed

@@ -1,4 +1,4 @@
-"""The `decision` table: each line of decisions.log, as slurm-gpuctld shipped it."""
+"""The `decision` table: the lines of decisions.log, as sent by slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, RowMapping, or_, select
 
-from slurm_gpu.database.api.controller_body import ToldDecision
+from slurm_gpu.database.api.controller_body import ReportedDecision
 from slurm_gpu.database.storage.schema import decision
 from slurm_gpu.database.storage.upsert import once
 from slurm_gpu.wire.answers.runs import Decision
 
+# Decisions with one token, which is made for one decision.
 _MOST_FOUND = 100
-"""With one token, which is made for one decision."""
 
 
-def store_decisions(connection: Connection, decisions: Sequence[ToldDecision], cluster: str) -> int:
-    """Those that are not there yet, by their ids; returns how many came."""
-    names = ToldDecision.__struct_fields__[1:]
+def store_decisions(connection: Connection, decisions: Sequence[ReportedDecision], cluster: str) -> int:
+    """Store decisions with new IDs; return how many were stored."""
+    names = ReportedDecision.__struct_fields__[1:]
     rows = [
-        {"decision_id": told.id, "cluster": cluster, **{name: getattr(told, name) for name in names}}
-        for told in decisions
+        {"decision_id": item.id, "cluster": cluster, **{name: getattr(item, name) for name in names}}
+        for item in decisions
     ]
     if rows:
         connection.execute(once(connection, decision), rows)
@@ -34,14 +34,14 @@ def has_decision(connection: Connection, decision_id: str) -> bool:
 
 
 def find_decisions(connection: Connection, cluster: str, token: str) -> list[Decision]:
-    """What was decided with this token, the first first."""
+    """Return the decisions with this token, the oldest first."""
     ours = select(decision).where(decision.c.cluster == cluster, decision.c.token == token)
     ordered = ours.order_by(decision.c.at_s, decision.c.decision_id).limit(_MOST_FOUND)
     return [_decision(row) for row in connection.execute(ordered).mappings()]
 
 
 def find_refusals(connection: Connection, cluster: str, rule: str | None, limit: int) -> list[Decision]:
-    """What was refused last, the newest first; only that to which `rule` objected, if it is given."""
+    """Return the last refusals, the newest first; only those by `rule`, if it is given."""
     found = select(decision).where(decision.c.cluster == cluster, decision.c.verdict == "deny")
     if rule is not None:
         named, rules = f"{rule}:", decision.c.rules

@@ -1,4 +1,4 @@
-"""GET /v1/quota[/USER]: limits and what is used of them, as slurm-gpuctld tells them."""
+"""GET /v1/quota[/USER]: limits and their use, as sent by slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QuotaPages:
         if not (caller.sees_all or user == caller.user):
             raise HTTPException(403, f"limits of {user} are another user's; operators may see them")
         if len(user) > NAME_LENGTH or not user.isprintable():
-            raise UsageError(f"{user[:40]!r} is no user's name")
+            raise UsageError(f"{user[:40]!r} is not a user name")
         quota = self._services.quotas.ask(user)
         if not caller.sees_all:
             quota = quota.seen_by(caller.uid)

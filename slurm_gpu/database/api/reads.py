@@ -1,4 +1,4 @@
-"""The read API: runs, their course, live values, nodes and health, as far as the caller may see them."""
+"""The read API: runs, timelines, live values, nodes and health, as far as the caller may see them."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ from slurm_gpu.wire.live import Refresh
 
 LIVE_EVERY_S = 5.0
 LIVE_STREAM_S = 600.0
+# Each stream takes up to 0.1 s of CPU time per LIVE_EVERY_S for a thousand nodes.
 LIVE_STREAMS_OF_A_USER = 16
-"""Each costs up to a tenth of a second of CPU for a thousand nodes, each LIVE_EVERY_S."""
+# A node with needed live values is asked within 10 s, and sends the window with the next ones.
 WINDOW_WITHIN_S = 10
-"""A node whose live values are needed is asked within 10 s, and sends the window with the next ones."""
 _JSON = "application/json"
 _REFRESH = get_args(Refresh)
-# In the thread that read the rows: in the event loop, a page of 1,000 runs would hold up all others.
+# In the thread that read the rows: in the event loop, a page of 1,000 runs would block all others.
 encode = msgspec.json.encode
 _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
 
 
 class Reads:
-    """The endpoints, and the streams that are open."""
+    """The endpoints, and the open streams."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -116,7 +116,7 @@ class Reads:
         return Response(body, media_type=_JSON)
 
     async def get_window(self, request: Request) -> Response:
-        """GET /v1/runs/{job}/window: what is kept; a window that is not there is asked for."""
+        """GET /v1/runs/{job}/window: the stored windows; missing ones are requested."""
         caller = await self._caller(request)
         job = request.path_params["job"]
 
@@ -140,10 +140,10 @@ class Reads:
         if found.missing:
             headers = {"Retry-After": str(WINDOW_WITHIN_S)}
             return Answer({"windows": [], "asked": found.asked()}, 202, headers=headers)
-        raise HTTPException(404, f"no window of job {job} was kept, and it does not run")
+        raise HTTPException(404, f"no window of job {job} is stored, and it is not running")
 
     async def get_hosts(self, request: Request) -> Response:
-        """GET /v1/runs/{job}/hosts: what the nodes do that a running job has for itself."""
+        """GET /v1/runs/{job}/hosts: host metrics of the nodes that a running job has for itself."""
         caller = await self._caller(request)
         label = request.path_params["job"]
         queue = await run_in_threadpool(self._services.view.queue)
@@ -161,16 +161,16 @@ class Reads:
         caller = await self._caller(request)
         refresh = request.query_params.get("refresh", "all")
         if refresh not in _REFRESH:
-            raise HTTPException(400, f"refresh: {refresh!r} is none of {', '.join(_REFRESH)}")
+            raise HTTPException(400, f"refresh: {refresh!r} must be one of {', '.join(_REFRESH)}")
         if "text/event-stream" in request.headers.get("accept", ""):
             if self._streams[caller.uid] >= LIVE_STREAMS_OF_A_USER:
-                why = f"you have {LIVE_STREAMS_OF_A_USER} streams of live values; end one first"
+                why = f"you have {LIVE_STREAMS_OF_A_USER} open streams of live values; close one first"
                 raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
             share_of(request).end()  # streams have a bound of their own
             stream = self._live_events(caller, refresh)
             return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
         body = await run_in_threadpool(self._live, caller, refresh)
-        # Of the body, so that it also changes with what the caller may see.
+        # A hash of the body, so that it also changes with what the caller may see.
         etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {"ETag": etag, **_OWN_ANSWER}
         asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
@@ -183,7 +183,7 @@ class Reads:
         if refresh == "all" and caller.sees_all:
             memory.needs.ask_all()
         elif refresh != "none" and queue is not None:
-            # Of GPUs of others a user sees no values.
+            # A user sees no values of others' GPUs.
             memory.needs.ask(
                 {
                     node
@@ -198,15 +198,15 @@ class Reads:
         return encode({"nodes": shown})
 
     async def _live_events(self, caller: Caller, refresh: str) -> AsyncIterator[bytes]:
-        """The values whenever they changed, until it is time to show a fresh credential, or we stop."""
-        told = b""
+        """Yield the values whenever they change, until a fresh credential is due or the server stops."""
+        last = b""
         self._streams[caller.uid] += 1
         try:
             for _ in range(round(LIVE_STREAM_S / LIVE_EVERY_S)):
                 body = await run_in_threadpool(self._live, caller, refresh)
-                # A comment keeps proxies from taking the silence for an end.
-                yield b":\n\n" if body == told else b"data: " + body + b"\n\n"
-                told = body
+                # A comment keeps proxies from closing an idle connection.
+                yield b":\n\n" if body == last else b"data: " + body + b"\n\n"
+                last = body
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._services.stopping.wait(), LIVE_EVERY_S)
                     return
@@ -220,12 +220,12 @@ class Reads:
         await self._caller(request)
 
         def find() -> list[dict[str, Any]]:
-            heard = {
+            arrivals = {
                 name: (item.at_s, item.version)
                 for name, item in self._services.memory.arrivals.last().items()
             }
             with self._services.database.reading() as connection:
-                return [item.to_json() for item in node_reports(connection, heard)]
+                return [item.to_json() for item in node_reports(connection, arrivals)]
 
         return Answer({"nodes": await run_in_threadpool(find)})
 
@@ -284,4 +284,4 @@ class Reads:
 
 
 def _unknown(job: str) -> HTTPException:
-    return HTTPException(404, f"no run of job {job} is known here")
+    return HTTPException(404, f"no run of job {job} is stored")

@@ -1,4 +1,4 @@
-"""How each job that runs has used its GPUs so far, for GET /v1/running: in two queries for all of them."""
+"""The GPU use of each running job so far, for GET /v1/running: two queries for all of them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from slurm_gpu.text.hostlist import expand
 from slurm_gpu.wire import Histogram, histogram_quantile, merge_histograms
 from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse
 
+# Lifetime of an answer; records of a running job arrive every five minutes.
 KEPT_S = 20.0
-"""Records of a running job come each five minutes: whoever asks meanwhile is answered the same."""
 XIDS_OF_S = 3600
+# Runs whose rows are in memory at once.
 _AT_ONCE = 500
-"""Runs whose rows are in memory together."""
 _IDLE_PCT = AlertThresholds().idle_pct
 _STATISTICS = PackedColumn(pack_statistics, unpacker((*HISTOGRAMS, "uptime_s")))
 _COLUMNS = tuple(
@@ -40,18 +40,18 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class RunningUseByOwner:
-    """What was found, and by job the uid whose it is; None where that is not known."""
+    """The answer, and the uid of each job's user; None if unknown."""
 
     running: Running
     owners: Mapping[int, int | None]
 
     @classmethod
     def nothing(cls) -> RunningUseByOwner:
-        """Before anybody asked."""
+        """Return an empty answer."""
         return cls(Running(as_of_s=0.0, jobs=(), xids=()), {})
 
     def seen_by(self, caller: Caller) -> Running:
-        """The jobs that the caller may see in full."""
+        """Return the jobs that the caller may see in full."""
         own = {job_id for job_id, uid in self.owners.items() if caller.may_see(uid)}
         return replace(
             self.running,
@@ -69,7 +69,7 @@ class RunningPage:
         self._until, self._found, self._body = 0.0, RunningUseByOwner.nothing(), b""
 
     async def get(self, request: Request) -> Response:
-        """Answer with all of them, or a user with their own."""
+        """Answer with all jobs for operators, and with the caller's own for users."""
         caller = await authenticated(self._services.authenticator, request)
         body = await run_in_threadpool(self._answer, caller)
         return Response(body, media_type="application/json")
@@ -79,7 +79,7 @@ class RunningPage:
         return body if caller.sees_all else msgspec.json.encode(found.seen_by(caller))
 
     def _newest(self) -> tuple[RunningUseByOwner, bytes]:
-        """One at a time finds out, and the others have what it found."""
+        """Return the answer, renewed by one request at a time when it has expired."""
         services = self._services
         with self._lock:
             if not self._body or services.clock.monotonic() >= self._until:
@@ -94,24 +94,24 @@ class RunningPage:
 def find_running(
     connection: Connection, cluster: str, now_s: float, min_coverage: float
 ) -> RunningUseByOwner:
-    """Of all runs that go on."""
+    """Return the use of all runs without an end."""
     goes_on = run.c.cluster == cluster, run.c.end_s.is_(None), run.c.start_s.is_not(None)
     columns = run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage, run.c.uid, run.c.nodes
     query = select(*columns).where(*goes_on)
     rows = connection.execute(query).mappings().all()
     starts = {row["run_id"]: row["start_s"] for row in rows}
     measured = _measured(connection, starts, min_coverage)
-    told = Running(
+    running = Running(
         as_of_s=now_s,
         jobs=[_use(row, measured.get(row["run_id"], _NOTHING), min_coverage) for row in rows],
         xids=_xids(connection, {row["job_id"]: row["nodes"] for row in rows}, int(now_s) - XIDS_OF_S),
     )
-    return RunningUseByOwner(told, {row["job_id"]: row["uid"] for row in rows})
+    return RunningUseByOwner(running, {row["job_id"]: row["uid"] for row in rows})
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What the devices of a run were measured to do, all added up; which never computed, where others did."""
+    """The sums over a run's devices, and the devices that never computed while others did."""
 
     util: Histogram | None = None
     memory: Histogram | None = None
@@ -129,7 +129,7 @@ def _use(row: RowMapping, measured: _Measured, min_coverage: float) -> RunningUs
         job_id=row["job_id"],
         start_s=row["start_s"],
         coverage=coverage,
-        # Nobody may say that it never did who has not looked all the time.
+        # Only complete coverage can show that a device never computed.
         used=ever if ever or coverage >= min_coverage else None,
         util_p25=_quantile(util, 0.25),
         util_p95=_quantile(util, 0.95),
@@ -148,7 +148,7 @@ def _quantile(histogram: Histogram | None, q: float) -> float | None:
 
 
 def _measured(connection: Connection, starts: Mapping[int, int], min_coverage: float) -> dict[int, _Measured]:
-    """By run; `starts` are of all."""
+    """Return the sums by run; `starts` has all runs."""
     found: dict[int, _Measured] = {}
     run_ids = list(starts)
     for first in range(0, len(run_ids), _AT_ONCE):
@@ -169,7 +169,7 @@ def _measured(connection: Connection, starts: Mapping[int, int], min_coverage: f
 
 
 def _unused(rows: Sequence[RowMapping], start_s: int, min_coverage: float) -> Sequence[str]:
-    """Devices that never computed: of each enough was seen from the run's start to its newest record."""
+    """Return devices that never computed, with enough coverage from the run's start to its newest record."""
     by_place: dict[tuple[str, str], list[RowMapping]] = defaultdict(list)
     for row in rows:
         by_place[row["node"], row["device"]].append(row)
@@ -185,7 +185,7 @@ def _unused(rows: Sequence[RowMapping], start_s: int, min_coverage: float) -> Se
 
 
 def _each_time_once(rows: Sequence[RowMapping]) -> Iterable[RowMapping]:
-    """A run's records, without those of a second watch over the same time."""
+    """Yield a run's records without double watches."""
     by_place: dict[tuple[str, str], list[RowMapping]] = defaultdict(list)
     for row in rows:
         by_place[row["node"], row["device"]].append(row)
@@ -197,12 +197,12 @@ def _each_time_once(rows: Sequence[RowMapping]) -> Iterable[RowMapping]:
         yield from some
 
 
-def _histogram(told: object) -> Histogram | None:
-    return {int(percent): ms for percent, ms in told.items()} if isinstance(told, dict) else None
+def _histogram(value: object) -> Histogram | None:
+    return {int(percent): ms for percent, ms in value.items()} if isinstance(value, dict) else None
 
 
 def _xids(connection: Connection, nodes_of: Mapping[int, str], since_s: int) -> list[RecentXid]:
-    """Of these jobs; a machine without Slurm counts its own by itself."""
+    """Return Xids of these jobs; a machine without Slurm numbers its jobs itself."""
     query = select(event).where(event.c.kind == "xid", event.c.at_s >= since_s, event.c.job_id.is_not(None))
     return [
         RecentXid(job_id=row["job_id"], device=row["device"], at_s=row["at_s"], code=row["data"].get("code"))
@@ -214,5 +214,5 @@ def _xids(connection: Connection, nodes_of: Mapping[int, str], since_s: int) -> 
 def _expanded(nodes: str) -> Sequence[str]:
     try:
         return expand(nodes)
-    except ValueError:  # what Slurm never wrote
+    except ValueError:  # never written by Slurm
         return ()

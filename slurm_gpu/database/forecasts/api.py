@@ -23,7 +23,7 @@ from slurm_gpu.text.hostlist import task_ranges
 from slurm_gpu.wire.answers.forecast import Forecast
 
 if TYPE_CHECKING:
-    from slurm_gpu.database.forecasts.predicting import Foretelling
+    from slurm_gpu.database.forecasts.predicting import Predictor
 
 _SKEW_S = 30
 """The clocks of slurmctld and of this host may differ."""
@@ -34,9 +34,9 @@ class ForecastApi:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._foretelling: Foretelling | None = None
+        self._predictor: Predictor | None = None
         self._making = threading.Lock()
-        # Whoever waits for another's forecast holds none of the threads that answer all else.
+        # Callers that wait for another's forecast must not block the threads for other requests.
         self._one: anyio.CapacityLimiter | None = None
 
     async def get_forecast(self, request: Request) -> Response:
@@ -47,7 +47,7 @@ class ForecastApi:
         def forecast() -> Forecast:
             from slurm_gpu.database.forecasts.runs import UnsubmittedJob
 
-            return self._teller().of_asked(self._queue(), UnsubmittedJob.from_query(query))
+            return self._get_predictor().of_asked(self._queue(), UnsubmittedJob.from_query(query))
 
         return await self._answer(forecast)
 
@@ -65,7 +65,7 @@ class ForecastApi:
             raise UsageError(self._why_not(job))
         if (why := _kept_back(waiting, self._services.clock.wall())) is not None:
             raise UsageError(f"job {job} {why}")
-        return self._teller().of_job(queue, waiting, job, caller)
+        return self._get_predictor().of_job(queue, waiting, job, caller)
 
     def _queue(self) -> QueueState:
         queue = self._services.view.queue_now()
@@ -73,14 +73,14 @@ class ForecastApi:
             raise SlurmError("slurmctld does not answer, so what waits is not known")
         return queue
 
-    def _teller(self) -> Foretelling:
-        from slurm_gpu.database.forecasts.predicting import Foretelling
+    def _get_predictor(self) -> Predictor:
+        from slurm_gpu.database.forecasts.predicting import Predictor
 
         with self._making:
-            if self._foretelling is None:
+            if self._predictor is None:
                 services = self._services
-                self._foretelling = Foretelling(services.database, services.cluster, services.clock)
-            return self._foretelling
+                self._predictor = Predictor(services.database, services.cluster, services.clock)
+            return self._predictor
 
     async def _answer(self, forecast: Callable[[], Forecast]) -> Response:
         if self._one is None:
@@ -97,7 +97,7 @@ class ForecastApi:
         return Answer(await anyio.to_thread.run_sync(answer, limiter=self._one))
 
     def _why_not(self, job: str) -> str:
-        """What is known of a job that waits for nothing."""
+        """Return the known facts of a job that is not pending."""
         with self._services.database.reading() as connection:
             rows = rows_of_job(connection, self._services.cluster, job)
         if not rows:
@@ -143,9 +143,9 @@ def _has_task(job: QueuedJob, task: str) -> bool:
 
 
 def _kept_back(job: QueuedJob, now_s: float) -> str | None:
-    """What a job waits for that is neither GPUs nor time; None where it is free to start."""
+    """Return what a job waits for other than GPUs or time; None if it is free to start."""
     if job.reason == "JobHeldAdmin":
-        return "is held by an admin, so nobody can say when it starts"
+        return "is held by an admin, so its start cannot be predicted"
     if job.reason == "JobHeldUser":
         return f"is held: scontrol release {job.job_id} lets it start, and then there is a forecast"
     if job.reason.startswith("Dependency"):

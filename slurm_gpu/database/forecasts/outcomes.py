@@ -1,4 +1,4 @@
-"""What came of forecasts: the start of the job, held against the interval that was told."""
+"""Compare the starts of jobs with the predicted intervals."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ForecastOutcome:
     median_s: int
     """That it would start so long after `at_s`."""
     held: bool
-    """The job began within the interval that was told."""
+    """Whether the job started within the predicted interval."""
     started_s: int | None
-    """When it began; None of one that had not by the end of the interval, and has not since."""
+    """The start; None if the job had not started by the end of the interval or later."""
     partition: str
     """Where it ran, or waited."""
 
@@ -47,9 +47,9 @@ def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
 
 
 def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -> Iterator[ForecastOutcome]:
-    """What came of these rows of `forecast`, in their order; those of which nobody can know are left out.
+    """Return the outcomes of these rows of `forecast` in order, without those that cannot be known.
 
-    A job that left the queue without a start before its interval was over says nothing.
+    A job that left the queue without a start before the end of its interval has no outcome.
     """
     for some in batched(rows, _IDS_AT_ONCE):
         runs = _runs_of(connection, cluster, {row["job_id"] for row in some})
@@ -82,7 +82,7 @@ def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> ForecastOutcome | None:
     begun = [(one.start_s, one) for one in runs if one.start_s is not None and one.start_s >= at_s]
     if begun:
         started_s, first = min(begun, key=lambda item: item[0])
-        # Slurm tells whole seconds.
+        # Slurm reports whole seconds.
         held = begin_s - 1 <= started_s <= end_s + 1
         return _of(row, first, held=held, started_s=started_s)
     unstarted = [one for one in runs if one.start_s is None and (one.end_s is None or one.end_s >= at_s)]
@@ -107,7 +107,7 @@ def _runs_of(connection: Connection, cluster: str, job_ids: set[int]) -> dict[in
     found: dict[int, list[_Ran]] = {job_id: [] for job_id in job_ids}
     names = ("run_id", "cluster", "job_id", "array_job_id", "start_s", "end_s", "partition")
     columns = select(*(run.c[name] for name in names))
-    # An index for each: with OR, or with the cluster beside the array, SQLite reads all runs of the cluster.
+    # One index for each: with OR, or with both cluster and array, SQLite reads all runs of the cluster.
     query = union(
         columns.where(run.c.cluster == cluster, run.c.job_id.in_(job_ids)),
         columns.where(run.c.array_job_id.in_(job_ids)),

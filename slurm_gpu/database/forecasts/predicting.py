@@ -13,7 +13,7 @@ from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.forecasts.outcomes import past_accuracy
 from slurm_gpu.database.forecasts.runs import UnsubmittedJob, asked_run, job_run, queue_runs
 from slurm_gpu.database.forecasts.store import (
-    Foretold,
+    Prediction,
     read_model_body,
     remember,
     stored_models,
@@ -41,7 +41,7 @@ class NoForecastError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A model that was read, in place of the newest where that could not be."""
+    """A model that was read instead of an unreadable newest one."""
 
     newest_s: int
     created_s: int
@@ -49,7 +49,7 @@ class _Kept:
     remark: str | None
 
 
-class Foretelling:
+class Predictor:
     """Keeps the newest model; for one thread at a time."""
 
     def __init__(self, database: Database, cluster: str, clock: Clock) -> None:
@@ -58,17 +58,17 @@ class Foretelling:
         self._seen: tuple[QueueState, Runs] | None = None
 
     def of_job(self, queue: QueueState, job: QueuedJob, name: str, caller: Caller) -> Forecast:
-        """Of a job that waits in this queue; it is written down. Raises NoForecastError."""
+        """Forecast a pending job of this queue and store the forecast. Raises NoForecastError."""
         full = caller.may_see(job.uid)
         said = self._forecast(queue, job_run(job), name, full=full)
-        row = Foretold.of(
+        row = Prediction.of(
             job.job_id, said.at_s, said.lower_s, said.median_s, said.upper_s, said.source, said.created_s
         )
         self._database.write(lambda connection: remember(connection, self._cluster, [row]))
         return said
 
     def of_asked(self, queue: QueueState, asked: UnsubmittedJob) -> Forecast:
-        """Of a job that is not submitted yet. Raises NoForecastError."""
+        """Forecast a job that is not submitted yet. Raises NoForecastError."""
         wanted = asked_run(asked, self._runs(queue), self._clock.wall())
         return self._forecast(queue, wanted, None, full=True)
 
@@ -136,7 +136,7 @@ class Foretelling:
             else:
                 remark = None
             return _Kept(made[0], created_s, model, remark)
-        # Asking again does not help, as it does where the database is away.
+        # Retrying does not help, as it does while the database is unreachable.
         raise NoForecastError(f"{wrong}: where slurm-gpudbd runs, `slurm-gpu forecast train` does it")
 
     def _runs(self, queue: QueueState) -> Runs:

@@ -46,7 +46,7 @@ class UnsubmittedJob:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> UnsubmittedJob:
-        """Of the parameters of a request; raises UsageError."""
+        """Build a job from request parameters; raise UsageError."""
         names = cls.__slots__
         for name, text in query.items():
             if name not in names:
@@ -100,7 +100,7 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
 def queue_runs(jobs: Iterable[QueuedJob], now_s: float) -> Runs:
     """Return the pending and running jobs; each array task is one job, as in accounting.
 
-    What the tasks of an array ask for adds up to all that it asks for, however many they are.
+    Requests of array tasks are scaled so that they add up to the request of the whole array.
     """
     listed = [job for job in jobs if waits(job, now_s) or job.state in _RUNNING]
     tasks = [min(max(job.n_tasks, 1), MOST_TASKS) for job in listed]

@@ -11,29 +11,29 @@ from sqlalchemy import Connection, delete, insert, select
 from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.schema import forecast, forecast_model
 
+# MariaDB accepts 16 MiB per packet by default; smaller parts block others for less time.
 PART_BYTES = 512 * 1024
-"""MariaDB takes 16 MiB at once where nobody changed that; what is smaller does not hold up others."""
 MODELS_KEPT = 3
+# Interval between stored forecasts of a job, so that repeated requests neither fill the table nor count more.
 AGAIN_AFTER_S = 600
-"""Who asks for a job in a loop does not fill the table, nor count more than others."""
 _CLOCKS_DIFFER_S = 86400
 _IDS_AT_ONCE = 500
 _LONGEST_S = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
+class Prediction:
     """A forecast of a job that waits: a row of `forecast`; seconds are from `at_s` on."""
 
     job_id: int
-    """Of an array whose tasks are not apart yet, the array's."""
+    """The array's ID for tasks that are not split off yet."""
     at_s: int
     lower_s: int
     median_s: int
     upper_s: int
     source: str
     created_s: int
-    """Of the model."""
+    """When the model was trained."""
 
     @classmethod
     def of(
@@ -45,7 +45,7 @@ class Foretold:
         upper_s: float,
         source: str,
         created_s: int,
-    ) -> Foretold:
+    ) -> Prediction:
         """In whole seconds, so that the interval holds what it held; as long as a column can hold."""
         return cls(
             job_id=job_id,
@@ -59,7 +59,7 @@ class Foretold:
 
 
 def store_model(connection: Connection, cluster: str, created_s: int, body: bytes) -> None:
-    """Keep a model in place of one that was made in the same second; drop all but it and the newest."""
+    """Store a model, replacing one of the same second; drop all others except the newest."""
     ours = forecast_model.c.cluster == cluster
     connection.execute(delete(forecast_model).where(ours, forecast_model.c.created_s == created_s))
     for part, begin in enumerate(range(0, len(body), PART_BYTES)):
@@ -99,7 +99,7 @@ def read_model_body(connection: Connection, cluster: str, created_s: int) -> byt
     return b"".join(connection.execute(query).scalars())
 
 
-def remember(connection: Connection, cluster: str, said: Iterable[Foretold]) -> int:
+def remember(connection: Connection, cluster: str, said: Iterable[Prediction]) -> int:
     """Keep these, but for jobs of which one was kept within AGAIN_AFTER_S; returns how many.
 
     One that was kept for a later time, by a clock that stood wrong, does not count.
@@ -117,7 +117,7 @@ def remember(connection: Connection, cluster: str, said: Iterable[Foretold]) -> 
         )
         lately.update(connection.execute(query).scalars())
     rows = [
-        {"cluster": cluster, **{name: getattr(one, name) for name in Foretold.__slots__}}
+        {"cluster": cluster, **{name: getattr(one, name) for name in Prediction.__slots__}}
         for one in listed
         if one.job_id not in lately
     ]

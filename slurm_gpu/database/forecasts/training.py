@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.database.forecasts.runs import job_run, past_runs, queue_runs, waits
-from slurm_gpu.database.forecasts.store import Foretold, newest_model, read_model_body, remember, store_model
+from slurm_gpu.database.forecasts.store import (
+    Prediction,
+    newest_model,
+    read_model_body,
+    remember,
+    store_model,
+)
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES, Correction, Learner
 from slurm_gpu.forecast.model import make_model
@@ -20,7 +26,7 @@ SAMPLE = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """What came out."""
+    """The result of a training."""
 
     runs: int
     looks: int
@@ -53,12 +59,12 @@ def train_from_database(
     )
 
 
-def foretell_waiting(
+def forecast_waiting(
     database: Database, cluster: str, jobs: Sequence[QueuedJob], now_s: int, most: int = SAMPLE
 ) -> int:
-    """Forecast jobs that wait now and keep that, so that what comes of forecasts is known where nobody asks.
+    """Forecast pending jobs and store the forecasts, so that outcomes are known without requests by users.
 
-    At most so many, spread over all that wait; returns how many were kept. The newest model makes them.
+    At most `most` jobs, spread over all pending ones; returns how many were stored. Uses the newest model.
     """
     waiting = [job for job in jobs if waits(job, now_s)]
     taken = waiting if len(waiting) <= most else [waiting[n * len(waiting) // most] for n in range(most)]
@@ -72,7 +78,7 @@ def foretell_waiting(
         return 0
     said = model.forecast(queue_runs(jobs, now_s), Runs.joined([job_run(job) for job in taken]), now_s)
     rows = [
-        Foretold.of(job.job_id, now_s, lower_s, median_s, upper_s, source, created_s)
+        Prediction.of(job.job_id, now_s, lower_s, median_s, upper_s, source, created_s)
         for job, lower_s, median_s, upper_s, source in zip(
             taken,
             said.lower_s.tolist(),

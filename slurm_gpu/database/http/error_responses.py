@@ -1,4 +1,4 @@
-"""What an error is answered with."""
+"""Map errors to HTTP responses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LONGEST = 4000
 
 
 class ShipmentError(Exception):
-    """The shipment as a whole cannot be taken: `status` is the HTTP answer.
+    """The shipment as a whole is rejected: `status` is that of the HTTP response.
 
-    It may be taken after `retry_after_s`, where that is not None.
+    It may be accepted after `retry_after_s`, if that is not None.
     """
 
     def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
@@ -26,6 +26,7 @@ class ShipmentError(Exception):
 
 
 TRY_LATER = DatabaseError, MungedUnavailableError, SlurmError
+# All other errors are bugs: 500.
 FORESEEN = (
     NotAuthenticatedError,
     NotPermittedError,
@@ -35,31 +36,30 @@ FORESEEN = (
     ClientDisconnect,
     *TRY_LATER,
 )
-"""All others are mistakes of ours: 500."""
 
 
 def answer_to(error: Exception) -> Response:
-    """The answer to a request that ended with this error, one of FORESEEN; raises any other."""
+    """Return the response to one of the expected errors; raise any other one."""
     match error:
         case NotAuthenticatedError():
-            return JSONResponse(_told(error), 401, headers={"WWW-Authenticate": "MUNGE"})
+            return JSONResponse(_body(error), 401, headers={"WWW-Authenticate": "MUNGE"})
         case NotPermittedError():
-            return JSONResponse(_told(error), 403)
+            return JSONResponse(_body(error), 403)
         case ShipmentError():
             headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
-            return JSONResponse({**_told(error), "wire": list(WIRE_RANGE)}, error.status, headers)
+            return JSONResponse({**_body(error), "wire": list(WIRE_RANGE)}, error.status, headers)
         case UsageError():
-            return JSONResponse(_told(error), 400)
+            return JSONResponse(_body(error), 400)
         case HTTPException():
             return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
         case ClientDisconnect():
-            return Response(status_code=400)  # nobody is there to read it
+            return Response(status_code=400)  # the client has disconnected
         case DatabaseError() | MungedUnavailableError() | SlurmError():
-            return JSONResponse(_told(error), 503, headers={"Retry-After": str(RETRY_AFTER_S)})
+            return JSONResponse(_body(error), 503, headers={"Retry-After": str(RETRY_AFTER_S)})
     raise error
 
 
-def _told(error: Exception) -> dict[str, str]:
+def _body(error: Exception) -> dict[str, str]:
     """Return the error's text, truncated if it quotes a whole body."""
     text = str(error)
     return {"error": text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"}

@@ -1,8 +1,8 @@
 """Rate limits for each user, so that one user's requests do not slow down the others.
 
 Everything here runs in the event loop. A user's bounds are those of the uid: requests served at once, and a
-bucket of rows that refills at a fixed rate. What a request costs is known once it is served, so that a bucket
-may end below empty; the next request then waits longer.
+bucket of rows that refills at a fixed rate. The cost of a request is known only after it is served, so a
+bucket may end below empty; the next request then waits longer.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class CallerBounds:
 
     def __init__(self, per_user: PerUser, clock: Clock, wait_s: float = WAIT_S) -> None:
         self._per_user, self._clock, self._wait_s = per_user, clock, wait_s
-        # One of each user who ever asked: a caller cannot choose a uid. slurm-gpuweb's uid on a host that is
-        # not slurm-gpuweb's is an ordinary user, who must not use up the bounds of the other.
+        # One entry per user: a caller cannot choose a uid. On a host other than slurm-gpuweb's, its uid is an
+        # ordinary user, who must not use up slurm-gpuweb's bounds.
         self._uses: dict[tuple[int, bool], _CallerUse] = {}
         self._refused = OutageLog(log, "requests of a user are refused for now: %s", clock)
 
     async def begin(self, caller: Caller) -> None:
-        """Count one more request, which is to `end`; raises HTTPException (429) over the bounds.
+        """Count one more request, to be ended with `end`; raise HTTPException (429) over the bounds.
 
-        Waits for a moment before that: who reads page by page, or a few things in parallel, is slowed down
-        and not refused, and a program that asks again at once costs little.
+        It waits for a moment first. So a caller that reads page by page, or a few things in parallel, is
+        slowed down and not refused, and a program that retries at once costs little.
         """
         served, name = self._use_of(caller).served, caller.user or f"uid {caller.uid}"
         per_s = self._per_user.rows_per_s * _factor(caller)
@@ -103,7 +103,7 @@ class CallerBounds:
     def _refuse(self, why: str, retry_after_s: int) -> NoReturn:
         self._refused.failed(why)
         raise HTTPException(
-            429, f"{why}: ask again in {retry_after_s} s", {"Retry-After": f"{retry_after_s}"}
+            429, f"{why}: try again in {retry_after_s} s", {"Retry-After": f"{retry_after_s}"}
         )
 
 
@@ -114,7 +114,7 @@ class BoundedCallers:
         self._app, self._bounds = app, bounds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Handle a request."""
         share = Share(self._bounds)
         scope.setdefault("state", {})[_SHARE] = share
         try:

@@ -1,4 +1,4 @@
-"""What a request says: who asks, its parameters and its body."""
+"""Read a request: its caller, parameters and body."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from slurm_gpu.http.web_reader import THIS_HOST, Origin
 from slurm_gpu.text.units import parse_whole
 from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
 
-TELLS_OF_ACTS = "/v1/controller"
+CONTROLLER_TARGET = "/v1/controller"
+# Refused header: otherwise such a request would be answered with the rights of its sender.
 FOR_USER = "X-Slurm-Gpu-User"
-"""Refused header: such a request would be answered with the rights of its sender."""
 MAX_BODY_BYTES = 1 << 20
 BODY_WITHIN_S = 30.0
+# Time to wait before a retry.
 RETRY_AFTER_S = 10
-"""What whoever has to come again is told to wait."""
 
 
 async def authenticated(authenticator: Authenticator, request: Request) -> Caller:
@@ -45,13 +45,13 @@ async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller
 
 
 async def asked(authenticator: Authenticator, request: Request) -> tuple[Callable[[], Caller], bytes]:
-    """What finds out who the caller is, and waits for it, and the body.
+    """Return a function that identifies the caller, which may block, and the body.
 
-    That is read only once there is a credential to check it with.
+    The body is read only if there is a credential.
     """
     if FOR_USER in request.headers:
         raise NotPermittedError(
-            f"{FOR_USER} is not supported: every request is judged as the user of its credential"
+            f"{FOR_USER} is not supported: every request has the rights of its credential's user"
         )
     uid: int | None = getattr(request.state, PEER_UID, None)
     authorization = request.headers.get("authorization")
@@ -85,7 +85,7 @@ def _judged(
     caller = vouched()
     if request.headers.get(READS_HEADER) == READS_ALL:
         authenticator.require_sees_all(caller, origin)
-    if caller.is_web and request.method not in ("GET", "HEAD") and request.scope["path"] != TELLS_OF_ACTS:
+    if caller.is_web and request.method not in ("GET", "HEAD") and request.scope["path"] != CONTROLLER_TARGET:
         raise NotPermittedError("slurm-gpuweb changes nothing in its own name")
     return caller
 
@@ -115,7 +115,7 @@ def whole_parameter(name: str, text: str, least: int, most: int) -> int:
 
 
 def parameters(request: Request) -> dict[str, str]:
-    """Those of the query, each once; raises UsageError."""
+    """Return the query parameters, each given once; raise UsageError."""
     query: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name in query:

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp
 from slurm_gpu.http.connection_limits import ConnectionLimits
 from slurm_gpu.http.server import FirstReader, HttpServer
 
-# 4,000 connections: ten thousand nodes post a thousand times a second, and all wait while nothing is answered
-# for a moment. 20 addresses with all that they may have leave 668 of them. Each worker has as many.
+# 4,000 connections: ten thousand nodes post a thousand times per second, and all wait while nothing is
+# answered for a moment. 20 addresses with their maximum leave 668 of them. Each worker has as many.
 LIMITS = ConnectionLimits(
     request_within_s=5.0,
     body_within_s=None,
@@ -19,7 +19,8 @@ LIMITS = ConnectionLimits(
     share_of_sender=4,
     most_of_sender=200,
     is_unlimited=lambda sender: sender == 0,  # root, over the Unix socket
-    backlog_s=8.0,  # a node stops waiting after 20 s; served in turn, all would be served just after that
+    # a node stops waiting after 20 s; in order of arrival, all would be served just after that
+    backlog_s=8.0,
 )
 
 

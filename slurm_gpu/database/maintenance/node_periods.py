@@ -1,4 +1,4 @@
-"""What each node was when, by Slurm's word: the denominator of every rate."""
+"""Record the state of each node over time according to Slurm, the denominator of all rates."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from slurm_gpu.slurm.occupancy import out_of_service
 
 UP = "up"
 GONE = "gone"
+# After slurmctld's restart nodes do not respond for a while; shorter times are not a period.
 SETTLED_S = 150
-"""After slurmctld's restart nodes count as not responding for a while: less than this is no period."""
-_UNHEARD = frozenset({"not_responding", "unknown"})
-_TOLD = ("server_type", "zone", "gpus", "cpus", "memory_mib", "state")
+_SILENT_STATES = frozenset({"not_responding", "unknown"})
+_RECORDED = ("server_type", "zone", "gpus", "cpus", "memory_mib", "state")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Which server type and which zone a node is of, by slurm-gpu.yaml."""
+    """The server types and zones of nodes by slurm-gpu.yaml."""
 
     server_types: Mapping[str, str] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: SiteConfig) -> Places:
-        """Read the hostlists; raises UsageError naming one that cannot be read, or a node that is in two."""
+        """Parse the hostlists; raise UsageError for an invalid one, or a node in two."""
         return cls(group_by_node("server_types", config.server_types), group_by_node("zones", config.zones))
 
 
-def is_unheard(node: SlurmNode) -> bool:
-    """Whether slurmctld only waits to hear of a node, which may be up all the same."""
+def is_silent(node: SlurmNode) -> bool:
+    """Return whether slurmctld waits for a response of the node, which may be up nevertheless."""
     words = out_of_service(node)
-    return bool(words) and _UNHEARD.issuperset(words)
+    return bool(words) and _SILENT_STATES.issuperset(words)
 
 
 def store_node_periods(
@@ -47,14 +47,14 @@ def store_node_periods(
     nodes: Mapping[str, SlurmNode],
     places: Places,
     now_s: int,
-    unheard_since: Mapping[str, int] | None = None,
+    silent_since: Mapping[str, int] | None = None,
 ) -> int:
-    """Begin a period of each node that is not as it was; returns of how many.
+    """Begin a period of each node that changed; return the number of nodes.
 
-    `nodes` are all that Slurm has, at least one: of a node that is not among them the last period is `gone`.
-    `unheard_since`: from when on these nodes were only unheard; after SETTLED_S their period begins then.
+    `nodes` are all nodes in Slurm, at least one; a node that is missing gets a period `gone`. `silent_since`:
+    since when these nodes have only not responded; after SETTLED_S their period begins then.
     """
-    since = {} if unheard_since is None else unheard_since
+    since = {} if silent_since is None else silent_since
     last = _last_periods(connection)
     rows: list[dict[str, Any]] = []
     for name in sorted(nodes.keys() | last.keys()):
@@ -63,12 +63,12 @@ def store_node_periods(
         if before is not None and name in since and now_s - began_s < SETTLED_S:
             continue
         now = _period(nodes[name], places) if name in nodes else _gone(before)
-        if before is None or any(before[key] != now[key] for key in _TOLD):
-            # Even where the clock was set back, a period begins after the one before it.
+        if before is None or any(before[key] != now[key] for key in _RECORDED):
+            # Even if the clock was set back, a period begins after the previous one.
             from_s = began_s if before is None else max(began_s, before["from_s"] + 1)
             rows.append({"node": name, "from_s": from_s, **now})
     if rows:
-        connection.execute(upsert(connection, node_period, ("node", "from_s"), _TOLD), rows)
+        connection.execute(upsert(connection, node_period, ("node", "from_s"), _RECORDED), rows)
     return len(rows)
 
 

@@ -1,4 +1,4 @@
-"""Dropping what is too old: timelines, windows, events, verdicts and so on. Runs and records stay."""
+"""Drop old timelines, windows, events, verdicts and so on. Runs and records stay."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slurm_gpu.database.storage.schema import decision, event, forecast, run_dev
 from slurm_gpu.database.storage.watermarks import get_watermark, set_watermark
 
 _ROWS_AT_ONCE = 1000
+# The watermark up to which records have no timelines.
 _PRUNED = "pruned:timelines"
-"""The watermark up to which records have no timelines any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many were dropped, or would be."""
+    """How many rows were dropped, or would be."""
 
     timelines: int
     windows: int
@@ -35,14 +35,14 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What is older than `retention` says; `stepped` is called whenever some rows are dropped."""
+    """Drops rows older than `retention`; `stepped` is called after each batch."""
 
     database: Database
     retention: Retention
     stepped: Callable[[], None] = lambda: None
 
     def prune(self, now_s: int, late_s: int | None = None) -> Pruned:
-        """Drop it; timelines from the watermark on, less `late_s` for what came late, or all of None."""
+        """Drop rows; timelines after the watermark minus `late_s` for late arrivals, or all for None."""
         return Pruned(
             windows=self._rows(delete(run_window), run_window.c.at_s, 0, self._before_s("windows", now_s)),
             events=self._rows(delete(event), event.c.at_s, 0, self._before_s("events", now_s)),
@@ -53,7 +53,7 @@ class Pruning:
         )
 
     def count(self, now_s: int) -> Pruned:
-        """What `prune` would drop of all times."""
+        """Return what `prune` would drop in total."""
         with self.database.reading() as connection:
 
             def older(at: Column[int], name: str) -> int:
@@ -76,7 +76,7 @@ class Pruning:
         return now_s - int(kept_s)
 
     def _timelines(self, before_s: int, late_s: int | None) -> int:
-        """Of records, which stay: so it is written down up to where they are without."""
+        """Drop timelines of records, which stay, and store up to when this was done."""
         from_s = 0
         if late_s is not None:
             with self.database.reading() as connection:
@@ -84,12 +84,12 @@ class Pruning:
             from_s = 0 if done_s is None else done_s - late_s
         statement = update(run_device).where(run_device.c.timeline.is_not(None)).values(timeline=null())
         n = self._rows(statement, run_device.c.last_s, from_s, before_s)
-        # Also where it lay ahead, by a clock that was set or a shorter retention.
+        # Also if the watermark was ahead, by a clock that was set or a shorter retention.
         self.database.write(lambda connection: set_watermark(connection, _PRUNED, before_s))
         return n
 
     def _rows(self, statement: Delete | Update, at: Column[int], from_s: int, before_s: int) -> int:
-        """Carry it out on all rows that were `at` a time in between; returns on how many."""
+        """Execute the statement on all rows within that time; return the number of rows."""
         n = 0
         next_s: int | None = from_s
         while next_s is not None:
@@ -103,9 +103,9 @@ class Pruning:
 def _prune_some(
     connection: Connection, statement: Delete | Update, at: Column[int], from_s: int, before_s: int
 ) -> tuple[int, int | None]:
-    """The first rows of those, and where the others begin; None where there are none.
+    """Execute it on the first of these rows; return where the others begin, None if there are none.
 
-    No statement may take longer than a database is waited for, nor hold rows for which nodes' shipments wait.
+    No statement may exceed the database's time limit, or lock rows that shipments wait for.
     """
     in_order = select(at).where(at >= from_s, at < before_s).order_by(at)
     last_s = connection.execute(in_order.offset(_ROWS_AT_ONCE - 1).limit(1)).scalar()

@@ -1,4 +1,4 @@
-"""What slurm-gpudbd does beside the import: write down what nodes are, and drop detail that is too old."""
+"""Maintain the database next to the import: record the state of nodes, and drop old detail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import Retention
-from slurm_gpu.database.maintenance.node_periods import Places, is_unheard, store_node_periods
+from slurm_gpu.database.maintenance.node_periods import Places, is_silent, store_node_periods
 from slurm_gpu.database.maintenance.pruning import Pruning
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm.client import SlurmNode
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 PRUNE_EVERY_S = 3600.0
 LATE_EVERY_S = 86400.0
-# Each hour what became too old since the last one is looked at, and once a day what came this late.
+# Every hour, rows that have expired since the last time are dropped; once a day, also late arrivals.
 _LATE_S = 30 * 86400
 
 
 class Upkeep:
-    """`run_once()` belongs to each pass of the import."""
+    """Periodic maintenance; call `run_once()` in each pass of the import."""
 
     def __init__(
         self,
@@ -35,28 +35,25 @@ class Upkeep:
         self._database, self._clock = database, clock
         self._places = Places() if places is None else places
         self._retention = Retention() if retention is None else retention
-        self._unheard_since: dict[str, int] = {}
+        self._silent_since: dict[str, int] = {}
         self._prune_at = -math.inf
         self._late_at = -math.inf
 
     def run_once(
         self, nodes: Mapping[str, SlurmNode] | None, stepped: Callable[[], None] = lambda: None
     ) -> None:
-        """Note what nodes are now, unless Slurm does not say it, and prune when it is time.
-
-        `stepped` is called whenever some rows are pruned: the first time they may be years'.
-        """
+        """Record the state of nodes, unless Slurm does not answer, and prune when due."""
         now_s = int(self._clock.wall())
         if nodes:
-            unheard = {name for name, node in nodes.items() if is_unheard(node)}
-            self._unheard_since = {name: self._unheard_since.get(name, now_s) for name in unheard}
+            silent = {name for name, node in nodes.items() if is_silent(node)}
+            self._silent_since = {name: self._silent_since.get(name, now_s) for name in silent}
             self._database.write(
                 partial(
                     store_node_periods,
                     nodes=nodes,
                     places=self._places,
                     now_s=now_s,
-                    unheard_since=self._unheard_since,
+                    silent_since=self._silent_since,
                 )
             )
         now = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""What lies beside the records of a run: its hosts, events, devices, timelines and windows."""
+"""Read the details of runs: hosts, events, devices, timelines and windows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SLACK_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """All that is known of one run besides its row."""
+    """The details of one run in addition to its row."""
 
     records: Sequence[Record]
     hosts: Sequence[Host]
@@ -80,7 +80,7 @@ def _records(
 
 
 def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[tuple[str, str], DeviceFacts]:
-    """By (node, UUID): what a node tells of a GPU says nothing of the one that another node had."""
+    """Facts by (node, UUID): those of one node say nothing about a GPU of another node."""
     nodes, uuids = {node for node, _ in places}, {uuid for _, uuid in places}
     query = select(device).where(device.c.node.in_(nodes), device.c.uuid.in_(uuids))
     rows = connection.execute(query).mappings()
@@ -90,25 +90,25 @@ def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[
 def _events(
     connection: Connection, rows: Sequence[Row], records: Mapping[int, Sequence[Record]]
 ) -> tuple[dict[int, list[Event]], int]:
-    """Return events that name the run's job, and those of its devices while it held them, by run_id.
+    """Return events of the run's job, and of its devices while it had them allocated, by run_id.
 
-    Of the latter not those of other jobs, but what somebody else did to a GPU concerns all that shared it.
-    Of both kinds at most MAX_EVENTS; then also returns how many there are besides.
+    Device events of other jobs are excluded; actions of users on a GPU concern all that shared it. Returns at
+    most MAX_EVENTS of both kinds, and how many more there are.
     """
     found: dict[int, list[Event]] = defaultdict(list)
     by_job: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         by_job[row["job_id"]].append(row)
     places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
-    # The limit is for what their own nodes told: what others say of them must not take its place.
+    # The limit covers reports of the job's own nodes. Events of other nodes must not displace these.
     of_jobs = and_(event.c.job_id.in_(by_job), event.c.node.in_(frozenset().union(*places.values())))
     of_each, left_out = _bounded_events(connection, of_jobs)
     for item in of_each:
         for row in by_job[item["job_id"]]:
             # A machine without Slurm counts jobs by itself: the number alone does not say whose event it is.
             here = item["node"] in places[row["run_id"]] and _during(row, item["at_s"])
-            if here and (told_event := _read_event(item)) is not None:
-                found[row["run_id"]].append(told_event)
+            if here and (parsed := _read_event(item)) is not None:
+                found[row["run_id"]].append(parsed)
     watches = [(run_id, record) for run_id, some in records.items() for record in some]
     if not watches:
         return found, left_out
@@ -128,19 +128,19 @@ def _events(
             and (record.node, record.device) == (item["node"], item["device"])
             and record.first_s <= item["at_s"] <= record.last_s
         }
-        if runs and (told_event := _read_event(item)) is not None:
+        if runs and (parsed := _read_event(item)) is not None:
             for run_id in runs:
-                found[run_id].append(told_event)
+                found[run_id].append(parsed)
     for some in found.values():
         some.sort(key=lambda item: (item.at_s, item.node, item.n))
     return found, left_out + more_left_out
 
 
 def _bounded_events(connection: Connection, where: ColumnElement[bool]) -> tuple[Sequence[RowMapping], int]:
-    """Return at most MAX_EVENTS, the oldest first, and how many are left out.
+    """Return at most MAX_EVENTS, the oldest first, and how many are omitted.
 
-    Of each job, device and kind the first and the last ones are kept: a thousand events of one kind leave out
-    none of another, and neither how it began nor how it ended.
+    The first and the last ones of each job, device and kind are kept. So a thousand events of one kind
+    do not displace another, and the beginning and end of each kind remain.
     """
     of_kind = event.c.job_id, event.c.device, event.c.kind
     keys = event.c.node, event.c.boot_id, event.c.n
@@ -212,8 +212,13 @@ def nodes_without_window(row: Row, there: Sequence[NodeWindow]) -> set[str]:
     return set(node_set(row["nodes"])) - {item.node for item in there if item.job_id == row["job_id"]}
 
 
-def node_reports(connection: Connection, heard: Mapping[str, tuple[float, str | None]]) -> list[NodeReport]:
-    """Each node that told of its devices or was `heard` ((when, version) by node), and the devices it has."""
+def node_reports(
+    connection: Connection, arrivals: Mapping[str, tuple[float, str | None]]
+) -> list[NodeReport]:
+    """Return all nodes that reported devices or are in `arrivals`, with their devices.
+
+    `arrivals` has (time, version) by node.
+    """
     newest = select(device.c.node, func.max(device.c.at_s).label("at_s")).group_by(device.c.node).subquery()
     same = and_(device.c.node == newest.c.node, device.c.at_s == newest.c.at_s)
     query = select(device).join(newest, same).order_by(device.c.node, device.c.index, device.c.uuid)
@@ -223,9 +228,9 @@ def node_reports(connection: Connection, heard: Mapping[str, tuple[float, str | 
     return [
         NodeReport(
             node=node,
-            last_seen_s=heard[node][0] if node in heard else None,
-            version=heard[node][1] if node in heard else None,
+            last_seen_s=arrivals[node][0] if node in arrivals else None,
+            version=arrivals[node][1] if node in arrivals else None,
             devices=tuple(devices.get(node, ())),
         )
-        for node in sorted(devices.keys() | heard.keys())
+        for node in sorted(devices.keys() | arrivals.keys())
     ]

@@ -67,15 +67,15 @@ _ORDERS: Mapping[str, Callable[[float], ColumnElement[Any]]] = {
 }
 _PRIVATE = frozenset({"uGPUcore", "uGPUmem", "energy_j"})
 SUBMIT = "submit"
+# Sort keys of runs. `submit` is the default, and the only one that orders the tasks of an array.
 SORTS = (SUBMIT, *_ORDERS)
-"""What runs may be sorted by; `submit` is the usual, and alone has the tasks of an array in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs: in any of `states`, submitted before `until_s` and not over at `since_s`.
+    """Selects runs: in any of `states`, submitted before `until_s` and not ended at `since_s`.
 
-    Of several names in one filter any will do. `min_gpus` are granted, or asked for by those that wait.
+    Several names in one filter are alternatives. `min_gpus` are granted, or requested if pending.
     """
 
     users: Sequence[str] = ()
@@ -84,7 +84,7 @@ class RunFilter:
     qos: str | None = None
     app: str | None = None
     having: Mapping[str, str] | None = None
-    """Of the columns that hold names joined by commas, one of these: partition gpu_type server_type zone."""
+    """Match a name in columns with comma-separated names: partition gpu_type server_type zone."""
     min_gpus: float | None = None
     since_s: int | None = None
     until_s: int | None = None
@@ -142,8 +142,8 @@ class PageCursor:
 
     def cursor(self) -> str:
         """For the question that asks for what comes after it."""
-        told = json.dumps((self.value, self.run_id, self.now_s), separators=(",", ":"))
-        return base64.urlsafe_b64encode(told.encode()).decode().rstrip("=")
+        known = json.dumps((self.value, self.run_id, self.now_s), separators=(",", ":"))
+        return base64.urlsafe_b64encode(known.encode()).decode().rstrip("=")
 
 
 class RowQuery(NamedTuple):
@@ -163,7 +163,7 @@ class SortOrder:
 
     @classmethod
     def of(cls, wanted: RunFilter, caller: Caller, now_s: float) -> SortOrder:
-        """What a caller may not see does not show in the order either."""
+        """Treat values that the caller may not see as missing, so that the order does not reveal them."""
         at_s = int(now_s) if wanted.after is None else wanted.after.now_s
         key = run.c.submit_s if wanted.sort == SUBMIT else _ORDERS[wanted.sort](at_s)
         if wanted.sort in _PRIVATE and not caller.sees_all:
@@ -171,9 +171,9 @@ class SortOrder:
         return cls(key, wanted.ascending, at_s)
 
     def steps(self, after: PageCursor | None) -> Iterator[RowQuery]:
-        """What to ask for in turn: what has a value, in order of it, and then the gaps.
+        """Return the queries to run in turn: rows with a value, in its order, and then the gaps.
 
-        Each can be read along an index where there is one, and goes on from `after` without what lies before.
+        Each can use an index if there is one, and continues from `after` without reading earlier rows.
         """
         ascending, key = self.ascending, self.key
         in_turn = run.c.run_id.asc() if ascending else run.c.run_id.desc()
@@ -201,7 +201,7 @@ class SortOrder:
 
 
 def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
-    """What the filters say but for `until_s` and `after`. No run is found by what the caller may not see."""
+    """Return the conditions of all filters but `until_s` and `after`. Invisible values match no filter."""
     found: list[ColumnElement[bool]] = []
     if wanted.users:
         found.append(run.c.user.in_(wanted.users))

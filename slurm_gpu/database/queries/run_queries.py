@@ -86,11 +86,11 @@ def find_job(
     now_s: float,
     min_coverage: float = DEFAULT_MIN_COVERAGE,
 ) -> RunPage:
-    """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, with their details where the caller may see them.
+    """Return all runs of JOBID, JOBID_TASK or JOBID+OFFSET, with details that the caller may see.
 
-    JOBID of an array or a heterogeneous job means all of its tasks or components, as for sacct.
-    Raises UsageError where `job` is none of these. At most MAX_LIMIT runs are shown, the newest; the page has
-    how many are not.
+    JOBID of an array or a heterogeneous job selects all of its tasks or components, as for sacct. Raises
+    UsageError if `job` has another form. Returns at most MAX_LIMIT runs, the newest ones, and the number of
+    the others.
     """
     rows = rows_of_job(connection, cluster, job)
     parts_of = find_parts(connection, rows)
@@ -101,7 +101,7 @@ def find_job(
     for row in wholes:
         shown = show_run(row, caller, now_s, found.get(row["run_id"]))
         if shown.devices:
-            shown = _as_its_records_tell(shown, parts_of[row["run_id"]], min_coverage)
+            shown = _derived_from_records(shown, parts_of[row["run_id"]], min_coverage)
         runs.append(_as_its_loan_ended(connection, shown, row))
     left_out = count_left_out(connection, cluster, job, len(rows))
     return RunPage(runs=runs, cursor=None, left_out=left_out, events_left_out=events_left_out)
@@ -117,8 +117,8 @@ def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any
     )
 
 
-def _as_its_records_tell(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
-    """The derived columns follow new records within a pass; what is shown beside these agrees with them."""
+def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
+    """Derive the columns from the records shown with them: stored ones are updated once per pass only."""
     kept, _ = resolve_double_watches(shown.devices or ())
     derived = derive_run(parts, kept, min_coverage)
     return msgspec.structs.replace(
@@ -132,9 +132,9 @@ def _as_its_records_tell(shown: Run, parts: Sequence[Row], min_coverage: float) 
 
 
 def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
-    """The rows of `run` that find_job means, the newest first; raises UsageError.
+    """Return the rows of `run` that find_job selects, the newest first; raise UsageError.
 
-    At most MAX_LIMIT. Of a run that was resized, which has several, only the last.
+    At most MAX_LIMIT rows. A resized run has several rows, of which only the last is returned.
     """
     return sorted(_newest(connection, _of_job(cluster, job), MAX_LIMIT), key=_newest_first)
 
@@ -218,9 +218,9 @@ def find_windows(
 
 
 def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Caller) -> dict[str, Any]:
-    """Live values as `caller` may see them: of a device that others hold, who holds it.
+    """Return live values as `caller` may see them; for a device of another job only its owner.
 
-    What a node as a whole does is for operators.
+    Values of whole nodes are for operators.
     """
 
     def own(node: str, job_id: int) -> bool:
@@ -333,7 +333,7 @@ def _newest(
 
 
 def _newest_first(row: RowMapping) -> tuple[int, ...]:
-    """Of what was submitted at once, such as an array's tasks, the later by number first."""
+    """Order runs that were submitted at once, such as an array's tasks, by number, the highest first."""
     numbers = (
         row["array_job_id"] or row["het_job_id"] or row["job_id"],  # job ids begin at 1
         -1 if row["array_task"] is None else row["array_task"],

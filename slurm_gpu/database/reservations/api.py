@@ -34,8 +34,8 @@ MOST_SHOWN = 1000
 _LATE_S = 300
 """So far back the start of what is approved may lie: the operator took a while to say yes."""
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
+# Reject a leading - or +: Slurm would remove this one, or add it.
 _NAME = r"^[\w.@][\w.@+-]*\Z"
-"""Slurm takes a - or + in front as an order: all but this one, or this one besides."""
 _NODE = re.compile(r"[\w.-]+")
 _HIGHEST = 10**18 - 1
 
@@ -60,7 +60,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Decision(msgspec.Struct, forbid_unknown_fields=True):
-    """What becomes of one."""
+    """The state of a reservation."""
 
     act: Literal["approve", "deny", "cancel"]
     start_s: _Time | None = None

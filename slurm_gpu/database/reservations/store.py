@@ -1,4 +1,4 @@
-"""The `reservation` table: requests, decisions of operators, and what slurm-gpuctld tells of each."""
+"""The `reservation` table: requests, decisions of operators, and reports of slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationS
 
 _OPEN = [state.value for state in ReservationState if not state.is_over]
 _PROMISED = [state.value for state in ReservationState if state.is_promised]
+# Name of the watermark whose row is locked by the deciding transaction until its end.
 _TURN = "reservations"
-"""The watermark whose row whoever decides holds until the end of the transaction."""
 _MOST_A_DAY = 50
 """So many requests are kept for one user within a day: rows are never removed."""
 _DAY_S = 86400
+# The sender's clock may be ahead of ours by this time.
 _AHEAD_S = 60
-"""By so much the clock of who tells may be ahead of ours."""
 
 
 def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) -> list[Reservation]:
@@ -128,7 +128,7 @@ def _promised_to_another(
 
 
 def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
-    """What changes where slurm-gpuctld has it on other nodes: nothing where another was promised these."""
+    """Return the changes for other nodes of a reservation; none if these are promised to another one."""
     _wait_for_turn(connection, now_s)
     assert one.start_s is not None
     assert one.end_s is not None
@@ -156,9 +156,9 @@ def end(
 
 
 def store_reports(connection: Connection, cluster: str, reports: Sequence[Report], now_s: int) -> None:
-    """What slurm-gpuctld tells; of what is over, or unknown, nothing is changed.
+    """Store reports of slurm-gpuctld; ignore those of ended or unknown reservations.
 
-    Nor by one whose clock is ahead of ours: windows would be over for good before their time.
+    Reports from a clock that is ahead are ignored too: windows would end permanently before their time.
     """
     known = {one.id: one for one in find(connection, cluster, 0, [one.id for one in reports])}
     for report in reports:
@@ -167,8 +167,8 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
             continue
         if report.at_s > now_s + _AHEAD_S:
             error = (
-                f"slurm-gpuctld's clock is {report.at_s - now_s} s ahead of slurm-gpudbd's: what it tells is "
-                "not taken"
+                f"slurm-gpuctld's clock is {report.at_s - now_s} s ahead of slurm-gpudbd's: its reports "
+                "are ignored"
             )
             _set(connection, one, {"error": error})
             continue
@@ -189,7 +189,7 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
 
 
 def _wait_for_turn(connection: Connection, now_s: int) -> None:
-    """From here on nobody else asks, promises or cancels: each depends on all the others."""
+    """Lock out other requests, promises and cancellations until the end: each depends on all others."""
     set_watermark(connection, _TURN, now_s)
 
 
@@ -220,7 +220,7 @@ def _require(was_set: bool, one: Reservation) -> None:
 
 
 def _set(connection: Connection, one: Reservation, values: dict[str, Any]) -> bool:
-    """Whether it was still as `one` is: slurm-gpuctld tells without waiting for a turn."""
+    """Return whether it was still in the state of `one`: slurm-gpuctld reports without this lock."""
     table = reservation.c
     same = update(reservation).where(table.reservation_id == one.id, table.state == one.state.value)
     return connection.execute(same.values(values)).rowcount == 1

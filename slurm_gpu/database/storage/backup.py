@@ -1,4 +1,4 @@
-"""A copy of the whole database, made before its schema changes."""
+"""Copy the whole database before its schema changes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from slurm_gpu.files.atomic import whole_file
 DUMP_PROGRAMS = ("mariadb-dump", "mysqldump")
 MARIADB_BACKUPS = Path("/var/lib/slurm-gpu/backup")
 _WITHOUT = "make one by other means and run `slurm-gpu db upgrade --no-backup`"
+# Names of backups by upgrades. Each has its own time, and a partial file of an interrupted one may be large.
 _BACKUPS = "*-before-*"
-"""How those of an upgrade are called: each has its own time, and what is left of one may be large."""
 _COMPLETE = b"-- Dump completed"
 _TAIL_BYTES = 256
-# Of a connection's arguments, those that a client's options file takes as they are.
+# Arguments of a connection that a client's options file takes unchanged.
 _OPTIONS = {
     "host": "host",
     "port": "port",
@@ -38,13 +38,11 @@ _SSL_OPTIONS = ("ca", "capath", "cert", "key", "cipher")
 
 
 def back_up(url: URL, name: str, directory: Path | None) -> Path:
-    """Write a whole copy of the database into a file of mode 0600, and return its path.
+    """Write a copy of the whole database into a file of mode 0600, and return its path.
 
-    It is called as the database, `name` and an ending.
-
-    `directory` (made with mode 0700) is that of the database itself, or MARIADB_BACKUPS, where it is None.
-    Writers need not stop, but what they write from now on is not in it. Raises UnusableDatabaseError; then
-    there is no such file.
+    The file name consists of the database's name, `name` and an ending. `directory` (created with mode 0700)
+    defaults to that of the database file, or MARIADB_BACKUPS. Writers need not stop, but later writes are not
+    in the copy. Raises UnusableDatabaseError; then there is no such file.
     """
     try:
         if url.get_backend_name() == "sqlite":
@@ -57,8 +55,8 @@ def back_up(url: URL, name: str, directory: Path | None) -> Path:
         why = error.strerror if isinstance(error, OSError) else str(error)
         where = directory or (error.filename if isinstance(error, OSError) else None) or "the backup"
         raise UnusableDatabaseError(
-            f"no backup of the database could be made, and so nothing was changed: {where}: {why}; name a "
-            f"directory with room by --backup-to, or {_WITHOUT}"
+            f"no backup of the database could be made, so nothing was changed:  {where}: {why}; name a "
+            f"directory with enough space by --backup-to, or {_WITHOUT}"
         ) from error
 
 
@@ -74,11 +72,11 @@ def _copy_sqlite(database: Path, target: Path) -> Path:
             contextlib.closing(sqlite3.connect(unfinished)) as copy,
         ):
             source.backup(copy)
-            # In one file alone, which a person may move.
+            # A single file, which an admin may move.
             copy.execute("PRAGMA journal_mode=DELETE").close()
         if os.geteuid() == 0:  # for slurm-gpudbd's own user to restore
             owner = database.stat()
-            # The folder is that user's, who could have put a link in its place.
+            # The user owns the folder, and could have put a symbolic link in its place.
             os.chown(unfinished, owner.st_uid, owner.st_gid, follow_symlinks=False)
     return target
 
@@ -93,7 +91,7 @@ def _dump_mariadb(url: URL, target: Path) -> Path:
     with whole_file(_place_of(target), _BACKUPS) as unfinished, _options(url) as options:
         command = [
             program,
-            f"--defaults-file=/dev/fd/{options}",  # has to come first; others could name another server
+            f"--defaults-file=/dev/fd/{options}",  # must come first; other files could name another server
             "--single-transaction",
             "--quick",
             "--skip-lock-tables",
@@ -103,12 +101,12 @@ def _dump_mariadb(url: URL, target: Path) -> Path:
             str(url.database),
         ]
         with (
-            tempfile.TemporaryFile() as said,
+            tempfile.TemporaryFile() as errors,
             subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=errors,
                 pass_fds=(options,),
             ) as process,
             gzip.open(unfinished, "wb", compresslevel=1) as packed,
@@ -120,18 +118,18 @@ def _dump_mariadb(url: URL, target: Path) -> Path:
                 process.kill()
                 raise
             code = process.wait()
-            said.seek(0)
-            complaint = said.read(2000).decode(errors="replace").strip()
+            errors.seek(0)
+            complaint = errors.read(2000).decode(errors="replace").strip()
         if code != 0 or _COMPLETE not in tail:
             raise UnusableDatabaseError(
-                f"no backup of the database could be made, and so nothing was changed: {program} ended with "
-                f"{code}: {complaint or 'its output is not complete'}; mend that, or {_WITHOUT}"
+                f"no backup of the database could be made, so nothing was changed: {program} ended with "
+                f"{code}: {complaint or 'its output is not complete'}; fix that, or {_WITHOUT}"
             )
     return target
 
 
 def _copy(source: IO[bytes], target: gzip.GzipFile) -> bytes:
-    """All of it; returns its last bytes."""
+    """Copy everything and return the last bytes."""
     tail = b""
     while piece := source.read(1 << 20):
         target.write(piece)
@@ -141,13 +139,13 @@ def _copy(source: IO[bytes], target: gzip.GzipFile) -> bytes:
 
 @contextlib.contextmanager
 def _options(url: URL) -> Iterator[int]:
-    """A file that has no name, and so is gone with us however we end; yields its descriptor.
+    """Write an anonymous file of client options, which disappears with this process; yield its descriptor.
 
-    A password on a command line is one that everybody on this host sees.
+    A password on the command line would be visible to all users of this host.
     """
     given: Mapping[str, Any] = url.get_dialect()().create_connect_args(url)[1]
     with os.fdopen(os.memfd_create("options"), "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o600)  # those that everybody may write are not heeded
+        os.fchmod(file.fileno(), 0o600)  # MariaDB ignores world-writable options files
         if "read_default_file" in given:
             file.write(f"!include {given['read_default_file']}\n")
         file.write("[client]\n")
@@ -163,5 +161,5 @@ def _options(url: URL) -> Iterator[int]:
 
 
 def _quoted(value: str) -> str:
-    """As options files want it: in quotation marks, with backslashes before what would end them."""
+    """Quote a value for an options file."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

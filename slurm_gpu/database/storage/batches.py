@@ -1,4 +1,4 @@
-"""Many items, some at a time."""
+"""Split many items into lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of up to `size` items."""
+    """Yield lists of up to `size` items."""
     # itertools.batched came with Python 3.12.
     iterator = iter(items)
     while some := list(itertools.islice(iterator, size)):

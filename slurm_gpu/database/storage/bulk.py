@@ -1,4 +1,4 @@
-"""Many rows in few statements to MariaDB: its driver would take longer for a row than the server does."""
+"""Insert many rows with few statements into MariaDB: its driver takes longer per row than the server."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from slurm_gpu.database.storage.prefetch import read_ahead
 
 _NAME = re.compile(r"%\((\w+)\)s")
 _VALUES = re.compile(rf"\({_NAME.pattern}(?:, {_NAME.pattern})*\)")
+# Characters that need no escape under any server settings, as in most texts.
 _PLAIN = re.compile(r"[\w .,:;=+/@#()\[\]-]*", re.ASCII)
-"""What no server's settings let be escaped, as most texts are."""
 _ROWS_AT_ONCE = 500
+# Well below the 16 MiB that MariaDB accepts per statement by default.
 _STATEMENT_CHARACTERS = 1 << 20
-"""Well below the 16 MiB that MariaDB takes of one statement by default."""
+# Small enough that MariaDB starts while more statements are being written.
 _OF_MANY_CHARACTERS = 1 << 18
-"""So few that MariaDB begins while more are written."""
 
 
 def insert(
@@ -34,10 +34,10 @@ def insert(
     *,
     many: bool = False,
 ) -> None:
-    """Execute an INSERT of `rows`, of values of the columns `names`, which are its only parameters.
+    """Execute an INSERT of `rows` with values of the columns `names`, its only parameters.
 
-    Raises StatementError, as `execute` does, where a value cannot be written at all. Of `many` rows, as there
-    are at an import, a thread writes the next statement while MariaDB executes one; it goes through `rows`.
+    Raises StatementError, like `execute`, if a value cannot be written. With `many` rows, as at an import, a
+    thread iterates over `rows` and writes the next statement while MariaDB executes one.
     """
     if connection.dialect.name == "sqlite":
         if listed := [dict(zip(names, row, strict=True)) for row in rows]:
@@ -54,9 +54,9 @@ def insert(
 
 @functools.lru_cache(maxsize=16)
 def _parts(dialect: Dialect, statement: Insert, keys: tuple[str, ...]) -> tuple[str, str, Sequence[str]]:
-    """What stands before and after the values, and their names in order.
+    """Return the SQL before and after the values, and the column names in order.
 
-    Remembered, as it takes as long as hundreds of rows: who inserts often has one statement for it.
+    Cached, as compiling takes as long as hundreds of rows.
     """
     compiled = statement.compile(dialect=dialect, column_keys=list(keys))
     values = _VALUES.search(compiled.string)
@@ -73,7 +73,7 @@ def _texts(
     order: Sequence[str],
     rows: Iterable[Sequence[Any]],
 ) -> Iterator[str]:
-    """Each row's values as SQL writes them, in this order of columns, with the driver's own escapes."""
+    """Yield each row's values as SQL in the order of columns, with the driver's own escapes."""
     types = {name: statement.table.c[name].type.dialect_impl(connection.dialect) for name in names}
     processors = {name: kind.bind_processor(connection.dialect) for name, kind in types.items()}
     words = _Words(connection.connection.driver_connection.escape)  # type: ignore[union-attr]
@@ -82,22 +82,23 @@ def _texts(
             columns = dict(zip(names, zip(*some, strict=True), strict=True))
             written = [words.of(columns[name], processors[name]) for name in order]
             texts = list(map(",".join, zip(*written, strict=True)))
-        except Exception as error:  # whatever it is, it is of these rows, and comes again with them
+        except Exception as error:  # any error is due to these rows, and would occur again with them
             raise StatementError(str(error), None, None, error) from error
         yield from texts
 
 
 class _Words:
-    """Values as SQL writes them. Whole columns at once: a call for each would take the most of the time."""
+    """Converts values to SQL, whole columns at once: a call for each value would take most of the time."""
 
     def __init__(self, escape: Callable[[Any], str]) -> None:
         self._escape = escape
-        # Most texts, and most objects of which texts are made, are those of many rows.
+        # Most texts, and most objects that become texts, occur in many rows.
         self._texts = _Texts(escape)
-        self._objects: dict[int, tuple[Any, Any]] = {}  # with the object itself, so that no other gets its id
+        # keeps the object itself, so that no other gets its id
+        self._objects: dict[int, tuple[Any, Any]] = {}
 
     def of(self, column: Sequence[Any], process: Callable[[Any], Any] | None) -> Sequence[str]:
-        """Those of one column, whose values `process` makes what the driver takes."""
+        """Convert one column, whose values `process` prepares for the driver."""
         values = column if process is None else [self._processed(value, process) for value in column]
         kinds = set(map(type, values))
         if kinds == {int}:
@@ -118,12 +119,12 @@ class _Words:
             return str(value)
         if kind is str:
             return self._texts[value]
-        # In hexadecimal bytes are longer, and written and read faster.
+        # Hexadecimal bytes are longer, but faster to write and to read.
         return f"x'{value.hex()}'" if kind is bytes else self._escape(value)
 
 
 class _Texts(dict[str, str]):
-    """What SQL writes for each text."""
+    """Cache of texts as SQL literals."""
 
     def __init__(self, escape: Callable[[str], str]) -> None:
         super().__init__()
@@ -135,7 +136,7 @@ class _Texts(dict[str, str]):
 
 
 def _joined(texts: Iterator[str], most_characters: int) -> Generator[str, None, None]:
-    """As rows of one statement, as many together as belong into one."""
+    """Join rows into the values of statements up to a length."""
     some: list[str] = []
     length = 0
     for text in texts:

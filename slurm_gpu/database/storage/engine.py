@@ -1,4 +1,4 @@
-"""The connection to SQLite or MariaDB/MySQL: made alike, written to safely, brought up to date."""
+"""Connect to SQLite or MariaDB/MySQL: same configuration, safe writes, schema upgrades."""
 
 from __future__ import annotations
 
@@ -47,36 +47,35 @@ from slurm_gpu.errors import DatabaseError
 
 T = TypeVar("T")
 
+# Time limit for SQLite's single writer, and for a connection of the pool.
 LOCK_WAIT_S = 30
-"""For SQLite, which has one writer at a time, and for a connection."""
+# Time limit on MariaDB for rows that another session has locked. All shipments wait meanwhile.
 ROW_LOCK_WAIT_S = 5
-"""On MariaDB, for rows that another session holds: all that nodes ship waits for it meanwhile."""
 ANSWERS_WITHIN_S = 60
+# Errors due to values that the database or driver rejects, at every attempt. All others are DatabaseError: an
+# unreachable, locked or full database, or a missing table, is not due to values.
 REFUSED = StatementError, OverflowError, UnicodeError
-"""What values bring about that the database, or the way there, does not take, however often it is tried.
-
-All else is DatabaseError: that the database is away, locked, full, or lacks a table is no fault of theirs.
-"""
 _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1205, 1213
-# Of MariaDB's errors that pymysql holds for operational: a row too large, a packet too large, a wrong value,
-# a wrong character.
+# MariaDB errors due to values, which pymysql classifies as operational: a row too large, a packet too large,
+# a wrong value, a wrong character.
 _OF_VALUES = frozenset({1118, PACKET_TOO_LARGE, 1292, 1300})
 _TRIES = 5
 _WRITE = "slurm_gpu_write"
-# Starlette answers from up to 40 threads; the import, what nodes ship and what they are told have the rest.
+# Starlette answers in up to 40 threads. The other connections are for the import, shipments and their
+# answers.
 _POOL: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "pool_timeout": LOCK_WAIT_S}
 
 
 class UnusableDatabaseError(DatabaseError):
-    """The database cannot be used as it is; waiting will not help."""
+    """The database is unusable in its state; waiting does not help."""
 
 
 class LockedError(DatabaseError):
-    """Others hold rows that this transaction is to change; the database itself may be well."""
+    """Other sessions have locked rows that this transaction changes; the database itself may be fine."""
 
 
 class LockWait(enum.Enum):
-    """How long to wait for rows that others hold: several times ROW_LOCK_WAIT_S, once, or not at all."""
+    """How long to wait for locked rows: several times ROW_LOCK_WAIT_S, once, or not at all."""
 
     PATIENT = enum.auto()
     ONCE = enum.auto()
@@ -84,12 +83,12 @@ class LockWait(enum.Enum):
 
 
 class Database:
-    """One engine and the two ways to use it: `reading()`, and `write(work)`, which may run `work` again."""
+    """One engine and two ways to use it: `reading()`, and `write(work)`, which may run `work` again."""
 
     def __init__(self, url: str, *, answers_within_s: int | None = ANSWERS_WITHIN_S) -> None:
-        """Raises DatabaseError when the URL is not one that can be used; connects only later.
+        """Raise DatabaseError for an unusable URL; connections are made later.
 
-        `answers_within_s` is for each statement on MariaDB; None where one may take hours.
+        `answers_within_s` applies to each statement on MariaDB; None if one may take hours.
         """
         self.url = _checked_url(url)
         self.engine = _engine(self.url, answers_within_s)
@@ -97,15 +96,15 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One transaction to read in; raises DatabaseError when the database is away."""
+        """Open a transaction for reading; raise DatabaseError if the database is unreachable."""
         with _translated(), self.engine.connect() as connection, connection.begin():
             yield connection
 
     def write(self, work: Callable[[Connection], T], lock_wait: LockWait = LockWait.PATIENT) -> T:
-        """Run `work` in one transaction and commit it; on a deadlock roll back and run it again.
+        """Run `work` in one transaction and commit it; on a deadlock, roll back and repeat.
 
-        Raises LockedError where others hold its rows for longer than is waited, and DatabaseError when the
-        database is away; then nothing was stored, or all was.
+        Raises LockedError if rows stay locked for longer than the limit, and DatabaseError if the database is
+        unreachable. Then either nothing was stored, or everything was.
         """
         for attempt in range(1, _TRIES + 1):
             try:
@@ -123,33 +122,33 @@ class Database:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def upgrade(self) -> None:
-        """Bring the tables to this version's schema, without a backup; harmless when they are there.
+        """Upgrade the tables to this version's schema, without a backup; does nothing if they are current.
 
-        It goes on where one that was killed stopped. Raises DatabaseError when the database is away, and
-        UnusableDatabaseError where it was made by a newer slurm-gpu.
+        It continues an upgrade that was killed. Raises DatabaseError if the database is unreachable, and
+        UnusableDatabaseError if it was made by a newer slurm-gpu.
         """
         self._make_file()
         with _translated(), self.engine.connect() as connection, _one_upgrader(connection):
             self._require_known(connection)
-            connection.commit()  # Alembic would take what was begun for somebody else's to commit
+            connection.commit()  # Alembic would leave an open transaction to its caller
             alembic.command.upgrade(_alembic(connection), "head")
 
     def is_due(self) -> bool:
-        """Does it need an upgrade? So does one that is not there yet. Raises as `upgrade` does."""
+        """Return whether an upgrade is needed, also for a new database. Raises as `upgrade` does."""
         self._make_file()
         with self.reading() as connection:
             self._require_known(connection)
             return self._revision(connection) != head_revision()
 
-    def holds_anything(self) -> bool:
-        """Is there any row but the schema's own?"""
+    def has_data(self) -> bool:
+        """Return whether there is any row except the schema's own."""
         with self.reading() as connection:
             names = set(inspect(connection).get_table_names()) & set(metadata.tables)
             first = (select(literal(1)).select_from(table(name)).limit(1) for name in sorted(names))
             return any(connection.execute(query).first() is not None for query in first)
 
     def _make_file(self) -> None:
-        """An empty one of SQLite. Root may be the first to come, and slurm-gpudbd is the folder's owner."""
+        """Create an empty file of SQLite, for the owner of the folder: the first caller may be root."""
         if not (self.is_sqlite and self.url.database):
             return
         path = Path(self.url.database)
@@ -168,13 +167,13 @@ class Database:
         revision = self._revision(connection)
         if revision is not None and revision not in known_revisions():
             raise UnusableDatabaseError(
-                f"the database has the schema {revision}, made by a newer slurm-gpu than {__version__}, "
-                f"which knows schemas up to {head_revision()}: install that release or a later one, or "
-                "restore the backup that was made before its upgrade"
+                f"the database has the schema {revision}, made by a newer slurm-gpu; {__version__} "
+                f"supports schemas up to {head_revision()}. Install that release or a later one, or restore "
+                "the backup that was made before its upgrade"
             )
 
     def schema(self) -> str | None:
-        """The revision of the tables, None before the first upgrade."""
+        """Return the revision of the tables, None before the first upgrade."""
         with self.reading() as connection:
             return self._revision(connection)
 
@@ -183,7 +182,7 @@ class Database:
         return MigrationContext.configure(connection).get_current_revision()
 
     def server(self) -> str:
-        """What answers, for people: "SQLite 3.40.1" or "MariaDB 10.11.6"."""
+        """Return the server's name and version, such as "SQLite 3.40.1" or "MariaDB 10.11.6"."""
         if self.is_sqlite:
             return f"SQLite {sqlite3.sqlite_version}"
         with self.reading() as connection:
@@ -197,18 +196,18 @@ class Database:
 
 @functools.cache
 def known_revisions() -> Sequence[str]:
-    """All schemas from the first to the one that this version of slurm-gpu works with."""
+    """Return all schemas from the first one to that of this version."""
     scripts = alembic.script.ScriptDirectory.from_config(_alembic(None))
     return [script.revision for script in scripts.walk_revisions()][::-1]
 
 
 def head_revision() -> str:
-    """The schema that this version of slurm-gpu works with."""
+    """Return the schema of this version of slurm-gpu."""
     return known_revisions()[-1]
 
 
 def shown_url(url: str) -> str:
-    """The URL as people may read it, without any password in it."""
+    """Return the URL without any password."""
     parsed = _checked_url(url)
     secret = [name for name in parsed.query if "passw" in name]
     return parsed.difference_update_query(secret).render_as_string(hide_password=True)
@@ -221,7 +220,7 @@ def _checked_url(url: str) -> URL:
         parsed = None
     is_server = parsed is not None and parsed.get_backend_name() in ("mysql", "mariadb")
     if parsed is None or "@" in f"{parsed.host}{parsed.database if is_server else ''}":
-        # A / or @ of the password ends it, and the rest stands in what others would say of the port or host.
+        # A / or @ in the password ends it, so the rest would appear in messages about the port or host.
         raise UnusableDatabaseError(
             "url: cannot be read; write sqlite:////var/lib/slurm-gpu/slurm-gpu.db or "
             "mysql+pymysql://USER:PASSWORD@localhost/slurm_gpu?unix_socket=/run/mysqld/mysqld.sock, "
@@ -269,16 +268,16 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
         ) from error
     if engine.dialect.driver == "pymysql":
         event.listen(engine, "connect", measure_statements)
-    if answers_within_s is not None:  # what may take hours waits for locks as long as the server says
+    if answers_within_s is not None:  # statements that may take hours use the server's lock timeout
         event.listen(engine, "connect", _prepare_mariadb)
     return engine
 
 
 def _tls(url: URL) -> dict[str, bool]:
-    """Options of pymysql: none over a Unix socket, if the URL does not say otherwise.
+    """Return TLS options of pymysql: none over a Unix socket, unless the URL has some.
 
-    It would read all authorities that this host trusts for each connection, which takes 20 ms of processor
-    time and 0.8 MB, and then seldom use them.
+    By default it would read all trusted authorities of this host for each connection. That takes 20 ms of
+    processor time and 0.8 MB, and is rarely used.
     """
     chosen = any(name.startswith("ssl") for name in url.query)
     is_pymysql = url.drivername.endswith("+pymysql")
@@ -291,7 +290,7 @@ def _prepare_mariadb(connection: Any, _: object) -> None:
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
-    # Transactions are begun by _begin_sqlite: the driver's own begin too late for a consistent read.
+    # Transactions are begun by _begin_sqlite: those of the driver begin too late for a consistent read.
     connection.isolation_level = None
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
@@ -312,35 +311,35 @@ def _translated() -> Iterator[None]:
         if isinstance(error, DataError | IntegrityError) or code in _OF_VALUES:
             raise
         if code in (_LOCK_WAIT_TIMEOUT, _DEADLOCK):
-            raise LockedError(f"others hold rows of the database: {error.orig}") from error
+            raise LockedError(f"rows of the database are locked by others:  {error.orig}") from error
         raise DatabaseError(f"the database does not answer: {error.orig}") from error
     except PoolTimeoutError as error:
         raise DatabaseError("the database is too busy: no connection became free") from error
 
 
 def why_refused(error: BaseException) -> str:
-    """One of REFUSED in words: without the statement, which may be long."""
+    """Describe an error of REFUSED, without the statement, which may be long."""
     reason = error.orig if isinstance(error, StatementError) and error.orig is not None else error
     return f"{type(reason).__name__}: {reason}"
 
 
 def _code(error: BaseException | None) -> int | None:
-    """MariaDB's number of an error."""
+    """Return MariaDB's error number."""
     first = error.orig.args[:1] if isinstance(error, DBAPIError) and error.orig is not None else ()
     return first[0] if first and isinstance(first[0], int) else None
 
 
 @contextmanager
 def _one_upgrader(connection: Connection) -> Iterator[None]:
-    """MariaDB commits each DDL statement by itself, so two daemons must not upgrade at once."""
+    """Allow one upgrade at a time, as MariaDB commits each DDL statement by itself."""
     if connection.dialect.name == "sqlite":
         connection.execution_options(**{_WRITE: True})
         yield
         return
     if connection.execute(text("SELECT GET_LOCK('slurm_gpu_upgrade', 60)")).scalar_one() != 1:
         raise DatabaseError(
-            "another process has been upgrading the database for a minute, or MariaDB still works on what "
-            "one that was killed had asked for: try again later"
+            "another process has been upgrading the database for a minute, or MariaDB still executes a "
+            "statement of one that was killed: try again later"
         )
     connection.commit()
     try:

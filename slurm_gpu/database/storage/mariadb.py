@@ -1,4 +1,4 @@
-"""What MariaDB and MySQL want beside SQL: no statement longer than they take, and how long to wait."""
+"""Limits of MariaDB and MySQL beyond SQL: statement length and lock timeouts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pymysql.cursors import Cursor
 from pymysql.err import DataError
 from sqlalchemy import Connection
 
+# MariaDB's error number.
 PACKET_TOO_LARGE = 1153
-"""The number of that error."""
+# More than the packet has before the statement.
 _HEAD_BYTES = 64
-"""More than what goes before the statement in its packet."""
+# Maximum in UTF-8.
 _CHARACTER_BYTES = 4
-"""At most, in UTF-8."""
 _LOCK_WAIT = "slurm_gpu_lock_wait_s"
 
 
 class MeasuredCursor(Cursor):
     """Raises DataError for a statement that is too long.
 
-    The server would close the connection without a word, as if it were away.
+    The server would close the connection without an error, as if it were down.
     """
 
     most_bytes = 2**63
@@ -41,26 +41,26 @@ class MeasuredCursor(Cursor):
 
 
 def measure_statements(connection: Any, _: object) -> None:
-    """Let the cursors of a new connection of pymysql go by what its server takes, which is asked."""
+    """Limit the statements of a new pymysql connection to the server's max_allowed_packet."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@max_allowed_packet")
         (limit,) = cursor.fetchone()
     most_bytes = limit - _HEAD_BYTES
-    # pymysql puts as many rows into one statement as keep it shorter than this.
+    # pymysql combines rows into one statement up to this length.
     together = min(Cursor.max_stmt_length, most_bytes)
     limits = {"most_bytes": most_bytes, "max_stmt_length": together}
     connection.cursorclass = type("LimitedCursor", (MeasuredCursor,), limits)
 
 
 def wait_for_locks(connection: Connection, seconds: int | None, usual_s: int) -> None:
-    """Let the statements of this session wait so long for rows that others hold; None: not at all.
+    """Set how long statements of this session wait for locked rows; None: not at all.
 
     A session begins with `usual_s`.
     """
     if connection.dialect.name == "sqlite":
-        return  # which has no locks on rows
+        return  # SQLite has no row locks
     if seconds is None:
-        seconds = 0 if getattr(connection.dialect, "is_mariadb", False) else 1  # the least that MySQL knows
+        seconds = 0 if getattr(connection.dialect, "is_mariadb", False) else 1  # the minimum of MySQL
     if connection.info.get(_LOCK_WAIT, usual_s) != seconds:
         connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {seconds}")
         connection.info[_LOCK_WAIT] = seconds

@@ -1,12 +1,12 @@
-"""The statistics and the course of a record in a third of the bytes: most of a database is these.
+"""Pack the statistics and timeline of a record into a third of the bytes: they are most of a database.
 
-A value's first byte says how the rest is to be read. What a database once held must be readable for ever: a
-form never changes, not even the dictionary; a better one gets another first byte and stands beside it.
+The first byte of a value identifies its format. Stored values must remain readable indefinitely, so a format
+never changes, including its dictionary. A better one gets another first byte and is added.
 
-b"1"  JSON, deflated (RFC 1951), with _DICTIONARY to begin from. A histogram {percent: ms} in it is a list,
-      which takes half as much: the first percent, then the ms of that and of each that follows.
-b"2"  A timeline, deflated likewise: a line of JSON, [width_s, start_s, name, …], and of each series by that
-      name its bytes, all equally many.
+    b"1"  JSON, deflated (RFC 1951), starting from _DICTIONARY. A histogram {percent: ms} in it is a list,
+          which takes half as much: the first percent, then the ms of that and of each following one.
+    b"2"  A timeline, deflated in the same way: a line of JSON, [width_s, start_s, name, …], then the bytes of
+          each series in that order, all of equal length.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slurm_gpu.wire import HISTOGRAM_BINS
 HISTOGRAMS = "util_hist_ms", "mem_hist_ms"
 _JSON, _TIMELINE = b"1", b"2"
 _PERCENTS = [str(percent) for percent in range(HISTOGRAM_BINS)]
-# What is the same in most records, the most frequent last: of a text this short, names would take the most.
+# Frequent content of records, the most frequent last. In texts this short, names would take most space.
 _DICTIONARY = b"""\
 "nvlink_tx_bytes":["nvlink_rx_bytes":["ecc_uncorrected":["hw_power_brake_slowdown":"hw_thermal_slowdown":\
 "sync_boost":"sw_thermal_slowdown":"hw_slowdown":"sw_power_cap":,"nvlink",[1,2,4,8,16,32,64,128,256,512,1024,\
@@ -36,8 +36,8 @@ _DICTIONARY = b"""\
 0.0,0.0],"dram_frac":[0.0,0.0],"power_w":[400.0],"temp_c":[30.0,60.0],"sm_clock_mhz":[210.0,1410.0],\
 "processes":[0.0,1.0,1.0],"energy_j":[0.0],"pcie_rx_bytes":[0.0],"pcie_tx_bytes":[0.0],"ecc_corrected":[0.0],\
 "throttle_s":{},"util_hist_ms":[0,0,0,0,0,0,0,0,0,0],"mem_hist_ms":[0,0,0,0,0]}"""
-_LEVEL = 3  # a greater one takes a quarter more time, and saves a fiftieth
-# Texts are short: a greater window and greater tables are but more memory to clear for each.
+_LEVEL = 3  # a higher level takes a quarter more time, and saves 2 %
+# Texts are short, so a larger window and larger tables are only more memory to clear.
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 6
 
 _encode = msgspec.json.Encoder().encode
@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def pack_statistics(statistics: Mapping[str, Any]) -> bytes:
-    """What a record tells besides columns, as on the wire."""
+    """Pack the statistics of a record that have no column, as on the wire."""
     values = dict(statistics)
     for name in HISTOGRAMS:
         if values.get(name):
@@ -54,25 +54,25 @@ def pack_statistics(statistics: Mapping[str, Any]) -> bytes:
 
 
 def unpack_statistics(packed: bytes) -> dict[str, Any]:
-    """The same again."""
+    """Return the statistics as they were packed."""
     values: dict[str, Any] = _decode(_inflated(packed, _JSON))
     return _with_histograms(values)
 
 
 def unpacker(names: Collection[str]) -> Callable[[bytes], dict[str, Any]]:
-    """What unpacks these statistics alone, as far as they are there: all would take three times as long."""
+    """Return a function that unpacks only these statistics: all would take three times as long."""
     only = msgspec.defstruct("_Only", [(name, Any, None) for name in sorted(names)])
     decode = msgspec.json.Decoder(only).decode
 
     def unpack(packed: bytes) -> dict[str, Any]:
-        told = msgspec.structs.asdict(decode(_inflated(packed, _JSON)))
-        return _with_histograms({name: value for name, value in told.items() if value is not None})
+        found = msgspec.structs.asdict(decode(_inflated(packed, _JSON)))
+        return _with_histograms({name: value for name, value in found.items() if value is not None})
 
     return unpack
 
 
 def pack_timeline(timeline: Mapping[str, Any]) -> bytes:
-    """A timeline as on the wire: {width_s, start_s, series: {name: base64}}."""
+    """Pack a timeline as on the wire: {width_s, start_s, series: {name: base64}}."""
     series = timeline["series"]
     head = _encode([timeline["width_s"], timeline["start_s"], *series])
     levels = b"".join(map(binascii.a2b_base64, series.values()))
@@ -80,7 +80,7 @@ def pack_timeline(timeline: Mapping[str, Any]) -> bytes:
 
 
 def unpack_timeline(packed: bytes) -> dict[str, Any]:
-    """The same again."""
+    """Return the timeline as it was packed."""
     head, _, levels = _inflated(packed, _TIMELINE).partition(b"\n")
     width_s, start_s, *names = _decode(head)
     n_bins = len(levels) // len(names) if names else 0
@@ -101,7 +101,7 @@ def _with_histograms(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
-    """As it was where it is not in order, or tells of no time at a percent: nothing gets lost."""
+    """Return the histogram as a list; unchanged if it is out of order or has zeros, so nothing is lost."""
     first, last = int(next(iter(histogram))), int(next(reversed(histogram)))
     of_percents = list(map(histogram.get, _PERCENTS[first : last + 1], repeat(0)))
     whole = len(of_percents) - of_percents.count(0) == len(histogram)
@@ -117,6 +117,6 @@ def _deflated(text: bytes) -> bytes:
 
 def _inflated(packed: bytes, form: bytes) -> bytes:
     if packed[:1] != form:
-        raise DatabaseError(f"a value begins with {packed[:1]!r}, a form of which this release knows nothing")
+        raise DatabaseError(f"a value begins with {packed[:1]!r}, an unsupported format")
     inflater = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_DICTIONARY)
     return inflater.decompress(memoryview(packed)[1:]) + inflater.flush()

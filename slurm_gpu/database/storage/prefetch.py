@@ -1,4 +1,4 @@
-"""What takes time to come is fetched while what came before is worked on."""
+"""Fetch items in a thread while earlier ones are processed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_LOOKS_EACH_S = 0.1
-"""So soon the thread sees that nobody wants more of it."""
+# Interval at which the thread checks whether it is still needed.
+_CHECK_EACH_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,17 @@ class _Failed:
 
 
 def read_ahead(items: Generator[T, None, None], most: int) -> Generator[T, None, None]:
-    """The same items, of which up to `most` are fetched by a thread before they are asked for.
+    """Yield the same items, up to `most` of which a thread fetches in advance.
 
-    An error of theirs comes where they would have; who gives up the iteration closes them.
+    An exception is raised in its position. Ending the iteration closes `items`.
     """
     ready: queue.Queue[_Came[T] | _Failed] = queue.Queue(most)
-    given_up = threading.Event()
+    abandoned = threading.Event()
 
     def put(what: _Came[T] | _Failed) -> None:
-        while not given_up.is_set():
+        while not abandoned.is_set():
             try:
-                ready.put(what, timeout=_LOOKS_EACH_S)
+                ready.put(what, timeout=_CHECK_EACH_S)
             except queue.Full:
                 continue
             return
@@ -45,9 +45,9 @@ def read_ahead(items: Generator[T, None, None], most: int) -> Generator[T, None,
         try:
             for item in items:
                 put(_Came(item))
-                if given_up.is_set():
+                if abandoned.is_set():
                     break
-        except BaseException as raised:  # it is told to who asked
+        except BaseException as raised:  # the consumer raises it
             error = raised
         finally:
             items.close()
@@ -61,5 +61,5 @@ def read_ahead(items: Generator[T, None, None], most: int) -> Generator[T, None,
         if came.error is not None:
             raise came.error
     finally:
-        given_up.set()
+        abandoned.set()
         thread.join()

@@ -1,12 +1,12 @@
-"""The tables, as docs/contracts.md section 2 names them. Migrations make them; these are for queries.
+"""The tables of docs/contracts.md section 2, for queries; migrations create them.
 
-A record's statistics, histograms too, lie in one column, as on the wire but packed: they are read whole and
-merged in Python, a new metric needs no migration, and 58 mostly empty columns per device would be slower to
-write than one. What reports filter and sort by is derived from them into columns of `run`. The timeline has a
-column of its own: it is kept for a time only and read by few.
+A record's statistics and histograms are packed into one column, in the wire format. They are read as a whole
+and merged in Python, and a new metric needs no migration. Writing 58 mostly empty columns per device would be
+slower. Columns that reports filter and sort by are derived from them into `run`. The timeline has its own
+column, as it is kept for a limited time and rarely read.
 
-Rows of `run_device` lie in the order in which they came, by `row_id`. By their key, which begins with a
-random number, they would lie in pages that are half empty, and each index would hold its 56 bytes again.
+Rows of `run_device` are ordered by arrival (`row_id`). Ordered by their key, which begins with a random
+number, they would fill pages by half only, and each index would contain its 56 bytes again.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from slurm_gpu.database.storage.packed import (
     unpack_timeline,
 )
 
-# MariaDB's default collation would hold "GPU-ab" and "gpu-AB" for one device.
+# MariaDB's default collation would treat "GPU-ab" and "gpu-AB" as equal.
 _OPTIONS: dict[str, Any] = {
     "mysql_engine": "InnoDB",
     "mysql_charset": "utf8mb4",
     "mysql_collate": "utf8mb4_bin",
 }
-# SQLite numbers rows by itself only in a column of type INTEGER.
+# SQLite assigns row numbers only to a column of type INTEGER.
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 NAME_LENGTH = 255
 TOKEN_LENGTH = 64
@@ -57,36 +57,36 @@ metadata = MetaData()
 
 
 class Json(TypeDecorator[Any]):
-    """Compact JSON in a text; NULL for None.
+    """Compact JSON as text; NULL for None.
 
-    Not the databases' own JSON: MariaDB's refuses what Python writes (32 levels of nesting, half a surrogate
-    pair), and a node would send such an event for ever.
+    Not the JSON type of the databases: MariaDB's rejects valid output of Python (32 levels of nesting, half a
+    surrogate pair), and a node would resend such an event indefinitely.
     """
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: object) -> str | None:
-        """To the database."""
+        """Convert for the database."""
         return None if value is None else _to_json(value)
 
     def process_result_value(self, value: str | None, dialect: object) -> Any:
-        """From the database."""
+        """Convert from the database."""
         return None if value is None else json.loads(value)
 
 
 class LongJson(Json):
-    """Json of more than 64 KiB, which is the most that MariaDB's own TEXT takes."""
+    """Json of more than 64 KiB, the limit of MariaDB's TEXT."""
 
     cache_ok = True
 
     def load_dialect_impl(self, dialect: sqlalchemy.engine.Dialect) -> TypeEngine[Any]:
-        """The column's type."""
+        """Return the type of the column."""
         return dialect.type_descriptor(MEDIUMTEXT() if dialect.name == "mysql" else Text())
 
 
 class PackedColumn(TypeDecorator[Any]):
-    """What `pack` makes of a value, as bytes; NULL for None. Bytes are packed already."""
+    """A value packed by `pack`, as bytes; NULL for None. Bytes are stored unchanged."""
 
     impl = LargeBinary
     cache_ok = True
@@ -96,11 +96,11 @@ class PackedColumn(TypeDecorator[Any]):
         self.pack, self.unpack = pack, unpack
 
     def process_bind_param(self, value: Any, dialect: object) -> bytes | None:
-        """To the database."""
+        """Convert for the database."""
         return value if value is None or isinstance(value, bytes) else self.pack(value)
 
     def process_result_value(self, value: bytes | None, dialect: object) -> Any:
-        """From the database."""
+        """Convert from the database."""
         return None if value is None else self.unpack(value)
 
 
@@ -136,13 +136,14 @@ run = Table(
     Column("tres_requested", Json, nullable=False),
     Column("tres_allocated", Json, nullable=False),
     Column("admin_comment", Text, nullable=False),
-    Column("allocated_mgpu", BigInteger),  # as Slurm tells; null where it cannot
+    Column("allocated_mgpu", BigInteger),  # according to Slurm; null if it cannot be determined
     Column("gpu_type", String(NAME_LENGTH)),
-    Column("requested_mgpu", BigInteger),  # null where Slurm does not count GPUs, or a share has no one size
-    # Of its nodes when it started (placed.py), joined by commas.
+    Column("requested_mgpu", BigInteger),  # null if Slurm does not count GPUs, or shares differ in size
+    # Of its nodes at its start (run_placement.py), joined by commas.
     Column("server_type", String(NAME_LENGTH)),
     Column("zone", String(NAME_LENGTH)),
-    # Derived from its records and its siblings (derive.py); granted_mgpu is allocated_mgpu if there is one.
+    # Derived from its records and siblings (derived_columns.py); granted_mgpu is allocated_mgpu if there is
+    # one.
     Column("first_submit_s", BigInteger),
     Column("granted_mgpu", BigInteger),
     Column("ugpucore", Double),
@@ -152,7 +153,7 @@ run = Table(
     Column("no_process_mgpu_s", BigInteger),
     Column("app", String(NAME_LENGTH)),
     Column("app_field", String(NAME_LENGTH)),
-    Column("reported_seq", BigInteger),  # where its node tells of it, and not Slurm: of what it told last
+    Column("reported_seq", BigInteger),  # seq of the last report, for runs on machines without Slurm
     Column("derive_due", Boolean, nullable=False),
     UniqueConstraint("cluster", "job_id", "submit_s", name="run_key"),
     Index("run_newest", "submit_s", "run_id"),
@@ -168,7 +169,7 @@ run = Table(
 
 
 def _of_a_segment() -> tuple[Column[Any], ...]:
-    """What each record of a segment says first: whose it is, which of its records, and of what time."""
+    """Return the first columns of each record: its job, segment, sequence and time."""
     return (
         Column("run_id", BigInteger),
         Column("match_due", Boolean, nullable=False),
@@ -250,7 +251,7 @@ run_window = Table(
 device = Table(
     "device",
     metadata,
-    # The node comes first, as in events: what one node tells takes no other's place.
+    # The node comes first, as in events: a node replaces only its own rows.
     Column("node", String(NAME_LENGTH), primary_key=True),
     Column("uuid", String(NAME_LENGTH), primary_key=True),
     Column("at_s", BigInteger, nullable=False),
@@ -307,7 +308,7 @@ audit = Table(
     metadata,
     Column("audit_id", String(32), primary_key=True),
     Column("at_s", BigInteger, nullable=False),
-    Column("who", String(NAME_LENGTH), nullable=False),  # who told, as MUNGE or the kernel vouched
+    Column("who", String(NAME_LENGTH), nullable=False),  # the sender, authenticated by MUNGE or the kernel
     Column("host", String(NAME_LENGTH), nullable=False),
     Column("act", String(NAME_LENGTH), nullable=False),
     Column("subject", String(NAME_LENGTH), nullable=False),
@@ -328,7 +329,7 @@ decision = Table(
     Column("host", String(NAME_LENGTH), nullable=False),
     Column("asked", String(8), nullable=False),
     Column("verdict", String(8), nullable=False),
-    Column("token", String(TOKEN_LENGTH)),  # NULL of what was refused
+    Column("token", String(TOKEN_LENGTH)),  # NULL for refused jobs
     Column("uid", BigInteger, nullable=False),
     Column("rules", Text),
     Column("scores", Text),
@@ -396,7 +397,7 @@ reservation = Table(
     Column("reservation_id", _ROW_ID, primary_key=True, autoincrement=True),
     Column("cluster", String(NAME_LENGTH), nullable=False),
     Column("user", String(NAME_LENGTH), nullable=False),
-    Column("uid", BigInteger),  # null: of a request that an earlier release stored
+    Column("uid", BigInteger),  # null for requests of earlier releases
     Column("account", String(NAME_LENGTH), nullable=False),
     Column("partition", String(NAME_LENGTH), nullable=False),
     Column("gpus", Integer, nullable=False),

@@ -1,4 +1,4 @@
-"""From one schema to the next: what slurm-gpudbd does by itself, and what an admin asks for."""
+"""Upgrade the schema: automatically by slurm-gpudbd for an empty database, else on request of an admin."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ COMMAND = "slurm-gpu db upgrade"
 
 
 def make_ready(database: Database) -> None:
-    """Make the tables of a database that holds nothing yet; for slurm-gpudbd at its start.
+    """Create the tables of an empty database; for the start of slurm-gpudbd.
 
-    Raises DatabaseError when the database is away, and UnusableDatabaseError where it holds something in
-    another schema: an upgrade may take long and needs a backup first, which is for an admin to ask for.
+    Raises DatabaseError if the database is unreachable, and UnusableDatabaseError if it contains data in
+    another schema. Such an upgrade may take long and needs a backup first, so an admin must start it.
     """
     if not database.is_due():
         return
-    if database.holds_anything():
+    if database.has_data():
         raise UnusableDatabaseError(
             f"the database has the schema {database.schema()}, slurm-gpudbd {__version__} needs "
             f"{head_revision()}: run `{COMMAND}`, which makes a backup first, then start slurm-gpudbd again; "
@@ -34,7 +34,7 @@ def make_ready(database: Database) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """What an upgrade did: the schemas before and after it, None where there was none yet."""
+    """The result of an upgrade: the schemas before and after it, None if there was none."""
 
     before: str | None
     after: str | None
@@ -49,15 +49,15 @@ def upgrade_database(
     report: Callable[[str], None] = lambda _: None,
     now: Callable[[], float] = time.time,
 ) -> Upgraded:
-    """Upgrade the database at `url`, for `slurm-gpu db upgrade`; first a copy goes to `backup_to`.
+    """Upgrade the database at `url`, for `slurm-gpu db upgrade`, after a copy to `backup_to`.
 
-    Nothing is copied where nothing is to be done, or there is nothing yet. Killed at any moment, it does the
-    rest when it is run again. Raises DatabaseError.
+    No copy is made if there is nothing to upgrade or no data. After an interruption, the next run continues.
+    Raises DatabaseError.
     """
     database = Database(url, answers_within_s=None)
     try:
         due, before, copy = database.is_due(), database.schema(), None
-        if due and backup and database.holds_anything():
+        if due and backup and database.has_data():
             report("making a backup …")
             stamp = utc_stamp(now())
             copy = back_up(database.url, f"before-{head_revision()}-{stamp}", backup_to)

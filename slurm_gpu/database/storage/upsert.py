@@ -1,4 +1,4 @@
-"""INSERT … or overwrite, in one statement that is safe to repeat, for SQLite and MariaDB/MySQL."""
+"""Build repeatable upsert statements for SQLite and MariaDB/MySQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy.sql.dml import Insert
 class Newest:
     """How rows of `table` replace each other: by `key`, if `order` is greater and `owner` is the same.
 
-    `apart` are columns that this does not write: they stay as they are.
+    `apart` are columns that are not written.
     """
 
     table: Table
@@ -26,11 +26,11 @@ class Newest:
     apart: tuple[str, ...] = ()
 
     def statement(self, connection: Connection) -> Insert:
-        """INSERT, or overwrite where the order is greater; the same one each time, so it is compiled once."""
+        """Return the INSERT that overwrites if the order is greater; the same object at each call."""
         return _statement(self, connection.dialect.name)
 
     def newer(self, given: Any) -> ColumnElement[bool]:
-        """Whether a `given` row may replace the one that is there."""
+        """Return the condition under which a `given` row replaces the stored one."""
         same_owner = (given[name] == self.table.c[name] for name in self.owner)
         return and_(given[self.order] > self.table.c[self.order], *same_owner)
 
@@ -62,7 +62,7 @@ def upsert(
     names: Sequence[str],
     fixed: Mapping[str, ColumnElement[Any]] | None = None,
 ) -> Insert:
-    """INSERT, or overwrite the columns `names` where the key is there, and set those in `fixed`."""
+    """Return an INSERT that overwrites the columns `names` of an existing key and sets those in `fixed`."""
     there = {} if fixed is None else fixed
     if connection.dialect.name == "sqlite":
         lite = sqlite.insert(table)
@@ -74,9 +74,9 @@ def upsert(
 
 
 def once(connection: Connection, table: Table) -> Insert:
-    """INSERT, or nothing where the key is there."""
+    """Return an INSERT that does nothing for an existing key."""
     if connection.dialect.name == "sqlite":
         return sqlite.insert(table).on_conflict_do_nothing()
-    # Not INSERT IGNORE, which would also hide values that do not fit.
+    # INSERT IGNORE would also hide invalid values.
     first_key = next(iter(table.primary_key.columns))
     return mysql.insert(table).on_duplicate_key_update({first_key.name: first_key})

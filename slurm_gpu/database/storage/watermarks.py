@@ -1,4 +1,4 @@
-"""How far a repeated task has come, by its name."""
+"""Store the progress of repeated tasks by name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from slurm_gpu.database.storage.upsert import upsert
 
 
 def get_watermark(connection: Connection, name: str) -> int | None:
-    """How far something has come, None before its first time."""
+    """Return the progress of a task, None before its first time."""
     return connection.execute(select(watermark.c.value_s).where(watermark.c.name == name)).scalar()
 
 
 def set_watermark(connection: Connection, name: str, value_s: int) -> None:
-    """Remember how far something has come."""
+    """Store the progress of a task."""
     connection.execute(
         upsert(connection, watermark, ("name",), ("value_s",)), {"name": name, "value_s": value_s}
     )

@@ -91,7 +91,7 @@ def tell(settings: SlurmSettings, host: str, script: Path, at_s: float) -> None:
         write_whole(file, json.dumps(told) + "\n", mode=0o644, owner_uid=settings.slurm_user_uid)
 
 
-def read_told(settings: SlurmSettings) -> dict[str, PeerScript]:
+def parse_report(settings: SlurmSettings) -> dict[str, PeerScript]:
     """What each host said; raises OutsideError where StateSaveLocation cannot be read."""
     try:
         files = [file for file in _directory(settings).iterdir() if file.match("policy-*.json")]
@@ -104,7 +104,7 @@ def read_told(settings: SlurmSettings) -> dict[str, PeerScript]:
 
 def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[str, PeerScript | None]]:
     """The other hosts that told of another script than this host has, or of none (None)."""
-    mine, told = digest_of(script), read_told(settings)
+    mine, told = digest_of(script), parse_report(settings)
     for other in controllers(settings):
         if other != host and (other not in told or told[other].digest != mine):
             yield other, told.get(other)
@@ -112,7 +112,7 @@ def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[s
 
 def since_s(settings: SlurmSettings, host: str, script: Path) -> int:
     """When the script of this host became what it is: as was told, or by its file where it changed since."""
-    told = read_told(settings).get(host)
+    told = parse_report(settings).get(host)
     if told is not None and told.digest == digest_of(script):
         return told.at_s
     with outside(script):

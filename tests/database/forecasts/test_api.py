@@ -77,7 +77,9 @@ def store(server: Running, *runs: AccountingRun) -> None:
 
 @pytest.fixture
 def site(server: Running) -> Iterator[Running]:
-    """An empty database, and job 17 in the queue. slurmctld is asked anew each two seconds of the clock."""
+    """An empty database, and job 17 in the queue. The view of slurmctld is renewed every two seconds of the
+    clock.
+    """
     empty(server.database)
     server.clock.now = max(server.clock.now, T0) + 100
     server.clock.now += 100
@@ -101,7 +103,7 @@ def ask(server: Running, job: str = "17") -> Forecast:
     return said
 
 
-def test_a_job_that_waits_is_told_what_such_jobs_waited(site: Running) -> None:
+def test_a_pending_job_gets_the_waits_of_similar_jobs(site: Running) -> None:
     store(site, *history())
     created_s = learn(site)
     said = ask(site)
@@ -114,7 +116,7 @@ def test_a_job_that_waits_is_told_what_such_jobs_waited(site: Running) -> None:
     assert said.judged.within_2x > 0.8
 
 
-def test_one_that_is_not_submitted_is_told_the_same(site: Running) -> None:
+def test_an_unsubmitted_job_gets_the_same(site: Running) -> None:
     store(site, *history())
     learn(site)
     with DatabaseClient(site.config) as client:
@@ -136,7 +138,7 @@ def test_what_was_said_is_held_against_what_came(site: Running) -> None:
     assert (later.past.n, later.past.correct, later.past.since_s) == (1, 1, said.at_s)
 
 
-def test_what_is_learned_anew_is_used_at_once(site: Running) -> None:
+def test_a_new_model_is_used_at_once(site: Running) -> None:
     store(site, *history())
     learn(site, T0 - 9 * DAY_S)
     assert ask(site).created_s == T0 - 9 * DAY_S
@@ -149,7 +151,7 @@ def test_where_a_learned_forecast_wins_it_is_used_and_nothing_else_is_needed_to_
     pytest.importorskip("sklearn")
     rng = np.random.default_rng(1)
     runs = []
-    for one in history(100):  # who asks for more time waits longer, by more than tables tell apart
+    for one in history(100):  # a longer time limit waits longer, by more than the resolution of tables
         assert one.eligible_s is not None
         limit_s = int(3600 * 2 ** rng.uniform(0, 2.5))
         start_s = one.eligible_s + int(1800 * (limit_s / 3600) ** 2)
@@ -175,7 +177,7 @@ def test_where_a_learned_forecast_wins_it_is_used_and_nothing_else_is_needed_to_
     assert waits[1] > 3 * waits[0]
 
 
-def test_with_ten_jobs_of_history_there_is_an_interval_that_nobody_has_tried(site: Running) -> None:
+def test_ten_jobs_of_history_give_an_untested_interval(site: Running) -> None:
     store(site, *history(10))
     learn(site)
     said = ask(site)
@@ -183,8 +185,8 @@ def test_with_ten_jobs_of_history_there_is_an_interval_that_nobody_has_tried(sit
     assert said.lower_s < said.median_s < said.upper_s
 
 
-def test_what_an_older_version_learned_is_to_be_learned_anew(site: Running) -> None:
-    """The database answers, so nobody is told to try again in some seconds."""
+def test_a_model_of_an_older_version_must_be_trained_again(site: Running) -> None:
+    """The database answers, so the caller is not asked to retry."""
     created_s = int(site.clock.now)
     site.database.write(lambda connection: store_model(connection, CLUSTER, created_s, b"of another version"))
     with DatabaseClient(site.config) as client:
@@ -205,7 +207,7 @@ def told_and_asked(site: Running) -> tuple[Forecast, Forecast]:
     return ask(site), asked
 
 
-def test_where_the_newest_cannot_be_read_the_one_before_goes_on_and_it_is_said(
+def test_an_older_model_replaces_an_unreadable_newest_one_with_a_warning(
     site: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     store(site, *history())
@@ -289,7 +291,7 @@ def test_a_job_that_may_not_start_yet_has_none(site: Running, job: QueuedJob, wh
         client.forecast("17")
 
 
-def test_a_job_that_does_not_wait_is_told_what_it_does(site: Running) -> None:
+def test_a_job_that_is_not_pending_gets_its_state(site: Running) -> None:
     started = {"submit_s": T0 - 1900, "eligible_s": T0 - 1900, "start_s": T0 - 100}
     store(site, row(job_id=20, end_s=None, state="RUNNING", **started))
     store(site, row(job_id=21, end_s=T0, **started))
@@ -321,7 +323,7 @@ def test_a_task_and_an_array_are_found_by_their_names(site: Running) -> None:
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_of_anothers_job_the_reasons_stay_private(site: Running) -> None:
-    # Longer for jobs with a long limit, so that there is a reason to tell.
+    # A longer wait for jobs with a long limit, so that the forecast has a reason.
     longer = [
         one._replace(start_s=one.start_s + 40_000, end_s=one.start_s + 50_000, time_limit_s=7 * DAY_S)
         if number % 2

@@ -1,4 +1,4 @@
-"""What waits now, as forecasts see it: an array counts for all that its tasks ask for."""
+"""Pending jobs as forecasts see them: an array counts as the sum of its tasks."""
 
 import pytest
 from hypothesis import given

@@ -15,7 +15,7 @@ from slurm_gpu.database.forecasts import store
 from slurm_gpu.database.forecasts.outcomes import past_accuracy
 from slurm_gpu.database.forecasts.store import (
     AGAIN_AFTER_S,
-    Foretold,
+    Prediction,
     newest_model,
     read_model_body,
     remember,
@@ -27,16 +27,16 @@ from slurm_gpu.database.storage.schema import forecast
 from slurm_gpu.wire.answers.forecast import ForecastRecord
 from tests.database.samples import CLUSTER, T0, row
 
-SAID = Foretold(job_id=1, at_s=T0, lower_s=60, median_s=120, upper_s=600, source="tables", created_s=T0 - 9)
+SAID = Prediction(job_id=1, at_s=T0, lower_s=60, median_s=120, upper_s=600, source="tables", created_s=T0 - 9)
 OVER_S = T0 + 601
 
 
-def keep(database: Database, *said: Foretold) -> int:
+def keep(database: Database, *said: Prediction) -> int:
     return database.write(lambda connection: remember(connection, CLUSTER, said))
 
 
 def began(database: Database, **given: object) -> None:
-    """What became of a job, as the accounting has it."""
+    """A finished job as in accounting."""
     runs = [run_row(row(**{"submit_s": T0 - 5, "eligible_s": T0 - 5, **given}), {})]  # type: ignore[arg-type]
     database.write(lambda connection: store_changed_runs(connection, runs))
 

@@ -1,4 +1,4 @@
-"""Training forecasts a sample of who waits, so that the accuracy of forecasts is known where nobody asks."""
+"""Training forecasts a sample of pending jobs, so that the accuracy is known without requests by users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import select
 from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.forecasts.outcomes import past_accuracy
-from slurm_gpu.database.forecasts.training import foretell_waiting, train_from_database
+from slurm_gpu.database.forecasts.training import forecast_waiting, train_from_database
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import forecast
 from slurm_gpu.slurm.client import QueuedJob
@@ -35,7 +35,7 @@ def kept(database: Database) -> list[Any]:
 
 def test_a_sample_spread_over_all_that_wait_is_forecast_and_judged_later(database: Database) -> None:
     learned(database)
-    assert foretell_waiting(database, CLUSTER, queue(50), T0, most=5) == 5
+    assert forecast_waiting(database, CLUSTER, queue(50), T0, most=5) == 5
     found = kept(database)
     assert [one["job_id"] for one in found] == [100, 110, 120, 130, 140]
     assert all(0 <= one["lower_s"] <= one["median_s"] <= one["upper_s"] for one in found)
@@ -57,13 +57,13 @@ def test_only_jobs_that_may_start_are_forecast_and_none_within_ten_minutes_again
     learned(database)
     held = queue(1, eligible_s=None, reason="JobHeldUser")
     later = [pending(job_id=7, eligible_s=T0 + 86400)]
-    assert foretell_waiting(database, CLUSTER, [*held, *later], T0) == 0
-    assert foretell_waiting(database, CLUSTER, queue(2), T0) == 2
-    assert foretell_waiting(database, CLUSTER, queue(3), T0 + 60) == 1
+    assert forecast_waiting(database, CLUSTER, [*held, *later], T0) == 0
+    assert forecast_waiting(database, CLUSTER, queue(2), T0) == 2
+    assert forecast_waiting(database, CLUSTER, queue(3), T0 + 60) == 1
 
 
 def test_where_nothing_was_learned_nothing_is_forecast(database: Database) -> None:
-    assert foretell_waiting(database, CLUSTER, queue(3), T0) == 0
+    assert forecast_waiting(database, CLUSTER, queue(3), T0) == 0
     train_from_database(database, CLUSTER, T0, None)
-    assert foretell_waiting(database, CLUSTER, queue(3), T0) == 0
+    assert forecast_waiting(database, CLUSTER, queue(3), T0) == 0
     assert not kept(database)

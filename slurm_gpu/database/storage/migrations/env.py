@@ -1,4 +1,4 @@
-"""Alembic's entry: always online, on the connection that Database.upgrade() gives."""
+"""Alembic's entry point: always online, on the connection of Database.upgrade()."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""What a node tells of its devices is its own word: no other node's takes its place."""
+"""Key devices by node, so that no node replaces rows of another."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """The key of `device` gets the node; it bears being run again."""
+    """Add the node to the key of `device`. Can be repeated."""
     inspector = sa.inspect(op.get_bind())
     if inspector.get_pk_constraint("device")["constrained_columns"] == ["node", "uuid"]:
         return

@@ -1,4 +1,4 @@
-"""A run tells for how much of its GPU time no process was on the GPU."""
+"""Store for how much of a run's GPU time no process was on the GPU."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """It bears being run again. What is known of earlier runs is derived anew, little by little."""
+    """Add the column; earlier runs are derived again step by step. Can be repeated."""
     known = sa.inspect(op.get_bind()).get_columns("run")
     if "no_process_mgpu_s" not in {column["name"] for column in known}:
         op.add_column("run", sa.Column("no_process_mgpu_s", sa.BigInteger()))

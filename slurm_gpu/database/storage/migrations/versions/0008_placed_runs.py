@@ -1,4 +1,4 @@
-"""A run tells on which server types and in which zones it was."""
+"""Store the server types and zones of runs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,7 +13,7 @@ _ROWS_AT_ONCE = 10_000
 
 
 def upgrade() -> None:
-    """It bears being run again. Where earlier runs were is derived little by little."""
+    """Add the columns; those of earlier runs are derived step by step. Can be repeated."""
     known = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("run")}
     for name in _COLUMNS:
         if name not in known:

@@ -1,4 +1,4 @@
-"""What was learned of how long jobs wait, and what was forecast."""
+"""Store models of waiting times, and forecasts."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What job_submit.lua decided about each submission and update."""
+"""Store the decisions of job_submit.lua on submissions and updates."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What slurm-gpudbd's watch over running jobs found."""
+"""Store the verdicts of slurm-gpudbd's watch over running jobs."""
 
 import sqlalchemy as sa
 from alembic import op
