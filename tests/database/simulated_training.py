@@ -47,7 +47,7 @@ class Played:
         self.over: set[int] = set()
         self.asked: dict[int, float] = {}
         self.n_asked = 0
-        self.told: list[StoredVerdict] = []
+        self.reported: list[StoredVerdict] = []
         self.apps: dict[int, str] = {}
         self.resized: dict[int, tuple[int, tuple[str, ...]]] = {}
         """When a job gives nodes back, and which ones it keeps."""
@@ -96,7 +96,7 @@ class Played:
         at = second - self.starts.get(job, 0)
         values = {metric: matrix[:, at] for metric, matrix in self.values[job].items()}
 
-        def told(metric, row, whole=1.0):
+        def reported(metric, row, whole=1.0):
             return float(values[metric][row]) * whole if metric in values else None
 
         devices = {}
@@ -104,12 +104,12 @@ class Played:
             if worker.node == node:
                 held_down = values.get(Metric.THROTTLE, np.zeros(row + 1))[row] > 0.3
                 devices[worker.device] = LiveDevice(
-                    util_pct=told(Metric.UTIL, row, 100.0),
-                    mem_used_frac=told(Metric.MEM_USED, row),
-                    power_w=told(Metric.POWER, row, WHOLE),
-                    sm_clock_mhz=told(Metric.SM_CLOCK, row, WHOLE),
-                    sm_active_frac=told(Metric.SM_ACTIVE, row),
-                    tensor_frac=told(Metric.TENSOR, row),
+                    util_pct=reported(Metric.UTIL, row, 100.0),
+                    mem_used_frac=reported(Metric.MEM_USED, row),
+                    power_w=reported(Metric.POWER, row, WHOLE),
+                    sm_clock_mhz=reported(Metric.SM_CLOCK, row, WHOLE),
+                    sm_active_frac=reported(Metric.SM_ACTIVE, row),
+                    tensor_frac=reported(Metric.TENSOR, row),
                     throttle=("hw_thermal_slowdown",) if held_down else (),
                     jobs=(job,),
                 )
@@ -150,14 +150,14 @@ class Played:
         ]
         return align(courses), None
 
-    def store(self, told):
-        self.told.append(told)
+    def store(self, reported):
+        self.reported.append(reported)
 
     def close_left(self):
         pass
 
     def statements(self, since_s):
-        newest = {(one.verdict.job_id, one.verdict.cause): one for one in self.told}
+        newest = {(one.verdict.job_id, one.verdict.cause): one for one in self.reported}
         return [
             Statement(
                 job=str(one.verdict.job_id),
@@ -180,7 +180,7 @@ class Watching:
     def __init__(self, played: Played):
         self.played = played
         self.watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())  # type: ignore[arg-type]
-        self.first_told: dict[int, float] = {}
+        self.first_verdict_s: dict[int, float] = {}
         """By job the second of its first verdict."""
 
     def until(self, second):
@@ -189,5 +189,5 @@ class Watching:
             self.played.now_s += SCAN_S
             self.watch.scan()
             for _, item in self.watch.shown.verdicts:
-                self.first_told.setdefault(item.job_id, self.played.now_s - START_S)
+                self.first_verdict_s.setdefault(item.job_id, self.played.now_s - START_S)
         return {item.job_id: item for _, item in self.watch.shown.verdicts}

@@ -43,14 +43,14 @@ class Site:
         return self.clock.monotonic() - began_s
 
     def come(self, node: int, now_s: float) -> None:
-        reported_at_s = told(self.admission)
+        reported_at_s = reported(self.admission)
         if reported_at_s is None:
             self.waiting.append((now_s, node))
         else:
             heappush(self.due, (now_s + reported_at_s + 1 + node % 7 / 7, node))
 
 
-def told(admission: Admission) -> int | None:
+def reported(admission: Admission) -> int | None:
     """Return the delay of a rejected shipment; None if it is admitted."""
     try:
         admission.enter()
@@ -68,7 +68,7 @@ def test_admitted_shipments_are_served_in_time_and_all_in_the_end(per_s: int) ->
     assert took_s < 2 * 1000 / per_s + 10, "there is hardly ever nothing to do"
 
 
-def test_who_came_while_it_was_slow_need_not_wait_long_once_it_is_fast() -> None:
+def test_time_slots_get_shorter_once_the_server_is_fast() -> None:
     site = Site(3000, 500)
     site.slow_until_s += 5
     assert site.run() < 5 + 2 * 3000 / 500 + 10
@@ -76,7 +76,7 @@ def test_who_came_while_it_was_slow_need_not_wait_long_once_it_is_fast() -> None
 
 def test_turns_follow_each_other_as_fast_as_shipments_are_served() -> None:
     admission = Admission(FakeClock(), MOST)
-    turns = [turn for _ in range(10_000) if (turn := told(admission)) is not None]
+    turns = [turn for _ in range(10_000) if (turn := reported(admission)) is not None]
     assert len(turns) == 10_000 - MOST
     assert turns == sorted(turns)
     assert turns[-1] == pytest.approx(1 + len(turns) / (1.5 * FIRST_PER_S), abs=1)

@@ -173,11 +173,11 @@ def client(server: Running) -> Iterator[httpx.Client]:
 
 def ask(client: httpx.Client, method: str, target: str, body: bytes = b"") -> int:
     answer = client.request(method, target, content=body)
-    told = f"{method} {target[:80]} {body[-300:]!r}: {answer.status_code} {answer.text[:200]}"
+    reported = f"{method} {target[:80]} {body[-300:]!r}: {answer.status_code} {answer.text[:200]}"
     # 503 where Slurm does not answer, as in this test.
-    assert answer.status_code < 500 or (answer.status_code == 503 and "slurmctld" in answer.text), told
-    assert answer.status_code < 400 or answer.json()["error"], told
-    assert answer.status_code < 400 or len(answer.text) < 20_000, told
+    assert answer.status_code < 500 or (answer.status_code == 503 and "slurmctld" in answer.text), reported
+    assert answer.status_code < 400 or answer.json()["error"], reported
+    assert answer.status_code < 400 or len(answer.text) < 20_000, reported
     return answer.status_code
 
 

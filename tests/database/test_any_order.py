@@ -39,7 +39,7 @@ from tests.database.servers import MariaDB
 from tests.database.test_node_shipment import window
 from tests.examples import examples
 
-Told = Record | Host | DeviceFacts | Event | Window | HostRun | AccountingRun
+Delivery = Record | Host | DeviceFacts | Event | Window | HostRun | AccountingRun
 _LISTS = {
     Record: "records",
     Host: "hosts",
@@ -50,37 +50,39 @@ _LISTS = {
 }
 
 
-def _story() -> list[Told]:
+def _story() -> list[Delivery]:
     """A day of a requeued job, one on two nodes, and one watched twice, in growing versions.
 
     Meanwhile a GPU gets a new driver, and moves to another node.
     """
-    told: list[Told] = []
+    found: list[Delivery] = []
     for seq, seconds in ((1, 3), (2, 6), (3, 10)):
         for restart, offset in ((0, 0), (1, 40)):
             span = {"first_s": T0 + offset, "last_s": T0 + offset + seconds, "seq": seq}
             busy = 20 + 60 * restart
             course = timeline(*[busy] * seconds, start_s=T0 + offset)
             watch = {"segment": segment(10 + restart), "restart": restart, **span}
-            told.append(record(**watch, util_hist_ms={busy: seconds * 1000}, timeline=course))
-            told.append(host(**watch, cpu_s=float(seconds), app=None if seq == 1 else f"App{restart}"))
+            found.append(record(**watch, util_hist_ms={busy: seconds * 1000}, timeline=course))
+            found.append(host(**watch, cpu_s=float(seconds), app=None if seq == 1 else f"App{restart}"))
         for n in (1, 2):
             watch = {"job_id": 2, "node": f"n{n}", "segment": segment(20 + n), "seq": seq}
-            told.append(record(**watch, device=f"GPU-{n}", last_s=T0 + seconds))
-            told.append(host(**watch, last_s=T0 + seconds, rss_max_mib=100.0 * seconds))
-            told.append(Event(node=f"n{n}", boot_id="b", n=seq, at_s=T0 + seq, kind="xid", data={"code": 79}))
-        told.append(record(job_id=3, segment=segment(30), seq=seq, last_s=T0 + seconds))
-        told.append(gpu(at_s=T0 + 100 * seq, driver=str(seq)))
-        told.append(gpu(at_s=T0 + 100 * seq, driver=str(seq), node="n2", uuid="GPU-2"))
+            found.append(record(**watch, device=f"GPU-{n}", last_s=T0 + seconds))
+            found.append(host(**watch, last_s=T0 + seconds, rss_max_mib=100.0 * seconds))
+            found.append(
+                Event(node=f"n{n}", boot_id="b", n=seq, at_s=T0 + seq, kind="xid", data={"code": 79})
+            )
+        found.append(record(job_id=3, segment=segment(30), seq=seq, last_s=T0 + seconds))
+        found.append(gpu(at_s=T0 + 100 * seq, driver=str(seq)))
+        found.append(gpu(at_s=T0 + 100 * seq, driver=str(seq), node="n2", uuid="GPU-2"))
     # The last window to arrive counts: a node has one at a time, and repeats none.
-    told.append(window(job_id=3, segment=segment(30)))
+    found.append(window(job_id=3, segment=segment(30)))
     alone = {"cluster": "host:ws1", "node": "ws1", "job_id": 1}
     begun = HostRun(**alone, seq=1, uid=1001, user="alice", start_s=T0, devices=("GPU-7",))
-    told += [begun, begun.ended(T0 + 5), begun.ended(T0 + 5).resumed().ended(T0 + 10)]
-    told.append(record(**alone, segment=segment(40), device="GPU-7"))
-    told.append(record(job_id=3, segment=segment(31), sampled_s=4.0, util_hist_ms={7: 4000}))
+    found += [begun, begun.ended(T0 + 5), begun.ended(T0 + 5).resumed().ended(T0 + 10)]
+    found.append(record(**alone, segment=segment(40), device="GPU-7"))
+    found.append(record(job_id=3, segment=segment(31), sampled_s=4.0, util_hist_ms={7: 4000}))
     return [
-        *told,
+        *found,
         *requeued(),
         row(job_id=2, nodes="n[1-2]", n_nodes=2, tres_allocated={"gres/gpu": 2}),
         row(job_id=3),
@@ -90,7 +92,7 @@ def _story() -> list[Told]:
 _STORY = _story()
 
 
-def _key(item: Told) -> tuple[Any, ...]:
+def _key(item: Delivery) -> tuple[Any, ...]:
     """The key of an item."""
     match item:
         case Record() | Window():
@@ -111,7 +113,7 @@ _NEWEST = set({_key(item): index for index, item in enumerate(_STORY)}.values())
 _MAY_BE_LOST = sorted(set(range(len(_STORY))) - _NEWEST)
 
 
-def tell(database: Database, items: Sequence[Told]) -> None:
+def tell(database: Database, items: Sequence[Delivery]) -> None:
     """Slurm's accounting by the import, the rest by one shipment of each node."""
     rows = [run_row(item, {}) for item in items if isinstance(item, AccountingRun)]
     if rows:
@@ -171,7 +173,7 @@ def maria(mariadb: MariaDB) -> Iterator[Database]:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the tables after the story arrived once, in order."""
-    path: Path = tmp_path_factory.mktemp("told")
+    path: Path = tmp_path_factory.mktemp("story")
     database = Database(f"sqlite:///{path / 'x.db'}")
     database.upgrade()
     tell(database, _STORY)
@@ -187,7 +189,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @st.composite
-def tellings(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
+def deliveries_of(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
     """Yield shipments, each with or without an import after it: the whole story except lost ones."""
     lost = draw(st.sets(st.sampled_from(_MAY_BE_LOST)))
     order = draw(st.permutations([index for index in range(len(_STORY)) if index not in lost]))
@@ -201,7 +203,7 @@ def tellings(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
     return shipments
 
 
-def _tell_so(database: Database, telling: Sequence[tuple[list[int], bool]]) -> dict[str, Any]:
+def _deliver(database: Database, telling: Sequence[tuple[list[int], bool]]) -> dict[str, Any]:
     empty(database)
     for indexes, look in telling:
         tell(database, [_STORY[index] for index in indexes])
@@ -216,16 +218,16 @@ _SLOW_FIXTURE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 @settings(max_examples=examples(8), suppress_health_check=_SLOW_FIXTURE)
-@given(telling=tellings())
+@given(telling=deliveries_of())
 def test_any_interleaving_loss_duplication_and_reordering_ends_the_same(
     lite: Database, expected: dict[str, Any], telling: list[tuple[list[int], bool]]
 ) -> None:
-    assert _tell_so(lite, telling) == expected
+    assert _deliver(lite, telling) == expected
 
 
 @settings(max_examples=examples(3), suppress_health_check=_SLOW_FIXTURE)
-@given(telling=tellings())
+@given(telling=deliveries_of())
 def test_on_mariadb_too(
     maria: Database, expected: dict[str, Any], telling: list[tuple[list[int], bool]]
 ) -> None:
-    assert _tell_so(maria, telling) == expected
+    assert _deliver(maria, telling) == expected

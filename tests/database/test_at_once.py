@@ -28,7 +28,7 @@ _CONTINUED = "REQUEUED", "RESIZING", "NODE_FAIL"
 
 def store(database: Database, rows: Sequence[AccountingRun]) -> None:
     def work(connection: Any) -> None:
-        made = [run_row(told, NODES) for told in rows]
+        made = [run_row(reported, NODES) for reported in rows]
         store_changed_runs(connection, made, RunPlacement(connection, PLACES))
 
     database.write(work)
@@ -88,14 +88,14 @@ def deliveries(draw: st.DrawFn) -> list[list[AccountingRun]]:
 
 
 @settings(max_examples=examples())
-@given(told=deliveries(), recorded=st.sets(st.sampled_from((1, 2, 3)), max_size=1), between=st.booleans())
+@given(reported=deliveries(), recorded=st.sets(st.sampled_from((1, 2, 3)), max_size=1), between=st.booleans())
 def test_at_once_or_in_a_pass(
-    shelf: Database, told: list[list[AccountingRun]], recorded: set[int], between: bool
+    shelf: Database, reported: list[list[AccountingRun]], recorded: set[int], between: bool
 ) -> None:
     empty(shelf)
     records = [record(job_id=job_id, segment=segment(job_id)) for job_id in recorded]
     shelf.write(partial(store_records, records=records))
-    for rows in told:
+    for rows in reported:
         store(shelf, rows)
         if between:
             reconcile(shelf, places=PLACES)

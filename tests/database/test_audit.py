@@ -35,9 +35,9 @@ def body(**changes: Any) -> bytes:
 
 
 def test_an_audit_event_sent_twice_is_stored_once_as_it_was_first(database: Database) -> None:
-    for told in (body(), body(why="something else")):
+    for found in (body(), body(why="something else")):
         database.write(
-            lambda connection, told=told: store_audit(connection, parse_report(told).audit or (), "root")
+            lambda connection, found=found: store_audit(connection, parse_report(found).audit or (), "root")
         )
     with database.reading() as connection:
         (kept,) = find_audit(connection, 10)
@@ -46,9 +46,9 @@ def test_an_audit_event_sent_twice_is_stored_once_as_it_was_first(database: Data
 
 def test_the_newest_are_shown_first(database: Database) -> None:
     for number in range(3):
-        told = body(id=f"{number:032x}", at_s=number)
+        found = body(id=f"{number:032x}", at_s=number)
         database.write(
-            lambda connection, told=told: store_audit(connection, parse_report(told).audit or (), "root")
+            lambda connection, found=found: store_audit(connection, parse_report(found).audit or (), "root")
         )
     with database.reading() as connection:
         assert [act.at_s for act in find_audit(connection, 2)] == [2, 1]
@@ -73,7 +73,7 @@ def test_the_newest_are_shown_first(database: Database) -> None:
         json.dumps({"audit": [{}] * 101}).encode(),
     ],
 )
-def test_what_is_no_act_is_refused_with_the_reason(bad: bytes) -> None:
+def test_an_invalid_audit_event_is_refused_with_the_reason(bad: bytes) -> None:
     with pytest.raises(
         UsageError, match=r"the report cannot be parsed|must be 32 hexadecimal|more than 1 MiB"
     ):

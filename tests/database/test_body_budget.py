@@ -99,7 +99,7 @@ def test_one_peer_takes_a_part_of_what_is_left(server: Running, way: str) -> Non
 
 
 @pytest.mark.parametrize("way", [SHORT_WAY, LONG_WAY])
-def test_who_only_promises_takes_nothing_from_others(server: Running, way: str) -> None:
+def test_an_announced_length_takes_no_memory_from_others(server: Running, way: str) -> None:
     with senders(server, 60, way, sent=0):
         assert b" 200 " in ship(server, way)[:20]
         wait_for(lambda: server.bodies.n_bytes == 0, lambda: f"{server.bodies.n_bytes} bytes")
@@ -115,7 +115,7 @@ def test_whatever_is_answered_or_broken_off_is_counted_no_more(server: Running) 
     wait_for(lambda: server.bodies.n_bytes == 0, lambda: f"{server.bodies.n_bytes} bytes are left")
 
 
-def test_what_found_no_room_finds_none_later_and_gives_back_what_it_held() -> None:
+def test_a_refused_body_stays_refused_and_releases_its_memory() -> None:
     bodies = BodyBudget(FakeClock())
     body = bodies.begin("n1")
     assert body.grow(PIECE)

@@ -26,7 +26,7 @@ def seen_by(caller: Caller, *jobs: QueuedJob) -> ClusterState:
     return show_cluster(nodes, queue, Places({"n1": "dgx"}, {"n2": "pod2"}), caller)
 
 
-def test_nodes_have_their_places_and_who_holds_what() -> None:
+def test_nodes_have_their_zones_and_allocations() -> None:
     state = seen_by(
         OPERATOR, queued(job_id=7, state="RUNNING", nodes=("n1",), gpu_index={"n1": {"gpu": (0, 2)}})
     )
@@ -89,7 +89,7 @@ def test_it_comes_over_the_wire_as_it_is(server: Running) -> None:
     assert here.holders == [ClusterHolder(job_id=7, gpus=[1], shared_gpus=[])]
 
 
-def test_what_is_free_is_as_new_as_who_holds_it(server: Running) -> None:
+def test_free_gpus_are_as_new_as_allocated_ones(server: Running) -> None:
     with DatabaseClient(server.config) as client:
         before = {one.node: one for one in client.cluster().nodes}["here"]
         server.slurm.queue = [queued(job_id=7, nodes=("here",), gpu_index={"here": {"gpu": (1,)}})]

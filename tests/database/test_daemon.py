@@ -189,16 +189,16 @@ def test_systemd_hears_that_it_is_ready_that_it_works_and_that_it_ends(tmp_path:
         daemon = Daemon(tmp_path, f"sqlite:///{tmp_path / 'x.db'}")
         daemon.environ |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
         daemon.launch()
-        heard = [systemd.recv(200).decode()]
-        while heard.count("WATCHDOG=1") < 3:
-            heard.append(systemd.recv(200).decode())
-        assert heard[0].startswith("STATUS=updating the tables: SQLite ")
-        assert heard[0].endswith("\nEXTEND_TIMEOUT_USEC=600000000")
-        assert heard[1] == "READY=1"
-        assert any(line.startswith("STATUS=answers; accounting is ") for line in heard)
+        received = [systemd.recv(200).decode()]
+        while received.count("WATCHDOG=1") < 3:
+            received.append(systemd.recv(200).decode())
+        assert received[0].startswith("STATUS=updating the tables: SQLite ")
+        assert received[0].endswith("\nEXTEND_TIMEOUT_USEC=600000000")
+        assert received[1] == "READY=1"
+        assert any(line.startswith("STATUS=answers; accounting is ") for line in received)
         assert daemon.stop(signal.SIGTERM) == 0
-        while heard[-1] != "STOPPING=1":
-            heard.append(systemd.recv(200).decode())
+        while received[-1] != "STOPPING=1":
+            received.append(systemd.recv(200).decode())
 
 
 def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, url: str) -> None:
@@ -224,7 +224,7 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, url: str) -> None:
     assert all(stored[name] >= seq for name, seq in acknowledged.items())
 
 
-def test_a_killed_mariadb_costs_only_the_time_that_it_is_away(tmp_path: Path, own_mariadb: MariaDB) -> None:
+def test_a_killed_mariadb_costs_only_its_downtime(tmp_path: Path, own_mariadb: MariaDB) -> None:
     url = own_mariadb.fresh()
     with running(tmp_path, url) as daemon:
         acknowledged = [seq for seq in range(1, 30) if daemon.ship(record(seq=seq)) == 200]
@@ -237,7 +237,7 @@ def test_a_killed_mariadb_costs_only_the_time_that_it_is_away(tmp_path: Path, ow
     assert stored[segment(2)] == 101
 
 
-def test_slurm_gpudbd_ends_though_the_database_stands_still(tmp_path: Path, own_mariadb: MariaDB) -> None:
+def test_slurm_gpudbd_ends_though_the_database_hangs(tmp_path: Path, own_mariadb: MariaDB) -> None:
     with running(tmp_path, own_mariadb.fresh()) as daemon:
         os.kill(own_mariadb.pid, signal.SIGSTOP)
         try:

@@ -37,9 +37,9 @@ def body(**changes: Any) -> bytes:
     return json.dumps({"decisions": [to_json(MADE) | changes]}).encode()
 
 
-def keep(database: Database, told: bytes, cluster: str = CLUSTER) -> None:
+def keep(database: Database, reported: bytes, cluster: str = CLUSTER) -> None:
     database.write(
-        lambda connection: store_decisions(connection, parse_report(told).decisions or (), cluster)
+        lambda connection: store_decisions(connection, parse_report(reported).decisions or (), cluster)
     )
 
 
@@ -62,7 +62,7 @@ def test_refusals_have_no_token_and_are_kept_too(database: Database) -> None:
     assert Pruning(database, Retention()).count(MADE.at_s + 15 * 86400).decisions == 1
 
 
-def test_how_sharing_ended_stands_behind_what_was_decided_and_is_no_refusal(database: Database) -> None:
+def test_the_end_of_sharing_follows_its_decision_and_is_no_refusal(database: Database) -> None:
     keep(database, body(id="b" * 32, at_s=MADE.at_s + 60, asked="share", verdict="end", job={"gone": "7"}))
     keep(database, body())
     assert [(one.asked, one.verdict) for one in found(database)] == [("submit", "allow"), ("share", "end")]
@@ -89,7 +89,7 @@ def test_refusals_are_found_by_the_rule_the_newest_first(database: Database) -> 
     assert refusals(None) == [4, 3, 2, 1, 0]
 
 
-def test_what_is_older_than_retention_says_is_dropped(database: Database) -> None:
+def test_data_older_than_its_retention_is_dropped(database: Database) -> None:
     for age_d in range(3):
         keep(database, body(id=f"{age_d:032x}", token=f"t{age_d}", at_s=MADE.at_s - age_d * 86400))
     pruning = Pruning(database, Retention(decisions_s=86400.0 + 1))
@@ -123,7 +123,7 @@ def test_what_is_older_than_retention_says_is_dropped(database: Database) -> Non
         json.dumps({"decisions": [to_json(MADE)] * (MOST_DECISIONS + 1)}).encode(),
     ],
 )
-def test_what_is_no_decision_is_refused_with_the_reason(bad: bytes) -> None:
+def test_an_invalid_decision_is_refused_with_the_reason(bad: bytes) -> None:
     with pytest.raises(UsageError, match=r"the report cannot be parsed|must be 32 hexadecimal"):
         parse_report(bad)
 
@@ -147,7 +147,7 @@ def test_each_sees_their_own_and_operators_all(server: Running) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_operators_see_who_was_refused(server: Running) -> None:
+def test_operators_see_refused_users(server: Running) -> None:
     refused = replace(MADE, id="c" * 32, verdict="deny", token=None, rules="urgent:who:enforce")
     with DatabaseClient(server.config) as client:
         client.send_decisions([refused])

@@ -31,20 +31,20 @@ def _derive(
     return {name: getattr(derived, name) for name in derived.__slots__}
 
 
-def test_what_is_derived_does_not_depend_on_statistics_that_are_not_read_for_it() -> None:
+def test_derived_columns_do_not_depend_on_unread_statistics() -> None:
     """Statistics that derived columns depend on must be in DERIVED_FROM."""
     full, read, unpack = list[Record](), list[Record](), unpacker(DERIVED_FROM)
     for n, device in enumerate(("GPU-1", "GPU-1", "GPU-2")):
-        told = record(segment=segment(n), device=device, first_s=T0 + n, last_s=T0 + 10, uptime_s=50.5 + n)
+        found = record(segment=segment(n), device=device, first_s=T0 + n, last_s=T0 + 10, uptime_s=50.5 + n)
         others: dict[str, Any] = {"mem_hist_ms": {7: 100}, "throttle_s": {"sw_power_cap": 1.0}}
         others |= {f.name: Mean(5.0, 0.5, 0.1, 0.9) for f in fields(Record) if f.type == "Mean | None"}
         others |= {f.name: Total(9.0, 500.0) for f in fields(Record) if f.type == "Total | None"}
-        full.append(replace(told, no_process_s=1.0, **others))
+        full.append(replace(found, no_process_s=1.0, **others))
         wire = full[-1].to_wire()
         row: Any = {c.name: wire.get(c.name) for c in run_device.columns}
         read.append(read_record({**row, "statistics": unpack(pack_statistics(wire))}))  # type: ignore[arg-type]
     assert read != full
-    assert all(getattr(told, name) is not None for told in read for name in DERIVED_FROM)
+    assert all(getattr(found, name) is not None for found in read for name in DERIVED_FROM)
     kept, doubled = resolve_double_watches(full)
     assert doubled
     assert _derive(resolve_double_watches(read)[0], 2000) == _derive(kept, 2000)
@@ -173,7 +173,7 @@ def test_a_gpu_missing_from_a_nodes_reports_is_a_gap_at_once() -> None:
     assert derive([record(last_s=T0 + 60)], parts=[part], min_coverage=0.8).coverage == 0.5
 
 
-def test_what_was_not_watched_when_a_job_began_lowers_its_coverage_while_it_runs() -> None:
+def test_unwatched_time_at_the_start_lowers_coverage_of_a_running_job() -> None:
     late = record(prolog_s=T0, first_s=T0 + 50, last_s=T0 + 100)
     assert _derive([late], elapsed_s=None)["coverage"] == 0.5
 
@@ -196,7 +196,7 @@ def test_a_run_of_less_than_a_second_is_covered_for_as_long_as_its_node_held_it(
     assert _derive([half], elapsed_s=elapsed_s)["coverage"] == 0.5
 
 
-def test_what_a_node_saw_counts_only_within_slurms_rounding() -> None:
+def test_the_nodes_own_time_counts_only_within_slurms_rounding() -> None:
     assert _derive([record(last_s=T0 + 8)], elapsed_s=10)["coverage"] == 0.8
     assert _derive([record(allocated_s=9.5, sampled_s=9.5)], elapsed_s=10)["coverage"] == 1.0
 
@@ -205,7 +205,7 @@ def test_coverage_never_exceeds_one() -> None:
     assert _derive([record(allocated_s=12.0, sampled_s=12.0)])["coverage"] == 1.0
 
 
-def test_what_was_watched_after_slurms_end_makes_up_for_no_gap_before_it() -> None:
+def test_samples_after_slurms_end_fill_no_gap_before_it() -> None:
     """A job may be completing for long while its epilog hangs, and slurm-gpud be started again then."""
     stuck = record(prolog_s=T0, first_s=T0 + 600, last_s=T0 + 1200, util_hist_ms={0: 600_000})
     assert _derive([stuck], elapsed_s=600)["coverage"] == 0.0
@@ -214,7 +214,7 @@ def test_what_was_watched_after_slurms_end_makes_up_for_no_gap_before_it() -> No
     assert _derive([always], 2000, elapsed_s=600)["coverage"] == 0.5, "of the other GPU nothing is known"
 
 
-def test_what_slurm_cannot_say_of_shards_comes_from_the_nodes() -> None:
+def test_unknown_shares_in_slurm_come_from_the_nodes() -> None:
     shards = [record(granted_mgpu=250), record(node="n2", granted_mgpu=500, segment=segment(2))]
     assert _derive(shards, None)["granted_mgpu"] == 750
     assert _derive([*shards, record(node="n3", segment=segment(3))], None)["granted_mgpu"] is None

@@ -141,7 +141,7 @@ def test_a_maximum_that_stays_wrong_does_not_keep_out_the_rest_of_a_long_job(lit
         assert (site.record().seq, site.record().allocated_s, site.record().temp_c) == (seq, 10.0 * seq, None)
 
 
-def test_of_many_records_each_field_is_named_once_with_how_many_there_were(lite: Database) -> None:
+def test_each_dropped_field_of_many_records_is_named_once_with_its_count(lite: Database) -> None:
     site = Site(lite)
     good = record(device="GPU-9").to_wire()
     spoilt = [{**record(device=f"GPU-{n}").to_wire(), "power_w": [1.0, -1, -1, -1]} for n in (1, 2, 3)]

@@ -93,7 +93,7 @@ def test_an_earlier_end_does_not_count_while_accounting_lacks_the_last_one(
 
 
 @pytest.mark.parametrize("as_of_s", [NOW_S - 61.0, None])
-def test_while_slurmctld_is_away_nothing_is_over(as_of_s: Any) -> None:
+def test_no_job_ends_while_slurmctld_is_unreachable(as_of_s: Any) -> None:
     if as_of_s is None:
         assert ended("n1", [1], None, NOW_S, lambda _: {1: [RunEnd(LONG_AGO, frozenset({"n1"}))]}) == {}
     else:

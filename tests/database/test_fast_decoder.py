@@ -83,7 +83,7 @@ def is_decoded_alike(wire: Any) -> bool:
 
 
 @pytest.mark.parametrize("sent", [record(), full(), record(util_hist_ms=None, energy_j=None)])
-def test_what_slurm_gpud_sends_is_decode_valid(sent: Record) -> None:
+def test_shipments_of_slurm_gpud_are_decoded_as_valid(sent: Record) -> None:
     assert is_decoded_alike(sent.to_wire())
 
 

@@ -23,7 +23,7 @@ from tests.database.running_server import NOBODY, OPERATOR, ROOT, Running, runni
 from tests.database.samples import T0, host, queued, record, row
 from tests.database.test_quota import QUOTA
 from tests.database.test_reservations import request
-from tests.database.test_verdicts import told
+from tests.database.test_verdicts import reported
 
 pytestmark = pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 
@@ -72,7 +72,7 @@ def server(
         assert made.raw("POST", "/v1/node", json.dumps(body).encode(), headers)[0] == 200
         reconcile(made.database)
         request(made.database, NAME, uid=FORMER, why=SECRET)
-        verdict = told(job_id=JOB, user=NAME, verdict={"text": SECRET}).verdict
+        verdict = reported(job_id=JOB, user=NAME, verdict={"text": SECRET}).verdict
         made.verdicts.shown = ShownVerdicts(T0 + 5.0, 1, ((FORMER, verdict),), ())
         made.asked_by(NOBODY, "GET", f"/v1/quota/{NAME}")
         decision = {

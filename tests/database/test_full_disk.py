@@ -56,7 +56,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Data
     server.drop(url)
 
 
-def test_what_comes_meanwhile_waits_on_its_node_and_is_stored_later(small: tuple[Database, Limit]) -> None:
+def test_data_of_the_meantime_waits_on_its_node_and_is_stored_later(small: tuple[Database, Limit]) -> None:
     database, fill = small
     gate = Gate(database)
     admitted: dict[str, Any] = {

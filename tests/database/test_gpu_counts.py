@@ -275,7 +275,7 @@ def test_recommended_limits(text: str, mgpu: int) -> None:
         tres_allocated=tres,
         n_gpus=mgpu / 1000,
     )
-    (counted,) = rebuild([run], [mps_node(1)], T0, T0 + 1000).asked_mgpu()
+    (counted,) = rebuild([run], [mps_node(1)], T0, T0 + 1000).requested_mgpu()
     assert counted == mgpu
 
 
@@ -311,7 +311,7 @@ def test_no_job_is_granted_a_whole_gpu_of_which_it_may_have_a_share(
     assert job_facts(job, "n1", mps_node(1, unaccounted=unaccounted))["granted_mgpu"] == granted
 
 
-def test_what_slurm_does_not_account_for_is_read_from_the_layout_of_a_job() -> None:
+def test_unaccounted_gres_are_read_from_the_layout_of_a_job() -> None:
     printed = (
         "JobId=12 JobName=wrap\n   UserId=alice(1001) GroupId=alice(1001)\n   JobState=RUNNING Reason=None\n"
         "   NumNodes=2 NumCPUs=2\n   NodeList=n[1-2]\n   TRES=cpu=2,mem=2G,node=2,billing=2\n"
@@ -397,16 +397,16 @@ def test_where_slurm_does_not_account_for_gpus_their_number_is_unknown_never_0()
     assert counted("n1", tres | {"gres/gpu": 2.0}, untracked) == 2000
 
 
-def test_what_nodes_recorded_counts_where_slurm_does_not_account_for_gpus(database: Database) -> None:
+def test_records_of_nodes_count_if_slurm_does_not_account_for_gpus(database: Database) -> None:
     untracked = node(1, unaccounted=("gpu", "shard"))
     runs = [row(job_id=n, submit_s=T0 + n, tres_allocated={"cpu": 1.0}) for n in (1, 2)]
     rows = [run_row(one, {"n1": untracked}) for one in runs]
     database.write(lambda connection: store_changed_runs(connection, rows))
-    told = [
+    result = [
         record(job_id=1, segment=segment(n), device=f"GPU-{n}", granted_mgpu=1000, util_hist_ms={40: 10_000})
         for n in (1, 2)
     ]
-    database.write(lambda connection: store_records(connection, told))
+    database.write(lambda connection: store_records(connection, result))
     reconcile(database)
     root = Caller(0, "root", sees_all=True, writes=True)
     with database.reading() as connection:
@@ -423,14 +423,14 @@ def test_requests_are_unknown_too_where_slurm_does_not_account_for_gpus(database
         "nodes": "",
         "tres_allocated": {},
     }
-    told = {
+    result = {
         1: {"cpu": 8.0},
         2: {"cpu": 8.0, "gres/gpu": 8.0},
         3: {},  # as Slurm's accounting has it of some jobs until they start
     }
     for unaccounted, wanted in (((), {1: 0, 2: 8, 3: None}), (("gpu",), {1: None, 2: 8, 3: None})):
         nodes = {"n1": node(1, unaccounted=unaccounted), "n2": node(2, gpus={}, shards=0)}
-        runs = [row(job_id=n, submit_s=T0, tres_requested=tres, **never) for n, tres in told.items()]
+        runs = [row(job_id=n, submit_s=T0, tres_requested=tres, **never) for n, tres in result.items()]
         rows = [run_row(one, nodes) for one in runs]
         database.write(lambda connection, rows=rows: store_changed_runs(connection, rows))
         reconcile(database)
@@ -491,7 +491,7 @@ def test_recommended_limits_leave_out_runs_whose_gpus_are_not_known() -> None:
     recorded = replace(run, n_gpus=2.0)  # by its nodes
     past = rebuild([run, recorded], [node(1)], T0, T0 + 1000)
     assert past.requested_mgpu().tolist() == [2000]
-    assert past.remarks == ("left out: 1 run of which it is not known how many GPUs they ask for",)
+    assert past.remarks == ("left out: 1 run with an unknown number of GPUs",)
 
 
 def test_queue_and_forecasts_count_what_is_not_accounted_for() -> None:

@@ -46,18 +46,18 @@ class Transactions:
         """By their numbers, what came of them, or why nothing did."""
         outcomes = self.commits.do(items)
         self.errors += [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        told = (str(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes)
-        return dict(zip((n for _, n in items), told, strict=True))
+        reported = (str(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes)
+        return dict(zip((n for _, n in items), reported, strict=True))
 
 
-def test_what_waits_is_committed_together() -> None:
+def test_waiting_items_are_committed_together() -> None:
     world = Transactions()
     assert world.do(("a", 1), ("b", 2), ("c", 3)) == {1: 10, 2: 20, 3: 30}
     assert world.done == [[1, 2, 3]]
     assert world.do() == {}
 
 
-def test_what_has_a_name_in_common_is_done_one_after_the_other() -> None:
+def test_items_with_a_common_name_are_stored_one_after_the_other() -> None:
     world = Transactions()
     assert world.do(("a", 1), ("a", 2), ("a", 3)) == {1: 10, 2: 20, 3: 30}
     assert sorted(world.done) == [[1], [2], [3]]
@@ -69,7 +69,7 @@ def test_one_that_cannot_be_done_keeps_no_other_out() -> None:
     assert sorted(world.done) == [[1], [3]]
 
 
-def test_a_database_that_is_away_is_away_for_all() -> None:
+def test_an_unreachable_database_fails_all_items() -> None:
     world = Transactions()
     world.away = True
     assert world.do(("a", 1), ("b", 2)) == {1: "away", 2: "away"}
@@ -107,7 +107,7 @@ def test_one_whose_rows_are_locked_keeps_no_other_out() -> None:
     assert world.waited == [True, False, False, False], "once for all of them, and no more"
 
 
-def test_who_was_locked_goes_alone_and_is_not_waited_for_until_that_has_worked() -> None:
+def test_a_locked_sender_goes_alone_without_waiting_until_it_succeeds() -> None:
     world = Transactions(locked=["b"])
     world.do(("a", 1), ("b", 2))
     world.clock.now += 10
@@ -160,7 +160,7 @@ def test_one_that_cannot_be_done_among_those_that_are_locked() -> None:
     assert world.waited.count(True) == 3, "one lock alone is waited for"
 
 
-def test_a_database_that_goes_away_meanwhile_is_asked_for_no_more_of_them() -> None:
+def test_after_the_database_fails_the_other_items_are_not_tried() -> None:
     world = Transactions()
     results = world.do(("a", 1), ("bad", 2), ("off", 3), ("d", 4), ("e", 5))
     assert results == {1: 10, 2: "bad", 3: "away", 4: "away", 5: "away"}

@@ -39,7 +39,7 @@ class Daemon:
     storing: StallDetector
     heartbeat: Heartbeat
 
-    def heard(self) -> list[str]:
+    def received(self) -> list[str]:
         found = []
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -51,7 +51,7 @@ class Daemon:
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until:
             self.clock.now += max(0.1, self.heartbeat.beat())
-        return self.heard()
+        return self.received()
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,12 +73,12 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         systemd.bind(str(tmp_path / "notify"))
         systemd.setblocking(False)
         clock = FakeClock()
-        told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
+        reported = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
         importing = Import(clock.monotonic())
         answering = Answering(answer, clock)
         storing = StallDetector("shipments wait", clock)
         stall_detectors = (*answering.stall_detectors, storing)
-        heartbeat = Heartbeat(Notifier(told), clock, stall_detectors, importing, lambda: importing.runs)
+        heartbeat = Heartbeat(Notifier(reported), clock, stall_detectors, importing, lambda: importing.runs)
         yield Daemon(systemd, clock, importing, answering, storing, heartbeat)
 
 
@@ -96,18 +96,18 @@ async def begun(daemon: Daemon, scope: Scope) -> "asyncio.Task[None]":
 
 
 def test_it_is_ready_at_the_first_beat_and_notified_without_requests(daemon: Daemon) -> None:
-    heard = daemon.live(600)
-    assert heard[0] == "READY=1"
-    assert heard.count("READY=1") == 1
-    assert 600 / WATCHDOG_S < heard.count("WATCHDOG=1") <= 600 / (WATCHDOG_S / 2)
-    assert "STATUS=answers; accounting is read" in heard
+    received = daemon.live(600)
+    assert received[0] == "READY=1"
+    assert received.count("READY=1") == 1
+    assert 600 / WATCHDOG_S < received.count("WATCHDOG=1") <= 600 / (WATCHDOG_S / 2)
+    assert "STATUS=answers; accounting is read" in received
 
 
 def test_the_status_has_the_reason_why_accounting_is_not_read(daemon: Daemon) -> None:
     daemon.importing.status = ImportStatus(None, "sacct is not on the PATH")
-    heard = daemon.live(STATUS_EACH_S)
-    assert "STATUS=answers; accounting is not read: sacct is not on the PATH" in heard
-    assert "WATCHDOG=1" in heard
+    received = daemon.live(STATUS_EACH_S)
+    assert "STATUS=answers; accounting is not read: sacct is not on the PATH" in received
+    assert "WATCHDOG=1" in received
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -147,8 +147,8 @@ def test_hanging_storage_alone_is_a_hung_daemon_until_it_continues(
         daemon.live(ANSWERED_WITHIN_S + WATCHDOG_S)
 
     played(story)
-    told = [record.getMessage().partition(" for ")[0] for record in caplog.records]
-    assert told == [
+    reported = [record.getMessage().partition(" for ")[0] for record in caplog.records]
+    assert reported == [
         "1 shipments wait",
         "the work continues; systemd's watchdog is notified again",
         "1 shipments wait",

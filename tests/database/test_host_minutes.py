@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.database.live.host_minutes import SERIES, HostMinutes, alone_since
 from slurm_gpu.database.live.node_memory import LATE_S, LiveBoard
-from slurm_gpu.database.verdicts.job_series import host_course
+from slurm_gpu.database.verdicts.job_series import host_series
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import Live
@@ -109,8 +109,8 @@ class TestForWhom:
 
 class TestBySeconds:
     def test_each_value_is_of_the_time_since_the_one_before(self):
-        told = NodeMinutes(node="n1", at_s=(100.0, 110.2, 119.9), series={"cpu": (0.1, None, 0.3)})
-        course = host_course(told)
+        reported = NodeMinutes(node="n1", at_s=(100.0, 110.2, 119.9), series={"cpu": (0.1, None, 0.3)})
+        course = host_series(reported)
         assert (course.start_s, course.width_s) == (90.0, 1.0)
         cpu = course.values[Metric.CPU]
         assert cpu[:10] == pytest.approx(np.full(10, 0.1))
@@ -119,7 +119,7 @@ class TestBySeconds:
 
     def test_a_long_silence_is_a_gap(self):
         at_s = (*range(100, 160, 10), 400)
-        course = host_course(NodeMinutes(node="n1", at_s=at_s, series={"network": (1.0,) * 7}))
+        course = host_series(NodeMinutes(node="n1", at_s=at_s, series={"network": (1.0,) * 7}))
         network = course.values[Metric.NETWORK]
         assert np.isfinite(network).sum() == 60 + 20
 
@@ -130,9 +130,9 @@ class TestBySeconds:
     def test_whatever_comes_it_is_read_back_and_has_a_second_for_each(self, at_s, data):
         values = st.lists(st.none() | st.floats(0, 1e12), min_size=len(at_s), max_size=len(at_s))
         series = {name: tuple(data.draw(values)) for name in SERIES}
-        told = NodeMinutes(node="n1", at_s=tuple(at_s), series=series)
-        assert from_json(NodeMinutes, to_json(told)) == told
-        course = host_course(told)
+        reported = NodeMinutes(node="n1", at_s=tuple(at_s), series=series)
+        assert from_json(NodeMinutes, to_json(reported)) == reported
+        course = host_series(reported)
         assert {len(row) for row in course.values.values()} == {round(at_s[-1]) - round(course.start_s)}
 
 

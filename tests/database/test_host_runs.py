@@ -156,7 +156,7 @@ def test_the_same_number_in_slurm_is_another_job(database: Database) -> None:
         ({"end_s": T0 - 1}, "lies before start_s"),
     ],
 )
-def test_what_is_no_such_run_is_rejected_with_a_reason(
+def test_an_invalid_host_run_is_rejected_with_a_reason(
     database: Database, wrong: dict[str, Any], why: str
 ) -> None:
     answer = ship(database, {**RUN.to_wire(), **wrong})

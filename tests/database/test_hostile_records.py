@@ -130,8 +130,8 @@ def test_a_hostile_record_is_refused_by_its_field_or_does_no_harm(
 
     for why in _ship(intake, "n2", wire):
         # For two inconsistent fields, either is named; and jobs and nodes are checked with Slurm.
-        told = any(name in why for name in names) or why.startswith("400 the body is not JSON")
-        assert told or (names & {"job_id", "node", "segment", "cluster"}), why
+        reported = any(name in why for name in names) or why.startswith("400 the body is not JSON")
+        assert reported or (names & {"job_id", "node", "segment", "cluster"}), why
     reconcile(lite)
     assert _others(lite) == before
     with lite.reading() as connection:

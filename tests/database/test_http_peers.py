@@ -47,7 +47,7 @@ def test_no_node_can_take_all_threads(server: Running, monkeypatch: pytest.Monke
     assert ship()[0] == 200
 
 
-def test_a_peer_that_says_nothing_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_peer_is_disconnected(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LIMITS, "request_within_s", 0.2)
     url = urlsplit(server.config.database)
     with socket.create_connection((url.hostname, url.port), timeout=10) as mute:
@@ -79,7 +79,7 @@ def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.M
     ],
     ids=["an empty line", "a body's beginning", "a chunk's beginning"],
 )
-def test_who_was_answered_and_sends_what_is_no_request_is_let_go(
+def test_an_invalid_second_request_is_disconnected(
     server: Running, monkeypatch: pytest.MonkeyPatch, request_head: bytes, more: bytes
 ) -> None:
     """Received data does not extend the time limit of a request, otherwise connections could stay open
@@ -97,7 +97,9 @@ def test_who_was_answered_and_sends_what_is_no_request_is_let_go(
             assert holder.recv(1) == b""
 
 
-def test_who_does_not_read_the_answers_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_no_answers_is_disconnected(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(LIMITS, "unread_ms", 200)
     url = urlsplit(server.config.database)
     asks = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000_000
@@ -160,7 +162,7 @@ def test_thousands_that_are_refused_are_a_line_in_the_log(
     assert caplog.messages == ["127.0.0.1 has more than 0 connections"]
 
 
-def test_who_finds_no_room_waits_and_is_answered_in_turn(
+def test_connections_over_the_limit_wait_and_are_answered_in_order(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refusing costs as much as answering, and who was refused comes again."""
@@ -194,7 +196,7 @@ def test_connections_of_workers_are_bounded_too(server: Running, monkeypatch: py
             assert peers[1].recv(100) == b""
 
 
-def test_who_has_waited_for_too_long_is_let_go_and_the_next_is_answered(
+def test_a_connection_that_waited_too_long_is_closed_and_the_next_answered(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is about to time out; so would the next one by the time that this one is served."""

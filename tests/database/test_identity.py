@@ -51,7 +51,7 @@ def test_without_slurms_word_only_root_writes() -> None:
     assert not unknown.by_uid(SLURM_UID).writes
 
 
-def test_a_munged_that_is_away_says_nothing_about_the_caller() -> None:
+def test_an_unreachable_munged_decides_nothing_about_the_caller() -> None:
     with pytest.raises(MungedUnavailableError):
         authenticator(Operators(), "/nonexistent").by_credential("MUNGE x", "GET", "/", b"")
 

@@ -43,8 +43,8 @@ def importer(database: Database, slurm: MemorySlurm) -> Importer:
 
 def ship(database: Database) -> None:
     """Records that arrived before their runs were imported."""
-    told = [record(job_id=n, segment=segment(n)) for n in (1000, 2001)]
-    database.write(lambda connection: store_records(connection, told))
+    reported = [record(job_id=n, segment=segment(n)) for n in (1000, 2001)]
+    database.write(lambda connection: store_records(connection, reported))
 
 
 def contents(database: Database) -> list[dict[str, Any]]:
@@ -121,17 +121,17 @@ def test_killed_before_or_after_any_of_its_transactions(
     assert point > 8
 
 
-@pytest.mark.parametrize("n_told", [1, 6, 13])
-def test_killed_by_others_whenever(database: Database, untouched: list[dict[str, Any]], n_told: int) -> None:
+@pytest.mark.parametrize("n_steps", [1, 6, 13])
+def test_killed_by_others_whenever(database: Database, untouched: list[dict[str, Any]], n_steps: int) -> None:
     ship(database)
     many = history() + [row(job_id=10_000 + n, submit_s=T0 - n) for n in range(400)]
     for _ in range(2):
         reading, writing = os.pipe()
         pid = in_child(database, lambda end=writing: os.write(end, b"."), many)  # type: ignore[misc]
         os.close(writing)
-        told = 0
-        while told < n_told and (some := os.read(reading, 1)):
-            told += len(some)
+        reported = 0
+        while reported < n_steps and (some := os.read(reading, 1)):
+            reported += len(some)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(reading)
@@ -141,7 +141,7 @@ def test_killed_by_others_whenever(database: Database, untouched: list[dict[str,
     assert len(found) == len(untouched) + 400
 
 
-def test_what_was_read_of_a_long_time_is_not_read_again(database: Database) -> None:
+def test_a_period_that_was_read_is_not_read_again(database: Database) -> None:
     class Failing(MemorySlurm):
         until_s = T0 - 100 * _DAY_S
 

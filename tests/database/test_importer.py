@@ -154,7 +154,7 @@ def test_an_open_run_that_slurmdbd_closed_late_is_asked_for_by_its_id(database: 
     assert runs(database)[1, T0 - 60]["state"] == "COMPLETED"
 
 
-def test_of_more_records_without_a_run_than_a_pass_asks_after_each_is_asked_after_by_and_by(
+def test_records_without_a_run_are_queried_in_several_passes(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Accounting has no old jobs any more: they must not keep the newest from being queried."""
@@ -191,7 +191,7 @@ def test_a_record_without_a_run_is_asked_after_ever_more_rarely(database: Databa
         assert connection.execute(select(run.c.ugpucore)).scalar() == 40.0
 
 
-def test_records_are_matched_even_while_slurm_is_away(database: Database) -> None:
+def test_records_are_matched_even_while_slurm_is_unreachable(database: Database) -> None:
     clock, slurm = FakeClock(), MemorySlurm([row()])
     importing = importer(database, slurm, clock)
     importing.run_once()
@@ -240,8 +240,8 @@ def test_an_error_is_logged_when_it_begins_and_when_it_ends(
             return True
 
     importing.run_until(Passes())
-    told = [entry.getMessage() for entry in caplog.records]
-    assert told == [
+    reported = [entry.getMessage() for entry in caplog.records]
+    assert reported == [
         "import: slurmctld does not answer; trying again every 10 s",
         "import: works again",
     ]
@@ -321,8 +321,8 @@ def test_every_imported_column_is_filled() -> None:
 
 
 def test_shares_of_nodes_stay_while_slurmctld_is_down(database: Database) -> None:
-    told = row(tres_allocated={"gres/shard": 1})
-    for rows in ([run_row(told, NODES)], [run_row(told, {})]):
+    reported = row(tres_allocated={"gres/shard": 1})
+    for rows in ([run_row(reported, NODES)], [run_row(reported, {})]):
         database.write(partial(store_changed_runs, rows=rows))
     assert runs(database)[1, T0 - 60]["allocated_mgpu"] == 250
     assert runs(database)[1, T0 - 60]["gpu_type"] == "a100"
@@ -334,18 +334,18 @@ def test_the_gpus_of_an_ended_run_stay_when_nodes_are_reconfigured(
     """While it runs, and when it turns out to have had other nodes, the current nodes apply."""
     anew = {"n1": node(1, shards=32, gpus={"h100": 4}), "n2": NODES["n2"]}
 
-    def told(known: dict[str, SlurmNode], **given: object) -> tuple[object, object]:
+    def reported(known: dict[str, SlurmNode], **given: object) -> tuple[object, object]:
         fresh = run_row(row(tres_allocated={"gres/shard": 4.0}, **given), known)
         database.write(partial(store_changed_runs, rows=[fresh]))
         (stored,) = runs(database).values()
         return stored["allocated_mgpu"], stored["gpu_type"]
 
-    assert told(anew, state="RUNNING", end_s=None) == (500, "h100")
-    assert told(NODES, state="RUNNING", end_s=None) == (1000, "a100")
-    assert told(anew) == (1000, "a100")
-    assert told(anew) == (1000, "a100")
-    assert told({}) == (1000, "a100")
-    assert told({"n2": node(2, shards=8)}, nodes="n2") == (2000, "a100")
+    assert reported(anew, state="RUNNING", end_s=None) == (500, "h100")
+    assert reported(NODES, state="RUNNING", end_s=None) == (1000, "a100")
+    assert reported(anew) == (1000, "a100")
+    assert reported(anew) == (1000, "a100")
+    assert reported({}) == (1000, "a100")
+    assert reported({"n2": node(2, shards=8)}, nodes="n2") == (2000, "a100")
 
 
 def test_shards_that_accounting_cannot_convert_are_counted_by_the_nodes(database: Database) -> None:

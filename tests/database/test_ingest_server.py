@@ -64,7 +64,7 @@ def test_a_shipment_is_taken_however_it_is_cut(server: Running, taken: list[str]
     assert taken == ["127.0.0.1"]
 
 
-def test_what_is_uncommon_takes_the_long_way_to_the_same_answer(server: Running, taken: list[str]) -> None:
+def test_unusual_requests_get_the_same_answer_elsewhere(server: Running, taken: list[str]) -> None:
     body = shipment(records=[])
     for uncommon in ("Expect: 100-continue", "Content-Encoding: gzip"):
         came = answered(server, request(server, body, uncommon, "Connection: close", version="1.1"))
@@ -93,7 +93,7 @@ def test_all_else_is_answered_as_ever(server: Running, sent: bytes, status: byte
     assert taken == []
 
 
-def test_who_does_not_go_on_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_client_is_disconnected(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest_server_module, "BODY_WITHIN_S", 0.1)
     whole = request(server, shipment(records=[]))
     assert answered(server, whole[:-5]) == b""

@@ -107,7 +107,7 @@ def test_an_event_counts_only_from_its_nodes_address(database: Database) -> None
     assert [item["index"] for item in answer["rejected_events"]] == [1]
 
 
-def test_what_slurm_cannot_say_denies_nothing(database: Database) -> None:
+def test_missing_information_from_slurm_denies_nothing(database: Database) -> None:
     away = MemorySlurm()
     away.away = True
     assert take(database, away, record(node="n2"))["stored"] == 1
@@ -118,7 +118,7 @@ def test_what_slurm_cannot_say_denies_nothing(database: Database) -> None:
     assert take(database, MemorySlurm(), record(node="n2", segment=segment(3)), address=None)["stored"] == 1
 
 
-def test_a_stranger_has_to_wait_for_a_slurmctld_that_is_away(database: Database) -> None:
+def test_an_unknown_sender_waits_for_an_unreachable_slurmctld(database: Database) -> None:
     slurm, clock = MemorySlurm(), FakeClock()
     intake = Intake(database, SlurmView(slurm, clock, lambda name: frozenset({name})), CLUSTER, clock)
     shipment = parse_shipment(body(records=[record().to_wire()]), "")
@@ -154,7 +154,7 @@ def test_a_job_that_was_never_on_the_node_is_denied_by_accounting(database: Data
     assert take(database, MemorySlurm(), at_the_edge)["stored"] == 1
 
 
-def test_what_remains_of_a_resized_job_denies_nothing_of_the_time_before(database: Database) -> None:
+def test_the_rest_of_a_resized_job_denies_no_earlier_record(database: Database) -> None:
     """Its start is said to be the whole run's, and the row of the time before may come later."""
     resized_s = T0 + 5000
     account(database, row(nodes="n2", submit_s=resized_s, start_s=T0, end_s=T0 + 10_000, elapsed_s=10_000))
@@ -213,14 +213,18 @@ def test_the_node_receives_its_jobs(database: Database) -> None:
         ),
         queued(job_id=4, nodes=("n2",)),
     ]
-    told = take(database, MemorySlurm(jobs=jobs))["jobs"]
-    assert set(told) == {"1", "2", "3"}
-    assert (told["1"]["granted_mgpu"], told["1"]["shards"]) == (1000, None)
-    assert told["1"]["gpu_index"] == {"gpu": [0, 2]}
-    assert (told["1"]["in_prolog"], told["2"]["in_prolog"]) == (True, False)
-    assert 0 <= told["1"]["age_s"] < 2
-    assert (told["2"]["granted_mgpu"], told["2"]["shards"], told["2"]["array_task"]) == (250, 1, "7")
-    assert (told["3"]["granted_mgpu"], told["3"]["shards"]) == (500, 2)
+    seen = take(database, MemorySlurm(jobs=jobs))["jobs"]
+    assert set(seen) == {"1", "2", "3"}
+    assert (seen["1"]["granted_mgpu"], seen["1"]["shards"]) == (1000, None)
+    assert seen["1"]["gpu_index"] == {"gpu": [0, 2]}
+    assert (seen["1"]["in_prolog"], seen["2"]["in_prolog"]) == (True, False)
+    assert 0 <= seen["1"]["age_s"] < 2
+    assert (seen["2"]["granted_mgpu"], seen["2"]["shards"], seen["2"]["array_task"]) == (
+        250,
+        1,
+        "7",
+    )
+    assert (seen["3"]["granted_mgpu"], seen["3"]["shards"]) == (500, 2)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +315,7 @@ def test_a_gzipped_shipment_is_the_same_shipment() -> None:
         (400, b'{"wire": 1, "node": "n1", "x": ' + b"9" * 310 + b"}", ""),
     ],
 )
-def test_what_is_no_shipment_is_refused_as_a_whole(status: int, sent: bytes, encoding: str) -> None:
+def test_an_invalid_shipment_is_refused_as_a_whole(status: int, sent: bytes, encoding: str) -> None:
     with pytest.raises(ShipmentError) as caught:
         parse_shipment(sent, encoding)
     assert caught.value.status == status
@@ -330,7 +334,7 @@ def test_an_event_loses_data_that_cannot_be_stored(data: Any) -> None:
 
 
 @pytest.mark.parametrize("before", [b'{"wire": ', b'{"wire": 1, "node": '])
-def test_what_is_only_just_not_too_deep_to_parse_is_not_too_deep_to_be_named(before: bytes) -> None:
+def test_the_deepest_parseable_value_can_be_named(before: bytes) -> None:
     for depth in range(sys.getrecursionlimit()):
         with pytest.raises(ShipmentError, match=r"must be|not JSON"):
             parse_shipment(before + b"[" * depth + b"]" * depth + b"}", "")

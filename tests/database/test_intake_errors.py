@@ -80,7 +80,7 @@ def test_parameters_that_fit_into_no_column_are_rejected_where_that_is_so(databa
     assert all(why.startswith("the database refuses it: DataError: (1406, ") for why in refused.values())
 
 
-def test_what_is_too_long_for_a_statement_is_rejected_and_keeps_out_no_other(mariadb: MariaDB) -> None:
+def test_a_value_too_long_for_a_statement_is_rejected_without_the_others(mariadb: MariaDB) -> None:
     """MariaDB closes the connection for it, as if it were down: its node would resend it indefinitely."""
     url = mariadb.fresh()
     Database(url).upgrade()
@@ -141,12 +141,12 @@ def test_a_locked_row_blocks_only_items_that_change_it(
         assert gate.ship(node="n2", address=N2, records=[other])["stored"] == 1
     assert gate.ship(records=[record(seq=2)])["stored"] == 1
     assert pauses == [], "it is not tried again while all others wait"
-    assert [item.getMessage().partition(": others")[0] for item in caplog.records] == [
+    assert [item.getMessage().partition(": rows of")[0] for item in caplog.records] == [
         "a shipment cannot be stored and waits on its node: n1"
     ]
 
 
-def test_who_is_patient_tries_again_for_a_lock_and_nodes_shipments_do_not(locked: Database) -> None:
+def test_patient_writers_retry_for_a_lock_and_shipments_do_not(locked: Database) -> None:
     locked.write(lambda connection: storing.store_records(connection, [record()]))
     tries: list[LockWait] = []
 
@@ -260,8 +260,8 @@ def test_storing_that_hangs_is_seen_though_live_values_are_answered(
     assert under_way.wait(20)
     gate.clock.now += ANSWERED_WITHIN_S + 1
     gate.ship(live={"at_s": T0})
-    told = gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S)
-    assert told == "1 shipments wait for the database, and none was stored or refused for 601 s"
+    reported = gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S)
+    assert reported == "1 shipments wait for the database, and none was stored or refused for 601 s"
     go_on.set()
     thread.join(20)
     assert gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S) is None

@@ -25,7 +25,7 @@ LOAN = "slurm-gpu/1 t=8f3ax1 l=vision r=share"
         ("", None),
     ],
 )
-def test_the_lender_stands_in_the_admin_comment(comment: str, lender: str | None) -> None:
+def test_the_lender_is_in_the_admin_comment(comment: str, lender: str | None) -> None:
     assert lender_of(comment) == lender
 
 
@@ -74,7 +74,7 @@ def test_the_queue_has_the_lender_of_a_running_job(database: Database) -> None:
     fill(database, row(job_id=1, **running), row(job_id=2, **running), row(job_id=3))
     shown = [run for name in "123" for run in job(database, name)]
     jobs = {1: queued(job_id=1, admin_comment=LOAN), 3: queued(job_id=3, admin_comment=LOAN)}
-    told = with_lenders(shown, lambda: QueueState(as_of_s=T0, by_id=jobs, by_node={}))
-    assert [run.lender for run in told] == ["vision", None, None]
+    reported = with_lenders(shown, lambda: QueueState(as_of_s=T0, by_id=jobs, by_node={}))
+    assert [run.lender for run in reported] == ["vision", None, None]
     assert with_lenders(shown, lambda: None) == shown
     assert with_lenders(shown[2:], pytest.fail) == shown[2:]  # nothing to ask for

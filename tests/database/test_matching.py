@@ -198,7 +198,7 @@ def test_a_reused_job_id_is_distinguished_by_time() -> None:
     assert _found(runs, _record(90_000, 90_100, restart=0)) == 2
 
 
-def test_of_runs_with_one_restart_count_the_one_that_a_record_lies_in_has_it() -> None:
+def test_time_decides_between_runs_with_the_same_restart_count() -> None:
     """An id that came round again within minutes of the end of the run that had it before."""
     runs = [_run(1, 1000, 1100, restart=0), _run(2, 1340, 2340, restart=0)]
     assert _all_found(runs, _record(1000, 1100), _record(1340, 2340)) == [1, 2]

@@ -133,7 +133,7 @@ def _nodes_and_events(database: Database) -> tuple[dict[str, set[str]], list[dic
     return {report.node: {item.uuid for item in report.devices} for report in reports}, events
 
 
-def test_no_node_takes_away_another_nodes_gpu_unseen(
+def test_a_gpu_reported_by_two_nodes_is_recorded(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate(database)
@@ -143,14 +143,14 @@ def test_no_node_takes_away_another_nodes_gpu_unseen(
         gate.ship(node="n2", address=N2, devices=[claimed])
     nodes, events = _nodes_and_events(database)
     assert nodes == {"n1": {"GPU-1", "GPU-2"}, "n2": {"GPU-1"}}
-    (told,) = events
-    assert (told["kind"], told["node"], told["device"], told["at_s"]) == (
+    (reported,) = events
+    assert (reported["kind"], reported["node"], reported["device"], reported["at_s"]) == (
         "device_elsewhere",
         "n2",
         "GPU-1",
         T0,
     )
-    assert told["data"] == {"nodes": ["n1"]}
+    assert reported["data"] == {"nodes": ["n1"]}
     assert "n2 reports the device GPU-1, as does n1" in caplog.text
     gate.ship(records=[record()])
     accounted = [run_row(row(), {})]
@@ -202,7 +202,7 @@ def test_a_node_cannot_fill_the_database(database: Database, monkeypatch: pytest
     assert [ship(40), ship(50)] == [3, 3]
 
 
-def test_who_speaks_for_another_node_does_not_use_up_what_that_may_send(
+def test_a_sender_does_not_use_up_another_nodes_allowance(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodememory, "AT_ONCE_ITEMS", 0)

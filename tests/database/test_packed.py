@@ -57,16 +57,16 @@ histograms = st.dictionaries(st.sampled_from(PERCENTS), st.integers(0, 2**63 - 1
     st.dictionaries(st.text("abc_", min_size=1), st.lists(numbers, max_size=4) | numbers),
     st.fixed_dictionaries({}, optional={"util_hist_ms": histograms, "mem_hist_ms": histograms}),
 )
-def test_statistics_come_back_as_they_were(values: dict[str, Any], told: dict[str, Any]) -> None:
-    assert unpack_statistics(pack_statistics({**values, **told})) == {**values, **told}
+def test_statistics_come_back_as_they_were(values: dict[str, Any], reported: dict[str, Any]) -> None:
+    assert unpack_statistics(pack_statistics({**values, **reported})) == {**values, **reported}
 
 
 @given(
     st.dictionaries(st.sampled_from(("a", "b", "c")), st.lists(numbers, max_size=4) | numbers),
     st.fixed_dictionaries({}, optional={"util_hist_ms": histograms, "mem_hist_ms": histograms}),
 )
-def test_some_statistics_come_back_alone(values: dict[str, Any], told: dict[str, Any]) -> None:
-    whole, names = {**values, **told}, {"a", "c", "util_hist_ms", "nowhere"}
+def test_some_statistics_come_back_alone(values: dict[str, Any], reported: dict[str, Any]) -> None:
+    whole, names = {**values, **reported}, {"a", "c", "util_hist_ms", "nowhere"}
     some = {name: value for name, value in whole.items() if name in names}
     assert unpacker(names)(pack_statistics(whole)) == some
 
@@ -95,7 +95,7 @@ STORED = {
 }
 
 
-def test_what_was_packed_once_can_always_be_read() -> None:
+def test_values_of_earlier_releases_can_be_unpacked() -> None:
     assert unpack_statistics(bytes.fromhex(STORED["1"])) == STATISTICS
     assert unpack_timeline(bytes.fromhex(STORED["2"])) == COURSE
 

@@ -45,7 +45,7 @@ def test_an_error_comes_adjusted() -> None:
         next(coming)
 
 
-def test_who_gives_up_closes_what_is_read() -> None:
+def test_ending_the_iteration_closes_the_source() -> None:
     closed = threading.Event()
 
     def items() -> Generator[int, None, None]:

@@ -33,10 +33,15 @@ def a_verdict(cause: Cause, kind: str = "") -> Verdict:
     ],
 )
 def test_usual_behaviour_accuses_no_gpu(verdict, app, field, state, why):
-    told = adjusted(verdict, app, field, state)
-    assert (told.cause, told.culprits, told.nodes, told.confidence) == (Cause.UNKNOWN, (), (), 0.0)
-    assert why in told.why_not[0]
-    assert told.why_not[1] == f"by the measurements alone: {verdict.cause.value}"
+    found = adjusted(verdict, app, field, state)
+    assert (found.cause, found.culprits, found.nodes, found.confidence) == (
+        Cause.UNKNOWN,
+        (),
+        (),
+        0.0,
+    )
+    assert why in found.why_not[0]
+    assert found.why_not[1] == f"by the measurements alone: {verdict.cause.value}"
 
 
 @pytest.mark.parametrize(
@@ -58,8 +63,8 @@ def test_servers_are_called_as_the_rules_call_them():
     assert set(names) >= SERVERS
 
 
-@pytest.mark.parametrize(("app", "told"), [("vLLM", set()), ("PyTorch", {1})])
-def test_the_watch_reports_no_hang_of_an_idle_server(app: str, told: set[int]):
+@pytest.mark.parametrize(("app", "found"), [("vLLM", set()), ("PyTorch", {1})])
+def test_the_watch_reports_no_hang_of_an_idle_server(app: str, found: set[int]):
     played = Played({1: hanging(all_stop=True)})
     played.apps[1] = app
-    assert set(Watching(played).until(AT_S + 240)) == told
+    assert set(Watching(played).until(AT_S + 240)) == found

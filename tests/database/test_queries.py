@@ -115,7 +115,7 @@ def test_json_spells_the_keys_as_the_accounting_table_does(database: Database) -
 
 
 @pytest.mark.parametrize(("caller", "sees"), [(ROOT, True), (ALICE, True), (BOB, False), (NOBODY, False)])
-def test_of_others_jobs_only_the_occupancy_is_shown(database: Database, caller: Caller, sees: bool) -> None:
+def test_only_the_occupancy_of_others_jobs_is_shown(database: Database, caller: Caller, sees: bool) -> None:
     database.write(lambda connection: store_records(connection, [record()]))
     fill(database, row(name="secret", admin_comment="also secret"))
     for shown in (runs(database, caller).runs[0], job(database, "1", caller)[0]):
@@ -225,7 +225,7 @@ def test_a_job_is_found_by_each_of_its_names(database: Database) -> None:
 @pytest.mark.parametrize(
     "name", ["", "x", "1_", "_1", "1_2_3", "1.0", "-1", "1 ", "9" * 11, "'; DROP TABLE run"]
 )
-def test_what_is_no_job_is_refused(database: Database, name: str) -> None:
+def test_an_invalid_job_is_refused(database: Database, name: str) -> None:
     with pytest.raises(UsageError, match="is not a job"):
         job(database, name)
 

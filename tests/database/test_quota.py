@@ -84,7 +84,7 @@ def test_memory_is_bounded_for_any_number_of_readers() -> None:
         json.dumps({"quotas": [to_json(QUOTA)] * (MOST_QUOTAS + 1)}).encode(),
     ],
 )
-def test_what_are_no_limits_is_refused(bad: bytes) -> None:
+def test_invalid_limits_are_refused(bad: bytes) -> None:
     with pytest.raises(UsageError, match="the report cannot be parsed"):
         parse_report(bad)
 
@@ -122,14 +122,14 @@ def test_an_invalid_name_is_not_requested(server: Running, target: str) -> None:
 
 @pytest.mark.skipif(not ROOT, reason="must be run as root")
 @pytest.mark.parametrize(("uid", "own"), [(NOBODY, True), (NOBODY - 1, False), (None, True)])
-def test_a_uid_that_took_over_a_name_sees_no_limits_of_who_had_it(
+def test_a_uid_with_a_reused_name_sees_no_limits_of_the_former_user(
     server: Running, uid: int | None, own: bool
 ) -> None:
     name = pwd.getpwuid(NOBODY).pw_name
     target = f"/v1/quota/{name}"
     server.asked_by(NOBODY, "GET", target)
-    told = to_json(QUOTA) | {"user": name, "uid": uid}
-    server.asked_by(0, "POST", "/v1/controller", json.dumps({"quotas": [told]}).encode())
+    reported = to_json(QUOTA) | {"user": name, "uid": uid}
+    server.asked_by(0, "POST", "/v1/controller", json.dumps({"quotas": [reported]}).encode())
     _, answer = server.asked_by(NOBODY, "GET", target)
     assert (answer["limits"] is not None) == own
     assert (answer["why"] is None) == own

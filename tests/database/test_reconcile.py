@@ -24,13 +24,13 @@ from slurm_gpu.wire import Record
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, record, row, segment
 
 
-def _told(database: Database) -> None:
+def _store(database: Database) -> None:
     """Jobs 1, 7 and 9, with a record each, whose shards only nodes can convert."""
     for job_id in (1, 7, 9):
         rows = [run_row(row(job_id=job_id, tres_allocated={"gres/shard": 2.0}), {})]
         database.write(partial(store_changed_runs, rows=rows))
-        told = record(job_id=job_id, segment=segment(job_id))
-        database.write(partial(store_records, records=[told]))
+        reported = record(job_id=job_id, segment=segment(job_id))
+        database.write(partial(store_records, records=[reported]))
 
 
 def _derived(database: Database) -> dict[int, float | None]:
@@ -53,7 +53,7 @@ def _huge_for_seven(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_job_that_cannot_be_stored_is_left_out_once_and_the_others_go_on(
     database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _told(database)
+    _store(database)
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
         _huge_for_seven(patched)
         assert reconcile(database) == 3
@@ -67,7 +67,7 @@ def test_a_job_that_cannot_be_stored_is_left_out_once_and_the_others_go_on(
 
 
 def test_a_grant_that_an_older_version_took_does_not_stop_reconciling(database: Database) -> None:
-    _told(database)
+    _store(database)
     huge = [
         record(job_id=7, segment=segment(7), granted_mgpu=2**63 - 1, seq=2),
         record(job_id=7, segment=segment(8), granted_mgpu=2**63 - 1, device="GPU-2"),
@@ -94,11 +94,11 @@ def test_upkeep_runs_whatever_reconciling_meets(database: Database, monkeypatch:
     assert passes == [1]
 
 
-def _told_of(database: Database, n_jobs: int, job_id: int) -> None:
+def _store_job(database: Database, n_jobs: int, job_id: int) -> None:
     """So many jobs from that one on, with a record each, whose runs have just come."""
     ids = range(job_id, job_id + n_jobs)
-    told = [record(job_id=n, segment=segment(n)) for n in ids]
-    database.write(partial(store_records, records=told))
+    reported = [record(job_id=n, segment=segment(n)) for n in ids]
+    database.write(partial(store_records, records=reported))
     rows = [run_row(row(job_id=n), {}) for n in ids]
     database.write(partial(store_changed_runs, rows=rows))
 
@@ -109,7 +109,7 @@ def test_each_record_gets_its_run_however_many_are_due_and_few_statements_are_ke
     """SQLAlchemy keeps what it compiled: a statement for each number of rows would fill its cache."""
     job_id, kept = 1, []
     for n_jobs in (1, 2, 3, 4, 5, 8, 11, 12, 13, 14, 15, 16, 9, 7, 6):
-        _told_of(database, n_jobs, job_id)
+        _store_job(database, n_jobs, job_id)
         job_id += n_jobs
         assert reconcile(database) == n_jobs
         kept.append(len(database.engine._compiled_cache or ()))

@@ -168,7 +168,7 @@ FROM_SLURM_GPUCTLD = {"decision"}
 HISTORY = {"event", "audit", "forecast", "reservation"}
 
 
-def test_of_each_table_it_is_said_whether_it_comes_again() -> None:
+def test_each_table_declares_whether_its_rows_come_again() -> None:
     said = [FROM_NODES_AND_SLURM.keys(), ON_REQUEST, BY_THE_WATCH, BY_TRAINING, FROM_SLURM_GPUCTLD, HISTORY]
     assert sorted(name for names in said for name in names) == sorted(metadata.tables)
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
@@ -274,9 +274,7 @@ def test_a_node_that_slurm_did_not_know_yet_is_taken_once_it_does(database: Data
     assert len(world.rows(device)) == 2
 
 
-def test_what_is_rejected_again_and_again_is_sent_ever_more_rarely(
-    database: Database, tmp_path: Path
-) -> None:
+def test_repeatedly_rejected_items_are_sent_less_and_less_often(database: Database, tmp_path: Path) -> None:
     world = World(database, tmp_path / "spool")
     world.here.devices = lambda: [gpu(uuid="GPU-1", at_s=int(world.clock.wall()) + 200_000)]  # type: ignore[method-assign]
     world.go_on(7200)
@@ -357,7 +355,7 @@ def test_a_restarted_node_still_says_which_runs_it_has_sent(tmp_path: Path) -> N
         {"runs": {"x": 1, "": 1, "9": "x"}},
     ],
 )
-def test_what_makes_no_sense_in_it_harms_nothing(world: World, has: Any) -> None:
+def test_invalid_parts_of_it_do_no_harm(world: World, has: Any) -> None:
     body = json.dumps({"wire": 2, "node": "n1", "boot_id": "b", "has": has}).encode()
     answer = world.intake.take(parse_shipment(body, ""), ADDRESS)
     assert (answer["lacks"], answer["ignored"]) == ([], {})

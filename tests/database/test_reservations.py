@@ -153,14 +153,14 @@ def test_however_many_ask_at_once_a_user_has_no_more_than_may_be(database: Datab
     assert len(refused) == 5
 
 
-def test_operators_who_approve_at_once_promise_no_node_twice(database: Database) -> None:
+def test_concurrent_approvals_promise_no_node_twice(database: Database) -> None:
     ones = [request(database, user) for user in ("alice", "bob", "carol", "dave")]
     refused = all_at_once([partial(promise, database, one, NOW_S + 60, "n[1-2]") for one in ones])
     assert len(refused) == 3
     assert all("is promised to reservation" in why for why in refused)
 
 
-def test_what_was_cancelled_or_promised_meanwhile_is_not_decided_by_how_it_was(database: Database) -> None:
+def test_a_decision_fails_if_the_request_was_cancelled_or_promised_meanwhile(database: Database) -> None:
     gone, promised = request(database), request(database, "bob")
     database.write(lambda c: end(c, gone, ReservationState.CANCELLED, "alice", NOW_S, "no data"))
     with pytest.raises(UsageError, match="is cancelled: only what is requested"):
@@ -173,7 +173,7 @@ def test_what_was_cancelled_or_promised_meanwhile_is_not_decided_by_how_it_was(d
     assert now(database, promised).nodes == "n[1-2]"
 
 
-def test_what_is_over_stays_so_and_what_is_promised_is_cancelled_not_denied(database: Database) -> None:
+def test_ended_reservations_stay_so_and_promised_ones_are_cancelled_not_denied(database: Database) -> None:
     one = request(database)
     promise(database, one, NOW_S, "n[1-2]")
     with pytest.raises(UsageError, match="slurm-gpu reserve cancel"):
@@ -385,7 +385,7 @@ def test_one_whose_uid_is_not_known_counts_for_the_name(database: Database) -> N
         ({"duration_s": 1e30}, "Expected `int`"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(
+def test_impossible_values_are_refused_with_the_reason(
     server: Running, changes: dict[str, Any], why: str
 ) -> None:
     body = json.dumps({**ASKED, **changes}).encode()
@@ -406,8 +406,8 @@ def test_no_user_asks_for_another_and_only_slurm_gpuctld_reports(server: Running
     body = json.dumps({**ASKED, "user": "root"}).encode()
     assert server.asked_by(NOBODY, "POST", "/v1/reservations", body)[0] == 403
     report = {"id": 1, "at_s": 1, "state": "active"}
-    told = json.dumps({"reservations": [report]}).encode()
-    assert server.asked_by(OPERATOR, "POST", "/v1/controller", told)[0] == 403
+    reported = json.dumps({"reservations": [report]}).encode()
+    assert server.asked_by(OPERATOR, "POST", "/v1/controller", reported)[0] == 403
     wrong = json.dumps({"reservations": [report | {"state": "denied"}]}).encode()
     assert server.asked_by(0, "POST", "/v1/controller", wrong)[0] == 400
     nowhere = json.dumps({"reservations": [report | {"nodes": "n[1-"}]}).encode()

@@ -24,7 +24,7 @@ def _gpus(n: int) -> dict[str, float]:
     return {"cpu": n, "gres/gpu": n, "gres/gpu:a100": n}
 
 
-def _rows(*, starts_anew: bool) -> list[AccountingRun]:
+def _rows(*, has_own_start: bool) -> list[AccountingRun]:
     """Three hours on three nodes, two on two, one on n1.
 
     The start of a row after a resize is the whole run's, or that of the resize: both occur.
@@ -42,7 +42,7 @@ def _rows(*, starts_anew: bool) -> list[AccountingRun]:
     )
     rows = [first]
     for resized_s, end_s, nodes in ((3 * HOUR, 5 * HOUR, "n[1-2]"), (5 * HOUR, 6 * HOUR, "n1")):
-        start_s = resized_s if starts_anew else 0
+        start_s = resized_s if has_own_start else 0
         n = 2 if nodes == "n[1-2]" else 1
         rows.append(
             first._replace(
@@ -83,7 +83,7 @@ def _watch(n: int, until_h: float, *, watched: float = 1.0, **given: Any) -> Rec
 WATCHED = [_watch(1, 6), _watch(2, 5), _watch(3, 3)]
 
 
-def _told(database: Database, rows: list[AccountingRun], records: list[Record]) -> Run:
+def _show(database: Database, rows: list[AccountingRun], records: list[Record]) -> Run:
     """The one run that there is of these."""
     database.write(lambda connection: store_records(connection, records))
     fill(database, *rows)
@@ -94,9 +94,9 @@ def _told(database: Database, rows: list[AccountingRun], records: list[Record]) 
     return shown
 
 
-@pytest.mark.parametrize("starts_anew", [False, True])
-def test_it_waited_ran_and_held_gpus_as_one_run(database: Database, starts_anew: bool) -> None:
-    shown = _told(database, _rows(starts_anew=starts_anew), WATCHED)
+@pytest.mark.parametrize("has_own_start", [False, True])
+def test_it_waited_ran_and_held_gpus_as_one_run(database: Database, has_own_start: bool) -> None:
+    shown = _show(database, _rows(has_own_start=has_own_start), WATCHED)
     assert (shown.state, shown.submit_s, shown.start_s) == ("COMPLETED", T0 - 60, T0)
     assert (shown.wait_h, shown.submit_wait_h, shown.run_h) == (60 / HOUR, 60 / HOUR, 6.0)
     assert (shown.nodes, shown.n_nodes) == ("n[1-3]", 3)
@@ -105,40 +105,40 @@ def test_it_waited_ran_and_held_gpus_as_one_run(database: Database, starts_anew:
     assert len(shown.devices or ()) == 3
 
 
-@pytest.mark.parametrize("starts_anew", [False, True])
-def test_its_measures_are_of_the_whole_time(database: Database, starts_anew: bool) -> None:
-    shown = _told(database, _rows(starts_anew=starts_anew), WATCHED)
+@pytest.mark.parametrize("has_own_start", [False, True])
+def test_its_measures_are_of_the_whole_time(database: Database, has_own_start: bool) -> None:
+    shown = _show(database, _rows(has_own_start=has_own_start), WATCHED)
     assert shown.ugpucore == pytest.approx((20 * 6 + 40 * 5 + 60 * 3) / 14)
     assert (shown.coverage, shown.energy_j) == (1.0, 100 * 14 * HOUR)
 
 
-def test_what_was_not_watched_before_the_resize_lowers_coverage(database: Database) -> None:
+def test_unwatched_time_before_the_resize_lowers_coverage(database: Database) -> None:
     records = [_watch(1, 6), _watch(2, 5), _watch(3, 3, watched=0.0, energy_j=None, mem_used_frac=None)]
-    shown = _told(database, _rows(starts_anew=False), records)
+    shown = _show(database, _rows(has_own_start=False), records)
     assert shown.coverage == pytest.approx(11 / 14)
     assert shown.energy_j is None, "less than 0.8 of it was metered"
-    nothing = _told(database, [], [_watch(3, 3, seq=2)])
+    nothing = _show(database, [], [_watch(3, 3, seq=2)])
     assert nothing.coverage == 1.0
 
 
 def test_a_node_without_reports_counts_for_its_allocated_time(database: Database) -> None:
-    assert _told(database, _rows(starts_anew=False), WATCHED[:2]).coverage == pytest.approx(11 / 14)
+    assert _show(database, _rows(has_own_start=False), WATCHED[:2]).coverage == pytest.approx(11 / 14)
 
 
 def test_until_the_next_row_is_there_the_first_is_the_run(database: Database) -> None:
-    before, *_ = _rows(starts_anew=False)
-    told = _told(database, [before], [_watch(n, 3) for n in (1, 2, 3)])
-    assert (told.state, told.coverage, told.run_h) == ("RESIZING", 1.0, 3.0)
+    before, *_ = _rows(has_own_start=False)
+    reported = _show(database, [before], [_watch(n, 3) for n in (1, 2, 3)])
+    assert (reported.state, reported.coverage, reported.run_h) == ("RESIZING", 1.0, 3.0)
 
 
 def test_without_its_first_row_the_wait_is_unknown(database: Database) -> None:
-    *_, last = _rows(starts_anew=False)
-    shown = _told(database, [last], [_watch(1, 6)])
+    *_, last = _rows(has_own_start=False)
+    shown = _show(database, [last], [_watch(1, 6)])
     assert (shown.wait_h, shown.submit_wait_h, shown.state) == (None, None, "COMPLETED")
 
 
 def test_a_resized_run_runs_since_its_first_start(database: Database) -> None:
-    first, *_, last = _rows(starts_anew=False)
+    first, *_, last = _rows(has_own_start=False)
     goes_on = last._replace(submit_s=T0 + 3 * HOUR, end_s=None, elapsed_s=3 * HOUR, state="RUNNING")
     database.write(lambda connection: store_records(connection, [_watch(1, 6), _watch(2, 3), _watch(3, 3)]))
     fill(database, first, goes_on)
@@ -148,7 +148,7 @@ def test_a_resized_run_runs_since_its_first_start(database: Database) -> None:
 
 
 def test_a_requeue_after_it_is_a_run_of_its_own(database: Database) -> None:
-    *parts, last = _rows(starts_anew=False)
+    *parts, last = _rows(has_own_start=False)
     again = {"submit_s": T0 + 6 * HOUR, "eligible_s": T0 + 6 * HOUR + 120, "start_s": T0 + 7 * HOUR}
     later = last._replace(**again, end_s=T0 + 8 * HOUR, elapsed_s=HOUR)
     ran = _watch(1, 1, segment=segment(9), restart=1, first_s=T0 + 7 * HOUR, last_s=T0 + 8 * HOUR)
@@ -161,18 +161,18 @@ def test_a_requeue_after_it_is_a_run_of_its_own(database: Database) -> None:
 
 
 def test_records_belong_to_the_row_that_continues(database: Database) -> None:
-    _told(database, _rows(starts_anew=False), WATCHED)
+    _show(database, _rows(has_own_start=False), WATCHED)
     query = select(run_device.c.node, run.c.state).join(run, run.c.run_id == run_device.c.run_id)
     with database.reading() as connection:
         states = {item.node: item.state for item in connection.execute(query)}
     assert states == dict.fromkeys(("n1", "n2", "n3"), "COMPLETED")
 
 
-@pytest.mark.parametrize("starts_anew", [False, True])
+@pytest.mark.parametrize("has_own_start", [False, True])
 def test_a_run_was_submitted_when_its_first_part_was_and_is_shown_whole(
-    database: Database, starts_anew: bool
+    database: Database, has_own_start: bool
 ) -> None:
-    rows = _rows(starts_anew=starts_anew)
+    rows = _rows(has_own_start=has_own_start)
     again = {"start_s": None, "end_s": None, "elapsed_s": 0, "state": "PENDING", "nodes": ""}
     requeued = rows[-1]._replace(state="REQUEUED")
     pending = requeued._replace(submit_s=T0 + 6 * HOUR + 1, eligible_s=T0 + 6 * HOUR + 1, **again)

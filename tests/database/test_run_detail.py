@@ -142,7 +142,7 @@ def test_events_of_other_nodes_do_not_displace_those_of_the_jobs_own(
     site.slurm.node_list.pop()
 
 
-def test_of_more_events_than_an_answer_has_the_first_and_last_of_each_kind_are_kept(
+def test_the_first_and_last_events_of_each_kind_are_kept_over_the_limit(
     site: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand of one kind must hide neither another kind nor how it ended."""
@@ -158,9 +158,7 @@ def test_of_more_events_than_an_answer_has_the_first_and_last_of_each_kind_are_k
 
 
 @needs_root
-def test_of_more_runs_than_an_answer_has_it_says_how_many_it_has_not(
-    site: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_has_the_number_of_omitted_runs(site: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "MAX_LIMIT", 3)
     account(site, *(row(job_id=100 + task, array_job_id=100, array_task=task) for task in range(5)))
     with DatabaseClient(site.config) as client:
@@ -236,7 +234,7 @@ def test_a_timeline_is_one_for_each_device_of_a_run(site: Running) -> None:
     assert first.timeline.fractions("util") == [0.0, 0.5, None, *gap, 1.0]
 
 
-def test_of_a_double_watch_one_timeline_counts(site: Running) -> None:
+def test_one_timeline_of_a_double_watch_counts(site: Running) -> None:
     less = here(segment=segment(2), sampled_s=5.0, util_hist_ms={}, timeline=timeline(100))
     ship(site, records=[here(timeline=timeline(0)), less])
     account(site)
@@ -267,7 +265,7 @@ def test_a_window_is_asked_for_and_comes(site: Running) -> None:
 def test_a_machine_without_slurm_has_jobs_of_the_same_number(site: Running) -> None:
     """Both run, and each node is asked for the window of its own."""
     account(site, row(nodes="n2", end_s=None, state="RUNNING"))
-    told = HostRun(
+    reported = HostRun(
         cluster="host:ws1", job_id=1, node="ws1", seq=1, uid=1, user="alice", start_s=T0, devices=["GPU-0"]
     )
 
@@ -276,7 +274,7 @@ def test_a_machine_without_slurm_has_jobs_of_the_same_number(site: Running) -> N
             body = {"wire": 1, "node": node, "boot_id": "b", **lists}
             return client._http.post("/v1/node", json=body).json()["want"]
 
-    assert tell("ws1", runs=[told.to_wire()]) == []
+    assert tell("ws1", runs=[reported.to_wire()]) == []
     with DatabaseClient(site.config) as client:
         assert client.windows("1") == ()
         assert (tell("n2"), tell("ws1")) == ([1], [1])
@@ -377,7 +375,7 @@ def test_live_values_also_come_by_themselves(site: Running, monkeypatch: pytest.
         assert b"data:" not in quiet.partition(b":\n\n")[2], "unchanged content is not repeated"
 
 
-def test_who_listens_does_not_keep_the_server_from_stopping(
+def test_an_open_stream_does_not_keep_the_server_from_stopping(
     short_path: Path, tmp_path: Path, munge_socket: str
 ) -> None:
     with running_server(tmp_path, short_path / "stop.sock", munge_socket) as running:
@@ -404,7 +402,7 @@ def test_no_user_can_take_all_streams(site: Running, monkeypatch: pytest.MonkeyP
 
 
 @needs_root
-def test_of_others_devices_only_the_occupancy_is_live(site: Running) -> None:
+def test_live_values_of_others_devices_are_only_their_occupancy(site: Running) -> None:
     mine, theirs = {"util_pct": 50.0, "jobs": [1]}, {"util_pct": 60.0, "jobs": [2]}
     shared = {"util_pct": 70.0, "jobs": [1, 2]}
     site.slurm.queue += [queued(job_id=n, uid=uid, nodes=("here",)) for n, uid in ((1, NOBODY), (2, 1001))]
@@ -430,9 +428,9 @@ def test_host_metrics_are_shown_for_a_running_job_alone_on_its_nodes(site: Runni
     site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))  # slurmctld is queried again
     for n in range(3):
         ship(site, live={"at_s": T0 + 10 * n, "devices": {}, "host": {"cpu_pct": 10.0 * n}})
-    told = {"node": "here", "at_s": [T0, T0 + 10, T0 + 20], "series": {"cpu": [0.0, 0.1, 0.2]}}
-    assert ask(site, NOBODY, "/v1/runs/1/hosts") == (200, {"hosts": [told]})
-    assert ask(site, OPERATOR, "/v1/runs/1/hosts") == (200, {"hosts": [told]})
+    reported = {"node": "here", "at_s": [T0, T0 + 10, T0 + 20], "series": {"cpu": [0.0, 0.1, 0.2]}}
+    assert ask(site, NOBODY, "/v1/runs/1/hosts") == (200, {"hosts": [reported]})
+    assert ask(site, OPERATOR, "/v1/runs/1/hosts") == (200, {"hosts": [reported]})
     assert ask(site, 1001, "/v1/runs/1/hosts") == (200, {"hosts": []}), "it is another user's"
     with DatabaseClient(site.config) as client:
         (found,) = client.hosts("1")

@@ -78,8 +78,8 @@ def filled(database: Database) -> Database:
         row(job_id=4, partition="gpu,big", account="a", tres_requested={"gres/gpu": 4}, **waiting),
         row(job_id=5, account="under_score", tres_requested={"cpu": 4}, **waiting),
     )
-    told = [host(job_id=1, app="GROMACS"), host(job_id=2, node="n2", app="LAMMPS", segment=segment(2))]
-    database.write(lambda connection: store_hosts(connection, told))
+    sent = [host(job_id=1, app="GROMACS"), host(job_id=2, node="n2", app="LAMMPS", segment=segment(2))]
+    database.write(lambda connection: store_hosts(connection, sent))
     reconcile(database, places=PLACES)
     return database
 
@@ -130,8 +130,8 @@ def test_the_place_of_a_run_is_that_at_its_start(database: Database) -> None:
 
 
 def test_pages_hold_each_run_once_in_order_with_gaps_last(filled: Database) -> None:
-    told = [record(job_id=1, util_hist_ms={33: 10_000}), record(job_id=2, node="n2", segment=segment(9))]
-    filled.write(lambda connection: store_records(connection, told))
+    sent = [record(job_id=1, util_hist_ms={33: 10_000}), record(job_id=2, node="n2", segment=segment(9))]
+    filled.write(lambda connection: store_records(connection, sent))
     fill(filled, *(row(job_id=n, start_s=T0 + n % 3, end_s=T0 + 2 * n) for n in range(10, 16)))
     fill(filled, row(job_id=20, state="RUNNING", end_s=None, start_s=T0 + 10, elapsed_s=3))
     names = {"submit": "submit_s", "start": "start_s", "end": "end_s", "nNODE": "n_nodes", "nGPU": "n_gpus"}
@@ -146,12 +146,12 @@ def test_pages_hold_each_run_once_in_order_with_gaps_last(filled: Database) -> N
         assert values == there + [None] * (len(values) - len(there)), (sort, order)
 
 
-def test_what_others_did_is_not_found_nor_does_it_stand_in_order(filled: Database) -> None:
+def test_values_of_others_runs_match_no_filter_and_no_order(filled: Database) -> None:
     assert ask(filled, ALICE, app="LAMMPS") == []
     assert ask(filled, ALICE, app="GROMACS") == ["1"]
     assert ask(filled, Caller(4711, None, sees_all=False, writes=False), app="GROMACS") == []
-    told = [record(job_id=n, node=f"n{n}", segment=segment(n), util_hist_ms={n * 10: 10_000}) for n in (1, 2)]
-    filled.write(lambda connection: store_records(connection, told))
+    sent = [record(job_id=n, node=f"n{n}", segment=segment(n), util_hist_ms={n * 10: 10_000}) for n in (1, 2)]
+    filled.write(lambda connection: store_records(connection, sent))
     reconcile(filled, places=PLACES)
     assert ask(filled, ROOT, sort="uGPUcore") == ["2", "1", "5", "4", "3"]
     assert ask(filled, ALICE, sort="uGPUcore") == ["1", "5", "4", "3", "2"]
@@ -168,7 +168,7 @@ def test_what_others_did_is_not_found_nor_does_it_stand_in_order(filled: Databas
         ({"cursor": "abc"}, "cursor: 'abc' is not one that an earlier answer gave"),
     ],
 )
-def test_what_is_no_filter_is_named(query: dict[str, str], said: str) -> None:
+def test_an_invalid_filter_is_named(query: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         RunFilter.from_query(query)
 

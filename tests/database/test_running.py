@@ -69,9 +69,9 @@ def test_an_older_slurm_gpudbd_reports_no_such_gpus(site: Running) -> None:
     ship(site, records=[here()])
     account(site, running())
     with DatabaseClient(site.config) as client:
-        told = to_json(client.running())
-    del told["jobs"][0]["unused_devices"]
-    assert from_json(Answer, told).jobs[0].unused_devices == ()
+        reported = to_json(client.running())
+    del reported["jobs"][0]["unused_devices"]
+    assert from_json(Answer, reported).jobs[0].unused_devices == ()
 
 
 def test_a_time_that_two_watches_saw_counts_once(site: Running) -> None:
@@ -106,16 +106,16 @@ def test_a_job_of_which_nothing_came_has_gaps_and_one_that_ended_is_not_there(si
 
 def test_errors_of_the_last_hour_come_with_the_job_that_held_the_gpu(site: Running) -> None:
     now_s = int(site.clock.now)
-    told = {"device": "GPU-1", "job_id": 1, "data": {"code": 79}}
-    events = [event(1, at_s=now_s - 3500, **told), event(2, at_s=now_s - 3700, **told)]
-    ship(site, events=[*events, event(3, at_s=now_s - 3500, **{**told, "job_id": 2})])
+    reported = {"device": "GPU-1", "job_id": 1, "data": {"code": 79}}
+    events = [event(1, at_s=now_s - 3500, **reported), event(2, at_s=now_s - 3700, **reported)]
+    ship(site, events=[*events, event(3, at_s=now_s - 3500, **{**reported, "job_id": 2})])
     account(site, running())
     with DatabaseClient(site.config) as client:
         (xid,) = client.running().xids
     assert (xid.job_id, xid.device, xid.at_s, xid.code) == (1, "GPU-1", now_s - 3500, 79)
 
 
-def test_an_error_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_number(site: Running) -> None:
+def test_an_error_on_a_machine_without_slurm_is_not_of_the_job_with_its_number(site: Running) -> None:
     at_s = int(site.clock.now) - 60
     ship(site, events=[event(1, at_s=at_s, device="GPU-1", job_id=1, data={"code": 79})])
     account(site, running(nodes="n[1-4]"))

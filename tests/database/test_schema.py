@@ -234,7 +234,7 @@ def test_a_password_with_address_characters_is_recognised_and_not_shown(password
         ("mysql+nodriver://slurm_gpu:pw@localhost/slurm_gpu", r"mysql\+pymysql:// goes by pymysql"),
     ],
 )
-def test_what_else_an_address_lacks_is_said(url: str, said: str) -> None:
+def test_other_missing_parts_of_an_address_are_reported(url: str, said: str) -> None:
     with pytest.raises(UnusableDatabaseError, match=said):
         Database(url)
 

@@ -69,8 +69,8 @@ def ship(database: Database, *numbers: int, first_s: int = T0) -> None:
     for n in numbers:
         rows = [run_row(row(job_id=n), {})]
         database.write(partial(store_changed_runs, rows=rows))
-        told = record(job_id=n, segment=segment(n), first_s=first_s, timeline=timeline(1, start_s=first_s))
-        database.write(partial(store_records, records=[told]))
+        sent = record(job_id=n, segment=segment(n), first_s=first_s, timeline=timeline(1, start_s=first_s))
+        database.write(partial(store_records, records=[sent]))
 
 
 def test_jobs_that_sacct_does_not_know(
@@ -78,8 +78,8 @@ def test_jobs_that_sacct_does_not_know(
 ) -> None:
     monkeypatch.setattr(importing, "_JOBS_PER_QUESTION", 1)
     for n in range(1, 10):
-        told = record(job_id=n, segment=segment(n))
-        database.write(partial(store_records, records=[told]))
+        sent = record(job_id=n, segment=segment(n))
+        database.write(partial(store_records, records=[sent]))
     making = Importer(database, SlurmView(SlowSlurm(clock), clock), clock, CLUSTER, 60.0)
     assert longest_s(clock, making) <= PIECE_S < IMPORT_STEP_WITHIN_S
     assert clock.now >= T0 + 10 * PIECE_S

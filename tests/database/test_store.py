@@ -157,7 +157,7 @@ def test_a_record_that_came_before_its_run_moves_to_it(database: Database) -> No
     assert table(database)["runs"][0]["ugpucore"] is None
 
 
-def test_what_a_run_did_that_accounting_lacks_counts_for_no_other(database: Database) -> None:
+def test_records_of_a_run_missing_in_accounting_count_for_no_other(database: Database) -> None:
     """Records of the first of three runs, each followed by the next within seconds, and its host record."""
     runs = [row(submit_s=T0 + n, start_s=T0 + 110 * n, end_s=T0 + 110 * n + 100) for n in range(3)]
     runs = [item._replace(state="REQUEUED" if n < 2 else "COMPLETED") for n, item in enumerate(runs)]
@@ -185,9 +185,9 @@ def test_a_double_watch_counts_once_and_is_reported(database: Database) -> None:
     state = table(database)
     assert state["runs"][0]["ugpucore"] == 40.0
     assert state["runs"][0]["energy_j"] == 1000.0
-    (told,) = state["events"]
-    assert (told["kind"], told["device"], told["job_id"]) == ("double_watch", "GPU-1", 1)
-    assert told["data"] == {"segments": [segment(1), segment(2)]}
+    (reported,) = state["events"]
+    assert (reported["kind"], reported["device"], reported["job_id"]) == ("double_watch", "GPU-1", 1)
+    assert reported["data"] == {"segments": [segment(1), segment(2)]}
 
 
 def test_a_row_that_cannot_be_read_any_more_keeps_out_no_other(

@@ -45,7 +45,7 @@ def test_each_gets_its_result_or_why_there_is_none() -> None:
     played(story)
 
 
-def test_what_waits_meanwhile_is_done_together_by_no_more_threads_than_there_are() -> None:
+def test_waiting_items_are_processed_together_by_a_fixed_number_of_threads() -> None:
     async def story() -> None:
         work = Work()
         pool = ThreadPool(work, 2, 10, "test")
@@ -95,7 +95,7 @@ def test_unexpected_errors_of_work_leave_no_caller_waiting() -> None:
     played(story)
 
 
-def test_nothing_is_done_for_those_who_have_given_up() -> None:
+def test_no_work_is_done_for_cancelled_callers() -> None:
     async def story() -> None:
         work = Work()
         pool = ThreadPool(work, 1, 10, "test")
@@ -111,7 +111,7 @@ def test_nothing_is_done_for_those_who_have_given_up() -> None:
     played(story)
 
 
-def test_what_is_under_way_when_the_loop_ends_is_done_nevertheless() -> None:
+def test_work_in_progress_when_the_loop_ends_is_completed() -> None:
     work = Work()
     pool = ThreadPool(work, 1, 10, "test")
 

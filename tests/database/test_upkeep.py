@@ -81,7 +81,7 @@ def test_a_node_that_leaves_slurm_is_gone_from_then(database: Database) -> None:
     assert world.later(100, node(1), node(2)) == [*gone, ("n2", 300, 4, 32, 100_000, "up")]
 
 
-def test_a_slurmctld_that_is_away_changes_no_period(database: Database) -> None:
+def test_an_unreachable_slurmctld_changes_no_period(database: Database) -> None:
     world = World(database)
     world.slurm.away = True
     assert world.later(0) == []
@@ -164,8 +164,8 @@ def test_timelines_and_windows_go_when_they_are_too_old(database: Database) -> N
         assert len(connection.execute(select(run_device.c.statistics)).all()) == 4
 
 
-def test_what_belongs_to_no_run_goes_by_its_own_age_and_may_still_find_its_run(database: Database) -> None:
-    _told_of_old(database, 100, 5)
+def test_records_without_a_run_expire_by_their_age_and_may_still_match(database: Database) -> None:
+    _store_old(database, 100, 5)
     World(database).later(0)
     with database.reading() as connection:
         query = select(run_device.c.run_id, run_device.c.timeline.is_(None)).order_by(run_device.c.segment)
@@ -210,19 +210,19 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     return found
 
 
-def _told_of_old(database: Database, *days_ago: int) -> None:
-    told = [
+def _store_old(database: Database, *days_ago: int) -> None:
+    reported = [
         record(segment=segment(n), first_s=T0 - days * _DAY_S, timeline=timeline(1, start_s=T0))
         for n, days in enumerate(days_ago)
     ]
-    database.write(lambda connection: store_records(connection, told))
+    database.write(lambda connection: store_records(connection, reported))
 
 
 def test_old_rows_are_dropped_in_parts_that_block_no_shipment(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "_ROWS_AT_ONCE", 3)
-    _told_of_old(database, *range(100, 110), 5)
+    _store_old(database, *range(100, 110), 5)
     found = looked_at(monkeypatch)
     World(database).later(0)
     assert [n for table, _, n in found if table == "run_device"] == [3, 3, 3, 1]
@@ -232,7 +232,7 @@ def test_old_rows_are_dropped_in_parts_that_block_no_shipment(
 
 
 def test_it_continues_after_a_restart(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    _told_of_old(database, 1000, 100)
+    _store_old(database, 1000, 100)
     World(database).later(0)
     found = looked_at(monkeypatch)
     again = World(database)
@@ -245,7 +245,7 @@ def test_it_continues_after_a_restart(database: Database, monkeypatch: pytest.Mo
 def test_a_clock_that_was_ahead_for_a_while_keeps_nothing_from_going(database: Database) -> None:
     world = World(database)
     world.later(500 * _DAY_S)
-    _told_of_old(database, 50)
+    _store_old(database, 50)
     world.later(PRUNE_EVERY_S - 500 * _DAY_S)
     world.upkeep._prune_at = world.upkeep._late_at = 0  # what counts seconds went on meanwhile
     world.later(0)

@@ -23,7 +23,7 @@ SUSPECT = ReportedSuspect(
 )
 
 
-def told(**given: Any) -> StoredVerdict:
+def reported(**given: Any) -> StoredVerdict:
     values = {
         "job_id": 7,
         "start_s": T0,
@@ -53,7 +53,7 @@ def rows(database: Database) -> list[Any]:
 
 
 def test_one_that_is_found_again_stays_one_and_since_when(database: Database) -> None:
-    store(database, told(), told(last_s=T0 + 220, reported_at_s=T0 + 999, confidence=0.95))
+    store(database, reported(), reported(last_s=T0 + 220, reported_at_s=T0 + 999, confidence=0.95))
     (row,) = rows(database)
     assert (row["reported_at_s"], row["last_s"], row["confidence"]) == (T0 + 160, T0 + 220, 0.95)
     assert (row["devices"], row["body"], row["ended_s"]) == (
@@ -64,27 +64,27 @@ def test_one_that_is_found_again_stays_one_and_since_when(database: Database) ->
 
 
 def test_one_that_the_database_lost_is_there_again_once_it_is_found_again(database: Database) -> None:
-    store(database, told())
+    store(database, reported())
     database.write(lambda connection: connection.execute(delete(verdict)))
-    store(database, told(last_s=T0 + 220))
+    store(database, reported(last_s=T0 + 220))
     (row,) = rows(database)
     assert (row["reported_at_s"], row["last_s"], row["cause"]) == (T0 + 160, T0 + 220, "slow or failing")
 
 
 def test_one_that_comes_back_holds_again(database: Database) -> None:
-    store(database, told(ended_s=T0 + 200))
+    store(database, reported(ended_s=T0 + 200))
     assert rows(database)[0]["ended_s"] == T0 + 200
-    store(database, told(last_s=T0 + 300))
+    store(database, reported(last_s=T0 + 300))
     assert rows(database)[0]["ended_s"] is None
 
 
 def test_each_run_and_cause_has_its_own(database: Database) -> None:
-    store(database, told(), told(cause="hang"), told(start_s=T0 + 5000), told(job_id=8))
+    store(database, reported(), reported(cause="hang"), reported(start_s=T0 + 5000), reported(job_id=8))
     assert len(rows(database)) == 4
 
 
-def test_what_a_watch_left_open_was_over_when_it_was_found_last(database: Database) -> None:
-    store(database, told(last_s=T0 + 220), told(job_id=8, ended_s=T0 + 500))
+def test_an_open_verdict_of_an_earlier_watch_ended_at_its_last_finding(database: Database) -> None:
+    store(database, reported(last_s=T0 + 220), reported(job_id=8, ended_s=T0 + 500))
     assert database.write(lambda connection: close_left(connection, CLUSTER)) == 1
     assert [row["ended_s"] for row in rows(database)] == [T0 + 220, T0 + 500]
 
@@ -92,8 +92,8 @@ def test_what_a_watch_left_open_was_over_when_it_was_found_last(database: Databa
 def test_hardware_is_accused_by_its_cause_alone_and_vouched_for_by_jobs_that_are_well(
     database: Database,
 ) -> None:
-    well = told(job_id=9, cause="healthy", since_s=None, last_s=T0 + 300)
-    store(database, told(), told(cause="input starvation"), well, told(job_id=10, last_s=T0 - 10))
+    well = reported(job_id=9, cause="healthy", since_s=None, last_s=T0 + 300)
+    store(database, reported(), reported(cause="input starvation"), well, reported(job_id=10, last_s=T0 - 10))
     with database.reading() as connection:
         said = statements(connection, CLUSTER, T0)
     assert [(one.job, one.accuses, one.since_s) for one in said] == [
@@ -105,7 +105,7 @@ def test_hardware_is_accused_by_its_cause_alone_and_vouched_for_by_jobs_that_are
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_users_see_their_own_and_operators_all(server: Running) -> None:
-    mine, others = told(user="nobody").verdict, told(job_id=8, user="other").verdict
+    mine, others = reported(user="nobody").verdict, reported(job_id=8, user="other").verdict
     server.verdicts.shown = ShownVerdicts(T0 + 500.0, 12, ((NOBODY, mine), (12345, others)), (SUSPECT,))
     for uid, jobs, n_suspects in ((NOBODY, [7], 0), (UNTOLD, [], 0), (OPERATOR, [7, 8], 1), (WEB, [7, 8], 1)):
         status, answer = server.asked_by(uid, "GET", "/v1/verdicts")
@@ -115,10 +115,10 @@ def test_users_see_their_own_and_operators_all(server: Running) -> None:
 
 
 def test_the_client_reads_audit_events(server: Running) -> None:
-    server.verdicts.shown = ShownVerdicts(T0 + 500.0, 12, ((60901, told().verdict),), (SUSPECT,))
+    server.verdicts.shown = ShownVerdicts(T0 + 500.0, 12, ((60901, reported().verdict),), (SUSPECT,))
     with DatabaseClient(server.config) as client:
         seen = client.verdicts()
-    assert seen == Verdicts(as_of_s=T0 + 500.0, watched=12, verdicts=[told().verdict], suspects=[SUSPECT])
+    assert seen == Verdicts(as_of_s=T0 + 500.0, watched=12, verdicts=[reported().verdict], suspects=[SUSPECT])
 
 
 def test_without_a_watch_the_empty_answer_says_so(server: Running) -> None:
@@ -128,10 +128,10 @@ def test_without_a_watch_the_empty_answer_says_so(server: Running) -> None:
     assert (seen.as_of_s, seen.verdicts) == (None, [])
 
 
-def test_what_a_newer_slurm_gpudbd_adds_is_left_out_and_what_is_no_verdict_refused() -> None:
-    answer = to_json(Verdicts(as_of_s=1.0, watched=1, verdicts=(told().verdict,), suspects=(SUSPECT,)))
+def test_additions_of_a_newer_slurm_gpudbd_are_ignored_and_invalid_verdicts_refused() -> None:
+    answer = to_json(Verdicts(as_of_s=1.0, watched=1, verdicts=(reported().verdict,), suspects=(SUSPECT,)))
     answer["verdicts"][0]["later"] = answer["later"] = 1
-    assert from_json(Verdicts, answer).verdicts == [told().verdict]
+    assert from_json(Verdicts, answer).verdicts == [reported().verdict]
     for wrong in (None, [], {**answer, "verdicts": [{}]}, {**answer, "suspects": None}):
         with pytest.raises(DatabaseError, match="cannot be read"):
             from_json(Verdicts, wrong)

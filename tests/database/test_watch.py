@@ -66,16 +66,16 @@ def hanging(per_node: int = 8, **more) -> Hanging:
 
 def test_a_slow_gpu_is_reported_within_three_minutes():
     watching = Watching(Played({1: throttled(), 2: well(seed=2)}))
-    (told,) = watching.until(AT_S + 180).values()
-    assert (told.job_id, told.cause, told.kind) == (1, "slow or failing", "throttled")
-    assert told.devices == (("j1n1", "GPU-005"),)
-    assert told.since_s == pytest.approx(START_S + AT_S, abs=30)
-    assert told.confidence >= 0.8
+    (reported,) = watching.until(AT_S + 180).values()
+    assert (reported.job_id, reported.cause, reported.kind) == (1, "slow or failing", "throttled")
+    assert reported.devices == (("j1n1", "GPU-005"),)
+    assert reported.since_s == pytest.approx(START_S + AT_S, abs=30)
+    assert reported.confidence >= 0.8
 
 
-def test_one_whose_clock_says_nothing_is_found_by_being_busy_longer():
-    told = Watching(Played({1: busy_longer()})).until(AT_S + 180)
-    assert (told[1].cause, told[1].devices) == ("slow or failing", (("j1n1", "GPU-002"),))
+def test_a_slow_gpu_with_a_normal_clock_is_found_by_being_busy_longer():
+    reported = Watching(Played({1: busy_longer()})).until(AT_S + 180)
+    assert (reported[1].cause, reported[1].devices) == ("slow or failing", (("j1n1", "GPU-002"),))
 
 
 def slow_links(by: float = 0.3, **more) -> Training:
@@ -89,31 +89,31 @@ def slow_links(by: float = 0.3, **more) -> Training:
 def test_links_that_are_slow_for_all_are_reported_without_an_outlier(seed: int):
     others = {job: well(seed=10 * job) for job in range(2, 12)}
     watching = Watching(Played({1: slow_links(seed=seed), **others}))
-    told = watching.until(AT_S + 210)
-    assert {job: item.cause for job, item in told.items()} == {1: "communication delay"}
-    assert told[1].since_s == pytest.approx(START_S + AT_S, abs=30)
+    reported = watching.until(AT_S + 210)
+    assert {job: item.cause for job, item in reported.items()} == {1: "communication delay"}
+    assert reported[1].since_s == pytest.approx(START_S + AT_S, abs=30)
 
 
 @pytest.mark.parametrize("phase", [0, 3, 7])
 def test_a_hang_is_reported_within_35_s_with_the_missing_worker(phase: int):
     watching = Watching(Played({1 + phase: hanging()}))
-    told = watching.until(AT_S + 35)[1 + phase]
-    assert (told.cause, told.devices) == ("hang", ((f"j{1 + phase}n1", "GPU-003"),))
+    reported = watching.until(AT_S + 35)[1 + phase]
+    assert (reported.cause, reported.devices) == ("hang", ((f"j{1 + phase}n1", "GPU-003"),))
 
 
 def test_a_machine_without_slurm_whose_job_has_the_same_number_is_no_culprit():
     played = Played({1: hanging()})
     of_slurm, idle = played.live, LiveDevice(util_pct=0.0, power_w=60.0, sm_active_frac=0.0, jobs=(1,))
     played.live = lambda: {**of_slurm(), "ws1": Live(at_s=played.now_s, devices={"GPU-900": idle})}
-    told = Watching(played).until(AT_S + 35)
-    assert (told[1].cause, told[1].devices) == ("hang", (("j1n1", "GPU-003"),))
+    reported = Watching(played).until(AT_S + 35)
+    assert (reported[1].cause, reported[1].devices) == ("hang", (("j1n1", "GPU-003"),))
 
 
 def test_a_hang_ends_when_the_job_continues():
     watching = Watching(Played({1: hanging(goes_on_s=AT_S + 120)}))
     assert 1 in watching.until(AT_S + 60)
     assert watching.until(AT_S + 180) == {}
-    last = watching.played.told[-1]
+    last = watching.played.reported[-1]
     assert (last.verdict.cause, last.ended_s is not None) == ("hang", True)
 
 
@@ -121,7 +121,7 @@ def test_a_hang_that_lasts_longer_than_is_remembered_is_still_one():
     watching = Watching(Played({1: hanging()}))
     watching.until(AT_S + 60)
     assert {1} == set(watching.until(1195))
-    assert all(told.ended_s is None for told in watching.played.told)
+    assert all(reported.ended_s is None for reported in watching.played.reported)
 
 
 def test_pauses_such_as_checkpoints_are_no_hangs():
@@ -130,14 +130,14 @@ def test_pauses_such_as_checkpoints_are_no_hangs():
         training.runs[training.at(minute) : training.at(minute) + 40] = False
     watching = Watching(Played({1: training}))
     watching.until(1195)
-    assert watching.played.told == []
+    assert watching.played.reported == []
 
 
 def test_an_ended_problem_is_closed_and_does_not_flicker():
     watching = Watching(Played({1: throttled(stop_s=AT_S + 240)}))
     assert 1 in watching.until(AT_S + 230)
     seconds = range(AT_S + 240, 1195, 30)
-    causes = [[told.cause for told in watching.until(second).values()] for second in seconds]
+    causes = [[reported.cause for reported in watching.until(second).values()] for second in seconds]
     assert sum(a != b for a, b in pairwise(causes)) <= 1
 
 
@@ -147,12 +147,12 @@ def test_healthy_trainings_are_not_reported():
         training.clock *= 1 + 0.01 * np.random.default_rng(job).standard_normal((8, 1))
     watching = Watching(Played(trainings))
     watching.until(1195)
-    assert watching.played.told == []
+    assert watching.played.reported == []
     assert watching.watch.shown.watched == 8
 
 
 @pytest.mark.parametrize("another", [True, False])
-def test_what_a_node_sends_is_a_jobs_where_it_has_the_node_for_itself(another: bool):
+def test_network_traffic_of_a_node_is_a_jobs_if_it_is_alone_there(another: bool):
     """A process that reads does not hang; but it may belong to the other job."""
     played = Played({1: hanging()})
     live, queue = played.live, played.queue
@@ -175,7 +175,7 @@ def test_a_job_that_ends_takes_its_verdict_along():
     watching.until(AT_S + 180)
     watching.played.over.add(1)
     assert watching.until(AT_S + 190) == {}
-    assert watching.played.told[-1].ended_s == START_S + AT_S + 185
+    assert watching.played.reported[-1].ended_s == START_S + AT_S + 185
 
 
 def test_jobs_that_share_gpus_are_not_watched():
@@ -222,7 +222,7 @@ def test_a_gpu_that_slows_jobs_of_several_users_is_a_suspect_until_others_are_we
 def test_one_users_jobs_make_no_suspect():
     watching = accused_by("alice", "alice", "alice")
     watching.until(3 * 430)
-    assert {told.verdict.cause for told in watching.played.told} == {"slow or failing"}
+    assert {reported.verdict.cause for reported in watching.played.reported} == {"slow or failing"}
     assert watching.watch.shown.suspects == []
 
 
@@ -231,9 +231,9 @@ def test_a_job_that_gave_most_of_its_nodes_back_is_watched_on_the_rest():
     played.resized[1] = (120, ("j1n2",))
     watching = Watching(played)
     assert watching.until(AT_S - 5) == {}
-    told = watching.until(AT_S + 60)[1]
-    assert (told.cause, told.devices) == ("hang", (("j1n2", "GPU-003"),))
-    assert {told.n_gpus for told in played.told} == {2}
+    reported = watching.until(AT_S + 60)[1]
+    assert (reported.cause, reported.devices) == ("hang", (("j1n2", "GPU-003"),))
+    assert {reported.n_gpus for reported in played.reported} == {2}
 
 
 def test_a_machine_without_slurm_that_shares_gpus_hides_no_job_of_the_same_number():

@@ -95,7 +95,7 @@ def test_a_refusal_says_what_to_write_and_is_logged_once(
     assert [write in line for line in caplog.messages if "slurm-gpuweb" in line] == [True]
 
 
-def test_the_health_names_who_was_refused_until_it_is_admitted_or_asks_no_more(server: Running) -> None:
+def test_the_health_names_refused_nodes_until_they_are_admitted_or_silent(server: Running) -> None:
     def refused() -> list[tuple[int, str]]:
         _, health = ask(server, 0, target="/v1/health")
         return [(one["uid"], one["address"]) for one in health["web_refused"]]
@@ -112,7 +112,7 @@ def test_the_health_names_who_was_refused_until_it_is_admitted_or_asks_no_more(s
 
 
 @pytest.mark.parametrize("uid", [0, OPERATOR])
-def test_who_reads_everything_anyway_is_not_refused(server: Running, uid: int) -> None:
+def test_a_caller_who_sees_all_is_not_refused(server: Running, uid: int) -> None:
     status, answer = ask(server, uid, ELSEWHERE, **NEEDS_ALL)
     assert (status, is_shown_in_full(answer)) == (200, True)
 
@@ -155,7 +155,7 @@ def test_it_changes_nothing(server: Running, address: str, target: str, body: by
 
 
 @pytest.mark.parametrize("host", ["x/v1/controller?", "["])
-def test_what_host_it_calls_us_by_does_not_matter(server: Running, host: str) -> None:
+def test_the_host_header_does_not_matter(server: Running, host: str) -> None:
     assert ask(server, WEB, WEB_HOST, "POST", "/v1/reservations", REQUEST, Host=host)[0] == 403
 
 

@@ -35,7 +35,7 @@ def _ends_with_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.os, "_exit", leave)
 
 
-def test_what_waits_is_bounded_and_sent_in_small_batches(
+def test_waiting_messages_are_bounded_and_sent_in_small_batches(
     ends: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "_KEPT_BYTES", 100_000)

@@ -117,7 +117,7 @@ def is_alive(pid: int) -> bool:
 LIVE = {"at_s": 1.8e9, "devices": {"GPU-1": {"util_pct": 50.0, "jobs": [7]}}}
 
 
-def test_what_a_worker_took_in_is_shown_by_slurm_gpudbd(tmp_path: Path, munge_socket: str) -> None:
+def test_shipments_of_a_worker_are_shown_by_slurm_gpudbd(tmp_path: Path, munge_socket: str) -> None:
     with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 1, munge_socket) as tcp:
         records = [record(segment=segment(n)).to_wire() for n in range(40)]  # more than is read at the door
         bad = {**records[0], "seq": -1}
@@ -201,7 +201,7 @@ def test_a_terminal_interrupts_slurm_gpudbd_alone(tmp_path: Path, munge_socket: 
         assert "restarted" not in tcp.daemon.log()
 
 
-def test_slurm_gpudbd_ends_though_a_worker_stands_still(tmp_path: Path, munge_socket: str) -> None:
+def test_slurm_gpudbd_ends_though_a_worker_is_stopped(tmp_path: Path, munge_socket: str) -> None:
     with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 2, munge_socket) as tcp:
         pids = workers_of(tcp.daemon)
         for pid in pids:

@@ -50,7 +50,7 @@ def workers() -> Iterator[LiveState]:
             yield memory
 
 
-def is_heard(memory: LiveState) -> Callable[[], bool]:
+def has_arrivals(memory: LiveState) -> Callable[[], bool]:
     return lambda: "n1" in memory.arrivals.last()
 
 
@@ -61,7 +61,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_module, "_END_WITHIN_S", 0.1)
 
 
-def test_one_that_stands_still_is_killed_and_replaced(
+def test_a_stopped_worker_is_killed_and_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(workers_module, "SILENT_S", 1.0)
@@ -70,7 +70,7 @@ def test_one_that_stands_still_is_killed_and_replaced(
         wait_for(lambda: bool(workers_of(os.getpid(), b"fromhex")), lambda: caplog.text)
         (pid,) = workers_of(os.getpid(), b"fromhex")
         sends(monkeypatch, framed(encode(HEARD)), stays=True)
-        wait_for(is_heard(memory), lambda: caplog.text)
+        wait_for(has_arrivals(memory), lambda: caplog.text)
         assert pid not in workers_of(os.getpid(), b"fromhex")
         assert "worker 1 was silent for 1 s and was killed; it is restarted" in caplog.text
 
@@ -93,7 +93,7 @@ def test_one_that_sends_nonsense_is_replaced(
     with workers() as memory:
         wait_for(lambda: "it is restarted" in caplog.text, lambda: caplog.text)
         sends(monkeypatch, framed(encode(HEARD)), stays=True)
-        wait_for(is_heard(memory), lambda: caplog.text)
+        wait_for(has_arrivals(memory), lambda: caplog.text)
 
 
 def test_a_connection_for_which_no_descriptor_is_left_costs_no_worker(
@@ -103,7 +103,7 @@ def test_a_connection_for_which_no_descriptor_is_left_costs_no_worker(
     without = framed(encode([PassedOn(b"GET ")])) + b"\0"
     sends(monkeypatch, without + framed(encode(HEARD)), stays=True)
     with workers() as memory:
-        wait_for(is_heard(memory), lambda: caplog.text)
+        wait_for(has_arrivals(memory), lambda: caplog.text)
     assert "a connection that worker 1 passed on is closed: no file descriptor is left" in caplog.text
     assert "restarted" not in caplog.text
 
@@ -120,7 +120,7 @@ def test_one_whose_words_cannot_be_taken_in_is_replaced(
         wait_for(lambda: "it is restarted" in caplog.text, lambda: caplog.text)
         monkeypatch.undo()
         sends(monkeypatch, framed(encode(HEARD)), stays=True)
-        wait_for(is_heard(memory), lambda: caplog.text)
+        wait_for(has_arrivals(memory), lambda: caplog.text)
 
 
 def test_without_descriptors_it_is_tried_again(
@@ -143,7 +143,7 @@ def test_without_descriptors_it_is_tried_again(
             lambda: "worker 1 cannot be started: Too many open files" in caplog.text, lambda: caplog.text
         )
         monkeypatch.setattr(socket, "socketpair", pair)
-        wait_for(is_heard(memory), lambda: caplog.text)
+        wait_for(has_arrivals(memory), lambda: caplog.text)
 
 
 def test_a_hung_worker_is_a_hung_daemon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_where_there_is_nothing_to_do_or_to_lose_no_backup_is_made(url: str, tmp
     assert backups(tmp_path / "b") == []
 
 
-def test_a_backup_of_sqlite_lies_beside_it_and_slurm_gpudbd_may_go_on_writing(tmp_path: Path) -> None:
+def test_a_backup_of_sqlite_is_next_to_it_and_slurm_gpudbd_may_keep_writing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'slurm-gpu.db'}"
     database = made(url, "0003")
     with database.engine.connect() as reader:
@@ -159,7 +159,7 @@ def test_half_a_dump_is_no_backup(
 
 
 @pytest.mark.parametrize("directory", [None, "b"])
-def test_what_a_killed_upgrade_left_of_its_backup_goes_with_the_next(
+def test_a_partial_backup_of_a_killed_upgrade_is_removed_by_the_next(
     tmp_path: Path, directory: str | None
 ) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
@@ -191,17 +191,17 @@ def test_the_command_says_what_it_did(tmp_path: Path) -> None:
     database = made(url, "0003")
     fill(database)
     database.dispose()
-    told = command(tmp_path, url)
-    assert told.exit_code == 0
-    making, backup, done = told.output.splitlines()
+    reported = command(tmp_path, url)
+    assert reported.exit_code == 0
+    making, backup, done = reported.output.splitlines()
     assert (making, done) == ("making a backup …", f"{url} has schema {head_revision()}, had 0003")
     assert Path(backup.removeprefix("backup: ")).exists()
     assert command(tmp_path, url).output == f"{url} has schema {head_revision()}\n"
 
 
 def test_the_command_takes_no_contradiction(tmp_path: Path) -> None:
-    told = command(tmp_path, "sqlite:////nowhere/x.db", "--no-backup", f"--backup-to={tmp_path}")
-    assert isinstance(told.exception, UsageError)
+    reported = command(tmp_path, "sqlite:////nowhere/x.db", "--no-backup", f"--backup-to={tmp_path}")
+    assert isinstance(reported.exception, UsageError)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give files away")

@@ -188,7 +188,7 @@ def test_records_are_carried_over_whenever_the_upgrade_is_killed(url: str) -> No
     database.dispose()
 
 
-def test_what_a_daemon_that_was_not_stopped_stored_meanwhile_is_carried_over(mariadb: MariaDB) -> None:
+def test_data_that_a_running_daemon_stored_meanwhile_is_migrated(mariadb: MariaDB) -> None:
     url = mariadb.fresh()
     sent = [nth(n) for n in range(600)]
     database = filled(url, sent)

@@ -90,7 +90,7 @@ class Site:
             process.terminate()
             process.wait()
 
-    def heard(self) -> dict[str, str | None]:
+    def received(self) -> dict[str, str | None]:
         """Nodes and their releases according to slurm-gpudbd."""
         with self._client() as client:
             return {report.node: report.version for report in client.nodes()}
@@ -148,11 +148,11 @@ def test_old_nodes_that_spool_a_newer_database_and_then_newer_nodes_lose_nothing
     assert not site.node(before)  # the database is down: data waits in the spool
     with site.database(REPOSITORY, "x.db") as url:
         assert site.node(before)
-        assert site.heard() == {"n1": BEFORE}
+        assert site.received() == {"n1": BEFORE}
         assert final_segments(url) == {1: [True], 2: [False, False]}  # two runs of slurm-gpud watched it
         site.hook(REPOSITORY, "epilog", 2)
         assert site.node(REPOSITORY)
-        assert site.heard() == {"n1": slurm_gpu.__version__}
+        assert site.received() == {"n1": slurm_gpu.__version__}
         assert final_segments(url) == {1: [True], 2: [False, True]}  # it ended what the old one had begun
 
 
@@ -164,5 +164,5 @@ def test_newer_nodes_and_commands_work_with_a_database_that_is_yet_to_be_upgrade
         for kind in ("prolog", "epilog"):
             site.hook(REPOSITORY, kind, 3)
         assert site.node(REPOSITORY)
-        assert site.heard() == {"n1": slurm_gpu.__version__}
+        assert site.received() == {"n1": slurm_gpu.__version__}
         assert final_segments(url) == {3: [True]}

@@ -28,7 +28,7 @@ OWN = 10
 HERE = WIRE_RANGE[1]
 
 
-def told(**given: Any) -> bytes:
+def found(**given: Any) -> bytes:
     return json.dumps({"wire": HERE, "node": "n1", "version": "9.9", **given}).encode()
 
 
@@ -42,12 +42,12 @@ class Speaking:
 
     def __init__(self, low: int, high: int) -> None:
         self.range = low, high
-        self.heard: list[int] = []
+        self.received: list[int] = []
         self.jobs: list[int] = []
 
     def __call__(self, body: bytes) -> Reply:
         shipment = json.loads(gzip.decompress(body))
-        self.heard.append(shipment["wire"])
+        self.received.append(shipment["wire"])
         answer: dict[str, Any] = {"wire": list(self.range)}
         if not self.range[0] <= shipment["wire"] <= self.range[1]:
             return Reply(426, json.dumps(answer | {"error": "no"}).encode())
@@ -71,16 +71,16 @@ def ship(post: Post, database: Speaking) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "heard"),
+    ("theirs", "received"),
     [((OWN - 1, OWN), [OWN]), ((OWN, OWN + 1), [OWN]), ((OWN - 2, OWN - 1), [OWN, OWN - 1])],
     ids=["same", "newer", "older"],
 )
 def test_neighbours_speak_the_newest_version_that_both_know(
-    post: Post, theirs: tuple[int, int], heard: list[int]
+    post: Post, theirs: tuple[int, int], received: list[int]
 ) -> None:
     database = Speaking(*theirs)
     ship(post, database)
-    assert (database.heard, database.jobs) == (heard, [7])
+    assert (database.received, database.jobs) == (received, [7])
     assert post.scheduler.failures == 0
 
 
@@ -91,7 +91,7 @@ def test_once_the_database_is_upgraded_the_node_speaks_its_own_version(post: Pos
     for job_id in (8, 9):
         post.spool.save_record(record(job_id))
         post.run(2)
-    assert database.heard == [OWN, OWN - 1, OWN - 1, OWN]
+    assert database.received == [OWN, OWN - 1, OWN - 1, OWN]
     assert database.jobs == [7, 8, 9]
 
 
@@ -106,7 +106,7 @@ def test_too_far_apart_records_wait_and_the_log_says_which_side_to_upgrade(
     ship(post, database)
     post.run(600)
     assert database.jobs == []
-    assert 5 <= len(database.heard) <= 40  # it pauses in between
+    assert 5 <= len(database.received) <= 40  # it pauses in between
     assert len(post.spool.queue) == 1
     (line,) = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
     assert line.endswith(f"slurm-gpud {__version__} speaks {OWN - 1} to {OWN}: {upgrade}")
@@ -158,7 +158,7 @@ def test_unknown_items_of_a_database_are_reported_once(caplog: pytest.LogCapture
 )
 def test_a_version_that_is_not_spoken_is_refused_by_name(wire: int, upgrade: str, *, passing: bool) -> None:
     with pytest.raises(WireError) as caught:
-        parse_shipment(told(wire=wire), "")
+        parse_shipment(found(wire=wire), "")
     assert caught.value.status == 426
     assert str(caught.value) == (
         f"slurm-gpud 9.9 of n1 speaks version {wire} of the wire, slurm-gpudbd {__version__} speaks "
@@ -175,7 +175,7 @@ def test_the_sender_of_an_unknown_wire_may_be_anything() -> None:
 def test_unknown_fields_of_a_newer_node_are_named_and_the_rest_is_stored() -> None:
     sent = {**record(7).to_wire(), "colour": "green", "timeline": newer_timeline()}
     steps = [{"segment": "0" * 16, "step": 1}]
-    shipment = parse_shipment(told(records=[sent, record(8).to_wire()], steps=steps, mood=3, runs=[7]), "")
+    shipment = parse_shipment(found(records=[sent, record(8).to_wire()], steps=steps, mood=3, runs=[7]), "")
     assert [item.job_id for item in shipment.records.values()] == [7, 8]
     assert {kind: sorted(names) for kind, names in shipment.unknown.items()} == {
         "shipment": ["mood", "steps"],
@@ -189,7 +189,7 @@ def newer_timeline() -> dict[str, Any]:
 
 def test_names_are_bounded_for_any_sender() -> None:
     hostile = {f"{n}\n\udfff{'x' * 200}": 1 for n in range(1000)}
-    shipment = parse_shipment(told(records=[{**record(7).to_wire(), **hostile}]), "")
+    shipment = parse_shipment(found(records=[{**record(7).to_wire(), **hostile}]), "")
     names = shipment.unknown["records"]
     assert len(names) == 32
     assert all(len(name) < 100 and name.isascii() for name in names)
@@ -207,7 +207,7 @@ def test_the_log_has_each_name_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("release", sorted(path.name for path in DATA.iterdir()))
-def test_what_an_older_release_ships_is_taken_whole(release: str) -> None:
+def test_shipments_of_an_older_release_are_accepted_whole(release: str) -> None:
     shipment = parse_shipment((DATA / release / "shipment.json.gz").read_bytes(), "gzip")
     assert shipment.version == release
     taken = shipment.records, shipment.hosts, shipment.devices, shipment.events, shipment.runs

@@ -80,14 +80,12 @@ def test_zero_is_sent_and_a_gap_is_not():
     assert record.power_w is None
 
 
-def test_what_a_newer_node_adds_is_ignored():
+def test_additions_of_a_newer_node_are_ignored():
     assert Record.from_wire({**_sample(), "colour": "green"}) == Record.from_wire(_sample())
 
 
 @given(st.dictionaries(st.sampled_from([f.name for f in dataclasses.fields(Record)]), JSON), st.data())
-def test_whatever_stands_in_a_field_it_is_a_record_or_a_record_error(
-    changes: dict[str, Any], data: st.DataObject
-):
+def test_any_field_value_gives_a_record_or_a_record_error(changes: dict[str, Any], data: st.DataObject):
     wire = {**_sample(), **changes}
     for name in data.draw(st.lists(st.sampled_from(sorted(wire)), max_size=2)):
         wire.pop(name, None)

@@ -89,7 +89,7 @@ def test_what_spans_too_much_gets_wider_bins() -> None:
     assert merged.fractions("util")[0] == 100 / FULL
 
 
-def test_of_a_bin_that_two_watches_share_each_counts_for_as_long_as_it_watched() -> None:
+def test_watches_that_share_a_bin_count_by_their_time() -> None:
     ended = timeline(100, 200, width_s=64, start_s=0)
     began = timeline(0, 50, width_s=64, start_s=64)
     assert merge_timelines([ended, began]) == timeline(100, 100, 50, width_s=64)

@@ -126,7 +126,7 @@ def test_an_unsubmitted_job_gets_the_same(site: Running) -> None:
     assert said.lower_s < 1800 < said.upper_s
 
 
-def test_what_was_said_is_held_against_what_came(site: Running) -> None:
+def test_forecasts_are_compared_with_outcomes(site: Running) -> None:
     store(site, *history())
     learn(site)
     said = ask(site)
@@ -199,7 +199,7 @@ def test_a_model_of_an_older_version_must_be_trained_again(site: Running) -> Non
     assert ask(site).median_s > 0
 
 
-def told_and_asked(site: Running) -> tuple[Forecast, Forecast]:
+def both_forecasts(site: Running) -> tuple[Forecast, Forecast]:
     """The forecast of job 17, and of one like it that is not submitted."""
     with DatabaseClient(site.config) as client:
         asked = client.forecast_asked(partition="gpu", account="vision", gpus=2, cores=8, time_limit_s=3600)
@@ -212,17 +212,17 @@ def test_an_older_model_replaces_an_unreadable_newest_one_with_a_warning(
 ) -> None:
     store(site, *history())
     created_s = learn(site)
-    whole = told_and_asked(site)
+    whole = both_forecasts(site)
     site.database.write(lambda connection: store_model(connection, CLUSTER, created_s + 5, b"cut off"))
-    for before, after in zip(whole, told_and_asked(site), strict=True):
+    for before, after in zip(whole, both_forecasts(site), strict=True):
         assert (after.created_s, after.upper_s, before.remark) == (created_s, before.upper_s, None)
         assert after.remark is not None
         assert after.remark.startswith("the stored forecast model cannot be read: not a zip file")
         assert after.remark.endswith("so this stands on what was learned before")
-    told = [record for record in caplog.records if "is left out" in record.getMessage()]
-    assert len(told) == 1, "once, not with each question"
+    reported = [record for record in caplog.records if "is left out" in record.getMessage()]
+    assert len(reported) == 1, "once, not with each question"
     learn(site, created_s + 9)
-    assert {one.remark for one in told_and_asked(site)} == {None}
+    assert {one.remark for one in both_forecasts(site)} == {None}
 
 
 def test_the_tables_forecast_if_the_regression_is_damaged_and_a_remark_says_so(site: Running) -> None:
@@ -246,7 +246,7 @@ def test_the_tables_forecast_if_the_regression_is_damaged_and_a_remark_says_so(s
     forecaster = replace(model.forecaster, regression=steep, corrections=found)
     body = model_bytes(replace(model, forecaster=forecaster))
     site.database.write(lambda connection: store_model(connection, CLUSTER, created_s + 5, body))
-    for said in told_and_asked(site):
+    for said in both_forecasts(site):
         assert (said.created_s, said.source) == (created_s + 5, "tables")
         assert said.lower_s <= said.median_s <= said.upper_s
         assert said.judged is not None
@@ -322,7 +322,7 @@ def test_a_task_and_an_array_are_found_by_their_names(site: Running) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_of_anothers_job_the_reasons_stay_private(site: Running) -> None:
+def test_the_reasons_of_anothers_job_stay_private(site: Running) -> None:
     # A longer wait for jobs with a long limit, so that the forecast has a reason.
     longer = [
         one._replace(start_s=one.start_s + 40_000, end_s=one.start_s + 50_000, time_limit_s=7 * DAY_S)
@@ -356,6 +356,6 @@ def test_of_anothers_job_the_reasons_stay_private(site: Running) -> None:
         {"partition": "gpu", "colour": "red"},
     ],
 )
-def test_what_is_no_question_is_refused(site: Running, asked: dict[str, Any]) -> None:
+def test_an_invalid_query_is_refused(site: Running, asked: dict[str, Any]) -> None:
     with DatabaseClient(site.config) as client, pytest.raises(UsageError):
         client.forecast_asked(**asked)

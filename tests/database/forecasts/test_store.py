@@ -86,7 +86,7 @@ def test_a_forecast_is_kept_once_in_ten_minutes(database: Database) -> None:
         assert connection.execute(select(func.count()).select_from(forecast)).scalar() == 3
 
 
-def test_a_forecast_from_a_clock_ahead_keeps_out_none_of_the_right_time(database: Database) -> None:
+def test_a_forecast_from_a_clock_ahead_blocks_no_later_one(database: Database) -> None:
     assert keep(database, replace(SAID, at_s=T0 + 86400)) == 1
     assert keep(database, SAID) == 1
     assert keep(database, replace(SAID, at_s=T0 + 1)) == 0
@@ -117,14 +117,14 @@ def test_a_job_that_left_the_queue_says_something_only_if_it_waited_longer(
     assert accuracy(database, T0 + 1000) == ForecastRecord(n=n, correct=0, since_s=T0 if n else None)
 
 
-def test_of_a_requeued_job_the_next_start_counts(database: Database) -> None:
+def test_the_next_start_of_a_requeued_job_counts(database: Database) -> None:
     keep(database, SAID)
     began(database, submit_s=T0 - 900, eligible_s=T0 - 900, start_s=T0 - 500, end_s=T0 - 9, state="REQUEUED")
     began(database, start_s=T0 + 90, end_s=None)
     assert accuracy(database) == ForecastRecord(n=1, correct=1, since_s=T0)
 
 
-def test_of_an_array_the_first_task_to_start_counts(database: Database) -> None:
+def test_the_first_task_of_an_array_to_start_counts(database: Database) -> None:
     keep(database, replace(SAID, job_id=10))
     for job_id, task, start_s in ((10, 2, None), (11, 0, T0 + 90), (12, 1, T0 + 900)):
         began(database, job_id=job_id, array_job_id=10, array_task=task, start_s=start_s, end_s=None)
@@ -137,7 +137,7 @@ def test_tasks_of_another_clusters_array_say_nothing(database: Database) -> None
     assert accuracy(database).n == 0
 
 
-def test_a_job_that_accounting_has_lost_says_nothing(database: Database) -> None:
+def test_a_job_missing_from_accounting_has_no_outcome(database: Database) -> None:
     keep(database, SAID)
     assert accuracy(database).n == 0
 
