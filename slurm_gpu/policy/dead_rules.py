@@ -1,4 +1,4 @@
-"""What stands in a policy and does nothing, or leaves no way through: not mistakes, but hardly meant."""
+"""Find valid but probably unintended settings of a policy: rules without effect, or that refuse every job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Doubt = tuple[Location, str]
 
 
 def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today: dt.date) -> list[InputError]:
-    """All of them in the order of the file; `today` is the day in the site's time zone."""
+    """Return all of them in the order of the file; `today` is the day in the site's time zone."""
     found = [
         *_ended(policy, today),
         *_empty_groups(policy, names),
@@ -42,7 +42,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
 def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
     for group in policy.groups.values():
         if group.until is not None and group.until < today:
-            message = f"group {group.name} ended on {group.until}: its rules bind nobody"
+            message = f"group {group.name} ended on {group.until}: its rules apply to no job"
             yield ("groups", group.name, "until"), message
     for exception in policy.exceptions:
         if exception.until < today:
@@ -61,7 +61,7 @@ def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
             message = f"no user is in UNIX group {unix_groups}: group {group.name} is empty"
             yield ("groups", group.name), message
         elif users and not members & users:
-            message = f"none of its users is in UNIX group {unix_groups}: group {group.name} is empty"
+            message = f"no user of group {group.name} is in UNIX group {unix_groups}: it is empty"
             yield ("groups", group.name), message
 
 
@@ -96,7 +96,7 @@ def _unheld_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iter
 
 
 def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
-    """A limit on running GPUs binds jobs that share only where it is counted by others than Slurm."""
+    """Find limits on running GPUs that do not count jobs that share, since Slurm counts them."""
     if policy.colocation is None:
         return
     rules = sorted(rule.id for rule in policy.rules if rule.limits.gpus_running is not None)
@@ -110,14 +110,12 @@ def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
 
 
 def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
-    """What keeps jobs from sharing that are to share."""
+    """Find settings that prevent jobs from sharing."""
     said = policy.colocation
     if said is None:
         return
     if said.slowdown is not None and said.slowdown <= 1:
-        message = (
-            "slowdown: 1 lets nobody share who slows anybody down at all, which nearly all do; 1.10 would"
-        )
+        message = "slowdown: 1 lets almost no job share: nearly all slow others down a little; write 1.10"
         yield ("colocation", "slowdown"), message
     if said.max_gpu_fraction <= 0:
         message = "max_gpu_fraction: 0 lets no job share: every job needs some of a GPU"
@@ -129,15 +127,15 @@ def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
 
 
 def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:
-    """Who is warned and has no time to do something about it."""
+    """Find warnings that leave too little time to act."""
     said = policy.cancel_idle
     if said is None:
         return
     left_s = said.after_s - said.warn_s[-1]
     if left_s < _LEAST_GRACE_S:
         message = (
-            f"after: between the last warning and the end lie {format_duration(left_s)}: few read their mail "
-            "so soon"
+            f"after: the last warning comes only {format_duration(left_s)} before the end; allow at least "
+            f"{format_duration(_LEAST_GRACE_S)}"
         )
         yield ("cancel_idle", "after"), message
     for index, name in enumerate(said.groups or ()):
@@ -165,7 +163,7 @@ def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
 
 
 def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
-    """Rules that together leave no partition or no type of GPU."""
+    """Find rules that together leave no partition or no type of GPU."""
     enforced = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
     for rule in enforced:
         allowed, of_group = rule.limits.partitions, policy.groups[rule.group].partitions

@@ -202,7 +202,7 @@ def test_show_names_the_rule_on_reservations(
     cluster.run("policy", "show")
     page = " ".join(capsys.readouterr().out.split())
     assert "reservation (built in, by placement: of slurm-gpu.yaml) Jobs with 64 GPUs or more need a" in page
-    assert ("Advice: jobs beyond it are accepted" in page) == said
+    assert ("Advice: larger jobs are accepted" in page) == said
     cluster.run("policy", "show", "--json")
     assert json.loads(capsys.readouterr().out)["reservation"] == {"required_gpus": 64, "mode": mode}
 

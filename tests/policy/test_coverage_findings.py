@@ -221,7 +221,7 @@ def test_that_slurm_counts_no_shards_is_told_where_it_matters() -> None:
 @pytest.mark.parametrize(
     ("said", "doubt"),
     [
-        ("goal: considerate, slowdown: 1", "slowdown: 1 lets nobody share"),
+        ("goal: considerate, slowdown: 1", "slowdown: 1 lets almost no job share"),
         ("max_gpu_fraction: 0", "max_gpu_fraction: 0 lets no job share"),
         (
             "allowed_groups: [gpu, vision], required_groups: [vision, bob]",
@@ -240,7 +240,7 @@ def test_sharing_that_cannot_be_is_told(said: str, doubt: str) -> None:
     [
         (
             "warn: [30m], after: 40m",
-            "between the last warning and the end lie 10m: few read their mail so soon",
+            "the last warning comes only 10m before the end; allow at least 30m",
         ),
         ("warn: [30m], after: 2h, for: [vision, bob], exempt: [bob]", "group bob is in exempt, too"),
     ],
@@ -259,7 +259,7 @@ def test_what_is_over_is_told() -> None:
     )
     head = HEAD.replace("all: {}", "all: {}\n  course: {until: 2026-11-20}")
     assert doubts(rule("a", "all", "user", "gpus_total: 8"), tail=tail, head=head) == [
-        "p.yaml:4:12: group course ended on 2026-11-20: its rules bind nobody",
+        "p.yaml:4:12: group course ended on 2026-11-20: its rules apply to no job",
         "p.yaml:12:52: the exception of bob to a ended on 2026-11-20",
     ]
 
@@ -279,7 +279,7 @@ def test_a_group_that_nobody_is_in_is_told() -> None:
     )
     assert doubts(head=head) == [
         "p.yaml:4:3: no user is in UNIX group empty: group none is empty",
-        "p.yaml:5:3: none of its users is in UNIX group undergrad: group few is empty",
+        "p.yaml:5:3: no user of group few is in UNIX group undergrad: it is empty",
     ]
 
 

@@ -54,31 +54,31 @@ sum  (for all: every job)
     at most 8 nodes running per user
     at most 12.5 GPU-hours a day per user
     at most 500 GPU-hours a week per user
-    Jobs beyond what may run are accepted, and wait.
+    Jobs over the limit are accepted, and wait.
 """
 BUNDLES = """\
 train  (jobs with GPUs of type a100)
     What belongs to 1 GPU: 8 CPUs and 64G of memory.
     at most 8 CPUs for each GPU
     at most 64G of memory for each GPU
-    What a job leaves unsaid is filled in; jobs beyond it are accepted, with a message.
+    Missing options are filled in; larger jobs are accepted, with a message.
 
 prep  (jobs without GPUs)
     GPU nodes are for GPU jobs.
     at most 16 CPUs
     only in cpu
-    On trial: jobs beyond it are only counted.
+    On trial: larger jobs are only counted.
 """
 
 
 OWNERS = """\
-Whose GPUs they are. Idle GPUs of an owner are lent, and go back when it needs them.
+Owners of GPUs. Idle GPUs of an owner are lent, and return when it needs them.
 
 vision  (account vision, cv)
     It owns 12 GPUs; its own jobs have them, in QOS sg-vision.
-    sbatch --qos=sg-scavenger borrows GPUs that lie idle.
-    They go back within 10m when their owner needs them, and the job is requeued; one of
-    srun or salloc is cancelled.
+    sbatch --qos=sg-scavenger borrows idle GPUs.
+    They return within 10m when their owner needs them. The job is then requeued; srun
+    and salloc jobs are cancelled.
 """
 
 

@@ -282,9 +282,7 @@ class TestFile:
             300,
         )
         page = render_text(make_page(policy))
-        assert "Nobody is to be slowed down beside others by more than a factor of 1.1." in " ".join(
-            page.split()
-        )
+        assert "Sharing is to slow no job down by more than a factor of 1.1." in " ".join(page.split())
         installed = policy_of(build_bundle(compiled(text, tmp_path))).colocation
         assert installed is not None
         assert (installed.mode, installed.slowdown, installed.max_wait_s) == ("enforce", 1.1, 300)
@@ -299,7 +297,7 @@ class TestFile:
         installed = policy_of(build_bundle(compiled(text, tmp_path))).colocation
         assert installed is not None
         assert (installed.planner, installed.model) == ("dqngpu", Path("/m.npz"))
-        assert "Planner dqngpu decides it." in render_text(make_page(check(text)))
+        assert "The planner is dqngpu." in render_text(make_page(check(text)))
 
     @pytest.mark.parametrize(
         ("line", "complaint"),

@@ -1,7 +1,7 @@
-"""What a policy would have said to the jobs of the past: its very script, asked about each submission.
+"""Replay past jobs through the script of a policy.
 
-Every submission is put to it with the queue as it stood at that moment, less what the policy would have kept
-out before. What records do not tell is not judged (`without_unknown`).
+Each submission is judged with the queue of that moment, without the jobs that the policy would have refused
+before. Rules that records cannot answer are left out (`without_unknown`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, INFINITE, NO_VAL, Pol
 from slurm_gpu.slurm.tres import SHARED_GRES, amount, uses_gpus
 from slurm_gpu.text.units import counted
 
+# The first line of the message about each rule or bundle that a job violates.
 _OPENING = re.compile(r"(?:Refused by|Violates) (?:rule )?(.+?): ")
-"""Of what the script says for each rule or bundle that objects."""
 _REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
 _GPU = "gres/gpu"
 _NORMAL = "normal"
+# The limits of replaying lending.
 _LENDING = (
     "owners: it is told who would have borrowed, but rules are judged as if no job had been requeued for an "
     "owner, or had waited for its own GPUs: all start and end as they did. Records do not tell who named a "
     "QOS: what ran on loan is taken to have done so, any other job not"
 )
-"""What is not judged of lending."""
 _URGENT = "urgent: records do not tell reasons: jobs in its QOS are taken to have given one"
 
 
@@ -38,8 +38,8 @@ class PastJob:
     """One job, or one task of an array, from its submission to its end; requeued runs are one job."""
 
     job_id: int
+    # As Slurm prints it: 17, 17_3.
     label: str
-    """As Slurm prints it: 17, 17_3."""
     array_job_id: int | None
     user: str
     uid: int
@@ -48,23 +48,23 @@ class PastJob:
     partition: str
     submit_s: int
     start_s: int | None
+    # None while it runs or waits.
     end_s: int | None
-    """None while it goes on."""
     time_limit_s: int | None
     n_nodes: int
+    # The requested total, memory in MiB.
     tres: Mapping[str, float]
-    """Requested in all, memory in MiB."""
+    # In accounting: allocated, or requested by a job that never started; None where not known.
     n_gpus: float | None
-    """As the accounting has them: allocated, or requested by what never started; None where not known."""
 
     @property
     def has_gpus(self) -> bool:
-        """Whether it asks for any, or for a part of one."""
+        """Return whether it requests GPUs or parts of them."""
         return bool(self.n_gpus) or uses_gpus(self.tres)
 
     @property
     def gpu_hours(self) -> float:
-        """What it used."""
+        """Return its allocated GPU-hours; 0 where not known."""
         if self.start_s is None or self.end_s is None or self.n_gpus is None:
             return 0.0
         return self.n_gpus * max(0, self.end_s - self.start_s) / 3600
@@ -72,39 +72,39 @@ class PastJob:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the script said to one submission: a job, or an array with all its tasks."""
+    """The decision on one submission: a job, or an array with all its tasks."""
 
     jobs: tuple[PastJob, ...]
     accepted: bool
+    # The rules that refused it or warned of it.
     rules: tuple[str, ...]
-    """That refused it, or that advised against it."""
     messages: tuple[str, ...]
+    # The QOS in which it would have run.
     qos: str = ""
-    """In which it would have run."""
 
     @property
     def first(self) -> PastJob:
-        """The job, or the array's first task."""
+        """Return the job, or the array's first task."""
         return self.jobs[0]
 
 
 @dataclass(slots=True)
 class PolicyReplay:
-    """All judgements in the order of submission; `errors` are what the script wrote to its log."""
+    """All judgements in order of submission; `errors` are the errors in the script's log."""
 
     judgements: list[Judgement] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    # The QOS of jobs that borrow GPUs.
     loans: frozenset[str] = frozenset()
-    """The QOS of what is on loan; none where the policy lends nothing."""
 
     @property
     def refused(self) -> list[Judgement]:
-        """Those that would not have been let in."""
+        """Return the refused submissions."""
         return [judgement for judgement in self.judgements if not judgement.accepted]
 
     @property
     def on_loan(self) -> list[Judgement]:
-        """Those that would have been let in to run on what others own."""
+        """Return the accepted submissions that would have borrowed GPUs."""
         return [
             judgement
             for judgement in self.judgements
@@ -113,7 +113,7 @@ class PolicyReplay:
 
 
 def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], list[str]]:
-    """The policy less what records cannot be judged by, and what that is, in words."""
+    """Return the policy without the rules that records cannot answer, and remarks on these."""
     remarks = []
     rules: list[Plain] = []
     for rule in _tables(compiled["rules"]):
@@ -134,13 +134,13 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
 
 
 def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
-    """The jobs less those of which accounting does not tell what they ask for, and how many that are.
+    """Return the jobs whose request accounting shows, and remarks on how many are left out.
 
-    It may tell of that only once a job starts.
+    Accounting may show a request only once the job starts.
     """
     jobs = list(jobs)
     shown = [job for job in jobs if job.tres or job.start_s is not None]
-    # The script counts shares, of whatever size, by what the policy has for a GPU.
+    # The script counts shards and MPS by the policy's number for a GPU.
     known = [job for job in shown if job.n_gpus is not None or uses_gpus(job.tres)]
     remarks = []
     if missing := len(jobs) - len(shown):
@@ -153,7 +153,7 @@ def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
 
 
 def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> PolicyReplay:
-    """Put every submission from `since_s` on to the policy; earlier jobs are only there as the queue."""
+    """Judge every submission from `since_s` on; earlier jobs only form the queue."""
     clock = _Clock()
     script = PolicyScript(build_bundle(compiled), now=clock)
     owners = _tables(_table(compiled.get("lending")).get("owners"))
@@ -162,9 +162,9 @@ def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: 
     for submission in _submissions(jobs):
         first = submission[0]
         clock.now_s = first.submit_s
-        queue.go_on_to(first.submit_s)
+        queue.advance_to(first.submit_s)
         if first.submit_s < since_s:
-            queue.let_in(submission, "", first.qos)
+            queue.add(submission, "", first.qos)
             continue
         asked = _description(submission)
         if owners and first.qos not in loans:
@@ -177,7 +177,7 @@ def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: 
         rules = dict.fromkeys(name for line in verdict.messages if (name := _rule_in(line)) is not None)
         result.judgements.append(Judgement(submission, verdict.accepted, tuple(rules), verdict.messages, qos))
         if verdict.accepted:
-            queue.let_in(submission, str(verdict.desc.get("admin_comment") or ""), qos)
+            queue.add(submission, str(verdict.desc.get("admin_comment") or ""), qos)
     return result
 
 
@@ -190,30 +190,30 @@ class _Clock:
 
 
 class _Queue:
-    """slurm.jobs as it stood: jobs come in, start and end as they did."""
+    """The past slurm.jobs: jobs are submitted, start and end as recorded."""
 
     def __init__(self, script: PolicyScript) -> None:
         self._script = script
-        self._coming: list[tuple[int, int, str]] = []
-        """(when, job id, start or end), the next first."""
+        # A heap of (time, job ID, start or end).
+        self._events: list[tuple[int, int, str]] = []
         self._jobs: dict[int, tuple[PastJob, str]] = {}
         self._changed: dict[int, Mapping[str, Any] | None] = {}
 
-    def let_in(self, submission: Sequence[PastJob], admin_comment: str, qos: str) -> None:
-        """These wait from now on in a QOS, until they start."""
+    def add(self, submission: Sequence[PastJob], admin_comment: str, qos: str) -> None:
+        """Add the jobs of a submission as pending in a QOS."""
         for recorded in submission:
             job = replace(recorded, qos=qos)
             self._jobs[job.job_id] = job, admin_comment
             self._changed[job.job_id] = _record(job, 0, admin_comment)
             if job.start_s is not None:
-                heapq.heappush(self._coming, (job.start_s, job.job_id, "start"))
+                heapq.heappush(self._events, (job.start_s, job.job_id, "start"))
             if job.end_s is not None:
-                heapq.heappush(self._coming, (job.end_s, job.job_id, "end"))
+                heapq.heappush(self._events, (job.end_s, job.job_id, "end"))
 
-    def go_on_to(self, now_s: int) -> None:
-        """Let what happened up to now happen, and show the script a new table if anything did."""
-        while self._coming and self._coming[0][0] <= now_s:
-            _, job_id, what = heapq.heappop(self._coming)
+    def advance_to(self, now_s: int) -> None:
+        """Apply all events up to `now_s`, and show the script a new table if there were any."""
+        while self._events and self._events[0][0] <= now_s:
+            _, job_id, what = heapq.heappop(self._events)
             if job_id not in self._jobs:
                 continue
             job, comment = self._jobs[job_id]
@@ -228,7 +228,7 @@ class _Queue:
 
 
 def merge_requeued(jobs: Iterable[tuple[PastJob, str]]) -> list[PastJob]:
-    """Runs, each with its state, as jobs: a requeued one goes on in its next run."""
+    """Return runs, each with its state, as jobs: a requeued job continues in its next run."""
     merged: dict[int, list[tuple[PastJob, str]]] = {}
     for run, state in sorted(jobs, key=lambda pair: pair[0].submit_s):
         before = merged.setdefault(run.job_id, [])
@@ -242,7 +242,7 @@ def merge_requeued(jobs: Iterable[tuple[PastJob, str]]) -> list[PastJob]:
 
 
 def _submissions(jobs: Iterable[PastJob]) -> Iterator[tuple[PastJob, ...]]:
-    """In the order of time; an array's tasks came together."""
+    """Yield submissions in order of time; the tasks of an array are one."""
     arrays: dict[tuple[int, int], list[PastJob]] = {}
     for job in jobs:
         key = (job.job_id, job.submit_s) if job.array_job_id is None else (job.array_job_id, job.submit_s)
@@ -251,7 +251,7 @@ def _submissions(jobs: Iterable[PastJob]) -> Iterator[tuple[PastJob, ...]]:
 
 
 def _description(submission: Sequence[PastJob]) -> ScalarFields:
-    """The request, as far as accounting tells it: totals, spread over the nodes that the job had."""
+    """Return the request in accounting: totals, spread over the nodes of the job."""
     job = submission[0]
     nodes = max(job.n_nodes, 1)
     desc: dict[str, str | int | float | bool | None] = dict(EMPTY_DESCRIPTION)
@@ -277,7 +277,7 @@ def _description(submission: Sequence[PastJob]) -> ScalarFields:
 
 
 def as_request(tres: Mapping[str, float]) -> str:
-    """TRES totals as a request: typed GPUs by type, the rest untyped, shards and MPS."""
+    """Return TRES totals as a request: typed GPUs by type, the rest untyped, shards and MPS."""
     typed = {name: int(n) for name, n in tres.items() if name.startswith(f"{_GPU}:")}
     untyped = int(amount(tres, "gpu")) - sum(typed.values())
     items = [f"{name}:{n}" for name, n in typed.items() if n]

@@ -1,7 +1,7 @@
-"""The policy in force, read out of the script that slurmctld asks.
+"""Read the policy in force from the script that slurmctld runs.
 
-policy.yaml may have changed since, and so may the members of its groups; what counts is what `policy apply`
-made of them, and that stands as a table of plain data at the head of the bundle.
+policy.yaml and the members of its groups may have changed since `policy apply`. The bundle begins with a
+table of plain data, which is the policy in force.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ from slurm_gpu.policy.lua.bundle import MARK, STUB_MARK
 
 T = TypeVar("T")
 
+# The strings in the table have no newline, so neither of these can be in it.
 _OPENING = "\n\nlocal policy = "
 _CLOSING = "\n\nlocal lib = "
-"""Neither can stand inside the table: its strings hold no newline."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInForce:
-    """Whose jobs a rule is for; None where the group does not ask."""
+    """The jobs that a rule is for; a condition is None where the group does not have it."""
 
     name: str
     uids: frozenset[int] | None = None
     member_uids: frozenset[int] | None = None
+    # In lower case, as `qos`.
     accounts: frozenset[str] | None = None
-    """In lower case, as `qos`."""
     qos: frozenset[str] | None = None
     partitions: frozenset[str] | None = None
     until_s: int | None = None
 
     def may_have(self, uid: int) -> bool:
-        """Whether jobs of this user can be in the group at all."""
+        """Return whether jobs of this user can be in the group."""
         return (self.uids is None or uid in self.uids) and (
             self.member_uids is None or uid in self.member_uids
         )
 
     def matches(self, uid: int, account: str, qos: str, partition: str) -> bool:
-        """Whether a job is in the group, as the Lua decides it.
+        """Return whether a job is in the group, as the Lua decides it.
 
-        `partition`, and from Slurm 24.11 on `qos`, may be several, with commas: the job may start in any.
+        `partition`, and from Slurm 24.11 on `qos`, may be several names with commas: the job may start in
+        any.
         """
         return (
             self.may_have(uid)
@@ -65,13 +66,13 @@ class RuleInForce:
     mode: str
     limits: Mapping[str, Any]
     exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    # interactive or batch; None for both.
     kind: str | None = None
-    """interactive or batch, where the rule is not for both."""
+    # The days and minutes of the day when it applies to a submission; None for always.
     when: Mapping[str, Any] | None = None
-    """Days and minutes of the day at which a submission meets the rule; None for always."""
 
     def limits_of(self, uid: int, now_s: float) -> Mapping[str, Any]:
-        """The limits that bind this user now, with an exception in place of what it replaces."""
+        """Return the limits of this user now; those of an exception replace the rule's."""
         exception = self.exceptions.get(uid)
         if exception is None or now_s >= exception["until_s"]:
             return self.limits
@@ -91,7 +92,7 @@ class OwnerInForce:
 
 @dataclass(frozen=True, slots=True)
 class LendingInForce:
-    """All owners, and what is nobody's."""
+    """All owners, and the number of GPUs without an owner."""
 
     owners: tuple[OwnerInForce, ...]
     unowned_mgpu: int
@@ -99,24 +100,24 @@ class LendingInForce:
 
 @dataclass(frozen=True, slots=True)
 class ColocationInForce:
-    """For what, and how far, jobs share GPUs."""
+    """How jobs share GPUs."""
 
     mode: str
     goal: str
+    # The largest slowdown of a job; None without a bound.
     slowdown: float | None
-    """By which nobody is slowed down beyond; None: no such promise is made."""
     jobs_per_gpu: int
     max_gpu_fraction: float
     max_wait_s: int
+    # The default applies to a bundle without a planner, too.
     planner: str = "annealing"
-    """Who decides whom they share with; the default, too, of a bundle that names none."""
+    # The file of a planner that learns.
     model: Path | None = None
-    """What it learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelIdleInForce:
-    """Which jobs are ended whose GPUs were never used, and after which warnings."""
+    """The jobs that are ended because their GPUs were never used, and the warnings before."""
 
     mode: str
     # cancel or hold.
@@ -124,12 +125,12 @@ class CancelIdleInForce:
     warn_s: tuple[int, ...]
     after_s: int
     why: str
+    # None for all jobs.
     groups: tuple[GroupInForce, ...] | None = None
-    """Whose jobs; None for all."""
     exempt: tuple[GroupInForce, ...] = ()
 
     def binds(self, uid: int, account: str, qos: str, partition: str, now_s: float) -> bool:
-        """Whether it is for such a job, now; a group that is over has none."""
+        """Return whether it applies to such a job now; a group that has ended has no jobs."""
 
         def are_in(groups: tuple[GroupInForce, ...]) -> bool:
             return any(
@@ -143,38 +144,34 @@ class CancelIdleInForce:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInForce:
-    """What of an installed bundle is needed to count, and to say what the limits are."""
+    """The part of an installed bundle that counting jobs and showing limits requires."""
 
     groups: tuple[GroupInForce, ...] = ()
     rules: tuple[RuleInForce, ...] = ()
+    # Digest of all that decides how jobs are counted; None in an older bundle.
     groups_id: str | None = None
-    """Digest of the groups, and of what else decides how jobs are counted; None of an older bundle."""
     shards_per_gpu: int | None = None
     mps_per_gpu: int | None = None
+    # The fewest GPUs of a node of each partition.
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
-    """The fewest GPUs of a node of each partition."""
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    # GPU types of the nodes of each partition, in lower case.
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Types of GPUs, in lower case, that the nodes of each partition have."""
+    # Default memory in slurm.conf: `per_gpu`, `per_cpu`, `per_node`.
     default_mib: Mapping[str, int] = field(default_factory=dict)
-    """What slurm.conf gives a job that asks for no memory: `per_gpu`, `per_cpu`, `per_node`."""
+    # None in an older bundle.
     snapshot: Path | None = None
-    """Where the script looks for what slurm-gpuctld counted; None of an older bundle."""
     decisions_log: Path | None = None
-    """Where the script writes what it decided."""
     lending: LendingInForce | None = None
     colocation: ColocationInForce | None = None
-    """None where no jobs share."""
     cancel_idle: CancelIdleInForce | None = None
-    """None where nothing is ended."""
     urgent_qos: str | None = None
-    """Of urgent jobs; None where there are none."""
+    # QOS whose jobs are requeued for urgent jobs; empty in an older bundle.
     urgent_preempts: frozenset[str] = frozenset()
-    """QOS whose jobs are requeued for them; none of an older bundle."""
 
     @property
     def counts_gpu_hours(self) -> bool:
-        """Whether any rule limits GPU-hours."""
+        """Return whether any rule limits GPU-hours."""
         return any(
             key.startswith("gpu_hours")
             for rule in self.rules
@@ -184,7 +181,7 @@ class PolicyInForce:
 
 
 def read_policy_in_force(script: Path) -> PolicyInForce | None:
-    """What the bundle at `script` was made of; None where there is none, or a site's own.
+    """Return the policy of the bundle at `script`; None without a file, or if it is a site's own script.
 
     Raises OutsideError where the file cannot be read or is not what `policy apply` wrote.
     """
@@ -192,14 +189,14 @@ def read_policy_in_force(script: Path) -> PolicyInForce | None:
 
 
 def policy_of(bundle: str) -> PolicyInForce:
-    """What a bundle that is not installed was made of."""
+    """Return the policy of a bundle that is not installed."""
     return _policy(_table(bundle))
 
 
 def read_chain(script: Path) -> Mapping[str, Path] | None:
-    """The site's own scripts that the bundle at `script` asks, by when (`before`, `after`).
+    """Return the site's scripts that the bundle at `script` calls, by `before` and `after`.
 
-    None where it is no bundle; raises OutsideError as `read_policy_in_force` does.
+    None where it is not a bundle; raises OutsideError as `read_policy_in_force` does.
     """
     return _read(script, _chain)
 
@@ -225,7 +222,7 @@ def _chain(table: Mapping[Any, Any]) -> Mapping[str, Path]:
 
 
 def _table(bundle: str) -> dict[Any, Any]:
-    """The policy table of a bundle; nothing else of it is run. Raises ValueError."""
+    """Return the policy table of a bundle, running nothing else of it; raises ValueError."""
     start, end = bundle.find(_OPENING), bundle.find(_CLOSING)
     if not 0 <= start < end:
         raise ValueError("no policy table")

@@ -1,8 +1,8 @@
-"""What has to change so that Slurm's own limits are as a policy wants them; a pure comparison.
+"""Compare Slurm's own limits with those of a policy, and find the changes; pure functions.
 
-Only what a policy ever set is its own (`Owned`). A limit that somebody set by hand, and that no rule names,
-stays; one that no rule names any more, or whose account is no longer managed, becomes what it was before the
-policy set it.
+A policy owns only the limits that it set (`Owned`). A limit that was set by hand and that no rule names
+stays. A limit that no rule names any more, or whose account is no longer managed, gets its value from before
+the policy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ class Owned:
     entity: Entity
     limit: LimitField
     value: int
-    """As the policy set it."""
+    # The value before the policy first set it.
     before: int | None
-    """As it was before the policy first set it."""
     rule: str
 
 
@@ -37,10 +36,10 @@ class LimitChange:
     limit: LimitField
     old: int | None
     new: int | None
+    # The rule that requires it; "" where none does any more.
     rule: str = ""
-    """Which rule wants it; "" where none does any more."""
+    # Whether it undoes another step, whatever the rules say.
     undoes: bool = False
-    """Whether it undoes another step; what rules say does not matter then."""
 
     def __str__(self) -> str:
         why = f"rule {self.rule}" if self.rule else "no rule wants it any more"
@@ -53,13 +52,13 @@ class LimitChange:
 
     @property
     def back(self) -> LimitChange:
-        """The step that undoes this one."""
+        """Return the step that undoes this one."""
         return LimitChange(self.entity, self.limit, self.new, self.old, undoes=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What to change, what is the policy's own afterwards, and what is worth knowing."""
+    """The changes, the limits that the policy owns afterwards, and remarks."""
 
     steps: tuple[LimitChange, ...] = ()
     owned: tuple[Owned, ...] = ()
@@ -68,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A limit that is not as the policy last set it: somebody changed it by hand."""
+    """A limit that was changed by hand since the policy set it."""
 
     owned: Owned
     found: int | None
@@ -82,7 +81,7 @@ class Drift:
 
 
 def difference(wanted: WantedLimits, found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> Difference:
-    """Steps from what was found to what is wanted."""
+    """Return the steps from the limits found to those wanted."""
     own = {(one.entity, one.limit): one for one in owned}
     steps: list[LimitChange] = []
     kept: list[Owned] = []
@@ -97,7 +96,7 @@ def difference(wanted: WantedLimits, found: Mapping[Entity, Limits], owned: Iter
             kept.append(Owned(entity, limit, bound.value, before, bound.rule))
     for (entity, limit), one in sorted(own.items()):
         if entity not in found:
-            continue  # it is gone, and its limits with it
+            continue  # deleted with its limits
         value = found[entity].get(limit)
         if value != one.value:
             remarks.append(f"{Drift(one, value)}; no rule wants it any more, so it stays as it is")
@@ -107,7 +106,7 @@ def difference(wanted: WantedLimits, found: Mapping[Entity, Limits], owned: Iter
 
 
 def drift(found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> tuple[Drift, ...]:
-    """Limits that somebody changed since the policy set them; of what is gone there is nothing to tell."""
+    """Return the limits that were changed since the policy set them; deleted entities are left out."""
     return tuple(
         Drift(one, value)
         for one in owned
@@ -116,10 +115,11 @@ def drift(found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> tuple[Drift
 
 
 def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[LimitField, int | None]]]:
-    """The steps in few calls of `Sacctmgr.set_limits`: users of an account who change alike go as one.
+    """Group the steps into few calls of `Sacctmgr.set_limits`: equal changes of users of an account are one.
 
-    QOS that lose a name from their Preempt come last: slurmdbd 22.05 lets none preempt them afterwards, until
-    it starts anew. But for those that would preempt, until then, who is to preempt them: slurmdbd refuses it.
+    QOS that lose a name from their Preempt come last, since until its restart slurmdbd 22.05 lets no QOS
+    preempt them afterwards. QOS that would otherwise preempt each other come first: slurmdbd refuses such a
+    cycle.
     """
     steps = tuple(steps)
     changes: dict[Entity, dict[LimitField, int | None]] = {}
@@ -130,19 +130,19 @@ def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[
         values = tuple(sorted((limit, -1 if new is None else new) for limit, new in changes[entity].items()))
         return (entity.kind, entity.name, values)
 
-    turned = _turned(steps)
+    reversed_qos = _reversed_qos(steps)
 
     def order(entity: Entity) -> tuple[object, ...]:
-        gives_up = any(limit.name == "Preempt" and new is None for limit, new in changes[entity].items())
-        return (entity not in turned, gives_up, *alike(entity))
+        removes = any(limit.name == "Preempt" and new is None for limit, new in changes[entity].items())
+        return (entity not in reversed_qos, removes, *alike(entity))
 
     for _, group in groupby(sorted(changes, key=order), key=alike):
         entities = sorted(group)
         yield entities, changes[entities[0]]
 
 
-def _turned(steps: Iterable[LimitChange]) -> frozenset[Entity]:
-    """QOS that give up another one which, by these steps, is to preempt them, itself or by way of others."""
+def _reversed_qos(steps: Iterable[LimitChange]) -> frozenset[Entity]:
+    """Return the QOS that stop preempting a QOS which, by these steps, will preempt them, directly or not."""
     edges: dict[str, set[str]] = {}
     taken: list[tuple[Entity, str]] = []
     for step in steps:
@@ -164,7 +164,7 @@ def _turned(steps: Iterable[LimitChange]) -> frozenset[Entity]:
 
 
 def _overridden(wanted: WantedLimits, found: Mapping[Entity, Limits]) -> Iterator[str]:
-    """Users whose own limits, set by hand, are looser than what their account would hand on to them."""
+    """Yield users whose own limits, set by hand, are looser than those inherited from their account."""
     for entity in sorted(wanted.managed):
         if entity.kind is not EntityKind.USER or entity not in found:
             continue

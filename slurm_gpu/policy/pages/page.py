@@ -34,25 +34,25 @@ TITLE = "Rules for jobs on this cluster"
 # The reason of the built-in rule one-gpu, as in limits.lua.
 ONE_GPU = "All shards of a job on a node come from one GPU. A job that requests more can never start."
 CLOSING = (
-    "A job must fit every rule that is for it. Each task of a job array counts as one job; shards count as "
-    "their part of a GPU. `slurm-gpu explain -- sbatch ...` tells before you submit, `slurm-gpu quota` what "
-    "you have in use."
+    "A job must comply with every rule that applies to it. Each task of a job array counts as one job; "
+    "shards count as their part of a GPU. `slurm-gpu explain -- sbatch ...` checks a command before you "
+    "submit it, `slurm-gpu quota` shows your use."
 )
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _PER = {Per.USER: " per user", Per.GROUP: " for the whole group", Per.JOB: " per job"}
 _MODE = {
-    Mode.ADVISE: "Advice: jobs beyond it are accepted, with a message.",
-    Mode.OBSERVE: "On trial: jobs beyond it are only counted.",
+    Mode.ADVISE: "Advice: larger jobs are accepted, with a message.",
+    Mode.OBSERVE: "On trial: larger jobs are only counted.",
 }
 _KIND = {
     JobKind.INTERACTIVE: "Only for interactive jobs (srun, salloc).",
     JobKind.BATCH: "Only for batch jobs (sbatch).",
 }
 _BUNDLE_MODE = {
-    BundleMode.FIT: "What a job leaves unsaid is filled in; jobs beyond it are accepted, with a message.",
-    BundleMode.OBSERVE: "On trial: jobs beyond it are only counted.",
-    BundleMode.ADVISE: "Advice: jobs beyond it are accepted, with a message.",
+    BundleMode.FIT: "Missing options are filled in; larger jobs are accepted, with a message.",
+    BundleMode.OBSERVE: "On trial: larger jobs are only counted.",
+    BundleMode.ADVISE: "Advice: larger jobs are accepted, with a message.",
 }
 
 
@@ -64,8 +64,8 @@ class Section:
     whom: str
     why: str
     limits: tuple[str, ...] = ()
+    # Whole sentences.
     remarks: tuple[str, ...] = ()
-    """Whole sentences."""
     exceptions: tuple[str, ...] = ()
 
 
@@ -75,23 +75,23 @@ class PagePart:
 
     kind: str
     title: str
+    # A whole sentence.
     opening: str
-    """A whole sentence."""
     sections: tuple[Section, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPage:
-    """All that a user is told; textpage.py, markdownpage.py and htmlpage.py write it down."""
+    """All texts of the page for users; text.py, markdown.py and html.py render it."""
 
     rules: tuple[Section, ...]
+    # Owners, urgent jobs, sharing, idle jobs and bundles, as far as the policy has them.
     others: tuple[PagePart, ...]
-    """What is no rule: owners, urgent jobs, jobs that share or are idle, and bundles, where there are any."""
     contact: str | None
 
 
 def reservation_section(required_gpus: int, mode: str) -> Section:
-    """The rule on reservations, which slurm-gpu.yaml sets, and job_submit.lua holds."""
+    """Return the reservation rule, which slurm-gpu.yaml sets and job_submit.lua enforces."""
     remarks = {"advise": _MODE[Mode.ADVISE], "observe": _MODE[Mode.OBSERVE]}
     return Section(
         "reservation",
@@ -102,19 +102,19 @@ def reservation_section(required_gpus: int, mode: str) -> Section:
     )
 
 
-def make_page(policy: Policy, besides: tuple[Section, ...] = ()) -> PolicyPage:
-    """The policy in words; `besides` are rules that stand elsewhere."""
-    built_in = Section("one-gpu", "built in, where GPUs are divided into shards", ONE_GPU)
+def make_page(policy: Policy, built_in: tuple[Section, ...] = ()) -> PolicyPage:
+    """Return the policy in words; `built_in` are rules that policy.yaml does not define."""
+    one_gpu = Section("one-gpu", "built in, where GPUs are divided into shards", ONE_GPU)
     owners = PagePart(
         "owner",
-        "Whose GPUs they are",
-        "Idle GPUs of an owner are lent, and go back when it needs them.",
+        "Owners of GPUs",
+        "Idle GPUs of an owner are lent, and return when it needs them.",
         tuple(map(_owner, policy.owners)),
     )
     urgent = PagePart(
         "urgent",
         "Jobs that cannot wait",
-        "An urgent job starts before all others, and says why.",
+        "An urgent job starts before all others, and gives a reason.",
         () if policy.urgent is None else (_urgent(policy.urgent, policy),),
     )
     sharing = PagePart(
@@ -125,25 +125,25 @@ def make_page(policy: Policy, besides: tuple[Section, ...] = ()) -> PolicyPage:
     )
     idle = PagePart(
         "cancel_idle",
-        "GPUs that nobody uses",
-        "A job that holds GPUs and computes nothing keeps them from others.",
+        "Unused GPUs",
+        "A job that does not use its GPUs keeps them from others.",
         () if policy.cancel_idle is None else (_cancel_idle(policy.cancel_idle),),
     )
     bundles = PagePart(
         "bundle",
-        "What a job may take along",
-        "A job belongs to the first that fits it.",
+        "CPUs and memory",
+        "A job belongs to the first bundle that fits it.",
         tuple(map(_bundle, policy.bundles.values())),
     )
     return PolicyPage(
-        rules=(*(_rule(rule, policy) for rule in policy.rules), built_in, *besides),
+        rules=(*(_rule(rule, policy) for rule in policy.rules), one_gpu, *built_in),
         others=tuple(part for part in (owners, urgent, sharing, idle, bundles) if part.sections),
         contact=policy.contact,
     )
 
 
 def conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
-    """The conditions of a group that are given, by their keys."""
+    """Return the conditions of a group by their keys."""
     pairs = [
         ("users", group.users),
         ("unix_groups", group.unix_groups),
@@ -164,7 +164,7 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     if rule.mode in _MODE:
         remarks.append(_MODE[rule.mode])
     elif any(kind.scope is Scope.RUNNING for kind, _ in set_limits(rule.limits)):
-        remarks.append("Jobs beyond what may run are accepted, and wait.")
+        remarks.append("Jobs over the limit are accepted, and wait.")
     remarks += [
         f"A weekly adjustment may move {LIMITS[one.key].what} running "
         f"between {value_text(one.key, one.low)} and {value_text(one.key, one.high)}."
@@ -196,24 +196,24 @@ def _owner(owner: GpuOwner) -> Section:
         f"account {', '.join(owner.accounts)}",
         f"It owns {_count(owner.gpus)}; its own jobs have them, in QOS {owner.qos}.",
         remarks=(
-            f"sbatch --qos={owner.lend_in} borrows GPUs that lie idle.",
-            f"They go back within {within} when their owner needs them, and the job is requeued; one of srun "
-            "or salloc is cancelled.",
+            f"sbatch --qos={owner.lend_in} borrows idle GPUs.",
+            f"They return within {within} when their owner needs them. The job is then requeued; srun and "
+            "salloc jobs are cancelled.",
         ),
     )
 
 
 def _urgent(urgent: Urgent, policy: Policy) -> Section:
-    requeued = f"Where there is no room, jobs in QOS {', '.join(urgent.preempts)} are requeued for it."
+    requeued = f"Where no GPUs are free, jobs in QOS {', '.join(urgent.preempts)} are requeued for it."
     return Section(
         f"sbatch --qos={urgent.qos} --comment='the reason'",
         f"for {who_may(urgent, policy.groups)}",
         urgent.why,
         remarks=(
             f"{counted(urgent.jobs_running, 'urgent job')} may run at once, others wait; all other rules "
-            "hold.",
+            "apply.",
             *((requeued,) if urgent.preempts else ()),
-            "Each is written down, with its reason and whom it overtook.",
+            "Each is logged, with its reason and the jobs that it overtook.",
         ),
     )
 
@@ -251,8 +251,8 @@ _CONDITIONS = {"unix_groups": "UNIX groups", "qos": "QOS"}
 
 
 def _who(group: Group) -> str:
-    told = [f"{_CONDITIONS.get(key, key)} {', '.join(names)}" for key, names in conditions(group)]
-    who = " and ".join(told) if told else "every job"
+    conditions_ = [f"{_CONDITIONS.get(key, key)} {', '.join(names)}" for key, names in conditions(group)]
+    who = " and ".join(conditions_) if conditions_ else "every job"
     return who if group.until is None else f"{who}; until {group.until.isoformat()}"
 
 
@@ -276,23 +276,23 @@ def _days(days: list[int]) -> str:
 
 def _colocation(said: Colocation) -> Section:
     who = "for every job" if said.allowed_groups is None else f"for jobs of {', '.join(said.allowed_groups)}"
-    slowed = "Who runs beside whom is chosen so that all are done soonest."
+    slowed = "Co-runners are chosen so that all jobs end as early as possible."
     if said.slowdown is not None:
-        slowed = f"Nobody is to be slowed down beside others by more than a factor of {said.slowdown:g}."
+        slowed = f"Sharing is to slow no job down by more than a factor of {said.slowdown:g}."
     remarks = [
-        f"{said.jobs_per_gpu} jobs share a GPU at most; a job waits for its place "
-        f"{format_duration(said.max_wait_s)} at most.",
+        f"At most {said.jobs_per_gpu} jobs share a GPU; a job waits for its place for at most "
+        f"{format_duration(said.max_wait_s)}.",
         slowed,
-        "Only batch jobs of one GPU share; what nobody knows yet has its GPU for itself.",
+        "Only batch jobs of one GPU share; a job whose use is not known yet has a GPU of its own.",
     ]
     if said.planner != Colocation().planner:
-        remarks.append(f"Planner {said.planner} decides it.")
+        remarks.append(f"The planner is {said.planner}.")
     if said.required_groups:
-        remarks.insert(0, f"Jobs of {', '.join(said.required_groups)} share unasked.")
+        remarks.insert(0, f"Jobs of {', '.join(said.required_groups)} share without asking.")
     if said.mode is Mode.ADVISE:
-        remarks.append("On trial: who would share is told, and has a GPU all the same.")
+        remarks.append("On trial: users are notified, and their jobs keep a whole GPU.")
     elif said.mode is Mode.OBSERVE:
-        remarks.append("On trial: who would share is only counted.")
+        remarks.append("On trial: jobs that would share are only counted.")
     return Section("sbatch --comment=share", who, said.why, remarks=tuple(remarks))
 
 
@@ -301,14 +301,14 @@ def _cancel_idle(said: CancelIdle) -> Section:
     if said.exempt:
         who += f", but for those of {', '.join(said.exempt)}"
     times = " and ".join(map(format_duration, said.warn_s))
-    what = "cancelled" if said.action is IdleAction.CANCEL else "put back into the queue, held"
+    what = "cancelled" if said.action is IdleAction.CANCEL else "requeued and held"
     remarks = [
-        f"Who has used none of a job's GPUs since it began is warned after {times}.",
-        f"After {format_duration(said.after_s)} the job is {what}; never unwarned, never while it was not "
-        "wholly seen.",
+        f"The owner of a job that has not used any GPU since its start is warned after {times}.",
+        f"After {format_duration(said.after_s)} the job is {what}, but never without a warning or with gaps "
+        "in its records.",
     ]
     if said.mode is Mode.ADVISE:
         remarks.append("On trial: owners are warned, and no job is ended.")
     elif said.mode is Mode.OBSERVE:
-        remarks.append("On trial: nobody is warned, and no job is ended.")
+        remarks.append("On trial: no user is warned, and no job is ended.")
     return Section("idle jobs", who, said.why, remarks=tuple(remarks))
