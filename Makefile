@@ -61,7 +61,7 @@ FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
 fuzz: $(VENV)/ready
 	@echo "seed $(FUZZ_SEED); \`make fuzz FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED)\` does the same again"
 	SLURM_GPU_FUZZ=$(FUZZ) SLURM_GPU_FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest -q -rP -n 2 \
-	    $(addprefix tests/policy/test_,agreement.py failures.py messages.py advice.py again.py lending.py)
+	    $(addprefix tests/policy/test_,agreement.py failures.py messages.py advice.py decision_cache.py lending.py)
 	SLURM_GPU_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --dist loadfile tests -m "hypothesis and not lab"
 
 # The packages for the RHEL 9 family in dist/, from the last commit, for x86_64 and aarch64. See packaging/rpm/build.

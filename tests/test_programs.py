@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,11 @@ def test_pip_entry_points_use_this_module() -> None:
     scripts = setup["options.entry_points"]["console_scripts"]
     for program in PROGRAMS.values():
         assert f"{program.command} = slurm_gpu.programs:{program.command.replace('-', '_')}" in scripts
+
+
+def test_the_targets_of_the_makefile_name_existing_tests() -> None:
+    command = ["make", "--dry-run", "--no-print-directory", "fuzz", "soak", "test-long"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = set(re.findall(r"tests/[\w/]+\.py", printed))
+    assert "tests/policy/test_agreement.py" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
