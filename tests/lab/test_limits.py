@@ -137,7 +137,7 @@ def test_what_slurm_itself_refused_is_told_from_the_queue(lab: Lab) -> None:
     refused = sbatch(lab, "--gpus=2", *PENDING).stderr
     assert "used 6 (6 just submitted), limit 6, requested 2" in refused
     seconds = re.search(
-        r"If Slurm refused it, try again in (\d+) s", re.sub(r"\s*sbatch: error:\s*", " ", refused)
+        r"If Slurm refused (?:it|them), try again in (\d+) s", re.sub(r"\s*sbatch: error:\s*", " ", refused)
     )
     assert seconds is not None, refused
     time.sleep(int(seconds[1]))  # the user was promised that it is enough
@@ -296,7 +296,7 @@ def test_a_broken_policy_is_not_installed_and_the_running_one_stays(lab: Lab, tm
     broken.write_text(POLICY.replace("for: vision", "for: vison") % "Broken.")
     refused = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(broken)], check=False)
     assert refused.returncode == 2
-    assert f"{broken}:8:10: for: 'vison' is not a group; did you mean vision?" in refused.stderr
+    assert f"{broken}:9:10: for: 'vison' is not a group; did you mean vision?" in refused.stderr
     assert script.read_bytes() == before
     assert sbatch(lab, "--gpus=4", *PENDING).returncode == 1
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from sqlalchemy import MetaData, create_engine
 
 from lab.cluster import Lab
@@ -54,10 +56,25 @@ def of_release_before(lab: Lab) -> Mapping[str, Daemon]:
     return daemons
 
 
+# Settings that the previous release rejects.
+_NEWER_SETTINGS = "web", "workers"
+
+
+def _settings_files(lab: Lab) -> dict[Path, Path]:
+    """Return the settings files of slurm-gpudbd, and where their current contents are kept."""
+    files = lab.layout.site_file, lab.layout.database_file
+    return {file: file.with_name(f"{file.name}.current") for file in files}
+
+
 def start_its_database(lab: Lab, old: Mapping[str, Daemon]) -> None:
-    """The slurm-gpudbd of the previous release, which creates its own tables."""
+    """Start the slurm-gpudbd of the previous release, which creates its own tables."""
     lab.daemons["slurm-gpudbd"].stop()
     engine = create_engine(load_settings(lab.layout.database_file).url)
+    for file, current in _settings_files(lab).items():
+        shutil.copy2(file, current)
+        settings = yaml.safe_load(file.read_bytes())
+        kept = {key: value for key, value in settings.items() if key not in _NEWER_SETTINGS}
+        file.write_text(yaml.safe_dump(kept))
     tables = MetaData()
     tables.reflect(engine)
     tables.drop_all(engine)
@@ -66,7 +83,10 @@ def start_its_database(lab: Lab, old: Mapping[str, Daemon]) -> None:
 
 
 def upgrade_database(lab: Lab) -> None:
-    """The tables are brought up to date, and slurm-gpudbd is that of this release from now on."""
+    """Upgrade the tables, and start the slurm-gpudbd of this release with its settings."""
+    for file, current in _settings_files(lab).items():
+        file.write_bytes(current.read_bytes())
+        current.unlink()
     lab.run_as("root", ["slurm-gpu", "db", "upgrade", f"--database-config={lab.layout.database_file}"])
     lab.daemons["slurm-gpudbd"].start()
 
