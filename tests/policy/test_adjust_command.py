@@ -200,7 +200,7 @@ def test_a_move_can_be_taken_back_while_slurm_gpudbd_is_away(
     cluster.database_is_down = True
     assert cluster.run("adjust", "--undo") == 0
     assert cluster.slurms == {1}
-    assert "could not be told of it" in capsys.readouterr().err
+    assert "could not be recorded" in capsys.readouterr().err
 
 
 def test_never_beyond_the_bounds_and_not_again_before_there_is_a_week_of_it(

@@ -69,7 +69,7 @@ def test_any_text_expands_or_is_refused_with_the_text(text: str):
         ("n1]", "do not match"),
         ("n[4-1]", "runs backwards"),
         ("n[a-b]", "'a-b' is not a number"),
-        ("n1,,n2", "missing beside a comma"),
+        ("n1,,n2", "missing next to a comma"),
         ("n[1-999999999]", "more than"),
         ("n[]", "'' is not a number"),
     ],
