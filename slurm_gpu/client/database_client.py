@@ -207,7 +207,9 @@ class DatabaseClient:
 
     def run_page(self, job: str) -> RunPage:
         """Return the runs of JOBID, JOBID_TASK or JOBID+OFFSET with devices, newest first; () if unknown."""
-        return self._get(RunPage, _job_path(job), missing=RunPage(runs=(), cursor=None))
+        missing: dict[str, Any] = {}
+        answer = self._get(dict[str, Any], _job_path(job), missing=missing)
+        return RunPage(runs=(), cursor=None) if answer is missing else RunPage.from_json(answer)
 
     def timelines(self, job: str) -> Sequence[RunTimeline]:
         """Return the timelines of every run of `job`, as in `run`, on each device; () if unknown."""

@@ -1,9 +1,10 @@
-"""DatabaseClient against the real server, and against what is none."""
+"""DatabaseClient with the real server, and with other servers."""
 
 import asyncio
 import contextlib
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from slurm_gpu.database.storage.engine import head_revision
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.http.sockets import listen_unix
 from slurm_gpu.wire import WIRE_RANGE
+from slurm_gpu.wire.answers.runs import Run, RunPage
+from slurm_gpu.wire.record import as_of_wire_1
 from tests.database.running_server import Running
-from tests.database.samples import CLUSTER
+from tests.database.samples import CLUSTER, record
 
 
 @pytest.fixture(params=["unix", "munge"])
@@ -109,6 +112,37 @@ def test_an_answer_that_is_none_says_what_to_do(
         pytest.raises(DatabaseError, match=complaint),
     ):
         client.health()
+
+
+@pytest.mark.parametrize("of_release", [dict, as_of_wire_1], ids=["this", "previous"])
+def test_records_of_a_job_are_read_from_this_and_the_previous_release(
+    short_path: Path, of_release: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    run = dict.fromkeys(name for name in Run.__struct_encode_fields__ if not name.startswith("tres_"))
+    run |= {"id": "7", "full": True, "job_id": 7, "submit_s": 1, "nNODE": 1}
+    run |= dict.fromkeys(("cluster", "user", "account", "qos", "partition", "state", "nodes"), "x")
+    run["devices"] = [of_release(record().to_wire())]
+    body = json.dumps({"runs": [run], "cursor": None}).encode()
+
+    async def older(scope: Any, receive: Any, send: Any) -> None:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"application/json")],
+            }
+        )
+        await send({"type": "http.response.body", "body": body})
+
+    with answering(short_path / "older.sock", older) as config, DatabaseClient(config) as client:
+        (found,) = client.run("7")
+    assert found.devices == [record()]
+
+
+@pytest.mark.parametrize("runs", [5, "x", [7], [{"devices": 1}], None])
+def test_an_answer_without_runs_is_an_error(runs: Any) -> None:
+    with pytest.raises(DatabaseError, match="cannot be read"):
+        RunPage.from_json({"runs": runs, "cursor": None})
 
 
 @contextlib.contextmanager

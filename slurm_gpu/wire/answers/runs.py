@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from slurm_gpu.wire import DeviceFacts, Event, Host, Record, Timeline, Window
-from slurm_gpu.wire.answers.codec import to_json
+from slurm_gpu.wire.answers.codec import from_json, to_json
+from slurm_gpu.wire.record import with_current_names
 
 # JSON and CSV use the column names of the accounting table.
 _KEYS = {
@@ -119,6 +120,15 @@ class RunPage:
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         return {**to_json(replace(self, runs=())), "runs": [run.to_json() for run in self.runs]}
+
+    @classmethod
+    def from_json(cls, answer: dict[str, Any]) -> RunPage:
+        """Return the page of one job from decoded JSON, also from a slurm-gpudbd of the previous release."""
+        runs = answer.get("runs")
+        for run in runs if isinstance(runs, list) else ():
+            if isinstance(run, dict) and isinstance(run.get("devices"), list):
+                run["devices"] = list(map(with_current_names, run["devices"]))
+        return from_json(cls, answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
