@@ -7,8 +7,8 @@
                 loss = model(batch)
             loss.backward()
 
-Each rank appends whole lines to a CSV file of its own, so that a process that is killed leaves all it told.
-Where it cannot be written (a full disk, a quota) that is said once, and the training goes on untimed.
+Each rank appends complete lines to a CSV file of its own, so that a killed process leaves all its timings. If
+the file cannot be written (a full disk, a quota), it warns once, and the training continues without timings.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ def _number(*names):
 
 
 def _take(file):
-    """Alone: two trainings of a job would write into each other. File systems without locks cannot tell."""
+    """Lock the file, since two trainings of a job would mix their lines; some file systems have no locks."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -63,7 +63,7 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self):
-        """One step; all ranks count them alike. What it told is in the file once it is over."""
+        """Time one step; all ranks count steps equally. Its timings are in the file once it has ended."""
         self._number += 1
         self._timed = self._file is not None and self._number % self._every == 0
         self._counts, self._lines = {}, []

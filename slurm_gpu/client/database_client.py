@@ -380,7 +380,7 @@ class DatabaseClient:
         if response.status_code == 400:
             raise UsageError(str(why))
         if response.status_code == 403:
-            raise NotAllowedError(f"not allowed: {why} (says slurm-gpudbd at {self.where})")
+            raise NotAllowedError(f"not allowed: {why} (reported by slurm-gpudbd at {self.where})")
         if response.status_code == 429:
             raise DatabaseError(
                 f"slurm-gpudbd at {self.where} serves no more requests of this user now: {why}"

@@ -69,7 +69,7 @@ class UrgentAudit(Duty):
     ) -> None:
         super().__init__(
             clock,
-            "urgent jobs are missing in the audit: %s; retrying",
+            "urgent jobs are missing from the audit: %s; retrying",
             "all urgent jobs are in the audit again",
             every_s=_RETRY_S,
             background=background,

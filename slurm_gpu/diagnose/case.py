@@ -59,7 +59,7 @@ class Case:
     rules: DiagnosisThresholds
     running: bool
     cut_short: bool
-    """It ended before its work was complete: cancelled, failed or timed out."""
+    """Whether the job ended early: cancelled, failed or timed out."""
     judged: NDArray[np.bool_]
     missing: tuple[JobWorker, ...]
     """Workers without data."""

@@ -63,7 +63,7 @@ class _SignalKind:
     ratio: bool = True
     """Compare the logarithm of the ratio; otherwise the difference."""
     in_bursts: bool = False
-    """It occurs once a step: a sample holds more or fewer steps, depending on when its node reads."""
+    """Whether the signal occurs once per step, so that samples contain different numbers of steps."""
 
 
 _KINDS = {

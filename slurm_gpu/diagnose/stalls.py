@@ -98,7 +98,7 @@ def hang(case: Case) -> Verdict | None:
         evidence.append(Evidence(text=text, metric="util", value=float(np.nanmax(now)), expected=1.0))
     if rows.any():
         names, who = case.named(rows)
-        text = f"{who} {'does' if len(names) == 1 else 'do'} not take part, or stopped first"
+        text = f"{who} {'is' if len(names) == 1 else 'are'} idle while the others wait, or stopped first"
         evidence.append(Evidence(text=text, metric="util", value=0.0, expected=1.0, workers=names))
     verdict = case.verdict(
         Cause.HANG,

@@ -35,8 +35,10 @@ class SessionSettings:
 class WebSettings:
     """The contents of slurm-gpuweb.yaml."""
 
-    listen: Annotated[Address, ADDRESS, "Where slurm-gpuweb answers."] = DEFAULT_LISTEN
-    url: Annotated[str | None, PAGE, "How people reach it, if not at `listen`; links begin with it."] = None
+    listen: Annotated[Address, ADDRESS, "The address and port of slurm-gpuweb."] = DEFAULT_LISTEN
+    url: Annotated[
+        str | None, PAGE, "The address for users, if it differs from `listen`; links start with it."
+    ] = None
     refresh_s: Annotated[float, duration(1.0, 60.0, "3s"), "How often slurm-gpudbd is read."] = 3.0
     trusted_proxies: Annotated[
         tuple[Annotated[Network, NETWORK], ...],

@@ -74,7 +74,7 @@ class NodeRoom:
 
     @property
     def is_whole_next(self) -> bool:
-        """Whether one job uses all GPUs and leaves less than one GPU's share of cores: it ends whole."""
+        """Whether one job has all GPUs and leaves less than one GPU's share of cores, so it ends whole."""
         return self.one_job and self.gpus_used >= self.gpus and self.cpus_free * self.gpus < self.cpus
 
 

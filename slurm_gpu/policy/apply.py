@@ -95,7 +95,7 @@ class Force:
             kind = SlurmRefusalError if isinstance(second, SlurmRefusalError) else OutsideError
             raise kind(
                 f"{error}\nand it could not be undone: {second}\n"
-                "`slurm-gpu policy rollback` undoes it once that is mended"
+                "`slurm-gpu policy rollback` undoes it once that is fixed"
             ) from error
 
     def _take_back(self, entry: Entry) -> TakenBack:

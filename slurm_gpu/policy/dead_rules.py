@@ -46,7 +46,7 @@ def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
             yield ("groups", group.name, "until"), message
     for exception in policy.exceptions:
         if exception.until < today:
-            message = f"the exception of {exception.user} to {exception.rule} ended on {exception.until}"
+            message = f"the exception for {exception.user} from {exception.rule} expired on {exception.until}"
             yield (*exception.location, "until"), message
 
 
@@ -186,7 +186,9 @@ def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
 def _hidden_bundles(policy: Policy) -> Iterator[_Doubt]:
     for earlier, bundle in itertools.combinations(policy.bundles.values(), 2):
         if _takes_all(earlier, bundle):
-            message = f"no job belongs to bundle {bundle.name}: {earlier.name} comes first and takes them all"
+            message = (
+                f"bundle {bundle.name} never applies: {earlier.name} comes first and has all of its jobs"
+            )
             yield ("bundles", bundle.name), message
 
 

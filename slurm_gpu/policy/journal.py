@@ -219,7 +219,7 @@ def _read(file: Path) -> Entry:
         )
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise OutsideError(
-            f"{file} cannot be read ({error}); it says what an apply changed: mend it, or move it away"
+            f"{file} cannot be read ({error}); it has the changes of an apply: repair it, or move it away"
         ) from error
 
 

@@ -40,7 +40,7 @@ class FreeResources:
         self.devices, self.cpus, self.memory_mib = list(devices), cpus, memory_mib
 
     def fits(self, request: ResourceRequest) -> bool:
-        """Return whether one node's part of a request has room."""
+        """Return whether this node has room for one node's part of a request."""
         if request.cpus > self.cpus or request.memory_mib > self.memory_mib:
             return False
         if request.gpus:

@@ -211,8 +211,7 @@ def test_planners_that_look_at_use_are_said_to_see_none_in_a_table(
     argv = ("colocation", "train", str(table), "--out", str(tmp_path / "some.npz"))
     assert slurm_gpu(*argv, "--planner", "deeprm_max") == 0
     assert (
-        "deeprm_max looks at the use of GPUs over time, of which a table of speeds tells nothing"
-        in slurm_gpu.err
+        "deeprm_max needs the use of GPUs over time, which a table of speeds does not have" in slurm_gpu.err
     )
     assert slurm_gpu(*argv) == 0
     assert "looks at" not in slurm_gpu.err
@@ -285,9 +284,7 @@ def test_a_table_with_a_gap_is_no_table_to_plan_by(slurm_gpu: CommandLine, table
     told["together"].pop()
     table.write_text(json.dumps(told))
     assert slurm_gpu("colocation", "evaluate", str(table)) == 2
-    assert (
-        "card: lacks the speed of 'loner' beside 'loner'; measure it, or have it predicted" in slurm_gpu.err
-    )
+    assert "card: lacks the speed of 'loner' with 'loner'; measure it, or have it predicted" in slurm_gpu.err
 
 
 def test_what_a_table_lacks_is_predicted_where_that_is_asked_for(
@@ -300,7 +297,7 @@ def test_what_a_table_lacks_is_predicted_where_that_is_asked_for(
     jobs.write_text("application,seconds\nlight,100\nheavy,100\n")
     argv = ("colocation", "plan", str(table), str(jobs), "--json")
     assert slurm_gpu(*argv) == 2
-    assert "lacks the speed of 'light' beside 'loner' (and 5 more of 9)" in slurm_gpu.err
+    assert "lacks the speed of 'light' with 'loner' (and 5 more of 9)" in slurm_gpu.err
     assert slurm_gpu(*argv, "--predict") == 0
     assert f"6 speeds of 9 are not in {table}, and predicted" in slurm_gpu.err
     assert [one["speed"] for one in json.loads(slurm_gpu.out)["jobs"]] == pytest.approx(

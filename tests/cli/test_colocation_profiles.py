@@ -174,9 +174,7 @@ def test_people_are_told_how_many_shards_such_a_job_needs(
         "why": "it had a smaller input, 64",
     }
     assert slurm_gpu(*argv, "--input-size", "128") == 0
-    assert slurm_gpu.out.splitlines()[-1].startswith(
-        "How many of 8 shards such a job needs this does not tell"
-    )
+    assert slurm_gpu.out.splitlines()[-1].startswith("The number of shards (of 8) for such a job is unknown")
 
 
 @pytest.mark.parametrize(

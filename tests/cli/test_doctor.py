@@ -202,7 +202,7 @@ def test_slurm_22_05_cannot_have_mig_and_shards(
     finding = worst(slurm_conf.gres_types(at))
     assert finding.level.value == level
     if level == "warn":
-        assert "GresTypes has shard beside MIG instances: Slurm 22.05.8 takes" in finding.message
+        assert "GresTypes has shard, with MIG instances: Slurm 22.05.8 counts" in finding.message
 
 
 # The policy

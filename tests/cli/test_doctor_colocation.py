@@ -53,7 +53,7 @@ def test_where_jobs_are_not_requeued_few_share(installed: Installation) -> None:
     ("key", "value", "message"),
     [
         ("SelectType", "select/linear", "only select/cons_tres knows shards"),
-        ("SelectTypeParameters", "CR_CORE,LL_SHARED_GRES", "nobody is together"),
+        ("SelectTypeParameters", "CR_CORE,LL_SHARED_GRES", "do not share GPUs"),
         ("SelectTypeParameters", "CR_CORE,MULTIPLE_SHARING_GRES_PJ", "shards of a job may be of several"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_planner_that_cannot_serve_is_said(installed: Installation) -> None:
     installed.conf.update(RIGHT)
     planner = {"asked": "dqngpu", "serves": "annealing", "why": "/m.npz is not there yet"}
     finding = found(installed, planner=planner)
-    assert (finding.level, "annealing serves in place of dqngpu: /m.npz" in finding.message) == (
+    assert (finding.level, "annealing is used instead of dqngpu: /m.npz" in finding.message) == (
         Level.WARN,
         True,
     )

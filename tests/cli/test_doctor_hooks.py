@@ -218,7 +218,7 @@ def test_a_line_that_slurm_passes_over_is_named_with_its_place(installed: Instal
     installed.conf["Prolog"] = "/site/one"
     found = [one.message for one in hooks.configured(installed.at()) if "lines Prolog=" in one.message]
     assert found == [
-        "slurm.conf has 2 lines Prolog=, and Slurm 22.05.8 heeds /site/one alone: "
+        "slurm.conf has 2 lines Prolog=, and Slurm 22.05.8 uses /site/one alone: "
         f"{installed.root}/prolog.d/* ({more}:3) is not run"
     ]
     installed.conf |= {"Prolog[0]": f"{installed.root}/prolog.d/*", "Prolog[1]": "/site/one"}

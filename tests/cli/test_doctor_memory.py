@@ -56,7 +56,7 @@ def test_without_defaults_what_to_write_is_each_gpus_and_each_cpus_part(cluster:
 
 def test_a_default_for_each_gpu_is_none_for_jobs_without_gpus(cluster: Installation) -> None:
     (finding,) = _found(cluster, PER_GPU)
-    assert finding.message.startswith("partition gpu: no DefMemPerCPU beside DefMemPerGPU")
+    assert finding.message.startswith("partition gpu: DefMemPerGPU without DefMemPerCPU")
     assert str(finding.remedy).startswith("DefMemPerCPU=3125 (or less) in slurm.conf, a line")
 
 

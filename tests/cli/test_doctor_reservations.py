@@ -61,9 +61,9 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
             IN_SLURM,
             (),
             "warn",
-            "is none of them: it is left alone → if it is not needed: scontrol delete Res",
+            "is not one of them; it is unchanged → if it is not needed: scontrol delete Res",
         ),
-        (IN_SLURM.replace("bob", "root"), (OVER,), "warn", "is none of them: it is left alone"),
+        (IN_SLURM.replace("bob", "root"), (OVER,), "warn", "is not one of them; it is unchanged"),
         (IN_SLURM.replace("sg_5", "maint"), (), "ok", "0 reservations"),
     ],
 )

@@ -64,9 +64,7 @@ def test_jobs_that_nobody_ends_are_named_with_what_ends_them(
     ends = dict.fromkeys(((17, RUNNING.submit_s), (18, PENDING.submit_s)))
     finding = worst(look(installed, After(queue, ends), RUNNING, PENDING))
     assert finding.level is Level.WARN
-    assert finding.message.startswith(
-        "2 jobs (17, 18) go on by Slurm's accounting, and slurmctld does not know them"
-    )
+    assert finding.message.startswith("2 jobs (17, 18) go on by Slurm's accounting, but not in slurmctld")
     assert str(finding.remedy).startswith("sacctmgr show runawayjobs")
 
 

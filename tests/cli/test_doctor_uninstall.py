@@ -84,7 +84,7 @@ def test_jobs_and_nodes_are_their_own_again_before_slurm_gpuctld_goes(installed:
     """A job that waits for one zone has it in its constraint, and nobody else ever takes it out."""
     installed.site_file.write_text("cluster: neuron\nplacement: {mode: enforce}\n")
     typed = lines(installed)
-    at = typed.index(f"{installed.site_file}: placement: mode: observe in place of enforce")
+    at = typed.index(f"{installed.site_file}: placement: mode: observe instead of enforce")
     assert typed[at + 1] == "systemctl restart slurm-gpuctld"
     assert at + 1 < typed.index("systemctl disable --now slurm-gpud slurm-gpuctld")
     installed.site_file.write_text("cluster: neuron\nplacement: {mode: advise}\n")

@@ -41,11 +41,11 @@ def test_all_is_there(installed: Installation, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("PreemptType", "preempt/none", "urgent jobs preempt nobody"),
+        ("PreemptType", "preempt/none", "urgent jobs preempt no job"),
         ("PreemptMode", "OFF", "jobs that are preempted are not requeued"),
         ("PriorityType", "priority/basic", "urgent jobs come before no others"),
         ("AccountingStorageEnforce", "associations,limits", "nothing counts how many urgent jobs run"),
-        ("AccountingStorageType", "accounting_storage/none", "nobody has urgent jobs without slurmdbd"),
+        ("AccountingStorageType", "accounting_storage/none", "urgent jobs require slurmdbd"),
     ],
 )
 def test_what_is_missing_is_said(

@@ -108,7 +108,7 @@ def test_whether_it_shares_a_gpu(tmp_path: Path, share: str, words: str) -> None
 
 def test_a_job_that_shares_says_so_itself(tmp_path: Path) -> None:
     text = told(tmp_path, "slurm-gpu/1 t=abc1 c=2/8:bert r=share")
-    assert "Sharing: it agreed to, and was to get 2 of 8 shards, as jobs of bert need" in text
+    assert "Sharing: it allowed sharing, and was to get 2 of 8 shards, as jobs of bert need" in text
 
 
 def test_its_partners_are_those_that_slurm_gpuctld_saw(tmp_path: Path) -> None:

@@ -100,12 +100,13 @@ def test_what_the_caller_may_not_see_is_2_as_nothing_failed(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(*_: object) -> None:
-        raise NotAllowedError("not allowed: acts are shown to operators (says slurm-gpudbd at /run/x)")
+        raise NotAllowedError("not allowed: acts are shown to operators (reported by slurm-gpudbd at /run/x)")
 
     monkeypatch.setattr(slurm_gpu.database, "acts", refuse)
     assert slurm_gpu("audit") == 2
     assert (
-        slurm_gpu.err == "slurm-gpu: not allowed: acts are shown to operators (says slurm-gpudbd at /run/x)\n"
+        slurm_gpu.err
+        == "slurm-gpu: not allowed: acts are shown to operators (reported by slurm-gpudbd at /run/x)\n"
     )
 
 

@@ -344,7 +344,7 @@ def test_a_node_that_there_is_not_is_told_beside_those_that_there_are(
 def test_without_suspects_or_a_watch_that_is_said(slurm_gpu: CommandLine):
     slurm_gpu.database.verdicts_told = suspects()
     assert slurm_gpu("nodes", "--suspect") == 0
-    assert (slurm_gpu.out, slurm_gpu.err[:26]) == ("", "no GPU is accused by sever")
+    assert (slurm_gpu.out, slurm_gpu.err[:26]) == ("", "no GPU is a suspect in job")
     slurm_gpu.database.verdicts_told = replace(suspects(), as_of_s=None)
     slurm_gpu("nodes", "--suspect")
     assert slurm_gpu.err.startswith("slurm-gpudbd has not looked at running jobs yet\n")

@@ -107,7 +107,7 @@ def test_the_table_of_slurm_gpuctld_is_shown_as_it_is(command: CommandLine, tmp_
     assert "slurm-gpuctld on head looked 4s ago\n" in command.out
     assert "Last act: weights set on 2 nodes in 1 call, 0.02 s, " in command.out
     assert "Whole nodes free: 1 of 4\n" in command.out
-    assert "Jobs of late: 62% 1 GPU, 8 CPUs, 64.0G; 38% 0.25 of a GPU a100, 1 CPU\n" in command.out
+    assert "Recent jobs: 62% 1 GPU, 8 CPUs, 64.0G; 38% 0.25 of a GPU a100, 1 CPU\n" in command.out
     assert command.rows()[-4:] == [
         ["n1", "zone1", "mixed", "4", "1.25", "2.75", "2.50", "-0.12", "3", "3", "1"],
         ["n2", "–", "mixed", "4", "1.25", "2.75", "2.50", "-0.12", "500", "by", "hand", "1"],

@@ -117,7 +117,7 @@ def test_what_would_have_been_on_loan_is_counted(replay: CommandLine, tmp_path: 
         "submissions: 3, refused: 0",
         "on loan: 3, which used 4.00 GPU-hours",
     ]
-    assert "owners: it is told who would have borrowed" in replay.err
+    assert "owners: the replay lists jobs that would have borrowed" in replay.err
     assert replay("policy", "replay", str(lending), "--since", "1d", "--json") == 0
     answer = json.loads(replay.out)
     assert [(one["id"], one["qos"]) for one in answer["on_loan"]] == [

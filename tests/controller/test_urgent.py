@@ -210,7 +210,7 @@ def test_nothing_is_lost_during_an_outage_of_slurm_gpudbd_or_slurmdbd(
         assert world.run_cycle(after_s=90) == []
     setattr(world, down, False)
     assert len(world.run_cycle(after_s=90)) == 1
-    assert caplog.text.count("urgent jobs are missing in the audit") == 1
+    assert caplog.text.count("urgent jobs are missing from the audit") == 1
     assert caplog.text.count("all urgent jobs are in the audit again") == 1
 
 

@@ -96,7 +96,12 @@ def _none_ships(visit: IngestConnection) -> None:
             "the database does not answer: gone$",
         ),
         (500, {}, b'{"error": "odd"}', "answered 500: odd$"),
-        (403, {}, b'{"error": "for operators"}', "^not allowed: for operators \\(says slurm-gpudbd at "),
+        (
+            403,
+            {},
+            b'{"error": "for operators"}',
+            "^not allowed: for operators \\(reported by slurm-gpudbd at ",
+        ),
     ],
 )
 def test_an_answer_that_is_none_says_what_to_do(

@@ -19,7 +19,9 @@ class TestHang:
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
         assert verdict.since_s == pytest.approx(START_S + 480, abs=3)
         (name,) = [worker.name for worker in verdict.culprits]
-        assert f"{name} does not take part, or stopped first" in [item.text for item in verdict.evidence]
+        assert f"{name} is idle while the others wait, or stopped first" in [
+            item.text for item in verdict.evidence
+        ]
 
     def test_it_is_reported_within_thirty_seconds(self):
         training, values = a_hang(n_bins=480 + 30)

@@ -177,7 +177,8 @@ def test_who_uses_a_gpu_that_another_job_holds_is_told_of(lab: Lab) -> None:
     ) as intruder:
         try:
             # It is checked every 5 s, and logged after 5 s.
-            log, line = lab.daemons["slurm-gpud-n1"].log, f"intruder on {gpu.uuid}, which job {job} holds"
+            log = lab.daemons["slurm-gpud-n1"].log
+            line = f"intruder on {gpu.uuid}, allocated to job {job}"
             wait_for(lambda: line in log.read_text(), 60, "slurm-gpud logs it", interval_s=0.5)
         finally:
             intruder.send_signal(signal.SIGTERM)

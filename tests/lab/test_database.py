@@ -184,7 +184,10 @@ def test_a_node_speaks_for_itself_and_for_jobs_that_it_had(lab: Lab, database: D
 
     # Slurm does not list all nodes of a completing job, so that only the segment contradicts it.
     wait_for(
-        lambda: denied_by() == f"job {job} was never on n2, says Slurm", 60, "Slurm denies it", denied_by
+        lambda: denied_by() == f"job {job} was never on n2 according to Slurm",
+        60,
+        "Slurm denies it",
+        denied_by,
     )
     (after,) = database.run(str(job))
     # Its host record and accounting may arrive meanwhile.

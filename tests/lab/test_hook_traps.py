@@ -211,7 +211,7 @@ def test_without_our_hook_or_with_its_stub_doctor_says_that_nothing_is_recorded(
     assert hooks.doctor() == []
 
 
-def test_of_two_lines_slurm_22_05_heeds_the_last_alone(lab_with: LabWith, tmp_path: Path) -> None:
+def test_slurm_22_05_uses_only_the_last_of_two_lines(lab_with: LabWith, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     more = Layout.from_environment().etc / "more.d"
     lab = lab_with(nodes=1, extra_slurm_conf=(f"Prolog={more}/*",))
@@ -229,7 +229,7 @@ def test_of_two_lines_slurm_22_05_heeds_the_last_alone(lab_with: LabWith, tmp_pa
         if lab.output(["scontrol", "--version"]).split()[-1].startswith("22.05"):
             assert ran == {"more"}
             assert len(said) == 1
-            assert f"heeds {more}/* alone: {hooks.directory('prolog')}/*" in said[0]
+            assert f"uses {more}/* alone: {hooks.directory('prolog')}/*" in said[0]
         else:
             assert ran == {"prolog 10-slurm-gpu", "more"}
             assert said == []

@@ -335,7 +335,7 @@ def test_while_slurmdbd_is_away_the_script_can_be_applied_alone(
     cluster.store.associations = away  # type: ignore[method-assign, assignment]
     capsys.readouterr()
     assert cluster.run("status") == 3
-    assert f"not as {cluster.root / 'policy.yaml'} says" in capsys.readouterr().out
+    assert f"differs from {cluster.root / 'policy.yaml'}" in capsys.readouterr().out
     assert cluster.run("apply") == 3
     assert cluster.run("apply", "--lua-only") == 0
     assert "is in force" in capsys.readouterr().out
@@ -365,7 +365,7 @@ def test_without_slurmdbd_apply_always_says_so_and_who_can_choose_to_be_in_no_gr
     assert cluster.run("apply") == 0
     told = capsys.readouterr().err
     assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in told
-    assert "group vision: without slurmdbd users name any account or QOS, or none" in told
+    assert "group vision: without slurmdbd users can name any account or QOS, or no account" in told
     cluster.write("{vision: {accounts: [vision]}}", "{vision: {users: [root]}}")
     assert cluster.run("apply") == 0
     assert "users name any account" not in capsys.readouterr().err

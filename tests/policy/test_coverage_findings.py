@@ -173,7 +173,11 @@ ALL_OF_IT = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
             "account vision: not managed (manages: accounts), or not in slurmdbd",
         ),
         (rule("a", "gpu", "user", "jobs_running: 8"), ALL_OF_IT, "Slurm limits a partition through a QOS"),
-        (rule("a", "all", "user", "jobs_running: 8", ", kind: batch"), ALL_OF_IT, "not tell interactive"),
+        (
+            rule("a", "all", "user", "jobs_running: 8", ", kind: batch"),
+            ALL_OF_IT,
+            "not distinguish interactive",
+        ),
         (rule("a", "all", "user", "jobs_running: 8", ", mode: advise"), ALL_OF_IT, "with mode: enforce"),
         (rule("a", "bob", "group", "nodes_running: 8"), ALL_OF_IT, "no sum over some users of an account"),
     ],
@@ -260,7 +264,7 @@ def test_what_is_over_is_told() -> None:
     head = HEAD.replace("all: {}", "all: {}\n  course: {until: 2026-11-20}")
     assert doubts(rule("a", "all", "user", "gpus_total: 8"), tail=tail, head=head) == [
         "p.yaml:4:12: group course ended on 2026-11-20: its rules apply to no job",
-        "p.yaml:12:52: the exception of bob to a ended on 2026-11-20",
+        "p.yaml:12:52: the exception for bob from a expired on 2026-11-20",
     ]
 
 
@@ -309,5 +313,5 @@ def test_a_bundle_behind_one_that_takes_all_is_told() -> None:
         "  late: {gpus: 2, cpus: 8, partitions: [gpu]}\n"
     )
     assert doubts(tail=tail) == [
-        "p.yaml:12:3: no job belongs to bundle late: any comes first and takes them all"
+        "p.yaml:12:3: bundle late never applies: any comes first and has all of its jobs"
     ]

@@ -64,15 +64,15 @@ def test_what_is_not_said_follows(words: str, filled: tuple[int | None, ...]) ->
             "-n4 --ntasks-per-node=1 --gpus-per-node=4 --gpus-per-task=2",
             "--gpus-per-node=4 and --gpus-per-task=2 make --ntasks-per-node=2, not 1",
         ),
-        ("--gpus-per-task=1", "--gpus-per-task needs --ntasks, --nodes or --gpus beside it"),
-        ("--gpus-per-socket=2", "--gpus-per-socket needs --sockets-per-node beside it"),
+        ("--gpus-per-task=1", "--gpus-per-task also needs --ntasks, --nodes or --gpus"),
+        ("--gpus-per-socket=2", "--gpus-per-socket also needs --sockets-per-node"),
         (
             "-n2 --gpus-per-task=1 --ntasks-per-gpu=2",
             "--gpus-per-task and --ntasks-per-gpu exclude each other",
         ),
         (
             "--gpus=a100:2 --gpus-per-node=2",
-            "--gpus and --gpus-per-node: either all or none of them must name a type, such as a100:1",
+            "--gpus and --gpus-per-node: either all of them or no option must name a type, such as a100:1",
         ),
         ("--mem=1G --mem-per-cpu=1G", "--mem and --mem-per-cpu exclude each other: leave one of them"),
         (

@@ -79,7 +79,7 @@ def test_an_equal_bundle_is_left_alone(tmp_path: Path) -> None:
 def test_a_sites_own_script_is_replaced_only_when_told(tmp_path: Path) -> None:
     own = tmp_path / "etc" / "job_submit.lua"
     own.write_text("-- ours since 2019\n")
-    with pytest.raises(UsageError, match="is not slurm-gpu's; for it to be asked too, name a copy"):
+    with pytest.raises(UsageError, match="is not slurm-gpu's; to keep using it, name a copy"):
         put(BUNDLE, tmp_path)
     assert own.read_text() == "-- ours since 2019\n"
     kept = put(BUNDLE, tmp_path, replace_foreign=True)

@@ -151,7 +151,7 @@ def test_the_lua_gets_one_number_per_limit() -> None:
     assert job["when"] == {"days": days, "from_min": 1350, "to_min": 1440}
     assert job["exceptions"][1001]["limits"] == {"gpus:a100": 8000, "walltime": 9 * 86400}
     train, prep = table["bundles"]
-    assert train["why"] == "What belongs to 1 GPU: 8 CPUs and 64G of memory."
+    assert train["why"] == "Share of 1 GPU: 8 CPUs and 64G of memory."
     assert (prep["mgpu"], prep["why"]) == (0, "GPU nodes are for GPU jobs.")
     assert table["chain_before"] == "/etc/slurm/site.lua"
     assert table["chain_after"] is None

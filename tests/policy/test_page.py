@@ -58,7 +58,7 @@ sum  (for all: every job)
 """
 BUNDLES = """\
 train  (jobs with GPUs of type a100)
-    What belongs to 1 GPU: 8 CPUs and 64G of memory.
+    Share of 1 GPU: 8 CPUs and 64G of memory.
     at most 8 CPUs for each GPU
     at most 64G of memory for each GPU
     Missing options are filled in; larger jobs are accepted, with a message.

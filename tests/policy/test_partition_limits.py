@@ -181,7 +181,7 @@ def test_a_partition_that_starts_nothing_is_passed_over_while_there_is_another()
         for one in (down, drained, small):
             assert barred([one, GPU], asked, ALICE, enforced) == Barred()
         assert barred([down], asked, ALICE, enforced).waits == (
-            "partition p is DOWN until somebody sets it UP",
+            "partition p is DOWN until an operator sets it UP",
         )
         assert len(barred([drained], asked, ALICE, enforced).refused) == 1
         assert barred([small], asked, ALICE, enforced).refused == (

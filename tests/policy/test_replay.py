@@ -210,7 +210,9 @@ def test_jobs_go_to_the_qos_that_the_policy_gives_them_and_count_there() -> None
 
 def test_what_is_not_judged_of_lending_is_said() -> None:
     (remark,) = without_unknown(compiled(LENDING))[1]
-    assert remark.startswith("owners: it is told who would have borrowed, but rules are judged as if")
+    assert remark.startswith(
+        "owners: the replay lists jobs that would have borrowed, but rules are applied as if"
+    )
     assert without_unknown(compiled())[1] == []
     assert judged(job(1)).on_loan == []
 
@@ -224,4 +226,4 @@ urgent: {for: [leads], jobs_running: 1, why: "Deadlines."}
 """
     result = judged(job(1, qos="urgent"), job(2, qos="urgent", user="bob", uid=1002), text=text)
     assert refused(result) == [2]
-    assert any("records do not tell reasons" in remark for remark in without_unknown(compiled(text))[1])
+    assert any("records do not contain reasons" in remark for remark in without_unknown(compiled(text))[1])

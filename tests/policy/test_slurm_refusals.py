@@ -86,7 +86,7 @@ def test_what_slurm_takes_is_taken(words: str) -> None:
         ("-q hihg", "--qos: 'hihg' is not for alice; did you mean high? there are high, normal"),
         ("--gpus=h100:1", "--gpus: no node there has GPUs of type 'h100'; there are a100"),
         ("--gres=gpu:v100:1", "GPUs per node: no node there has GPUs of type 'v100'; there are a100"),
-        ("--gres=foo:1", "--gres: 'foo' is none of GresTypes; there are gpu, shard"),
+        ("--gres=foo:1", "--gres: 'foo' is not in GresTypes; there are gpu, shard"),
         ("--gpus=9", "--gpus: 9 asked for, gpu has 8"),
         ("--gpus-per-node=8", "GPUs per node: 8 asked for, no node of gpu has more than 4"),
         ("-p cpu --gres=gpu:1", "GPUs per node: 1 asked for, no node of cpu has more than 0"),

@@ -255,11 +255,11 @@ def test_what_is_missing_is_said_with_the_line_to_write() -> None:
             AccountingStorageEnforce="associations,limits",
         ).difference.remarks
     )
-    assert "PreemptType=preempt/qos: urgent jobs preempt nobody; PreemptType=preempt/qos and" in told
+    assert "PreemptType=preempt/qos: urgent jobs preempt no job; PreemptType=preempt/qos and" in told
     assert "PriorityType=priority/multifactor in slurm.conf" in told
     assert "AccountingStorageEnforce=associations,limits,qos in slurm.conf" in told
     assert "urgent jobs cannot preempt QOS long: not in slurmdbd" in told
-    assert "account vision: not managed (manages: accounts), so that nobody there may use QOS urgent" in told
+    assert "account vision: not managed (manages: accounts), so its users cannot use QOS urgent" in told
 
 
 def test_without_slurmdbd_there_are_none_and_that_is_said() -> None:

@@ -29,7 +29,7 @@ def show_suspects(site: CommandSite, *, as_json: bool) -> None:
     if told.as_of_s is None:
         remark("slurm-gpudbd has not looked at running jobs yet")
     if not told.suspects:
-        remark("no GPU is accused by several jobs of several users; operators alone are told of any")
+        remark("no GPU is a suspect in jobs of several users; only operators see suspects")
         return
     zone = ZoneInfo(site.config.timezone)
     rows = [

@@ -138,9 +138,7 @@ def show_nearest(
 
 def _of_shards(told: Shards) -> str:
     if told.needed is None:
-        return (
-            f"How many of {told.of} shards such a job needs this does not tell: {told.why}; run it once alone"
-        )
+        return f"The number of shards (of {told.of}) for such a job is unknown: {told.why}; run it once alone"
     return f"It needs {told.needed} of {told.of} shards, by {told.why}: sbatch --gres=shard:{told.needed}"
 
 

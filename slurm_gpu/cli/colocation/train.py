@@ -62,7 +62,7 @@ class SpeedTable:
             str(self.path),
             0,
             0,
-            f"{found.gpu_model}: lacks the speed of {found.names[one]!r} beside {found.names[other]!r}"
+            f"{found.gpu_model}: lacks the speed of {found.names[one]!r} with {found.names[other]!r}"
             f"{and_more}; measure it, or have it predicted (--predict)",
         )
 
@@ -105,7 +105,7 @@ def train_planner(
     for path in (out,) if checkpoint is None else (out, checkpoint):
         _check_folder(path)
     if name != "dqngpu":
-        remark(f"{name} looks at the use of GPUs over time, of which a table of speeds tells nothing")
+        remark(f"{name} needs the use of GPUs over time, which a table of speeds does not have")
     setting = known.setting(seed)
     if (n := len(setting.profiles)) > (most := school.MOST_APPLICATIONS):
         remark(f"the table has {n} applications: the planner is trained on {most}, drawn at random")

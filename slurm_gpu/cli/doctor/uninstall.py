@@ -80,7 +80,7 @@ def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
         return found
     what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
     if node or controller:
-        what += " Stubs that do nothing stay in place of the hooks and of job_submit.lua."
+        what += " Stubs without effect replace the hooks and job_submit.lua."
         found += _shared(at)
     found.append(
         UninstallStep(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",))
@@ -155,7 +155,7 @@ def _placement(at: DoctorContext) -> Iterator[UninstallStep]:
             "Nodes get their own Weight back, and jobs that wait for a zone their own constraint; without "
             "slurm-gpuctld these could wait without end. In slurm-gpu.yaml, then here:",
             (
-                f"{at.site.config_path}: placement: mode: observe in place of enforce",
+                f"{at.site.config_path}: placement: mode: observe instead of enforce",
                 restart(at, "slurm-gpuctld"),
             ),
         )
@@ -254,6 +254,6 @@ def _leftovers(
     drop = (f"(and drop the database that url in {DATABASE_FILE} names)",) if database else ()
     back = f" {_script(at)} is your own again by then, or lies here still: {own}." if own else ""
     yield UninstallStep(
-        f"What was configured and recorded stays{where}.{back} To part with it:",
+        f"Configuration and records stay{where}.{back} To delete them:",
         (f"rm -r /etc/slurm-gpu /var/lib/slurm-gpu{' /var/lib/slurm-gpu-web' if web else ''}", *drop),
     )

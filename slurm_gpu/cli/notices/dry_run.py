@@ -65,7 +65,7 @@ def dry_run(site: CommandSite, settings: Settings, *, as_json: bool, whole: bool
         print_table(("to", "subject"), rows, cut=("to",))
     for channels, one in would if whole else ():
         click.echo(f"\nTo: {_to(one, channels, settings)}\nSubject: {one.text.subject}\n\n{one.text.body}")
-    remark("by records, which come each five minutes; what only watching shows, slurm-gpuctld tells besides")
+    remark("from records, which arrive every five minutes; slurm-gpuctld also uses live values")
 
 
 def _plain(one: Message, channels: tuple[str, ...], settings: Settings) -> Mapping[str, Any]:

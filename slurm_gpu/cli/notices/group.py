@@ -119,7 +119,7 @@ def _read(site: CommandSite, run_dir: Path) -> tuple[Ledger, Status | None]:
 
 def _print_now(told: Status | None, settings: Settings, now_s: float, zone: ZoneInfo) -> None:
     if told is None:
-        remark("no slurm-gpuctld on this host looks for what is to be told (its log says why)")
+        remark("slurm-gpuctld on this host sends no notices (see its log)")
         return
     if now_s - told.as_of_s > status.FRESH_S:
         remark(f"as of {moment(told.as_of_s, zone)}: slurm-gpuctld does not renew it (its log says why)")

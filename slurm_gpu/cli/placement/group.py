@@ -80,7 +80,7 @@ def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
     _print_last_act(table)
     click.echo(f"Whole nodes free: {table.whole_free} of {len(table.nodes)}")
     click.echo(
-        f"Jobs of late: {'; '.join(map(_asks, table.mix)) or 'none seen, so nodes go by how full they are'}"
+        f"Recent jobs: {'; '.join(map(_asks, table.mix)) or 'none, so weights follow the fullness of nodes'}"
     )
     if table.nodes:
         print_table(_COLUMNS, map(_row, table.nodes), right=_COLUMNS[3:], whole=("node",))

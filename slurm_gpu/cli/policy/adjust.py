@@ -146,7 +146,7 @@ def _bounds(moved: Moved) -> dict[RuleLimit, tuple[int, int]]:
 
 def _why_none(tried: int, findings: Findings) -> str:
     if tried:
-        return f"none of {tried} steps shortens waiting enough without lengthening a group's"
+        return f"no step of {tried} shortens waits enough without lengthening those of a group"
     if findings.refused:
         return "the model does not reproduce the waits that were recorded, or there are too few"
     return "every limit with adjust: was taken back once, and is left alone"

@@ -82,7 +82,7 @@ def apply(
     lua_only = lua_only or backup
     if not dry_run and os.geteuid() not in (0, settings.slurm_user_uid):
         raise UsageError(
-            f"policy apply writes beside {settings.conf_path}: run it as root or {settings.slurm_user} "
+            f"policy apply writes next to {settings.conf_path}: run it as root or {settings.slurm_user} "
             "(SlurmUser), or try it with --dry-run"
         )
     loaded, compiled, bundle = _tried(site, file, run_dir)

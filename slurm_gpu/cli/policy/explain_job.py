@@ -34,7 +34,7 @@ _FIELD = re.compile(r" (\w)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class ExplainedJob:
-    """What an explanation needs to know about a job."""
+    """The facts about a job for an explanation."""
 
     job_id: int
     state: str

@@ -86,7 +86,7 @@ def foresee(
 
 def print_starts(starts: Starts) -> None:
     """The table, with a warning where the model is not to be believed."""
-    click.echo("\nWaits by the model under this policy, beside those that were recorded (hours):")
+    click.echo("\nModelled waits under this policy, and recorded waits (hours):")
     rows = [
         (
             name,

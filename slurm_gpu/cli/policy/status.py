@@ -128,8 +128,8 @@ def _standing(
             f"latter, `slurm-gpu policy status {maker.policy}` compares with the former"
         )
     return (
-        f"not as {path} says: it, members of its groups, the cluster's GPUs or slurm-gpu changed since it "
-        f"was applied; `{apply}` installs it anew"
+        f"differs from {path}: the file, members of its groups, GPUs of the cluster or slurm-gpu changed "
+        f"since it was applied; `{apply}` installs it again"
     )
 
 

@@ -100,7 +100,7 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
     ]
     if idle:
         click.echo(
-            f"\nHow many of {cluster.total_gpus} GPUs nobody held while a job of the group waited for some "
+            f"\nHow many of {cluster.total_gpus} GPUs were free while a job of the group waited for some "
             "(recorded, mean):"
         )
         print_table(_IDLE, idle, right=_IDLE[1:])

@@ -57,7 +57,7 @@ def host_uses(hosts: Iterable[Host], records: Iterable[Record] = ()) -> list[Hos
 
 
 def _apart(watches: Sequence[Host], counted: Set[str]) -> list[Host]:
-    """Return records of segments that count, and other records that overlap none of them.
+    """Return records of segments that count, and other records without overlap with them.
 
     Overlap within one boot goes by the monotonic clock, since the wall clock may have been set.
     """

@@ -32,7 +32,7 @@ class _Prices:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A GPU for oneself against a part of one."""
+    """The price of an exclusive GPU compared with a part of one."""
 
     name: str
     alone_price: float

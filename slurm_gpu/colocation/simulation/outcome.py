@@ -43,7 +43,7 @@ class SharingEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class SharingOutcome:
-    """Columns by job, and means over all GPUs from the first submission to the last end."""
+    """Columns per job, and means over all GPUs from the first submission to the end of the last job."""
 
     submit_s: Floats
     start_s: Floats

@@ -83,9 +83,9 @@ class ReservationReconciler(Duty):
         """IDs in the names of Slurm's reservations."""
         self._made: set[int] = set()
         self._released: set[int] = set()
-        """Those reported as released."""
+        """The reservations that were reported as released."""
         self._in_use: set[int] = set()
-        """Those that are over but that Slurm does not delete yet."""
+        """The ended reservations that Slurm does not delete yet."""
         self._refused = OutageLog(log, "%s", clock)
 
     def rows(self) -> Iterable[Reservation] | None:

@@ -43,7 +43,7 @@ def cluster_state(
     zones: Mapping[str, str] = MappingProxyType({}),
     server_types: Mapping[str, str] = MappingProxyType({}),
 ) -> ClusterState:
-    """Return nodes, and the pending and running jobs of `jobs`; zones and server types by node."""
+    """Return nodes, and the pending and running ones of `jobs`; `zones` and `server_types` are by node."""
     shown = list(shown)
     here = {holder.job.job_id for entry in shown for holder in entry.holders}
     listed = (job for job in jobs if job.state == _WAITING or job.job_id in here)

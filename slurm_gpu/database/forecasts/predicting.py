@@ -41,7 +41,7 @@ class NoForecastError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A model that was read instead of an unreadable newest one."""
+    """The model that is used while the newest one is unreadable."""
 
     newest_s: int
     created_s: int

@@ -120,7 +120,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class PageCursor:
-    """Where a page ended: at this value of what is sorted by, and this run; `now_s` is of the first page."""
+    """The end of a page: the value of the sort column, and the run; `now_s` is that of the first page."""
 
     value: int | None
     run_id: int

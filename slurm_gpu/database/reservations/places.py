@@ -1,4 +1,4 @@
-"""The accounts of those who request reservations: sacctmgr is asked seldom, however many requests come."""
+"""The accounts of those who request reservations: sacctmgr runs rarely, however many requests arrive."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class _Part(Generic[T]):
         self.last: T | None = None
 
     def refresh(self, now: float, ask: Callable[[], T]) -> None:
-        """Request it if due; if that fails (it raises as `ask`), the last answer stays."""
+        """Request a new answer if it is due; after an error of `ask`, which is raised, keep the last one."""
         if now >= self._due:
             self._due = now + self._again_s
             self.last = ask()
@@ -122,8 +122,7 @@ class Poller:
             try:
                 if self.poll() is not None:
                     self._undrawn.worked()
-            # The answer cannot be decoded; the next one may be valid.
-            except Exception as error:
+            except Exception as error:  # an answer that cannot be decoded; the next one may be valid
                 self._undrawn.failed(error)
             took_s = self._clock.monotonic() - began
             stop.wait(max(_LEAST_PAUSE_S, refresh_s - took_s, took_s * (1 / _LOAD - 1)))

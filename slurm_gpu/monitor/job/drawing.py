@@ -93,5 +93,5 @@ class DrawingProcess:
 
 
 def _path() -> str:
-    """Return the import path of this process: packages install libraries in their own places."""
+    """Return the import path of this process, since packages install libraries in their own directories."""
     return os.pathsep.join([str(SOURCE_ROOT), *filter(None, sys.path)])

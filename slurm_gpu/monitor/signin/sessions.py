@@ -130,7 +130,10 @@ def session_key(path: Path | None) -> bytes:
         )
     if len(key) < KEY_BYTES:
         raise InputError(
-            str(path), 0, 0, f"has {len(key)} bytes instead of {KEY_BYTES}; create it: {_how_to_make(path)}"
+            str(path),
+            0,
+            0,
+            f"has {len(key)} bytes, at least {KEY_BYTES} are required; create it: {_how_to_make(path)}",
         )
     return key
 

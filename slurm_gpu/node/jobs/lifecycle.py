@@ -1,6 +1,6 @@
 """Apply events of allocations to the table of transitions.
 
-Hooks open and close allocations. If a hook is missing, Slurm's report does so: for jobs older than
+Hooks open and close allocations. Slurm's list of jobs replaces a missing hook: for jobs that started before
 slurm-gpud, and for missing epilogs.
 """
 

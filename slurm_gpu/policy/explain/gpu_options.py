@@ -70,14 +70,14 @@ def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) 
     found = list(_uneven(forms, numbers))
     if len(kinds) > 1:
         kind = next(form.kind for form in forms.values() if form.kind is not None)
-        found.append(f"{_listed(forms)}: either all or none of them must name a type, such as {kind}:1")
+        found.append(f"{_listed(forms)}: either all of them or no option must name a type, such as {kind}:1")
     said = [numbers.get(name) for name in ("min_nodes", "num_tasks", "ntasks_per_node")]
     if "tres_per_task" in forms and "tres_per_job" not in forms and said == [None, None, None]:
-        found.append("--gpus-per-task needs --ntasks, --nodes or --gpus beside it")
+        found.append("--gpus-per-task also needs --ntasks, --nodes or --gpus")
     if "tres_per_task" in forms and numbers.get("ntasks_per_tres") is not None:
         found.append("--gpus-per-task and --ntasks-per-gpu exclude each other")
     if "tres_per_socket" in forms and numbers.get("sockets_per_node") is None:
-        found.append("--gpus-per-socket needs --sockets-per-node beside it")
+        found.append("--gpus-per-socket also needs --sockets-per-node")
     return found
 
 

@@ -141,7 +141,7 @@ def _amounts(part: Partition, asked: PartitionRequest, submitter: Submitter) -> 
 def _useless(part: Partition, asked: PartitionRequest) -> Iterator[str]:
     """Why no job like this starts there, which no setting makes a mistake."""
     if part.state != "UP":
-        yield f"partition {part.name} is {part.state} until somebody sets it UP"
+        yield f"partition {part.name} is {part.state} until an operator sets it UP"
     cpus, limit = asked.cpus_per_task, part.max_cpus_per_node
     if cpus is not None and limit is not None and cpus > limit:
         yield f"partition {part.name} gives {counted(limit, 'CPU')} of a node at most (--cpus-per-task)"

@@ -26,11 +26,11 @@ _GPU = "gres/gpu"
 _NORMAL = "normal"
 # The limits of replaying lending.
 _LENDING = (
-    "owners: it is told who would have borrowed, but rules are judged as if no job had been requeued for an "
-    "owner, or had waited for its own GPUs: all start and end as they did. Records do not tell who named a "
-    "QOS: what ran on loan is taken to have done so, any other job not"
+    "owners: the replay lists jobs that would have borrowed, but rules are applied as if no job had been "
+    "requeued for an owner, or had waited for its own GPUs: all start and end as recorded. Records do not "
+    "contain the requested QOS: jobs that ran on loan count as having requested it, others do not"
 )
-_URGENT = "urgent: records do not tell reasons: jobs in its QOS are taken to have given one"
+_URGENT = "urgent: records do not contain reasons: jobs in its QOS count as having one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
     for rule in _tables(compiled["rules"]):
         kept = dict(rule)
         if kept.get("kind") == "interactive":
-            remarks.append(f"rule {rule['id']} is left out: records do not tell interactive jobs from others")
+            remarks.append(f"rule {rule['id']} is left out: records do not distinguish interactive jobs")
             continue
         limits = {k: v for k, v in _table(rule["limits"]).items() if not k.startswith("gpu_hours")}
         if len(limits) < len(_table(rule["limits"])):

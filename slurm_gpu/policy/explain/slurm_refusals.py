@@ -182,7 +182,7 @@ def _gres(
                 continue
             name, kind = match["name"], match["kind"]
             if kinds is not None and name not in kinds:
-                yield f"--gres: {name!r} is none of GresTypes; there are {_listed(kinds)}"
+                yield f"--gres: {name!r} is not in GresTypes; there are {_listed(kinds)}"
             elif name == "gpu" and lower and kind and kind.lower() not in lower:
                 yield f"{option}: no node there has GPUs of type {kind!r}; there are {_listed(types)}"
 

@@ -137,6 +137,6 @@ def _unreadable(path: Path, error: Exception) -> InputError:
         str(path),
         0,
         0,
-        f"cannot be read ({error}); `slurm-gpu policy adjust` wrote it: mend it, or remove it, and every "
-        "limit is as policy.yaml has it",
+        f"cannot be read ({error}); `slurm-gpu policy adjust` wrote it: repair it, or remove it to "
+        "return to the limits of policy.yaml",
     )

@@ -277,7 +277,7 @@ class _Check(Decoder):
             if group.qos is not None or group.partitions is not None:
                 self.fail(
                     place,
-                    f"for: group {name} has qos or partitions; who may is told by users, unix_groups, "
+                    f"for: group {name} has qos or partitions; name its members by users, unix_groups or "
                     "accounts",
                 )
             elif group.users is group.unix_groups is group.accounts is None:

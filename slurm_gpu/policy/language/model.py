@@ -240,7 +240,7 @@ class PolicyRule:
 
 
 class BundleMode(StrEnum):
-    """How far a bundle goes: `fit` writes in what the job left unsaid and advises on the rest."""
+    """The mode of a bundle: `fit` sets options that the job left out, and advises on the others."""
 
     FIT = "fit"
     OBSERVE = "observe"

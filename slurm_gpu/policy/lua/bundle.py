@@ -301,8 +301,8 @@ def bundle_reason(bundle: Bundle) -> str:
     if bundle.memory_mib is not None:
         parts.append(f"{format_memory_mib(bundle.memory_mib)} of memory")
     if not parts:
-        return f"Where {holder} belongs."
-    return f"What belongs to {holder}: {' and '.join(parts)}."
+        return f"Allowed partitions and GPU types for {holder}."
+    return f"Share of {holder}: {' and '.join(parts)}."
 
 
 def _path(path: Path | None) -> str | None:

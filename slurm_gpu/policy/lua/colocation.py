@@ -48,27 +48,27 @@ _KEPT = {
     "nodes": "only jobs of one node share",
     "gpus": "only jobs of exactly one GPU share",
     "type": "it named a type of GPU, and its partition has several",
-    "per-gpu": "it asked for CPUs or memory by the GPU",
-    "bind": "it says how its GPU is to be bound or clocked",
+    "per-gpu": "it requested CPUs or memory per GPU",
+    "bind": "it has options for binding or clocks of its GPU",
     "place": "it names nodes, features or a reservation",
     "begin": "it had a begin time of its own",
-    "dependency": "it waited for another job",
-    "requeue": "it may not be requeued, as one has to that slows another down",
+    "dependency": "it depended on another job",
+    "requeue": "it cannot be requeued, which a job that slows down another must allow",
     "loan": "it borrowed its GPU",
     "urgent": "urgent jobs do not share",
-    "may": "it asked, and sharing is for others",
-    "off": "slurm-gpuctld had no places",
-    "unknown": "nobody knew yet what such jobs need",
-    "large": "it needs too much of one",
+    "may": "its group is not allowed to share",
+    "off": "slurm-gpuctld published no shared GPUs",
+    "unknown": "similar jobs have no profile yet",
+    "large": "it needs too much of a GPU",
 }
 
 
 def in_words(share: str) -> str:
-    """What the log says of a job that agreed to share ("enforce:2/8:alice/train", "observe:-:array")."""
+    """Describe the log entry of a job that allowed sharing ("enforce:2/8:alice/train", "observe:-:array")."""
     mode, _, rest = share.partition(":")
     part, _, what = rest.partition(":")
     if part == "-":
-        return f"it keeps a GPU for itself, as {_KEPT.get(what, 'nobody knew what such jobs need')}"
+        return f"it keeps a GPU for itself, as {_KEPT.get(what, 'similar jobs have no profile')}"
     shards, _, of = part.partition("/")
     would = "was to get" if mode == "enforce" else f"would have got ({mode})"
-    return f"it agreed to, and {would} {shards} of {of} shards, as jobs of {unquote(what)} need"
+    return f"it allowed sharing, and {would} {shards} of {of} shards, as jobs of {unquote(what)} need"

@@ -182,8 +182,8 @@ def prepare_replacement(
         old = script.read_bytes() if script.exists() else None
         if old is not None and not old.startswith(MARK.encode()) and not replace_foreign:
             raise UsageError(
-                f"{script} is not slurm-gpu's; for it to be asked too, name a copy of it under `chain:` in "
-                "policy.yaml. Then use --replace, which keeps a copy besides"
+                f"{script} is not slurm-gpu's; to keep using it, name a copy of it under `chain:` in "
+                "policy.yaml. Then use --replace, which also keeps a copy"
             )
         if old == bundle.encode():
             return None

@@ -174,6 +174,6 @@ def _overridden(wanted: WantedLimits, found: Mapping[Entity, Limits]) -> Iterato
             bound = of_account.get(limit)
             if limit.name in INHERITED and bound is not None and limit not in of_user and value > bound.value:
                 yield (
-                    f"{entity} has {limit.show(value)} of its own, set by hand, which counts in place of the "
+                    f"{entity} has {limit.show(value)} of its own, set by hand, which overrides the "
                     f"account's {limit.amount(bound.value)} (rule {bound.rule})"
                 )

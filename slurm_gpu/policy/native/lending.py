@@ -137,8 +137,8 @@ class _LendingWish:
             )
         if len(ordinary) > 1:
             yield (
-                f"ordinary jobs run in QOS {', '.join(ordinary)}: each of them may take all GPUs that "
-                "nobody owns, so that together they may take what owners own"
+                f"ordinary jobs run in QOS {', '.join(ordinary)}: each of them may use all GPUs "
+                "without an owner, so that together they may use GPUs of owners"
             )
         for name in self.loans:
             mode = self.found[name].preempt_mode if name in self.found else "requeue"
@@ -153,15 +153,15 @@ class _LendingWish:
                 if account not in managed:
                     yield (
                         f"account {account} of owner {owner.group}: not managed (manages: accounts), or not "
-                        f"in slurmdbd; its jobs may use QOS {owner.qos} only where somebody allows it by hand"
+                        f"in slurmdbd; its jobs may use QOS {owner.qos} only if you allow it by hand"
                     )
         outside = sorted(
             set(self.accounts) - managed - {name for one in self.owners for name in one.accounts}
         )
         if outside:
             yield (
-                f"account {', '.join(outside)}: not managed (manages: accounts), so that nobody there may "
-                "borrow until it is allowed by hand"
+                f"account {', '.join(outside)}: not managed (manages: accounts), so its users cannot "
+                "borrow until you allow it by hand"
             )
 
 

@@ -22,11 +22,11 @@ NO_SLURMDBD = (
     "this Slurm has no slurmdbd, so job_submit.lua alone holds the policy. It decides before Slurm inserts a "
     "job, and its ledger stands in for what is not one step; it has no say when jobs start or are requeued"
 )
-NO_URGENT = "urgent: nobody has urgent jobs without slurmdbd, as there are no QOS"
+NO_URGENT = "urgent: urgent jobs require slurmdbd, which has their QOS"
 NO_LENDING = "owners: nothing is lent without slurmdbd, as there are no QOS"
 ANY_ACCOUNT = (
-    "group {}: without slurmdbd users name any account or QOS, or none, so that whoever likes is not of it; "
-    "users and unix_groups hold everybody"
+    "group {}: without slurmdbd users can name any account or QOS, or no account, and so leave the group; "
+    "use users and unix_groups"
 )
 NOTHING_MANAGED = "the policy names nothing under `manages:`, so Slurm's own limits are left alone"
 

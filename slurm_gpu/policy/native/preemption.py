@@ -71,7 +71,7 @@ def lacks(settings: SlurmSettings, owners: Iterable[GpuOwner]) -> Iterator[Lack]
     enforced = set(raw.get("AccountingStorageEnforce", "").lower().split(","))
     if enforced.isdisjoint({"qos", "all"}):
         yield Lack(
-            "slurm.conf lacks AccountingStorageEnforce=…,qos: anybody may run in an owner's QOS",
+            "slurm.conf lacks AccountingStorageEnforce=…,qos: any user can run in an owner's QOS",
             "AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
         )
     for owner in owners:
@@ -102,7 +102,7 @@ def _late(settings: SlurmSettings, owner: GpuOwner) -> Lack | None:
         return None
     promised, least = format_duration(owner.return_within_s), format_duration(least_s)
     return Lack(
-        f"owner {owner.group}: return_within of {promised} cannot be promised: it may take {least} by "
-        "sched_interval and KillWait of slurm.conf",
+        f"owner {owner.group}: return_within of {promised} cannot be guaranteed: with sched_interval "
+        f"and KillWait of slurm.conf, it may take {least}",
         "a longer return_within, or a shorter KillWait",
     )

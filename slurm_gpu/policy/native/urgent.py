@@ -71,7 +71,7 @@ def lacks(settings: SlurmSettings, policy: Policy) -> Iterator[Lack]:
         return
     raw = settings.raw
     if policy.urgent.preempts:
-        yield from preemption_lacks(settings, "urgent jobs preempt nobody")
+        yield from preemption_lacks(settings, "urgent jobs preempt no job")
     if raw.get("PriorityType", "") != "priority/multifactor":
         yield Lack(
             "slurm.conf lacks PriorityType=priority/multifactor: urgent jobs come before no others",
@@ -102,6 +102,6 @@ def _remarks(qos: str, missing: list[str], outside: list[str]) -> Iterator[str]:
         yield f"urgent jobs cannot preempt QOS {', '.join(missing)}: not in slurmdbd"
     if outside:
         yield (
-            f"account {', '.join(outside)}: not managed (manages: accounts), so that nobody there may use "
-            f"QOS {qos} until it is allowed by hand"
+            f"account {', '.join(outside)}: not managed (manages: accounts), so its users cannot use "
+            f"QOS {qos} until you allow it by hand"
         )

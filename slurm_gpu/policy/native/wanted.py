@@ -207,9 +207,9 @@ class _LimitWish:
     def _hindrance(self, rule: PolicyRule, group: Group) -> str | None:
         """Why Slurm can hold nothing of a rule."""
         if rule.when is not None:
-            return "Slurm's limits know no hours"
+            return "Slurm's limits do not depend on the time of day"
         if rule.kind is not None:
-            return "Slurm's limits do not tell interactive jobs from others"
+            return "Slurm's limits do not distinguish interactive jobs"
         if group.partitions is not None:
             return "Slurm limits a partition through a QOS that slurm.conf gives it"
         if group.qos is not None and not (group.accounts is group.users is group.unix_groups is None):

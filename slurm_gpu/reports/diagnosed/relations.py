@@ -46,8 +46,8 @@ def relations_section(view: CaseView) -> Element | None:
         append(line, *(_cell(found[row, column], row == column) for column in range(len(metrics))))
         append(body, line)
     reading = (
-        "Below the diagonal: correlation over time. Above it: correlation of differences to peers, on the "
-        "same GPU at the same time. Values are from −1 to 1."
+        "Below the diagonal: correlation over time. Above it: correlation of deviations from peers, for the "
+        "same GPU and time. Values are from −1 to 1."
     )
     if view.is_of_one:
         reading = "Correlation of metrics over time, from −1 to 1."

@@ -88,7 +88,7 @@ def may_read(directory: Path) -> bool:
 
 @dataclass
 class DoctorContext:
-    """Context of checks. Directories are those of slurm-gpud on this host, except that of `policy apply`."""
+    """The context of checks, with the directories of the daemons and of `policy apply` on this host."""
 
     site: CommandSite
     run_dir: Path = Path("/run/slurm-gpu")

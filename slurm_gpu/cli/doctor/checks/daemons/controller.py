@@ -44,9 +44,7 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
     elif found.groups_id != policy.groups_id:
         yield warn(f"{path} is for the groups of another policy, and is not used", log(at, _DAEMON))
     elif policy.counts_gpu_hours and found.hours is None:
-        yield fail(
-            f"{path} has no GPU-hours: slurmdbd has not reported the jobs that ended before", log(at, _DAEMON)
-        )
+        yield fail(f"{path} has no GPU-hours: slurmdbd has not reported earlier jobs", log(at, _DAEMON))
     elif not running(_DAEMON):
         # It may run on another host of slurmctld that shares the directory, or out of sight.
         message = (

@@ -12,7 +12,7 @@ from slurm_gpu.text.units import counted
 
 
 def rules(at: DoctorContext) -> Iterator[CheckResult]:
-    """The rules by which applications are recognised are without mistakes."""
+    """Check that the rules for recognising applications are valid."""
     if not at.is_gpu_node:
         yield skipped("this host is no GPU node")
         return

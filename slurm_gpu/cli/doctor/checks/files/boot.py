@@ -88,7 +88,7 @@ def enabled(at: DoctorContext) -> Iterator[CheckResult]:
     if fine:
         yield ok(f"will be there after the next boot: {', '.join(fine)}")
     elif not told:
-        yield skipped("none of slurm-gpu's units is needed here, or something else than systemd starts it")
+        yield skipped("no unit of slurm-gpu is needed here, or systemd does not start the daemons")
 
 
 def _of_another(service: str, user: str, slurm_user: str) -> CheckResult:

@@ -76,9 +76,9 @@ def _passed_over(at: DoctorContext, kind: str, heeded: Sequence[str]) -> Iterato
     lost = [line for line in lines if line.value and line.value.strip() not in heeded]
     if len(lines) > 1 and heeded and lost:
         yield fail(
-            f"slurm.conf has {len(lines)} lines {kind}=, and Slurm {at.settings.version} heeds "
+            f"slurm.conf has {len(lines)} lines {kind}=, and Slurm {at.settings.version} uses "
             f"{','.join(heeded)} alone: {lost[0].value} ({lost[0].place}) is not run",
-            f"one line {kind}=, and all {kind.lower()}s in one directory; scontrol reconfigure",
+            f"use one line {kind}=, put all {kind.lower()}s into one directory, and run scontrol reconfigure",
         )
 
 

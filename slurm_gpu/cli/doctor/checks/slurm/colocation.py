@@ -41,7 +41,7 @@ def _slurm(at: DoctorContext) -> Iterator[CheckResult]:
         )
     if "LL_SHARED_GRES" in raw.get("SelectTypeParameters", ""):
         yield fail(
-            "SelectTypeParameters has LL_SHARED_GRES: jobs go to the emptiest GPU, and nobody is together",
+            "SelectTypeParameters has LL_SHARED_GRES: jobs go to the emptiest GPU, and do not share GPUs",
             f"take it out of slurm.conf, and {_RESTART}",
         )
     if "MULTIPLE_SHARING_GRES_PJ" in raw.get("SelectTypeParameters", ""):
@@ -86,6 +86,6 @@ def _places(at: DoctorContext, said: ColocationInForce) -> Iterator[CheckResult]
     serving = status.serving_of(at.controller_run / status.FILE_NAME)
     if serving is not None and serving.why is not None:
         yield warn(
-            f"planner {serving.serves} serves in place of {serving.asked}: {serving.why}",
+            f"planner {serving.serves} is used instead of {serving.asked}: {serving.why}",
             "put its model where policy.yaml says, readable for SlurmUser; slurm-gpuctld finds it by itself",
         )

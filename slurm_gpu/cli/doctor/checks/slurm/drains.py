@@ -50,7 +50,7 @@ def drained(at: DoctorContext) -> Iterator[CheckResult]:
                 f"on {names[0]}, compare nvidia-smi -L with slurmd -G, fix gres.conf or the GPU; {resume}",
             )
     if not found:
-        yield ok("no node is drained for its prolog, its epilog or its GPUs")
+        yield ok("no node is drained because of its prolog, epilog or GPUs")
 
 
 def traps(kind: str, pattern: str, paths: list[Path], remedy: str) -> Iterator[CheckResult]:

@@ -93,7 +93,7 @@ def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterat
 
 
 def _without_gres(at: DoctorContext) -> Iterator[CheckResult]:
-    """Yield a finding if Slurm has none of the GPUs of this host."""
+    """Yield a finding if Slurm has no GPU of this host."""
     without = [node.name for node in at.nodes_here if not node.n_gpus]
     devices = sorted(str(path) for path in at.devices.glob("nvidia[0-9]*") if path.name[6:].isdigit())
     if devices and without and len(at.nodes_here) == 1:

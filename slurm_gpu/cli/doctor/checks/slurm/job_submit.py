@@ -133,7 +133,7 @@ def urgent(at: DoctorContext) -> Iterator[CheckResult]:
     elif policy.urgent is None:
         yield skipped(f"{_policy_file(at)} has no urgent jobs")
     elif not has_slurmdbd(at.settings):
-        yield fail("nobody has urgent jobs without slurmdbd: there are no QOS", "take `urgent:` out")
+        yield fail("urgent jobs require slurmdbd, which has their QOS", "remove `urgent:`")
     else:
         found = [fail(lack.problem, lack.remedy) for lack in urgent_lacks(at.settings, policy)]
         yield from found or [ok(f"urgent jobs start first, {policy.urgent.jobs_running} at once")]
@@ -149,7 +149,7 @@ def _policy_here(at: DoctorContext, what: str) -> Policy | CheckResult:
     try:
         return load_policy(policy_file)[0]
     except InputError as error:
-        return skipped(f"{what} is not known before this is mended: {error}")
+        return skipped(f"{what} is unknown until this is fixed: {error}")
 
 
 def _unreadable(*paths: Path) -> CheckResult | None:

@@ -57,8 +57,8 @@ def defaults(at: DoctorContext) -> Iterator[CheckResult]:
         )
     if gpus_only:
         yield warn(
-            f"{_partitions(gpus_only)}: no DefMemPerCPU beside DefMemPerGPU: a job without GPUs and without "
-            "--mem takes the whole node's memory, and its GPUs lie idle",
+            f"{_partitions(gpus_only)}: DefMemPerGPU without DefMemPerCPU: a job without GPUs and --mem "
+            "gets the whole node's memory, and the GPUs there stay idle",
             f"{_cpu_share(gpus_only)} {_where(gpus_only, found)}",
         )
     generous = [finding for one in found if (finding := _too_much(one)) is not None]

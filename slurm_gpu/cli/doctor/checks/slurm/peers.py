@@ -17,7 +17,7 @@ _SAME = "the same policy.yaml on both hosts"
 
 
 def same_script(at: DoctorContext) -> Iterator[CheckResult]:
-    """A backup of slurmctld decides as the first does, and starts at all."""
+    """Check that a backup slurmctld has the same script as the primary, and can start."""
     hosts, script = controllers(at.settings), Path(at.settings.conf_path).parent / SCRIPT_NAME
     others = [host for host in hosts if host != at.host]
     state = Path(at.settings.raw.get("StateSaveLocation", ""))

@@ -96,6 +96,6 @@ def _foreign(there: Mapping[str, SlurmReservation], rows: Mapping[int, Reservati
             continue
         if number not in rows or not rows[number].state.is_promised:
             yield warn(
-                f"{name} in Slurm is called as slurm-gpu's are, and is none of them: it is left alone",
+                f"{name} in Slurm has a name like slurm-gpu's, but is not one of them; it is unchanged",
                 f"if it is not needed: scontrol delete ReservationName={name}",
             )

@@ -34,12 +34,12 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
         still = {(row.job_id, row.submit_s) for row in told if row.end_s is None}
         lost = {key: run for key, run in lost.items() if key in still}
     if not lost:
-        yield ok("slurmctld knows all jobs that go on by Slurm's accounting")
+        yield ok("slurmctld has all running jobs of Slurm's accounting")
         return
     yield warn(
-        f"{_shown(list(lost.values()))} by Slurm's accounting, and slurmctld does not know them: reports "
-        "count their GPUs as held until now",
-        "sacctmgr show runawayjobs lists them, and ends them where it is told to",
+        f"{_shown(list(lost.values()))} by Slurm's accounting, but not in slurmctld: reports count "
+        "their GPUs as allocated until now",
+        "sacctmgr show runawayjobs lists them, and ends them if you confirm",
     )
 
 

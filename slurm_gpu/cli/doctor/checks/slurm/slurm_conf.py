@@ -177,15 +177,15 @@ def gres_types(at: DoctorContext) -> Iterator[CheckResult]:
     untyped = [node.name for node in at.nodes if "" in node.gpus]
     if untyped:
         yield warn(
-            f"GPUs without a type on {few(untyped, 5)}: tables cannot tell them apart",
+            f"GPUs without a type on {few(untyped, 5)}: tables cannot distinguish them",
             "Gres=gpu:TYPE:COUNT in slurm.conf and Type=TYPE in gres.conf",
         )
     else:
         yield ok("GPUs have types: " + ", ".join(sorted({kind for node in at.nodes for kind in node.gpus})))
     if "shard" in types and at.settings.version.startswith(_SPLITS_INSTANCES) and _has_mig(at):
         yield warn(
-            f"GresTypes has shard beside MIG instances: Slurm {at.settings.version} takes each of the device "
-            "files of an instance (MultipleFiles in gres.conf) for a GPU of its own",
+            f"GresTypes has shard, with MIG instances: Slurm {at.settings.version} counts each device "
+            "file of an instance (MultipleFiles in gres.conf) as a GPU",
             "take shard out of GresTypes in slurm.conf; restart slurmctld and each slurmd",
         )
 
@@ -201,7 +201,7 @@ def room_for_jobs(at: DoctorContext) -> Iterator[CheckResult]:
     message = f"slurmctld holds {counted(n_jobs, 'job')}; MaxJobCount={most}"
     if n_jobs > _CROWDED * int(most):
         yield warn(
-            f"{message}: the next are refused to everybody, whoever queued them",
+            f"{message}: then Slurm rejects new jobs of all users",
             f"MaxJobCount={max(_MANY_JOBS, 2 * int(most))} in slurm.conf; restart slurmctld",
         )
     else:
@@ -222,7 +222,7 @@ def priorities(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _release(version: str) -> tuple[int, int]:
-    """(22, 5) of 22.05.8; (0, 0) of what is no version."""
+    """Return (22, 5) for 22.05.8, and (0, 0) for an unknown format."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
