@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, is_dataclass
 from typing import NamedTuple, get_args, get_origin
@@ -37,44 +38,134 @@ _HEAD = """\
 # Configuration reference
 
 Every key of the files in `/etc/slurm-gpu`. A mistake is reported with its line and column, the value and the
-allowed values. `NAME` is any name, `[]` an entry of a list. Times have a unit: `90s`, `10m`, `4h`, `7d`,
-`2w`. `packaging/configuration_page.py` writes this page from the classes that decode the files.
+allowed values. `KEY: VALUE` shows the default, `KEY: <…>` the kind of value if there is none. Allowed values
+are in parentheses. `NAME` is any name, and `-` begins an entry of a list.
+
+| value | form |
+|---|---|
+| duration | `90s`, `10m`, `4h`, `7d`, `2w` |
+| memory | `64G`, in powers of 1024 |
+| n | a whole number |
+| gpus | `8` or `0.5`; in rules also by type as in gres.conf: `{a100: 4}` |
+| id | up to 40 letters, digits, `_`, `.`, `-` |
+| names, groups, durations, networks | a list, such as `[a, b]` |
+| hostlist | `n[1-4]` |
+| patterns | a shell pattern such as `lmp*`, or a list; at most 64, of at most 64 characters |
+| regex | a regular expression of at most 300 characters |
+| day | `2026-12-31`, inclusive |
+| path | an absolute path |
 """
-
-
-_EXAMPLE = re.compile(r", such as `[^`]*`$")
+_WIDTH = 116
+_COLUMN = 32
+_LONGEST_PLACEHOLDER = 30
+# Placeholders that the table above explains.
+_PLACEHOLDERS = {
+    "list of names": "names",
+    "list of names of groups": "groups",
+    "list of durations": "durations",
+    "list of networks, or one": "networks",
+    "text in one line": "text",
+    "absolute path": "path",
+    "amount of memory": "memory",
+    "whole number": "n",
+    "whole number ≥ 1": "n ≥ 1",
+    "number of GPUs from 0 up": "gpus",
+    "number of GPUs from 0 up; or table by type of GPU as in gres.conf": "gpus",
+    "letters, digits, _ . - (up to 40)": "id",
+    "day written as YYYY-MM-DD": "day",
+    "name, or a list of at most 64, of at most 64 characters each": "patterns",
+    "regular expression of at most 300 characters": "regex",
+}
+_EXAMPLE = re.compile(r", such as `[^`]*`")
+_RANGE = re.compile(r"(?:whole number|number|duration) from (\S+ to \S+)")
+# Kinds that a default shows.
+_EVIDENT = {
+    "duration",
+    "HOST:PORT",
+    "mail server's name",
+    "slurm-gpudbd's address",
+    "time zone",
+    "true or false",
+    *_PLACEHOLDERS,
+}
+# Kinds that need no example.
+_OBVIOUS = {"hostlist", "number", "name", *_PLACEHOLDERS}
 
 
 class _Row(NamedTuple):
+    indent: str
     key: str
     value: str
-    description: str
+    comment: str
 
 
 def page() -> str:
     """Return the page."""
     parts = [_HEAD]
     for name, settings_class, description in _FILES:
-        rows = [_Row("key", "value (default)", "description"), *_rows("", settings_class, {})]
-        head, *lines = (f"| {' | '.join(row)} |" for row in rows)
-        table = "\n".join((head, "|---|---|---|", *lines))
-        parts.append(f"## {name}\n\n{description}\n\n{table}\n")
+        lines = (line for row in _rows("", "", settings_class, {}) for line in _lines(row))
+        parts.append("\n".join((f"## {name}", "", description, "", "```yaml", *lines, "```", "")))
     return "\n".join(parts)
 
 
-def _rows(above: str, settings_class: type, shown: dict[type, str]) -> Iterator[_Row]:
+def _lines(row: _Row) -> Iterator[str]:
+    """Return a key with its comment: next to it, or above if it is too long."""
+    start = f"{row.indent}{row.key}: {row.value}".rstrip()
+    line = f"{start:{_COLUMN - 2}}  # {row.comment}" if row.comment else start
+    if len(line) <= _WIDTH:
+        yield line
+        return
+    above = f"{row.indent.replace('-', ' ')}# "
+    yield from textwrap.wrap(row.comment, _WIDTH, initial_indent=above, subsequent_indent=above)
+    yield start
+
+
+def _rows(indent: str, above: str, settings_class: type, shown: dict[type, str]) -> Iterator[_Row]:
     shown[settings_class] = above.removesuffix(".")
+    below_first = indent.replace("-", " ")
     for setting in fields_of(settings_class):
         if not setting.description:
             continue
-        key, inner = _inner(f"{above}{setting.key}", setting.shape)
-        default = _default(setting)
-        value = f"as `{shown[inner]}`" if inner in shown else "" if inner else _value(setting.shape)
-        if default.startswith("`"):  # An example of its own is not needed.
-            value = _EXAMPLE.sub("", value)
-        yield _Row(f"`{key}`", f"{value} ({default})" if default and value else value, setting.description)
-        if inner is not None and inner not in shown:
-            yield from _rows(f"{key}.", inner, shown)
+        named, inner = _inner(setting.key, setting.shape)
+        value, kind = _value_and_kind(setting) if inner is None else ("", "")
+        if inner in shown:
+            value = f"<as {shown[inner]}>"
+        yield _Row(indent, setting.key, value, _comment(setting, kind))
+        indent = below_first
+        if inner is None or inner in shown:
+            continue
+        below = f"{indent}  "
+        if named.endswith(".NAME"):
+            yield _Row(below, "NAME", "", "")
+            below += "  "
+        elif named.endswith("[]"):
+            below += "- "
+        yield from _rows(below, f"{above}{named}.", inner, shown)
+
+
+def _comment(setting: SettingField, kind: str) -> str:
+    """Return the allowed values and the description, unless it only repeats the key."""
+    words = setting.description.removesuffix(".").replace("`", "")
+    plain = re.sub(r"^(?:the|its) ", "", words.lower()).replace(" ", "_")
+    about = "; ".join(filter(None, ("required" if setting.is_required else "", kind)))
+    return " ".join(filter(None, (f"({about})" if about else "", "" if plain == setting.key else words)))
+
+
+def _value_and_kind(setting: SettingField) -> tuple[str, str]:
+    """Return what a key shows, and the allowed values if that does not show them."""
+    default = "" if setting.is_required else _default(setting).strip("`")
+    kind = _value(setting.shape).replace("`", "")
+    plain = _EXAMPLE.sub("", _value(setting.shape)).replace("`", "")
+    if default:
+        found = _RANGE.fullmatch(plain)
+        return default, found[1] if found else "" if plain in _EVIDENT else plain
+    shown = _PLACEHOLDERS.get(plain, plain.removeprefix("the "))
+    if shown.isdigit():
+        return shown, ""
+    if len(shown) > _LONGEST_PLACEHOLDER:
+        return "<…>", kind
+    example = "" if {plain, plain.split()[0]} & _OBVIOUS else kind.removeprefix(plain)
+    return f"<{shown}>", example.removeprefix(", ")
 
 
 def _inner(key: str, shape: Shape) -> tuple[str, type | None]:

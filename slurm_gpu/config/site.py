@@ -81,10 +81,10 @@ _COUNT = whole_number(1, _MOST_POINTS, "3")
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """Users who see every job in full, in addition to root and SlurmUser."""
+    """Users who see every job in full, like root and SlurmUser."""
 
-    users: Annotated[tuple[Annotated[str, NAME], ...], "User names."] = ()
-    unix_groups: Annotated[tuple[Annotated[str, NAME], ...], "UNIX groups whose members are operators."] = ()
+    users: Annotated[tuple[Annotated[str, NAME], ...], "Users."] = ()
+    unix_groups: Annotated[tuple[Annotated[str, NAME], ...], "Their members."] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,35 +116,33 @@ class Rack:
 class Sampling:
     """How often a node samples, and the coverage below which nothing is judged."""
 
-    interval_s: Annotated[float, _DURATION, "How often a node samples its GPUs."] = 1.0
-    min_coverage: Annotated[
-        float, number(0, 1, "0.8"), "Coverage of a run below which nothing is judged by it."
-    ] = 0.8
+    interval_s: Annotated[float, _DURATION, "Between samples of a GPU."] = 1.0
+    min_coverage: Annotated[float, number(0, 1, "0.8"), "A run with a lower coverage is not judged."] = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How long detail is kept; aggregates are kept indefinitely."""
 
-    timelines_s: Annotated[float, _DURATION, "Timelines of runs."] = 90 * 86400.0
-    windows_s: Annotated[float, _DURATION, "Windows at full resolution."] = 7 * 86400.0
+    timelines_s: Annotated[float, _DURATION, "Timelines."] = 90 * 86400.0
+    windows_s: Annotated[float, _DURATION, "Windows."] = 7 * 86400.0
     events_s: Annotated[float, _DURATION, "Events."] = 365 * 86400.0
-    forecasts_s: Annotated[float, _DURATION, "Predicted waiting times."] = 90 * 86400.0
-    decisions_s: Annotated[float, _DURATION, "Decisions of the policy."] = 14 * 86400.0
+    forecasts_s: Annotated[float, _DURATION, "Forecasts."] = 90 * 86400.0
+    decisions_s: Annotated[float, _DURATION, "Decisions."] = 14 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """The records of a node until slurm-gpudbd has stored them."""
+    """Records on a node until slurm-gpudbd has stored them."""
 
-    max_size_mib: Annotated[float, _SIZE, "The oldest shipments over this size are dropped."] = 256.0
+    max_size_mib: Annotated[float, _SIZE, "Over this size, the oldest shipments are dropped."] = 256.0
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """Metrics for Prometheus."""
 
-    listen: Annotated[Address | None, ADDRESS, "Where slurm-gpud answers; by default nowhere."] = None
+    listen: Annotated[Address | None, ADDRESS, "The address of slurm-gpud's metrics; by default none."] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,44 +151,36 @@ class Priority:
 
     per_hour: Annotated[
         Mapping[Annotated[str, choice(SCALES)], Annotated[float, number(0, _MOST_POINTS, "20")]],
-        "Points for an hour's wait, by scale of the job.",
+        "Points per hour of waiting, by scale of the job.",
     ] = field(default_factory=dict)
-    max_points: Annotated[int, whole_number(1, _MOST_POINTS, "1000"), "Points that a job earns at most."] = (
-        1000
-    )
+    max_points: Annotated[int, whole_number(1, _MOST_POINTS, "1000"), "The most that a job earns."] = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Reservations:
     """Reservations for medium and large trainings."""
 
-    required_gpus: Annotated[int | None, _COUNT, "Jobs of this many GPUs require one; by default none."] = (
-        None
-    )
-    release_unused_s: Annotated[float, _DURATION, "When an unused one is released."] = 1800.0
-    horizon_s: Annotated[float, _DURATION, "How far ahead one may begin, and how long it may last."] = (
-        60 * 86400.0
-    )
-    open_per_user: Annotated[int, _COUNT, "Open ones of a user, at most."] = 3
+    required_gpus: Annotated[
+        int | None, _COUNT, "Jobs of this many GPUs require one; by default none do."
+    ] = None
+    release_unused_s: Annotated[float, _DURATION, "An unused one is released after this time."] = 1800.0
+    horizon_s: Annotated[float, _DURATION, "The longest time ahead, and the longest duration."] = 60 * 86400.0
+    open_per_user: Annotated[int, _COUNT, "Open ones per user."] = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """How slurm-gpuctld places jobs. By default it manages all nodes with GPUs."""
 
-    mode: Annotated[str, choice(PLACEMENT_MODES), "Only `enforce` changes anything on the cluster."] = (
-        "observe"
-    )
+    mode: Annotated[str, choice(PLACEMENT_MODES), "Only `enforce` changes the cluster."] = "observe"
     partitions: Annotated[
         tuple[Annotated[str, text("gpu", "a name", "names")], ...] | None,
-        "Only nodes in these partitions are managed.",
+        "Manage only nodes in these; by default all.",
     ] = None
-    nodes: Annotated[str | None, _HOSTLIST, "Only these nodes are managed."] = None
-    zone_wait_s: Annotated[
-        float, _DURATION, "How long a distributed job waits for one zone, once it is its turn."
-    ] = 1800.0
-    priority: Annotated[Priority | None, "Points that jobs earn by waiting."] = None
-    reservations: Annotated[Reservations | None, "Reservations; available where this is written."] = None
+    nodes: Annotated[str | None, _HOSTLIST, "Manage only these."] = None
+    zone_wait_s: Annotated[float, _DURATION, "The longest wait of a distributed job for one zone."] = 1800.0
+    priority: Annotated[Priority | None, "Points for waiting time."] = None
+    reservations: Annotated[Reservations | None, "Allows reservations."] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,40 +188,36 @@ class SiteConfig:
     """The whole of slurm-gpu.yaml."""
 
     cluster: Annotated[str, _CLUSTER, "The cluster."]
-    database: Annotated[str, _DATABASE, "Where slurm-gpudbd is reached."] = "http://localhost:6829"
+    database: Annotated[str, _DATABASE, "The address of slurm-gpudbd."] = "http://localhost:6829"
     database_socket: Annotated[
-        Path, text("/run/x.sock", make=Path), "Its Unix socket, used instead on its own host."
+        Path, text("/run/x.sock", make=Path), "Its Unix socket, used on its own host."
     ] = Path("/run/slurm-gpu/slurm-gpudbd.sock")
     munge_socket: Annotated[
         str | None, text("/run/munge/munge.socket.2"), "munged's socket, if not MUNGE's default."
     ] = None
-    web: Annotated[str | None, PAGE, "How people reach slurm-gpuweb, for `slurm-gpu web`."] = None
-    timezone: Annotated[str, _TIME_ZONE, "The zone in which days begin and times are shown."] = "UTC"
-    import_interval_s: Annotated[float, _DURATION, "How often slurm-gpudbd reads Slurm's accounting."] = 60.0
-    operators: Annotated[Operators, "Users who see every job in full, in addition to root and SlurmUser."] = (
-        field(default_factory=Operators)
+    web: Annotated[str | None, PAGE, "The address of slurm-gpuweb, for `slurm-gpu web`."] = None
+    timezone: Annotated[str, _TIME_ZONE, "The time zone of days and times."] = "UTC"
+    import_interval_s: Annotated[float, _DURATION, "Between reads of Slurm's accounting."] = 60.0
+    operators: Annotated[Operators, "Users who see every job in full, like root and SlurmUser."] = field(
+        default_factory=Operators
     )
-    team: Annotated[str | Mapping[str, str], _TEAM, "The team of a run: its account, or by this map."] = (
-        "account"
-    )
-    server_types: Annotated[Mapping[str, ServerType], "Kinds of GPU servers, by name."] = field(
+    team: Annotated[str | Mapping[str, str], _TEAM, "The team of a run."] = "account"
+    server_types: Annotated[Mapping[str, ServerType], "Kinds of GPU servers."] = field(default_factory=dict)
+    zones: Annotated[Mapping[str, Zone], "Groups of nodes with a role in placement."] = field(
         default_factory=dict
     )
-    zones: Annotated[Mapping[str, Zone], "Groups of nodes with a role in placement, by name."] = field(
+    racks: Annotated[Mapping[str, Rack], "Nodes that slurm-gpuweb draws together."] = field(
         default_factory=dict
     )
-    racks: Annotated[Mapping[str, Rack], "Nodes that slurm-gpuweb draws together, by name."] = field(
-        default_factory=dict
-    )
-    sampling: Annotated[Sampling, "How nodes sample."] = field(default_factory=Sampling)
-    retention: Annotated[Retention, "How long detail is kept; totals are kept indefinitely."] = field(
+    sampling: Annotated[Sampling, "Sampling on nodes."] = field(default_factory=Sampling)
+    retention: Annotated[Retention, "How long details are kept; totals are kept indefinitely."] = field(
         default_factory=Retention
     )
-    spool: Annotated[SpoolSettings, "The records of a node until slurm-gpudbd has stored them."] = field(
+    spool: Annotated[SpoolSettings, "Records on a node until slurm-gpudbd has stored them."] = field(
         default_factory=SpoolSettings
     )
     metrics: Annotated[Metrics, "Metrics for Prometheus."] = field(default_factory=Metrics)
-    placement: Annotated[Placement, "How slurm-gpuctld places jobs."] = field(default_factory=Placement)
+    placement: Annotated[Placement, "Placement by slurm-gpuctld."] = field(default_factory=Placement)
 
 
 def default_path(environ: Mapping[str, str] = os.environ) -> Path:

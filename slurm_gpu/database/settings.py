@@ -59,7 +59,7 @@ class PerUser:
     """Limits for one user: requests served at once, and rows per second in the long run."""
 
     requests: Annotated[int, whole_number(1, _MOST_PER_USER), "Requests served at once."] = 2
-    rows_per_s: Annotated[int, whole_number(1, _MOST_PER_USER), "Rows a second in the long run."] = 2000
+    rows_per_s: Annotated[int, whole_number(1, _MOST_PER_USER), "Rows per second in the long run."] = 2000
 
 
 DEFAULT_PER_USER = PerUser()
@@ -69,26 +69,24 @@ DEFAULT_PER_USER = PerUser()
 class DaemonSettings:
     """The whole of slurm-gpudbd.yaml."""
 
-    url: Annotated[str, text(_EXAMPLE_URL), "The database, as SQLAlchemy writes it."] = DEFAULT_URL
+    url: Annotated[str, text(_EXAMPLE_URL), "The database, as an SQLAlchemy URL."] = DEFAULT_URL
     listen: Annotated[
         Address | None,
         ADDRESS_OR_ANY_PORT,
-        "Where nodes reach it; by default all interfaces, at the port of `database:` in slurm-gpu.yaml.",
+        "By default all interfaces, at the port of `database:` in slurm-gpu.yaml.",
     ] = None
     workers: Annotated[
         int,
         whole_number(0, 8),
-        "Further processes that take in shipments; 0: slurm-gpudbd alone does.",
+        "Additional processes that receive shipments.",
     ] = 0
-    web_user: Annotated[str | int | None, _WEB_USER, "The user that slurm-gpuweb runs as; null: none."] = (
-        DEFAULT_WEB_USER
-    )
+    web_user: Annotated[str | int | None, _WEB_USER, "The user of slurm-gpuweb."] = DEFAULT_WEB_USER
     web_hosts: Annotated[
         tuple[Annotated[Network, NETWORK], ...],
         Items(or_one=True),
-        "Other hosts from which slurm-gpuweb may read.",
+        "Other hosts of slurm-gpuweb.",
     ] = ()
-    per_user: Annotated[PerUser, "Limits for the reads of one user."] = DEFAULT_PER_USER
+    per_user: Annotated[PerUser, "Limits on the requests of one user."] = DEFAULT_PER_USER
 
     @property
     def web(self) -> WebReader:

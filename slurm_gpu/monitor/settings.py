@@ -22,8 +22,8 @@ _SESSION = duration(60.0, 31 * 86400.0, "2h")
 class SessionSettings:
     """`session:` of slurm-gpuweb.yaml."""
 
-    lifetime_s: Annotated[float, _SESSION, "How long a session lasts at most."] = DEFAULT_LIFETIME_S
-    idle_s: Annotated[float, _SESSION, "How long an unused session lasts."] = DEFAULT_IDLE_S
+    lifetime_s: Annotated[float, _SESSION, "The longest session."] = DEFAULT_LIFETIME_S
+    idle_s: Annotated[float, _SESSION, "The longest time without requests."] = DEFAULT_IDLE_S
     key_file: Annotated[
         Path | None,
         path("/etc/slurm-gpu/slurm-gpuweb.key"),
@@ -35,15 +35,13 @@ class SessionSettings:
 class WebSettings:
     """The contents of slurm-gpuweb.yaml."""
 
-    listen: Annotated[Address, ADDRESS, "The address and port of slurm-gpuweb."] = DEFAULT_LISTEN
-    url: Annotated[
-        str | None, PAGE, "The address for users, if it differs from `listen`; links start with it."
-    ] = None
-    refresh_s: Annotated[float, duration(1.0, 60.0, "3s"), "How often slurm-gpudbd is read."] = 3.0
+    listen: Annotated[Address, ADDRESS, "The address of slurm-gpuweb."] = DEFAULT_LISTEN
+    url: Annotated[str | None, PAGE, "The address for users, if it differs from `listen`."] = None
+    refresh_s: Annotated[float, duration(1.0, 60.0, "3s"), "Between reads of slurm-gpudbd."] = 3.0
     trusted_proxies: Annotated[
         tuple[Annotated[Network, NETWORK], ...],
         Items(or_one=True),
-        "Reverse proxies that sign people in; requires `user_header`.",
+        "Reverse proxies that sign users in; requires `user_header`.",
     ] = ()
     user_header: Annotated[
         str | None,

@@ -56,8 +56,8 @@ _WEBHOOK = ValueType(
 class Mail:
     """The server that delivers mail."""
 
-    sender: Annotated[str, _ADDRESS, Key("from"), "The sender's address."]
-    to: Annotated[str, _RECIPIENT, "The recipient's address; `{user}` becomes the owner of the job."]
+    sender: Annotated[str, _ADDRESS, Key("from"), "The sender's."]
+    to: Annotated[str, _RECIPIENT, "The recipient's; `{user}` is the owner of the job."]
     host: Annotated[
         str, pattern("localhost", "a mail server's name", r"[^\x00-\x20\x7f]+"), "The server."
     ] = "localhost"
@@ -85,23 +85,19 @@ class Webhook:
 class Settings:
     """The whole of notices.yaml."""
 
-    mode: Annotated[str, choice((OBSERVE, SEND)), "Whether notices are only shown, or sent."] = OBSERVE
+    mode: Annotated[str, choice((OBSERVE, SEND)), "Only show notices, or send them."] = OBSERVE
     concerns: Annotated[
-        frozenset[Annotated[AlertKind, choice(ALERT_KINDS)]], "The alerts of which users are notified."
+        frozenset[Annotated[AlertKind, choice(ALERT_KINDS)]], "The alerts to notify users of."
     ] = DEFAULT_ALERT_KINDS
     # Alerts do not appear before slurm_gpu.alerts has watched for a window.
     after_s: Annotated[
         float,
         duration(300.0, 7 * 86400.0, "30m"),
-        "How long an alert lasts before a notice; an error of a GPU is reported at once.",
+        "How long an alert lasts before its notice; GPU errors are sent at once.",
     ] = 1800.0
-    max_per_user_per_day: Annotated[
-        int, whole_number(1, 100), "Notices to a user in any 24 hours, at most."
-    ] = 5
-    exempt_users: Annotated[frozenset[Annotated[str, NAME]], "Users who get none."] = frozenset()
-    contact: Annotated[str | None, text("gpu-help@example.edu"), "Where users ask; it ends each notice."] = (
-        None
-    )
+    max_per_user_per_day: Annotated[int, whole_number(1, 100), "The most in any 24 hours."] = 5
+    exempt_users: Annotated[frozenset[Annotated[str, NAME]], "Users who receive none."] = frozenset()
+    contact: Annotated[str | None, text("gpu-help@example.edu"), "Where users ask; ends each notice."] = None
     mail: Annotated[Mail | None, "Send notices by mail."] = None
     webhook: Annotated[Webhook | None, "Post notices as JSON."] = None
     templates: Annotated[

@@ -14,7 +14,6 @@ _OTHERS = (
     "tests/upgrade/data/",
     "LICENSE",
     "docs/configuration.md",
-    "docs/glossary.md",
     "tests/prose/",
     "bench/results/",
 )

@@ -1,4 +1,4 @@
-"""The rules of docs/glossary.md that a program can check, and where a passage breaks them."""
+"""The rules for prose that a program can check, and where a passage breaks them."""
 
 from __future__ import annotations
 

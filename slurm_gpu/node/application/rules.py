@@ -114,7 +114,7 @@ class Trace:
     """One alternative of a rule; one process must match all given fields."""
 
     executable: Annotated[re.Pattern[str] | None, _GLOBS, "The executable."] = None
-    script: Annotated[re.Pattern[str] | None, _GLOBS, "The script that an interpreter runs."] = None
+    script: Annotated[re.Pattern[str] | None, _GLOBS, "The script of an interpreter."] = None
     module: Annotated[re.Pattern[str] | None, _GLOBS, "The Python module (`python -m`)."] = None
     library: Annotated[re.Pattern[str] | None, _GLOBS, "A mapped library."] = None
     python: Annotated[
@@ -146,18 +146,18 @@ class ApplicationRule:
     """The rule for one application; `place` is its file:line:column."""
 
     name: Annotated[str, FromPlace(lambda at: str(at[-1]))]
-    field: Annotated[str | None, _FIELD, "The field of science; null: none."] = None
-    priority: Annotated[int, whole_number(0, MAX_PRIORITY), "The highest wins."] = 50
+    field: Annotated[str | None, _FIELD, "The field of science."] = None
+    priority: Annotated[int, whole_number(0, MAX_PRIORITY), "The highest match wins."] = 50
     traces: Annotated[
         tuple[Annotated[Trace, Items(least=1)], ...],
         Items(least=1, most=64),
         Key("any"),
-        "Alternatives by which it is recognised.",
+        "Alternatives, of which one has to match.",
     ]
     parameters: Annotated[
         Mapping[Annotated[str, _PARAMETER_NAME], Annotated[ApplicationParameter, _PARAMETER]],
         Items(most=16),
-        "The parts of its arguments to store.",
+        "The parts of the arguments to store.",
     ] = dataclasses.field(default_factory=dict)
     place: Annotated[str, FromPlace(lambda _: "")]
 

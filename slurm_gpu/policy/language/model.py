@@ -143,27 +143,23 @@ class RuleLimits:
     array_tasks: Annotated[int | None, COUNT, "Tasks of one job array."] = None
     tasks: Annotated[int | None, COUNT, "MPI tasks (--ntasks) of one job."] = None
     # Ascending by GPUs; jobs with fewer GPUs than the first step have none.
-    walltime: Annotated[
-        tuple[WalltimeStep, ...] | None, _WALLTIME_STEPS, "Time limit of one job, of all or by its GPUs."
-    ] = None
+    walltime: Annotated[tuple[WalltimeStep, ...] | None, _WALLTIME_STEPS, "Time limit of one job."] = None
     partitions: Annotated[PartitionNames | None, "Allowed partitions of one job."] = None
     gpu_types: Annotated[GpuTypeNames | None, "Allowed GPU types of one job."] = None
 
-    gpus_total: Annotated[_GpuLimit, "GPUs of running and pending jobs together."] = None
-    gpus_running: Annotated[_GpuLimit, "GPUs of running jobs together, limited by Slurm."] = None
-    jobs_total: Annotated[int | None, COUNT, "Running and pending jobs; each task of an array is one."] = None
+    gpus_total: Annotated[_GpuLimit, "GPUs of running and pending jobs."] = None
+    gpus_running: Annotated[_GpuLimit, "GPUs of running jobs, limited by Slurm."] = None
+    jobs_total: Annotated[int | None, COUNT, "Running and pending jobs; each array task is one."] = None
     jobs_running: Annotated[int | None, COUNT, "Running jobs, limited by Slurm."] = None
-    cpus_total: Annotated[int | None, COUNT, "CPUs of running and pending jobs together."] = None
-    cpus_running: Annotated[int | None, COUNT, "CPUs of running jobs together, limited by Slurm."] = None
-    memory_total_mib: Annotated[int | None, MEMORY, "Memory of running and pending jobs together."] = None
-    memory_running_mib: Annotated[
-        int | None, MEMORY, "Memory of running jobs together, limited by Slurm."
-    ] = None
-    nodes_running: Annotated[int | None, COUNT, "Nodes of running jobs together, limited by Slurm."] = None
+    cpus_total: Annotated[int | None, COUNT, "CPUs of running and pending jobs."] = None
+    cpus_running: Annotated[int | None, COUNT, "CPUs of running jobs, limited by Slurm."] = None
+    memory_total_mib: Annotated[int | None, MEMORY, "Memory of running and pending jobs."] = None
+    memory_running_mib: Annotated[int | None, MEMORY, "Memory of running jobs, limited by Slurm."] = None
+    nodes_running: Annotated[int | None, COUNT, "Nodes of running jobs, limited by Slurm."] = None
     gpu_hours: Annotated[
         Mapping[HoursPeriod, Annotated[float, GPU_HOURS]] | None,
         _NAMES,
-        "GPU-hours used in the calendar's day, week or month, with those that the job may use.",
+        "GPU-hours used in the calendar's day, week or month, and GPUs × time limit of the job.",
     ] = None
 
 
@@ -191,11 +187,11 @@ class Group:
 
     name: Annotated[str, _AT_KEY]
     users: Annotated[Names | None, "Users."] = None
-    unix_groups: Annotated[Names | None, "UNIX groups of the user."] = None
+    unix_groups: Annotated[Names | None, "UNIX groups."] = None
     accounts: Annotated[AccountNames | None, "Accounts."] = None
     qos: Annotated[Names | None, "QOS."] = None
     partitions: Annotated[PartitionNames | None, "Partitions."] = None
-    until: Annotated[dt.date | None, DATE, "The last day on which the group exists."] = None
+    until: Annotated[dt.date | None, DATE, "The last day of the group."] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +200,10 @@ class RuleException:
 
     rule: Annotated[str, TEXT, "The id of a rule with `per: user` or `per: job`."]
     user: Annotated[str, USER_NAME, "The user."]
-    limits: Annotated[RuleLimits, _NAMES, "The limits that replace those of the rule."]
-    until: Annotated[dt.date, DATE, "The last day on which it applies."]
+    limits: Annotated[RuleLimits, _NAMES, "Replace those of the rule."]
+    until: Annotated[dt.date, DATE, "The last day."]
     why: Annotated[str, TEXT, "The reason."]
-    granted_by: Annotated[str | None, TEXT, "The person who granted it."] = None
+    granted_by: Annotated[str | None, TEXT, "The granter."] = None
     location: Annotated[Location, _AT_PLACE] = ()
 
 
@@ -224,18 +220,16 @@ class Adjust:
 class PolicyRule:
     """One rule with its reason."""
 
-    id: Annotated[str, ID, "The name of the rule in refusals."]
-    group: Annotated[str, TEXT, Key("for"), "The group that it is for."]
-    per: Annotated[Per, "The jobs over which its limits are taken."]
-    why: Annotated[str, TEXT, "The reason, as a refusal says it."]
+    id: Annotated[str, ID, "The name in refusals."]
+    group: Annotated[str, TEXT, Key("for"), "The group."]
+    per: Annotated[Per, "The scope of its limits."]
+    why: Annotated[str, TEXT, "The reason, shown in refusals."]
     limits: Annotated[RuleLimits, _NAMES, "The limits."]
     mode: Annotated[Mode, "Log it, warn the user, or refuse the job."] = Mode.OBSERVE
-    on_error: Annotated[OnError, "What happens to a job when slurm-gpu's own code fails."] = OnError.ALLOW
-    when: Annotated[Hours | None, _NAMES, "When it applies, by the moment of submission."] = None
-    kind: Annotated[JobKind | None, "Only jobs with a script (batch), or without one (interactive)."] = None
-    adjust: Annotated[
-        tuple[Adjust, ...], _ADJUST, "Bounds within which the weekly adjustment may move limits on what runs."
-    ] = ()
+    on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
+    when: Annotated[Hours | None, _NAMES, "The times of submission when it applies."] = None
+    kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
+    adjust: Annotated[tuple[Adjust, ...], _ADJUST, "Bounds for the weekly adjustment."] = ()
     location: Annotated[Location, _AT_PLACE] = ()
 
 
@@ -253,16 +247,12 @@ class Bundle:
     """Resources that this many GPUs may have; with 0 GPUs, those of a job without GPUs."""
 
     name: Annotated[str, _AT_KEY]
-    mgpu: Annotated[int, GPUS, Key("gpus"), "GPUs; 0 is for jobs without GPUs."]
+    mgpu: Annotated[int, GPUS, Key("gpus"), "0: for jobs without GPUs."]
     cpus: Annotated[int | None, CPUS, "CPUs."] = None
     memory_mib: Annotated[int | None, MEMORY, "Memory."] = None
-    partitions: Annotated[PartitionNames | None, "Where it applies; a job without GPUs is kept to these."] = (
-        None
-    )
-    gpu_types: Annotated[GpuTypeNames | None, "The GPU types that it applies to."] = None
-    mode: Annotated[BundleMode, "`fit` fills in what the job leaves out, and advises on the rest."] = (
-        BundleMode.OBSERVE
-    )
+    partitions: Annotated[PartitionNames | None, "Where it applies; jobs without GPUs must use these."] = None
+    gpu_types: Annotated[GpuTypeNames | None, "Types that it applies to."] = None
+    mode: Annotated[BundleMode, "`fit` adds missing options and advises on the rest."] = BundleMode.OBSERVE
     why: Annotated[str | None, TEXT, "The reason."] = None
 
 
@@ -273,15 +263,15 @@ class GpuOwner:
     group: Annotated[str, _AT_KEY]
     # Of the group, in lower case.
     accounts: Annotated[tuple[str, ...], FromPlace(lambda _: ())]
-    gpus: Annotated[int, WHOLE_GPUS, "GPUs that it owns."]
+    gpus: Annotated[int, WHOLE_GPUS, "The number that it owns."]
     qos: Annotated[
         str,
         QOS,
         FromPlace(lambda at: f"sg-{at[-1]}".lower()),
-        "The QOS of its own jobs; by default sg-GROUP.",
+        "The QOS of its own jobs; by default `sg-GROUP`.",
     ]
     lend_in: Annotated[str, QOS, "The QOS of jobs that borrow."]
-    return_within_s: Annotated[int, WALLTIME, "From the owner's submission to its GPUs."]
+    return_within_s: Annotated[int, WALLTIME, "The time from the owner's submission to its start."]
     location: Annotated[Location, _AT_PLACE] = ()
 
 
@@ -289,12 +279,12 @@ class GpuOwner:
 class Urgent:
     """Jobs that start before all others. QOS are in lower case, as in Slurm."""
 
-    groups: Annotated[GroupNames, Key("for"), "Groups of users, unix_groups and accounts that may."]
-    jobs_running: Annotated[int, COUNT, "Of all of them at once; the others wait."]
+    groups: Annotated[GroupNames, Key("for"), "Permitted groups, by users, unix_groups and accounts."]
+    jobs_running: Annotated[int, COUNT, "The most at once; others wait."]
     why: Annotated[str, TEXT, "The reason."]
-    qos: Annotated[str, QOS, "The QOS that users ask for."] = URGENT
+    qos: Annotated[str, QOS, "The QOS that users request."] = URGENT
     preempts: Annotated[
-        tuple[Annotated[str, QOS], ...], _NAMES, "QOS whose jobs are requeued where there are no free GPUs."
+        tuple[Annotated[str, QOS], ...], _NAMES, "QOS whose jobs are requeued for urgent ones."
     ] = ()
 
 
@@ -307,30 +297,22 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Colocation:
-    """Jobs of one GPU that share it with others."""
+    """Jobs that share a GPU."""
 
-    allowed_groups: Annotated[GroupNames | None, "Groups whose jobs share if they ask; by default all."] = (
-        None
-    )
-    required_groups: Annotated[GroupNames, "Groups whose jobs share without asking."] = ()
+    allowed_groups: Annotated[GroupNames | None, "Groups whose jobs may share; by default all."] = None
+    required_groups: Annotated[GroupNames, "Groups whose jobs always share."] = ()
     mode: Annotated[Mode, "Log it, advise the user, or do it."] = Mode.OBSERVE
-    goal: Annotated[Goal, "considerate: no job is slowed down by more than `slowdown`."] = Goal.THROUGHPUT
-    slowdown: Annotated[
-        float | None, number(1, 10, "1.10"), "The most that a job is slowed down; by default 1.10."
-    ] = None
-    jobs_per_gpu: Annotated[int, whole_number(2, 8, "2"), "Jobs on one GPU, at most."] = 2
-    max_gpu_fraction: Annotated[
-        float, number(0, 1, "0.75"), "A job that needs more than this fraction of a GPU runs alone."
-    ] = 0.75
+    goal: Annotated[Goal, "considerate: none slower than `slowdown`."] = Goal.THROUGHPUT
+    slowdown: Annotated[float | None, number(1, 10, "1.10"), "The largest slowdown; by default 1.10."] = None
+    jobs_per_gpu: Annotated[int, whole_number(2, 8, "2"), "The most jobs on one GPU."] = 2
+    max_gpu_fraction: Annotated[float, number(0, 1, "0.75"), "Jobs that need more of a GPU run alone."] = 0.75
     # slurm-gpuctld needs some seconds to act.
-    max_wait_s: Annotated[
-        int, duration(10, 3600, "5m", int), "How long a job waits for its place at most."
-    ] = 300
+    max_wait_s: Annotated[int, duration(10, 3600, "5m", int), "The longest wait for a place."] = 300
     planner: Annotated[
         str, choice((*PLANNERS, *LEARNED_PLANNERS)), "The planner that chooses co-runners."
     ] = "annealing"
     model: Annotated[
-        Path | None, path("/var/lib/slurm-gpu/dqngpu.npz"), "The file of what a planner learned."
+        Path | None, path("/var/lib/slurm-gpu/dqngpu.npz"), "The model of a learned planner."
     ] = None
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
 
@@ -345,25 +327,25 @@ class IdleAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CancelIdle:
-    """Jobs that are ended as none of their GPUs was ever used."""
+    """Ends jobs that never used a GPU."""
 
-    after_s: Annotated[int, WALLTIME, "After this long without use they are ended."]
+    after_s: Annotated[int, WALLTIME, "The idle time before the end."]
     warn_s: Annotated[
         tuple[Annotated[int, WALLTIME], ...],
         Items(least=1, most=5),
         Key("warn"),
-        "After this long without use their owner is warned; ascending, less than `after`.",
+        "The idle times before warnings, ascending, below `after`.",
     ]
     groups: Annotated[GroupNames | None, Key("for"), "Groups whose jobs are ended; by default all."] = None
-    exempt: Annotated[GroupNames, "Groups whose jobs are not."] = ()
-    action: Annotated[IdleAction, "cancel, or hold: requeue the job and hold it."] = IdleAction.CANCEL
+    exempt: Annotated[GroupNames, "Groups whose jobs are not ended."] = ()
+    action: Annotated[IdleAction, "hold: requeue the job and hold it."] = IdleAction.CANCEL
     mode: Annotated[Mode, "Log it, only warn, or do it."] = Mode.OBSERVE
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Manages:
-    """What `policy apply` may write to."""
+    """The parts of slurmdbd that `policy apply` may change."""
 
     qos: Annotated[Names, "QOS, as patterns such as `sg-*`."] = ()
     accounts: Annotated[AccountNames, "Accounts."] = ()
@@ -382,26 +364,26 @@ class Policy:
     """A whole policy, checked in itself; whether its names exist here is another question (names.py)."""
 
     version: Annotated[int, fixed(1), REQUIRED, "The version of the format."] = 1
-    contact: Annotated[str | None, TEXT, "Where users ask; every refusal ends with it."] = None
-    manages: Annotated[Manages, "What `policy apply` may write to."] = field(default_factory=Manages)
+    contact: Annotated[str | None, TEXT, "Where users ask; ends each refusal."] = None
+    manages: Annotated[Manages, "The parts of slurmdbd that `policy apply` may change."] = field(
+        default_factory=Manages
+    )
     chain: Annotated[Chain, "A site's own job_submit.lua."] = field(default_factory=Chain)
-    on_error: Annotated[OnError, "What happens to a job when slurm-gpu's own code fails."] = OnError.ALLOW
-    mode: Annotated[Mode, "The mode of rules that have none."] = Mode.OBSERVE
+    on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
+    mode: Annotated[Mode, "The mode of rules without one."] = Mode.OBSERVE
     # A job belongs to the first that fits it.
-    bundles: Annotated[
-        Mapping[Annotated[str, ID], Bundle], "Resources that this many GPUs may have, by name."
-    ] = field(default_factory=dict)
+    bundles: Annotated[Mapping[Annotated[str, ID], Bundle], "CPUs and memory for a number of GPUs."] = field(
+        default_factory=dict
+    )
     owners: Annotated[
-        tuple[GpuOwner, ...], Items(keyed=True), "Groups whose idle GPUs are lent, and return when they ask."
+        tuple[GpuOwner, ...], Items(keyed=True), "Groups whose idle GPUs are lent until they need them."
     ] = ()
     # Its group and its rule are among the others.
     urgent: Annotated[Urgent | None, "Jobs that start before all others."] = None
-    colocation: Annotated[Colocation | None, "Jobs of one GPU that share it with others."] = None
-    cancel_idle: Annotated[CancelIdle | None, "Jobs that are ended as none of their GPUs was ever used."] = (
-        None
+    colocation: Annotated[Colocation | None, "Jobs that share a GPU."] = None
+    cancel_idle: Annotated[CancelIdle | None, "Ends jobs that never used a GPU."] = None
+    groups: Annotated[Mapping[Annotated[str, ID], Group], "Jobs that match all given conditions."] = field(
+        default_factory=dict
     )
-    groups: Annotated[
-        Mapping[Annotated[str, ID], Group], "Jobs that rules are for; all conditions that are given match."
-    ] = field(default_factory=dict)
-    rules: Annotated[tuple[PolicyRule, ...], "All that match a job apply."] = ()
-    exceptions: Annotated[tuple[RuleException, ...], "Limits for one user, until a day."] = ()
+    rules: Annotated[tuple[PolicyRule, ...], "All rules that match a job apply."] = ()
+    exceptions: Annotated[tuple[RuleException, ...], "Other limits for one user until a day."] = ()
