@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.language.coverage import covered_limits, holds_whenever
+from slurm_gpu.policy.language.coverage import binds_whenever, covered_limits
 from slurm_gpu.policy.language.limit_text import flat_text
 from slurm_gpu.policy.language.limits import flat_limits
 from slurm_gpu.policy.language.model import Bundle, Mode, Policy, PolicyRule, RuleException
 from slurm_gpu.policy.language.names import ResolvedNames
-from slurm_gpu.policy.native.unheld import unheld_limits
+from slurm_gpu.policy.native.unenforced import unenforced_limits
 from slurm_gpu.text.units import format_duration, format_gpus
 
 _LEAST_GRACE_S = 1800
@@ -27,7 +27,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_empty_groups(policy, names),
         *_needless_exceptions(policy),
         *_needless_limits(policy),
-        *_unheld_limits(policy, names, today),
+        *_unenforced_limits(policy, names, today),
         *_odd_walltimes(policy),
         *_closed_ways(policy),
         *_hidden_bundles(policy),
@@ -90,8 +90,8 @@ def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
         yield _place(covered.rule, covered.key), message
 
 
-def _unheld_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[_Doubt]:
-    for rule, key, why in unheld_limits(policy, names, today):
+def _unenforced_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[_Doubt]:
+    for rule, key, why in unenforced_limits(policy, names, today):
         yield (*rule.location, "limits", key), f"nothing holds {key} of rule {rule.id}: {why}"
 
 
@@ -111,35 +111,35 @@ def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
 
 def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
     """Find settings that prevent jobs from sharing."""
-    said = policy.colocation
-    if said is None:
+    colocation = policy.colocation
+    if colocation is None:
         return
-    if said.slowdown is not None and said.slowdown <= 1:
+    if colocation.slowdown is not None and colocation.slowdown <= 1:
         message = "slowdown: 1 lets almost no job share: nearly all slow others down a little; write 1.10"
         yield ("colocation", "slowdown"), message
-    if said.max_gpu_fraction <= 0:
+    if colocation.max_gpu_fraction <= 0:
         message = "max_gpu_fraction: 0 lets no job share: every job needs some of a GPU"
         yield ("colocation", "max_gpu_fraction"), message
-    for index, name in enumerate(said.allowed_groups or ()):
-        if name in said.required_groups:
+    for index, name in enumerate(colocation.allowed_groups or ()):
+        if name in colocation.required_groups:
             message = f"group {name} is in required_groups, too; leave it out of allowed_groups"
             yield ("colocation", "allowed_groups", index), message
 
 
 def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:
     """Find warnings that leave too little time to act."""
-    said = policy.cancel_idle
-    if said is None:
+    cancel_idle = policy.cancel_idle
+    if cancel_idle is None:
         return
-    left_s = said.after_s - said.warn_s[-1]
+    left_s = cancel_idle.after_s - cancel_idle.warn_s[-1]
     if left_s < _LEAST_GRACE_S:
         message = (
             f"after: the last warning comes only {format_duration(left_s)} before the end; allow at least "
             f"{format_duration(_LEAST_GRACE_S)}"
         )
         yield ("cancel_idle", "after"), message
-    for index, name in enumerate(said.groups or ()):
-        if name in said.exempt:
+    for index, name in enumerate(cancel_idle.groups or ()):
+        if name in cancel_idle.exempt:
             yield ("cancel_idle", "for", index), f"group {name} is in exempt, too: its jobs are never ended"
 
 
@@ -174,7 +174,7 @@ def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
             )
             yield (*rule.location, "limits", "partitions"), message
     for rule, other in itertools.combinations(enforced, 2):
-        if not (holds_whenever(policy, other, rule) or holds_whenever(policy, rule, other)):
+        if not (binds_whenever(policy, other, rule) or binds_whenever(policy, rule, other)):
             continue
         for key, what in (("partitions", "partition"), ("gpu_types", "type of GPU")):
             first, second = getattr(rule.limits, key), getattr(other.limits, key)
@@ -196,7 +196,10 @@ def _takes_all(earlier: Bundle, bundle: Bundle) -> bool:
     if (earlier.mgpu > 0) != (bundle.mgpu > 0):
         return False
     pairs = ((earlier.partitions, bundle.partitions), (earlier.gpu_types, bundle.gpu_types))
-    return all(ours is None or (theirs is not None and set(theirs) <= set(ours)) for ours, theirs in pairs)
+    return all(
+        earlier_names is None or (names is not None and set(names) <= set(earlier_names))
+        for earlier_names, names in pairs
+    )
 
 
 def _place(holder: PolicyRule | RuleException, key: str) -> Location:

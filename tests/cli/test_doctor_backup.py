@@ -34,8 +34,8 @@ def settings(installed: Installation) -> SlurmSettings:
     return dataclasses.replace(found, slurm_user_uid=os.geteuid())
 
 
-def tell(installed: Installation, host: str, at_s: float = 1795263300.9) -> None:
-    peers.tell(settings(installed), host, script(installed), at_s)
+def write_report(installed: Installation, host: str, at_s: float = 1795263300.9) -> None:
+    peers.write_report(settings(installed), host, script(installed), at_s)
 
 
 def test_the_hosts_of_slurmctld_in_their_order(two: Installation):
@@ -56,7 +56,7 @@ def test_where_there_is_no_backup_there_is_nothing_to_compare(installed: Install
 
 @pytest.mark.parametrize(("here", "other"), [("head", "head2"), ("head2", "head")])
 def test_a_host_that_was_given_no_policy_is_named(two: Installation, here: str, other: str):
-    tell(two, here)
+    write_report(two, here)
     finding = worst(check.same_script(two.at(here)))
     assert finding.level.value == "fail"
     assert finding.message.startswith(f"no policy was applied on {other}: without ")
@@ -65,17 +65,17 @@ def test_a_host_that_was_given_no_policy_is_named(two: Installation, here: str, 
 
 def test_two_hosts_with_the_same_script(two: Installation):
     script(two).write_text('-- slurm-gpu 0.2.0\n["snapshot"] = "/run/a"\n')
-    tell(two, "head")
+    write_report(two, "head")
     script(two).write_text('-- slurm-gpu 0.2.0\n["snapshot"] = "/run/b"\n')  # `apply --run-dir` chose that
-    tell(two, "head2")
+    write_report(two, "head2")
     for host in ("head", "head2"):
         assert levels(check.same_script(two.at(host))) == ["ok"]
 
 
 def test_two_hosts_with_different_scripts(two: Installation):
-    tell(two, "head")
+    write_report(two, "head")
     script(two).write_text("-- slurm-gpu 0.2.0\n-- changed\n")
-    tell(two, "head2")
+    write_report(two, "head2")
     assert worst(check.same_script(two.at("head2"))).message == (
         "head has another job_submit.lua than this host, of 2026-11-21 12:15 UTC; this one is of "
         "2026-11-21 12:15 UTC"
@@ -93,14 +93,14 @@ def test_the_host_that_was_given_the_older_policy_is_the_one_to_follow(
     texts = {"head2": "-- slurm-gpu 0.2.0\n", "head": "-- slurm-gpu 0.2.0\n-- newer\n"}
     for day, (host, text) in enumerate(texts.items()):
         script(two).write_text(text)
-        tell(two, host, 1795263300.9 + 86400 * day)
+        write_report(two, host, 1795263300.9 + 86400 * day)
     script(two).write_text(texts[here])
     assert str(worst(check.same_script(two.at(here))).remedy).endswith(follows)
 
 
 def test_a_script_that_was_changed_since_the_apply_is_as_old_as_its_file(two: Installation):
-    tell(two, "head", 1795000000.0)
-    tell(two, "head2", 1795263300.9)
+    write_report(two, "head", 1795000000.0)
+    write_report(two, "head2", 1795263300.9)
     script(two).write_text("-- slurm-gpu 0.2.0\n-- rolled back\n")
     os.utime(script(two), (1795349700, 1795349700))
     finding = worst(check.same_script(two.at("head")))
@@ -109,7 +109,7 @@ def test_a_script_that_was_changed_since_the_apply_is_as_old_as_its_file(two: In
 
 
 def test_what_a_later_version_told_or_half_of_it_counts_as_not_told(two: Installation):
-    tell(two, "head2")
+    write_report(two, "head2")
     (file,) = (two.root / "shared" / "slurm-gpu").iterdir()
     for text in ("", "[]", '{"version": 2}', '{"version": 1, "host": "head2"}'):
         file.write_text(text)

@@ -140,7 +140,7 @@ def test_why_its_sharing_was_ended(tmp_path: Path) -> None:
     ):
         (line,) = find_endings(tmp_path, token)
         job = ExplainedJob(job_id, "RUNNING", f"slurm-gpu/1 t={token} c=2/8:bert", "")
-        ending = SharingEnd.of(line.at_s, line.said)
+        ending = SharingEnd.of(line.at_s, line.fields)
         assert ending is not None
         text = "\n".join(lines(replace(decision_of(job, None), endings=(ending,)), is_logged=True))
         assert f"  Sharing was ended 1970-01-01 00:33:20: {why};\n    {what}" in text

@@ -18,7 +18,7 @@ from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot, render
 from slurm_gpu.errors import SlurmError, UsageError
-from slurm_gpu.policy.explain.gpu_options import asked_in_all
+from slurm_gpu.policy.explain.gpu_options import requested_gpus
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
@@ -346,7 +346,7 @@ def test_the_stub_that_a_removal_or_a_rollback_left_has_no_limits(
 )
 def test_the_gpus_of_a_command_are_counted(options: str, gpus: int):
     request = parse_command(["sbatch", *options.split(), "--wrap=true"], {})
-    assert asked_in_all(request.description(0, "root")) == gpus
+    assert requested_gpus(request.description(0, "root")) == gpus
 
 
 def test_a_login_node_needs_no_numpy(tmp_path: Path):

@@ -168,7 +168,7 @@ def test_queued_jobs_that_a_change_would_strand_are_listed_and_left(lab: Lab, tm
     small = lab.submit("alice", "--gpus=1", *LATER)
     path = written(tmp_path, size=2)
     plan: dict[str, Any] = json.loads(slurm_gpu(lab, "policy", "plan", "--json", path).stdout)
-    assert [(one["job_id"], one["limit"], one["asked"]) for one in plan["native"]["stranded"]] == [
+    assert [(one["job_id"], one["limit"], one["requested"]) for one in plan["native"]["stranded"]] == [
         (large, 2, 4)
     ]
     told = slurm_gpu(lab, "policy", "apply", path)

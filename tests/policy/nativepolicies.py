@@ -8,7 +8,7 @@ import textwrap
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.names import resolve_names
-from slurm_gpu.policy.native.wanted import SlurmdbdLimits, WantedLimits, want
+from slurm_gpu.policy.native.wanted import SlurmdbdLimits, WantedLimits, derive_wanted_limits
 from slurm_gpu.slurm.sacctmgr import Association, Qos
 
 from .limitstore import TRES, account, of, user
@@ -39,7 +39,7 @@ def wish(
 ) -> WantedLimits:
     policy, names = load(text)
     found = SlurmdbdLimits(cluster="c", associations=associations, qos=qos, tres=tres)
-    return want(policy, names, found, today, UIDS.get)
+    return derive_wanted_limits(policy, names, found, today, UIDS.get)
 
 
 def numbers(wanted: WantedLimits) -> dict[str, dict[str, int]]:

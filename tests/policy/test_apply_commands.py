@@ -228,7 +228,7 @@ def test_an_apply_that_ends_lending_lists_the_jobs_that_wait_there(
         "field": "QOS",
         "item": "sg-loans",
         "limit": None,
-        "asked": None,
+        "requested": None,
         "remedy": "scontrol update jobid=7 qos=normal",
     }
     assert cluster.run("apply") == 0

@@ -78,7 +78,7 @@ def test_how_sharing_ended_is_a_line_that_is_counted_as_no_decision(tmp_path: Pa
     write_ending(tmp_path, 1000.7, "abc1", {"uid": "7", "why": "50 % & more", "beside": "8,9"})
     (line,) = find_endings(tmp_path, "abc1")
     assert (line.at_s, line.asked, line.verdict) == (1001, "share", "end")
-    assert line.said == {"uid": "7", "why": "50 % & more", "beside": "8,9"}
+    assert line.fields == {"uid": "7", "why": "50 % & more", "beside": "8,9"}
     counts = count_decisions(tmp_path)
     assert counts is not None
     assert (counts.accepted, counts.refused) == (0, 0)

@@ -256,7 +256,7 @@ def test_without_slurmdbd_what_runs_is_held_by_nothing_and_that_is_said() -> Non
     plan = plan_native(policy, names, settings(), store, (), list, TODAY, UIDS.get)
     assert plan.absent is not None
     assert "job_submit.lua alone holds the policy" in plan.absent
-    assert [(gap.rule, gap.key) for gap in plan.unheld] == [("r1", "gpus_running")]
+    assert [(gap.rule, gap.key) for gap in plan.unenforced] == [("r1", "gpus_running")]
     known = plan_native(policy, names, settings(), store, [own(4)], list, TODAY, UIDS.get)
     assert known.difference.owned == (own(4),)  # for the day on which it has one again
     assert lua_only(policy, TODAY, "x") != ()
@@ -269,7 +269,7 @@ def test_a_policy_that_manages_nothing_changes_nothing() -> None:
         policy, names, settings(**SLURMDBD), MemoryStore(ASSOCIATIONS), (), list, TODAY, UIDS.get
     )
     assert plan.difference.steps == ()
-    assert [(gap.rule, gap.key) for gap in plan.unheld] == [("r1", "jobs_running")]
+    assert [(gap.rule, gap.key) for gap in plan.unenforced] == [("r1", "jobs_running")]
 
 
 def test_limits_that_slurmctld_does_not_enforce_are_told() -> None:

@@ -166,9 +166,13 @@ def test_the_log_has_the_reason_of_those_let_in_and_of_those_refused(tmp_path: P
     assert first is not None
     assert second is not None
     assert third is not None
-    assert (first.verdict, first.said["urgent"]) == ("allow", WHY)
-    assert second.said["urgent"].startswith("ü % \nxxx")
-    assert (third.verdict, third.said["urgent"], third.said["rules"]) == ("deny", WHY, "urgent:who:enforce")
+    assert (first.verdict, first.fields["urgent"]) == ("allow", WHY)
+    assert second.fields["urgent"].startswith("ü % \nxxx")
+    assert (third.verdict, third.fields["urgent"], third.fields["rules"]) == (
+        "deny",
+        WHY,
+        "urgent:who:enforce",
+    )
 
 
 def test_the_bundle_is_tried_like_any_other_and_tells_the_qos() -> None:

@@ -13,7 +13,7 @@ from slurm_gpu.cli.policy.slurm_refusal import read_cluster
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.errors import OutsideError, UsageError
-from slurm_gpu.policy.explain.gpu_options import asked_in_all
+from slurm_gpu.policy.explain.gpu_options import requested_gpus
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.explain.slurm_refusals import refusals_of_slurm, waits_of_slurm
 from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, NO_VAL16
@@ -84,7 +84,7 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     full: Sequence[UsedUp] = ()
     if says is not None and not never:
         held = {f"{name}_running": amounts[amount] for name, amount in _HELD.items()}
-        held |= {"jobs_running": 1, "gpus_running": asked_in_all(job) * 1000}
+        held |= {"jobs_running": 1, "gpus_running": requested_gpus(job) * 1000}
         full = tuple(used_up(site, who, account, str(qos or defaults.qos or "normal"), partition, held))
         if any(limit.for_ever for limit in full):
             never = "; ".join(limit.told for limit in full if limit.for_ever)
@@ -102,7 +102,7 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
 
 
 def _amounts(job: Mapping[str, object]) -> dict[str, int | None]:
-    nodes, gpus = _said(job, "min_nodes") or 1, asked_in_all(job)
+    nodes, gpus = _said(job, "min_nodes") or 1, requested_gpus(job)
     cores = _cores(job, gpus)
     return {"gpus": gpus, "nodes": nodes, "cores": cores, "memory_mib": _memory_mib(job, nodes, cores, gpus)}
 

@@ -28,7 +28,14 @@ from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.in_force import InForce
 from slurm_gpu.policy.lua.install import prepare_replacement, prepare_run_directory, try_bundle
-from slurm_gpu.policy.lua.peers import controllers, is_backup, shared_file_system, tell, this_host, unlike
+from slurm_gpu.policy.lua.peers import (
+    controllers,
+    is_backup,
+    shared_file_system,
+    this_host,
+    unlike,
+    write_report,
+)
 from slurm_gpu.policy.native.difference import Difference, Owned
 from slurm_gpu.policy.native.plan import NO_SLURMDBD, NativePlan
 from slurm_gpu.policy.native.stranded import stranded
@@ -202,7 +209,7 @@ def _tell_peers(site: CommandSite, settings: SlurmSettings, script: Path) -> Non
         return
     here = this_host()
     try:
-        tell(settings, here, script, site.wall())
+        write_report(settings, here, script, site.wall())
         others = [host for host, _ in unlike(settings, here, script)]
     except OutsideError as error:
         remark(f"warning: whether the other hosts of slurmctld have this policy is not known: {error}")
@@ -215,7 +222,7 @@ def _tell_peers(site: CommandSite, settings: SlurmSettings, script: Path) -> Non
 
 
 def _tell_native(native: NativePlan) -> None:
-    if native.absent is not None and (native.unheld or native.absent == NO_SLURMDBD):
+    if native.absent is not None and (native.unenforced or native.absent == NO_SLURMDBD):
         remark(f"warning: {native.absent}")
     done = done_lines(native)
     if done:

@@ -161,16 +161,16 @@ def _said(
     site: CommandSite, directory: Path, token: str, admin_comment: str
 ) -> tuple[Mapping[str, str] | None, tuple[SharingEnd, ...]]:
     """Return the decisions on submission and sharing, from decisions.log, else from the database."""
-    said = find_decision(directory, token)
-    ended = [(line.at_s, line.said) for line in find_endings(directory, token)]
-    if said is None or (not ended and " c=" in admin_comment):
+    fields = find_decision(directory, token)
+    ended = [(line.at_s, line.fields) for line in find_endings(directory, token)]
+    if fields is None or (not ended and " c=" in admin_comment):
         try:
             with site.database() as database:
                 found = database.decisions(token)
         except SlurmGpuError:
             found = ()
         decided = [one for one in found if one.asked != "share"]
-        if said is None and decided:
+        if fields is None and decided:
             said = {**decided[0].job, **({"zone": decided[0].scores} if decided[0].scores else {})}
         ended = ended or [(one.at_s, one.job) for one in found if one.asked == "share"]
     return said, tuple(whole for at_s, line in ended if (whole := SharingEnd.of(at_s, line)) is not None)

@@ -20,7 +20,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.language.limit_value import value_text
 from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.installed import policy_of
-from slurm_gpu.policy.native.unheld import unheld_limits
+from slurm_gpu.policy.native.unenforced import unenforced_limits
 from slurm_gpu.reports.recommend.past import PastRun, RecordedPast, rebuild, scheduling_of
 from slurm_gpu.reports.recommend.rules import RuleLimit, modelled_rules
 from slurm_gpu.reports.recommend.search import Findings, LimitSearch, LimitTrial
@@ -61,7 +61,7 @@ def replayed(
             f"{'now' if until is None else f'--until {until}'} is not later than --since {since}"
         )
     today = dt.datetime.fromtimestamp(now_s, zone).date()
-    vain = [RuleLimit(rule.id, key) for rule, key, _ in unheld_limits(loaded.policy, loaded.names, today)]
+    vain = [RuleLimit(rule.id, key) for rule, key, _ in unenforced_limits(loaded.policy, loaded.names, today)]
     policy, remarks = modelled_rules(policy_of(build_bundle(loaded.compiled())), vain)
     if not policy.rules:
         raise UsageError(

@@ -47,7 +47,7 @@ def plan_lines(plan: NativePlan) -> Iterator[str]:
         yield f"Slurm's own limits: {'to change' if steps else 'nothing to change'}"
         yield from _indented(steps)
     yield from warning_lines(plan)
-    alone = [gap for gap in plan.gaps if not gap.unheld]
+    alone = [gap for gap in plan.gaps if not gap.unenforced]
     if alone:
         yield "job_submit.lua alone holds:"
         yield from _indented(f"{gap.rule}: {gap.key}: {gap.why}" for gap in alone)
@@ -59,9 +59,9 @@ def warning_lines(plan: NativePlan) -> Iterator[str]:
         yield "Changed by hand since the last apply:"
         yield from _indented(map(str, plan.drift))
     yield from stranded_lines(plan.stranded)
-    if plan.unheld:
+    if plan.unenforced:
         yield "Nothing holds these limits on what runs:"
-        yield from _indented(f"{gap.rule}: {gap.key}: {gap.why}" for gap in plan.unheld)
+        yield from _indented(f"{gap.rule}: {gap.key}: {gap.why}" for gap in plan.unenforced)
     if plan.difference.remarks:
         yield "Besides:"
         yield from _indented(plan.difference.remarks)
@@ -110,13 +110,13 @@ def plan_json(plan: NativePlan) -> dict[str, Any]:
                 "field": one.limit.name,
                 "item": one.limit.item or None,
                 "limit": one.value,
-                "asked": one.asked,
+                "requested": one.requested,
                 "remedy": one.remedy,
             }
             for one in plan.stranded
         ],
         "gaps": [
-            {"rule": gap.rule, "key": gap.key, "why": gap.why, "held_by_lua": not gap.unheld}
+            {"rule": gap.rule, "key": gap.key, "why": gap.why, "enforced_by_lua": not gap.unenforced}
             for gap in plan.gaps
         ],
         "remarks": list(plan.difference.remarks),

@@ -31,7 +31,7 @@ from slurm_gpu.policy.explain.replay import (
 from slurm_gpu.policy.language.check import load_policy
 from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
-from slurm_gpu.policy.native.unheld import unheld_limits
+from slurm_gpu.policy.native.unenforced import unenforced_limits
 from slurm_gpu.text.cells import count, hours, minute
 from slurm_gpu.text.units import counted
 
@@ -100,7 +100,7 @@ def replay(
         from slurm_gpu.reports.recommend.rules import RuleLimit
 
         today = dt.datetime.fromtimestamp(now_s, zone).date()
-        vain = [RuleLimit(rule.id, key) for rule, key, _ in unheld_limits(policy, names, today)]
+        vain = [RuleLimit(rule.id, key) for rule, key, _ in unenforced_limits(policy, names, today)]
         foreseen = foresee(site, compiled, runs, result.judgements, vain, since_s, until_s)
         remarks += foreseen.remarks
         told = {"starts": starts_json(foreseen)}

@@ -49,13 +49,13 @@ def foresee(
     compiled: Mapping[str, Plain],
     runs: Sequence[Run],
     judgements: Sequence[Judgement],
-    unheld: Iterable[RuleLimit],
+    unenforced: Iterable[RuleLimit],
     since_s: int,
     until_s: int | None,
 ) -> Starts:
     """Run what the policy lets in, each job in the QOS that it would have had.
 
-    `unheld` are limits that nothing holds.
+    `unenforced` are limits that are not enforced.
     """
     settings, nodes = site.slurm.settings(), site.slurm.nodes()
     now_s = site.wall()
@@ -70,7 +70,7 @@ def foresee(
         if run.job_id not in refused
     ]
     scheduling = scheduling_of(settings.raw)
-    new, remarks = modelled_rules(policy_of(build_bundle(compiled)), unheld)
+    new, remarks = modelled_rules(policy_of(build_bundle(compiled)), unenforced)
     past = rebuild(let_in, nodes, since_s, until_s)
     search = LimitSearch(past, new, scheduling, now_s)
     in_force = read_policy_in_force(Path(settings.conf_path).parent / SCRIPT_NAME)

@@ -134,23 +134,23 @@ def decision_of(line: LogLine) -> Decision | None:
     """Parse a line, with an ID that is the same whenever it is shipped; None if it is not a decision."""
     host = this_host()
     read = DecisionLine.read(line.text.decode("utf-8", "replace"))
-    if read is None or len(read.said) > _MOST_FIELDS or not _NUMBER.fullmatch(read.said.get("uid", "")):
+    if read is None or len(read.fields) > _MOST_FIELDS or not _NUMBER.fullmatch(read.fields.get("uid", "")):
         return None
     if read.token is not None and not _TOKEN.fullmatch(read.token):
         return None
     name = hashlib.blake2b(f"{host} {line.inode} {line.offset} ".encode() + line.text, digest_size=16)
-    said = {key: _short(value) for key, value in read.said.items()}
+    fields = {key: _short(value) for key, value in read.fields.items()}
     return Decision(
         id=name.hexdigest(),
         at_s=read.at_s,
         host=host,
         asked=read.asked,
         verdict=read.verdict,
-        uid=int(said["uid"]),
+        uid=int(fields["uid"]),
         token=read.token,
-        rules=said["rules"] if said.get("rules", "-") != "-" else None,
-        scores=said.get("zone"),
-        job={key: value for key, value in said.items() if key not in _HELD_IN},
+        rules=fields["rules"] if fields.get("rules", "-") != "-" else None,
+        scores=fields.get("zone"),
+        job={key: value for key, value in fields.items() if key not in _HELD_IN},
     )
 
 

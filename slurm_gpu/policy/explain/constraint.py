@@ -28,7 +28,10 @@ def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
     tokens = [token for token in _SIGNS.split(constraint) if token]
     try:
         return sum(
-            any(_ConstraintReading(tokens, node.features, binds_first).holds() for binds_first in ("&", "|"))
+            any(
+                _ConstraintReading(tokens, node.features, binds_first).evaluate()
+                for binds_first in ("&", "|")
+            )
             for node in nodes
         )
     except ValueError:
@@ -43,7 +46,7 @@ class _ConstraintReading:
         self._features, self._first = features, binds_first
         self._next = next(self._tokens)
 
-    def holds(self) -> bool:
+    def evaluate(self) -> bool:
         """Raises ValueError where it is no expression."""
         value = self._weak()
         if self._next:

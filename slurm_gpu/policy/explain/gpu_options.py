@@ -71,8 +71,8 @@ def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) 
     if len(kinds) > 1:
         kind = next(form.kind for form in forms.values() if form.kind is not None)
         found.append(f"{_listed(forms)}: either all of them or no option must name a type, such as {kind}:1")
-    said = [numbers.get(name) for name in ("min_nodes", "num_tasks", "ntasks_per_node")]
-    if "tres_per_task" in forms and "tres_per_job" not in forms and said == [None, None, None]:
+    given = [numbers.get(name) for name in ("min_nodes", "num_tasks", "ntasks_per_node")]
+    if "tres_per_task" in forms and "tres_per_job" not in forms and given == [None, None, None]:
         found.append("--gpus-per-task also needs --ntasks, --nodes or --gpus")
     if "tres_per_task" in forms and numbers.get("ntasks_per_tres") is not None:
         found.append("--gpus-per-task and --ntasks-per-gpu exclude each other")
@@ -112,8 +112,8 @@ def _uneven(forms: Mapping[str, _Form], numbers: Mapping[str, int | None]) -> It
     if job and node:
         nodes = job.count // node.count
         if (least is not None and nodes < least) or (most is not None and nodes > most):
-            said = f"{least}" if most in (least, None) else f"{least}-{most}"
-            yield f"{job} and {node} make --nodes={nodes}, not --nodes={said}"
+            requested_nodes = f"{least}" if most in (least, None) else f"{least}-{most}"
+            yield f"{job} and {node} make --nodes={nodes}, not --nodes={requested_nodes}"
     if job and task and tasks is not None and tasks != job.count // task.count:
         yield f"{job} and {task} make --ntasks={job.count // task.count}, not --ntasks={tasks}"
     if node and task and per_node is not None and per_node != node.count // task.count:
@@ -124,7 +124,7 @@ def _listed(forms: Mapping[str, _Form]) -> str:
     return " and ".join(form.option for form in forms.values())
 
 
-def asked_in_all(description: Mapping[str, object]) -> int:
+def requested_gpus(description: Mapping[str, object]) -> int:
     """How many GPUs a job description asks for, of all types; without --nodes as for one node."""
 
     def number(name: str) -> int:

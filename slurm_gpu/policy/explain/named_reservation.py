@@ -53,9 +53,12 @@ def _reason(name: str, user: str, account: str | None, known: KnownReservations)
         return f"--reservation: {name!r} is not there; {''.join(close)}there are {there}"
     if found.end_s <= known.now_s:
         return f"--reservation: {name} is over"
-    for what, whose, allowed in (("users", user, found.users), ("accounts", account, found.accounts)):
-        if whose is not None and not _is_among(whose, allowed):
-            return f"--reservation: {name} is not for {whose}; it is for {what} {', '.join(sorted(allowed))}"
+    for what, member, allowed in (
+        ("users", user, found.users),
+        ("accounts", account, found.accounts),
+    ):
+        if member is not None and not _is_among(member, allowed):
+            return f"--reservation: {name} is not for {member}; it is for {what} {', '.join(sorted(allowed))}"
     return None
 
 

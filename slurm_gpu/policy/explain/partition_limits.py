@@ -47,7 +47,7 @@ class Barred:
 
 def barred(
     partitions: Sequence[Partition],
-    asked: PartitionRequest,
+    requested: PartitionRequest,
     submitter: Submitter,
     enforced: str,
     version: tuple[int, ...] = (22, 5),
@@ -56,33 +56,33 @@ def barred(
 
     `enforced` is EnforcePartLimits: NO, ANY or ALL; `version` is Slurm's.
     """
-    shut = [next(_shut(part, asked, submitter, version), None) for part in partitions]
-    told = tuple(reason for reason in shut if reason is not None)
-    if told and (enforced != "NO" or len(told) == len(partitions)):
-        return Barred(refused=told)
-    beyond = [next(_beyond(part, asked, submitter, version), None) for part in partitions]
-    over = tuple(reason for reason in beyond if reason is not None)
+    shut = [next(_shut(part, requested, submitter, version), None) for part in partitions]
+    closed = tuple(reason for reason in shut if reason is not None)
+    if closed and (enforced != "NO" or len(closed) == len(partitions)):
+        return Barred(refused=closed)
+    exceeded = [next(_exceeded_limits(part, requested, submitter, version), None) for part in partitions]
+    over = tuple(reason for reason in exceeded if reason is not None)
     if over and (enforced == "ALL" or (enforced == "ANY" and len(over) == len(partitions))):
         return Barred(refused=over)
-    useless = [next(_useless(part, asked), None) for part in partitions]
+    useless = [next(_useless(part, requested), None) for part in partitions]
     reasons = tuple(
-        one or other or last or "" for one, other, last in zip(shut, beyond, useless, strict=True)
+        one or other or last or "" for one, other, last in zip(shut, exceeded, useless, strict=True)
     )
     if not all(reasons):
         return Barred()
     # One that takes the job and lets it wait is enough for that.
     waits = any(
         part.state not in _TAKES_NONE and (other is not None or part.state == "DOWN")
-        for part, other in zip(partitions, beyond, strict=True)
+        for part, other in zip(partitions, exceeded, strict=True)
     )
     return Barred(waits=reasons) if waits else Barred(refused=reasons)
 
 
 def _shut(
-    part: Partition, asked: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
+    part: Partition, requested: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
 ) -> Iterator[str]:
     """Why Slurm refuses, however it enforces limits."""
-    if part.needs_reservation and not asked.in_reservation:
+    if part.needs_reservation and not requested.in_reservation:
         yield f"partition {part.name} is for jobs in a reservation only (--reservation)"
     if part.root_only and not submitter.is_root:
         yield f"partition {part.name} is for root only"
@@ -96,8 +96,8 @@ def _other_groups(part: Partition, submitter: Submitter) -> Iterator[str]:
         yield f"partition {part.name} is for members of {_any_of('UNIX group', allowed)} only"
 
 
-def _beyond(
-    part: Partition, asked: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
+def _exceeded_limits(
+    part: Partition, requested: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
 ) -> Iterator[str]:
     """Why Slurm refuses where it enforces limits, and lets the job wait where it does not."""
     where = f"partition {part.name}"
@@ -116,33 +116,33 @@ def _beyond(
             yield f"{where} is for QOS {' or '.join(sorted(part.allow_qos))} only, not for {qos}"
         if qos in (part.deny_qos or ()):
             yield f"{where} is not for QOS {qos}"
-    yield from _amounts(part, asked, submitter)
+    yield from _amounts(part, requested, submitter)
 
 
-def _amounts(part: Partition, asked: PartitionRequest, submitter: Submitter) -> Iterator[str]:
+def _amounts(part: Partition, requested: PartitionRequest, submitter: Submitter) -> Iterator[str]:
     where = f"partition {part.name}"
-    minutes = None if asked.time_limit == NO_VAL else asked.time_limit
+    minutes = None if requested.time_limit == NO_VAL else requested.time_limit
     passes = submitter.passes
     too_long = part.max_time_s is not None and minutes is not None and minutes * 60 > part.max_time_s
     if part.max_time_s is not None and too_long and "PartitionTimeLimit" not in passes:
         yield f"{where} gives {format_duration(part.max_time_s)} at most (--time)"
-    most = asked.least_nodes if asked.most_nodes is None else asked.most_nodes
+    most = requested.least_nodes if requested.most_nodes is None else requested.most_nodes
     too_many = part.max_nodes is not None and most is not None and most > part.max_nodes
     if part.max_nodes is not None and too_many and "PartitionMaxNodes" not in passes:
         yield f"{where} gives {counted(part.max_nodes, 'node')} at most (--nodes)"
-    too_few = asked.least_nodes is not None and asked.least_nodes < part.min_nodes
+    too_few = requested.least_nodes is not None and requested.least_nodes < part.min_nodes
     if too_few and "PartitionMinNodes" not in passes:
         yield f"{where} gives {counted(part.min_nodes, 'node')} at least (--nodes)"
-    mib, limit = asked.memory_per_node_mib, part.max_memory_per_node_mib
+    mib, limit = requested.memory_per_node_mib, part.max_memory_per_node_mib
     if mib is not None and limit is not None and (mib == 0 or mib > limit):
         yield f"{where} gives {format_memory_mib(limit)} of a node at most (--mem)"
 
 
-def _useless(part: Partition, asked: PartitionRequest) -> Iterator[str]:
+def _useless(part: Partition, requested: PartitionRequest) -> Iterator[str]:
     """Why no job like this starts there, which no setting makes a mistake."""
     if part.state != "UP":
         yield f"partition {part.name} is {part.state} until an operator sets it UP"
-    cpus, limit = asked.cpus_per_task, part.max_cpus_per_node
+    cpus, limit = requested.cpus_per_task, part.max_cpus_per_node
     if cpus is not None and limit is not None and cpus > limit:
         yield f"partition {part.name} gives {counted(limit, 'CPU')} of a node at most (--cpus-per-task)"
 

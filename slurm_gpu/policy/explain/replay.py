@@ -166,11 +166,15 @@ def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: 
         if first.submit_s < since_s:
             queue.add(submission, "", first.qos)
             continue
-        asked = _description(submission)
+        description = _description(submission)
         if owners and first.qos not in loans:
-            asked = {**asked, "qos": None, "default_qos": _NORMAL if first.qos in own else first.qos}
-        verdict = script.submit(asked, _partitions(first.partition))
-        qos = str(verdict.desc.get("qos") or asked.get("default_qos") or first.qos)
+            description = {
+                **description,
+                "qos": None,
+                "default_qos": _NORMAL if first.qos in own else first.qos,
+            }
+        verdict = script.submit(description, _partitions(first.partition))
+        qos = str(verdict.desc.get("qos") or description.get("default_qos") or first.qos)
         result.errors += [
             text for level, text in verdict.log if level == "error" and text not in result.errors
         ]
@@ -289,8 +293,8 @@ def as_request(tres: Mapping[str, float]) -> str:
 
 def _request(job: PastJob) -> str:
     """Return the GPUs of a job as a request; nodes recorded them where Slurm does not account for any."""
-    asked = as_request(job.tres)
-    return f"{_GPU}:{math.ceil(job.n_gpus)}" if not asked and job.n_gpus else asked
+    requested = as_request(job.tres)
+    return f"{_GPU}:{math.ceil(job.n_gpus)}" if not requested and job.n_gpus else requested
 
 
 def _record(job: PastJob, state: int, admin_comment: str) -> dict[str, Any]:

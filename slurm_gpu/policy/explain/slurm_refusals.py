@@ -68,22 +68,22 @@ def refusals_of_slurm(
     `description` is the request's. Not all that Slurm looks at is looked at here.
     """
     found = [*request.mistakes(), *_names(request, cluster)]
-    asked = _asked_partitions(request, cluster)
-    nodes = [node for node in cluster.nodes if not set(asked.split(",")).isdisjoint(node.partitions)]
+    requested = _requested_partitions(request, cluster)
+    nodes = [node for node in cluster.nodes if not set(requested.split(",")).isdisjoint(node.partitions)]
     reserved, known = request.options.get("reservation"), cluster.reservations
     if reserved and known is not None:
         if not cluster.submitter.is_root:
             found += namedreservation.may_not(reserved, cluster.user, cluster.submitter.account, known)
         in_it = namedreservation.nodes_in(reserved, nodes, known)
         if in_it is not None:
-            nodes, asked = in_it, f"reservation {reserved}"
-            found += _outside(request, nodes, asked)
+            nodes, requested = in_it, f"reservation {reserved}"
+            found += _outside(request, nodes, requested)
     found += _barred(request, description, cluster).refused
     if nodes and not found:
         found += [
             *_gres(description, nodes, cluster),
-            *_amounts(request, description, nodes, asked),
-            *_features(request, description, nodes, asked),
+            *_amounts(request, description, nodes, requested),
+            *_features(request, description, nodes, requested),
         ]
     return found
 
@@ -95,38 +95,38 @@ def waits_of_slurm(
     return _barred(request, description, cluster).waits
 
 
-def _asked_partitions(request: SbatchRequest, cluster: RunningSlurm) -> str:
+def _requested_partitions(request: SbatchRequest, cluster: RunningSlurm) -> str:
     default = ",".join(part.name for part in cluster.partitions if part.is_default)
     return request.options.get("partition") or default
 
 
 def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm) -> Barred:
-    asked = _asked_partitions(request, cluster).split(",")
-    partitions = [part for part in cluster.partitions if part.name in asked]
+    requested = _requested_partitions(request, cluster).split(",")
+    partitions = [part for part in cluster.partitions if part.name in requested]
     enforced = cluster.settings.raw.get("EnforcePartLimits", "NO").upper()
     # YES is how ALL was spelt once.
     enforced = {"YES": "ALL"}.get(enforced, enforced)
-    asked_for = _asked(request, description)
-    return barred(partitions, asked_for, cluster.submitter, enforced, cluster.version)
+    partition_request = _partition_request(request, description)
+    return barred(partitions, partition_request, cluster.submitter, enforced, cluster.version)
 
 
-def _asked(request: SbatchRequest, description: Mapping[str, object]) -> PartitionRequest:
-    def said(option: str, field: str) -> int | None:
+def _partition_request(request: SbatchRequest, description: Mapping[str, object]) -> PartitionRequest:
+    def option_value(option: str, field: str) -> int | None:
         value = description.get(field)
         return value if option in request.options and isinstance(value, int) else None
 
     return PartitionRequest(
-        time_limit=said("time", "time_limit"),
-        least_nodes=said("nodes", "min_nodes"),
-        most_nodes=said("nodes", "max_nodes"),
-        cpus_per_task=said("cpus-per-task", "cpus_per_task"),
-        memory_per_node_mib=said("mem", "min_mem_per_node"),
+        time_limit=option_value("time", "time_limit"),
+        least_nodes=option_value("nodes", "min_nodes"),
+        most_nodes=option_value("nodes", "max_nodes"),
+        cpus_per_task=option_value("cpus-per-task", "cpus_per_task"),
+        memory_per_node_mib=option_value("mem", "min_mem_per_node"),
         in_reservation="reservation" in request.options,
     )
 
 
 def _features(
-    request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], asked: str
+    request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], requested: str
 ) -> Iterator[str]:
     """Fewer nodes than --nodes asks for that have what --constraint does."""
     constraint = request.options.get("constraint", "")
@@ -134,7 +134,11 @@ def _features(
     least = description.get("min_nodes")
     needed = least if isinstance(least, int) and "nodes" in request.options else 1
     if having is not None and having < needed:
-        has = f"no node of {asked} has" if having == 0 else f"of {asked} only {counted(having, 'node')} with"
+        has = (
+            f"no node of {requested} has"
+            if having == 0
+            else f"of {requested} only {counted(having, 'node')} with"
+        )
         yield f"--constraint={constraint}: {has} that"
 
 
@@ -171,8 +175,8 @@ def _gres(
     description: Mapping[str, object], nodes: Sequence[SlurmNode], cluster: RunningSlurm
 ) -> Iterator[str]:
     """Kinds of GRES, and types of GPUs, that no node of the partition has."""
-    told = cluster.settings.raw.get("GresTypes")
-    kinds = None if told is None else [] if told == "(null)" else told.split(",")
+    gres_types = cluster.settings.raw.get("GresTypes")
+    kinds = None if gres_types is None else [] if gres_types == "(null)" else gres_types.split(",")
     types = sorted({kind for node in nodes for kind in node.gpus if kind})
     lower = {kind.lower() for kind in types}
     for form, option in _FORMS.items():
@@ -187,12 +191,12 @@ def _gres(
                 yield f"{option}: no node there has GPUs of type {kind!r}; there are {_listed(types)}"
 
 
-def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], asked: str) -> Iterator[str]:
+def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], requested: str) -> Iterator[str]:
     """Nodes of --nodelist that are not among these."""
     names = {node.name for node in nodes}
     for name in _nodelist(request):
         if name not in names:
-            yield f"--nodelist: {name!r} is not in {asked}; {_there_are(name, sorted(names))}"
+            yield f"--nodelist: {name!r} is not in {requested}; {_there_are(name, sorted(names))}"
 
 
 def _nodelist(request: SbatchRequest) -> list[str]:
@@ -205,20 +209,20 @@ def _nodelist(request: SbatchRequest) -> list[str]:
 
 
 def _amounts(
-    request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], asked: str
+    request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], requested: str
 ) -> Iterator[str]:
     """More than any node of the partition has."""
 
     def most(of: Callable[[SlurmNode], int]) -> int:
         return max(of(node) for node in nodes)
 
-    where = f"no node of {asked} has more than"
+    where = f"no node of {requested} has more than"
     gpus = _gpus(description, "tres_per_node")
     if gpus > most(lambda node: node.n_gpus):
         yield f"GPUs per node: {gpus} asked for, {where} {most(lambda node: node.n_gpus)}"
     in_all, there = _gpus(description, "tres_per_job"), sum(node.n_gpus for node in nodes)
     if in_all > there:
-        yield f"--gpus: {in_all} asked for, {asked} has {there}"
+        yield f"--gpus: {in_all} asked for, {requested} has {there}"
     mib, per_gpu = description.get("min_mem_per_node"), request.options.get("mem-per-gpu")
     memory = most(lambda node: node.memory_mib)
     if isinstance(mib, int) and "mem" in request.options and mib > memory:
@@ -230,7 +234,7 @@ def _amounts(
         yield f"--cpus-per-task={cpus}: {where} {counted(most(lambda node: node.cpus), 'CPU')}"
     least = description.get("min_nodes")
     if isinstance(least, int) and "nodes" in request.options and least > len(nodes):
-        yield f"--nodes={request.options['nodes']}: {asked} has {counted(len(nodes), 'node')}"
+        yield f"--nodes={request.options['nodes']}: {requested} has {counted(len(nodes), 'node')}"
 
 
 def _gpus(description: Mapping[str, object], form: str) -> int:

@@ -102,5 +102,5 @@ def _passes(store: Sacctmgr, qos: str) -> Collection[str]:
         known = {one.name: one.limits for one in store.qos()}
     except SlurmError:
         return ()
-    asked = [known.get(name, {}) for name in qos.split(",")]
-    return [flag for flag in _PASSES if all(LimitField("Flags", flag) in limits for limits in asked)]
+    qos_limits = [known.get(name, {}) for name in qos.split(",")]
+    return [flag for flag in _PASSES if all(LimitField("Flags", flag) in limits for limits in qos_limits)]

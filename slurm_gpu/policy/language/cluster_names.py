@@ -31,8 +31,8 @@ def unknown_to_cluster(
 def _unknown(named: Iterable[_Named], known: Collection[str], message: str) -> Iterator[_Named]:
     for location, name in named:
         if known and name not in known:
-            told = f"{message.format(repr(name))}; {suggest(name, known, 'see sinfo')}"
-            yield location, told
+            with_suggestion = f"{message.format(repr(name))}; {suggest(name, known, 'see sinfo')}"
+            yield location, with_suggestion
 
 
 def _partitions(policy: Policy) -> Iterator[_Named]:

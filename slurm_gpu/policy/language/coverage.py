@@ -48,7 +48,7 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
                     break
 
 
-def holds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
+def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
     """Whether `wider` binds every job that `rule` binds, at least as strictly."""
     return (
         _contains(policy.groups[wider.group], policy.groups[rule.group])
@@ -75,7 +75,7 @@ def _covers(
 
 def _precedes(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
     """Whether `wider` sums over no less than `rule`, whenever that binds."""
-    return wider.per in _WITHIN[rule.per] and holds_whenever(policy, wider, rule)
+    return wider.per in _WITHIN[rule.per] and binds_whenever(policy, wider, rule)
 
 
 def _wider_keys(key: str) -> tuple[str, ...]:
@@ -93,11 +93,11 @@ def _at_most(first: object, second: object, rule: PolicyRule, other: PolicyRule)
         return first.keys() <= second.keys()  # names that are allowed
     if isinstance(first, int | float) and isinstance(second, int | float):
         return first <= second
-    ours, theirs = rule.limits.walltime, other.limits.walltime
-    if ours is None or theirs is None:
+    steps, other_steps = rule.limits.walltime, other.limits.walltime
+    if steps is None or other_steps is None:
         return False
-    edges = [step.from_mgpu for step in (*ours, *theirs)]
-    return all(_limit_at(theirs, edge) <= _limit_at(ours, edge) for edge in (0, *edges))
+    edges = [step.from_mgpu for step in (*steps, *other_steps)]
+    return all(_limit_at(other_steps, edge) <= _limit_at(steps, edge) for edge in (0, *edges))
 
 
 def _limit_at(steps: tuple[WalltimeStep, ...], mgpu: int) -> float:
@@ -117,7 +117,10 @@ def _contains(wider: Group, group: Group) -> bool:
         (_lower(wider.qos), _lower(group.qos)),
         (wider.partitions, group.partitions),
     )
-    if any(ours is not None and (names is None or not set(names) <= set(ours)) for ours, names in pairs):
+    if any(
+        wider_names is not None and (names is None or not set(names) <= set(wider_names))
+        for wider_names, names in pairs
+    ):
         return False
     return wider.until is None or (group.until is not None and group.until <= wider.until)
 

@@ -9,7 +9,12 @@ from slurm_gpu.policy.language.limits import LimitKind, LimitUnit, LimitValue, S
 from slurm_gpu.policy.language.model import GpuLimit, RuleLimits, WalltimeStep
 from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib
 
-_HELD = {Scope.JOB: "", Scope.TOTAL: " running and pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
+_COUNTED_JOBS = {
+    Scope.JOB: "",
+    Scope.TOTAL: " running and pending",
+    Scope.RUNNING: " running",
+    Scope.PERIOD: "",
+}
 
 
 def limit_texts(limits: RuleLimits, over: str = "") -> list[str]:
@@ -36,23 +41,23 @@ def limits_json(limits: RuleLimits) -> dict[str, Any]:
     GPUs are numbers or {type: number}, memory is in MiB (`memory_mib`), walltime in seconds
     (`walltime_s`) or a list of {gpus, s}, gpu_hours {period: hours}.
     """
-    told: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     for kind, value in set_limits(limits):
         if isinstance(value, GpuLimit):
-            told[kind.key] = (
+            by_key[kind.key] = (
                 {gpu_type: mgpu / 1000 for gpu_type, mgpu in value.by_type_mgpu.items()}
                 if value.all_mgpu is None
                 else value.all_mgpu / 1000
             )
         elif isinstance(value, Mapping):
-            told[kind.key] = {str(period): hours for period, hours in value.items()}
+            by_key[kind.key] = {str(period): hours for period, hours in value.items()}
         elif isinstance(value, tuple) and kind.measure is LimitUnit.WALLTIME:
-            told[f"{kind.key}_s"] = _steps_json(_steps(value))
+            by_key[f"{kind.key}_s"] = _steps_json(_steps(value))
         elif isinstance(value, tuple):
-            told[kind.key] = list(value)
+            by_key[kind.key] = list(value)
         else:
-            told[kind.field] = value
-    return told
+            by_key[kind.field] = value
+    return by_key
 
 
 def _steps_json(steps: list[WalltimeStep]) -> Any:
@@ -63,12 +68,12 @@ def _steps_json(steps: list[WalltimeStep]) -> Any:
 
 def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
     """(key as in flat_limits, text)."""
-    held = _HELD[kind.scope]
+    counted_jobs = _COUNTED_JOBS[kind.scope]
     if isinstance(value, GpuLimit):
         if value.all_mgpu is not None:
-            yield kind.key, f"at most {format_gpus(value.all_mgpu)}{held}"
+            yield kind.key, f"at most {format_gpus(value.all_mgpu)}{counted_jobs}"
         for gpu_type, mgpu in value.by_type_mgpu.items():
-            yield f"{kind.key}:{gpu_type}", f"at most {format_gpus(mgpu)} of type {gpu_type}{held}"
+            yield f"{kind.key}:{gpu_type}", f"at most {format_gpus(mgpu)} of type {gpu_type}{counted_jobs}"
     elif isinstance(value, Mapping):
         for period, hours in value.items():
             yield f"{kind.key}:{period}", f"at most {hours:g} {kind.noun(hours)} a {period}"
@@ -78,7 +83,7 @@ def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
         yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
     elif isinstance(value, int):
         amount = f"{format_memory_mib(value)} of" if kind.measure is LimitUnit.MEMORY else str(value)
-        yield kind.key, f"at most {amount} {kind.noun(value)}{held}"
+        yield kind.key, f"at most {amount} {kind.noun(value)}{counted_jobs}"
 
 
 def _walltime_texts(steps: list[WalltimeStep]) -> Iterator[str]:

@@ -26,8 +26,8 @@ def utc_offsets(zone: ZoneInfo, first_year: int) -> tuple[tuple[int, int], ...]:
     """
 
     def offset(second: int) -> int:
-        told = dt.datetime.fromtimestamp(second, zone).utcoffset()
-        return int(told.total_seconds()) if told is not None else 0
+        utc_offset = dt.datetime.fromtimestamp(second, zone).utcoffset()
+        return int(utc_offset.total_seconds()) if utc_offset is not None else 0
 
     begin = int(dt.datetime(first_year, 1, 1, tzinfo=dt.UTC).timestamp())
     end = int(dt.datetime(first_year + YEARS, 1, 1, tzinfo=dt.UTC).timestamp())

@@ -16,28 +16,28 @@ def compile_colocation(
 
     `requeues`: whether jobs that do not say may be requeued.
     """
-    said = policy.colocation
-    if said is None:
+    colocation = policy.colocation
+    if colocation is None:
         return None
     allowed: list[Plain] | None = None
-    if said.allowed_groups is not None:
-        allowed = [index[name] for name in said.allowed_groups]
-    required: list[Plain] = [index[name] for name in said.required_groups]
-    settings = {"allowed_groups": allowed, "required_groups": required, **colocation_settings(said)}
-    return settings | {"requeues": requeues, "why": said.why}
+    if colocation.allowed_groups is not None:
+        allowed = [index[name] for name in colocation.allowed_groups]
+    required: list[Plain] = [index[name] for name in colocation.required_groups]
+    settings = {"allowed_groups": allowed, "required_groups": required, **colocation_settings(colocation)}
+    return settings | {"requeues": requeues, "why": colocation.why}
 
 
-def colocation_settings(said: Colocation) -> dict[str, Plain]:
+def colocation_settings(colocation: Colocation) -> dict[str, Plain]:
     """Return the values of `colocation` that do not name groups."""
     return {
-        "mode": str(said.mode),
-        "goal": str(said.goal),
-        "slowdown": said.slowdown,
-        "jobs_per_gpu": said.jobs_per_gpu,
-        "max_gpu_fraction": said.max_gpu_fraction,
-        "max_wait_s": said.max_wait_s,
-        "planner": said.planner,
-        "model": None if said.model is None else str(said.model),
+        "mode": str(colocation.mode),
+        "goal": str(colocation.goal),
+        "slowdown": colocation.slowdown,
+        "jobs_per_gpu": colocation.jobs_per_gpu,
+        "max_gpu_fraction": colocation.max_gpu_fraction,
+        "max_wait_s": colocation.max_wait_s,
+        "planner": colocation.planner,
+        "model": None if colocation.model is None else str(colocation.model),
     }
 
 

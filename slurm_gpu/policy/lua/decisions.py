@@ -117,7 +117,7 @@ class DecisionLine:
     """allow or deny; end of a share."""
     token: str | None
     """None of what was refused."""
-    said: Mapping[str, str]
+    fields: Mapping[str, str]
     """All that follows, by name, decoded."""
 
     @classmethod
@@ -139,7 +139,7 @@ class DecisionLine:
 def find_decision(run_directory: Path, token: str) -> Mapping[str, str] | None:
     """What the logs say of the job that was let in with this token; None where they say nothing."""
     newest_first = _lines_of(run_directory, token, (DECISIONS_LOG, f"{DECISIONS_LOG}.1"))
-    return next((line.said for line in newest_first if line.asked != "share"), None)
+    return next((line.fields for line in newest_first if line.asked != "share"), None)
 
 
 def find_endings(run_directory: Path, token: str) -> list[DecisionLine]:
@@ -148,14 +148,14 @@ def find_endings(run_directory: Path, token: str) -> list[DecisionLine]:
     return [line for line in oldest_first if line.asked == "share"]
 
 
-def write_ending(run_directory: Path, at_s: float, token: str, said: Mapping[str, str]) -> None:
+def write_ending(run_directory: Path, at_s: float, token: str, fields: Mapping[str, str]) -> None:
     """Append a line on a job that shared; raises OutsideError. Who ships the log ships it too."""
-    fields = " ".join(f"{key}={quote(value, safe='')}" for key, value in said.items())
+    text = " ".join(f"{key}={quote(value, safe='')}" for key, value in fields.items())
     path = run_directory / DECISIONS_LOG
     with outside(path):
         log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:  # in one write, as job_submit.lua appends to it, too
-            os.write(log, f"{_MARK} {at_s:.0f} share end {token} {fields}\n".encode())
+            os.write(log, f"{_MARK} {at_s:.0f} share end {token} {text}\n".encode())
         finally:
             os.close(log)
 

@@ -10,18 +10,20 @@ from slurm_gpu.policy.language.model import Policy
 
 def compile_cancel_idle(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain] | None:
     """The `cancel_idle` of the compiled policy; None where nothing is ended. `index` is that of groups."""
-    said = policy.cancel_idle
-    if said is None:
+    cancel_idle = policy.cancel_idle
+    if cancel_idle is None:
         return None
-    groups: list[Plain] | None = None if said.groups is None else [index[name] for name in said.groups]
-    exempt: list[Plain] = [index[name] for name in said.exempt]
-    warn_s: list[Plain] = list(said.warn_s)
+    groups: list[Plain] | None = (
+        None if cancel_idle.groups is None else [index[name] for name in cancel_idle.groups]
+    )
+    exempt: list[Plain] = [index[name] for name in cancel_idle.exempt]
+    warn_s: list[Plain] = list(cancel_idle.warn_s)
     return {
         "groups": groups,
         "exempt": exempt,
         "warn_s": warn_s,
-        "after_s": said.after_s,
-        "action": str(said.action),
-        "mode": str(said.mode),
-        "why": said.why,
+        "after_s": cancel_idle.after_s,
+        "action": str(cancel_idle.action),
+        "mode": str(cancel_idle.mode),
+        "why": cancel_idle.why,
     }

@@ -69,7 +69,7 @@ def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], flo
         try:
             results[version] = [
                 result
-                for files in _told(compiled, moment)
+                for files in _trial_files(compiled, moment)
                 for script in [PolicyScript(bundle, lua=version, files=files, now=lambda: moment)]
                 for owner in owners
                 for result in _trial(script, owner)
@@ -84,7 +84,7 @@ def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], flo
             )
 
 
-def _told(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | None]]:
+def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | None]]:
     """What the bundle may find slurm-gpuctld to have told: that nothing is in use, and nothing at all.
 
     Nothing was admitted lately either. Without a word of slurm-gpuctld's a limit on GPU-hours cannot be
@@ -96,10 +96,10 @@ def _told(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | No
     if not isinstance(path, str):
         return [nothing]
     header = f"slurm-gpu-snapshot 1 1 {moment}"
-    told = nothing | {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
+    empty_snapshot = nothing | {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
     limits = [_keys(rule) for rule in _tables(compiled["rules"])]
     counts_hours = any(key.startswith("gpu_hours") for keys in limits for key in keys)
-    return [told] if counts_hours else [told, nothing | {path: None}]
+    return [empty_snapshot] if counts_hours else [empty_snapshot, nothing | {path: None}]
 
 
 def _keys(rule: Mapping[str, Any]) -> list[str]:
@@ -255,14 +255,14 @@ def put_aside(state_directory: Path) -> Path | None:
     Raises OutsideError where copies cannot be read.
     """
     with outside():
-        return next((copy for copy in reversed(_copies(state_directory)) if not _is_ours(copy)), None)
+        return next((copy for copy in reversed(_copies(state_directory)) if not _has_mark(copy)), None)
 
 
 def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
     """Copy the script, unless the last copy is the same. Of our own the last ones stay, of the site's all."""
     make_state_directory(state_directory, owner_uid)
     copies = _copies(state_directory)
-    for last in (copies[-1] if copies else None, None if _is_ours(script) else put_aside(state_directory)):
+    for last in (copies[-1] if copies else None, None if _has_mark(script) else put_aside(state_directory)):
         if last is not None and last.read_bytes() == script.read_bytes():
             return last
     stamp = utc_stamp(now())
@@ -272,7 +272,7 @@ def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[],
         kept = state_directory / f"job_submit-{stamp}.{number}.lua"
         number += 1
     shutil.copy2(script, kept)
-    for stale in [copy for copy in [*copies, kept] if _is_ours(copy)][:-KEPT]:
+    for stale in [copy for copy in [*copies, kept] if _has_mark(copy)][:-KEPT]:
         stale.unlink()
     return kept
 
@@ -282,7 +282,7 @@ def _copies(state_directory: Path) -> list[Path]:
     return sorted(state_directory.glob("job_submit-*.lua"))
 
 
-def _is_ours(script: Path) -> bool:
+def _has_mark(script: Path) -> bool:
     with script.open("rb") as file:
         return file.read(len(MARK)) == MARK.encode()
 

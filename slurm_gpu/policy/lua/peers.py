@@ -78,24 +78,24 @@ def shared_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> 
     return kind if _SHARED.search(kind) else None
 
 
-def tell(settings: SlurmSettings, host: str, script: Path, at_s: float) -> None:
+def write_report(settings: SlurmSettings, host: str, script: Path, at_s: float) -> None:
     """Leave a word about the script of this host; raises OutsideError where StateSaveLocation refuses it."""
     directory = _directory(settings)
     file = directory / f"policy-{host}.json"
-    told = {"version": _VERSION, "host": host, "digest": digest_of(script), "at_s": int(at_s)}
+    report = {"version": _VERSION, "host": host, "digest": digest_of(script), "at_s": int(at_s)}
     with outside(file):
         if not directory.exists():
             directory.mkdir(mode=0o755)
             if os.geteuid() == 0:  # for SlurmUser to go on with
                 os.chown(directory, settings.slurm_user_uid, -1)
-        write_whole(file, json.dumps(told) + "\n", mode=0o644, owner_uid=settings.slurm_user_uid)
+        write_whole(file, json.dumps(report) + "\n", mode=0o644, owner_uid=settings.slurm_user_uid)
 
 
 def parse_report(settings: SlurmSettings) -> dict[str, PeerScript]:
     """What each host said; raises OutsideError where StateSaveLocation cannot be read."""
     try:
         files = [file for file in _directory(settings).iterdir() if file.match("policy-*.json")]
-        return {told.host: told for file in files for told in _read(file)}
+        return {reports.host: reports for file in files for reports in _read(file)}
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -104,17 +104,17 @@ def parse_report(settings: SlurmSettings) -> dict[str, PeerScript]:
 
 def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[str, PeerScript | None]]:
     """The other hosts that told of another script than this host has, or of none (None)."""
-    mine, told = digest_of(script), parse_report(settings)
+    own_digest, reports = digest_of(script), parse_report(settings)
     for other in controllers(settings):
-        if other != host and (other not in told or told[other].digest != mine):
-            yield other, told.get(other)
+        if other != host and (other not in reports or reports[other].digest != own_digest):
+            yield other, reports.get(other)
 
 
 def since_s(settings: SlurmSettings, host: str, script: Path) -> int:
     """When the script of this host became what it is: as was told, or by its file where it changed since."""
-    told = parse_report(settings).get(host)
-    if told is not None and told.digest == digest_of(script):
-        return told.at_s
+    report = parse_report(settings).get(host)
+    if report is not None and report.digest == digest_of(script):
+        return report.at_s
     with outside(script):
         return int(script.stat().st_mtime)
 

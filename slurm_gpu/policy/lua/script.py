@@ -187,13 +187,13 @@ class PolicyScript:
         runtime_type = importlib.import_module(f"lupa.lua{lua.replace('.', '')}").LuaRuntime
         self._lua = runtime_type(register_eval=False, register_builtins=False)
         self._records: dict[str, Any] = {}
-        self._said: list[str] = []
+        self._messages: list[str] = []
         self._logged: list[tuple[str, str]] = []
         self._considered: list[Considered] = []
         self._placed: ZoneDecision | None = None
         self._lua.execute(
             _PRELUDE,
-            self._said.append,
+            self._messages.append,
             lambda level, line: self._logged.append((level, line)),
             writes,
             now,
@@ -255,7 +255,7 @@ class PolicyScript:
         return self._call(function, desc, self._table(record), self._partitions(partitions), uid)
 
     def _call(self, function: Any, desc: ScalarFields, *rest: Any) -> ScriptDecision:
-        self._said.clear()
+        self._messages.clear()
         self._logged.clear()
         self._considered.clear()
         self._placed = None
@@ -264,7 +264,7 @@ class PolicyScript:
             code = int(function(table, *rest))
         except Exception as error:  # as above
             raise ScriptError(f"the script raised an error to slurmctld: {error}") from error
-        lines = tuple(line for text in self._said for line in text.split("\n"))
+        lines = tuple(line for text in self._messages for line in text.split("\n"))
         after = {pair[1]: pair[2] for pair in self._pairs(table).values()}
         return ScriptDecision(code, lines, tuple(self._logged), after, tuple(self._considered), self._placed)
 

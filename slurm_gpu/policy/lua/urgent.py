@@ -20,14 +20,14 @@ def compile_urgent(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain]
     return {
         "qos": policy.urgent.qos,
         "groups": groups,
-        "who": who_may(policy.urgent, policy.groups),
+        "who": describe_urgent_users(policy.urgent, policy.groups),
         "jobs_running": policy.urgent.jobs_running,
         "points": POINTS,
         "preempts": preempts,
     }
 
 
-def who_may(urgent: Urgent, groups: Mapping[str, Group]) -> str:
+def describe_urgent_users(urgent: Urgent, groups: Mapping[str, Group]) -> str:
     """Such as "alice, bob; members of gpuops in account nlp"."""
     return "; ".join(_people(groups[name]) for name in urgent.groups)
 

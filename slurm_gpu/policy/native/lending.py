@@ -46,7 +46,7 @@ class Lending:
         return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 
-def want_lending(policy: Policy, found: SlurmdbdLimits, n_gpus: int) -> Lending:
+def derive_lending(policy: Policy, found: SlurmdbdLimits, n_gpus: int) -> Lending:
     """What lending needs of the accounting that was found, on a cluster of so many GPUs."""
     return _LendingWish(policy, found, n_gpus).lending() if policy.owners else Lending()
 
@@ -73,7 +73,7 @@ class _LendingWish:
         for name in self.loans:
             lender = next(owner for owner in self.owners if owner.lend_in == name)
             # A job that dies of the signal with which a grace time begins has failed, and is not requeued.
-            self._want(Entity(EntityKind.QOS, name), LimitField("GraceTime"), 0, _rule(lender))
+            self._add_bound(Entity(EntityKind.QOS, name), LimitField("GraceTime"), 0, _rule(lender))
         for owner in self.owners:
             self._capped(owner.qos, owner.gpus, _rule(owner))
         ordinary = [name for name in self._ordinary() if _matches(name, self.policy.manages.qos)]
@@ -92,10 +92,10 @@ class _LendingWish:
     def _capped(self, name: str, gpus: int, rule: str) -> None:
         entity = Entity(EntityKind.QOS, name)
         if self.counts_gpus:
-            self._want(entity, _GPUS, gpus, rule)
-            self._want(entity, _DENY, 1, rule)
+            self._add_bound(entity, _GPUS, gpus, rule)
+            self._add_bound(entity, _DENY, 1, rule)
         for loans in self.loans:
-            self._want(entity, LimitField("Preempt", loans), 1, rule)
+            self._add_bound(entity, LimitField("Preempt", loans), 1, rule)
 
     def _access(self, account: str) -> None:
         entities = [Entity(EntityKind.ACCOUNT, account)]
@@ -107,11 +107,11 @@ class _LendingWish:
         ]
         for entity in entities:
             for owner in self.owners:
-                self._want(entity, LimitField("QOS", owner.lend_in), 1, _rule(owner))
+                self._add_bound(entity, LimitField("QOS", owner.lend_in), 1, _rule(owner))
                 if account in owner.accounts:
-                    self._want(entity, LimitField("QOS", owner.qos), 1, _rule(owner))
+                    self._add_bound(entity, LimitField("QOS", owner.qos), 1, _rule(owner))
 
-    def _want(self, entity: Entity, limit: LimitField, value: int, rule: str) -> None:
+    def _add_bound(self, entity: Entity, limit: LimitField, value: int, rule: str) -> None:
         self.bounds.setdefault(entity, {})[limit] = RuleBound(value, rule)
 
     def _new(self) -> Iterator[NewQos]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu.policy.language.model import Group, Policy
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Drift, Owned, difference, drift
-from slurm_gpu.policy.native.lending import NewQos, want_lending
+from slurm_gpu.policy.native.lending import NewQos, derive_lending
 from slurm_gpu.policy.native.preemption import lacks
 from slurm_gpu.policy.native.stranded import Stranded, stranded
+from slurm_gpu.policy.native.urgent import derive_urgent
 from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
-from slurm_gpu.policy.native.urgent import want_urgent
-from slurm_gpu.policy.native.wanted import Gap, SlurmdbdLimits, lua_only, want
+from slurm_gpu.policy.native.wanted import Gap, SlurmdbdLimits, derive_wanted_limits, lua_only
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
@@ -46,9 +46,9 @@ class NativePlan:
     """Why there is no native layer at all; None where there is one."""
 
     @property
-    def unheld(self) -> tuple[Gap, ...]:
+    def unenforced(self) -> tuple[Gap, ...]:
         """Limits that nothing holds."""
-        return tuple(gap for gap in self.gaps if gap.unheld)
+        return tuple(gap for gap in self.gaps if gap.unenforced)
 
 
 def plan_native(
@@ -79,11 +79,15 @@ def plan_native(
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
     accounting = read_accounting(store, settings.cluster)
     # Rules for a QOS that this very apply makes, such as that of loans, are to hold from then on.
-    urgent = want_urgent(policy, accounting)
+    urgent = derive_urgent(policy, accounting)
     accounting = replace(accounting, qos=(*accounting.qos, *urgent.fresh()))
-    lending = want_lending(policy, accounting, n_gpus)
+    lending = derive_lending(policy, accounting, n_gpus)
     accounting = replace(accounting, qos=(*accounting.qos, *lending.fresh()))
-    wanted = want(policy, names, accounting, today, uid_of).also(lending.bounds).also(urgent.bounds)
+    wanted = (
+        derive_wanted_limits(policy, names, accounting, today, uid_of)
+        .also(lending.bounds)
+        .also(urgent.bounds)
+    )
     found = accounting.limits()
     change = difference(wanted, found, owned)
     lacking = map(str, (*lacks(settings, policy.owners), *urgent_lacks(settings, policy)))

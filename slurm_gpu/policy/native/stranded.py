@@ -30,20 +30,20 @@ class Stranded:
     limit: LimitField
     value: int | None
     """None where it is a QOS that is taken away."""
-    asked: int | None
+    requested: int | None
     remedy: str | None = None
     """A command that lets it start again; None where it would have to ask for less."""
 
     def __str__(self) -> str:
         job = self.job
         if self.limit.name == _QOS:
-            told = (
+            message = (
                 f"job {job.job_id} of {job.user} waits in QOS {job.qos}: {self.entity} may no longer use it"
             )
-            return told if self.remedy is None else f"{told}; `{self.remedy}` moves it"
+            return message if self.remedy is None else f"{message}; `{self.remedy}` moves it"
         what = "could not run"
-        if self.asked is not None and self.limit.name not in _PER_JOBS:
-            what = f"asks for {self.limit.amount(self.asked)} {self.limit.item}".rstrip()
+        if self.requested is not None and self.limit.name not in _PER_JOBS:
+            what = f"asks for {self.limit.amount(self.requested)} {self.limit.item}".rstrip()
         return f"job {job.job_id} of {job.user} {what}: {self.entity}, {self.limit.show(self.value)}"
 
 
@@ -75,9 +75,9 @@ def _shut_out(
 ) -> Stranded | None:
     """A job whose QOS is taken from its user or account: Slurm lets it wait indefinitely, as InvalidQOS."""
     names = {entity: _qos_of(entity, after) for entity in _associations(job)}
-    mine = _named(job)
-    lost = [entity for entity in names if mine & (_qos_of(entity, found) - names[entity])]
-    if not lost or any(mine & those for those in names.values()):
+    job_qos = _named(job)
+    lost = [entity for entity in names if job_qos & (_qos_of(entity, found) - names[entity])]
+    if not lost or any(job_qos & those for those in names.values()):
         return None
     others = [_NORMAL] if job.qos != _NORMAL else sorted(set().union(*names.values()))
     remedy = f"scontrol update jobid={job.job_id} qos={others[0]}" if others else None
@@ -115,12 +115,12 @@ def _over(
     job: QueuedJob, entity: Entity, limits: Mapping[Entity, Limits]
 ) -> Iterator[tuple[Entity, LimitField, int, int]]:
     for limit, value in limits.get(entity, {}).items():
-        asked = _asked(job, limit)
-        if asked is not None and asked > value:
-            yield entity, limit, value, asked
+        requested = _requested_amount(job, limit)
+        if requested is not None and requested > value:
+            yield entity, limit, value, requested
 
 
-def _asked(job: QueuedJob, limit: LimitField) -> int | None:
+def _requested_amount(job: QueuedJob, limit: LimitField) -> int | None:
     if limit.name in _PER_TRES:
         amount = job.tres_requested.get(limit.item)
         return None if amount is None else round(amount)

@@ -33,7 +33,7 @@ class UrgentWish:
         return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 
-def want_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
+def derive_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
     """What urgent jobs need of the accounting that was found."""
     urgent = policy.urgent
     if urgent is None:

@@ -49,11 +49,11 @@ class Gap:
     rule: str
     key: str
     why: str
-    unheld: bool = False
+    unenforced: bool = False
     """Whether nothing at all holds it: job_submit.lua cannot refuse for what is running."""
 
     def __str__(self) -> str:
-        by_whom = "nothing holds it" if self.unheld else "job_submit.lua alone holds it"
+        by_whom = "nothing holds it" if self.unenforced else "job_submit.lua alone holds it"
         return f"{self.rule}: {self.key}: {by_whom}: {self.why}"
 
 
@@ -80,7 +80,7 @@ class WantedLimits:
         return replace(self, bounds={entity: both[entity] for entity in sorted(both)})
 
 
-def want(
+def derive_wanted_limits(
     policy: Policy,
     names: ResolvedNames,
     found: SlurmdbdLimits,
@@ -94,7 +94,7 @@ def want(
 def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[Gap, ...]:
     """The gaps where there is no native layer at all: limits on what runs, which nothing holds then."""
     return tuple(
-        Gap(rule.id, kind.key, why, unheld=True)
+        Gap(rule.id, kind.key, why, unenforced=True)
         for rule in _enforced(policy, today)
         for kind, _ in set_limits(rule.limits)
         if kind.scope is Scope.RUNNING
@@ -109,7 +109,7 @@ def _enforced(policy: Policy, today: dt.date) -> Iterator[PolicyRule]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Hold:
+class _FieldLimit:
     """One limit of a rule on one field: its value for everyone, and for the users who have exceptions."""
 
     rule: str
@@ -151,12 +151,12 @@ class _LimitWish:
                 self.remarks.append(
                     f"{user} has associations by partition in account {account}: they are left as they are"
                 )
-        self.holds: dict[Entity, dict[LimitField, list[_Hold]]] = {}
+        self.field_limits: dict[Entity, dict[LimitField, list[_FieldLimit]]] = {}
 
     def wanted(self) -> WantedLimits:
         for rule in _enforced(self.policy, self.today):
             self._rule(rule)
-        bounds = {entity: self._bounds(entity) for entity in self.holds}
+        bounds = {entity: self._bounds(entity) for entity in self.field_limits}
         bounds = {entity: fields for entity, fields in bounds.items() if fields}
         for entity, fields in bounds.items():
             if entity.kind is EntityKind.QOS:  # else what can never start would wait indefinitely
@@ -245,34 +245,34 @@ class _LimitWish:
 
     def _on_qos(self, rule: PolicyRule, group: Group, kind: LimitKind, value: LimitValue) -> None:
         named = None if group.qos is None else {name.lower() for name in group.qos}
-        holds = self._fields(rule, kind, value, LimitScope.QOS)
+        field_limits = self._fields(rule, kind, value, LimitScope.QOS)
         for name in self.qos:
             if named is None or name in named:
-                for limit, hold in holds.items():
-                    self._hold(Entity(EntityKind.QOS, name), limit, hold)
+                for limit, field_limit in field_limits.items():
+                    self._add_limit(Entity(EntityKind.QOS, name), limit, field_limit)
 
     def _on_associations(self, rule: PolicyRule, group: Group, kind: LimitKind, value: LimitValue) -> None:
         chosen = group.users is not None or group.unix_groups is not None
         if rule.per is Per.GROUP and chosen:
             self._gap(rule, kind, "Slurm has no sum over some users of an account")
             return
-        holds = self._fields(rule, kind, value, LimitScope.ASSOCIATIONS)
+        field_limits = self._fields(rule, kind, value, LimitScope.ASSOCIATIONS)
         for account in self._accounts_of(group):
             if rule.per is Per.GROUP:
                 if self.parts[account]:
                     parts = ", ".join(self.parts[account])
                     self._gap(rule, kind, f"in account {account} Slurm would count its part {parts} too")
                     continue
-                for limit, hold in holds.items():
-                    self._hold(Entity(EntityKind.ACCOUNT, account), limit, hold)
+                for limit, field_limit in field_limits.items():
+                    self._add_limit(Entity(EntityKind.ACCOUNT, account), limit, field_limit)
                 continue
             # What an account hands on reaches its parts too, which the rule is not for.
             hands_on = not chosen and not self.parts[account]
-            for limit, hold in holds.items():
+            for limit, field_limit in field_limits.items():
                 if hands_on and limit.name in INHERITED:
-                    self._hold(Entity(EntityKind.ACCOUNT, account), limit, hold)
+                    self._add_limit(Entity(EntityKind.ACCOUNT, account), limit, field_limit)
                 for user in self._users_of(group, account):
-                    self._hold(Entity(EntityKind.USER, account, user), limit, hold)
+                    self._add_limit(Entity(EntityKind.USER, account, user), limit, field_limit)
 
     def _users_of(self, group: Group, account: str) -> Iterator[str]:
         for user in self.users[account]:
@@ -286,11 +286,11 @@ class _LimitWish:
 
     def _fields(
         self, rule: PolicyRule, kind: LimitKind, value: LimitValue, place: LimitScope
-    ) -> dict[LimitField, _Hold]:
+    ) -> dict[LimitField, _FieldLimit]:
         wanted = native_fields(kind, value, rule.per, place)
         if not wanted:
             self._gap(rule, kind, "jobs with few GPUs have no limit, and Slurm has one for all")
-        holds = {}
+        field_limits = {}
         for limit, amount in wanted.items():
             if limit.item and limit.item.lower() not in self.tres:
                 self._gap(rule, kind, NOT_TRACKED.format(tres=limit.item))
@@ -300,10 +300,10 @@ class _LimitWish:
                 for user, limits in self._exceptions(rule)
                 if (own := self._own(kind, limits, rule.per, place)) is not None and limit in own
             }
-            holds[LimitField(limit.name, self.tres.get(limit.item.lower(), ""))] = _Hold(
+            field_limits[LimitField(limit.name, self.tres.get(limit.item.lower(), ""))] = _FieldLimit(
                 rule.id, amount, excepted
             )
-        return holds
+        return field_limits
 
     def _exceptions(self, rule: PolicyRule) -> Iterator[tuple[str, RuleLimits]]:
         for exception in self.policy.exceptions:
@@ -317,15 +317,15 @@ class _LimitWish:
         value = kind.of(limits)
         return None if value is None else native_fields(kind, value, per, place)
 
-    def _hold(self, entity: Entity, limit: LimitField, hold: _Hold) -> None:
-        self.holds.setdefault(entity, {}).setdefault(limit, []).append(hold)
+    def _add_limit(self, entity: Entity, limit: LimitField, field_limit: _FieldLimit) -> None:
+        self.field_limits.setdefault(entity, {}).setdefault(limit, []).append(field_limit)
 
     def _bounds(self, entity: Entity) -> dict[LimitField, RuleBound]:
         bounds = {}
-        for limit, holds in self.holds[entity].items():
-            bound = self._tightest(entity, holds)
+        for limit, field_limits in self.field_limits[entity].items():
+            bound = self._tightest(entity, field_limits)
             if entity.kind is EntityKind.USER and limit.name in INHERITED:
-                account = self.holds.get(Entity(EntityKind.ACCOUNT, entity.name), {}).get(limit)
+                account = self.field_limits.get(Entity(EntityKind.ACCOUNT, entity.name), {}).get(limit)
                 if account is not None:
                     above = self._tightest(Entity(EntityKind.ACCOUNT, entity.name), account)
                     if above.value == bound.value:
@@ -334,19 +334,19 @@ class _LimitWish:
         return bounds
 
     @staticmethod
-    def _tightest(entity: Entity, holds: Sequence[_Hold]) -> RuleBound:
+    def _tightest(entity: Entity, field_limits: Sequence[_FieldLimit]) -> RuleBound:
         bounds = []
-        for hold in holds:
-            value = hold.value
+        for field_limit in field_limits:
+            value = field_limit.value
             if entity.kind is EntityKind.USER:
-                value = hold.excepted.get(entity.user, value)
+                value = field_limit.excepted.get(entity.user, value)
             elif entity.kind is EntityKind.QOS:  # one number for all who use it
-                value = max([value, *hold.excepted.values()])
-            bounds.append(RuleBound(value, hold.rule))
+                value = max([value, *field_limit.excepted.values()])
+            bounds.append(RuleBound(value, field_limit.rule))
         return min(bounds, key=lambda bound: bound.value)
 
     def _gap(self, rule: PolicyRule, kind: LimitKind, why: str) -> None:
-        gap = Gap(rule.id, kind.key, why, unheld=kind.scope is Scope.RUNNING)
+        gap = Gap(rule.id, kind.key, why, unenforced=kind.scope is Scope.RUNNING)
         if gap not in self.gaps:
             self.gaps.append(gap)
 

@@ -26,7 +26,7 @@ from slurm_gpu.policy.language.model import (
     Urgent,
 )
 from slurm_gpu.policy.lua.bundle import bundle_reason
-from slurm_gpu.policy.lua.urgent import who_may
+from slurm_gpu.policy.lua.urgent import describe_urgent_users
 from slurm_gpu.text.cells import time_of_day
 from slurm_gpu.text.units import counted, format_duration, format_memory_mib, format_mgpu
 
@@ -172,7 +172,7 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     ]
     return Section(
         name=rule.id,
-        whom=f"for {group.name}: {_who(group)}",
+        whom=f"for {group.name}: {_group_text(group)}",
         why=rule.why,
         limits=_limit_lines(rule.limits, rule.per),
         remarks=tuple(remarks),
@@ -207,7 +207,7 @@ def _urgent(urgent: Urgent, policy: Policy) -> Section:
     requeued = f"Where no GPUs are free, jobs in QOS {', '.join(urgent.preempts)} are requeued for it."
     return Section(
         f"sbatch --qos={urgent.qos} --comment='the reason'",
-        f"for {who_may(urgent, policy.groups)}",
+        f"for {describe_urgent_users(urgent, policy.groups)}",
         urgent.why,
         remarks=(
             f"{counted(urgent.jobs_running, 'urgent job')} may run at once, others wait; all other rules "
@@ -250,10 +250,10 @@ def _gpus(mgpu: int) -> str:
 _CONDITIONS = {"unix_groups": "UNIX groups", "qos": "QOS"}
 
 
-def _who(group: Group) -> str:
+def _group_text(group: Group) -> str:
     conditions_ = [f"{_CONDITIONS.get(key, key)} {', '.join(names)}" for key, names in conditions(group)]
-    who = " and ".join(conditions_) if conditions_ else "every job"
-    return who if group.until is None else f"{who}; until {group.until.isoformat()}"
+    jobs = " and ".join(conditions_) if conditions_ else "every job"
+    return jobs if group.until is None else f"{jobs}; until {group.until.isoformat()}"
 
 
 def _limit_lines(limits: RuleLimits, per: Per) -> tuple[str, ...]:
@@ -274,41 +274,45 @@ def _days(days: list[int]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _colocation(said: Colocation) -> Section:
-    who = "for every job" if said.allowed_groups is None else f"for jobs of {', '.join(said.allowed_groups)}"
+def _colocation(colocation: Colocation) -> Section:
+    jobs = (
+        "for every job"
+        if colocation.allowed_groups is None
+        else f"for jobs of {', '.join(colocation.allowed_groups)}"
+    )
     slowed = "Co-runners are chosen so that all jobs end as early as possible."
-    if said.slowdown is not None:
-        slowed = f"Sharing is to slow no job down by more than a factor of {said.slowdown:g}."
+    if colocation.slowdown is not None:
+        slowed = f"Sharing is to slow no job down by more than a factor of {colocation.slowdown:g}."
     remarks = [
-        f"At most {said.jobs_per_gpu} jobs share a GPU; a job waits for its place for at most "
-        f"{format_duration(said.max_wait_s)}.",
+        f"At most {colocation.jobs_per_gpu} jobs share a GPU; a job waits for its place for at most "
+        f"{format_duration(colocation.max_wait_s)}.",
         slowed,
         "Only batch jobs of one GPU share; a job whose use is not known yet has a GPU of its own.",
     ]
-    if said.planner != Colocation().planner:
-        remarks.append(f"The planner is {said.planner}.")
-    if said.required_groups:
-        remarks.insert(0, f"Jobs of {', '.join(said.required_groups)} share without asking.")
-    if said.mode is Mode.ADVISE:
+    if colocation.planner != Colocation().planner:
+        remarks.append(f"The planner is {colocation.planner}.")
+    if colocation.required_groups:
+        remarks.insert(0, f"Jobs of {', '.join(colocation.required_groups)} share without asking.")
+    if colocation.mode is Mode.ADVISE:
         remarks.append("On trial: users are notified, and their jobs keep a whole GPU.")
-    elif said.mode is Mode.OBSERVE:
+    elif colocation.mode is Mode.OBSERVE:
         remarks.append("On trial: jobs that would share are only counted.")
-    return Section("sbatch --comment=share", who, said.why, remarks=tuple(remarks))
+    return Section("sbatch --comment=share", jobs, colocation.why, remarks=tuple(remarks))
 
 
-def _cancel_idle(said: CancelIdle) -> Section:
-    who = "for every job" if said.groups is None else f"for jobs of {', '.join(said.groups)}"
-    if said.exempt:
-        who += f", but for those of {', '.join(said.exempt)}"
-    times = " and ".join(map(format_duration, said.warn_s))
-    what = "cancelled" if said.action is IdleAction.CANCEL else "requeued and held"
+def _cancel_idle(cancel_idle: CancelIdle) -> Section:
+    jobs = "for every job" if cancel_idle.groups is None else f"for jobs of {', '.join(cancel_idle.groups)}"
+    if cancel_idle.exempt:
+        jobs += f", but for those of {', '.join(cancel_idle.exempt)}"
+    times = " and ".join(map(format_duration, cancel_idle.warn_s))
+    what = "cancelled" if cancel_idle.action is IdleAction.CANCEL else "requeued and held"
     remarks = [
         f"The owner of a job that has not used any GPU since its start is warned after {times}.",
-        f"After {format_duration(said.after_s)} the job is {what}, but never without a warning or with gaps "
-        "in its records.",
+        f"After {format_duration(cancel_idle.after_s)} the job is {what}, but never without a warning or "
+        "with gaps in its records.",
     ]
-    if said.mode is Mode.ADVISE:
+    if cancel_idle.mode is Mode.ADVISE:
         remarks.append("On trial: owners are warned, and no job is ended.")
-    elif said.mode is Mode.OBSERVE:
+    elif cancel_idle.mode is Mode.OBSERVE:
         remarks.append("On trial: no user is warned, and no job is ended.")
-    return Section("idle jobs", who, said.why, remarks=tuple(remarks))
+    return Section("idle jobs", jobs, cancel_idle.why, remarks=tuple(remarks))

@@ -51,13 +51,14 @@ class CountedJobs:
 
 
 def modelled_rules(
-    policy: PolicyInForce, unheld: Iterable[RuleLimit]
+    policy: PolicyInForce, unenforced_limits: Iterable[RuleLimit]
 ) -> tuple[PolicyInForce, tuple[str, ...]]:
     """Return the policy with its running limits only, and remarks on those left out.
 
-    `unheld` has limits that are not enforced. Rules for hours or for interactive jobs are not modelled.
+    `unenforced_limits` has limits that are not enforced. Rules for hours or for interactive jobs are not
+    modelled.
     """
-    unenforced = frozenset(unheld)
+    unenforced = frozenset(unenforced_limits)
     rules, remarks = [], []
     for rule in policy.rules:
         limits = {key: value for key, value in rule.limits.items() if key.split(":")[0] in RESOURCES}

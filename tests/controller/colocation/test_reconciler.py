@@ -76,9 +76,9 @@ def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: 
     (gone,) = (job for job in jobs if job.restarts)
     (stays,) = co_runners_of_last(site)
     said = [find_endings(Path(cluster.directory), f"x{job}") for job in (gone.job_id, stays)]
-    assert [[line.said["gone"] for line in one] for one in said] == [[str(gone.job_id)]] * 2
-    assert said[0][0].said["beside"] == str(stays)
-    assert said[1][0].said["why"] in (
+    assert [[line.fields["gone"] for line in one] for one in said] == [[str(gone.job_id)]] * 2
+    assert said[0][0].fields["beside"] == str(stays)
+    assert said[1][0].fields["why"] in (
         f"job {one} was slowed down by a factor of 1.67 with job {other}, over the 1.1 promised"
         for one, other in ((gone.job_id, stays), (stays, gone.job_id))
     )
@@ -116,7 +116,10 @@ def test_a_job_that_fails_with_another_gets_one_more_run_alone(site: Site, clust
     assert frozenset(("a", "b")) in site.controller._store.apart  # type: ignore[union-attr]
     assert "it failed with a, and jobs like it do not fail alone" in site.audited[0][2]
     (line,) = find_endings(Path(cluster.directory), f"x{jobs[2].job_id}")
-    assert (line.said["gone"], "probably out of memory" in line.said["why"]) == (str(jobs[2].job_id), True)
+    assert (line.fields["gone"], "probably out of memory" in line.fields["why"]) == (
+        str(jobs[2].job_id),
+        True,
+    )
 
 
 def test_a_job_that_fails_alone_is_not_run_again(site: Site, cluster: Cluster) -> None:

@@ -137,15 +137,16 @@ def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
     else:
         yield ok("AccountingStorageTRES counts GPUs")
     enforce = set(raw.get("AccountingStorageEnforce", "").lower().split(","))
-    unheld = [name for name, by in _ENFORCED_BY.items() if enforce.isdisjoint(by)]
-    if unheld:
-        wanted = ["associations", *unheld]
+    missing = [name for name, by in _ENFORCED_BY.items() if enforce.isdisjoint(by)]
+    if missing:
+        wanted = ["associations", *missing]
         means = {
             "limits": "Slurm's own limits on associations and QOS do not bind",
             "qos": "jobs may name any QOS, and its limits with it",
         }
         yield warn(
-            f"AccountingStorageEnforce lacks {' and '.join(unheld)}: {'; '.join(means[n] for n in unheld)}",
+            f"AccountingStorageEnforce lacks {' and '.join(missing)}: "
+            f"{'; '.join(means[name] for name in missing)}",
             f"AccountingStorageEnforce={with_names(raw.get('AccountingStorageEnforce', ''), wanted)} in "
             "slurm.conf; restart slurmctld. From then on users without an association are refused: "
             "sacctmgr show assoc",
