@@ -8,9 +8,9 @@ straggler/trace-ST.parquet and trace-SE.parquet. From these, bench/diagnose_resa
 real steps, which are judged with their timings as with `--steps`. **Seeds 1 to 99 are for development. Seeds
 from 1000 are for evaluation only; do not inspect them while working on the rules.**
 
-A case is right if its cause is right; `cannot tell` is neither right nor wrong, but lowers recall. Suspicions
-count like certain verdicts. A healthy training is judged at four times; an alarm at any of them is a false
-alarm. Takes 3 to 5 minutes on 2 cores.
+A case is right if its cause is right; `inconclusive` is neither right nor wrong, but lowers recall.
+Suspicions count like certain verdicts. A healthy training is judged at four times; an alarm at any of them
+is a false alarm. Takes 3 to 5 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def _print_confusion(outcomes: Sequence[Outcome]) -> None:
     print(f"{'is, and was said to be':22}" + "".join(f"{short[cause]:>15}" for cause in Cause))
     for truth, row in table.items():
         if any(row.values()):
-            name = "undetectable" if truth is Cause.UNKNOWN else truth.value
+            name = "undetectable" if truth is Cause.INCONCLUSIVE else truth.value
             print(f"{name:22}" + "".join(f"{row[cause] or '·':>15}" for cause in Cause))
 
 

@@ -136,7 +136,9 @@ def undecidable(seed: int, number: int) -> Case:
     job = _job(rng, WINDOW_S)
     kind = UNDECIDABLE_KINDS[number % len(UNDECIDABLE_KINDS)]
     condition = Condition(comm=3.0) if number % 2 == 0 else Condition(clock=0.8)
-    fault = Fault(cause=Cause.UNKNOWN, kind=kind, size=0.3, since_s=None, condition=condition, named=False)
+    fault = Fault(
+        cause=Cause.INCONCLUSIVE, kind=kind, size=0.3, since_s=None, condition=condition, named=False
+    )
     life = _life(job, rng, WINDOW_S, "")
     collector = draw_collector(job, rng, WINDOW_S)
     case = _case(f"undecidable {number}", kind, job, fault, life, collector, rng, WINDOW_S, False)

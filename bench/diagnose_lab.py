@@ -279,7 +279,7 @@ def _heard(one: Training, said: Said, say: Callable[[str], None]) -> None:
         one.found.asked_s = round(one.since_start(), 1) if one.found.asked_s is None else one.found.asked_s
     else:
         one.found.asked_s = None
-        if said.cause not in (Cause.HEALTHY, Cause.UNKNOWN):
+        if said.cause not in (Cause.HEALTHY, Cause.INCONCLUSIVE):
             _alarm(one, said, say)
 
 

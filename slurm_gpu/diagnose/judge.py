@@ -1,4 +1,4 @@
-"""Judge one job: return one verdict, or Cause.UNKNOWN."""
+"""Judge one job: return one verdict, or Cause.INCONCLUSIVE."""
 
 from __future__ import annotations
 
@@ -97,37 +97,37 @@ def _by_counters(case: Case) -> Verdict:
         return _limits(case, found)
     if (why := _too_little(case)) is not None:
         kind = NOTHING_RAN if why == _NOTHING_RAN else ""
-        return case.verdict(Cause.UNKNOWN, 0.0, kind=kind, why_not=(why,))
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=kind, why_not=(why,))
     if (why := out_of_step(case)) is not None:
         # Reports of the hardware need no peers.
         found = slow(case)
         if found is not None and found.kind == "throttled":
             return _limits(case, found.limited(why))
-        return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, why_not=(why,))
     if (found := hang(case)) is not None:
         return _limits(case, found)
     block_s = case.bins_of_block * case.series.width_s
     if case.active_blocks < LEAST_BLOCKS or case.active_blocks * block_s < _LEAST_S:
         why = f"it has computed for less than {max(LEAST_BLOCKS * block_s, _LEAST_S):.0f} s"
         kind = TOO_EARLY if case.running else ""
-        return case.verdict(Cause.UNKNOWN, 0.0, kind=kind, why_not=(why,))
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=kind, why_not=(why,))
     alone = int(case.judged.sum()) < 2
     unexplained = None
     for check in _CHECKS_OF_ONE if alone else _CHECKS_OF_PEERS:
         found = check(case)
-        if found is not None and found.cause is not Cause.UNKNOWN:
+        if found is not None and found.cause is not Cause.INCONCLUSIVE:
             return _limits(case, found)
         # A later check may explain it.
         unexplained = unexplained or found
     if unexplained is not None:
         return _limits(case, unexplained)
     if (why := stalled_at_end(case)) is not None:
-        return case.verdict(Cause.UNKNOWN, 0.0, kind=STALLED_AT_END, why_not=(why,))
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=STALLED_AT_END, why_not=(why,))
     if alone:
         why = "one GPU has no peers to compare it with"
-        return case.verdict(Cause.UNKNOWN, 0.0, kind=NO_PEERS, why_not=(why,))
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=NO_PEERS, why_not=(why,))
     if (why := contradicts(case)) is not None:
-        return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, why_not=(why,))
     text = f"no worker differs from its peers in any of {len(case.deviations)} signals"
     evidence = (Evidence(text=text, metric="signals", value=0.0, expected=0.0),)
     return _limits(case, case.verdict(Cause.HEALTHY, _HEALTHY, evidence=evidence))
@@ -146,7 +146,7 @@ def _too_little(case: Case) -> str | None:
 
 
 def _limits(case: Case, verdict: Verdict) -> Verdict:
-    """Add what is unknown to the verdict, and lower its confidence or replace it by Cause.UNKNOWN."""
+    """Add what is unknown to the verdict, and lower its confidence or replace it by Cause.INCONCLUSIVE."""
     unknown = []
     if case.shared:
         unknown.append(f"{_names(case.shared)}: shared with other jobs and not judged")
@@ -162,7 +162,7 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         # A worker without data may be the cause.
         seen = f"without them the verdict would be: {verdict.cause.value}"
         why_not = (*verdict.why_not, *unknown, seen)
-        return case.verdict(Cause.UNKNOWN, 0.0, evidence=verdict.evidence, why_not=why_not)
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=verdict.evidence, why_not=why_not)
     if unknown:
         verdict = verdict.limited(*unknown, most=0.8)
     if only_utilisation(case) and verdict.cause is not Cause.HANG:
@@ -181,7 +181,7 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
     """Combine both: timings show where time goes, counters show whether hardware is at fault."""
     if counters.cause is Cause.HANG or counters.kind in LOST or counters.kind.startswith("xid"):
         return counters
-    if timings.cause is Cause.UNKNOWN:
+    if timings.cause is Cause.INCONCLUSIVE:
         return counters.limited(*(f"timings: {why}" for why in timings.why_not))
     both = (*timings.evidence, *counters.evidence)
     if timings.cause is Cause.IMBALANCE:
@@ -198,7 +198,7 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
         if counters.cause is Cause.IMBALANCE and counters.kind == "workers":
             return replace(counters, evidence=both)
         return _combined(timings, counters) if counters.cause is not Cause.SLOW else counters
-    if counters.cause in (Cause.UNKNOWN, Cause.IMBALANCE):
+    if counters.cause in (Cause.INCONCLUSIVE, Cause.IMBALANCE):
         # All workers compute equally long, so the timings explain the rest.
         return _combined(timings, counters)
     if counters.cause is Cause.HEALTHY:

@@ -59,7 +59,7 @@ def slowdown(case: Case) -> Verdict | None:
     alike = all(abs(change - pace) <= slack for change in carried.values())
     if util is None or not carried or not alike or case.judged.sum() < 2 or _as_busy(case, trend):
         why = f"all do {1 - np.exp(trend.fell):.0%} less than before, and the available data shows no cause"
-        return case.verdict(Cause.UNKNOWN, 0.0, evidence=tuple(evidence), why_not=(why,))
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=tuple(evidence), why_not=(why,))
     found = starving_outlier(case, trend, evidence, lack)
     if found is None and trend.signal in BY_STEPS:
         found = power_outlier(case, trend, evidence) or utilisation_outlier(case, trend, evidence)

@@ -178,7 +178,7 @@ def judge_steps(steps: StepSeries) -> Verdict:
     coverage = float(np.isfinite(cost).mean())
     if n_steps < LEAST_STEPS or coverage < 0.5:
         why = f"{n_steps} steps with {coverage:.0%} of their operations; {LEAST_STEPS} and 50 % are needed"
-        return Verdict(cause=Cause.UNKNOWN, confidence=0.0, why_not=(why,), coverage=coverage)
+        return Verdict(cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(why,), coverage=coverage)
     levels = median(cost.reshape(n_replicas * n_stages, -1)).reshape(n_replicas, n_stages)
     stage = median(levels.T)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -244,7 +244,7 @@ def starved_all(case: Case) -> Verdict | None:
     full = cpu is not None and middle(cpu) >= _CPU_FULL
     if not full and _begins(case):
         why = f"{text}, which is normal in the first {_BEGINS_S:.0f} s of computing"
-        return case.verdict(Cause.UNKNOWN, 0.0, evidence=tuple(evidence), why_not=(why,))
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=tuple(evidence), why_not=(why,))
     if cpu is not None and full:
         text = f"CPUs are {middle(cpu):.0%} busy"
         evidence.append(Evidence(text=text, metric="cpu", value=middle(cpu), expected=0.5))

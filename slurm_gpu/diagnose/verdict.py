@@ -22,7 +22,7 @@ class Cause(StrEnum):
     """The GPUs wait for data from CPU, file system or network."""
     HANG = "hang"
     HEALTHY = "healthy"
-    UNKNOWN = "cannot tell"
+    INCONCLUSIVE = "inconclusive"
 
 
 NEXT_STEPS: Mapping[Cause, str] = {
@@ -37,15 +37,15 @@ NEXT_STEPS: Mapping[Cause, str] = {
     Cause.HANG: "Take the stacks (py-spy dump) on the workers named first, then cancel; "
     "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends such a job by itself.",
     Cause.HEALTHY: "Nothing.",
-    Cause.UNKNOWN: "Check the timelines; timings of steps (--steps) show what counters cannot.",
+    Cause.INCONCLUSIVE: "Check the timelines; timings of steps (--steps) show what counters cannot.",
 }
-# Kind of Cause.UNKNOWN for a job whose GPUs have had nothing to run.
+# Kind of Cause.INCONCLUSIVE for a job whose GPUs have had nothing to run.
 NOTHING_RAN = "nothing ran"
-# Kind of Cause.UNKNOWN for a running job that has just begun to compute.
+# Kind of Cause.INCONCLUSIVE for a running job that has just begun to compute.
 TOO_EARLY = "too early"
-# Kind of Cause.UNKNOWN for a job of one GPU.
+# Kind of Cause.INCONCLUSIVE for a job of one GPU.
 NO_PEERS = "no peers"
-_UNKNOWN_NEXT: Mapping[str, str] = {
+_INCONCLUSIVE_NEXT: Mapping[str, str] = {
     NOTHING_RAN: "Check whether the program uses GPUs (nvidia-smi on its nodes); if not, request none.",
     TOO_EARLY: "Repeat the diagnosis in a minute.",
     NO_PEERS: "Check how much of its GPU it uses (slurm-gpu job JOBID); a profiler shows what it waits for.",
@@ -101,7 +101,7 @@ class Verdict:
     """0–1; below SUSPECT_BELOW it is a suspicion."""
     evidence: tuple[Evidence, ...] = ()
     why_not: tuple[str, ...] = ()
-    """Reasons for Cause.UNKNOWN; for other causes, limits of the verdict."""
+    """Reasons for Cause.INCONCLUSIVE; for other causes, limits of the verdict."""
     coverage: float | None = None
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Names of the workers of each group that were compared with each other."""
@@ -117,8 +117,8 @@ class Verdict:
         """Return the recommended next step."""
         if self.cause is Cause.SLOW and self.suspect:
             return _VERIFY_FIRST
-        if self.cause is Cause.UNKNOWN and self.kind in _UNKNOWN_NEXT:
-            return _UNKNOWN_NEXT[self.kind]
+        if self.cause is Cause.INCONCLUSIVE and self.kind in _INCONCLUSIVE_NEXT:
+            return _INCONCLUSIVE_NEXT[self.kind]
         return NEXT_STEPS[self.cause]
 
     def limited(self, *why: str, most: float = 1.0) -> Verdict:

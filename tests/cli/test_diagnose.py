@@ -59,8 +59,8 @@ def test_a_job_that_is_well_exits_with_0(slurm_gpu: CommandLine):
 @pytest.mark.parametrize(
     ("state", "app", "told"),
     [
-        ("CANCELLED", "PyTorch", "cannot tell (stalled at its end)"),
-        ("TIMEOUT", None, "cannot tell (stalled at its end)"),
+        ("CANCELLED", "PyTorch", "inconclusive (stalled at its end)"),
+        ("TIMEOUT", None, "inconclusive (stalled at its end)"),
         ("COMPLETED", "PyTorch", "healthy"),
         ("CANCELLED", "vLLM", "healthy"),  # nobody asked for anything
     ],
@@ -91,7 +91,7 @@ def test_a_job_is_not_well_where_a_node_of_it_never_told_anything(slurm_gpu: Com
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     slurm_gpu.database.runs = [structs.replace(run, n_gpus=24.0) for run in slurm_gpu.database.runs]
     assert slurm_gpu("diagnose", "17") == 0
-    assert "Job 17: cannot tell" in slurm_gpu.out
+    assert "Job 17: inconclusive" in slurm_gpu.out
     assert "only 16 of its 24 GPUs have records" in slurm_gpu.out
     assert "100% coverage from 16 of its 24 GPUs\n" in slurm_gpu.out
 
@@ -141,7 +141,7 @@ def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: Com
 def test_shared_gpus_are_not_judged(slurm_gpu: CommandLine):
     a_job(slurm_gpu, a_slow_gpu(), granted_mgpu=250)
     assert slurm_gpu("diagnose", "17") == 0
-    assert "cannot tell" in slurm_gpu.out
+    assert "inconclusive" in slurm_gpu.out
     assert "shared with other jobs" in slurm_gpu.out
 
 

@@ -35,7 +35,7 @@ def a_verdict(cause: Cause, kind: str = "") -> Verdict:
 def test_usual_behaviour_accuses_no_gpu(verdict, app, field, state, why):
     found = adjusted(verdict, app, field, state)
     assert (found.cause, found.culprits, found.nodes, found.confidence) == (
-        Cause.UNKNOWN,
+        Cause.INCONCLUSIVE,
         (),
         (),
         0.0,

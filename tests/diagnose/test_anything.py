@@ -66,7 +66,7 @@ def test_there_is_always_a_verdict(series, running):
     verdict = diagnose(series, running=running)
     assert 0 <= verdict.confidence <= 1
     assert set(verdict.culprits) <= set(series.workers)
-    assert bool(verdict.why_not) or verdict.cause is not Cause.UNKNOWN
+    assert bool(verdict.why_not) or verdict.cause is not Cause.INCONCLUSIVE
     json.dumps(verdict.to_json(), allow_nan=False)
     for worker in verdict.culprits:
         assert not worker.shared or "gpu_lost" in verdict.kind or "xid" in verdict.kind

@@ -100,7 +100,7 @@ class TestHang:
     @pytest.mark.parametrize(
         ("seconds", "cut_short", "cause"),
         [
-            (120, True, Cause.UNKNOWN),
+            (120, True, Cause.INCONCLUSIVE),
             (40, True, Cause.HEALTHY),
             (120, False, Cause.HEALTHY),
         ],
@@ -111,7 +111,7 @@ class TestHang:
         training.runs[480:] = False
         verdict = diagnose(training.series(), running=False, cut_short=cut_short)
         assert verdict.cause is cause
-        if cause is Cause.UNKNOWN:
+        if cause is Cause.INCONCLUSIVE:
             assert "nothing computed for the last 115 s: it hung or had nothing more" in verdict.why_not[0]
 
     def test_what_was_wrong_before_an_idle_end_is_reported_first(self):

@@ -53,7 +53,7 @@ def judged(training, values, **more):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_programs_side_by_side_have_no_peers(seed, metrics, alike):
     verdict = judged(*independent_programs(metrics, seed, alike=alike))
-    assert verdict.cause is Cause.UNKNOWN
+    assert verdict.cause is Cause.INCONCLUSIVE
     assert verdict.why_not[0].startswith("its GPUs ")
 
 
@@ -63,7 +63,7 @@ def test_those_that_end_one_after_the_other_hang_not(seed, metrics):
     training, values = independent_programs(metrics, seed)
     for row in range(8):
         quiet_since(values, row, 250 + 25 * row)
-    assert judged(training, values).cause is Cause.UNKNOWN
+    assert judged(training, values).cause is Cause.INCONCLUSIVE
 
 
 def test_gpus_that_send_each_other_nothing_are_not_compared():
@@ -73,7 +73,7 @@ def test_gpus_that_send_each_other_nothing_are_not_compared():
     values[Metric.NVLINK][:] = 0.0
     values[Metric.PCIE][:] = 0.004
     verdict = judged(training, values)
-    assert verdict.cause is Cause.UNKNOWN
+    assert verdict.cause is Cause.INCONCLUSIVE
     assert "send each other nothing" in verdict.why_not[0]
 
 
@@ -91,7 +91,7 @@ def test_workers_that_leave_an_elastic_training_are_not_accused(metrics):
     values = training.values()
     quiet_since(values, slice(8, None), 300)
     verdict = judged(training, values)
-    assert (verdict.cause, verdict.culprits) == (Cause.UNKNOWN, ())
+    assert (verdict.cause, verdict.culprits) == (Cause.INCONCLUSIVE, ())
     assert "n2" in verdict.why_not[0]
 
 
@@ -102,7 +102,7 @@ class TestUnused:
         values = training.values()
         quiet_since(values, [3, 9], 0)
         verdict = judged(training, values)
-        assert (verdict.cause, verdict.culprits) == (Cause.UNKNOWN, ())
+        assert (verdict.cause, verdict.culprits) == (Cause.INCONCLUSIVE, ())
         assert verdict.why_not[0].startswith("2 GPUs on n1, n2: have never had anything to run")
 
     def test_nor_do_they_hide_who_is_slow(self, metrics):
@@ -116,7 +116,7 @@ class TestUnused:
         values = training.values()
         quiet_since(values, slice(None), 0)
         verdict = judged(training, values)
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert "have had nothing to run" in verdict.why_not[0]
         assert "whether the program uses GPUs" in verdict.next_step
 

@@ -123,7 +123,7 @@ def test_the_what_if_says_what_a_step_would_take():
 
 def test_too_few_steps_are_not_judged():
     verdict = judged(*a_training(steps=3))
-    assert verdict.cause is Cause.UNKNOWN
+    assert verdict.cause is Cause.INCONCLUSIVE
     assert "3 steps" in verdict.why_not[0]
 
 

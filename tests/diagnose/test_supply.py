@@ -27,14 +27,14 @@ class TestSupply:
         training = Training(metrics=(Metric.SM_ACTIVE, Metric.TENSOR, Metric.SM_CLOCK))
         training.talk[:, training.at(5) :] *= 2
         verdict = diagnose(training.series())
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert "the available data shows no cause" in verdict.why_not[0]
 
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     def test_one_gpu_waits_for_nobodys_links(self, metrics):
         training = Training(n=1, metrics=metrics)
         training.talk[:, training.at(5) :] *= 2
-        assert diagnose(training.series()).cause is Cause.UNKNOWN
+        assert diagnose(training.series()).cause is Cause.INCONCLUSIVE
 
     @pytest.mark.parametrize("busy", [1.0, 0.9])
     def test_who_is_as_busy_as_before_does_something_else_and_does_not_wait(self, busy):
@@ -44,7 +44,7 @@ class TestSupply:
             values[metric][:, training.at(5) :] *= 0.7
         values[Metric.SM_ACTIVE][:, training.at(5) :] *= busy
         verdict = diagnose(as_series(training, values))
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert "the available data shows no cause" in verdict.why_not[0]
 
     def test_partial_data_is_shown_for_its_workers(self):

@@ -34,17 +34,17 @@ class TestHonesty:
         for matrix in values.values():
             matrix[:, :200] = np.nan
         verdict = diagnose(as_series(training, values))
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert "67%" in verdict.why_not[0]
 
     def test_of_its_first_minute_nothing_is_judged(self):
         verdict = diagnose(Training(n_bins=50).series())
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert verdict.why_not == ("it has computed for less than 60 s",)
         assert verdict.next_step == "Repeat the diagnosis in a minute."
         assert "Ask again" not in diagnose(Training(n_bins=50).series(), running=False).next_step
 
-    @pytest.mark.parametrize(("seconds", "cause"), [(100, Cause.UNKNOWN), (150, Cause.STARVATION)])
+    @pytest.mark.parametrize(("seconds", "cause"), [(100, Cause.INCONCLUSIVE), (150, Cause.STARVATION)])
     def test_in_its_first_two_minutes_a_job_may_have_little_to_run(self, seconds, cause):
         training = Training(n_bins=seconds)
         training.fetch[:] = 0.7
@@ -52,13 +52,13 @@ class TestHonesty:
         assert verdict.cause is cause
         assert [
             why.endswith("which is normal in the first 120 s of computing") for why in verdict.why_not
-        ] == ([True] if cause is Cause.UNKNOWN else [])
+        ] == ([True] if cause is Cause.INCONCLUSIVE else [])
 
     def test_a_missing_node_may_be_the_one(self):
         training = Training(n=24)
         present = [course for course in training.worker_series() if course.worker.node != "n3"]
         verdict = diagnose(align(present, missing=training.workers[16:]))
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert "8 GPUs on n3: no data" in verdict.why_not
 
     def test_a_node_of_which_little_has_come_so_far_is_not_called_without_data(self):
@@ -67,7 +67,7 @@ class TestHonesty:
         for matrix in values.values():
             matrix[16:, 30:] = np.nan
         verdict = diagnose(as_series(training, values))
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert "8 GPUs on n3: data of less than 20% of that time so far" in verdict.why_not
 
     def test_a_missing_node_does_not_hide_who_is_seen_to_be_slow(self):
@@ -93,7 +93,7 @@ class TestHonesty:
 
     def test_one_gpu_has_no_peers(self):
         verdict = diagnose(Training(n=1).series())
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert "no peers" in verdict.why_not[0]
 
     def test_one_gpu_that_waits_for_data_needs_none(self):
@@ -105,7 +105,7 @@ class TestHonesty:
         training = a_slow_clock()
         training.workers = tuple(replace(w, shared=w.rank == 5) for w in training.workers)
         verdict = diagnose(training.series())
-        assert (verdict.cause, culprits(verdict)) == (Cause.UNKNOWN, [])
+        assert (verdict.cause, culprits(verdict)) == (Cause.INCONCLUSIVE, [])
         assert "shared with other jobs" in verdict.why_not[0]
 
     def test_a_shared_gpu_does_not_hide_who_is_seen_to_be_slow(self):
@@ -116,7 +116,7 @@ class TestHonesty:
     def test_where_all_are_shared_nothing_is_said(self):
         training = Training()
         training.workers = tuple(replace(w, shared=True) for w in training.workers)
-        assert diagnose(training.series()).cause is Cause.UNKNOWN
+        assert diagnose(training.series()).cause is Cause.INCONCLUSIVE
 
     def test_utilisation_alone_makes_only_a_suspicion(self):
         training = Training(metrics=(Metric.UTIL, Metric.MEM_USED))
@@ -138,15 +138,15 @@ class TestHonesty:
         training.clock[5] *= 0.9
         training.work[5] *= 0.6
         verdict = diagnose(training.series())
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert "yet they wait longer" in verdict.why_not[0]
 
     def test_no_data_at_all(self):
         worker = JobWorker(node="n1", device="GPU-1")
-        assert diagnose(align([], missing=[worker])).cause is Cause.UNKNOWN
+        assert diagnose(align([], missing=[worker])).cause is Cause.INCONCLUSIVE
 
     def test_a_job_that_has_hardly_begun(self):
-        assert diagnose(Training(n_bins=2).series()).cause is Cause.UNKNOWN
+        assert diagnose(Training(n_bins=2).series()).cause is Cause.INCONCLUSIVE
 
     def test_groups_of_another_job_are_refused(self):
         with pytest.raises(ValueError, match="contain 8 workers, but the job has 16"):
@@ -220,7 +220,7 @@ class TestUgly:
         values = training.values()
         values[metric][:] = level
         verdict = diagnose(as_series(training, values))
-        assert verdict.cause in (Cause.HEALTHY, Cause.UNKNOWN)
+        assert verdict.cause in (Cause.HEALTHY, Cause.INCONCLUSIVE)
 
     @pytest.mark.parametrize("metric", [Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.SM_CLOCK])
     def test_one_gpu_that_lacks_a_metric_is_not_accused(self, metric):
@@ -237,7 +237,7 @@ class TestUgly:
 
     def test_instances_of_a_gpu_report_their_memory_alone(self):
         verdict = diagnose(Training(metrics=(Metric.MEM_USED,)).series())
-        assert verdict.cause is Cause.UNKNOWN
+        assert verdict.cause is Cause.INCONCLUSIVE
         assert "no data of its GPUs' power or activity" in verdict.why_not[0]
 
     @pytest.mark.parametrize("ahead_s", [-2, 2])

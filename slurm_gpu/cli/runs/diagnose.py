@@ -136,7 +136,7 @@ def _print(run: Run, found: JudgedRun, rules: DiagnosisThresholds, zone: ZoneInf
     verdict = found.verdict
     kind = f" ({verdict.kind})" if verdict.kind else ""
     sure = f", {'suspected: ' if verdict.suspect else ''}confidence {verdict.confidence:.0%}"
-    click.echo(f"Job {run.id}: {verdict.cause}{kind}" + ("" if verdict.cause is Cause.UNKNOWN else sure))
+    click.echo(f"Job {run.id}: {verdict.cause}{kind}" + ("" if verdict.cause is Cause.INCONCLUSIVE else sure))
     lasting = span(found.series.end_s - found.series.start_s)
     click.echo(f"  by {found.source(run)}: {lasting}{found.coverage_text(run, rules)}")
     if verdict.culprits:

@@ -36,7 +36,7 @@ def adjusted(verdict: Verdict, app: str | None, field: str | None, state: str) -
     seen = f"by the measurements alone: {verdict.cause.value}"
     return replace(
         verdict,
-        cause=Cause.UNKNOWN,
+        cause=Cause.INCONCLUSIVE,
         kind="",
         culprits=(),
         nodes=(),

@@ -51,7 +51,7 @@ _STALLED_AT_ONCE = 8
 _STALLED_SCORE = 100.0
 # A shorter run is not evidence for its GPUs.
 _VOUCHES_AFTER_S = 300.0
-_NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
+_NOTHING = (Cause.HEALTHY, Cause.INCONCLUSIVE)
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ class JobWatch:
     def _add_verdict(self, item: _WatchedJob, verdict: Verdict, now_s: float) -> None:
         if verdict.cause not in _NOTHING:
             verdict = self._snapshots.adjusted(item.job, verdict)
-        if verdict.cause is Cause.UNKNOWN:
+        if verdict.cause is Cause.INCONCLUSIVE:
             return  # an unknown cause contradicts no verdict
         hangs = self._hangs(item.job.job_id) and item.job.job_id in self._stalled
         if hangs and verdict.cause is not Cause.HANG:

@@ -20,7 +20,7 @@ from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 # Causes that need no action.
-NO_FINDING = (Cause.HEALTHY, Cause.UNKNOWN)
+NO_FINDING = (Cause.HEALTHY, Cause.INCONCLUSIVE)
 _CUT_SHORT = ("CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "TIMEOUT")
 _TO_ITS_END_S = 60.0
 
@@ -110,7 +110,7 @@ def judge_run(
         verdicts.append(JudgedRun(by, ranked, given, verdict))
     found = [item for item in verdicts if item.verdict.cause not in NO_FINDING]
     stood = [item for item in verdicts if item.verdict.kind == STALLED_AT_END]
-    known = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]
+    known = [item for item in verdicts if item.verdict.cause is not Cause.INCONCLUSIVE]
     if not found and not stood and known and not known[0].reaches_its_end(run):
         # Without a finding, the whole timeline covers more than a window of minutes.
         return known[-1]
@@ -133,7 +133,7 @@ def _of_all(run: Run, verdict: Verdict) -> Verdict:
         return verdict
     why = f"only {_known(run)} of its {run.n_gpus:.0f} GPUs have records; the nodes of the others sent none"
     seen = f"by the measurements alone: {verdict.cause.value}"
-    return replace(verdict, cause=Cause.UNKNOWN, confidence=0.0, why_not=(*verdict.why_not, why, seen))
+    return replace(verdict, cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(*verdict.why_not, why, seen))
 
 
 def _cut_short(run: Run, series: Series) -> bool:

@@ -20,7 +20,7 @@ _SIGNS = {
     Cause.STARVATION: ("◌", "uneven"),
     Cause.HANG: ("■", "bad"),
     Cause.HEALTHY: ("✓", "good"),
-    Cause.UNKNOWN: ("?", "unknown"),
+    Cause.INCONCLUSIVE: ("?", "unknown"),
 }
 
 
@@ -38,13 +38,13 @@ def verdict_card(page: DiagnosisPageModel) -> Element:
     card = element(
         "section", {"id": "verdict", "class": f"verdict {tone}", "aria-labelledby": "verdict-title"}, head
     )
-    if verdict.cause is not Cause.UNKNOWN:
+    if verdict.cause is not Cause.INCONCLUSIVE:
         append(card, _sureness(verdict.confidence, suspect=verdict.suspect))
     append(card, facts)
     if verdict.evidence:
         append(card, element("h3", None, "Evidence"), _evidence(verdict.evidence))
     if verdict.why_not:
-        title = "Why there is no verdict" if verdict.cause is Cause.UNKNOWN else "Limits"
+        title = "Why there is no verdict" if verdict.cause is Cause.INCONCLUSIVE else "Limits"
         append(card, element("h3", None, title), items("limits", verdict.why_not))
     append(
         card,
