@@ -31,7 +31,7 @@ from slurm_gpu.node.process.procfs import Processes
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.node.machine import AtOnce
+from tests.node.machine import ImmediateWorker
 
 USER = 65534 if os.geteuid() == 0 else os.geteuid()
 MAPPED = 4000
@@ -96,7 +96,7 @@ def cgroups(root: Path, running: Sequence[Sequence[int]]) -> Path:
 
 
 def percent_core(mounts: Mounts, count: int, rounds: int = 40) -> float:
-    book = HostRecorder("n1", load_rules(SHIPPED[0]), mounts=mounts, worker=AtOnce())
+    book = HostRecorder("n1", load_rules(SHIPPED[0]), mounts=mounts, worker=ImmediateWorker())
     for job in range(1, count + 1):
         book.begin(allocation(job))
     now_s = 10_000.0

@@ -15,8 +15,8 @@ from tests.node.wired import Wired
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _moves_end_where_the_table_says() -> Iterator[None]:
-    """In every test of a node each transition leads to the state that its row names."""
+def _check_transitions() -> Iterator[None]:
+    """Check in every test of a node that each transition leads to the state of its table row."""
     move = LifeCycle._move
 
     def checked(
@@ -60,7 +60,7 @@ def gpu(clock: FakeClock) -> FakeGpu:
 
 @pytest.fixture
 def machine(tmp_path: Path, gpu: FakeGpu) -> Machine:
-    """A node with one GPU and a running slurm-gpud."""
+    """Return a node with one GPU and a running slurm-gpud."""
     machine = Machine(tmp_path, gpu)
     machine.start()
     return machine

@@ -1,4 +1,4 @@
-"""Made-up /proc, cgroup and class trees, written file by file."""
+"""Fake /proc, cgroup and class trees, written file by file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class FakeProc:
-    """A /proc whose processes do what the test says."""
+    """A fake /proc whose processes a test defines."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -28,9 +28,9 @@ class FakeProc:
         euid: int | None = None,
         name: str = "a) b",
     ) -> Path:
-        """Write or rewrite one process, and return its directory; times in ticks.
+        """Write or rewrite one process and return its directory; times are in ticks.
 
-        `uid` is who started it, as `status` tells; the files are the test's own all the same.
+        `uid` appears only in `status`; the files belong to the user that runs the tests.
         """
         directory = self.root / str(pid)
         directory.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Time and GPUs that are a schedule, so that a record can be compared with the truth."""
+"""A fake clock and fake GPUs that follow a schedule, so that tests can compare records with the truth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PIDS_BETWEEN = 1_000_000
 
 
 class FakeClock:
-    """Starts some time after boot; `advance` is the only thing that moves it."""
+    """A clock that starts some time after boot and advances only when a test advances it."""
 
     def __init__(self, boot_id: str = BOOT, monotonic_s: float = 1000.0) -> None:
         self.now_s, self.offset_s, self._boot_id = monotonic_s, WALL_0, boot_id
@@ -53,7 +53,7 @@ class FakeClock:
 
 
 class KeptRuns:
-    """A spool of which nothing matters but the runs that ended."""
+    """A spool that stores only ended runs."""
 
     def __init__(self) -> None:
         self.ended: dict[int, Any] = {}
@@ -90,16 +90,16 @@ def _between(works: Sequence[Work], start_s: float, end_s: float) -> list[Work]:
 
 
 def _mean(works: Sequence[Work], start_s: float, end_s: float) -> float:
-    """Mean percent of these, done then, all of it or a part."""
+    """Return the mean percent of these works over the interval."""
     busy = sum(work.percent * (min(end_s, work.end_s) - max(start_s, work.start_s)) for work in works)
     return busy / (end_s - start_s)
 
 
 @dataclass
 class FakeGpu:
-    """A GPU that does `work`; its ring has a tick each 1/6 s and whole percents, as the driver's.
+    """A GPU that does `work`; its ring has a tick every 1/6 s and whole percents, like the driver's.
 
-    While `failure` is set it is not readable; `lost` is short for the usual one.
+    While `failure` is set, it cannot be read; `lost` stands for the most common failure.
     """
 
     clock: FakeClock
@@ -123,7 +123,7 @@ class FakeGpu:
         return DeviceProperties(**{"uuid": self.uuid, "index": index, "minor": self.minor, **self.more_facts})
 
     def read(self, request: ReadRequest) -> Reading:
-        """As a Reader does; `more_detail` makes further fields of a detailed reading."""
+        """Return a reading as a Reader does; `more_detail` adds fields to a detailed one."""
         self.reads += 1
         ring_us, process_us = request.ring_after_us, request.process_ring_after_us
         ring = None if ring_us is None else self.utilization_samples(ring_us)
@@ -150,7 +150,7 @@ class FakeGpu:
     def mean(
         self, start_s: float, end_s: float, job_id: int | None = None, *, pid: int | None = None
     ) -> float:
-        """True mean percent, of one job or process, or of all."""
+        """Return the true mean percent of one job, of one process or of all."""
         return _mean(
             [
                 work
@@ -162,15 +162,15 @@ class FakeGpu:
         )
 
     def memory_mean(self, start_s: float, end_s: float, job_id: int | None = None) -> float:
-        """True mean percent of the memory."""
-        held = 0.0
+        """Return the true mean percent of the memory in use."""
+        byte_seconds = 0.0
         for work in _between(self.work, start_s, end_s):
             if job_id in (None, work.job_id):
-                held += work.memory * (min(end_s, work.end_s) - max(start_s, work.start_s))
-        return 100 * held / self.total / (end_s - start_s)
+                byte_seconds += work.memory * (min(end_s, work.end_s) - max(start_s, work.start_s))
+        return 100 * byte_seconds / self.total / (end_s - start_s)
 
     def _ticks(self, after_us: int) -> Sequence[tuple[int, float, float]]:
-        """(stamp, start, end) of the ticks in the ring after that time; the ring reaches back 20 s."""
+        """Return (stamp, start, end) of the ticks in the ring after that time; the ring covers 20 s."""
         last = math.floor(self.clock.now_s / self.tick_s)
         known = math.floor((after_us / 1e6 - self.clock.offset_s) / self.tick_s) - 1
         ticks = []
@@ -182,7 +182,7 @@ class FakeGpu:
         return ticks
 
     def _done(self, after_us: int) -> Iterator[tuple[int, float, float, Sequence[Work]]]:
-        """(stamp, start, end, what was done then) of each of these ticks."""
+        """Yield (stamp, start, end, works) of each of these ticks."""
         ticks = self._ticks(after_us)
         if not ticks:
             return
@@ -237,7 +237,7 @@ class FakeGpu:
 
 @dataclass
 class FakeReader:
-    """The driver, if `loaded`; `absent` devices cannot be read now.
+    """A driver, unless `loaded` is false; `absent` devices cannot be read.
 
     Also a Follower, which creates its samples when they are requested.
     """
@@ -264,11 +264,11 @@ class FakeReader:
         self._following, self._followed_s = (uuids, every_s, until_s), self.gpus[0].clock.now_s
 
     def followed(self) -> Sequence[tuple[str, Reading]]:
-        self._look_as_told()
+        self._take_due_samples()
         followed, self._followed = self._followed, []
         return followed
 
-    def _look_as_told(self) -> None:
+    def _take_due_samples(self) -> None:
         if self._following is None:
             return
         uuids, every_s, until_s = self._following
@@ -284,15 +284,15 @@ class FakeReader:
         clock.now_s = now_s
 
     def _stop_following(self) -> None:
-        self._look_as_told()
+        self._take_due_samples()
         self._following = None
 
     def devices(self) -> Sequence[DeviceProperties]:
         self._stop_following()
         if self.starting:
             raise ReaderStartingError("NVML: the driver is still starting")
-        away = any(gpu.failure is not None and gpu.failure.kind is ReadError.DRIVER for gpu in self.gpus)
-        if away or not self.loaded:
+        is_down = any(gpu.failure is not None and gpu.failure.kind is ReadError.DRIVER for gpu in self.gpus)
+        if is_down or not self.loaded:
             raise NvmlError("NVML: Driver Not Loaded")
         return [gpu.facts for gpu in self.gpus if not gpu.lost and gpu.failure is None]
 
@@ -322,7 +322,7 @@ class FakeReader:
 
 
 class FakeProcesses(ProcessJobs):
-    """Derives the job from the process id of Work, if it was looked up while the process ran."""
+    """Derive the job from the process id of Work, if it was looked up while the process ran."""
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A node with fake /proc and cgroup trees, and the recorder of host records."""
+"""A node with fake /proc and cgroup trees and a recorder of host records."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.worker_thread import WorkerThread
 from slurm_gpu.wire import Host
 from tests.node.fakeproc import FakeProc, write
-from tests.node.machine import AtOnce
+from tests.node.machine import ImmediateWorker
 
 START_S, WALL_S = 1000.0, 1_795_000_000.0
 
@@ -23,7 +23,7 @@ class HostNode:
     ) -> None:
         self.root, self.proc = root, FakeProc(root / "proc")
         mounts = Mounts(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")
-        self.book = HostRecorder("n1", rules, mounts=mounts, worker=worker or AtOnce())
+        self.recorder = HostRecorder("n1", rules, mounts=mounts, worker=worker or ImmediateWorker())
         self.now_s = START_S
         self.on_gpu: Mapping[int, Sequence[int]] = {}
         write(root / "sys/class/net/eth0/type", "1\n")
@@ -39,13 +39,13 @@ class HostNode:
             "".join(f"{pid}\n" for pid in pids),
         )
 
-    def counted(self, job_id: int, cpu_s: float) -> None:
-        """What the job's cgroup shows."""
+    def set_cpu_time(self, job_id: int, cpu_s: float) -> None:
+        """Write the CPU time that the job's cgroup shows."""
         group = self.root / f"cgroup/cpuacct/slurm_n1/uid_{os.geteuid()}/job_{job_id}"
         write(group / "cpuacct.usage", f"{round(cpu_s * 1e9)}\n")
 
     def end_job(self, job_id: int, pid: int) -> None:
-        """Nothing is left of it."""
+        """Remove the job's process and cgroups."""
         self.proc.end(pid)
         for controller in ("cpuacct", "freezer"):
             group = self.root / f"cgroup/{controller}/slurm_n1/uid_{os.geteuid()}/job_{job_id}"
@@ -53,16 +53,16 @@ class HostNode:
 
     def until(self, at_s: float) -> list[Host]:
         hosts: list[Host] = []
-        while (due := self.book.next_step_s()) is not None and due <= at_s:
+        while (due := self.recorder.next_step_s()) is not None and due <= at_s:
             self.now_s = max(self.now_s, due)
-            assert not self.book.step(self.now_s, lambda: self.on_gpu)
-            hosts.extend(self.book.hosts(self.now_s))
+            assert not self.recorder.step(self.now_s, lambda: self.on_gpu)
+            hosts.extend(self.recorder.hosts(self.now_s))
         self.now_s = at_s
         return hosts
 
     def finished(self, job_id: int) -> Host:
-        self.book.end(segment(job_id), self.now_s)
-        (host,) = [host for host in self.book.step(self.now_s, dict) if host.final]
+        self.recorder.end(segment(job_id), self.now_s)
+        (host,) = [host for host in self.recorder.step(self.now_s, dict) if host.final]
         return host
 
 

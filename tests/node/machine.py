@@ -1,4 +1,4 @@
-"""One node whose hooks write, whose time goes by and whose slurm-gpud may be killed and started again."""
+"""A node for tests: they run its hooks, advance its clock, and kill and restart its slurm-gpud."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from slurm_gpu.wire import Record, histogram_mean
 from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
 
 
-class AtOnce:
-    """A worker (slurm_gpu.node.worker_thread) that runs each task at once."""
+class ImmediateWorker:
+    """A worker (slurm_gpu.node.worker_thread) that runs each task immediately."""
 
     idle = True
 
@@ -31,8 +31,8 @@ class AtOnce:
         raise AssertionError
 
 
-class Later:
-    """A worker whose tasks run when a test says so."""
+class DeferredWorker:
+    """A worker whose tasks run only when a test calls `run`."""
 
     idle = True
 
@@ -46,13 +46,13 @@ class Later:
         raise AssertionError
 
     def run(self) -> None:
-        """All that was begun comes to its end."""
+        """Run all started tasks."""
         while self.tasks:
             self.tasks.pop(0)()
 
 
-def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
-    """What `slurmd -G` prints where gres.conf lists these GPUs in this order."""
+def fake_slurmd(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
+    """Return a fake `slurmd -G` for a gres.conf that lists these GPUs in this order."""
     lines = [
         f"slurmd: Gres Name=gpu Type=a100 Count=1 File=/nowhere/nvidia{gpu.minor} (null)" for gpu in gpus
     ]
@@ -60,9 +60,9 @@ def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
 
 
 class Machine:
-    """One node: hooks write, time goes by, slurm-gpud may be killed and started again.
+    """One node, with hooks, a clock and a slurm-gpud that a test controls.
 
-    `follows` is whether its reader takes samples by itself (Follower).
+    `follows` is whether its reader takes samples unasked (Follower).
     """
 
     def __init__(self, directory: Path, *gpus: FakeGpu, clock: FakeClock | None = None) -> None:
@@ -75,11 +75,11 @@ class Machine:
         self.spool: Spool | None = None
         self.due_s = 0.0
         self.interval_s = 1.0
-        self.slurmd_worker: WorkerThread = AtOnce()
+        self.slurmd_worker: WorkerThread = ImmediateWorker()
 
     def slurmd(self, command: Sequence[str]) -> str:
-        """What `slurmd -G` prints."""
-        return slurmd_says(self.gpus)(command)
+        """Return the output of `slurmd -G`."""
+        return fake_slurmd(self.gpus)(command)
 
     def start(self) -> None:
         """Start slurm-gpud."""
@@ -97,7 +97,7 @@ class Machine:
                 environ={"SLURM_CONF": "/nowhere/slurm.conf"},
                 mig_minors=self.directory / "mig-minors",
                 worker=self.slurmd_worker,
-                file_worker=AtOnce(),
+                file_worker=ImmediateWorker(),
                 wait_s=0.0,
             ),
             spool=self.spool,
@@ -120,7 +120,7 @@ class Machine:
         return FakeProcesses(self.gpus)
 
     def kill(self) -> None:
-        """Like kill -9: nothing is written any more."""
+        """Stop slurm-gpud like kill -9, without writing anything."""
         assert self.spool is not None
         self.spool.close()
         self.node = self.spool = None
@@ -166,7 +166,7 @@ class Machine:
         return path
 
     def run_until(self, at_s: float) -> None:
-        """Let time go by, waking slurm-gpud whenever it asked to be."""
+        """Advance the clock, waking slurm-gpud whenever it is due."""
         while self.node is not None and self.due_s <= at_s:
             self.clock.now_s = max(self.clock.now_s, self.due_s)
             self.node.step()
@@ -198,10 +198,10 @@ class Machine:
 
 
 def core(record: Record) -> float | None:
-    """uGPUcore of one record."""
+    """Return uGPUcore of one record."""
     return None if record.util_hist_ms is None else histogram_mean(record.util_hist_ms)
 
 
 def mem(record: Record) -> float | None:
-    """uGPUmem of one record."""
+    """Return uGPUmem of one record."""
     return None if record.mem_used_frac is None else 100 * record.mem_used_frac.mean

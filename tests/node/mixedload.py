@@ -1,4 +1,4 @@
-"""A mixture of jobs on one node, made from a seed: what Slurm would have run, and what it did to the GPUs."""
+"""A random mixture of jobs on one node, generated from a seed, with their load on the GPUs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lab.simgpu.load import Point
 from lab.simgpu.schedule import Phase, to_points
 
 SHORTEST_S, LONGEST_S = 1.0, 600.0
-_ROOM_MIB = 39_000
+_MEMORY_MIB = 39_000
 _SHARERS = 4
-# On average no shorter: nobody fills and empties a GPU's memory many times a second.
+# The mean duration is no shorter: no program fills and empties a GPU's memory many times a second.
 _PHASE_S = 0.3
 
 
@@ -53,8 +53,8 @@ class Load:
     runs_wanted: int
     whole: Sequence[int]
     shared: Sequence[int]
+    # Memory of each MIG instance in MiB.
     instances: Mapping[int, float]
-    """Their memory in MiB."""
     runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Load:
     def _add(self, job_id: int, restart: int, places: Sequence[tuple[int, int]]) -> None:
         dice = self._dice
         before = [run.end_s for run in self.runs if run.job_id == job_id]
-        # Often the next job follows at once: within the driver's sample in which the last one ended.
+        # Often the next job follows immediately: within the driver's sample in which the last one ended.
         start_s = max([self._free_s[place] for place in places] + before) + dice.choice((0.03, 0.2, 1.7, 6.1))
         start_s += dice.random() * 0.5
         seconds = math.exp(dice.uniform(math.log(SHORTEST_S), math.log(LONGEST_S)))
@@ -91,25 +91,27 @@ class Load:
         self.runs.append(Run(job_id, restart, gpus, start_s, start_s + seconds, programs))
 
     def _programs(self, gpu: int, seconds: float) -> Iterator[Program]:
-        """None (an idle job), one or two, which may end before the job or with it."""
+        """Yield no program (an idle job), one or two, which end before the job or with it."""
         dice = self._dice
         count = dice.choices((0, 1, 2), (1, 8, 1))[0]
-        room = self.instances.get(gpu, _ROOM_MIB if gpu in self.whole else _ROOM_MIB // (_SHARERS + 1))
-        room /= max(1, count)
+        memory_mib = self.instances.get(
+            gpu, _MEMORY_MIB if gpu in self.whole else _MEMORY_MIB // (_SHARERS + 1)
+        )
+        memory_mib /= max(1, count)
         for _ in range(count):
             begin = dice.choice((0.02, 0.3 * dice.random())) * seconds
             end = dice.choice((1.0, 1.0 - 0.3 * dice.random())) * seconds
-            yield Program(gpu, begin, tuple(self._phases(end - begin, room)))
+            yield Program(gpu, begin, tuple(self._phases(end - begin, memory_mib)))
 
-    def _phases(self, seconds: float, room_mib: float) -> Iterator[Phase]:
+    def _phases(self, seconds: float, memory_mib: float) -> Iterator[Phase]:
         dice = self._dice
         count = min(dice.choices((1, 2, 5, 12), (3, 2, 2, 1))[0], max(1, int(seconds / _PHASE_S)))
         cuts = sorted(dice.random() for _ in range(count - 1))
         for begin, end in zip([0.0, *cuts], [*cuts, 1.0], strict=True):
             if (end - begin) * seconds < 0.002:
                 continue
-            util, memory = dice.choice((0.0, 100.0, dice.uniform(0, 100))), dice.uniform(0, room_mib)
+            util, memory = dice.choice((0.0, 100.0, dice.uniform(0, 100))), dice.uniform(0, memory_mib)
             ramp = dice.random() < 0.3
             to_util = dice.uniform(0, 100) if ramp else util
-            to_memory = dice.uniform(0, room_mib) if ramp else memory
+            to_memory = dice.uniform(0, memory_mib) if ramp else memory
             yield Phase((end - begin) * seconds, (util, to_util), (memory, to_memory))

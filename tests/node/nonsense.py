@@ -1,4 +1,4 @@
-"""A driver that errs: some calls of the real binding are answered with nonsense, by a seed."""
+"""A faulty driver: some calls of the real binding return nonsense, chosen by a seed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CODES = [*range(1, 31), 999, -1, 12345]
 
 
 class Nonsense:
-    """Stands in for the loaded library: of `rate` of all calls the answer is nonsense.
+    """A stand-in for the loaded library: a fraction `rate` of all calls returns nonsense.
 
-    That is a return code at random, or bytes at random or all 0xff in the place of the answer.
+    That is a random return code, or an answer of random bytes or of 0xff only.
     """
 
     def __init__(self, library: Any, seed: int, rate: float) -> None:
@@ -43,7 +43,7 @@ class Nonsense:
                 return self._dice.choice(CODES)
             code = int(real(*arguments))
             for argument in arguments:
-                # The driver has no access to numbers that it gets by value.
+                # The driver cannot change numbers passed by value.
                 if hasattr(argument, "_obj") or isinstance(argument, ctypes.Array):
                     self._spoil(getattr(argument, "_obj", argument), ones=kind == "ones")
             return code
@@ -51,7 +51,7 @@ class Nonsense:
         return call
 
     def _spoil(self, answer: Any, *, ones: bool) -> None:
-        # Of what holds the caller's question, too, only the driver's answer is nonsense.
+        # If the structure also contains the caller's request, only the driver's answer is replaced.
         if isinstance(answer, pynvml.c_nvmlGpmMetricsGet_t):
             for metric in answer.metrics[: answer.numMetrics]:
                 metric.value = self._dice.choice((float("nan"), float("inf"), -1e9, 1e300, 101.0))
@@ -70,8 +70,8 @@ def _is_list_of_values(answer: Any) -> bool:
 
 
 @contextlib.contextmanager
-def put_in_place(patch: pytest.MonkeyPatch, library: Any) -> Iterator[None]:
-    """Let all of the binding's calls go to this library."""
+def replace_library(patch: pytest.MonkeyPatch, library: Any) -> Iterator[None]:
+    """Direct all calls of the binding to this library."""
     with patch.context() as patched:
         patched.setattr(pynvml, "nvmlLib", library)
         patched.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})

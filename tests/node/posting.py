@@ -48,7 +48,7 @@ EVENT = Event(node="n1", boot_id="b", n=5, at_s=100, kind="gpu_lost", device="GP
 
 
 class Database:
-    """Answers as slurm-gpudbd would, or as it is told to."""
+    """A slurm-gpudbd that accepts shipments, or returns the configured replies."""
 
     def __init__(self) -> None:
         self.shipments: list[dict[str, Any]] = []
@@ -75,8 +75,8 @@ class Database:
         return [[item["job_id"] for item in shipment["records"]] for shipment in self.shipments]
 
 
-class Telling(ShipmentSource):
-    """A node that says what the test wants, and remembers what it was told."""
+class FakeNode(ShipmentSource):
+    """A node that returns configured values and stores what it receives."""
 
     def __init__(self) -> None:
         self.jobs: list[int] = []
@@ -84,8 +84,8 @@ class Telling(ShipmentSource):
         self.here: Sequence[DeviceFacts] = ()
         self.asked_windows: list[list[int]] = []
         self.window_bytes = 10
-        self.learnt: list[JobFacts] = []
-        self.over: list[JobFacts] = []
+        self.updated_jobs: list[JobFacts] = []
+        self.ended_jobs: list[JobFacts] = []
 
     def open_jobs(self) -> Sequence[int]:
         return self.jobs
@@ -102,15 +102,15 @@ class Telling(ShipmentSource):
         return [{"job_id": job, "noise": noise.randbytes(self.window_bytes).hex()} for job in job_ids]
 
     def update_jobs(self, jobs: JobFacts) -> None:
-        self.learnt.append(jobs)
+        self.updated_jobs.append(jobs)
 
     def end_jobs(self, jobs: JobFacts) -> None:
-        self.over.append(jobs)
+        self.ended_jobs.append(jobs)
 
 
 class Post:
     def __init__(self, directory: Path, seed: int = 1) -> None:
-        self.clock, self.database, self.node = FakeClock(), Database(), Telling()
+        self.clock, self.database, self.node = FakeClock(), Database(), FakeNode()
         self.spool = Spool(directory)
         self.scheduler = ShipmentScheduler(
             self.spool.queue,

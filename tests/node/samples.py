@@ -49,16 +49,18 @@ def sample(at_s: float, *, alone: bool = True, processes: int | None = 1, **read
     )
 
 
-def seen(*looks: DeviceSample, facts: DeviceProperties | None = FACTS, end_s: float | None = None) -> Record:
-    """The record of a segment with these looks."""
+def seen(
+    *samples: DeviceSample, facts: DeviceProperties | None = FACTS, end_s: float | None = None
+) -> Record:
+    """Return the record of a segment with these samples."""
     one = tally(facts)
     one.end_s = end_s
-    for each in looks:
+    for each in samples:
         one.add_sample(each, GAP, GAP)
-    return one.record(looks[-1].reading.at_s)
+    return one.record(samples[-1].reading.at_s)
 
 
-def course(record: Record, name: str) -> list[float | None]:
+def timeline_of(record: Record, name: str) -> list[float | None]:
     assert record.timeline is not None
     return record.timeline.fractions(name)
 

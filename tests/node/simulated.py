@@ -28,7 +28,7 @@ _NS = 10**9
 
 
 class StoppedClock(FakeClock):
-    """The node's clock and that of the simulated driver, which stamps by the wall."""
+    """The node's clock, which also sets that of the simulated driver; the driver stamps wall time."""
 
     def __init__(self, world: World) -> None:
         self._world, self.offset_s = world, WALL_0
@@ -49,7 +49,7 @@ class StoppedClock(FakeClock):
 
 
 class SimulatedMachine(Machine):
-    """One node; `truths` are its processes, as simgpu would write them down."""
+    """A node on simulated GPUs; `truths` lists its processes as simgpu records them."""
 
     clock: StoppedClock
 
@@ -61,11 +61,11 @@ class SimulatedMachine(Machine):
         os.environ["SIMGPU_WORLD"] = os.fspath(path)
         self.world = World(path)
         super().__init__(directory, clock=StoppedClock(self.world))
-        # What Slurm gives out, by its positions: whole GPUs, then MIG instances.
+        # The devices that Slurm allocates, by position: whole GPUs, then MIG instances.
         self.gpus: tuple[Device, ...] = tuple(self.world.computing)  # type: ignore[assignment]
         (directory / "mig-minors").write_text(minors_file(device.minor for device in self.world.devices))
         self.reader = NvmlReader(now_s=self.clock.monotonic)  # type: ignore[assignment]
-        self.follows = False  # its time stands still between what slurm-gpud asks
+        self.follows = False  # its clock is stopped between the requests of slurm-gpud
         self.truths: list[ProcessTruth] = []
         self._proc = FakeProc(directory / "proc")
         self._next_pid = 10_000
@@ -82,7 +82,7 @@ class SimulatedMachine(Machine):
         return ProcessJobs(self._proc.root, self.clock.monotonic)
 
     def work(self, job_id: int, restart: int, gpu: int, points: Sequence[Point]) -> int:
-        """Start a process of a job on a GPU; its id."""
+        """Start a process of a job on a GPU and return its id."""
         self._next_pid += 1
         pid = self._next_pid
         cgroup = f"4:devices:/slurm_n1/uid_1001/job_{job_id}/step_batch"
@@ -102,23 +102,23 @@ class SimulatedMachine(Machine):
         return pid
 
     def vanish(self, pid: int) -> None:
-        """The process is gone from /proc."""
+        """Remove the process from /proc."""
         self._proc.end(pid)
 
     def close(self) -> None:
-        """Let go of the library, so that the next test finds its own world."""
+        """Shut down the library, so that the next test loads its own world."""
         if self.spool is not None:
             self.kill()
         shut_down_nvml()
 
 
 def load_library(library: Path) -> None:
-    """Load the simulated NVML: found by its name then when pynvml asks the linker for that."""
+    """Load the simulated NVML, so that the linker finds it by name when pynvml asks for it."""
     ctypes.CDLL(str(library))
 
 
 def shut_down_nvml() -> None:
-    """As often as it was initialised."""
+    """Shut NVML down as many times as it was initialised."""
     try:
         while True:
             pynvml.nvmlShutdown()

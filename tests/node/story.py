@@ -1,4 +1,4 @@
-"""A node on which anything may happen, what really did, and what the records have to tell of it."""
+"""A node with random events, the truth about them, and a check of the records against it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from slurm_gpu.wire import Record
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 
-# Two GPUs: one that a single job holds, and one that is shared by two.
+# Two GPUs: one allocated to a single job, and one shared by two.
 SLOTS = {0: 0, 1: 1, 2: 1}
 PERCENT = (0.0, 7.0, 23.0, 40.0)
 # A tick of the driver's ring, and the sample in which a job begins or ends.
 TICK_S = 1 / 6
-# What is lost with a process that is killed, at most: since the last checkpoint.
+# A kill loses at most the time since the last checkpoint.
 CHECKPOINT_S = 10.0
-# A clock that was set makes the ring worthless until it is read again; and so does each beginning.
+# After a clock step, and at each start, the ring is useless until it is read again.
 CLOCK_GAP_S, BEGIN_GAP_S = 2.0, 2.0
 SETTLED_S = 2.0
-# No job is over as fast as /proc/uptime counts.
+# No job is shorter than the resolution of /proc/uptime.
 SHORTEST_S = 0.05
 DRIVER_STARTS_S = 15.0
-# slurm-gpudbd answers so often; it takes a job for over after so long, and believes a new one told twice.
-ANSWER_S, OVER_S, BELIEVED_S = 10.0, 120.0, 32.0
+# The interval of slurm-gpudbd's answers; the time after which it reports a job as ended; and the time
+# until a run without a prolog has been reported twice and is accepted.
+ANSWER_S, OVER_S, ACCEPTED_S = 10.0, 120.0, 32.0
 
 
 @dataclass
-class Hold:
-    """A run on its GPU: the truth."""
+class StoryRun:
+    """The truth about a run on its GPU."""
 
     job_id: int
     restart: int
@@ -36,23 +37,23 @@ class Hold:
     start_s: float
     percent: float
     end_s: float = math.inf
-    away_s: float = 0.0
+    unwatched_s: float = 0.0
     kills: int = 0
     clock_sets: int = 0
     neighbours: int = 0
     epilog_lost: bool = False
     prolog_unseen: bool = False
-    # For so long its end was not known when slurm-gpud, which cannot look back then, was restarted.
+    # The seconds since its unreported end when slurm-gpud, which then cannot look back, was restarted.
     unknown_s: float = 0.0
 
 
 @dataclass
 class Story:
-    """A node, and all that happened there."""
+    """A node and everything that happened on it."""
 
     machine: Machine
-    holds: list[Hold] = field(default_factory=list)
-    open: dict[int, Hold] = field(default_factory=dict)
+    runs: list[StoryRun] = field(default_factory=list)
+    open: dict[int, StoryRun] = field(default_factory=dict)
     next_job: int = 1
     driver_at_s: float = -math.inf
     answer_s: float = 0.0
@@ -69,15 +70,15 @@ class Story:
     def wait(self, seconds: float) -> None:
         reader = self.machine.reader
         if reader.starting and (left_s := self.driver_at_s - self.clock.now_s) <= seconds:
-            self._go_on(max(0.0, left_s))
+            self._advance(max(0.0, left_s))
             reader.starting = False
             seconds -= max(0.0, left_s)
-        self._go_on(seconds)
+        self._advance(seconds)
 
-    def _go_on(self, seconds: float) -> None:
+    def _advance(self, seconds: float) -> None:
         if not self.is_watched:
-            for hold in self.open.values():
-                hold.away_s += seconds
+            for run in self.open.values():
+                run.unwatched_s += seconds
         until_s = self.clock.now_s + seconds
         while self.answer_s <= until_s:
             self.machine.run_until(self.answer_s)
@@ -86,34 +87,34 @@ class Story:
         self.machine.run_until(until_s)
 
     def _answer(self) -> None:
-        """What slurm-gpudbd says: who runs here, and who has not for a while."""
+        """Deliver an answer of slurm-gpudbd: the running jobs, and those that ended a while ago."""
         node, wall_s = self.machine.node, self.clock.wall()
         if node is None:
             return
         node.update_jobs(
             {
-                hold.job_id: {
-                    "restart": hold.restart,
-                    "start_s": int(wall_s - self.clock.now_s + hold.start_s),
+                run.job_id: {
+                    "restart": run.restart,
+                    "start_s": int(wall_s - self.clock.now_s + run.start_s),
                     "uid": 1001,
                     "state": "RUNNING",
                     "gpu_index": {"gpu": [SLOTS[slot]]},
                     "granted_mgpu": 1000,
                     "age_s": 0.5,
                 }
-                for slot, hold in self.open.items()
+                for slot, run in self.open.items()
             }
         )
-        over = [hold for hold in self.holds if hold.epilog_lost and hold.end_s < self.clock.now_s - OVER_S]
+        ended = [run for run in self.runs if run.epilog_lost and run.end_s < self.clock.now_s - OVER_S]
         open_jobs = node.open_jobs()
         node.end_jobs(
             {
-                hold.job_id: {
-                    "restart": hold.restart,
-                    "end_s": int(wall_s - self.clock.now_s + hold.end_s),
+                run.job_id: {
+                    "restart": run.restart,
+                    "end_s": int(wall_s - self.clock.now_s + run.end_s),
                 }
-                for hold in over
-                if hold.job_id in open_jobs
+                for run in ended
+                if run.job_id in open_jobs
             }
         )
         self.machine.due_s = node.due_s()
@@ -132,67 +133,67 @@ class Story:
         if job_id is None:
             job_id, self.next_job = self.next_job, self.next_job + 1
         gpu = self.machine.gpus[SLOTS[slot]]
-        hold = Hold(job_id, restart, gpu, self.clock.now_s, percent, prolog_unseen=not seen)
+        run = StoryRun(job_id, restart, gpu, self.clock.now_s, percent, prolog_unseen=not seen)
         for other in self.open.values():
             if other.gpu is gpu:
                 other.neighbours += 1
-                hold.neighbours += 1
-        self.open[slot] = hold
-        self.holds.append(hold)
-        gpu.work.append(Work(job_id, hold.start_s, math.inf, percent, GIB, restart))
+                run.neighbours += 1
+        self.open[slot] = run
+        self.runs.append(run)
+        gpu.work.append(Work(job_id, run.start_s, math.inf, percent, GIB, restart))
         if seen:
             self.machine.hook("prolog", job_id, str(SLOTS[slot]), restart=restart)
         self.wait(SHORTEST_S)
 
-    def end(self, slot: int, *, requeued: bool = False, seen: bool = True) -> Hold | None:
-        hold = self.open.pop(slot, None)
-        if hold is None:
+    def end(self, slot: int, *, requeued: bool = False, seen: bool = True) -> StoryRun | None:
+        run = self.open.pop(slot, None)
+        if run is None:
             return None
-        hold.end_s = self.clock.now_s
-        gpu = hold.gpu
+        run.end_s = self.clock.now_s
+        gpu = run.gpu
         gpu.work = [
-            replace(work, end_s=hold.end_s)
-            if (work.job_id, work.number) == (hold.job_id, hold.restart)
+            replace(work, end_s=run.end_s)
+            if (work.job_id, work.number) == (run.job_id, run.restart)
             else work
             for work in gpu.work
         ]
-        restart = hold.restart + 1 if requeued else hold.restart
-        hold.epilog_lost = not seen
+        restart = run.restart + 1 if requeued else run.restart
+        run.epilog_lost = not seen
         if seen:
-            self.machine.hook("epilog", hold.job_id, str(SLOTS[slot]), restart=restart)
-        return hold
+            self.machine.hook("epilog", run.job_id, str(SLOTS[slot]), restart=restart)
+        return run
 
     def lose_epilog(self, slot: int) -> None:
-        """It ends, and no hook tells."""
+        """End the run without an epilog."""
         self.end(slot, seen=False)
 
     def requeue_unseen(self, slot: int, percent: float, pause_s: float) -> None:
-        """Slurm runs no prolog for a job that has just ended there."""
+        """Requeue the job without a prolog, as Slurm may do for a job that has just ended there."""
         self.requeue(slot, percent, pause_s, seen=False)
 
     def requeue(self, slot: int, percent: float, pause_s: float, *, seen: bool = True) -> None:
-        hold = self.end(slot, requeued=True)
-        if hold is not None:
+        run = self.end(slot, requeued=True)
+        if run is not None:
             self.wait(pause_s)
-            self.begin(slot, percent, job_id=hold.job_id, restart=hold.restart + 1, seen=seen)
+            self.begin(slot, percent, job_id=run.job_id, restart=run.restart + 1, seen=seen)
 
-    def leave(self, killed: bool) -> None:
+    def stop(self, killed: bool) -> None:
         if self.machine.node is None:
             return
-        # Who comes back then does not know that there may be one of whom only Slurm tells.
+        # A restarted slurm-gpud could not expect a run that only Slurm has reported.
         open_jobs = self.machine.node.open_jobs()
-        if any(hold.prolog_unseen and hold.job_id not in open_jobs for hold in self.open.values()):
+        if any(run.prolog_unseen and run.job_id not in open_jobs for run in self.open.values()):
             return
         if not killed:
             self.machine.node.stop()
-        for hold in self.holds:  # of one that ended just now the last samples are not there yet
-            if hold.end_s > self.clock.now_s - SETTLED_S:
-                hold.kills += 1
-            if hold.epilog_lost and hold.job_id in self.machine.node.open_jobs():
-                hold.unknown_s = self.clock.now_s - hold.end_s
+        for run in self.runs:  # the last samples of a run that has just ended are missing
+            if run.end_s > self.clock.now_s - SETTLED_S:
+                run.kills += 1
+            if run.epilog_lost and run.job_id in self.machine.node.open_jobs():
+                run.unknown_s = self.clock.now_s - run.end_s
         self.machine.kill()
 
-    def come(self, driver_starts: bool) -> None:
+    def start(self, driver_starts: bool) -> None:
         if self.machine.node is None:
             self.machine.reader.starting = driver_starts
             self.driver_at_s = self.clock.now_s + DRIVER_STARTS_S
@@ -200,64 +201,64 @@ class Story:
 
     def set_clock(self, by_s: float) -> None:
         self.clock.offset_s += by_s
-        for hold in self.open.values():
-            hold.clock_sets += 1
+        for run in self.open.values():
+            run.clock_sets += 1
 
-    def over(self) -> None:
-        self.come(False)
-        self.wait(BELIEVED_S)
+    def finish(self) -> None:
+        self.start(False)
+        self.wait(ACCEPTED_S)
         for slot in list(self.open):
             self.end(slot)
-        lost_s = [hold.end_s for hold in self.holds if hold.epilog_lost]
+        lost_s = [run.end_s for run in self.runs if run.epilog_lost]
         self.wait(max(25.0, max(lost_s, default=-math.inf) + OVER_S + 2 * ANSWER_S - self.clock.now_s))
 
-    def records(self, hold: Hold) -> list[Record]:
-        """Of that run, in order of time."""
+    def records(self, run: StoryRun) -> list[Record]:
+        """Return the records of a run in order of time."""
         return sorted(
             (
                 r
                 for r in self.machine.records(final=None)
-                if (r.job_id, r.restart) == (hold.job_id, hold.restart)
+                if (r.job_id, r.restart) == (run.job_id, run.restart)
             ),
             key=lambda r: (r.uptime_s, r.allocated_s),
         )
 
 
-def check(hold: Hold, records: list[Record]) -> None:
-    """These are all records of that run, and tell the truth."""
-    length_s = hold.end_s - hold.start_s
-    lost_s = hold.away_s + hold.kills * (CHECKPOINT_S + BEGIN_GAP_S) + hold.clock_sets * CLOCK_GAP_S
-    lost_s += BEGIN_GAP_S + BELIEVED_S * hold.prolog_unseen + CHECKPOINT_S * hold.epilog_lost
+def check(run: StoryRun, records: list[Record]) -> None:
+    """Check that these are all records of the run, and that they agree with the truth."""
+    length_s = run.end_s - run.start_s
+    lost_s = run.unwatched_s + run.kills * (CHECKPOINT_S + BEGIN_GAP_S) + run.clock_sets * CLOCK_GAP_S
+    lost_s += BEGIN_GAP_S + ACCEPTED_S * run.prolog_unseen + CHECKPOINT_S * run.epilog_lost
     if not records:
-        assert hold.prolog_unseen
+        assert run.prolog_unseen
         assert length_s <= lost_s
         return
-    assert {record.device for record in records} == {hold.gpu.uuid}
+    assert {record.device for record in records} == {run.gpu.uuid}
     assert records[-1].final
-    until_s = hold.start_s - 0.02
+    until_s = run.start_s - 0.02
     for record in records:
         assert record.uptime_s is not None
-        assert record.uptime_s >= until_s - 1e-3, "two watches of one device do not overlap"
-        # Else it may have been begun before Slurm told that its run was over by then.
-        if record.allocated_s > 0 or not hold.epilog_lost:
+        assert record.uptime_s >= until_s - 1e-3, "two segments of one device overlap"
+        # Otherwise the segment may have begun before Slurm reported the end of its run.
+        if record.allocated_s > 0 or not run.epilog_lost:
             until_s = record.uptime_s + record.allocated_s
         assert record.sampled_s <= record.allocated_s + 0.01
-    # Slurm tells an end in whole seconds.
-    early_s = 1.02 if hold.epilog_lost else 0.02
-    late_s = hold.unknown_s + 0.02
-    assert -early_s <= until_s - hold.end_s <= late_s, "held to the end"
+    # Slurm reports ends in whole seconds.
+    early_s = 1.02 if run.epilog_lost else 0.02
+    late_s = run.unknown_s + 0.02
+    assert -early_s <= until_s - run.end_s <= late_s, "wrong end of the allocation"
     sampled_s = sum(record.sampled_s for record in records)
-    assert sampled_s >= length_s - lost_s, "what was watched is counted"
+    assert sampled_s >= length_s - lost_s, "watched time is missing"
     done = reported_at_s = 0.0
     for record in records:
         for percent, ms in (record.util_hist_ms or {}).items():
             done += percent * ms / 1000
             reported_at_s += ms / 1000
-    boundaries = 1 + len(records) + hold.neighbours + hold.clock_sets
+    boundaries = 1 + len(records) + run.neighbours + run.clock_sets
     slack = 100 * 2 * TICK_S * boundaries + 0.5 * reported_at_s
-    assert done <= hold.percent * min(reported_at_s, length_s) + slack, "nothing of what others did"
-    assert done >= hold.percent * (reported_at_s - hold.unknown_s) - slack, "what it did"
+    assert done <= run.percent * min(reported_at_s, length_s) + slack, "activity of other jobs is counted"
+    assert done >= run.percent * (reported_at_s - run.unknown_s) - slack, "activity of the job is missing"
     energy_s = sum(record.energy_j.seconds for record in records if record.energy_j is not None)
     energy_j = sum(record.energy_j.total for record in records if record.energy_j is not None)
-    assert energy_s <= length_s + hold.unknown_s + 0.1
+    assert energy_s <= length_s + run.unknown_s + 0.1
     assert abs(energy_j - 100 * energy_s) <= 15 * boundaries

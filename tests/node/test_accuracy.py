@@ -1,6 +1,6 @@
-"""uGPUcore and uGPUmem are within 1 percentage point of the truth, whatever jobs do and whenever.
+"""uGPUcore and uGPUmem are within 1 percentage point of the truth, for any load and timing of jobs.
 
-All but the first job of a new node: test_short_jobs_on_a_new_node has what is known of that.
+The exception is the first job of a new node: see test_short_jobs_on_a_new_node.
 """
 
 import tempfile
@@ -20,10 +20,10 @@ phases = st.lists(
 
 
 def job(machine: Machine, gpu: FakeGpu, job_id: int, seconds: float, work: list[tuple[float, ...]]) -> float:
-    """Run one job to its end; returns when it began."""
+    """Run one job to its end and return its start."""
     machine.hook("prolog", job_id, "0")
     start = machine.clock.now_s - 0.002
-    # Phases one after another: the device's percent is a whole number between two of their borders.
+    # Phases do not overlap, so the device's percent is a whole number between two of their borders.
     borders = sorted(at for phase in work for at in phase[:2])
     for number, phase in enumerate(work):
         begin, end = borders[2 * number], borders[2 * number + 1]
@@ -39,13 +39,13 @@ def job(machine: Machine, gpu: FakeGpu, job_id: int, seconds: float, work: list[
 @given(moments, st.floats(3, 15), phases)
 @example(0.25, 3.0, [(0.0, 0.5, 72, 0)])
 def test_short_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
-    job_alone(offset, seconds, work)
+    check_single_job(offset, seconds, work)
 
 
-def job_alone(
+def check_single_job(
     offset: float, seconds: float, work: list[tuple[float, ...]], *, on_a_new_node: bool = False
 ) -> None:
-    """Play one job; it begins with slurm-gpud itself, or when that has watched for a sample's time."""
+    """Check one job that begins one sample after slurm-gpud, or together with it on a new node."""
     with tempfile.TemporaryDirectory() as directory:
         clock = FakeClock(monotonic_s=1000 + offset)
         gpu = FakeGpu(clock)
@@ -69,35 +69,36 @@ def check(record, gpu, start, seconds, within=1):  # type: ignore[no-untyped-def
     assert abs(record.allocated_s - seconds) < 0.002
     assert record.sampled_s <= record.allocated_s
     assert record.sampled_s > record.allocated_s - 0.05
-    # Every measured millisecond is in the histogram once; what is left of the last is rounded.
+    # Every measured millisecond is in the histogram once; the last one is rounded.
     assert abs(sum(record.util_hist_ms.values()) - record.sampled_s * 1000) <= 0.51
     assert abs(sum(record.mem_hist_ms.values()) - record.mem_used_frac.seconds * 1000) <= 1
 
 
 @settings(max_examples=examples(5), derandomize=True)
 @given(moments, st.floats(3, 15), phases)
-@example(0.25, 3.0, [(0.0, 1 / 36, 100, 0)])  # as far off as can be, but for rounding
+@example(0.25, 3.0, [(0.0, 1 / 36, 100, 0)])  # the largest possible error, except for rounding
 def test_short_jobs_on_a_new_node(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
-    """Who worked in the sample in which slurm-gpud began cannot be told: at most a quarter of it is missed.
+    """Check that the error is at most a quarter of the sample in which slurm-gpud began.
 
-    Of w seconds in which the GPU was busy for the part p, the job held it for the last h. In these it was
-    busy for max(0, pw - (w - h)) to min(h, pw) seconds, since of the others nothing is known. Counted are ph:
-    at most h(w - h)/w, so w/4, from either end. Where p = 1/2 and h = w/2 the ends lie w/2 apart: nothing
-    that could be counted is nearer to both. Half a point more is for what the driver rounds.
+    The sample does not show which job caused its activity. It lasts w seconds, the GPU was busy for the part
+    p of them, and the job had it for the last h. In these the GPU was busy for max(0, pw - (w - h)) to
+    min(h, pw) seconds. The record counts ph, which differs from either end by at most h(w - h)/w, so w/4.
+    For p = 1/2 and h = w/2 the ends are w/2 apart: no other value is nearer to both. The driver's rounding
+    adds half a point.
     """
-    job_alone(offset, seconds, work, on_a_new_node=True)
+    check_single_job(offset, seconds, work, on_a_new_node=True)
 
 
 @settings(max_examples=examples(5), derandomize=True)
 @given(moments, st.floats(60, 400), phases)
 def test_long_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
-    job_alone(offset, seconds, work)
+    check_single_job(offset, seconds, work)
 
 
 @settings(max_examples=examples(8), derandomize=True)
 @given(st.data())
 def test_shared_gpus(data: st.DataObject) -> None:
-    """Any number of jobs that come and go on one GPU: each has its own, together never more than all."""
+    """Check that jobs that share a GPU are charged their own use, and together no more than the GPU's."""
     with tempfile.TemporaryDirectory() as directory:
         clock = FakeClock(monotonic_s=1000 + data.draw(moments))
         gpu = FakeGpu(clock)

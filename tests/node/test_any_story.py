@@ -1,7 +1,7 @@
 """Jobs begin, end, share and are requeued while slurm-gpud dies, its clock is set and hooks are lost.
 
-Whatever the story, a run's records tell what it did while somebody watched, nothing of anybody else's, and
-what they leave out is no more than the outages.
+In every story, a run's records contain its activity while slurm-gpud watched, nothing of other jobs, and
+lack no more time than the outages.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine
 from tests.node.story import PERCENT, SLOTS, Story, check
 
-# Always the same, unless one looks for new ones, as `make soak` does.
+# Always the same stories, unless the variable is set, as by `make soak`.
 STORIES = int(os.environ.get("SLURM_GPU_TEST_STORIES", "30"))
 stories = settings(
     max_examples=STORIES, deadline=None, derandomize="SLURM_GPU_TEST_STORIES" not in os.environ
 )
 
+# The name of a method of Story, and its arguments.
 Step = tuple[Any, ...]
-"""What happens, and the arguments of Story's method of that name."""
 
 
 def _steps(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
@@ -39,8 +39,8 @@ _ordinary = (
     _steps("begin", _slots, _percents),
     _steps("end", _slots),
     _steps("requeue", _slots, _percents, st.sampled_from([0.02, 1.0, 5.0])),
-    _steps("leave", st.booleans()),
-    _steps("come", st.booleans()),
+    _steps("stop", st.booleans()),
+    _steps("start", st.booleans()),
 )
 _clock_steps = _steps("set_clock", st.sampled_from([-90.0, -2.0, 0.2, 5.0, 100.0]))
 _lost_hooks = (
@@ -50,7 +50,7 @@ _lost_hooks = (
 
 
 class SharingMachine(Machine):
-    """One on which Slurm may give a GPU to several jobs."""
+    """A machine on which Slurm may allocate a GPU to several jobs."""
 
     def slurmd(self, command: Sequence[str]) -> str:
         return super().slurmd(command) + "\nslurmd: Gres Name=shard Count=4 File=/nowhere/nvidia1 (null)"
@@ -58,27 +58,27 @@ class SharingMachine(Machine):
 
 @stories
 @given(st.lists(st.one_of(*_ordinary, _clock_steps), min_size=3, max_size=30))
-# The run before ended just before slurm-gpud did.
-@example([("begin", 0, 0.0), ("requeue", 0, 0.0, 1.0), ("leave", False)])
-# It ends just when slurm-gpud has come back.
-@example([("begin", 0, 7.0), ("leave", True), ("set_clock", 5.0), ("come", False), ("end", 0)])
-# It comes back twice before the driver answers.
+# The previous run ended just before slurm-gpud.
+@example([("begin", 0, 0.0), ("requeue", 0, 0.0, 1.0), ("stop", False)])
+# The run ends just after slurm-gpud has restarted.
+@example([("begin", 0, 7.0), ("stop", True), ("set_clock", 5.0), ("start", False), ("end", 0)])
+# slurm-gpud restarts twice before the driver answers.
 @example(
-    [("leave", True), ("begin", 0, 0.0), ("requeue", 0, 0.0, 1.0), *[("come", True), ("leave", True)] * 2]
+    [("stop", True), ("begin", 0, 0.0), ("requeue", 0, 0.0, 1.0), *[("start", True), ("stop", True)] * 2]
 )
-def test_whatever_happens_a_record_is_the_truth_less_the_outages(told: list[Step]) -> None:
-    play(told)
+def test_records_are_true_except_for_outages(steps: list[Step]) -> None:
+    play(steps)
 
 
 @stories
 @given(st.lists(st.one_of(*_ordinary, *_lost_hooks), min_size=3, max_size=30))
-# It ends without an epilog while slurm-gpud, which has not seen the prolog, is away.
-@example([("begin", 0, 0.0), ("leave", True), ("lose_epilog", 0), ("wait", 4.0)])
-def test_so_it_is_where_slurm_alone_tells_of_some_beginnings_and_ends(told: list[Step]) -> None:
-    play(told)
+# The run ends without an epilog while slurm-gpud is down, whose new process has not seen the prolog.
+@example([("begin", 0, 0.0), ("stop", True), ("lose_epilog", 0), ("wait", 4.0)])
+def test_records_are_true_when_hooks_are_lost(steps: list[Step]) -> None:
+    play(steps)
 
 
-def play(told: Sequence[Step]) -> None:
+def play(steps: Sequence[Step]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         clock = FakeClock()
         gpus = [FakeGpu(clock, f"GPU-{n}", n) for n in (0, 1)]
@@ -86,12 +86,12 @@ def play(told: Sequence[Step]) -> None:
         machine.start()
         story = Story(machine)
         story.wait(5.0)
-        for name, *arguments in told:
+        for name, *arguments in steps:
             getattr(story, name)(*arguments)
-        story.over()
-        known = {(hold.job_id, hold.restart) for hold in story.holds}
+        story.finish()
+        known = {(run.job_id, run.restart) for run in story.runs}
         assert {(r.job_id, r.restart) for r in machine.records(final=None)} <= known
-        for hold in story.holds:
-            check(hold, story.records(hold))
+        for run in story.runs:
+            check(run, story.records(run))
         assert machine.hook_files() == []
         machine.kill()

@@ -1,4 +1,4 @@
-"""applications.yaml is checked whole: each mistake names its place and says what would be right."""
+"""applications.yaml is checked completely: each error names its place and the valid values."""
 
 import contextlib
 from pathlib import Path
@@ -27,7 +27,7 @@ def one(body: str) -> str:
     return f"version: 1\napplications:\n  Thing:\n    {body}\n"
 
 
-def test_the_shipped_rules_are_right_and_their_names_unlike() -> None:
+def test_the_shipped_rules_are_valid_and_have_distinct_names() -> None:
     shipped = load_rules(SHIPPED[0])
     names = [rule.name.lower() for rule in shipped.rules]
     assert len(names) == len(set(names)) > 80
@@ -48,7 +48,7 @@ def test_an_application_may_have_no_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "says"),
+    ("text", "place", "message"),
     [
         ("applications: {}", "1:1", "the file lacks version; write version: 1"),
         ("version: 2\napplications: {}", "1:10", "version: 2 must be 1"),
@@ -81,14 +81,14 @@ def test_an_application_may_have_no_field() -> None:
         (one("any: [{executable: a}]") + "  Thing:\n    any: []\n", "5:3", "stands here twice"),
     ],
 )
-def test_mistakes(text: str, place: str, says: str) -> None:
+def test_errors_of_the_rules(text: str, place: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         rules(text)
-    told = str(caught.value).splitlines()
-    assert any(line.startswith(f"applications.yaml:{place}: ") and says in line for line in told), told
+    lines = str(caught.value).splitlines()
+    assert any(line.startswith(f"applications.yaml:{place}: ") and message in line for line in lines), lines
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_of_the_rules_are_reported_together() -> None:
     with pytest.raises(InvalidFileError) as caught:
         rules(one("any: [{arguments: '('}, {executable: a/b}]\n    priority: -1"))
     assert len(caught.value.errors) == 3
@@ -117,7 +117,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_whatever_stands_there_gives_rules_or_an_input_error(value: object) -> None:
+def test_any_value_gives_rules_or_an_input_error(value: object) -> None:
     source = parse_yaml("version: 1\napplications: {}", "f")
     value = {"version": 1, "applications": {"Thing": value}}
     with contextlib.suppress(InputError):

@@ -1,4 +1,4 @@
-"""Jobs are recognised by the most specific of what their processes show, and nothing else of them is kept."""
+"""Jobs are recognised by the most specific traces of their processes, and nothing else of them is stored."""
 
 import os
 import re
@@ -120,7 +120,7 @@ def test_parameters(executable: str, arguments: str, parameters: dict[str, str])
     assert finding.parameters == parameters
 
 
-def test_vllm_tells_its_model() -> None:
+def test_the_model_of_vllm_is_recognised() -> None:
     finding = found(
         executable="python3",
         packages=frozenset({"vllm"}),
@@ -188,7 +188,7 @@ def process(
     (directory / "exe").symlink_to(f"/opt/{executable}")
 
 
-def test_a_rule_says_where_it_stands_and_why_it_fits() -> None:
+def test_a_finding_names_its_rule_and_the_matching_traces() -> None:
     finding = recognise(
         ProcessEvidence(pid=1, executable="app", arguments="app -n 12"), RULES, lambda _: None
     )
@@ -197,7 +197,7 @@ def test_a_rule_says_where_it_stands_and_why_it_fits() -> None:
     assert (finding.because, finding.parameters) == (["executable app"], {"n": "12"})
 
 
-def test_the_best_so_far_is_kept_and_only_what_is_new_is_read(tmp_path: Path) -> None:
+def test_the_best_finding_is_kept_and_unchanged_processes_are_not_read_again(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path / "proc")
     job = Recognition(RULES, Processes(proc.root))
     process(proc, 5, "app")
@@ -206,7 +206,7 @@ def test_the_best_so_far_is_kept_and_only_what_is_new_is_read(tmp_path: Path) ->
     assert job.best.rule.name == "General"
     (proc.root / "5" / "cmdline").write_text("app\0--special\0")
     job.scan([5])
-    assert job.best.rule.name == "General"  # nothing about it looked new
+    assert job.best.rule.name == "General"  # no sign of a change
     process(proc, 5, "app --special", size=400 << 20)  # it has loaded something
     job.scan([5])
     assert job.best.rule.name == "Special"
@@ -217,7 +217,7 @@ def test_the_best_so_far_is_kept_and_only_what_is_new_is_read(tmp_path: Path) ->
     assert job.best.rule.name == "Special"
 
 
-def test_a_look_reads_few_processes_and_the_next_look_goes_on(tmp_path: Path) -> None:
+def test_a_scan_reads_few_processes_and_the_next_continues(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path / "proc")
     for pid in range(1, PROCESSES_PER_SCAN + 2):
         process(proc, pid, "x", executable="x")
@@ -230,7 +230,7 @@ def test_a_look_reads_few_processes_and_the_next_look_goes_on(tmp_path: Path) ->
     assert job.best is not None
 
 
-def test_the_size_of_a_file_is_told_of_the_user_s_own_only(tmp_path: Path) -> None:
+def test_only_sizes_of_the_user_s_own_files_are_reported(tmp_path: Path) -> None:
     directory = tmp_path / "proc" / "7"
     directory.mkdir(parents=True)
     (directory / "cwd").symlink_to(tmp_path)
@@ -278,7 +278,7 @@ def test_containers(tmp_path: Path, file: str, content: str, contained: bool) ->
     assert in_container(Processes(tmp_path), 8) is None
 
 
-def test_what_the_node_s_own_image_was_made_of_is_no_container(tmp_path: Path) -> None:
+def test_container_marks_of_the_node_s_own_image_are_ignored(tmp_path: Path) -> None:
     namespaces(tmp_path, os.getpid(), "mnt:[1]")
     namespaces(tmp_path, 7, "mnt:[2]")
     for pid in (7, os.getpid()):

@@ -43,7 +43,7 @@ def rules(tmp_path: Path) -> Path:
     return path
 
 
-def test_why_a_process_is_what(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_application_of_a_process_is_explained(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = "import sys; print(flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", code, "--batch-size", "32", "--password", "hunter2"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
@@ -51,22 +51,24 @@ def test_why_a_process_is_what(rules: Path, capsys: pytest.CaptureFixture[str]) 
         run.stdout.readline()
         site = str(rules.parent / "slurm-gpu.yaml")
         assert main(["applications", "--pid", str(run.pid), "--config", site]) == 0
-        told = capsys.readouterr().out
+        output = capsys.readouterr().out
         assert main(["applications", "--pid", str(run.pid), "--json", "--rules", str(rules)]) == 0
         (verdict,) = json.loads(capsys.readouterr().out)
         run.communicate()
-    assert f"{run.pid}  Waiting (patience)\n" in told
-    assert "because      executable python" in told
-    assert f"{rules}:4:3, priority 60" in " ".join(told.split())
-    assert "parameters   batch_size=32\n" in told
-    assert "passed over  Python (50)\n" in told
-    assert "hunter2" not in told
+    assert f"{run.pid}  Waiting (patience)\n" in output
+    assert "because      executable python" in output
+    assert f"{rules}:4:3, priority 60" in " ".join(output.split())
+    assert "parameters   batch_size=32\n" in output
+    assert "passed over  Python (50)\n" in output
+    assert "hunter2" not in output
     assert verdict["app"] == "Waiting"
     assert verdict["app_params"] == {"batch_size": "32"}
     assert verdict["container"] is False
 
 
-def test_what_is_not_recognised_says_what_there_is(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unrecognised_process_is_shown_with_its_traces(
+    rules: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as run:
         assert run.stdin is not None
         assert run.stdout is not None
@@ -75,12 +77,12 @@ def test_what_is_not_recognised_says_what_there_is(rules: Path, capsys: pytest.C
         assert run.stdout.read(1) == b"?"
         assert main(["applications", "--rules", str(rules), "--pid", str(run.pid)]) == 1
         run.kill()
-    told = capsys.readouterr().out
-    assert "not recognised" in told
-    assert "libc.so.6" in told
+    output = capsys.readouterr().out
+    assert "not recognised" in output
+    assert "libc.so.6" in output
 
 
-def test_a_process_that_is_gone(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_has_exited(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen(["true"]) as run:
         pass
     pids = [str(run.pid), str(os.getpid())]
@@ -88,7 +90,7 @@ def test_a_process_that_is_gone(rules: Path, capsys: pytest.CaptureFixture[str])
     assert "cannot be read" in capsys.readouterr().out
 
 
-def test_a_job_is_known_by_its_best_process() -> None:
+def test_the_best_process_determines_the_job_s_application() -> None:
     rules = check_rules(parse_yaml(RULES, "rules.yaml"))
     nothing, python, waiting = (
         ProcessVerdict(pid, evidence, recognise(evidence, rules, lambda _: None))
@@ -110,7 +112,7 @@ def test_a_job_is_known_by_its_best_process() -> None:
 
 
 class Owned(Processes):
-    """Processes of which nothing is known but whose they are; who is absent has gone."""
+    """Processes of which only the owner is known; an absent one has exited."""
 
     def __init__(self, uids: Mapping[int, int]) -> None:
         super().__init__()
@@ -122,13 +124,13 @@ class Owned(Processes):
         return self._uids[pid]
 
 
-def test_what_slurm_itself_runs_in_a_job_is_not_its_application() -> None:
+def test_slurm_s_own_processes_are_not_the_application() -> None:
     processes = Owned({5: 0, 6: 0, 7: 1001, 8: 1001})
     assert without_slurms_own(processes, [5, 6, 7, 8]) == [7, 8]
     assert without_slurms_own(processes, [5, 6, 9]) == [5, 6, 9]  # the last has gone
 
 
-def test_a_job_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_not_on_this_node_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["applications", "--job", "987654321", "--node", "n1"]) == 3
     assert capsys.readouterr().err == "job 987654321 has no process in a cgroup on node n1\n"
 
@@ -137,11 +139,11 @@ def test_checking_the_rules(rules: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["applications", "--check", "--rules", str(rules)]) == 0
     assert "2 applications, 2 alternatives, no errors" in capsys.readouterr().out
     assert main(["applications", "--check", "--json", "--rules", str(rules)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["path"] == str(rules)
+    output = json.loads(capsys.readouterr().out)
+    assert output["path"] == str(rules)
     waiting = {"app": "Waiting", "app_field": "patience", "priority": 60, "rule": f"{rules}:4:3", "traces": 1}
-    assert told["applications"][0] == waiting
-    assert told["applications"][1]["app"] == "Python"
+    assert output["applications"][0] == waiting
+    assert output["applications"][1]["app"] == "Python"
     rules.write_text(RULES.replace("priority: 60", "priority: high").replace("any: [{exec", "all: [{exec"))
     assert main(["applications", "--check", "--rules", str(rules)]) == 2
     mistakes = capsys.readouterr().err.splitlines()
@@ -163,16 +165,16 @@ def test_wrong_usage(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("job", ["10_1", "3+0"])
-def test_an_array_tasks_own_number_can_be_found(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_array_task_id_is_rejected_with_a_hint(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["applications", "--job", job])
     assert stopped.value.code == 2
-    told = capsys.readouterr().err
-    assert f"'{job}' has its own job id on a node; get it with `squeue -j {job} -o '%i %A'`" in told
+    output = capsys.readouterr().err
+    assert f"'{job}' has its own job id on a node; get it with `squeue -j {job} -o '%i %A'`" in output
 
 
 @pytest.mark.parametrize("address", ["1.2.3", "n1", ""])
-def test_an_address_to_send_from_is_a_whole_one(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_source_address_is_rejected(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["--source-address", address])
     assert stopped.value.code == 2

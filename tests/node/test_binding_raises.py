@@ -1,4 +1,4 @@
-"""Whatever a call of the binding raises or returns costs a field of that GPU; the reader lives."""
+"""An exception or error of a binding call costs one field of that GPU; the reader survives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.nvml_calls import address
 from slurm_gpu.node.gpu.reading import Reading, ReadRequest
-from tests.node.nonsense import put_in_place
+from tests.node.nonsense import replace_library
 from tests.node.simulated import load_library, shut_down_nvml
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
 FUNCTIONS = [
     line[2:-1] for line in (SOURCES / "functions.def").read_text().splitlines() if line.startswith("X(")
 ]
-# All that nvml.h defines, and some that it may define one day.
+# All codes of nvml.h, and some that it may define in the future.
 CODES = [*range(1, 31), 999, 1000, -1]
 RAISED: list[type[Exception]] = [ValueError, OSError, MemoryError, ctypes.ArgumentError, KeyError]
 NO_TEXT = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
@@ -39,7 +39,7 @@ Fault = int | Exception | None
 
 
 class Faulty:
-    """The library, of which one function fails for the first GPU, and where it has no GPU, for all."""
+    """The library with one function that fails for the first GPU, or always if it takes no GPU."""
 
     def __init__(self, library: Any, name: str) -> None:
         self._library, self._name = library, name
@@ -92,15 +92,15 @@ def is_whole(reading: Reading | None) -> bool:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_reader_lives_and_reads_the_other_gpu(
+def test_the_reader_survives_and_reads_the_other_gpu(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     library = Faulty(pynvml.nvmlLib, name)
-    told: list[str] = []
+    messages: list[str] = []
     faults: list[Fault] = [*CODES, *(kind("oops") for kind in RAISED), NO_TEXT, None]
-    with put_in_place(monkeypatch, library):
+    with replace_library(monkeypatch, library):
         library.handle = address(pynvml.nvmlDeviceGetHandleByIndex(0))
-        reader = NvmlReader(lambda _, text: told.append(text))
+        reader = NvmlReader(lambda _, text: messages.append(text))
         for fault in faults:
             reader.devices()
             assert is_whole(read(reader, "GPU-a")), (name, fault)
@@ -120,12 +120,12 @@ def test_the_reader_lives_and_reads_the_other_gpu(
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_that_is_missing_costs_no_more_than_what_it_returns(
+def test_a_missing_function_does_not_stop_the_reader(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     library = Faulty(pynvml.nvmlLib, name)
     library.is_missing = True
-    with put_in_place(monkeypatch, library):
+    with replace_library(monkeypatch, library):
         reader = NvmlReader(lambda *_: None)
         try:
             reader.devices()
@@ -156,7 +156,7 @@ def test_a_text_that_is_not_utf_8_is_a_gap(world: World, monkeypatch: pytest.Mon
 
             return call
 
-    with put_in_place(monkeypatch, Spoilt(pynvml.nvmlLib, "")):
+    with replace_library(monkeypatch, Spoilt(pynvml.nvmlLib, "")):
         reader = NvmlReader(lambda *_: None)
         found = reader.devices()
         assert [facts.uuid for facts in found] == ["GPU-a", "GPU-b"]

@@ -1,4 +1,4 @@
-"""A cgroup's name leads to the job, whatever version of Slurm made it, and whatever users made beside it."""
+"""A cgroup's name identifies the job in every version of Slurm, despite cgroups that users create."""
 
 import pytest
 
@@ -41,11 +41,11 @@ def test_paths_of_all_versions(text: str, job: int | str | None) -> None:
         "9:freezer:/slurm/uid_1001/job_4/step_0/job_999/x",
     ],
 )
-def test_what_a_job_makes_below_its_own_cgroup_is_its_own(path: str) -> None:
+def test_cgroups_below_a_job_s_own_belong_to_the_job(path: str) -> None:
     assert job_in_cgroup(path + "\n") == CgroupJob(4)
 
 
-def test_a_sluid_leads_to_the_open_job_that_has_it() -> None:
+def test_a_sluid_identifies_the_open_job_that_has_it() -> None:
     jobs = {7: JobOwner(1001, "sA"), 8: JobOwner(1001, None)}
     assert raw_id(CgroupJob(sluid="sA"), jobs) == 7
     assert raw_id(CgroupJob(sluid="sB"), jobs) is None

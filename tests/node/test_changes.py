@@ -1,4 +1,4 @@
-"""slurm.conf and gres.conf may lie on a file system that hangs: slurm-gpud goes on all the same."""
+"""slurm.conf and gres.conf may be on a file system that hangs: slurm-gpud continues."""
 
 import os
 import threading
@@ -10,12 +10,12 @@ from slurm_gpu.node.allocation import file_changes as changes
 from slurm_gpu.node.allocation.file_changes import ChangeStamp
 from slurm_gpu.node.allocation.gres import GresOrder
 from tests.node.fakes import FakeClock
-from tests.node.machine import AtOnce
+from tests.node.machine import ImmediateWorker
 from tests.node.test_gres import SHUFFLED, Slurmd, gpus
 
 
 class Mount:
-    """What files lie on, which may hang."""
+    """A file system that may hang."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers = threading.Event()
@@ -45,22 +45,22 @@ def mount(monkeypatch: pytest.MonkeyPatch) -> Mount:
     return Mount(monkeypatch)
 
 
-def test_a_file_that_has_changed_is_seen_at_once(tmp_path: Path) -> None:
+def test_a_changed_file_is_noticed_immediately(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("slurm.conf", "gres.conf")]
-    stamp = ChangeStamp(files, AtOnce())
+    stamp = ChangeStamp(files, ImmediateWorker())
     assert stamp.now() == (None, None, 0)
     for at_ns in range(1, 50):
         changed(files[1], at_ns)
         assert stamp.now() == (None, at_ns, 0)
 
 
-def test_while_files_cannot_be_looked_at_gpus_are_counted_as_before(
+def test_while_files_cannot_be_read_the_previous_gpu_order_is_used(
     tmp_path: Path, mount: Mount, caplog: pytest.LogCaptureFixture
 ) -> None:
     gres, slurmd, devices = tmp_path / "gres.conf", Slurmd(SHUFFLED), gpus(2, 0, 3, 1)
     changed(gres, 1)
     environ = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
-    order = GresOrder("n1", FakeClock(), run=slurmd, environ=environ, worker=AtOnce(), wait_s=0)
+    order = GresOrder("n1", FakeClock(), run=slurmd, environ=environ, worker=ImmediateWorker(), wait_s=0)
     assert order.uuids([0], devices) == {0: "GPU-3"}
     while not order._files._worker.idle:
         pass
@@ -68,7 +68,7 @@ def test_while_files_cannot_be_looked_at_gpus_are_counted_as_before(
     n_asked = mount.n_asked
     for _ in range(100):
         assert order.uuids([0], devices) == {0: "GPU-3"}
-    assert mount.n_asked == n_asked + 1, "one thread alone is lost to it"
+    assert mount.n_asked == n_asked + 1, "only one thread may hang"
     assert [item.getMessage() for item in caplog.records] == [
         f"{tmp_path / 'slurm.conf'} does not answer; the previous order of GPUs is used"
     ]

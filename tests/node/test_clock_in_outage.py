@@ -1,4 +1,4 @@
-"""The wall clock is set while slurm-gpud is away, or between two runs: what lasted how long stays right."""
+"""The wall clock is set while slurm-gpud is down, or between two runs: durations remain right."""
 
 import logging
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.node.test_disturbances import StampedGpu
 
 
 @pytest.mark.parametrize("step_s", [-86400, -3600, -5, 5, 3600])
-def test_a_job_that_began_before_is_held_since_its_prolog_by_the_clock_of_now(
+def test_a_clock_set_after_the_prolog_keeps_the_allocated_time(
     machine: Machine, gpu: FakeGpu, step_s: float
 ) -> None:
     start = machine.clock.now_s
@@ -33,7 +33,7 @@ def test_a_job_that_began_before_is_held_since_its_prolog_by_the_clock_of_now(
     assert core(record) == pytest.approx(50, abs=0.5)
 
 
-def test_an_epilog_of_the_run_before_closes_no_run_that_began_after_it(machine: Machine) -> None:
+def test_an_epilog_of_the_previous_run_does_not_close_the_next(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(15)
     epilog = machine.write_hook("epilog", 7, "0", restart=1)
@@ -50,8 +50,8 @@ def test_an_epilog_of_the_run_before_closes_no_run_that_began_after_it(machine: 
     assert [(record.restart, round(record.allocated_s)) for record in machine.records()] == [(1, 20), (0, 15)]
 
 
-def test_a_run_of_before_the_reboot_is_over_before_the_next_begins(tmp_path: Path, gpu: FakeGpu) -> None:
-    """Its clock was ahead by an hour, and its files are still there."""
+def test_a_run_from_before_a_reboot_ends_before_the_next_begins(tmp_path: Path, gpu: FakeGpu) -> None:
+    """Before the reboot the clock was an hour ahead, and the hook files are still there."""
     machine = Machine(tmp_path, gpu)
     machine.write_hook("prolog", 7, "0")
     machine.clock.advance(100)
@@ -65,16 +65,16 @@ def test_a_run_of_before_the_reboot_is_over_before_the_next_begins(tmp_path: Pat
     assert machine.node.open_jobs() == [7]
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(3)
-    held = {record.restart: round(record.allocated_s) for record in machine.records()}
-    assert held == {0: 100, 1: 10}
+    allocated = {record.restart: round(record.allocated_s) for record in machine.records()}
+    assert allocated == {0: 100, 1: 10}
 
 
 @pytest.mark.parametrize("step_s", [-86400, -60, 0, 60, 86400])
-def test_a_job_in_whose_first_second_slurm_gpud_was_killed_is_held_since_its_prolog_too(
+def test_a_kill_in_the_first_second_of_a_job_keeps_its_allocated_time(
     machine: Machine, step_s: float
 ) -> None:
-    """What was seen of it is lost, not when it began."""
-    machine.run(0.7)  # from another second's end than the next process begins at
+    """The samples are lost, but not the start of the job."""
+    machine.run(0.7)  # the next process begins in another fraction of a second
     machine.hook("prolog", 7, "0")
     machine.run(0.5)
     machine.kill()
@@ -92,10 +92,10 @@ def test_a_job_in_whose_first_second_slurm_gpud_was_killed_is_held_since_its_pro
 def _utilization_of_a_job_in_an_outage(
     directory: Path, steps: dict[float, float], *, prolog_s: float
 ) -> tuple[float | None, float]:
-    """Percent of the job, which did 80 all the time, and for how long that was measured.
+    """Return the recorded percent of a job that used 80, and the sampled seconds.
 
-    slurm-gpud is away from 0 s on until 16 s; the clock is set by `steps` (seconds by when), the job begins
-    at `prolog_s` and ends at 26 s.
+    slurm-gpud is down from 0 s to 16 s, the job runs from `prolog_s` to 26 s, and `steps` maps the times of
+    clock steps to their seconds.
     """
     gpu = StampedGpu(FakeClock())
     machine = Machine(directory, gpu)
@@ -121,24 +121,24 @@ def _utilization_of_a_job_in_an_outage(
 
 @pytest.mark.parametrize("prolog_s", [3, 7])
 @pytest.mark.parametrize("step_s", [-239.9, -15.31, -4.2, -1.53, 1.53, 15.31, 239.9])
-def test_what_the_driver_stamped_by_another_clock_than_now_is_a_gap(
+def test_driver_samples_stamped_by_a_different_clock_are_a_gap(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, step_s: float, prolog_s: float
 ) -> None:
-    """Whether it was set before the job began or after: what it was before is not taken for what it did."""
+    """Activity from before the job is not counted, whether the clock was set before or after its start."""
     percent, sampled_s = _utilization_of_a_job_in_an_outage(tmp_path, {5: step_s}, prolog_s=prolog_s)
     assert percent == pytest.approx(80, abs=0.5)
     assert sampled_s == pytest.approx(10, abs=0.3)
     assert sum("earlier samples of the driver" in message for message in caplog.messages) == 1
 
 
-def test_a_hook_tells_of_a_clock_that_was_set_there_and_back(tmp_path: Path) -> None:
+def test_a_hook_reveals_a_clock_step_that_was_undone(tmp_path: Path) -> None:
     steps = {5.0: -9.7, 12.0: 9.7}
     percent, sampled_s = _utilization_of_a_job_in_an_outage(tmp_path, steps, prolog_s=7)
     assert percent == pytest.approx(80, abs=0.5)
     assert sampled_s == pytest.approx(10, abs=0.3)
 
 
-def test_while_nobody_set_the_clock_the_driver_tells_of_the_outage(
+def test_without_a_clock_step_driver_samples_cover_the_outage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -149,9 +149,7 @@ def test_while_nobody_set_the_clock_the_driver_tells_of_the_outage(
 
 
 @pytest.mark.parametrize("step_s", [-15.31, 15.31])
-def test_a_clock_that_was_set_while_slurm_gpud_was_away_is_told_of_as_any(
-    machine: Machine, step_s: float
-) -> None:
+def test_a_clock_step_during_an_outage_is_an_event(machine: Machine, step_s: float) -> None:
     machine.run(10)
     machine.kill()
     machine.clock.offset_s += step_s
@@ -161,7 +159,7 @@ def test_a_clock_that_was_set_while_slurm_gpud_was_away_is_told_of_as_any(
     assert machine.event_data() == [{"seconds": pytest.approx(step_s, abs=0.01)}]
 
 
-def test_how_the_clocks_stood_in_another_boot_says_nothing(tmp_path: Path, gpu: FakeGpu) -> None:
+def test_the_clock_offset_of_another_boot_is_ignored(tmp_path: Path, gpu: FakeGpu) -> None:
     machine = Machine(tmp_path, gpu)
     machine.start()
     machine.kill()
@@ -172,7 +170,7 @@ def test_how_the_clocks_stood_in_another_boot_says_nothing(tmp_path: Path, gpu: 
 
 
 @pytest.mark.parametrize("kept", ["rubbish", None, {"boot_id": "boot-1"}, {"boot_id": 1, "ahead_s": "2"}])
-def test_a_kept_clock_that_cannot_be_read_is_as_none(machine: Machine, kept: object) -> None:
+def test_an_unreadable_stored_clock_is_ignored(machine: Machine, kept: object) -> None:
     machine.run(10)
     assert machine.spool is not None
     machine.spool._journal.put("clock", kept)

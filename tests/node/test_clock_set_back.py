@@ -1,4 +1,4 @@
-"""The wall clock is set in the middle of a job, and slurm-gpud starts anew: no part of the run is lost."""
+"""The wall clock is set during a job, and slurm-gpud restarts: no part of the run is lost."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.node.test_disturbances import StampedGpu
 
 
 @pytest.mark.parametrize("step_s", [-86400, -60, -5, 60])
-def test_what_was_watched_before_and_after_is_no_double_watch(tmp_path: Path, step_s: float) -> None:
+def test_segments_before_and_after_a_clock_step_are_not_double_watches(tmp_path: Path, step_s: float) -> None:
     clock = FakeClock()
     gpu = StampedGpu(clock)
     machine = Machine(tmp_path, gpu)

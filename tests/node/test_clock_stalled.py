@@ -1,4 +1,4 @@
-"""A process that stands still while it reads the clocks, as on a busy machine, sees no clock that was set."""
+"""A process that stalls while it reads the clocks, as on a busy machine, detects no clock step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.node.fakes import WALL_0, FakeClock
 
 
 class StallingClock(FakeClock):
-    """Stands still before every look at it for the next of `stalls_s`, then for no time."""
+    """A clock that stalls before each reading for the next of `stalls_s`, as long as there is one."""
 
     def __init__(self, stalls_s: Sequence[float] = ()) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ def test_the_difference_of_the_clocks_is_exact(stalls_s: Sequence[float]) -> Non
     assert wall_ahead_s(StallingClock(stalls_s)) == pytest.approx(WALL_0, abs=1e-4)
 
 
-def test_on_a_machine_that_always_stalls_the_closest_look_counts() -> None:
+def test_on_a_stalling_machine_the_closest_reading_counts() -> None:
     clock = StallingClock([0, 2, 2, 0, 0.2, 0, 0, 2, 2] + 40 * [2.0])
     assert wall_ahead_s(clock) == pytest.approx(WALL_0, abs=0.11)
 
 
-def test_nobody_takes_it_for_a_clock_that_was_set(tmp_path: Path) -> None:
+def test_a_stall_is_not_a_clock_step(tmp_path: Path) -> None:
     clock = StallingClock()
     spans, steps = UtilizationSpans(clock, clock.now_s), ClockSteps(clock, Spool(tmp_path))
     clock.stalls_s = [0, 0.3]

@@ -1,4 +1,4 @@
-"""What a counter tells of the time between two readings: wraps count, resets are gaps, 0 is a measurement."""
+"""Growth of a counter between two readings: wraps count, resets are gaps, 0 is a measurement."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def test_a_reset_of_a_long_counter_is_a_gap(before: int, after: int) -> None:
 
 
 def test_a_reset_of_a_short_counter_is_a_gap_where_no_link_is_as_fast() -> None:
-    # Up to 2**32 were missing 1.3e9: that would take a second at 1 GB/s, not at 100 MB/s.
+    # 1.3e9 bytes up to the wrap at 2**32: possible within a second at 1 GB/s, but not at 100 MB/s.
     before, after = DeviceCounter(3_000_000_000, 32), DeviceCounter(5_000_000, 32)
     assert growth(before, after, 1.0, 1e9) == 2**32 - 3_000_000_000 + 5_000_000
     assert growth(before, after, 1.0, 1e8) is None
@@ -35,17 +35,17 @@ def test_growth_faster_than_the_device_can_do_is_a_gap() -> None:
     assert growth(DeviceCounter(0), DeviceCounter(300_000_000), 1.0, 400_000) is None
 
 
-def test_a_counter_that_may_have_wrapped_twice_tells_nothing() -> None:
+def test_a_counter_that_may_have_wrapped_twice_is_a_gap() -> None:
     assert growth(DeviceCounter(10, 32), DeviceCounter(20, 32), 1.0, 64e9) is None
     assert growth(DeviceCounter(10, 64), DeviceCounter(20, 64), 1.0, 64e9) == 10
 
 
-def test_a_counter_that_changed_its_width_tells_nothing() -> None:
+def test_a_counter_that_changed_its_width_is_a_gap() -> None:
     assert growth(DeviceCounter(10, 32), DeviceCounter(20, 64), 1.0, None) is None
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.integers(0, 2**20)), min_size=1, max_size=20))
-def test_the_total_is_the_sum_however_often_it_was_read(steps: list[tuple[float, int]]) -> None:
+def test_the_total_does_not_depend_on_the_number_of_readings(steps: list[tuple[float, int]]) -> None:
     counter = CounterSum()
     counter.see(DeviceCounter(2**32 - 2**19, 32), 1.0, 0.0)
     value = 2**32 - 2**19
@@ -62,7 +62,7 @@ def test_nothing_counted_is_zero_and_nothing_read_is_a_gap() -> None:
     counter = CounterSum()
     assert counter.total() is None
     counter.see(DeviceCounter(7), 1.0, 1.0)
-    assert counter.total() is None  # one reading tells nothing of the time before it
+    assert counter.total() is None  # the first reading covers no time
     assert counter.see(DeviceCounter(7), 1.0, 1.0) == 0.0
     assert counter.total() == Total(1.0, 0)
 
@@ -74,14 +74,14 @@ def test_a_failed_reading_is_a_gap_up_to_the_next() -> None:
     assert counter.total() == Total(2.0, 8)
 
 
-def test_of_the_last_interval_only_the_held_part_counts() -> None:
+def test_only_the_allocated_part_of_the_last_interval_counts() -> None:
     counter = CounterSum()
     counter.see(DeviceCounter(0), 1.0, 1.0)
     assert counter.see(DeviceCounter(1000), 1.0, 0.25) == 1000.0
     assert counter.total() == Total(0.25, 250)
 
 
-def test_what_a_reloaded_driver_says_is_not_compared_with_what_it_said_before() -> None:
+def test_counters_of_a_reloaded_driver_are_not_compared_with_earlier_ones() -> None:
     counter = CounterSum()
     counter.see(DeviceCounter(1000), 1.0, 1.0)
     counter.forget()

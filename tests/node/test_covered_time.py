@@ -1,4 +1,4 @@
-"""No series of a record stands for time in which the device was not read."""
+"""No series of a record covers time in which the device was not read."""
 
 import dataclasses
 import tempfile
@@ -17,19 +17,19 @@ from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 from tests.node.test_host_mode import ALICE, HostMachine, work
 
-# While slurm-gpud or its reader does nothing, the driver counts and fills its ring.
+# While slurm-gpud or its reader is stalled, the driver still counts and fills its ring.
 SILENT = ("absent", "stalled")
 BY_COUNTERS = {
     *(field.name for field in dataclasses.fields(Record) if field.type == "Total | None"),
     *("power_w", "sm_active_frac", "sm_occupancy_frac", "tensor_frac", "dram_frac"),
 }
 BY_RING = ("sampled_s", "util_hist_ms", "device_util_pct")
-# A slurm-gpud that misses readings of details for no longer than this takes a quantity to run straight.
+# slurm-gpud interpolates detailed readings over gaps of up to this duration.
 BRIDGED_S = 20.0
 
 
 class EverythingGpu(FakeGpu):
-    """A GPU that reports every field, and of whose utilisation the ring holds nothing if it is `quiet`."""
+    """A GPU that reports every field; if it is `quiet`, its ring is empty."""
 
     quiet: bool = False
     sampled_s: float = 0.0
@@ -56,7 +56,7 @@ def everything_gpu(clock: FakeClock, ring: str) -> EverythingGpu:
 
 
 def seconds_of(record: Record) -> Mapping[str, float]:
-    """For how long each series of a record was measured."""
+    """Return the measured seconds of each series of a record."""
     found: dict[str, float] = {"sampled_s": record.sampled_s}
     for field in dataclasses.fields(Record):
         value = getattr(record, field.name)
@@ -75,7 +75,7 @@ def seconds_of(record: Record) -> Mapping[str, float]:
 
 
 @pytest.mark.parametrize("ring", ["quiet", "none"])
-def test_a_driver_that_answers_late_measured_nothing_before(tmp_path: Path, ring: str) -> None:
+def test_a_driver_that_starts_late_covers_no_earlier_time(tmp_path: Path, ring: str) -> None:
     gpu = everything_gpu(FakeClock(), ring)
     machine = Machine(tmp_path, gpu)
     machine.reader.loaded = False
@@ -115,8 +115,8 @@ def test_a_job_of_a_machine_without_slurm_is_not_measured_before_it_is_noticed(
 
 
 @pytest.mark.parametrize("ring", ["ticks", "none"])
-def test_what_is_sampled_is_utilisation_also_before_any_of_it_is_known(tmp_path: Path, ring: str) -> None:
-    """A job of half a second has memory, and its first sample of utilisation is to come."""
+def test_sampled_time_equals_utilisation_time_from_the_start(tmp_path: Path, ring: str) -> None:
+    """After half a second the job has samples of memory, but none of utilisation yet."""
     machine = Machine(tmp_path, everything_gpu(FakeClock(), ring))
     machine.start()
     machine.hook("prolog", 7, "0")
@@ -139,7 +139,9 @@ class InstanceGpu(EverythingGpu):
         return None, None
 
 
-def test_what_is_sampled_of_a_device_without_utilisation_is_memory(tmp_path: Path, clock: FakeClock) -> None:
+def test_sampled_time_of_a_device_without_utilisation_is_that_of_memory(
+    tmp_path: Path, clock: FakeClock
+) -> None:
     machine = Machine(tmp_path, InstanceGpu(clock))
     machine.start()
     machine.hook("prolog", 7, "0")
@@ -151,8 +153,8 @@ def test_what_is_sampled_of_a_device_without_utilisation_is_memory(tmp_path: Pat
     assert record.sampled_s == pytest.approx(30, abs=0.1)
 
 
+# The kind of failure, its seconds, and the seconds without a failure after it.
 Outage = tuple[str, float, float]
-"""What cannot be read, for how long, and how long all is well after that."""
 _outages = st.lists(
     st.tuples(
         st.sampled_from(["lost", "hung", "driver", "absent", "stalled"]),
@@ -168,7 +170,7 @@ _outages = st.lists(
 @example("quiet", 17.0, [])
 @example("none", 0.0, [("hung", 17.0, 60.0)])
 @example("ticks", 0.0, [("absent", 8.0, 25.0)])
-def test_no_series_stands_for_time_that_was_not_read(ring: str, late_s: float, outages: list[Outage]) -> None:
+def test_no_series_covers_time_that_was_not_read(ring: str, late_s: float, outages: list[Outage]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         gpu = everything_gpu(FakeClock(), ring)
         machine = Machine(Path(directory), gpu)
@@ -193,7 +195,7 @@ def test_no_series_stands_for_time_that_was_not_read(ring: str, late_s: float, o
                 gpu.failure = Failure(ReadError(kind), "no answer")
                 machine.run(seconds)
                 gpu.failure = None
-                # GPM's sample of before is gone with the failed device.
+                # The earlier GPM sample is lost with the failed device.
                 gpu.sampled_s = machine.clock.now_s
             unread.append((from_s, machine.clock.now_s, kind))
             machine.run(after_s)

@@ -1,4 +1,4 @@
-"""A process on a GPU that its job does not hold is told of, once, and nobody can flood the telling."""
+"""A process on a GPU that is not allocated to its job is reported once, at a limited rate."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ ALICE, BOB = 1001, 1002
 
 
 class FewProcesses(ProcessJobs):
-    """Processes that a test made up."""
+    """Processes defined by a test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class FewProcesses(ProcessJobs):
 
 
 class Gpu:
-    """One GPU, held by jobs; alice's job 7 holds another one, job 8 of bob none."""
+    """One GPU, allocated to jobs; alice's job 7 has another GPU, bob's job 8 none."""
 
     def __init__(self, directory: Path, *allocated: int) -> None:
         self.clock, self.processes = FakeClock(), FewProcesses()
@@ -57,7 +57,7 @@ class Gpu:
         if self.checker.is_due("GPU-0", now_s):
             self.checker.check("GPU-0", list(self.processes.origins), self.allocated, known, now_s)
 
-    def told(self) -> list[tuple[str, int | None, Mapping[str, object]]]:
+    def events(self) -> list[tuple[str, int | None, Mapping[str, object]]]:
         self.spool.commit()
         items = self.spool.queue.waiting(10_000)
         return [(item.wire["kind"], item.wire.get("job_id"), item.wire["data"]) for item in items]
@@ -65,81 +65,79 @@ class Gpu:
 
 @pytest.fixture
 def gpu(tmp_path: Path) -> Gpu:
-    """A GPU that job 9, alice's, holds alone, on a node with cgroups."""
+    """Return a GPU allocated only to alice's job 9, on a node with cgroups."""
     gpu = Gpu(tmp_path, 9)
     gpu.process(100, 9)
     return gpu
 
 
-def looked_at_twice(gpu: Gpu) -> list[tuple[str, int | None, Mapping[str, object]]]:
+def checked_twice(gpu: Gpu) -> list[tuple[str, int | None, Mapping[str, object]]]:
     gpu.check()
     gpu.check()
-    return gpu.told()
+    return gpu.events()
 
 
-def test_the_holder_s_processes_are_no_finding(gpu: Gpu) -> None:
+def test_processes_of_the_allocated_job_are_not_intruders(gpu: Gpu) -> None:
     gpu.process(101, None, claimed=9)  # a container's, outside the job's cgroup
-    assert looked_at_twice(gpu) == []
+    assert checked_twice(gpu) == []
 
 
 @pytest.mark.parametrize("job", [7, 8])
-def test_a_process_of_a_job_that_does_not_hold_the_gpu_is_an_intruder(gpu: Gpu, job: int) -> None:
+def test_a_process_of_a_job_without_the_gpu_is_an_intruder(gpu: Gpu, job: int) -> None:
     gpu.process(101, job, BOB)
-    assert looked_at_twice(gpu) == [("intruder", 9, {"pid": 101, "uid": BOB, "job": job})]
+    assert checked_twice(gpu) == [("intruder", 9, {"pid": 101, "uid": BOB, "job": job})]
     gpu.check()
-    assert len(gpu.told()) == 1
+    assert len(gpu.events()) == 1
 
 
-def test_a_process_of_no_job_is_an_intruder_where_a_job_holds_the_gpu(gpu: Gpu) -> None:
+def test_a_process_without_a_job_is_an_intruder_on_an_allocated_gpu(gpu: Gpu) -> None:
     gpu.process(101, None, BOB, claimed=9)  # not bob's job
-    assert looked_at_twice(gpu) == [("intruder", 9, {"pid": 101, "uid": BOB, "job": None})]
+    assert checked_twice(gpu) == [("intruder", 9, {"pid": 101, "uid": BOB, "job": None})]
 
 
-def test_on_a_gpu_that_nobody_holds_only_jobs_intrude(tmp_path: Path) -> None:
+def test_only_jobs_intrude_on_an_unallocated_gpu(tmp_path: Path) -> None:
     gpu = Gpu(tmp_path)
     gpu.process(101, None, BOB)
     gpu.process(102, 55, BOB)
-    assert looked_at_twice(gpu) == []
+    assert checked_twice(gpu) == []
     gpu.process(103, 7, BOB)
-    assert looked_at_twice(gpu) == [("intruder", None, {"pid": 103, "uid": BOB, "job": 7})]
+    assert checked_twice(gpu) == [("intruder", None, {"pid": 103, "uid": BOB, "job": 7})]
 
 
 @pytest.mark.parametrize(
     ("uid", "program"),
     [(0, "nv-hostengine"), (998, None), (BOB, "nvidia-cuda-mps-server"), (BOB, "nvidia-cuda-mps-control")],
 )
-def test_services_are_no_intruders(gpu: Gpu, uid: int, program: str | None) -> None:
+def test_services_are_not_intruders(gpu: Gpu, uid: int, program: str | None) -> None:
     gpu.process(101, None, uid, program=program)
-    assert looked_at_twice(gpu) == []
+    assert checked_twice(gpu) == []
 
 
-def test_a_job_that_runs_as_root_has_no_such_licence(gpu: Gpu) -> None:
+def test_a_process_of_a_job_that_runs_as_root_is_an_intruder(gpu: Gpu) -> None:
     gpu.process(101, 7, 0)
-    assert looked_at_twice(gpu) == [("intruder", 9, {"pid": 101, "uid": 0, "job": 7})]
+    assert checked_twice(gpu) == [("intruder", 9, {"pid": 101, "uid": 0, "job": 7})]
 
 
 @pytest.mark.parametrize(("name", "job"), [(55, 55), ("s1A2B", "s1A2B")])
-def test_a_cgroup_of_a_job_that_nobody_told_of_is_a_mismatch(
-    gpu: Gpu, name: int | str, job: int | str
-) -> None:
+def test_a_cgroup_of_an_unknown_job_is_a_mismatch(gpu: Gpu, name: int | str, job: int | str) -> None:
     gpu.owners[9] = JobOwner(ALICE, "s9")
     gpu.process(101, name, BOB)
-    assert looked_at_twice(gpu) == [("job_mismatch", 9, {"pid": 101, "allocated": [9], "cgroup": job})]
+    assert checked_twice(gpu) == [("job_mismatch", 9, {"pid": 101, "allocated": [9], "cgroup": job})]
 
 
-def test_a_cgroup_by_sluid_may_be_that_of_a_holder_whose_sluid_nobody_told(gpu: Gpu) -> None:
+def test_a_cgroup_with_an_unknown_sluid_may_belong_to_the_allocated_job(gpu: Gpu) -> None:
     gpu.process(101, "s1A2B", BOB)
-    assert looked_at_twice(gpu) == []
+    assert checked_twice(gpu) == []
 
 
-def test_what_is_seen_once_is_not_told(gpu: Gpu) -> None:
+def test_a_process_seen_only_once_is_not_reported(gpu: Gpu) -> None:
     gpu.process(101, 7)
     gpu.check()
     gpu.processes.origins.pop(101)
     gpu.check()
     gpu.process(101, 7)
     gpu.check()
-    assert gpu.told() == []
+    assert gpu.events() == []
 
 
 def test_a_job_that_has_just_ended_may_take_a_minute_to_leave(gpu: Gpu) -> None:
@@ -147,43 +145,43 @@ def test_a_job_that_has_just_ended_may_take_a_minute_to_leave(gpu: Gpu) -> None:
     gpu.ended[55] = gpu.clock.monotonic()
     for _ in range(11):
         gpu.check()
-    assert gpu.told() == []
+    assert gpu.events() == []
     gpu.check()
     gpu.check()
-    assert gpu.told() == [("intruder", 9, {"pid": 101, "uid": ALICE, "job": 55})]
+    assert gpu.events() == [("intruder", 9, {"pid": 101, "uid": ALICE, "job": 55})]
 
 
 def test_another_process_with_the_same_id_is_another_intruder(gpu: Gpu) -> None:
     gpu.process(101, 7)
-    looked_at_twice(gpu)
+    checked_twice(gpu)
     gpu.process(101, 7, started=2)
-    assert len(looked_at_twice(gpu)) == 2
+    assert len(checked_twice(gpu)) == 2
 
 
-def test_the_holder_s_own_user_is_no_intruder_outside_the_job_but_in_another_is(gpu: Gpu) -> None:
+def test_the_job_s_user_is_an_intruder_only_in_another_job(gpu: Gpu) -> None:
     gpu.process(101, None, ALICE)  # a container's, of a daemon
     gpu.process(102, 7, ALICE)
-    assert looked_at_twice(gpu) == [("intruder", 9, {"pid": 102, "uid": ALICE, "job": 7})]
+    assert checked_twice(gpu) == [("intruder", 9, {"pid": 102, "uid": ALICE, "job": 7})]
 
 
-def test_of_one_job_only_so_much_is_told_in_an_hour_and_how_much_was_left_out(gpu: Gpu) -> None:
+def test_events_of_one_job_are_limited_per_hour_and_omissions_counted(gpu: Gpu) -> None:
     for pid in range(200, 230):
         gpu.process(pid, 7)
-    assert len(looked_at_twice(gpu)) == PER_HOUR
+    assert len(checked_twice(gpu)) == PER_HOUR
     gpu.process(300, 8)
-    assert len(looked_at_twice(gpu)) == PER_HOUR + 1  # of others too
+    assert len(checked_twice(gpu)) == PER_HOUR + 1  # of others too
     gpu.check(3600)
-    assert gpu.told()[-1] == ("intruder", None, {"of": "job 7", "left_out": 20})
+    assert gpu.events()[-1] == ("intruder", None, {"of": "job 7", "left_out": 20})
     gpu.process(301, 7)
     gpu.check()
     gpu.check()
-    assert gpu.told()[-1][2]["pid"] == 301
+    assert gpu.events()[-1][2]["pid"] == 301
 
 
-def test_many_jobs_together_flood_as_little(gpu: Gpu) -> None:
+def test_events_of_many_jobs_are_limited_together(gpu: Gpu) -> None:
     for job in range(1000):
         gpu.process(1000 + job, 10_000 + job)
-    assert len(looked_at_twice(gpu)) == ALL_PER_HOUR
+    assert len(checked_twice(gpu)) == ALL_PER_HOUR
     gpu.check(3600)
-    assert gpu.told()[-1][2] == {"of": "others", "left_out": 900}
-    assert len(gpu.told()) == ALL_PER_HOUR + 1
+    assert gpu.events()[-1][2] == {"of": "others", "left_out": 900}
+    assert len(gpu.events()) == ALL_PER_HOUR + 1

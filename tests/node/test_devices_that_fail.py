@@ -1,4 +1,4 @@
-"""GPUs, drivers and readers that fail under jobs, or that nobody holds: what is told, and what it costs."""
+"""Events and gaps from GPUs, drivers and readers that fail, with and without a job."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
 
 
-def test_a_lost_gpu_is_an_event_and_a_gap_and_costs_no_other(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_lost_gpu_is_an_event_and_a_gap_and_affects_no_other(tmp_path: Path, clock: FakeClock) -> None:
     good, bad = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-bad", 1)
     machine = Machine(tmp_path, good, bad)
     machine.start()
@@ -30,9 +30,7 @@ def test_a_lost_gpu_is_an_event_and_a_gap_and_costs_no_other(tmp_path: Path, clo
     assert lost.allocated_s == pytest.approx(50, abs=0.1)
 
 
-def test_a_gpu_that_failed_under_a_job_is_looked_for_when_that_job_is_gone(
-    machine: Machine, gpu: FakeGpu
-) -> None:
+def test_a_gpu_that_failed_during_a_job_is_checked_after_it_ends(machine: Machine, gpu: FakeGpu) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(10)
     gpu.failure = Failure(ReadError.HUNG, "no answer")
@@ -90,16 +88,16 @@ def test_a_reloaded_driver_is_one_event_and_a_swapped_gpu_is_lost(tmp_path: Path
     assert [record.device for record in machine.records() if record.job_id == 8] == ["GPU-new"]
 
 
-@pytest.mark.parametrize("away_s", [0.5, 3])
-def test_a_reader_that_restarts_costs_no_more_than_that_time(
-    machine: Machine, gpu: FakeGpu, away_s: float
+@pytest.mark.parametrize("absent_s", [0.5, 3])
+def test_a_reader_restart_costs_only_its_own_duration(
+    machine: Machine, gpu: FakeGpu, absent_s: float
 ) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 60, 50, GIB))
     machine.hook("prolog", 7, "0")
     machine.run_until(start + 30)
     machine.reader.absent.add("GPU-0")
-    machine.run(away_s)
+    machine.run(absent_s)
     machine.reader.absent.clear()
     machine.run_until(start + 60)
     machine.hook("epilog", 7, "0")
@@ -109,10 +107,10 @@ def test_a_reader_that_restarts_costs_no_more_than_that_time(
     assert core(record) == pytest.approx(50, abs=0.5)
     assert record.sampled_s == pytest.approx(60, abs=0.1)  # the driver's ring has it all
     assert record.mem_used_frac is not None
-    assert record.mem_used_frac.seconds == pytest.approx(60, abs=away_s + 0.2)
+    assert record.mem_used_frac.seconds == pytest.approx(60, abs=absent_s + 0.2)
 
 
-def test_a_job_ends_though_the_reader_never_comes_back(machine: Machine) -> None:
+def test_a_job_ends_even_if_the_reader_never_returns(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(10)
     machine.reader.absent.add("GPU-0")
@@ -134,9 +132,9 @@ def test_an_xid_is_an_event_of_the_job(machine: Machine) -> None:
     assert (event["device"], event["job_id"], event["data"]) == ("GPU-0", 7, {"code": 79})
 
 
-def test_a_gpu_that_nobody_holds_is_looked_at_too(tmp_path: Path, clock: FakeClock) -> None:
-    held, idle = FakeGpu(clock, "GPU-held", 0), FakeGpu(clock, "GPU-idle", 1)
-    machine = Machine(tmp_path, held, idle)
+def test_an_unallocated_gpu_is_monitored_too(tmp_path: Path, clock: FakeClock) -> None:
+    allocated, idle = FakeGpu(clock, "GPU-allocated", 0), FakeGpu(clock, "GPU-idle", 1)
+    machine = Machine(tmp_path, allocated, idle)
     machine.start()
     machine.hook("prolog", 7, "0")
     machine.reader.xids.append(Xid("GPU-idle", 79, machine.clock.wall()))
@@ -147,17 +145,17 @@ def test_a_gpu_that_nobody_holds_is_looked_at_too(tmp_path: Path, clock: FakeClo
     idle.lost = False
     machine.run(20)
     assert machine.events() == ["xid", "gpu_lost", "gpu_back"]
-    assert 3 <= idle.reads <= 5  # each 10 s
+    assert 3 <= idle.reads <= 5  # every 10 s
     assert machine.spool is not None
-    told = {item.wire.get("job_id") for item in machine.spool.queue.waiting(9) if "kind" in item.wire}
-    assert told == {None}
+    job_ids = {item.wire.get("job_id") for item in machine.spool.queue.waiting(9) if "kind" in item.wire}
+    assert job_ids == {None}
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()
     assert record.sampled_s == pytest.approx(70, abs=0.1)
 
 
-def test_a_driver_that_is_starting_is_asked_soon(machine: Machine, gpu: FakeGpu) -> None:
+def test_a_starting_driver_is_polled_soon(machine: Machine, gpu: FakeGpu) -> None:
     machine.reader.starting = True
     machine.kill()
     machine.start()
@@ -172,7 +170,7 @@ def test_a_driver_that_is_starting_is_asked_soon(machine: Machine, gpu: FakeGpu)
     assert record.sampled_s == pytest.approx(5, abs=0.1)
 
 
-def test_without_a_driver_the_hold_is_recorded_without_samples(machine: Machine, gpu: FakeGpu) -> None:
+def test_without_a_driver_an_allocation_is_recorded_without_samples(machine: Machine, gpu: FakeGpu) -> None:
     machine.reader.loaded = False
     machine.kill()
     machine.start()
@@ -185,7 +183,7 @@ def test_without_a_driver_the_hold_is_recorded_without_samples(machine: Machine,
     assert record.allocated_s == pytest.approx(30, abs=0.01)
 
 
-def test_a_driver_that_comes_late_is_used_from_then_on(machine: Machine) -> None:
+def test_a_driver_loaded_late_is_used_from_then_on(machine: Machine) -> None:
     machine.reader.loaded = False
     machine.kill()
     machine.start()
@@ -197,7 +195,7 @@ def test_a_driver_that_comes_late_is_used_from_then_on(machine: Machine) -> None
     machine.run(2)
     (record,) = machine.records()
     assert record.device == "GPU-0"
-    assert record.sampled_s == pytest.approx(60, abs=2)  # the ring tells 20 s of before
+    assert record.sampled_s == pytest.approx(60, abs=2)  # the ring covers 20 s before that
     assert record.mem_used_frac is not None
     assert record.mem_used_frac.seconds == pytest.approx(40, abs=2)
 
@@ -205,8 +203,8 @@ def test_a_driver_that_comes_late_is_used_from_then_on(machine: Machine) -> None
 # GPUs that have never answered
 
 
-def told(machine: Machine) -> list[tuple[str, str | None, int | None, int | None]]:
-    """Kind, device, job and NVML's index of each event."""
+def gpu_events(machine: Machine) -> list[tuple[str, str | None, int | None, int | None]]:
+    """Return the kind, device, job and NVML index of each event."""
     assert machine.spool is not None
     events = [item.wire for item in machine.spool.queue.waiting(100) if "kind" in item.wire]
     return [
@@ -223,26 +221,26 @@ def test_gpu_that_never_answered_is_an_event(tmp_path: Path, clock: FakeClock, e
     machine.start()
     machine.run(60)
     kind = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}[error]
-    assert told(machine) == [(kind, None, None, 1)]
+    assert gpu_events(machine) == [(kind, None, None, 1)]
     bad.failure = None
     machine.run(20)
-    assert told(machine)[1:] == [("gpu_back", "GPU-bad", None, 1)]
+    assert gpu_events(machine)[1:] == [("gpu_back", "GPU-bad", None, 1)]
     bad.failure = Failure(error, "no answer")
     machine.run(20)
-    assert told(machine)[2:] == [(kind, "GPU-bad", None, None)]
+    assert gpu_events(machine)[2:] == [(kind, "GPU-bad", None, None)]
 
 
-def test_a_job_on_a_gpu_that_has_never_answered_is_told_of(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_job_on_a_gpu_that_never_answered_has_an_event(tmp_path: Path, clock: FakeClock) -> None:
     good, bad = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-bad", 1)
     bad.lost = True
     machine = Machine(tmp_path, good, bad)
     machine.start()
     machine.hook("prolog", 7, "0,1")
     machine.run(30)
-    assert told(machine) == [("gpu_lost", None, None, 1), ("gpu_lost", "position:1", 7, None)]
+    assert gpu_events(machine) == [("gpu_lost", None, None, 1), ("gpu_lost", "position:1", 7, None)]
     bad.lost = False
     machine.run(20)
-    assert told(machine)[2:] == [("gpu_back", "GPU-bad", None, 1), ("gpu_back", "GPU-bad", 7, None)]
+    assert gpu_events(machine)[2:] == [("gpu_back", "GPU-bad", None, 1), ("gpu_back", "GPU-bad", 7, None)]
     machine.hook("epilog", 7, "0,1")
     machine.run(2)
     bad_record, good_record = machine.records()
@@ -251,9 +249,7 @@ def test_a_job_on_a_gpu_that_has_never_answered_is_told_of(tmp_path: Path, clock
     assert 20 < good_record.sampled_s - bad_record.sampled_s < 41
 
 
-def test_a_gpu_that_is_missing_altogether_is_lost_to_the_job_that_was_given_it(
-    tmp_path: Path, clock: FakeClock
-) -> None:
+def test_a_gpu_missing_from_nvml_is_lost_for_its_job(tmp_path: Path, clock: FakeClock) -> None:
     """NVML lists one GPU fewer than Slurm."""
     good, missing = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-missing", 1)
     machine = Machine(tmp_path, good, missing)
@@ -265,10 +261,10 @@ def test_a_gpu_that_is_missing_altogether_is_lost_to_the_job_that_was_given_it(
     for job, position in ((7, "0"), (8, "1")):
         machine.hook("epilog", job, position)
     machine.run(2)
-    assert told(machine) == [("gpu_lost", "position:1", 8, None)]
+    assert gpu_events(machine) == [("gpu_lost", "position:1", 8, None)]
 
 
-def test_a_job_that_begins_on_a_lost_gpu_is_told_of(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_job_that_begins_on_a_lost_gpu_has_an_event(tmp_path: Path, clock: FakeClock) -> None:
     good, bad = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-bad", 1)
     machine = Machine(tmp_path, good, bad)
     machine.start()
@@ -277,10 +273,10 @@ def test_a_job_that_begins_on_a_lost_gpu_is_told_of(tmp_path: Path, clock: FakeC
     machine.run(20)
     machine.hook("prolog", 7, "1")
     machine.run(20)
-    assert told(machine) == [("gpu_lost", "GPU-bad", None, None), ("gpu_lost", "GPU-bad", 7, None)]
+    assert gpu_events(machine) == [("gpu_lost", "GPU-bad", None, None), ("gpu_lost", "GPU-bad", 7, None)]
     bad.lost = False
     machine.run(20)
-    assert told(machine)[2:] == [("gpu_back", "GPU-bad", 7, None)]
+    assert gpu_events(machine)[2:] == [("gpu_back", "GPU-bad", 7, None)]
 
 
 def test_without_a_driver_each_gpu_of_a_job_is_lost(machine: Machine) -> None:
@@ -289,14 +285,14 @@ def test_without_a_driver_each_gpu_of_a_job_is_lost(machine: Machine) -> None:
     machine.start()
     machine.hook("prolog", 7, "0")
     machine.run(30)
-    assert told(machine) == [("gpu_lost", "position:0", 7, None)]
+    assert gpu_events(machine) == [("gpu_lost", "position:0", 7, None)]
     machine.reader.loaded = True
     machine.run(15)
-    assert told(machine)[1:] == [("gpu_back", "GPU-0", 7, None)]
+    assert gpu_events(machine)[1:] == [("gpu_back", "GPU-0", 7, None)]
 
 
 def test_no_position_is_assumed_while_a_gpu_has_never_answered(tmp_path: Path, clock: FakeClock) -> None:
-    """slurmd names no files, and one minor number is missing: those after it would be taken for others."""
+    """slurmd names no files and one minor number is missing, so that later positions are ambiguous."""
     gpus = [FakeGpu(clock, f"GPU-{n}", n) for n in range(3)]
     gpus[1].lost = True
     machine = AssumedOrder(tmp_path, *gpus)
@@ -310,7 +306,7 @@ def test_no_position_is_assumed_while_a_gpu_has_never_answered(tmp_path: Path, c
 
 
 class AssumedOrder(Machine):
-    """gres.conf names no device files."""
+    """A machine whose gres.conf names no device files."""
 
     def slurmd(self, command: Sequence[str]) -> str:
         return f"slurmd: Gres Name=gpu Type=a100 Count={len(self.gpus)} (null)"

@@ -1,4 +1,4 @@
-"""What is pulled away from under a running job: the merged record is the truth, less a gap that is stated."""
+"""Losses and clock steps during a job: the merged record is true except for gaps that it states."""
 
 import itertools
 import math
@@ -24,23 +24,23 @@ CAPS = {1: (12, 13), 2: (21, 22), 5: (48, 49)}
 
 
 def merged(records: Sequence[Record]) -> tuple[float, float, float]:
-    """Seconds held and sampled, and the mean utilisation of all records of a run on one device."""
-    held = sum(record.allocated_s for record in records)
+    """Return the allocated and sampled seconds and mean utilisation of a run on one device."""
+    allocated_s = sum(record.allocated_s for record in records)
     sampled = sum(record.sampled_s for record in records)
     weighted = [(record.sampled_s, core(record)) for record in records]
     mean = sum(seconds * percent for seconds, percent in weighted if percent is not None) / sampled
-    return held, sampled, mean
+    return allocated_s, sampled, mean
 
 
 @pytest.mark.parametrize("loss", ["gone", "emptied", "rubbish", "unreadable allocation"])
-def test_a_lost_spool_costs_the_time_until_slurm_tells_of_the_job(
+def test_a_lost_spool_costs_the_time_until_slurm_reports_the_job(
     machine: Machine, gpu: FakeGpu, loss: str
 ) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 200, 70, 8 * GIB))
     machine.hook("prolog", 7, "0")
     machine.run_until(start + 60)
-    before = machine.records(final=False)  # has been shipped, say
+    before = machine.records(final=False)  # as if shipped already
     machine.kill()
     log = machine.directory / "spool" / "log"
     if loss == "gone":
@@ -63,15 +63,15 @@ def test_a_lost_spool_costs_the_time_until_slurm_tells_of_the_job(
     machine.hook("epilog", 7, "0")
     machine.run(2)
     after = [record for record in machine.records() if record.segment != before[0].segment]
-    held, sampled, mean = merged([*before, *after])
-    assert held == pytest.approx(188, abs=0.2)
+    allocated_s, sampled, mean = merged([*before, *after])
+    assert allocated_s == pytest.approx(188, abs=0.2)
     assert sampled == pytest.approx(188, abs=2)
     assert mean == pytest.approx(70, abs=0.5)
     assert {record.segment for record in before}.isdisjoint(record.segment for record in after)
 
 
 def spoil_allocations(machine: Machine) -> None:
-    """As a version that wrote them otherwise would leave them."""
+    """Write allocations in an unknown format, as another release might."""
     machine.start()
     assert machine.spool is not None
     for allocation in machine.spool.allocations():
@@ -80,9 +80,7 @@ def spoil_allocations(machine: Machine) -> None:
     machine.kill()
 
 
-def test_a_spool_that_is_removed_under_the_running_daemon_costs_nothing(
-    machine: Machine, gpu: FakeGpu
-) -> None:
+def test_a_spool_removed_while_the_daemon_runs_costs_nothing(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 100, 70, 8 * GIB))
     machine.hook("prolog", 7, "0")
@@ -95,14 +93,14 @@ def test_a_spool_that_is_removed_under_the_running_daemon_costs_nothing(
     machine.hook("epilog", 7, "0")
     machine.run(2)
     records = machine.records(final=None)
-    held, sampled, mean = merged(records)
-    assert held == pytest.approx(100, abs=10.1)
-    assert sampled == pytest.approx(held, abs=2)
+    allocated_s, sampled, mean = merged(records)
+    assert allocated_s == pytest.approx(100, abs=10.1)
+    assert sampled == pytest.approx(allocated_s, abs=2)
     assert mean == pytest.approx(70, abs=0.5)
 
 
 @pytest.mark.parametrize("killed_after_s", [0.5, 1.5, 3.9, 7.0, 9.9])
-def test_a_kill_in_a_job_s_first_seconds_costs_half_of_them_at_most(
+def test_a_kill_in_a_job_s_first_seconds_costs_at_most_half_of_them(
     machine: Machine, gpu: FakeGpu, killed_after_s: float
 ) -> None:
     start, down_s = machine.clock.now_s, 3.0
@@ -117,32 +115,32 @@ def test_a_kill_in_a_job_s_first_seconds_costs_half_of_them_at_most(
     machine.hook("epilog", 7, "0")
     machine.run(2)
     *before, after = machine.records(final=None)
-    held, sampled, _ = merged([*before, after])
+    allocated_s, sampled, _ = merged([*before, after])
     assert after.allocated_s == pytest.approx(100 - killed_after_s - down_s, abs=0.01)
     assert core(after) == pytest.approx(40, abs=1)
-    assert held - after.allocated_s >= (killed_after_s / 2 if killed_after_s >= 1 else 0)
+    assert allocated_s - after.allocated_s >= (killed_after_s / 2 if killed_after_s >= 1 else 0)
     for record in before:
         assert core(record) == (pytest.approx(90, abs=1) if record.sampled_s > 0 else None)
-    # What is not in these records, coverage tells: it is a part of what Slurm says the run lasted.
+    # Coverage accounts for the rest: it is relative to the duration of the run in Slurm.
     unseen_s = sum(record.allocated_s for record in before if record.sampled_s == 0)
-    assert sampled == pytest.approx(held - unseen_s, abs=1.5)
+    assert sampled == pytest.approx(allocated_s - unseen_s, abs=1.5)
 
 
 class StampedGpu(FakeGpu):
-    """Its rings keep the stamps that they were given, whoever sets the clock afterwards."""
+    """A GPU whose rings keep their stamps when the clock is set."""
 
     def set_clock(self, seconds: float) -> None:
         self._clock_steps().append((self.clock.now_s, seconds))
         self.clock.offset_s += seconds
 
     def _clock_steps(self) -> list[tuple[float, float]]:
-        """(when, by how much) the clock was set."""
+        """Return (time, step in seconds) of each clock step."""
         steps: list[tuple[float, float]] = self.__dict__.setdefault("steps", [])
         return steps
 
     def _ticks(self, after_us: int) -> Sequence[tuple[int, float, float]]:
         steps = self._clock_steps()
-        # By how much at most a stamp is later than it would be by today's clock.
+        # The largest lead of an earlier stamp over the current clock.
         least_s = min(itertools.accumulate((by_s for _, by_s in reversed(steps)), initial=0.0))
         ticks = []
         for stamp, start_s, end_s in super()._ticks(after_us + math.floor(least_s * 1e6)):
@@ -154,7 +152,7 @@ class StampedGpu(FakeGpu):
 
 
 @pytest.mark.parametrize("step_s", [-86400, -3600, -31.4, -5.3, 3600])
-def test_what_was_stamped_before_the_clock_was_set_is_not_taken_for_what_comes(
+def test_samples_stamped_before_a_clock_step_are_not_counted_later(
     tmp_path: Path, clock: FakeClock, step_s: float
 ) -> None:
     gpu = StampedGpu(clock)
@@ -179,16 +177,16 @@ def test_what_was_stamped_before_the_clock_was_set_is_not_taken_for_what_comes(
 
 
 @pytest.mark.parametrize("sharers", [1, 2])
-@pytest.mark.parametrize("before_look_s", [0.3, 2.3])
+@pytest.mark.parametrize("before_sample_s", [0.3, 2.3])
 @pytest.mark.parametrize("step_s", [-0.5, -3, -9, 3])
-def test_a_small_step_inside_a_job_puts_nothing_in_the_wrong_time(
-    tmp_path: Path, clock: FakeClock, step_s: float, before_look_s: float, sharers: int
+def test_a_small_clock_step_during_a_job_misplaces_no_activity(
+    tmp_path: Path, clock: FakeClock, step_s: float, before_sample_s: float, sharers: int
 ) -> None:
-    """Busy until the step, idle from then on: what is counted of each was so."""
+    """The GPU is busy until the step and idle afterwards; neither is counted for the other."""
     gpu = StampedGpu(clock)
     machine = Machine(tmp_path, gpu)
     machine.start()
-    start, busy_s = clock.now_s, 110 - before_look_s
+    start, busy_s = clock.now_s, 110 - before_sample_s
     jobs = list(range(7, 7 + sharers))
     gpu.work = [Work(job, start, start + busy_s, 90 / sharers, 5 * GIB) for job in jobs]
     for job in jobs:
@@ -202,12 +200,12 @@ def test_a_small_step_inside_a_job_puts_nothing_in_the_wrong_time(
     for record in machine.records():
         assert record.util_hist_ms is not None
         idle_s = record.util_hist_ms.get(0, 0) / 1000
-        # The sample in which it fell idle is a little of both.
+        # The sample in which it became idle contains both.
         assert record.sampled_s - idle_s == pytest.approx(busy_s, abs=10.5)
         assert record.sampled_s - idle_s <= busy_s + 0.2
         assert idle_s <= 160 - busy_s + 0.2
         assert record.allocated_s == pytest.approx(160, abs=0.1)
-        # At most what came since the last reading of the ring is lost.
+        # At most the samples since the last reading of the ring are lost.
         assert record.sampled_s >= 160 - 11.5
 
 
@@ -215,10 +213,10 @@ def test_a_small_step_inside_a_job_puts_nothing_in_the_wrong_time(
 @pytest.mark.parametrize("sharers", [1, 2])
 @pytest.mark.parametrize("before_s", [0.5, 5])
 @pytest.mark.parametrize("step_s", [-10.03, -5.33, -3.07, -0.82, -0.52])
-def test_a_clock_set_back_before_a_job_gives_it_nothing_of_the_job_before(
+def test_a_clock_set_back_before_a_job_adds_no_activity_of_the_previous_job(
     tmp_path: Path, clock: FakeClock, step_s: float, before_s: float, sharers: int, late_s: float
 ) -> None:
-    """On a busy machine its prolog's file may be seen late: what comes until then is a gap."""
+    """On a busy machine the prolog's file may be noticed late; the time until then is a gap."""
     gpu = StampedGpu(clock)
     machine = Machine(tmp_path, gpu)
     machine.start()
@@ -243,7 +241,7 @@ def test_a_clock_set_back_before_a_job_gives_it_nothing_of_the_job_before(
         assert record.allocated_s - 0.3 - late_s <= record.sampled_s <= record.allocated_s + 0.01
 
 
-def test_a_clock_that_steps_all_the_time_is_told_of_once_a_minute(machine: Machine) -> None:
+def test_continual_clock_steps_are_reported_once_a_minute(machine: Machine) -> None:
     for _ in range(60):
         machine.clock.offset_s += 5
         machine.run(10)
@@ -252,7 +250,7 @@ def test_a_clock_that_steps_all_the_time_is_told_of_once_a_minute(machine: Machi
 
 
 class MigGpu(FakeGpu):
-    """An instance on the GPU with minor number 0: the driver tells no utilisation of it."""
+    """An instance on the GPU with minor number 0; the driver reports no utilisation of it."""
 
     def __init__(self, clock: FakeClock, gi: int) -> None:
         parts = {"parent": "GPU-0", "gpu_instance": gi, "compute_instance": 0}
@@ -260,7 +258,7 @@ class MigGpu(FakeGpu):
 
 
 class MigMachine(Machine):
-    """A node whose gres.conf lists the instances that there are, as AutoDetect does."""
+    """A node whose gres.conf lists the existing instances, as AutoDetect does."""
 
     def slurmd(self, command: Sequence[str]) -> str:
         lines = []
@@ -270,9 +268,7 @@ class MigMachine(Machine):
         return "\n".join(lines)
 
 
-def test_a_mig_reconfiguration_ends_what_vanished_and_leaves_the_others(
-    tmp_path: Path, clock: FakeClock
-) -> None:
+def test_a_mig_reconfiguration_loses_only_the_destroyed_instance(tmp_path: Path, clock: FakeClock) -> None:
     one, two, five = (MigGpu(clock, gi) for gi in (1, 2, 5))
     (tmp_path / "mig-minors").write_text(MIG_MINORS)
     machine = MigMachine(tmp_path, one, two)
@@ -283,7 +279,7 @@ def test_a_mig_reconfiguration_ends_what_vanished_and_leaves_the_others(
     machine.hook("prolog", 7, "0")
     machine.hook("prolog", 8, "1")
     machine.run_until(start + 40)
-    # Somebody destroys instance 1 under job 7, and makes another; instance 2 is now Slurm's first.
+    # An admin destroys instance 1 during job 7 and creates another; instance 2 is now Slurm's first.
     machine.reader.gpus = [two, five]
     machine.run_until(start + 60)
     machine.hook("prolog", 9, "1")

@@ -1,4 +1,4 @@
-"""What `slurmd -G` needs for a dynamic node is read from the command line of its slurmd."""
+"""The options of `slurmd -G` for a dynamic node are read from the command line of its slurmd."""
 
 import os
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.allocation.dynamic_node import DynamicNode
 from slurm_gpu.node.allocation.gres import GresOrder
 from tests.node.fakes import FakeClock
-from tests.node.machine import AtOnce
+from tests.node.machine import ImmediateWorker
 from tests.node.test_gres import SHUFFLED, gpus
 
 CONF = "CPUs=32 Gres=gpu:a100:4 Feature=a"
 
 
 class Processes:
-    """A /proc with slurmds to start and to end."""
+    """A /proc in which tests start and end slurmds."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,30 +66,30 @@ def test_command_lines_of_slurmd(processes: Processes, words: list[str], options
     assert list(DynamicNode("n2", processes.root, "n2.cluster").options()) == options
 
 
-def test_the_only_dynamic_slurmd_counts_where_no_name_is_given(processes: Processes) -> None:
+def test_without_a_node_name_the_only_dynamic_slurmd_is_used(processes: Processes) -> None:
     processes.start("slurmd", "-D", pid=1)
     processes.start("slurmd", "-Z", "-N", "d7", "--conf", CONF, pid=2)
     assert DynamicNode(None, processes.root, "host").options() == ("-Z", "-N", "d7", "--conf", CONF)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
-def test_a_process_of_another_user_is_no_slurmd(processes: Processes) -> None:
+def test_a_process_of_another_user_is_not_taken_for_slurmd(processes: Processes) -> None:
     processes.start("slurmd", "-Z", "--conf", CONF)
     os.chown(processes.root / "4711", 1001, 1001)
     assert DynamicNode(None, processes.root).options() == ()
 
 
-def test_slurmd_is_asked_again_when_it_is_started_with_other_options(
+def test_slurmd_is_queried_again_when_restarted_with_other_options(
     processes: Processes, tmp_path: Path
 ) -> None:
     answers = {"Gres=gpu:4": SHUFFLED, "Gres=gpu:2": SHUFFLED.replace("nvidia3", "nvidia2")}
-    asked: list[str] = []
+    queried: list[str] = []
 
     def slurmd(command: Sequence[str]) -> str:
         assert list(command[:4]) == ["slurmd", "-G", "-N", "n2"]
         if len(command) == 4:
             raise SlurmError("exit status 1")
-        asked.append(command[-1])
+        queried.append(command[-1])
         return answers[command[-1]]
 
     clock = FakeClock()
@@ -98,8 +98,8 @@ def test_slurmd_is_asked_again_when_it_is_started_with_other_options(
         clock,
         run=slurmd,
         environ={"SLURM_CONF": str(tmp_path / "slurm.conf")},
-        worker=AtOnce(),
-        file_worker=AtOnce(),
+        worker=ImmediateWorker(),
+        file_worker=ImmediateWorker(),
         wait_s=0,
         proc=processes.root,
     )
@@ -112,8 +112,8 @@ def test_slurmd_is_asked_again_when_it_is_started_with_other_options(
     assert order.uuids([0], devices) == {0: "GPU-3"}  # jobs outlive their slurmd
     processes.start("slurmd", "-Z", "-N", "n2", "--conf", "Gres=gpu:4")
     assert order.uuids([0], devices) == {0: "GPU-3"}
-    assert asked == ["Gres=gpu:4"]
+    assert queried == ["Gres=gpu:4"]
     processes.end()
     processes.start("slurmd", "-Z", "-N", "n2", "--conf", "Gres=gpu:2")
     assert order.uuids([0], devices) == {0: "GPU-2"}
-    assert asked == ["Gres=gpu:4", "Gres=gpu:2"]
+    assert queried == ["Gres=gpu:4", "Gres=gpu:2"]

@@ -1,4 +1,4 @@
-"""A run whose end was seen here does not begin again, whoever was killed and has yet to hear of the end."""
+"""A run that ended here does not begin again, even if slurmctld or slurm-gpud has lost its end."""
 
 import shutil
 from pathlib import Path
@@ -12,13 +12,13 @@ from tests.node.fakes import FakeClock, KeptRuns
 from tests.node.machine import Machine
 
 
-def believes(machine: Machine, seconds: float = 40, **changed: Any) -> None:
-    """What a slurmctld that lost the end of job 7 tells of the job all the time."""
+def report_running(machine: Machine, seconds: float = 40, **changed: Any) -> None:
+    """Report job 7 as running every 10 s, as a slurmctld that lost its end does."""
     facts = {"restart": 0, "start_s": int(machine.clock.wall()) - 30, "uid": 1001, "state": "RUNNING"}
-    told = {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5, **changed}}
+    jobs = {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5, **changed}}
     for _ in range(round(seconds / 10)):
         assert machine.node is not None
-        machine.node.update_jobs(told)
+        machine.node.update_jobs(jobs)
         machine.run(10)
 
 
@@ -29,9 +29,9 @@ def ended_job(machine: Machine, seconds: float = 20, restart: int = 0) -> None:
     machine.run(3)
 
 
-def restart(machine: Machine, away_s: float = 5) -> None:
+def restart(machine: Machine, down_s: float = 5) -> None:
     machine.kill()
-    machine.clock.advance(away_s)
+    machine.clock.advance(down_s)
     machine.start()
 
 
@@ -44,26 +44,26 @@ def open_jobs(machine: Machine) -> list[int]:
 def test_a_run_that_ended_does_not_begin_again_after_a_kill(machine: Machine, state: str) -> None:
     ended_job(machine)
     restart(machine)
-    believes(machine, 300, state=state)
+    report_running(machine, 300, state=state)
     restart(machine)
-    believes(machine, 300, state=state)
+    report_running(machine, 300, state=state)
     (record,) = machine.records(final=None)
     assert record.allocated_s == pytest.approx(20, abs=0.1)
     assert open_jobs(machine) == []
 
 
-def test_nor_one_that_ended_by_slurm_s_word(machine: Machine) -> None:
+def test_a_run_ended_by_a_report_of_slurm_does_not_begin_again(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(150)
     assert machine.node is not None
     machine.node.end_jobs({7: {"restart": 0, "end_s": int(machine.clock.wall()) - 130}})
     machine.run(2)
     restart(machine)
-    believes(machine)
+    report_running(machine)
     assert len(machine.records(final=None)) == 1
 
 
-def test_nor_one_that_ended_while_slurm_gpud_was_away(machine: Machine) -> None:
+def test_a_run_that_ended_while_slurm_gpud_was_down_does_not_begin_again(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(5)
     machine.kill()
@@ -71,36 +71,36 @@ def test_nor_one_that_ended_while_slurm_gpud_was_away(machine: Machine) -> None:
     machine.clock.advance(5)
     machine.start()
     restart(machine)
-    believes(machine)
+    report_running(machine)
     (record,) = machine.records(final=None)
     assert record.allocated_s == pytest.approx(5, abs=0.1)
 
 
-def test_nor_a_run_before_that_of_which_only_the_epilog_was_seen(machine: Machine) -> None:
+def test_a_run_before_one_with_only_an_epilog_does_not_begin_again(machine: Machine) -> None:
     machine.hook("epilog", 7, "0", restart=2)
     machine.run(3)
     restart(machine)
-    believes(machine, restart=1)
+    report_running(machine, restart=1)
     assert open_jobs(machine) == []
 
 
-def test_the_next_run_of_a_requeued_job_begins_after_a_kill_too(machine: Machine) -> None:
+def test_the_next_run_of_a_requeued_job_begins_even_after_a_kill(machine: Machine) -> None:
     """Its epilog carries the count of the next run, which may come back without a prolog."""
     ended_job(machine, restart=1)
     restart(machine)
-    believes(machine, restart=0)
+    report_running(machine, restart=0)
     assert open_jobs(machine) == []
-    believes(machine, restart=1)
+    report_running(machine, restart=1)
     assert open_jobs(machine) == [7]
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(3)
     restart(machine)
-    believes(machine, restart=1)
+    report_running(machine, restart=1)
     assert [record.restart for record in machine.records(final=None)] == [0, 1]
 
 
-def test_a_job_whose_number_is_given_again_begins_by_its_prolog(machine: Machine) -> None:
-    """A slurmctld that was killed may have forgotten which numbers it gave."""
+def test_a_job_with_a_reused_id_begins_by_its_prolog(machine: Machine) -> None:
+    """A slurmctld that was killed may use job ids again."""
     ended_job(machine)
     restart(machine)
     ended_job(machine, seconds=10)
@@ -108,20 +108,20 @@ def test_a_job_whose_number_is_given_again_begins_by_its_prolog(machine: Machine
     assert (one.allocated_s, two.allocated_s) == (pytest.approx(20, abs=0.1), pytest.approx(10, abs=0.1))
 
 
-def test_a_suspended_job_that_goes_on_is_taken_up_after_a_kill(machine: Machine) -> None:
+def test_a_resumed_job_is_recorded_after_a_kill(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
-    believes(machine, state="SUSPENDED")
+    report_running(machine, state="SUSPENDED")
     restart(machine)
-    believes(machine)
+    report_running(machine)
     assert open_jobs(machine) == [7]
     assert len(machine.records(final=None)) == 2
 
 
 @pytest.mark.parametrize("requeued", [False, True])
-def test_a_kill_before_the_hooks_files_are_gone_tells_of_nothing_twice(
+def test_a_kill_before_hook_files_are_removed_duplicates_nothing(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, *, requeued: bool
 ) -> None:
-    """All of the job lies in an outage: what it was is on disk, and so are both files."""
+    """The whole job falls into an outage: its record is on disk, and so are both hook files."""
     machine.kill()
     machine.write_hook("prolog", 7, "0")
     machine.clock.advance(3)
@@ -133,14 +133,14 @@ def test_a_kill_before_the_hooks_files_are_gone_tells_of_nothing_twice(
         restart(machine)
         assert len(machine.hook_files()) == 2
     restart(machine)
-    believes(machine)
+    report_running(machine)
     (record,) = machine.records(final=None)
     assert record.allocated_s == pytest.approx(3, abs=0.1)
     assert machine.hook_files() == []
 
 
-def test_whatever_of_the_end_has_reached_the_disk_it_ended_once(machine: Machine, tmp_path: Path) -> None:
-    """A kill in the middle of any write: the epilog's file is there as long as not all is written."""
+def test_a_partly_written_end_of_a_run_ends_it_only_once(machine: Machine, tmp_path: Path) -> None:
+    """Kill slurm-gpud in the middle of any write: the epilog's file exists until all is written."""
     machine.hook("prolog", 7, "0")
     machine.run(20)
     log = tmp_path / "spool" / "log"
@@ -157,17 +157,17 @@ def test_whatever_of_the_end_has_reached_the_disk_it_ended_once(machine: Machine
         log.write_bytes(before + b"".join(lines[:n_written]) + lines[n_written][:20])
         shutil.copy(kept, epilog)
         machine.start()
-        believes(machine)
+        report_running(machine)
         restart(machine)
-        believes(machine)
+        report_running(machine)
         records = machine.records(final=None)
         assert len(records) == 1, f"{n_written} of {len(lines)} lines were written"
         assert records[0].allocated_s == pytest.approx(20, abs=0.1)
         machine.kill()
 
 
-def test_that_a_run_ended_is_not_on_disk_without_its_record(machine: Machine, tmp_path: Path) -> None:
-    """A kill in the middle of the only write of a job that lay wholly in an outage: its files are there."""
+def test_the_end_of_a_run_is_never_stored_without_its_record(machine: Machine, tmp_path: Path) -> None:
+    """Kill slurm-gpud during the only write of a job within an outage, whose hook files still exist."""
     machine.run(1)
     machine.kill()
     hooks = []
@@ -187,13 +187,13 @@ def test_that_a_run_ended_is_not_on_disk_without_its_record(machine: Machine, tm
             path.write_text(text)
         machine.start()
         records = machine.records()
-        # Of two, made of the same stamps, slurm-gpudbd counts one.
+        # slurm-gpudbd counts only one of two records with the same stamps.
         assert len(records) in (1, 2), f"{n_written} of {len(lines)} lines were written"
         assert {round(record.allocated_s, 1) for record in records} == {3.0}
         machine.kill()
 
 
-def test_they_are_remembered_for_a_while_and_not_without_limit(clock: FakeClock) -> None:
+def test_ended_runs_are_limited_in_time_and_number(clock: FakeClock) -> None:
     kept = KeptRuns()
     ended = EndedRuns(kept, clock)
     for job in range(2 * MOST):
@@ -213,7 +213,7 @@ def test_they_are_remembered_for_a_while_and_not_without_limit(clock: FakeClock)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_an_epilog_alone_ends_the_run_of_its_count_only_for_answers_that_may_be_older(
+def test_an_unmatched_epilog_ends_its_run_only_for_possibly_older_answers(
     clock: FakeClock, *, restarted: bool
 ) -> None:
     kept, now_s = KeptRuns(), clock.now_s
@@ -226,11 +226,11 @@ def test_an_epilog_alone_ends_the_run_of_its_count_only_for_answers_that_may_be_
     ended.add(7, 1, certain=False)
     ended.add(7, 2, certain=False)
     ended = EndedRuns(kept, clock) if restarted else ended
-    assert ended.covers(7, 2, now_s + 500), "what is certain stays so"
+    assert ended.covers(7, 2, now_s + 500), "an uncertain end replaced a certain one"
     assert not ended.covers(7, 3, now_s)
 
 
-def test_of_another_boot_nothing_is_kept(clock: FakeClock) -> None:
+def test_ended_runs_of_another_boot_are_dropped(clock: FakeClock) -> None:
     kept = KeptRuns()
     EndedRuns(kept, clock).add(7, 0)
     assert not EndedRuns(kept, FakeClock("boot-2", clock.now_s)).covers(7, 0, clock.now_s)
@@ -238,7 +238,7 @@ def test_of_another_boot_nothing_is_kept(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("had_gpus", [False, True])
-def test_an_epilog_without_gpus_costs_no_write(clock: FakeClock, *, had_gpus: bool) -> None:
+def test_an_epilog_without_gpus_is_not_written(clock: FakeClock, *, had_gpus: bool) -> None:
     kept = KeptRuns()
     ended = EndedRuns(kept, clock)
     ended.add(7, 0, certain=False, had_gpus=had_gpus)
@@ -247,7 +247,7 @@ def test_an_epilog_without_gpus_costs_no_write(clock: FakeClock, *, had_gpus: bo
 
 
 @pytest.mark.parametrize("odd", [None, 7, [], {}, {"restart": "x"}])
-def test_what_cannot_be_read_of_one_costs_no_other(
+def test_an_unreadable_ended_run_affects_no_other(
     clock: FakeClock, caplog: pytest.LogCaptureFixture, odd: Any
 ) -> None:
     kept = KeptRuns()

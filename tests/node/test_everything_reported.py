@@ -1,4 +1,4 @@
-"""What a GPU tells reaches the record of who held it, from the reader to the spool."""
+"""All that a GPU reports reaches the record of the job on it, from the reader to the spool."""
 
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ FACTS: dict[str, Any] = {
 }
 
 
-class Told:
-    """A GPU's further fields: links at constant rates, throttled while it is busy."""
+class FurtherFields:
+    """Further fields of a GPU: links at constant rates and a throttle reason."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock, self.since_s, self.sampled_s = clock, 0.0, clock.now_s
@@ -39,21 +39,21 @@ class Told:
 
 
 @pytest.fixture
-def told(gpu: FakeGpu, clock: FakeClock) -> Told:
-    told = Told(clock)
-    gpu.more_facts, gpu.more_detail = FACTS, told
-    return told
+def fields(gpu: FakeGpu, clock: FakeClock) -> FurtherFields:
+    fields = FurtherFields(clock)
+    gpu.more_facts, gpu.more_detail = FACTS, fields
+    return fields
 
 
 @pytest.fixture
-def machine(told: Told, tmp_path: Path, gpu: FakeGpu) -> Machine:
-    """The GPU was told of before slurm-gpud started."""
+def machine(fields: FurtherFields, tmp_path: Path, gpu: FakeGpu) -> Machine:
+    """Return a node whose GPU had these fields before slurm-gpud started."""
     machine = Machine(tmp_path, gpu)
     machine.start()
     return machine
 
 
-def test_who_holds_a_gpu_alone_has_all_that_it_tells(machine: Machine, gpu: FakeGpu) -> None:
+def test_a_job_alone_on_a_gpu_has_all_reported_fields(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 30, 50, 10 * GIB))
     machine.hook("prolog", 7, "0")
@@ -70,7 +70,7 @@ def test_who_holds_a_gpu_alone_has_all_that_it_tells(machine: Machine, gpu: Fake
     assert record.pcie_tx_bytes.total == pytest.approx(1e9 * record.pcie_tx_bytes.seconds, rel=0.001)
     assert record.nvlink_tx_bytes is not None
     assert record.ecc_corrected is not None
-    assert record.ecc_corrected.total == 0  # of before
+    assert record.ecc_corrected.total == 0  # the errors are older than the job
     assert record.ecc_uncorrected is None
     assert record.throttle_s is not None
     assert record.throttle_s["sw_power_cap"] == pytest.approx(30, abs=0.1)
@@ -93,7 +93,7 @@ def test_who_holds_a_gpu_alone_has_all_that_it_tells(machine: Machine, gpu: Fake
     assert seen.values("pcie_rx_bytes_per_s")[5:25] == pytest.approx([4e9] * 20, rel=0.001)
 
 
-def test_what_a_shared_gpu_does_is_nobodys(machine: Machine, gpu: FakeGpu) -> None:
+def test_activity_of_a_shared_gpu_is_assigned_to_no_job(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 60, 30, 4 * GIB))
     gpu.work.append(Work(8, start + 20, start + 40, 30, 8 * GIB))
@@ -115,7 +115,7 @@ def test_what_a_shared_gpu_does_is_nobodys(machine: Machine, gpu: FakeGpu) -> No
         "sm_active_frac",
     ):
         assert getattr(eight, name) is None, name
-        # Alone before and after; an interval between two looks at each border is nobody's.
+        # Alone before and after; the interval between two samples at each border counts for no job.
         assert getattr(seven, name).seconds == pytest.approx(40, abs=2), name
     assert eight.throttle_s is not None
     assert eight.throttle_s["sw_power_cap"] == pytest.approx(20, abs=0.2)
@@ -126,13 +126,15 @@ def test_what_a_shared_gpu_does_is_nobodys(machine: Machine, gpu: FakeGpu) -> No
     assert seven.timeline.fractions("pcie")[25:35] == [None] * 10
 
 
-def test_counters_of_a_gpu_that_was_away_begin_anew(machine: Machine, gpu: FakeGpu, told: Told) -> None:
+def test_counters_of_a_gpu_that_was_lost_begin_again(
+    machine: Machine, gpu: FakeGpu, fields: FurtherFields
+) -> None:
     start = machine.clock.now_s
     machine.hook("prolog", 7, "0")
     machine.run_until(start + 20)
     gpu.lost = True
     machine.run_until(start + 21)
-    gpu.lost, told.since_s = False, machine.clock.now_s - 1e9  # it comes back counting from much more
+    gpu.lost, fields.since_s = False, machine.clock.now_s - 1e9  # it returns with much larger counters
     machine.run_until(start + 60)
     machine.hook("epilog", 7, "0")
     machine.run(2)

@@ -1,4 +1,4 @@
-"""What a process tells of itself is read with bounds, from real processes and from hostile ones."""
+"""Evidence about a process is read within limits, from real processes and from hostile ones."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def test_scripts_of_interpreters(
 
 
 @given(st.sampled_from(["python3", "R", "bash"]), st.lists(st.text(max_size=6), max_size=8))
-def test_no_arguments_confuse_it(executable: str, words: list[str]) -> None:
+def test_any_arguments_have_at_most_a_script_or_a_module(executable: str, words: list[str]) -> None:
     script, module = script_of(executable, words)
     assert script is None or module is None
 
@@ -82,7 +82,7 @@ def test_maps() -> None:
     }
 
 
-def test_data_that_a_job_has_mapped_hides_no_library() -> None:
+def test_mapped_data_files_hide_no_library() -> None:
     data = [b"7f00-7f01 r--s 0 0:0 1   /data/shard-%05d" % number for number in range(10_000)]
     library = b"7f00-7f01 r-xp 0 0:0 1   /usr/lib/libtorch_cuda.so"
     package = b"7f00-7f01 r-xp 0 0:0 1   /x/site-packages/jax/core"
@@ -138,7 +138,7 @@ def test_a_real_python_with_a_mapped_library(tmp_path: Path) -> None:
     assert {"json", "mmap", "sys"} <= evidence.imports
 
 
-def test_a_script_that_is_no_plain_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_script_that_is_not_a_plain_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     root = tmp_path / "proc"
     write(root / "7" / "cmdline", "python3\0pipe.py\0")
@@ -147,7 +147,7 @@ def test_a_script_that_is_no_plain_file_is_left_alone(tmp_path: Path) -> None:
     assert gather(Processes(root), 7).imports == frozenset()
 
 
-def test_a_script_that_its_user_could_not_read_tells_nothing(tmp_path: Path) -> None:
+def test_a_script_that_its_user_cannot_read_is_not_read(tmp_path: Path) -> None:
     root = tmp_path / "proc"
     write(tmp_path / "secret.py", "import torch\n")
     write(root / "7" / "cmdline", "python3\0secret.py\0")
@@ -160,11 +160,11 @@ def test_a_script_that_its_user_could_not_read_tells_nothing(tmp_path: Path) -> 
         assert gather(Processes(root), 7).imports == frozenset()
 
 
-def test_a_process_that_is_gone(tmp_path: Path) -> None:
+def test_a_process_that_has_exited(tmp_path: Path) -> None:
     assert gather(Processes(tmp_path), 7) == ProcessEvidence(pid=7)
     assert gather(Processes(tmp_path), 7).is_empty
 
 
-def test_giant_arguments_are_cut(tmp_path: Path) -> None:
+def test_giant_arguments_are_truncated(tmp_path: Path) -> None:
     write(tmp_path / "7" / "cmdline", "a\0" * 100_000)
     assert len(gather(Processes(tmp_path), 7).arguments) <= 4096

@@ -1,4 +1,4 @@
-"""GPM tells what the SMs and the PCIe link did between two samples; pynvml over the simulated library."""
+"""GPM measures the SMs and the PCIe link between two samples, by pynvml over the simulated library."""
 
 import os
 import shutil
@@ -47,17 +47,17 @@ def gpm(index: int) -> Gpm:
     return Gpm(NvmlCalls(handle, uuid, lambda *_: None), None, PlausibilityFilter(uuid, lambda *_: None))
 
 
-def test_a_gpu_without_gpm_is_told_of_in_words(world: World) -> None:
-    told: list[str] = []
-    calls = NvmlCalls(pynvml.nvmlDeviceGetHandleByIndex(1), "GPU-a", lambda _, text: told.append(text))
+def test_a_gpu_without_gpm_is_logged(world: World) -> None:
+    messages: list[str] = []
+    calls = NvmlCalls(pynvml.nvmlDeviceGetHandleByIndex(1), "GPU-a", lambda _, text: messages.append(text))
     assert Gpm(calls, None, PlausibilityFilter("GPU-a", lambda *_: None)).read(0.0) is None
-    assert told == [
+    assert messages == [
         "GPU GPU-a does not measure SM activity (GPM requires Hopper or later): sm_active_frac, "
         "sm_occupancy_frac, tensor_frac and dram_frac are gaps; GPM: Not Supported"
     ]
 
 
-def test_it_tells_of_the_time_since_the_sample_before(world: World) -> None:
+def test_gpm_covers_the_time_since_the_previous_sample(world: World) -> None:
     begin_ns = world.now_ns()
     world.register(
         0, [Point(begin_ns, 50.0, 100.0), Point(begin_ns + 100 * 10**9, 50.0, 100.0)], pid=os.getpid()
@@ -76,11 +76,11 @@ def test_it_tells_of_the_time_since_the_sample_before(world: World) -> None:
     assert device.read(at(world, 3.0)) is None
 
 
-def test_an_idle_device_did_nothing_and_one_without_gpm_cannot_tell(world: World) -> None:
+def test_activity_is_0_on_an_idle_device_and_none_without_gpm(world: World) -> None:
     devices = gpm(0), gpm(1)
     for device in devices:
         device.read(at(world, 0.0))
-    told = [device.read(at(world, 1.0)) for device in devices]
+    activities = [device.read(at(world, 1.0)) for device in devices]
     idle = Activity(
         1.0,
         sm_active=0.0,
@@ -90,4 +90,4 @@ def test_an_idle_device_did_nothing_and_one_without_gpm_cannot_tell(world: World
         pcie_rx_bytes_per_s=0.0,
         pcie_tx_bytes_per_s=0.0,
     )
-    assert told == [idle, None]
+    assert activities == [idle, None]

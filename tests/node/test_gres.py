@@ -1,4 +1,4 @@
-"""Slurm's number of a GPU leads to the right UUID, whatever order gres.conf has."""
+"""Slurm's index of a GPU is resolved to the right UUID for any order in gres.conf."""
 
 import os
 import tempfile
@@ -25,7 +25,7 @@ from slurm_gpu.node.allocation.slurmd import RETRY_MAX_S, RETRY_S, SILENT_S
 from slurm_gpu.node.gpu.reading import DeviceProperties
 from slurm_gpu.node.worker_thread import WorkerThread
 from tests.node.fakes import FakeClock
-from tests.node.machine import AtOnce, Later
+from tests.node.machine import DeferredWorker, ImmediateWorker
 
 SHUFFLED = """\
 slurmd-n1: Gres Name=shard Type=a100 Count=4 Index=3 ID=1918986455 File=/dev/x/nvidia3 (null)
@@ -35,7 +35,7 @@ slurmd-n1: Gres Name=gpu Type=a100 Count=1 Index=0 ID=7696487 File=/dev/x/nvidia
 slurmd-n1: Gres Name=gpu Type=a100 Count=1 Index=2 ID=7696487 File=/dev/x/nvidia2 (null)
 slurmd-n1: Gres Name=nic Count=1 File=/dev/x/nic0
 """
-# As 25.05 prints what AutoDetect=nvml found: a GPU with two instances before a whole one.
+# Output of 25.05 with AutoDetect=nvml: a GPU with two instances before a whole one.
 MIG = """\
 slurmd: Gres Name=gpu Type=a100_3g.20gb Count=1 Index=22 ID=7696487 \
 File=/dev/x/nvidia1,/dev/x/nvidia-caps/nvidia-cap21,/dev/x/nvidia-caps/nvidia-cap22 Links=-1,0 \
@@ -93,7 +93,7 @@ def test_files_in_the_order_of_slurmd(text: str, files: list[tuple[str, ...]]) -
 
 
 @given(st.text(st.sampled_from("nvidia/[]0123456789,-x "), max_size=30))
-def test_whatever_slurmd_prints_nothing_breaks(files: str) -> None:
+def test_any_output_of_slurmd_is_parsed_without_errors(files: str) -> None:
     for count in (1, 3):
         for position in parse_files(f"slurmd: Gres Name=gpu Count={count} ID=7 File={files} (null)"):
             place_of(position, {12: Capability(0, 1, None), 13: Capability(0, 1, 0)})
@@ -108,8 +108,8 @@ def test_the_files_of_an_instance_are_one_position() -> None:
     ]
 
 
-def test_the_minor_number_is_the_device_s_own_and_else_that_of_its_name() -> None:
-    assert minor_of("/dev/null") == 3  # c 1 3, whatever it is called
+def test_the_minor_number_comes_from_the_device_or_from_its_name() -> None:
+    assert minor_of("/dev/null") == 3  # c 1 3, despite its name
     assert minor_of("/nowhere/gpu12") == 12
     assert minor_of("/nowhere/gpu") is None
 
@@ -125,20 +125,20 @@ def test_the_minor_number_is_the_device_s_own_and_else_that_of_its_name() -> Non
         (["/n/nvidia1", "/n/nvidia-cap30"], DevicePosition(1, 2)),
         (["/n/nvidia0", "/n/nvidia-cap21", "/n/nvidia-cap22"], None),  # another GPU's
         (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap31"], None),  # of two instances
-        (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap99"], None),  # unheard of
+        (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap99"], None),  # unknown
         (["/n/nvidia0", "/n/nvidia1"], None),
         (["/n/gpu"], None),
         ([], None),
     ],
 )
-def test_a_place_that_cannot_be_told_is_not_guessed(
+def test_an_ambiguous_position_is_not_guessed(
     tmp_path: Path, files: list[str], place: DevicePosition | None
 ) -> None:
     (tmp_path / "mig-minors").write_text(MIG_MINORS)
     assert place_of(files, read_capabilities(tmp_path / "mig-minors")) == place
 
 
-def test_capabilities_as_the_driver_tells_them(tmp_path: Path) -> None:
+def test_capabilities_are_read_from_the_driver_s_file(tmp_path: Path) -> None:
     assert read_capabilities(tmp_path / "none") == {}
     (tmp_path / "mig-minors").write_text("gpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\nrubbish\n")
     found = read_capabilities(tmp_path / "mig-minors")
@@ -147,11 +147,11 @@ def test_capabilities_as_the_driver_tells_them(tmp_path: Path) -> None:
 
 class Slurmd:
     def __init__(self, text: str | None) -> None:
-        self.text, self.asked = text, 0
+        self.text, self.queries = text, 0
 
     def __call__(self, command: Sequence[str]) -> str:
         assert list(command) == ["slurmd", "-G", "-N", "n1"]
-        self.asked += 1
+        self.queries += 1
         if self.text is None:
             raise SlurmError("slurmd: not found")
         return self.text
@@ -167,8 +167,8 @@ def order(
         run=slurmd,
         environ={"SLURM_CONF": str(directory / "slurm.conf")},
         mig_minors=directory / "mig-minors",
-        worker=AtOnce() if worker is None else worker,
-        file_worker=AtOnce(),
+        worker=ImmediateWorker() if worker is None else worker,
+        file_worker=ImmediateWorker(),
         wait_s=0,
     )
 
@@ -176,163 +176,173 @@ def order(
 def test_positions_follow_gres_conf_and_a_change_of_it(tmp_path: Path) -> None:
     (tmp_path / "gres.conf").write_text("a")
     slurmd = Slurmd(SHUFFLED)
-    asker, devices = order(tmp_path, slurmd), gpus(2, 0, 3, 1)
-    assert asker.uuids([0, 3], devices) == {0: "GPU-3", 3: "GPU-2"}
-    assert asker.uuids([1], devices) == {1: "GPU-1"}
-    assert slurmd.asked == 1
+    order_of_gpus, devices = order(tmp_path, slurmd), gpus(2, 0, 3, 1)
+    assert order_of_gpus.uuids([0, 3], devices) == {0: "GPU-3", 3: "GPU-2"}
+    assert order_of_gpus.uuids([1], devices) == {1: "GPU-1"}
+    assert slurmd.queries == 1
     slurmd.text = SHUFFLED.replace("nvidia3", "nvidia9").replace("nvidia2", "nvidia3")
     (tmp_path / "gres.conf").write_text("changed")
-    assert asker.uuids([0, 3], devices) == {3: "GPU-3"}
-    assert slurmd.asked == 2
-    assert not asker.assumed
+    assert order_of_gpus.uuids([0, 3], devices) == {3: "GPU-3"}
+    assert slurmd.queries == 2
+    assert not order_of_gpus.assumed
 
 
 def test_mig_instances_and_whole_gpus_have_their_own_positions(tmp_path: Path) -> None:
-    asker = order(tmp_path, Slurmd(MIG))
+    order_of_gpus = order(tmp_path, Slurmd(MIG))
     devices = [SPLIT, instance(1, 0), instance(2, 0), WHOLE]
-    assert asker.uuids([0, 1, 2], devices) == {0: "MIG-1-0", 1: "MIG-2-0", 2: "GPU-0"}
-    assert not asker.assumed
+    assert order_of_gpus.uuids([0, 1, 2], devices) == {0: "MIG-1-0", 1: "MIG-2-0", 2: "GPU-0"}
+    assert not order_of_gpus.assumed
 
 
-def test_an_instance_without_its_compute_instance_is_told_only_if_there_is_one(tmp_path: Path) -> None:
+def test_an_instance_without_its_compute_instance_is_resolved_only_if_unambiguous(tmp_path: Path) -> None:
     slurmd = Slurmd("Gres Name=gpu Count=1 File=/dev/x/nvidia1,/dev/x/nvidia-cap21 (null)")
-    asker = order(tmp_path, slurmd)
-    assert asker.uuids([0], [SPLIT, instance(1, 0), instance(2, 0)]) == {0: "MIG-1-0"}
-    assert asker.uuids([0], [SPLIT, instance(1, 0), instance(1, 1)]) == {}
+    order_of_gpus = order(tmp_path, slurmd)
+    assert order_of_gpus.uuids([0], [SPLIT, instance(1, 0), instance(2, 0)]) == {0: "MIG-1-0"}
+    assert order_of_gpus.uuids([0], [SPLIT, instance(1, 0), instance(1, 1)]) == {}
 
 
-def test_other_instances_than_before_mean_other_positions(tmp_path: Path) -> None:
+def test_changed_instances_change_the_positions(tmp_path: Path) -> None:
     slurmd = Slurmd(MIG)
-    asker = order(tmp_path, slurmd)
-    asker.uuids([], [])
-    assert asker.uuids([1], [instance(1, 0), instance(2, 0), WHOLE]) == {1: "MIG-2-0"}
-    assert slurmd.asked == 1
+    order_of_gpus = order(tmp_path, slurmd)
+    order_of_gpus.uuids([], [])
+    assert order_of_gpus.uuids([1], [instance(1, 0), instance(2, 0), WHOLE]) == {1: "MIG-2-0"}
+    assert slurmd.queries == 1
     slurmd.text = MIG.partition("\n")[2]  # the first is gone
-    assert asker.uuids([0, 1], [instance(2, 0), WHOLE]) == {0: "MIG-2-0", 1: "GPU-0"}
-    assert slurmd.asked == 2
-    assert asker.uuids([0], []) == {}  # the driver is away: what was known stands
-    assert asker.uuids([0], [instance(2, 0), WHOLE]) == {0: "MIG-2-0"}
-    assert slurmd.asked == 2
+    assert order_of_gpus.uuids([0, 1], [instance(2, 0), WHOLE]) == {0: "MIG-2-0", 1: "GPU-0"}
+    assert slurmd.queries == 2
+    assert order_of_gpus.uuids([0], []) == {}  # the driver is down: the known order remains
+    assert order_of_gpus.uuids([0], [instance(2, 0), WHOLE]) == {0: "MIG-2-0"}
+    assert slurmd.queries == 2
 
 
-def test_without_files_the_order_is_that_of_the_minor_numbers_and_said_so(tmp_path: Path) -> None:
+def test_without_files_the_order_is_assumed_from_the_minor_numbers(tmp_path: Path) -> None:
     slurmd = Slurmd("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487 (null)")
-    asker = order(tmp_path, slurmd)
-    assert asker.uuids([0, 3, 9], gpus(2, 0, 3, 1)) == {0: "GPU-0", 3: "GPU-3"}
-    assert asker.assumed
+    order_of_gpus = order(tmp_path, slurmd)
+    assert order_of_gpus.uuids([0, 3, 9], gpus(2, 0, 3, 1)) == {0: "GPU-0", 3: "GPU-3"}
+    assert order_of_gpus.assumed
 
 
 def test_without_files_mig_instances_have_no_order(tmp_path: Path) -> None:
-    asker = order(tmp_path, Slurmd("slurmd: Gres Name=gpu Type=a100 Count=3 ID=7696487 (null)"))
-    assert asker.uuids([0], [SPLIT, instance(1, 0), instance(2, 0), WHOLE]) == {}
-    assert not asker.assumed
+    order_of_gpus = order(tmp_path, Slurmd("slurmd: Gres Name=gpu Type=a100 Count=3 ID=7696487 (null)"))
+    assert order_of_gpus.uuids([0], [SPLIT, instance(1, 0), instance(2, 0), WHOLE]) == {}
+    assert not order_of_gpus.assumed
 
 
 def test_without_files_a_job_need_not_wait_for_slurmd_again(tmp_path: Path) -> None:
     slurmd = Slurmd("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487 (null)")
-    asker = order(tmp_path, slurmd)
-    asker.ask()
-    assert asker.uuids([0, 3], gpus(2, 0, 3, 1)) == {0: "GPU-0", 3: "GPU-3"}
-    assert slurmd.asked == 1
+    order_of_gpus = order(tmp_path, slurmd)
+    order_of_gpus.ask()
+    assert order_of_gpus.uuids([0, 3], gpus(2, 0, 3, 1)) == {0: "GPU-0", 3: "GPU-3"}
+    assert slurmd.queries == 1
 
 
-def test_while_slurmd_cannot_be_asked_nothing_is_guessed(tmp_path: Path) -> None:
+def test_while_slurmd_fails_nothing_is_guessed(tmp_path: Path) -> None:
     slurmd, clock = Slurmd(None), FakeClock()
-    asker, devices = order(tmp_path, slurmd, clock), gpus(2, 0, 3, 1)
-    assert asker.uuids([0], devices) == {}
-    assert not asker.assumed
-    assert asker.is_silent
+    order_of_gpus, devices = order(tmp_path, slurmd, clock), gpus(2, 0, 3, 1)
+    assert order_of_gpus.uuids([0], devices) == {}
+    assert not order_of_gpus.assumed
+    assert order_of_gpus.is_silent
     slurmd.text = SHUFFLED
     clock.advance(RETRY_S)
-    assert asker.uuids([0], devices) == {0: "GPU-3"}
-    assert not asker.is_silent
+    assert order_of_gpus.uuids([0], devices) == {0: "GPU-3"}
+    assert not order_of_gpus.is_silent
 
 
-def test_a_slurmd_that_fails_is_asked_less_and_less_often_until_something_changes(
+def test_a_failing_slurmd_is_queried_with_backoff_until_a_file_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     slurmd, clock = Slurmd(None), FakeClock()
-    asker, devices = order(tmp_path, slurmd, clock), gpus(2, 0, 3, 1)
-    asked_s = []
+    order_of_gpus, devices = order(tmp_path, slurmd, clock), gpus(2, 0, 3, 1)
+    queried_s = []
     for _ in range(600):
-        before = slurmd.asked
+        before = slurmd.queries
         for position in range(4):  # as many jobs as there are GPUs
-            asker.uuids([position], devices)
-        assert slurmd.asked <= before + 1
-        asked_s += [clock.now_s - 1000.0] if slurmd.asked > before else []
+            order_of_gpus.uuids([position], devices)
+        assert slurmd.queries <= before + 1
+        queried_s += [clock.now_s - 1000.0] if slurmd.queries > before else []
         clock.advance(1)
-    assert asked_s[:7] == [0, 1, 3, 7, 15, 31, 63]
-    assert set(map(sub, asked_s[8:], asked_s[7:])) == {RETRY_MAX_S}
+    assert queried_s[:7] == [0, 1, 3, 7, 15, 31, 63]
+    assert set(map(sub, queried_s[8:], queried_s[7:])) == {RETRY_MAX_S}
     assert len(caplog.records) == 1
-    (tmp_path / "gres.conf").write_text("mended")
+    (tmp_path / "gres.conf").write_text("fixed")
     slurmd.text = SHUFFLED
-    assert asker.uuids([0], devices) == {0: "GPU-3"}
+    assert order_of_gpus.uuids([0], devices) == {0: "GPU-3"}
 
 
-def test_the_caller_goes_on_while_slurmd_thinks(tmp_path: Path) -> None:
-    slurmd, clock, worker = Slurmd(SHUFFLED), FakeClock(), Later()
-    asker, devices = order(tmp_path, slurmd, clock, worker), gpus(2, 0, 3, 1)
-    asker.ask()
-    assert asker.uuids([0], devices) == {}
-    assert (asker.is_asking, asker.is_silent, asker.news(), len(worker.tasks)) == (True, False, False, 1)
+def test_a_slow_slurmd_does_not_block_the_caller(tmp_path: Path) -> None:
+    slurmd, clock, worker = Slurmd(SHUFFLED), FakeClock(), DeferredWorker()
+    order_of_gpus, devices = order(tmp_path, slurmd, clock, worker), gpus(2, 0, 3, 1)
+    order_of_gpus.ask()
+    assert order_of_gpus.uuids([0], devices) == {}
+    assert (order_of_gpus.is_asking, order_of_gpus.is_silent, order_of_gpus.news(), len(worker.tasks)) == (
+        True,
+        False,
+        False,
+        1,
+    )
     clock.advance(SILENT_S + 1)
-    assert asker.uuids([1, 9], devices) == {}
-    assert (asker.is_silent, len(worker.tasks)) == (True, 1)
+    assert order_of_gpus.uuids([1, 9], devices) == {}
+    assert (order_of_gpus.is_silent, len(worker.tasks)) == (True, 1)
     worker.run()
-    assert (asker.news(), asker.news(), asker.is_asking, asker.is_silent) == (True, False, False, False)
-    assert asker.uuids([0], devices) == {0: "GPU-3"}
+    assert (order_of_gpus.news(), order_of_gpus.news(), order_of_gpus.is_asking, order_of_gpus.is_silent) == (
+        True,
+        False,
+        False,
+        False,
+    )
+    assert order_of_gpus.uuids([0], devices) == {0: "GPU-3"}
 
 
-def test_an_answer_to_a_question_of_before_a_change_is_not_heeded(tmp_path: Path) -> None:
+def test_an_answer_from_before_a_change_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "gres.conf").write_text("a")
-    slurmd, worker = Slurmd(SHUFFLED), Later()
-    asker, devices = order(tmp_path, slurmd, worker=worker), gpus(2, 0, 3, 1)
-    assert asker.uuids([0], devices) == {}
+    slurmd, worker = Slurmd(SHUFFLED), DeferredWorker()
+    order_of_gpus, devices = order(tmp_path, slurmd, worker=worker), gpus(2, 0, 3, 1)
+    assert order_of_gpus.uuids([0], devices) == {}
     (tmp_path / "gres.conf").write_text("changed")
-    assert asker.uuids([0], devices) == {}
+    assert order_of_gpus.uuids([0], devices) == {}
     worker.run()
     slurmd.text = SHUFFLED.replace("nvidia3", "nvidia9").replace("nvidia2", "nvidia3")
-    assert asker.uuids([0, 3], devices) == {}
+    assert order_of_gpus.uuids([0, 3], devices) == {}
     worker.run()
-    assert asker.uuids([0, 3], devices) == {3: "GPU-3"}
-    assert slurmd.asked == 2
+    assert order_of_gpus.uuids([0, 3], devices) == {3: "GPU-3"}
+    assert slurmd.queries == 2
 
 
-def test_a_position_that_slurmd_did_not_tell_of_is_asked_for_once_then_now_and_then(tmp_path: Path) -> None:
+def test_a_missing_position_is_queried_once_and_then_at_intervals(tmp_path: Path) -> None:
     slurmd, clock = Slurmd("Gres Name=gpu Count=1 File=/dev/x/nvidia0"), FakeClock()
-    asker, devices = order(tmp_path, slurmd, clock), gpus(0, 1)
-    assert asker.uuids([0], devices) == {0: "GPU-0"}
-    assert asker.uuids([0, 1], devices) == {0: "GPU-0"}
-    assert slurmd.asked == 2
-    assert asker.uuids([0, 1], devices) == {0: "GPU-0"}
-    assert slurmd.asked == 2
+    order_of_gpus, devices = order(tmp_path, slurmd, clock), gpus(0, 1)
+    assert order_of_gpus.uuids([0], devices) == {0: "GPU-0"}
+    assert order_of_gpus.uuids([0, 1], devices) == {0: "GPU-0"}
+    assert slurmd.queries == 2
+    assert order_of_gpus.uuids([0, 1], devices) == {0: "GPU-0"}
+    assert slurmd.queries == 2
     slurmd.text = "Gres Name=gpu Count=2 File=/dev/x/nvidia[0-1]"
     clock.advance(RETRY_S)
-    assert asker.uuids([0, 1], devices) == {0: "GPU-0", 1: "GPU-1"}
-    assert asker.uuids([0, 1], devices) == {0: "GPU-0", 1: "GPU-1"}
-    assert slurmd.asked == 3
+    assert order_of_gpus.uuids([0, 1], devices) == {0: "GPU-0", 1: "GPU-1"}
+    assert order_of_gpus.uuids([0, 1], devices) == {0: "GPU-0", 1: "GPU-1"}
+    assert slurmd.queries == 3
 
 
-def test_a_list_that_lacks_a_position_which_slurm_hands_out_is_trusted_no_longer(tmp_path: Path) -> None:
-    slurmd, worker = Slurmd("Gres Name=gpu Count=1 File=/dev/x/nvidia0"), Later()
-    asker, devices = order(tmp_path, slurmd, worker=worker), gpus(0, 1)
-    asker.ask()
+def test_a_list_that_lacks_an_allocated_position_is_discarded(tmp_path: Path) -> None:
+    slurmd, worker = Slurmd("Gres Name=gpu Count=1 File=/dev/x/nvidia0"), DeferredWorker()
+    order_of_gpus, devices = order(tmp_path, slurmd, worker=worker), gpus(0, 1)
+    order_of_gpus.ask()
     worker.run()
-    assert asker.uuids([0], devices) == {0: "GPU-0"}
+    assert order_of_gpus.uuids([0], devices) == {0: "GPU-0"}
     slurmd.text = "Gres Name=gpu Count=2 File=/dev/x/nvidia1,/dev/x/nvidia0"  # by a file that is not watched
-    assert asker.uuids([0, 1], devices) == {}
+    assert order_of_gpus.uuids([0, 1], devices) == {}
     worker.run()
-    assert asker.uuids([0, 1], devices) == {0: "GPU-1", 1: "GPU-0"}
+    assert order_of_gpus.uuids([0, 1], devices) == {0: "GPU-1", 1: "GPU-0"}
 
 
 class SlowSlurmd:
-    """It reads gres.conf at any moment between question and answer, fails at times, and takes its time."""
+    """A slow slurmd that reads gres.conf at any moment between query and answer, and may fail."""
 
     def __init__(self, directory: Path) -> None:
         self.conf, self.changes = directory / "gres.conf", 0
         self.fails = self.reads_at_once = False
         self.read = ""
-        self.worker, self.clock = Later(), FakeClock()
+        self.worker, self.clock = DeferredWorker(), FakeClock()
         self.write((0, 1, 2))
         self.order = GresOrder(
             "n1",
@@ -340,7 +350,7 @@ class SlowSlurmd:
             run=self.run,
             environ={"SLURM_CONF": str(directory / "slurm.conf")},
             worker=self.worker,
-            file_worker=AtOnce(),
+            file_worker=ImmediateWorker(),
             wait_s=0,
         )
 
@@ -352,7 +362,7 @@ class SlowSlurmd:
 
     def run(self, command: Sequence[str]) -> str:
         if self.fails:
-            raise SlurmError("it fails")
+            raise SlurmError("exit status 1")
         return self.read if self.reads_at_once else self.conf.read_text()
 
     def uuids(self, positions: Sequence[int]) -> Mapping[int, str]:
@@ -378,7 +388,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=30), POSITIONS)
-def test_whatever_comes_between_no_position_is_told_wrongly_and_each_in_the_end(
+def test_no_position_is_ever_wrong_and_each_is_resolved_eventually(
     steps: list[tuple[str, Any]], positions: list[int]
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:

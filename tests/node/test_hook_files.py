@@ -1,4 +1,4 @@
-"""Hook files: what a hook writes is read, everything else is put aside, nothing crashes the reader."""
+"""Files of hooks are read, all other files are set aside, and none crashes the reader."""
 
 import os
 from pathlib import Path
@@ -40,7 +40,7 @@ def write(directory: Path, values: dict[str, str], name: str = NAME) -> Path:
     return path
 
 
-def test_what_a_hook_writes_is_read(tmp_path: Path) -> None:
+def test_a_hook_file_is_read(tmp_path: Path) -> None:
     event = read_event(write(tmp_path, GOOD))
     assert (event.kind, event.job_id, event.restart, event.uid) == (HookKind.PROLOG, 7, 0, 1001)
     assert (event.positions, event.node, event.cluster) == ((0, 2, 3), "n1", "neuron")
@@ -65,7 +65,7 @@ def test_what_a_hook_writes_is_read(tmp_path: Path) -> None:
         ({"SLURM_JOB_WORK_DIR": "a\nUPTIME_S=1"}, "repeats a key"),
     ],
 )
-def test_a_file_that_no_hook_wrote_is_refused_with_the_reason(
+def test_an_invalid_hook_file_is_refused_with_the_reason(
     tmp_path: Path, change: dict[str, str], word: str
 ) -> None:
     with pytest.raises(HookFileError, match=word):
@@ -90,7 +90,7 @@ def test_any_text_is_a_list_of_positions_or_an_error(text: str) -> None:
     assert len(set(positions)) == len(positions)
 
 
-def test_strange_files_are_put_aside_and_the_rest_is_taken(tmp_path: Path) -> None:
+def test_foreign_files_are_set_aside_and_the_rest_is_processed(tmp_path: Path) -> None:
     directory = HookDirectory(tmp_path, "n1", FakeClock())
     directory.create()
     write(directory.jobs, GOOD)
@@ -107,7 +107,7 @@ def test_strange_files_are_put_aside_and_the_rest_is_taken(tmp_path: Path) -> No
     assert len(list((tmp_path / "rejected").iterdir())) == 5
 
 
-def test_events_come_in_order_though_the_wall_clock_was_set_back(machine: Machine) -> None:
+def test_events_are_in_order_even_if_the_wall_clock_was_set_back(machine: Machine) -> None:
     clock = machine.clock
     machine.kill()
     machine.write_hook("prolog", 7, "0")
@@ -120,7 +120,7 @@ def test_events_come_in_order_though_the_wall_clock_was_set_back(machine: Machin
     assert record.allocated_s == pytest.approx(5, abs=0.02)
 
 
-def test_strange_files_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_rejected_files_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_gpu.node.allocation.hooks.MAX_REJECTED", 5)
     directory = HookDirectory(tmp_path, "n1", FakeClock())
     directory.create()
@@ -131,7 +131,7 @@ def test_strange_files_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytes
     assert len(list((tmp_path / "rejected").iterdir())) == 5
 
 
-def test_a_directory_of_somebody_else_is_not_read(tmp_path: Path) -> None:
+def test_a_hook_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "jobs").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotADirectoryError, match="is a link"):

@@ -1,4 +1,4 @@
-"""The application of a job is found among its processes, few or many, and those on GPUs come first."""
+"""The application of a job is found among any number of processes, those on GPUs first."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ def executable(node: HostNode, pid: int, name: str, arguments: str = "") -> None
 def test_the_application_is_recognised_when_it_appears(node: HostNode) -> None:
     executable(node, 5, "bash")
     node.job(4, 5)
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     node.until(START_S + 20)
     executable(node, 6, "app", "-n 3 --token secret")
     node.job(4, 5, 6)
@@ -45,30 +45,30 @@ def test_the_application_is_recognised_when_it_appears(node: HostNode) -> None:
     assert "secret" not in str(hosts)
 
 
-def test_in_a_job_of_many_processes_each_look_goes_on_until_one_is_recognised(node: HostNode) -> None:
+def test_scans_of_a_job_with_many_processes_continue_until_one_is_recognised(node: HostNode) -> None:
     for pid in range(10, 65):
         executable(node, pid, "worker")
     executable(node, 65, "app")
     node.job(4, *range(10, 66))
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     assert node.until(START_S + 1.7)[-1].app == "App"
 
 
-def test_processes_on_a_gpu_are_looked_at_first(node: HostNode) -> None:
+def test_processes_on_a_gpu_are_scanned_first(node: HostNode) -> None:
     for pid in range(10, 100):
         executable(node, pid, "worker")
     executable(node, 99_000, "app")
     node.job(4, *range(10, 100), 99_000)
     node.on_gpu = {4: [99_000]}
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     assert node.until(START_S + 2)[-1].app == "App"
 
 
-def test_a_job_without_cgroup_or_environment_is_known_by_its_processes_on_gpus(node: HostNode) -> None:
+def test_a_job_without_cgroup_or_environment_is_sampled_by_its_gpu_processes(node: HostNode) -> None:
     executable(node, 6, "app")
     node.proc.process(6, own=200)
     node.on_gpu = {4: [6]}
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     node.until(START_S + 2)
     host = node.finished(4)
     assert (host.cpu_s, host.app) == (200 / TICKS_PER_S, "App")
@@ -86,7 +86,7 @@ def test_a_job_of_twenty_thousand_processes_costs_no_more_than_a_large_one(
     opened: list[object] = []
     real_open = os.open
     monkeypatch.setattr(os, "open", lambda path, *more: opened.append(path) or real_open(path, *more))
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     node.until(START_S + 2)
     assert 0 < len(opened) < 2000
     host = node.finished(4)

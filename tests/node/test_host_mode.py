@@ -1,4 +1,4 @@
-"""Without Slurm: each user's stay on a set of GPUs is a job, told by what NVML shows."""
+"""Without Slurm, each period of a user on a set of GPUs is a job, as NVML shows it."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ ALICE, BOB = 11, 22
 
 
 class Processes(HostProcesses):
-    """Process 10_000 + 100 × user + n belongs to that user, as long as it runs."""
+    """Processes with ids 10_000 + 100 × user + n, which belong to that user while they run."""
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class HostMachine(Machine):
         return [HostRun.from_wire(item.wire) for item in items if item.kind == "runs"]
 
     def n(self, job_id: int) -> int:
-        """The how manieth job of the machine it is."""
+        """Return the ordinal of the job on this machine."""
         return job_id - min(run.job_id for run in self.runs()) + 1
 
     def open(self) -> list[tuple[str, list[str]]]:
@@ -102,7 +102,9 @@ def host(tmp_path: Path, gpus: list[FakeGpu]) -> HostMachine:
     return host
 
 
-def test_a_stay_is_a_job_from_the_first_process_to_the_last(host: HostMachine, gpus: list[FakeGpu]) -> None:
+def test_a_job_lasts_from_the_user_s_first_process_to_the_last(
+    host: HostMachine, gpus: list[FakeGpu]
+) -> None:
     start = host.clock.now_s
     gpus[1].work.append(work(ALICE, start + 10, start + 110, 60))
     host.run_until(start + 300)
@@ -129,7 +131,7 @@ def test_a_process_of_two_seconds_is_a_job_too(host: HostMachine, gpus: list[Fak
     assert core(record) == pytest.approx(90 * 2 / record.allocated_s, abs=25)
 
 
-def test_who_takes_over_a_gpu_with_as_much_memory_is_seen_at_once(
+def test_a_new_user_of_a_gpu_is_noticed_even_with_equal_memory(
     host: HostMachine, gpus: list[FakeGpu]
 ) -> None:
     start = host.clock.now_s
@@ -147,17 +149,17 @@ def test_processes_are_listed_only_where_something_changed(
     for n, gpu in enumerate(gpus):
         gpu.work.append(work(ALICE, host.clock.now_s, host.clock.now_s + 1000, n=n))
     host.run(300)
-    asked: list[str] = []
+    queried: list[str] = []
     read = host.reader.read
 
     def counted(requests: Sequence[ReadRequest]) -> Results:
-        asked.extend(request.uuid for request in requests if request.processes)
+        queried.extend(request.uuid for request in requests if request.processes)
         return read(requests)
 
     monkeypatch.setattr(host.reader, "read", counted)
     host.run(100)
-    # Each 10 s by the looks at what is held, and as often by those for who is there.
-    assert len(asked) <= 2 * len(gpus) * 11
+    # Every 10 s by the samples of allocated GPUs, and as often by the search for users.
+    assert len(queried) <= 2 * len(gpus) * 11
 
 
 def test_one_program_on_several_gpus_is_one_job_however_slowly_it_starts(
@@ -171,7 +173,7 @@ def test_one_program_on_several_gpus_is_one_job_however_slowly_it_starts(
     assert list(run.devices) == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
 
 
-def test_who_is_back_within_a_minute_goes_on_with_the_job_and_the_pause_is_not_held(
+def test_a_user_back_within_a_minute_continues_the_job_without_the_pause(
     host: HostMachine, gpus: list[FakeGpu]
 ) -> None:
     start = host.clock.now_s
@@ -191,7 +193,7 @@ def test_who_is_back_within_a_minute_goes_on_with_the_job_and_the_pause_is_not_h
     assert core(second) == pytest.approx(50, abs=4)
 
 
-def test_who_comes_back_later_begins_a_new_job(host: HostMachine, gpus: list[FakeGpu]) -> None:
+def test_a_user_who_returns_later_begins_a_new_job(host: HostMachine, gpus: list[FakeGpu]) -> None:
     start = host.clock.now_s
     gpus[0].work += [work(ALICE, start + 10, start + 50), work(ALICE, start + 150, start + 190)]
     host.run_until(start + 300)
@@ -199,9 +201,7 @@ def test_who_comes_back_later_begins_a_new_job(host: HostMachine, gpus: list[Fak
     assert [host.n(record.job_id) for record in host.records()] == [1, 2]
 
 
-def test_another_gpu_begins_another_job_and_so_does_one_that_was_left(
-    host: HostMachine, gpus: list[FakeGpu]
-) -> None:
+def test_a_change_of_gpus_begins_another_job(host: HostMachine, gpus: list[FakeGpu]) -> None:
     start = host.clock.now_s
     gpus[0].work.append(work(ALICE, start + 10, start + 400))
     gpus[2].work.append(work(ALICE, start + 100, start + 200, n=1))
@@ -209,11 +209,11 @@ def test_another_gpu_begins_another_job_and_so_does_one_that_was_left(
     assert [list(run.devices) for run in host.runs()] == [["GPU-0"], ["GPU-0", "GPU-2"], ["GPU-0"]]
     first, second, third = host.runs()
     assert (first.end_s, second.end_s) == (second.start_s, third.start_s)
-    held = sum(record.allocated_s for record in host.records() if record.device == "GPU-0")
-    assert held == pytest.approx(392, abs=4)
+    allocated_s = sum(record.allocated_s for record in host.records() if record.device == "GPU-0")
+    assert allocated_s == pytest.approx(392, abs=4)
 
 
-def test_users_on_one_gpu_are_told_apart(host: HostMachine, gpus: list[FakeGpu]) -> None:
+def test_users_on_one_gpu_are_distinguished(host: HostMachine, gpus: list[FakeGpu]) -> None:
     start = host.clock.now_s
     gpus[0].work += [work(ALICE, start + 10, start + 210, 30), work(BOB, start + 60, start + 160, 50)]
     host.run_until(start + 400)
@@ -224,7 +224,7 @@ def test_users_on_one_gpu_are_told_apart(host: HostMachine, gpus: list[FakeGpu])
     assert mem(bob) == pytest.approx(20, abs=2)
 
 
-def test_a_restart_goes_on_with_open_jobs(host: HostMachine, gpus: list[FakeGpu]) -> None:
+def test_a_restart_continues_open_jobs(host: HostMachine, gpus: list[FakeGpu]) -> None:
     start = host.clock.now_s
     gpus[0].work.append(work(ALICE, start + 10, start + 200))
     gpus[1].work.append(work(BOB, start + 10, start + 95))
@@ -239,7 +239,7 @@ def test_a_restart_goes_on_with_open_jobs(host: HostMachine, gpus: list[FakeGpu]
     assert sum(record.allocated_s for record in alice) == pytest.approx(180, abs=14)
 
 
-def test_what_was_open_when_the_machine_went_down_has_ended(host: HostMachine, gpus: list[FakeGpu]) -> None:
+def test_jobs_open_at_a_shutdown_have_ended(host: HostMachine, gpus: list[FakeGpu]) -> None:
     start = host.clock.now_s
     gpus[0].work.append(work(ALICE, start + 10, start + 200))
     host.run_until(start + 100)
@@ -259,7 +259,7 @@ def test_what_was_open_when_the_machine_went_down_has_ended(host: HostMachine, g
     assert [host.n(run.job_id) for run in host.runs()] == [1, 2]
 
 
-def test_a_gpu_that_cannot_be_read_ends_no_job(host: HostMachine, gpus: list[FakeGpu]) -> None:
+def test_an_unreadable_gpu_ends_no_job(host: HostMachine, gpus: list[FakeGpu]) -> None:
     start = host.clock.now_s
     gpus[0].work.append(work(ALICE, start + 10, start + 400))
     host.run_until(start + 50)
@@ -271,7 +271,7 @@ def test_a_gpu_that_cannot_be_read_ends_no_job(host: HostMachine, gpus: list[Fak
     assert host.events()[0] == "gpu_lost"
 
 
-def test_slurm_is_told_of_no_open_jobs_as_it_has_others_with_these_numbers(
+def test_open_jobs_are_not_sent_and_answers_about_jobs_are_ignored(
     host: HostMachine, gpus: list[FakeGpu]
 ) -> None:
     gpus[0].work.append(work(ALICE, host.clock.now_s, host.clock.now_s + 400))
@@ -286,9 +286,7 @@ def test_slurm_is_told_of_no_open_jobs_as_it_has_others_with_these_numbers(
     assert host.source.live()["devices"]["GPU-0"]["jobs"] == [run.job_id]
 
 
-def test_a_process_that_has_gone_stays_with_the_job_that_it_had(
-    host: HostMachine, gpus: list[FakeGpu]
-) -> None:
+def test_an_exited_process_remains_assigned_to_its_job(host: HostMachine, gpus: list[FakeGpu]) -> None:
     start = host.clock.now_s
     gpus[0].work.append(work(ALICE, start, start + 10))
     processes = Processes(gpus)
@@ -300,7 +298,7 @@ def test_a_process_that_has_gone_stays_with_the_job_that_it_had(
     assert processes.job_of(pid + 1, {7: JobOwner(BOB)}) is None
 
 
-def test_a_jobs_processes_are_those_on_gpus_and_what_they_started() -> None:
+def test_a_job_s_processes_are_those_on_gpus_and_their_children() -> None:
     script = (
         "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
     )
@@ -313,8 +311,10 @@ def test_a_jobs_processes_are_those_on_gpus_and_what_they_started() -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_lost_spool_gives_no_job_id_twice(host: HostMachine, gpus: list[FakeGpu], clock: FakeClock) -> None:
-    """Else what bob does now would be told of what alice did then."""
+def test_a_lost_spool_does_not_reuse_job_ids(
+    host: HostMachine, gpus: list[FakeGpu], clock: FakeClock
+) -> None:
+    """Otherwise records of bob's job would be added to those of alice's."""
     gpus[0].work.append(work(ALICE, clock.now_s + 5, clock.now_s + 15))
     host.run(60)
     ids = {run.job_id for run in host.runs()}

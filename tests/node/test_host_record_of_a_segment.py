@@ -17,7 +17,7 @@ def node(tmp_path: Path) -> HostNode:
 def test_a_job_s_record(node: HostNode) -> None:
     node.proc.process(5, own=0)
     node.job(4, 5)
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     node.until(START_S + 50)
     node.proc.process(5, own=40 * TICKS_PER_S, io=(100, 200), pages=512)
     node.traffic(3000)
@@ -29,11 +29,11 @@ def test_a_job_s_record(node: HostNode) -> None:
     assert (host.first_s, host.last_s, host.final) == (int(WALL_S), int(WALL_S) + 60, True)
     assert Host.from_wire(host.to_wire()) == host
     assert host.seq == hosts[-1].seq + 1
-    assert node.book.next_step_s() is None
+    assert node.recorder.next_step_s() is None
 
 
 def test_looks_come_often_at_first_and_each_ten_seconds_later(node: HostNode) -> None:
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     assert len(node.until(START_S + 1)) == 5
     node.until(START_S + 1000)
     assert len(node.until(START_S + 2000)) == 100
@@ -45,7 +45,7 @@ def test_looks_come_often_at_first_and_each_ten_seconds_later(node: HostNode) ->
 
 
 def test_a_job_so_short_that_nothing_was_seen_has_a_record_of_gaps(node: HostNode) -> None:
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     host = node.finished(4)
     assert (host.cpu_s, host.rss_max_mib, host.net_rx_bytes, host.app, host.container) == (None,) * 5
 
@@ -53,9 +53,9 @@ def test_a_job_so_short_that_nothing_was_seen_has_a_record_of_gaps(node: HostNod
 def test_traffic_is_nobody_s_once_another_job_has_been_there(node: HostNode) -> None:
     node.proc.process(5)
     node.job(4, 5)
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     node.until(START_S + 20)
-    node.book.note_job(7)  # a job without GPUs, there and gone between two looks
+    node.recorder.note_job(7)  # a job without GPUs, there and gone between two looks
     node.traffic(999)
     node.until(START_S + 40)
     assert node.finished(4).net_rx_bytes is None
@@ -65,7 +65,7 @@ def test_traffic_is_nobody_s_where_another_job_was_there_before(node: HostNode) 
     node.proc.process(5)
     node.job(4, 5)
     node.job(3, 6)
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     node.until(START_S + 20)
     assert node.finished(4).net_rx_bytes is None
 
@@ -74,7 +74,7 @@ def test_two_watched_jobs_are_not_alone(node: HostNode) -> None:
     for job_id in (4, 5):
         node.proc.process(job_id)
         node.job(job_id, job_id)
-        node.book.begin(allocation(job_id))
+        node.recorder.begin(allocation(job_id))
     node.until(START_S + 20)
     assert node.finished(4).net_rx_bytes is None
     assert node.finished(5).net_rx_bytes is None
@@ -82,7 +82,7 @@ def test_two_watched_jobs_are_not_alone(node: HostNode) -> None:
 
 def test_without_cgroups_nobody_knows_who_is_alone(node: HostNode) -> None:
     node.proc.process(5, environ=b"SLURM_JOB_ID=4\0", own=100)
-    node.book.begin(allocation(4))
+    node.recorder.begin(allocation(4))
     node.until(START_S + 20)
     host = node.finished(4)
     assert host.cpu_s == 100 / TICKS_PER_S
@@ -92,7 +92,7 @@ def test_without_cgroups_nobody_knows_who_is_alone(node: HostNode) -> None:
 def test_a_segment_after_a_restart_counts_from_its_beginning(node: HostNode) -> None:
     node.proc.process(5, own=100 * TICKS_PER_S, started=10)
     node.job(4, 5)
-    node.book.begin(allocation(4, continued=True))
+    node.recorder.begin(allocation(4, continued=True))
     node.until(START_S + 20)
     node.proc.process(5, own=103 * TICKS_PER_S, started=10)
     node.until(START_S + 40)
@@ -106,27 +106,27 @@ def test_a_run_is_not_charged_with_what_the_run_before_it_left_in_its_cgroup(
 ) -> None:
     first, second = allocation(4), requeued(allocation(4), START_S + 40)
     node.job(4, 5)
-    node.counted(4, 0)
+    node.set_cpu_time(4, 0)
     node.proc.process(5, own=0, io=(0, 0), started=int(START_S * TICKS_PER_S) + 5)
-    node.book.sync([first], node.now_s)
+    node.recorder.sync([first], node.now_s)
     node.until(START_S + 20)
     node.proc.process(5, own=70 * TICKS_PER_S, io=(70, 7), started=int(START_S * TICKS_PER_S) + 5)
-    node.counted(4, 70)
+    node.set_cpu_time(4, 70)
     node.until(START_S + 40)
     if not at_once:
-        node.book.sync([], node.now_s)
-        (host,) = node.book.step(node.now_s, dict)
+        node.recorder.sync([], node.now_s)
+        (host,) = node.recorder.step(node.now_s, dict)
     if not survives:
         node.end_job(4, 5)
-    node.book.sync([second], node.now_s)
+    node.recorder.sync([second], node.now_s)
     if at_once:
-        node.book.step(node.now_s, dict)
+        node.recorder.step(node.now_s, dict)
     node.until(START_S + 41)
     used = 73 if survives else 3
     node.job(4, 6, *([5] if survives else []))
-    node.counted(4, used)
+    node.set_cpu_time(4, used)
     node.proc.process(6, own=3 * TICKS_PER_S, io=(3, 1), started=int((START_S + 40.5) * TICKS_PER_S))
     node.until(START_S + 90)
-    node.book.sync([], node.now_s)
-    (host,) = node.book.step(node.now_s, dict)
+    node.recorder.sync([], node.now_s)
+    (host,) = node.recorder.step(node.now_s, dict)
     assert (host.restart, host.cpu_s, host.read_bytes, host.write_bytes) == (1, 3.0, 3, 1)

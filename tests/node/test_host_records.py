@@ -10,7 +10,7 @@ from slurm_gpu.node.process.procfs import TICKS_PER_S
 from slurm_gpu.wire import Host
 from tests.node.fakeproc import FakeProc, write
 from tests.node.fakes import FakeGpu
-from tests.node.machine import AtOnce, Machine
+from tests.node.machine import ImmediateWorker, Machine
 
 
 class WholeMachine(Machine):
@@ -26,7 +26,7 @@ class WholeMachine(Machine):
     def hosts(self) -> HostRecorder:
         root = self.directory
         mounts = Mounts(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")
-        return HostRecorder("n1", NO_RULES, mounts=mounts, worker=AtOnce())
+        return HostRecorder("n1", NO_RULES, mounts=mounts, worker=ImmediateWorker())
 
     def received(self, count: int) -> None:
         write(self.directory / "proc/net/dev", f"eth0: {count} 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")

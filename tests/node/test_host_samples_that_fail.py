@@ -14,7 +14,7 @@ from slurm_gpu.node.host.host_watch import HostWatch
 from slurm_gpu.node.process.node_counters import NodeReading
 from slurm_gpu.node.worker_thread import Task, WorkerThread
 from tests.node.hostnode import START_S, HostNode, allocation, segment
-from tests.node.machine import AtOnce
+from tests.node.machine import ImmediateWorker
 
 
 class Hanging:
@@ -35,21 +35,21 @@ def test_a_look_that_does_not_come_back_costs_that_job_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Hanging()
-    book = HostRecorder(
+    recorder = HostRecorder(
         "n1", NO_RULES, mounts=Mounts(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
     )
-    book.begin(allocation(4))
+    recorder.begin(allocation(4))
     now_s = START_S
     while worker.started < 2 and now_s < START_S + 200:
-        assert not book.step(now_s, dict)
-        if "job 4" in caplog.text and book.next_step_s() is None:
-            book.begin(replace(allocation(5), uid=1002))
+        assert not recorder.step(now_s, dict)
+        if "job 4" in caplog.text and recorder.next_step_s() is None:
+            recorder.begin(replace(allocation(5), uid=1002))
         now_s += 1.0
     assert (worker.started, now_s >= START_S + STUCK_S) == (2, True)
     assert caplog.text.count("they are not sampled again") == 1
-    book.end(segment(4), now_s)
-    book.end(segment(5), now_s)
-    hosts = [host for at in (now_s, now_s + STUCK_S + 1) for host in book.step(at, dict)]
+    recorder.end(segment(4), now_s)
+    recorder.end(segment(5), now_s)
+    hosts = [host for at in (now_s, now_s + STUCK_S + 1) for host in recorder.step(at, dict)]
     assert sorted(host.job_id for host in hosts if host.final) == [4, 5]
 
 
@@ -76,28 +76,28 @@ def test_a_look_that_comes_back_late_leaves_to_others_what_others_look_at_now(
 
     monkeypatch.setattr(HostWatch, "sample", sample)
     worker = Late()
-    book = HostRecorder(
+    recorder = HostRecorder(
         "n1", NO_RULES, mounts=Mounts(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
     )
     of_alice, of_bob = (replace(allocation(job), uid=uid) for job, uid in ((4, 1001), (5, 1002)))
-    book.sync([of_alice, of_bob], START_S)
-    book.step(START_S, dict)
+    recorder.sync([of_alice, of_bob], START_S)
+    recorder.step(START_S, dict)
     late_s = START_S + STUCK_S + 1
-    book.step(late_s, dict)
+    recorder.step(late_s, dict)
     first, second = worker.tasks
     # While one look at a job of Alice's hangs, none is risked at another of hers.
-    book.sync([of_alice, of_bob, replace(allocation(6), uid=1001)], late_s)
+    recorder.sync([of_alice, of_bob, replace(allocation(6), uid=1001)], late_s)
     second()
     worker.idle = True
-    book.step(late_s + 1, dict)
+    recorder.step(late_s + 1, dict)
     assert (looked, len(worker.tasks)) == ([(5, late_s)], 2)
     first()
-    book.step(late_s + 2, dict)
+    recorder.step(late_s + 2, dict)
     worker.tasks[2]()
     assert looked == [(5, late_s), (6, late_s + 2)]
 
 
-class Failing(AtOnce):
+class Failing(ImmediateWorker):
     """A worker whose thread survives what a task raises, as WorkerThread's does."""
 
     def start(self, task: Task) -> None:
@@ -120,7 +120,7 @@ def test_a_look_that_fails_costs_that_job_alone(
     for job_id in (4, 5):
         node.proc.process(job_id)
         node.job(job_id, job_id)
-        node.book.begin(allocation(job_id))
+        node.recorder.begin(allocation(job_id))
     node.until(START_S + 5)
     assert (node.finished(4).cpu_s, node.finished(5).cpu_s) == (None, 0.0)
     assert caplog.text.count("failed") == 1

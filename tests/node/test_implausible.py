@@ -23,7 +23,7 @@ from slurm_gpu.wire import Record
 from tests.database.samples import host
 from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine
-from tests.node.nonsense import put_in_place
+from tests.node.nonsense import replace_library
 from tests.node.simulated import load_library, shut_down_nvml
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
@@ -85,7 +85,7 @@ def gpu(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     pynvml.nvmlInit()
     pynvml.nvmlShutdown()
     library = Altered(pynvml.nvmlLib)
-    with put_in_place(monkeypatch, library):
+    with replace_library(monkeypatch, library):
         yield Gpu(world, library)
     shut_down_nvml()
 

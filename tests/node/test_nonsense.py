@@ -20,7 +20,7 @@ from slurm_gpu.node.measure.tally import DeviceTally
 from slurm_gpu.node.measure.utilization import UtilizationSpan
 from slurm_gpu.wire import histogram_mean
 from tests.node.mixedload import Load
-from tests.node.nonsense import Nonsense, put_in_place
+from tests.node.nonsense import Nonsense, replace_library
 from tests.node.simulated import SimulatedMachine, load_library
 from tests.node.test_mixed_load import CUT, GPUS, INSTANCES, SHARED, WHOLE, Collector, Hold, Play
 
@@ -79,7 +79,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path) -> Ite
     pynvml.nvmlShutdown()
     library = Nonsense(pynvml.nvmlLib, SEED, RATE)
     spans: Spans = defaultdict(list)
-    with pytest.MonkeyPatch.context() as patch, put_in_place(patch, library):
+    with pytest.MonkeyPatch.context() as patch, replace_library(patch, library):
         _watch(patch, spans)
         machine.start()
         play = Play(machine, Load(SEED, RUNS, WHOLE, SHARED, INSTANCES), NoCollector(machine))

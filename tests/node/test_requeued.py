@@ -9,7 +9,7 @@ from slurm_gpu.node.allocation.hooks import HookEvent, HookKind
 from slurm_gpu.node.jobs.requeued import RequeuedJobs
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
-from tests.node.machine import Machine, core, slurmd_says
+from tests.node.machine import Machine, core, fake_slurmd
 from tests.node.test_lifecycle import running
 
 
@@ -43,7 +43,7 @@ def cgroup(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Change:
 
 def share(machine: Machine, gpu: FakeGpu) -> None:
     """Let several jobs hold the GPU."""
-    text = f"{slurmd_says([gpu])(())}\nslurmd: Gres Name=shard Count=4 File=/nowhere/nvidia{gpu.minor} (null)"
+    text = f"{fake_slurmd([gpu])(())}\nslurmd: Gres Name=shard Count=4 File=/nowhere/nvidia{gpu.minor} (null)"
     machine.slurmd = lambda command: text  # type: ignore[method-assign]
     machine.kill()
     machine.start()

@@ -217,7 +217,7 @@ def test_what_the_answer_tells_of_jobs_is_passed_on(post: Post) -> None:
     post.database.answer = {"jobs": {"7": known, "x": {}, "8": None, "9" * 5000: {}}}
     post.spool.save_record(record(7))
     post.run(1)
-    assert post.node.learnt == [{7: known}]
+    assert post.node.updated_jobs == [{7: known}]
 
 
 def test_hosts_are_kept_and_shipped_like_records(post: Post, tmp_path: Path) -> None:

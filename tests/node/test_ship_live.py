@@ -150,7 +150,7 @@ def test_a_job_that_slurm_says_is_over_is_told_to_the_node(post: Post) -> None:
     post.node.jobs = [7]
     post.database.answer = {"ended": {"7": {"restart": 0, "end_s": 90}, "y": {}}, "want": []}
     post.run(11)
-    assert post.node.over == [{7: {"restart": 0, "end_s": 90}}]
+    assert post.node.ended_jobs == [{7: {"restart": 0, "end_s": 90}}]
 
 
 def test_a_wanted_window_comes_with_the_next_live_values_and_once(post: Post) -> None:

@@ -13,7 +13,7 @@ from slurm_gpu.node.allocation import slurmd
 from slurm_gpu.node.allocation.gres import parse_files
 from slurm_gpu.node.allocation.slurmd import SlurmdQuery, conf_of_slurmd, run_slurmd
 from tests.node.fakes import FakeClock, FakeGpu, Work
-from tests.node.machine import Later, Machine, core
+from tests.node.machine import DeferredWorker, Machine, core
 
 COMMAND = ("slurmd", "-G")
 
@@ -131,7 +131,7 @@ def test_what_nobody_foresaw_is_a_failure_too(caplog: pytest.LogCaptureFixture) 
     assert question.is_silent
 
 
-class Exhausted(Later):
+class Exhausted(DeferredWorker):
     """A system without room for another thread."""
 
     def start(self, task: object) -> None:
@@ -150,13 +150,13 @@ def test_without_room_for_a_thread_it_is_tried_again() -> None:
 def slow(tmp_path: Path, gpu: FakeGpu) -> Machine:
     """A node whose slurmd has not answered yet."""
     machine = Machine(tmp_path, gpu)
-    machine.slurmd_worker = Later()
+    machine.slurmd_worker = DeferredWorker()
     machine.start()
     return machine
 
 
 def answer(machine: Machine) -> None:
-    assert isinstance(machine.slurmd_worker, Later)
+    assert isinstance(machine.slurmd_worker, DeferredWorker)
     machine.slurmd_worker.run()
     assert machine.node is not None
     machine.node.step()

@@ -17,7 +17,7 @@ from slurm_gpu.wire import (
     Record,
     Total,
 )
-from tests.node.samples import GAP, START, TOTAL, course, mean, sample, seen, tally
+from tests.node.samples import GAP, START, TOTAL, mean, sample, seen, tally, timeline_of
 
 # Quantities between looks
 
@@ -113,7 +113,7 @@ def test_an_end_that_is_told_late_is_as_if_it_had_been_told_at_once(
         for at_ms, (_, eighths) in zip(accumulate(ms for ms, _ in looks), looks, strict=True)
     ]
     now_s = max(ends[-1], readings[-1].reading.at_s)
-    # No bin of the course ends just then.
+    # No bin of the timeline_of ends just then.
     end_s = max(START, now_s - late_ms / 1000) + 0.0005
 
     late, at_once = tally(), tally()
@@ -148,8 +148,8 @@ def test_an_end_that_is_told_late_is_as_if_it_had_been_told_at_once(
 
 
 def _told(record: Record, name: str) -> list[float | None]:
-    """The course up to its last bin that tells anything."""
-    told = [] if record.timeline is None else course(record, name)
+    """The timeline_of up to its last bin that tells anything."""
+    told = [] if record.timeline is None else timeline_of(record, name)
     while told and told[-1] is None:
         told.pop()
     return told
@@ -166,7 +166,7 @@ def test_power_is_what_the_energy_counter_says_and_its_extremes_what_was_seen() 
     )
     assert record.power_w == Mean(2.0, 300.0, 90.0, 350.0)
     assert record.energy_j == Total(2.0, 600.0)
-    assert course(record, "power") == [0.752, 0.752, 0.752]  # 300 of 400 W, to 1/250
+    assert timeline_of(record, "power") == [0.752, 0.752, 0.752]  # 300 of 400 W, to 1/250
 
 
 def test_without_an_energy_counter_power_is_polled() -> None:
@@ -225,8 +225,8 @@ def test_the_course_of_a_link_is_of_both_directions() -> None:
         ),
     )
     assert record.pcie_rx_bytes == Total(0.75, 14_325 * 10**6)
-    assert course(record, "pcie") == [0.3]
-    assert course(record, "nvlink") == [0.5]
+    assert timeline_of(record, "pcie") == [0.3]
+    assert timeline_of(record, "nvlink") == [0.5]
     assert record.nvlink_rx_bytes is None
 
 
@@ -256,7 +256,7 @@ def test_what_a_counter_of_32_bits_cannot_tell_gpm_does() -> None:
     by_gpm = seen(*looks(32))
     assert by_gpm.pcie_rx_bytes == Total(3.0, 48 * 10**9)
     assert by_gpm.pcie_tx_bytes == Total(3.0, 300 * 10**6)
-    assert course(by_gpm, "pcie") == [0.252] * 4  # of 64 GB/s in both directions
+    assert timeline_of(by_gpm, "pcie") == [0.252] * 4  # of 64 GB/s in both directions
     assert seen(*looks(64)).pcie_rx_bytes == Total(2.0, 32 * 10**9)
     no_gpm = [dataclasses.replace(each, reading=each.reading._replace(activity=None)) for each in looks(32)]
     assert seen(*no_gpm).pcie_rx_bytes is None

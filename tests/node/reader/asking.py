@@ -1,4 +1,4 @@
-"""Three simulated GPUs, and what tests ask the process that reads them."""
+"""Three simulated GPUs, and helpers that query the process that reads them."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def read(reader: Reader, *of: str) -> Results:
 
 
 def read_when_ready(reader: Reader) -> tuple[Results, float]:
-    """The first results that have readings, and how long it took."""
+    """Return the first results that have readings, and the seconds until then."""
     begin = time.monotonic()
 
     def readings() -> Results | None:
@@ -33,4 +33,4 @@ def read_when_ready(reader: Reader) -> tuple[Results, float]:
 
 
 def wait_for(met: Callable[[], bool]) -> None:
-    polling.wait_for(met, 10, "what the reader's process does", interval_s=0.01)
+    polling.wait_for(met, 10, "a condition of the reader process", interval_s=0.01)

@@ -31,13 +31,13 @@ def start(clock: FakeClock) -> Iterator[Callable[..., ReaderProcess]]:
     yield start
     for reader in readers:
         reader.close()
-        # What was killed takes its time on a busy machine, and closing waits no longer than for an answer.
+        # On a busy machine a killed process needs time to exit; close() waits only as long as for an answer.
         assert all(child.is_gone(10) for child in reader._ending)
 
 
 @pytest.fixture
 def reader(world: World, start: Callable[..., ReaderProcess]) -> ReaderProcess:
-    """Has found its devices."""
+    """Return a reader that has found its devices."""
     reader = start()
     reader.devices()
     return reader

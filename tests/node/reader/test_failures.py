@@ -1,4 +1,4 @@
-"""A call that hangs, a driver that is slow, a reader that crashes: what each costs, with real processes."""
+"""Hung calls, slow drivers and crashed readers cost little, tested with real processes."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_a_reading_is_the_same_through_the_pipe(world: World, reader: ReaderProc
     assert there._replace(**unlike) == eval(here.stdout, namespace)._replace(**unlike)
 
 
-def test_a_gpu_that_hangs_costs_the_others_about_the_deadline(world: World, reader: ReaderProcess) -> None:
+def test_a_hung_gpu_delays_the_others_by_about_the_deadline(world: World, reader: ReaderProcess) -> None:
     faults.hang(world, 1)
     begin = time.monotonic()
     results = read(reader)
@@ -70,7 +70,7 @@ def test_a_gpu_that_hangs_costs_the_others_about_the_deadline(world: World, read
     assert uuids(reader) == ["GPU-a", "GPU-c"]
 
 
-def test_a_reader_that_gets_no_processor_is_no_gpu_that_hangs(reader: ReaderProcess) -> None:
+def test_a_stopped_reader_is_not_reported_as_a_hung_gpu(reader: ReaderProcess) -> None:
     assert reader.pid is not None
     os.kill(reader.pid, signal.SIGSTOP)
     assert read(reader) == Results({}, {}, ())
@@ -78,7 +78,7 @@ def test_a_reader_that_gets_no_processor_is_no_gpu_that_hangs(reader: ReaderProc
     assert set(results.readings) == set(GPUS)
 
 
-def test_a_gpu_that_hung_is_tried_again_at_growing_intervals_and_disturbs_nobody(
+def test_a_hung_gpu_is_retried_without_disturbing_the_others(
     world: World, reader: ReaderProcess, clock: FakeClock
 ) -> None:
     faults.hang(world, 1)
@@ -102,10 +102,10 @@ def test_a_gpu_that_hung_is_tried_again_at_growing_intervals_and_disturbs_nobody
     assert set(read(reader).readings) == set(GPUS)
 
 
-def test_a_gpu_that_hangs_at_the_start_is_left_out(world: World, start: Callable[..., ReaderProcess]) -> None:
+def test_a_gpu_that_hangs_at_startup_is_left_out(world: World, start: Callable[..., ReaderProcess]) -> None:
     faults.hang(world, 0)
-    # Time enough for a process to start on a busy machine: one that has not yet said how many GPUs there
-    # are is taken for a driver that does not start.
+    # Enough time for a process to start on a busy machine: until it has reported the number of GPUs, a
+    # hang counts as a driver that does not start.
     reader = start(start_deadline_s=1.5)
     with pytest.raises(ReaderStartingError):
         reader.devices()
@@ -113,7 +113,7 @@ def test_a_gpu_that_hangs_at_the_start_is_left_out(world: World, start: Callable
     assert uuids(reader) == ["GPU-b", "GPU-c"]
 
 
-def test_a_gpu_that_is_lost_or_hangs_at_the_start_is_known_by_its_index(
+def test_a_gpu_lost_or_hung_at_startup_is_reported_by_index(
     world: World, start: Callable[..., ReaderProcess]
 ) -> None:
     faults.lose(world, 1)
@@ -131,14 +131,14 @@ def test_a_gpu_that_is_lost_or_hangs_at_the_start_is_known_by_its_index(
 
 
 def _found(reader: ReaderProcess) -> list[str]:
-    """The devices that it finds by now."""
+    """Return the devices found so far."""
     try:
         return uuids(reader)
     except ReaderStartingError:
         return []
 
 
-def test_a_driver_that_takes_long_to_start_stops_nobody(
+def test_a_slow_driver_start_does_not_block_the_caller(
     world: World, start: Callable[..., ReaderProcess]
 ) -> None:
     faults.hang(world, 0, ["nvmlInitWithFlags"])
@@ -153,7 +153,7 @@ def test_a_driver_that_takes_long_to_start_stops_nobody(
     assert uuids(reader) == GPUS
 
 
-def test_a_driver_that_never_starts_is_given_up_and_tried_again(
+def test_a_driver_that_never_starts_is_abandoned_and_retried(
     world: World, start: Callable[..., ReaderProcess], clock: FakeClock
 ) -> None:
     faults.hang(world, 0, ["nvmlInitWithFlags"])
@@ -168,7 +168,7 @@ def test_a_driver_that_never_starts_is_given_up_and_tried_again(
     wait_for(lambda: bool(read(reader).readings))
 
 
-def test_a_reader_that_is_killed_costs_one_look(world: World, reader: ReaderProcess) -> None:
+def test_a_killed_reader_costs_one_sample(world: World, reader: ReaderProcess) -> None:
     assert reader.pid is not None
     os.kill(reader.pid, signal.SIGKILL)
     assert read(reader) == Results({}, {}, ())
@@ -177,7 +177,7 @@ def test_a_reader_that_is_killed_costs_one_look(world: World, reader: ReaderProc
     assert results.failures == {}
 
 
-def test_a_lost_gpu_is_told_from_one_that_hangs(world: World, reader: ReaderProcess) -> None:
+def test_a_lost_gpu_is_distinguished_from_a_hung_one(world: World, reader: ReaderProcess) -> None:
     faults.lose(world, 1)
     assert read(reader).failures["GPU-b"] == Failure(ReadError.LOST, "GPU is lost")
     assert uuids(reader) == ["GPU-a", "GPU-c"]
@@ -186,7 +186,7 @@ def test_a_lost_gpu_is_told_from_one_that_hangs(world: World, reader: ReaderProc
     assert set(read(reader).readings) == set(GPUS)
 
 
-def test_without_a_driver_it_says_so_until_there_is_one(
+def test_a_missing_driver_is_reported_until_it_is_loaded(
     world: World, start: Callable[..., ReaderProcess]
 ) -> None:
     faults.driver(world, loaded=False)
@@ -198,23 +198,23 @@ def test_without_a_driver_it_says_so_until_there_is_one(
     assert uuids(reader) == GPUS
 
 
-def test_a_driver_that_went_while_the_reader_restarted_is_told(world: World, reader: ReaderProcess) -> None:
+def test_a_driver_unloaded_during_a_reader_restart_is_reported(world: World, reader: ReaderProcess) -> None:
     faults.driver(world, loaded=False)
     assert reader.pid is not None
     os.kill(reader.pid, signal.SIGKILL)
     failures: list[Failure] = []
 
-    def told() -> bool:
+    def is_reported() -> bool:
         failures.extend(read(reader).failures.values())
         return bool(failures)
 
-    wait_for(told)
+    wait_for(is_reported)
     assert {failure.kind for failure in failures} == {ReadError.DRIVER}
     faults.driver(world, loaded=True)
     assert uuids(reader) == GPUS
 
 
-def test_a_driver_that_is_reloaded_costs_a_new_reader(world: World, reader: ReaderProcess) -> None:
+def test_a_reloaded_driver_requires_a_new_reader(world: World, reader: ReaderProcess) -> None:
     before = reader.pid
     faults.swap(world, 0, "GPU-new")
     assert {failure.kind for failure in read(reader).failures.values()} == {ReadError.DRIVER}
@@ -222,32 +222,32 @@ def test_a_driver_that_is_reloaded_costs_a_new_reader(world: World, reader: Read
     assert reader.pid != before
 
 
-def test_a_gpu_is_not_tried_again_while_the_driver_holds_the_killed_reader(
+def test_a_gpu_is_not_retried_until_the_killed_reader_has_exited(
     world: World, reader: ReaderProcess, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults.hang(world, 1)
-    with monkeypatch.context() as held:
-        held.setattr(readerchild.ReaderChild, "is_gone", lambda *_: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(readerchild.ReaderChild, "is_gone", lambda *_: False)
         read(reader)
         assert uuids(reader) == ["GPU-a", "GPU-c"]
         faults.hang(world, 1, [])
         clock.advance(10_000)
-        held.setattr(readerprocess, "ReaderChild", lambda **_: pytest.fail("another process was started"))
+        patch.setattr(readerprocess, "ReaderChild", lambda **_: pytest.fail("another process was started"))
         assert uuids(reader) == ["GPU-a", "GPU-c"]
     wait_for(lambda: "GPU-b" in uuids(reader))
 
 
 @pytest.mark.parametrize(
-    "says",
+    "output",
     [
         *("garbage", "[]", "[[]]", '["end"]', '[["gpu", "x"]]', '[["end", [], 1]]', '[["log"]]'),
         *('[["gpu", 0, [1]]]', '[["gpu", 0, [["GPU-0"]]]]'),
     ],
 )
-def test_nonsense_on_the_pipe_is_a_crash(
-    start: Callable[..., ReaderProcess], monkeypatch: pytest.MonkeyPatch, says: str
+def test_nonsense_on_the_pipe_counts_as_a_crash(
+    start: Callable[..., ReaderProcess], monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
-    monkeypatch.setattr(readerchild, "COMMAND", ("sh", "-c", f"echo '{says}'; exec sleep 60"))
+    monkeypatch.setattr(readerchild, "COMMAND", ("sh", "-c", f"echo '{output}'; exec sleep 60"))
     reader = start()
     for _ in range(2):
         with pytest.raises(NvmlError, match="nonsense"):
@@ -269,7 +269,7 @@ _ROW = [1.0, *[None] * (len(Reading._fields) - 1)]
     ],
     ids=lambda answer: str(answer).replace("None, ", "")[:60],
 )
-def test_an_answer_of_the_wrong_shape_is_a_crash(
+def test_an_answer_of_the_wrong_shape_counts_as_a_crash(
     start: Callable[..., ReaderProcess],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -277,8 +277,8 @@ def test_an_answer_of_the_wrong_shape_is_a_crash(
 ) -> None:
     before = [["reading", "GPU-0", _ROW]] if answer[0] == "end" else []
     found = [["count", 1], ["gpu", 0, [["GPU-0", 0]]], ["end"]]
-    says = f"echo '{json.dumps(found)}'; read line; echo '{json.dumps([*before, answer])}'; exec sleep 60"
-    monkeypatch.setattr(readerchild, "COMMAND", ("sh", "-c", says))
+    script = f"echo '{json.dumps(found)}'; read line; echo '{json.dumps([*before, answer])}'; exec sleep 60"
+    monkeypatch.setattr(readerchild, "COMMAND", ("sh", "-c", script))
     reader = start(deadline_s=10)
     assert uuids(reader) == ["GPU-0"]
     assert set(read(reader, "GPU-0").readings) == {uuid for _, uuid, _ in before}
@@ -286,7 +286,7 @@ def test_an_answer_of_the_wrong_shape_is_a_crash(
     assert (reader.exits.total, reader.pid) == (1, None)
 
 
-def test_a_device_at_which_the_reader_crashes_again_and_again_is_left_out(
+def test_a_device_that_crashes_the_reader_repeatedly_is_left_out(
     start: Callable[..., ReaderProcess], monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
     fake = """import json, mmap, sys
@@ -337,9 +337,7 @@ def test_slurm_gpud_itself_never_loads_nvml() -> None:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
-def test_a_gpu_name_that_is_not_utf_8_costs_the_name(
-    world: World, start: Callable[..., ReaderProcess]
-) -> None:
+def test_a_gpu_name_that_is_not_utf_8_is_omitted(world: World, start: Callable[..., ReaderProcess]) -> None:
     world.content.devices[1].name = b"NVIDIA \xb5GPU"
     reader = start()
     assert [(facts.uuid, facts.name is None) for facts in reader.devices()] == [

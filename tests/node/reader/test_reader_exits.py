@@ -1,4 +1,4 @@
-"""A reader that ends again and again is reported with its cause, once an hour."""
+"""A reader that exits repeatedly is reported with its cause, once an hour."""
 
 import logging
 import sys
@@ -27,7 +27,7 @@ raise SystemExit(1)"""
         ((sys.executable, "-c", RAISES), "(UnicodeDecodeError: invalid start byte)"),
     ],
 )
-def test_three_deaths_in_a_minute_are_reported_with_their_cause(
+def test_three_exits_in_a_minute_are_reported_with_their_cause(
     start: Callable[..., ReaderProcess],
     monkeypatch: pytest.MonkeyPatch,
     clock: FakeClock,
@@ -43,30 +43,30 @@ def test_three_deaths_in_a_minute_are_reported_with_their_cause(
             reader.devices()
         assert reader.exits.total == n + 1
         clock.advance(10)
-    dying = reader.exits.take()
-    assert dying is not None
-    assert (dying.exits, dying.why.endswith(cause)) == (MANY, True), dying
+    report = reader.exits.take()
+    assert report is not None
+    assert (report.exits, report.why.endswith(cause)) == (MANY, True), report
     assert reader.exits.take() is None
     errors = [item.getMessage() for item in caplog.records if item.levelno == logging.ERROR]
-    assert errors == [f"NVML: 3 readers exited within 60 s, the last one: {dying.why}"]
+    assert errors == [f"NVML: 3 readers exited within 60 s, the last one: {report.why}"]
 
 
 def reported(exits: ReaderExits, n: int, every_s: float, clock: FakeClock) -> list[RepeatedExits]:
-    """What there is to report of so many exits."""
+    """Return the reports of `n` exits, `every_s` apart."""
     found = []
     for _ in range(n):
         exits.add("why")
-        if (dying := exits.take()) is not None:
-            found.append(dying)
+        if (report := exits.take()) is not None:
+            found.append(report)
         clock.advance(every_s)
     return found
 
 
-def test_few_deaths_are_no_finding(clock: FakeClock) -> None:
+def test_infrequent_exits_are_not_reported(clock: FakeClock) -> None:
     assert reported(ReaderExits(clock), 20, WITHIN_S / 2 + 1, clock) == []
 
 
-def test_many_deaths_are_reported_once_an_hour_and_recent_for_ten_minutes(clock: FakeClock) -> None:
+def test_frequent_exits_are_reported_hourly_and_recent_for_ten_minutes(clock: FakeClock) -> None:
     exits = ReaderExits(clock)
     n = int(AGAIN_S / 5)
     assert len(reported(exits, n, 5.0, clock)) == 1
@@ -76,7 +76,7 @@ def test_many_deaths_are_reported_once_an_hour_and_recent_for_ten_minutes(clock:
     assert (exits.total, exits.recent) == (2 * n, 0)
 
 
-def test_the_daemon_makes_an_event_of_it(tmp_path: Path) -> None:
+def test_the_daemon_records_an_event_for_repeated_exits(tmp_path: Path) -> None:
     machine = Machine(tmp_path, FakeGpu(FakeClock()))
     machine.start()
     assert machine.node is not None
