@@ -78,7 +78,7 @@ def expose(
     out = Exposition()
     _expose_devices(out, node, seen, now_s)
     out.family(
-        "slurm_gpu_held",
+        "slurm_gpu_allocated",
         "gauge",
         "Jobs that are allocated the device, by raw job id.",
         [
@@ -198,8 +198,8 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
     own = {"node": node}
     out.family("slurm_gpud_info", "gauge", "This slurm-gpud.", [({**own, "version": __version__}, 1)])
     for name, kind, help_text, value in (
-        ("looks_total", "counter", "Samples of the GPUs.", health.reads),
-        ("failed_looks_total", "counter", "Devices that did not answer to a sample.", health.failed_reads),
+        ("samples_total", "counter", "Samples of the GPUs.", health.reads),
+        ("failed_samples_total", "counter", "Devices that did not answer to a sample.", health.failed_reads),
         ("open_jobs", "gauge", "Jobs with GPUs on this node.", health.open_jobs),
         ("spool_bytes", "gauge", "Size of the spool.", health.spool_bytes),
         ("spool_items", "gauge", "Records and events in the spool that are not shipped.", health.spool_items),
@@ -211,7 +211,7 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
             health.shipment_failures,
         ),
         (
-            "reader_deaths_total",
+            "reader_exits_total",
             "counter",
             "Terminations of the process that calls NVML.",
             health.reader_exits,

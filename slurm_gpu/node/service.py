@@ -41,7 +41,7 @@ from slurm_gpu.node.shipping.ship import ShipmentScheduler
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire import HOST_CLUSTER
-from slurm_gpu.wire.live import READER_DEATHS
+from slurm_gpu.wire.live import READER_EXITS
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Service:
 
     def _own_values(self) -> Mapping[str, float]:
         exits = self._reader.exits.recent
-        return {READER_DEATHS: exits} if exits else {}
+        return {READER_EXITS: exits} if exits else {}
 
     def start(self) -> None:
         """Start sampling."""

@@ -13,8 +13,9 @@ MAX_DEVICES = 512
 MAX_JOBS = 1000
 MAX_REASONS = 64
 MAX_HOST_VALUES = 64
-# A host value: how often the process that calls NVML ended in the last ten minutes.
-READER_DEATHS = "reader_deaths"
+# A host value: how often the process that calls NVML ended in the last ten minutes, and its name in wire 1.
+READER_EXITS = "reader_exits"
+READER_EXITS_IN_WIRE_1 = "reader_deaths"
 # How often a node posts its live values, in seconds: while a reader needs them, and otherwise.
 LIVE_INTERVAL_S = 10.0
 IDLE_LIVE_INTERVAL_S = 60.0

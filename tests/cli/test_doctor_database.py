@@ -55,9 +55,10 @@ def test_the_clocks_of_nodes(installed: Installation):
 
 
 def test_readers_of_nvml_that_end_again_and_again(installed: Installation):
-    installed.database.lives = {"n1": Live(at_s=NOW_S), "n2": Live(at_s=NOW_S, host={"reader_deaths": 2})}
+    installed.database.lives = {"n1": Live(at_s=NOW_S), "n2": Live(at_s=NOW_S, host={"reader_exits": 2})}
     assert levels(readers.alive(installed.at())) == ["ok"]
-    installed.database.lives["n3"] = Live(at_s=NOW_S, host={"reader_deaths": 11})
+    installed.database.lives["n3"] = Live(at_s=NOW_S, host={"reader_exits": 11})
+    # A node of the previous release.
     installed.database.lives["n4"] = Live(at_s=NOW_S, host={"reader_deaths": 3})
     finding = worst(readers.alive(installed.at()))
     assert finding.level is Level.FAIL

@@ -14,7 +14,7 @@ from slurm_gpu.node.metrics import DaemonHealth, Exposition, expose
 from slurm_gpu.node.process.node_counters import NodeReading
 from slurm_gpu.plausible import RATES, range_of
 from slurm_gpu.wire import DeviceFacts, Host, LiveDevice, Record
-from slurm_gpu.wire.live import READER_DEATHS
+from slurm_gpu.wire.live import READER_EXITS
 from slurm_gpu.wire.timeline import SERIES
 
 from .pages import DOCS, ROOT
@@ -69,7 +69,7 @@ def test_every_plausible_range() -> None:
 def test_every_live_value() -> None:
     shown = _spans("Live values", "| of |")
     host = {name for name in _names(NodeReading) - {"at_s"} if not name.endswith("_per_s")}
-    assert shown == _names(LiveDevice) | host | {"_per_s", READER_DEATHS}
+    assert shown == _names(LiveDevice) | host | {"_per_s", READER_EXITS}
 
 
 def _kinds_in_code() -> Iterable[str]:

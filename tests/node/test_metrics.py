@@ -128,9 +128,9 @@ def test_what_was_read_long_ago_is_not_told_as_if_it_were_now(seen: CachingReade
 
 def test_jobs_have_a_series_only_while_they_hold_a_device(seen: CachingReader) -> None:
     found = samples(expose("n1", seen, {"GPU-0": [7, 8]}, HEALTH, 101.0))
-    held = [(sample.labels["uuid"], sample.labels["job"]) for sample in found["slurm_gpu_held"]]
+    held = [(sample.labels["uuid"], sample.labels["job"]) for sample in found["slurm_gpu_allocated"]]
     assert held == [("GPU-0", "7"), ("GPU-0", "8")]
-    assert "slurm_gpu_held" not in samples(expose("n1", seen, {}, HEALTH, 101.0))
+    assert "slurm_gpu_allocated" not in samples(expose("n1", seen, {}, HEALTH, 101.0))
     labels = {label for some in found.values() for sample in some for label in sample.labels}
     assert labels == {
         "node",

@@ -199,7 +199,7 @@ def test_a_reader_that_dies_again_and_again_is_an_event_and_a_live_value(
     (event,) = (e for e in database.events.values() if e["kind"] == "reader_failing")
     assert event["data"]["deaths"] == 3
     assert "SIGSEGV" in event["data"]["why"]
-    until(lambda: database.live.get("host", {}).get("reader_deaths") == 3, 30)
+    until(lambda: database.live.get("host", {}).get("reader_exits") == 3, 30)
     assert "3 readers exited within 60 s" in (daemon.directory / "log").read_text()
 
 
@@ -323,7 +323,7 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
                 f"{s.name}/{s.labels.get('job', '')}{s.labels.get('process', '')}": s.value for s in samples
             }
 
-        until(lambda: scraped().get("slurm_gpu_held/1") == 1)
+        until(lambda: scraped().get("slurm_gpu_allocated/1") == 1)
         assert scraped()["slurm_gpud_resident_memory_bytes/reader"] > 1e6
 
         def another(*how: str) -> subprocess.CompletedProcess[str]:
