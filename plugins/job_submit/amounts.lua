@@ -79,7 +79,8 @@ end
 
 -- Thousandths of a GPU in counts of GPUs, shards and MPS; 100 MPS are a GPU unless a node says otherwise.
 local function mgpu(gpus, shards, mps)
-  local sum = gpus * 1000 + math.floor(mps * 1000 / (policy.mps_per_gpu or 100) + 0.5)
+  -- As floats: from Lua 5.3 on math.floor returns integers, whose products wrap around.
+  local sum = gpus * 1000.0 + math.floor(mps * 1000 / (policy.mps_per_gpu or 100) + 0.5)
   if policy.shards_per_gpu then
     sum = sum + math.floor(shards * 1000 / policy.shards_per_gpu + 0.5)
   end
@@ -219,7 +220,7 @@ function amounts.counted_mgpu(request, only)
   end
   local untyped = only == nil or (only.untyped and not named)
   if form == nil and untyped and request.tasks_per_gpu and request.tasks_per_gpu > 0 and request.tasks then
-    most, form = math.ceil(request.tasks / request.tasks_per_gpu) * 1000, "tasks_per_gpu"
+    most, form = math.ceil(request.tasks / request.tasks_per_gpu) * 1000.0, "tasks_per_gpu"
   end
   return most, form
 end

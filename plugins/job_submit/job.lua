@@ -104,7 +104,8 @@ function job_module.run(job, state)
     return interactive_command(desc)
   end
   job.account = string.lower(merged("account") or text(desc.default_account) or "")
-  job.qos = string.lower(merged("qos") or text(desc.default_qos) or only_qos(desc) or "normal")
+  local qos = text(desc.qos) or (job.record and text(lib.queue.qos_of(record, record.job_state % 256)))
+  job.qos = string.lower(qos or text(desc.default_qos) or only_qos(desc) or "normal")
   job.partition = merged("partition") or lib.reading.default_partition(parts) or ""
   job.array = text(desc.array_inx)
   job.is_array = job.array ~= nil

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.policy.language.lua_literals import Plain
@@ -172,6 +172,13 @@ def test_no_description_makes_the_script_fail(part: str) -> None:
         numbers=st.dictionaries(st.sampled_from(NUMBERS), ODD_NUMBER),
         row=st.dictionaries(st.sampled_from([*FIELDS, "tres_fmt_req_str", "tres_fmt_alloc_str"]), ODD_TEXT),
         running=st.booleans(),
+    )
+    # A product above 2^63 in parts of GPUs, which integers of Lua 5.3 and later cannot represent.
+    @example(
+        texts={"tres_per_task": "gres:shard:3,gres:mps:50"},
+        numbers={"ntasks_per_node": 115, "min_nodes": 979043398},
+        row={},
+        running=False,
     )
     def survives(
         texts: dict[str, str | None], numbers: dict[str, Any], row: dict[str, str], running: bool

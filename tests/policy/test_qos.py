@@ -107,3 +107,14 @@ def test_where_one_is_moved_to_several_the_rules_of_each_hold() -> None:
     nothing = dict.fromkeys(description(ALICE))
     assert not policy.modify({**nothing, "qos": "normal,solo"}, mine, PARTITIONS, 1001).accepted
     assert policy.modify({**nothing, "qos": "normal,long"}, mine, PARTITIONS, 1001).accepted
+
+
+def test_an_update_of_a_job_with_several_qos_is_judged_in_each() -> None:
+    """The record has only the QOS that slurmctld tried last."""
+    nlp = RuleModel("nlp", "job", accounts=frozenset({"nlp"}), qos=frozenset({"solo"}), limits={"gpus": 2000})
+    policy = PolicyScript(build_bundle(compiled([nlp], "/nonexistent/decisions.log")))
+    mine = record(1, ALICE, qos="normal", admin_comment=ask(policy, "normal,solo"))
+    policy.set_jobs([mine])
+    nothing = dict.fromkeys(description(ALICE))
+    assert not policy.modify({**nothing, "account": "nlp"}, mine, PARTITIONS, 1001).accepted
+    assert policy.modify({**nothing, "account": "nlp", "qos": "normal"}, mine, PARTITIONS, 1001).accepted
