@@ -1,4 +1,4 @@
-"""A host of slurmctld in memory, on which `slurm-gpu policy` puts a policy into force."""
+"""Simulate a host of slurmctld on which `slurm-gpu policy` applies a policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ rules:
 
 
 class Cluster:
-    """One host of slurmctld; answers as SlurmClient with an empty queue, and holds a slurmdbd."""
+    """A host of slurmctld that also answers as SlurmClient, with an empty queue and a slurmdbd in memory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -71,7 +71,7 @@ class Cluster:
         return self.queue
 
     def accounting(self, since_s: int, until_s: int | None = None, job_ids: Any = None) -> Any:
-        raise AssertionError("none of these commands reads Slurm's accounting")
+        raise AssertionError("these commands do not read Slurm's accounting")
 
     def run(self, command: str, *argv: str) -> int:
         where = ["--state-dir", str(self.root / "state"), "--run-dir", str(self.root / "run")]

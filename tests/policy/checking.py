@@ -1,4 +1,4 @@
-"""The text of a policy as it is checked, and what is wrong with it."""
+"""Check the text of a policy and return its mistakes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from slurm_gpu.policy.language.model import Policy
 
 
 def check(text: str) -> Policy:
-    """As the file p.yaml."""
+    """Check a policy as the file p.yaml."""
     return check_policy(parse_yaml(text, "p.yaml"))
 
 
 def mistakes(text: str) -> list[str]:
-    """Its mistakes, of which there must be one at least, in the order of the file."""
+    """Return the mistakes of a policy in the order of the file, and fail if it has none."""
     with pytest.raises(InvalidFileError) as caught:
         check(text)
     return str(caught.value).splitlines()

@@ -1,4 +1,4 @@
-"""Policies of the model as the product compiles them: through its own typed policy and `compile_policy`."""
+"""Compile policies of the model with the product's typed policy and `compile_policy`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compiled(
     zone: str = "UTC",
     **more: Plain,
 ) -> dict[str, Plain]:
-    """The table that the bundle is made of, one group per rule; `more` takes the place of what is in it."""
+    """Return the table from which the bundle is built, one group per rule; `more` replaces its entries."""
     policy = Policy(
         contact="gpu-help",
         bundles={bundle.name: _bundle(bundle) for bundle in bundles},
@@ -75,7 +75,7 @@ def compiled(
 
 
 def lending(policy: PolicyModel) -> dict[str, Plain] | None:
-    """What `owners:` becomes."""
+    """Return the table for `owners:`, or None if the policy has no owners."""
     if not policy.owners:
         return None
     owners: list[Plain] = [
@@ -132,7 +132,7 @@ def _bundle(bundle: BundleModel) -> Bundle:
 
 
 def as_limits(flat: Mapping[str, Limit]) -> RuleLimits:
-    """Limits by the model's keys ("gpus:a100") as the product has them."""
+    """Convert limits with the model's keys ("gpus:a100") to those of the product."""
     limits = RuleLimits()
     for key, value in flat.items():
         base, _, part = key.partition(":")

@@ -1,4 +1,4 @@
-"""How many examples a fuzz test makes, and from which seed: few, or as `make fuzz` says."""
+"""Set the number of examples and the seed of fuzz tests: small by default, or as `make fuzz` sets them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from hypothesis import seed
 
+# Environment variable with the number of examples of a long run, such as 50000.
 COUNT = "SLURM_GPU_FUZZ"
-"""Variable with the number of examples of a long run, such as 50000."""
+# Environment variable with the seed of a long run, a whole number.
 SEED = "SLURM_GPU_FUZZ_SEED"
-"""Variable with the seed of a long run, a whole number."""
 
 
 def is_long() -> bool:
@@ -20,12 +20,12 @@ def is_long() -> bool:
 
 
 def examples(normally: int, *, one_in: int = 1) -> int:
-    """How many examples a fuzz test makes in all; `one_in` so many of a long run."""
+    """Return the number of examples of a fuzz test; `one_in` divides the number of a long run."""
     return int(os.environ[COUNT]) // one_in if is_long() else normally
 
 
 def seeded(part: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """For a test that is made in parts: each has a seed of its own, which a long run prints."""
+    """Decorate one part of a test with its own seed, which a long run prints."""
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         number = int(os.environ.get(SEED, "0")) + zlib.crc32(part.encode())

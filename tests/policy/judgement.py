@@ -1,6 +1,6 @@
-"""What a policy says to a job, in the plainest Python: what the Lua must agree with.
+"""Judge jobs by a policy, in plain Python; the Lua must reach the same decisions.
 
-Written from docs/contracts.md and docs/policy.md, not from the Lua, and without a line of slurm_gpu.
+Written from docs/contracts.md and docs/policy.md, not from the Lua, and without any code of slurm_gpu.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .users import MEMBERS
 
 
 class Outcome(Enum):
-    """How a job stands to one limit that is about it."""
+    """The result of comparing a job with one limit that applies to it."""
 
     FITS = "fits"
-    BEYOND = "beyond"
+    OVER = "over"
     UNKNOWN = "cannot be checked"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One limit of a rule, or of a bundle, and how the job stands to it."""
+    """One limit of a rule or bundle, and the outcome for the job."""
 
     rule: str
     key: str
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """All limits that a job was held to."""
+    """All limits that apply to a job, with their outcomes."""
 
     findings: tuple[Finding, ...]
 
@@ -45,13 +45,13 @@ class Judgement:
     def accepted(self) -> bool:
         return not any(
             one.mode == "enforce"
-            and (one.outcome is Outcome.BEYOND or (one.outcome is Outcome.UNKNOWN and one.denies_unknown))
+            and (one.outcome is Outcome.OVER or (one.outcome is Outcome.UNKNOWN and one.denies_unknown))
             for one in self.findings
         )
 
     @property
-    def told(self) -> set[tuple[str, str, str]]:
-        """(rule, limit, mode or error) of those that are worth a word."""
+    def reported(self) -> set[tuple[str, str, str]]:
+        """Return (rule, limit, mode or "error") of the limits that the job does not fit."""
         return {
             (one.rule, one.key, "error" if one.outcome is Outcome.UNKNOWN else one.mode)
             for one in self.findings
@@ -59,23 +59,23 @@ class Judgement:
         }
 
 
+# GPU-hours used, by rule, uid (None: the whole group) and period.
 Hours = Mapping[tuple[str, int | None, str], float]
-"""GPU-hours used, by rule, uid (None: the whole group) and period."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What there is besides the job at hand."""
+    """The other jobs, the time, and the GPU-hours used."""
 
     jobs: Sequence[Request]
     """Running and pending."""
     now_s: int
     hours: Hours | None = None
-    """None: nobody tells."""
+    """None if no snapshot states them."""
 
 
 def binds(rule: RuleModel, job: Request) -> bool:
-    """Whether a rule is for such a job, at whatever moment."""
+    """Return whether a rule applies to a job, at any time."""
     return (
         (rule.users is None or job.uid in rule.users)
         and (rule.unix_group is None or job.uid in MEMBERS[rule.unix_group])
@@ -93,7 +93,7 @@ def in_force(rule: RuleModel, moment: dt.datetime) -> bool:
 
 
 def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Request:
-    """The job as the policy puts it in: on the GPUs of its account, on nobody's or on loan, and fitted."""
+    """Return the job as the policy admits it: fitted, and in the QOS that the policy assigns."""
     job = fitted(policy.bundles, job)
     if names_qos or not policy.owners or job.mgpu == 0:
         return job
@@ -104,7 +104,7 @@ def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Re
 
 
 def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = True) -> Judgement:
-    """A submission."""
+    """Judge a submission."""
     moment = policy.local(known.now_s)
     job = admitted(policy, job, names_qos=names_qos)
     return Judgement(
@@ -122,9 +122,10 @@ def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = 
 
 
 def judge_change(policy: PolicyModel, before: Request, after: Request, known: Known) -> Judgement:
-    """An update by the job's owner; `known` are the other jobs.
+    """Judge an update by the job's owner; `known` has the other jobs.
 
-    What makes it larger, longer, or moves it under another rule must fit; what does not, need not.
+    Only limits in whose respect the update makes the job larger or longer, and those of rules that apply only
+    after it, are checked.
     """
     moment = policy.local(known.now_s)
     found = [
@@ -141,8 +142,8 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
     return Judgement((*taken, *found, *_of_shards(after)))
 
 
-def unreadable(policy: PolicyModel, job: Request, now_s: int) -> bool:
-    """Whether a job is accepted while nobody can tell what is in the queue."""
+def accepts_blind(policy: PolicyModel, job: Request, now_s: int) -> bool:
+    """Return whether a job is accepted if neither a snapshot nor the queue can be read."""
     moment = policy.local(now_s)
     return not any(
         binds(rule, job) and in_force(rule, moment) and (rule.mode, rule.on_error) == ("enforce", "deny")
@@ -158,8 +159,8 @@ def _of_rule(rule: RuleModel, job: Request, known: Known, moment: dt.datetime) -
         used = None
         base, _, period = key.partition(":")
         if base == "gpu_hours" and known.hours is not None:
-            who = job.uid if rule.per == "user" else None
-            used = known.hours.get((rule.id, who, period), 0.0)
+            uid = job.uid if rule.per == "user" else None
+            used = known.hours.get((rule.id, uid, period), 0.0)
         outcome = _outcome(key, limit, job, counted, used)
         if outcome is not None:
             yield Finding(rule.id, key, rule.mode, outcome, rule.on_error == "deny")
@@ -176,9 +177,9 @@ def _limits_of(rule: RuleModel, job: Request, moment: dt.datetime) -> dict[str, 
 def _outcome(
     key: str, limit: Limit, job: Request, counted: Sequence[Request], used_hours: float | None
 ) -> Outcome | None:
-    """None where the limit says nothing about such a job, or nothing at its submission."""
+    """Return None if the limit does not apply to such a job, or does not apply at submission."""
     base, _, part = key.partition(":")
-    if base in HELD_WHILE_PENDING:
+    if base in RUNNING_SUMS:
         return None
     if isinstance(limit, frozenset):
         return _of_names(base, limit, job)
@@ -198,7 +199,7 @@ def _outcome(
     asked = _OF_ONE_JOB[base](job) if base in _OF_ONE_JOB else job.measure(key)
     if asked is None:
         return None
-    if base == "cpus_per_gpu":  # part of a GPU may have a whole CPU
+    if base == "cpus_per_gpu":  # a part of a GPU may have a whole CPU
         return _compare(asked, math.ceil(Fraction(limit) * job.mgpu / 1000))
     if base == "memory_per_gpu":
         return _compare(asked, Fraction(limit) * job.mgpu / 1000)
@@ -206,22 +207,20 @@ def _outcome(
 
 
 def _longest(steps: tuple[tuple[int, int], ...], job: Request) -> float:
-    """The walltime of jobs with so many GPUs."""
+    """Return the walltime limit of jobs with as many GPUs."""
     return next((seconds for mgpu, seconds in reversed(steps) if job.mgpu >= mgpu), math.inf)
 
 
+# Limits on sums over running and pending jobs, and the measure that they add up (`Request.measure`).
 SUMS: Mapping[str, str] = {
     "gpus_total": "gpus",
     "jobs_total": "jobs",
     "cpus_total": "cpus",
     "memory_total": "memory",
 }
-"""Limits on sums over running and pending jobs, and what of each job they add up (`Request.measure`)."""
 
-HELD_WHILE_PENDING = frozenset(
-    {"gpus_running", "jobs_running", "cpus_running", "memory_running", "nodes_running"}
-)
-"""Limits on sums over running jobs: a job over them waits."""
+# Limits on sums over running jobs: a job over them waits.
+RUNNING_SUMS = frozenset({"gpus_running", "jobs_running", "cpus_running", "memory_running", "nodes_running"})
 
 _OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {
     "nodes": lambda job: job.counted_nodes,
@@ -234,29 +233,29 @@ _OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {
 
 
 def _compare(asked: float, limit: float | Fraction) -> Outcome:
-    return Outcome.BEYOND if asked > limit else Outcome.FITS
+    return Outcome.OVER if asked > limit else Outcome.FITS
 
 
 def _of_names(key: str, allowed: frozenset[str], job: Request) -> Outcome | None:
     if key == "partitions":
-        return Outcome.FITS if allowed.issuperset(job.partitions) else Outcome.BEYOND
+        return Outcome.FITS if allowed.issuperset(job.partitions) else Outcome.OVER
     if job.mgpu == 0:
         return None
     if job.named_type is not None:
-        return Outcome.FITS if job.named_type in allowed else Outcome.BEYOND
+        return Outcome.FITS if job.named_type in allowed else Outcome.OVER
     every = frozenset[str]().union(*(PARTITIONS[name].gpu_types for name in job.partitions))
-    return Outcome.FITS if every <= allowed else Outcome.BEYOND
+    return Outcome.FITS if every <= allowed else Outcome.OVER
 
 
 def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
-    """Whether an update makes a job larger in the respect of one limit."""
+    """Return whether an update makes a job larger in the measure of one limit."""
     base, _, part = key.partition(":")
     if base == "partitions":
         return before.partition != after.partition
     if base == "gpu_types":
         moved = (before.named_type, before.partition) != (after.named_type, after.partition)
         return moved or after.mgpu > before.mgpu
-    if base == "walltime":  # which may be by the GPU
+    if base == "walltime":  # the limit may depend on the number of GPUs
         less = isinstance(limit, tuple) and _longest(limit, after) < _longest(limit, before)
         return less or after.walltime_s > before.walltime_s or after.mgpu > before.mgpu
     if base in ("cpus_per_gpu", "memory_per_gpu"):
@@ -277,7 +276,7 @@ def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
 
 def _of_shards(job: Request) -> Iterator[Finding]:
     if (job.shards_per_node or 0) > SHARDS_PER_GPU:
-        yield Finding("one-gpu", "shards", "enforce", Outcome.BEYOND)
+        yield Finding("one-gpu", "shards", "enforce", Outcome.OVER)
 
 
 def _suits(bundle: BundleModel, job: Request) -> bool:
@@ -301,12 +300,12 @@ def _bundle_of(bundles: Sequence[BundleModel], job: Request) -> BundleModel | No
 
 
 def fitted(bundles: Sequence[BundleModel], job: Request) -> Request:
-    """The job as it is after a bundle filled in what it left unsaid."""
+    """Return the job after its bundle filled in the options that it does not name."""
     bundle = _bundle_of(bundles, job)
     if bundle is None or bundle.mode != "fit" or job.mgpu == 0:
         return job
     units, gpus, full = _units(bundle, job), Fraction(job.mgpu, 1000), job
-    # GPUs that come with whole nodes are not asked for, and so nothing can be asked for by the GPU.
+    # GPUs that come with whole nodes are not requested, so nothing can be requested per GPU.
     by_gpu = not job.only_parts and job.asked_mgpu == job.mgpu
     says_nothing = job.cpus_per_task is None and job.cpus_per_gpu is None and not job.exclusive
     if bundle.cpus is not None and says_nothing:
@@ -330,7 +329,7 @@ def _of_bundles(bundles: Sequence[BundleModel], job: Request) -> Iterator[Findin
     if bundle is None:
         for_cpus = [one for one in bundles if one.mgpu == 0 and one.partitions is not None]
         if job.mgpu == 0 and for_cpus:
-            yield Finding(f"bundle.{for_cpus[0].name}", "partitions", _mode(for_cpus[0]), Outcome.BEYOND)
+            yield Finding(f"bundle.{for_cpus[0].name}", "partitions", _mode(for_cpus[0]), Outcome.OVER)
         return
     name, units = f"bundle.{bundle.name}", _units(bundle, job)
     if bundle.cpus is not None:
@@ -340,5 +339,5 @@ def _of_bundles(bundles: Sequence[BundleModel], job: Request) -> Iterator[Findin
 
 
 def _mode(bundle: BundleModel) -> str:
-    """Of what does not fit a bundle that fits jobs, the user is only told."""
+    """Return the mode of a bundle; a job that does not fit in mode "fit" only gets advice."""
     return "advise" if bundle.mode == "fit" else bundle.mode

@@ -1,4 +1,4 @@
-"""A slurmdbd in memory, which can fail at any call, before or after it has done what it was asked."""
+"""Simulate a slurmdbd that can fail at any call, before or after it makes the change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def qos(name: str, **limits: int) -> Qos:
 
 
 def fields(**limits: int) -> dict[LimitField, int]:
-    """MaxTRES_gpu=4, MaxWall=60 …"""
+    """Return limits by field, such as MaxTRES_gpu=4 or MaxWall=60."""
     return {limit(name): value for name, value in limits.items()}
 
 
@@ -35,7 +35,7 @@ def limit(name: str) -> LimitField:
 
 
 def of(name: str) -> Entity:
-    """qos:long, vision, or vision/alice."""
+    """Return the entity of a name: qos:long, vision or vision/alice."""
     if name.startswith("qos:"):
         return Entity(EntityKind.QOS, name[4:])
     name, _, who = name.partition("/")
@@ -43,16 +43,16 @@ def of(name: str) -> Entity:
 
 
 class MemoryStore:
-    """Sacctmgr in memory; `fail_at`: the number of the change from which on it fails (0: the first)."""
+    """A sacctmgr in memory; changes from number `fail_at` (0: the first) on fail."""
 
     def __init__(self, associations: Sequence[Association], qos: Sequence[Qos] = ()) -> None:
         self._associations, self._qos = list(associations), list(qos)
         self.changes = 0
         self.fail_at: int | None = None
+        # The number of calls that fail before calls succeed again.
         self.failures = 1
-        """How many calls fail before it is well again."""
-        self.done_all_the_same = False
-        """Whether a call that fails has done its work, as when only the answer is lost."""
+        # Whether a failed call has made its change, as if only the answer were lost.
+        self.changes_despite_failure = False
 
     def tracked_tres(self) -> frozenset[str]:
         return TRES
@@ -68,7 +68,7 @@ class MemoryStore:
     ) -> None:
         number, self.changes = self.changes, self.changes + 1
         fails = self.fail_at is not None and self.fail_at <= number < self.fail_at + self.failures
-        if not fails or self.done_all_the_same:
+        if not fails or self.changes_despite_failure:
             for entity in entities:
                 self._set(entity, values)
         if fails:
@@ -78,8 +78,8 @@ class MemoryStore:
         mode = "requeue" if requeued else "cluster"
         self._qos.append(Qos(name=name, limits=NEW_QOS, preempt_mode=mode))
 
-    def by_hand(self, entity: str, **limits: int | None) -> None:
-        """Somebody with sacctmgr."""
+    def set_by_hand(self, entity: str, **limits: int | None) -> None:
+        """Change limits as an operator with sacctmgr does."""
         self._set(of(entity), {limit(name): value for name, value in limits.items()})
 
     def _set(self, entity: Entity, values: Mapping[LimitField, int | None]) -> None:

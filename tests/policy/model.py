@@ -1,7 +1,7 @@
-"""Jobs, rules and bundles as numbers: what the independent model of the policy (judgement.py) is about.
+"""Model jobs, rules and bundles as numbers for the independent model of the policy (judgement.py).
 
 Written from docs/contracts.md and docs/policy.md, not from the Lua. Works on requests as numbers, not on
-Slurm's strings. The cluster that it knows stands in PARTITIONS.
+Slurm's strings. PARTITIONS describes the cluster.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from zoneinfo import ZoneInfo
 
 SHARDS_PER_GPU = 4
+# The time limit that the partition gives to a job without --time.
 NORMAL_LIMIT_S = 3600
-"""What the partition gives to a job without --time."""
 
 
 @dataclass(frozen=True)
 class PartitionModel:
-    """What each node of a partition has."""
+    """The resources of each node of a partition."""
 
     gpus: int
     cpus: int
@@ -39,7 +39,7 @@ GPU_TYPES = ("a100", "v100")
 
 @dataclass(frozen=True, repr=False)
 class Request:
-    """One submission, or a job that it became."""
+    """One submission, or the job in the queue that it became."""
 
     uid: int
     account: str
@@ -50,12 +50,12 @@ class Request:
     per_task: int | None = None
     per_socket: int | None = None
     tasks_per_gpu: int | None = None
-    """With n_tasks: a GPU for each so many tasks."""
+    """With n_tasks: the number of tasks that share a GPU."""
     shards_per_node: int | None = None
     mps_per_node: int | None = None
     """Hundredths of a GPU."""
     gpu_type: str | None = None
-    """As it was asked for; GPUs per node are of type a100 where nothing else is said."""
+    """As requested; GPUs per node are of type a100 by default."""
     nodes: int | None = None
     most_nodes: int | None = None
     """Upper end of --nodes=1-3."""
@@ -64,7 +64,7 @@ class Request:
     tasks_per_node: int | None = None
     array_tasks: int | None = None
     minutes: int | None = None
-    """0 asks for no limit."""
+    """0 requests no limit."""
     min_cpus: int | None = None
     cpus_per_task: int | None = None
     cpus_per_gpu: int | None = None
@@ -74,10 +74,10 @@ class Request:
     exclusive: bool = False
     interactive: bool = False
     given_type: str | None = None
-    """The type of GPU that a running job got."""
+    """The type of the GPUs allocated to a running job."""
 
     def __repr__(self) -> str:
-        """What is said, without what is not."""
+        """Show only the fields that differ from their defaults."""
         said = [(one.name, getattr(self, one.name), one.default) for one in dataclasses.fields(self)]
         shown = (f"{name}={value!r}" for name, value, default in said if value != default)
         return f"Request({', '.join(shown)})"
@@ -95,7 +95,7 @@ class Request:
 
     @property
     def counted_nodes(self) -> int:
-        return max(self.least_nodes, self.most_nodes or 1)  # Slurm gives all that are free
+        return max(self.least_nodes, self.most_nodes or 1)  # Slurm allocates all that are free
 
     @property
     def tasks(self) -> int:
@@ -103,7 +103,7 @@ class Request:
 
     @property
     def asked_mgpu(self) -> int:
-        """Of one array task."""
+        """Return the requested mGPU of one array task."""
         per_node = (
             1000 * (self.per_node or 0) + 250 * (self.shards_per_node or 0) + 10 * (self.mps_per_node or 0)
         )
@@ -120,18 +120,18 @@ class Request:
 
     @property
     def whole_mgpu(self) -> int:
-        """What comes with nodes that it has to itself."""
+        """Return the mGPU that come with the nodes of an exclusive job."""
         least = min(PARTITIONS[name].gpus for name in self.partitions)
         return 1000 * least * self.counted_nodes if self.exclusive else 0
 
     @property
     def mgpu(self) -> int:
-        """Of one array task."""
+        """Return the mGPU of one array task."""
         return max(self.asked_mgpu, self.whole_mgpu)
 
     @property
     def only_parts(self) -> bool:
-        """Whether it asks for shards or MPS percentages alone."""
+        """Return whether the job requests only shards or MPS percentages."""
         return (self.shards_per_node or self.mps_per_node) is not None and self.per_node is None
 
     @property
@@ -141,7 +141,7 @@ class Request:
         return None if self.only_parts else self.gpu_type
 
     def mgpu_of(self, gpu_type: str) -> int:
-        """What counts against a limit of one type: GPUs that may be of it."""
+        """Return the mGPU that count against a limit of one type: all GPUs that may be of it."""
         may_be = any(gpu_type in PARTITIONS[name].gpu_types for name in self.partitions)
         named = self.given_type or self.named_type
         asked = self.asked_mgpu if (may_be if named is None else named == gpu_type) else 0
@@ -149,7 +149,7 @@ class Request:
 
     @property
     def asked_cpus(self) -> int:
-        """By tasks and nodes."""
+        """Return the CPUs by tasks and nodes."""
         each = 1 if self.cpus_per_task is None else self.cpus_per_task
         return max(self.tasks * each, self.counted_nodes * each, self.min_cpus or 0)
 
@@ -169,7 +169,7 @@ class Request:
             return self.cpus * self.mib_per_cpu
         if self.mib_per_gpu is not None:
             return self.mgpu * self.mib_per_gpu / 1000
-        if self.asked_mgpu > 0 and not self.only_parts:  # not by GPUs that only come with whole nodes
+        if self.asked_mgpu > 0 and not self.only_parts:  # GPUs that only come with whole nodes do not count
             return self.mgpu * DEFAULT_MIB_PER_GPU / 1000
         return self.cpus * DEFAULT_MIB_PER_CPU
 
@@ -188,15 +188,15 @@ class Request:
         return self.mgpu * self.jobs * self.walltime_s / 3600 / 1000 if self.mgpu else 0.0
 
     def measure(self, name: str) -> float:
-        """Of one array task: gpus, gpus:TYPE, cpus or memory."""
+        """Return an amount of one array task: gpus, gpus:TYPE, cpus, memory or jobs."""
         base, _, gpu_type = name.partition(":")
         if base == "gpus":
             return self.mgpu_of(gpu_type) if gpu_type else self.mgpu
         return {"cpus": self.cpus, "memory": self.mib, "jobs": 1}[base]
 
 
+# A number, allowed names, or walltimes (from mgpu on, seconds).
 Limit = float | frozenset[str] | tuple[tuple[int, int], ...]
-"""A number, allowed names, or walltimes (from mgpu on, seconds)."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class When:
 
 @dataclass(frozen=True)
 class ExceptionModel:
-    """Limits of one user in place of a rule's, up to and including a day."""
+    """Limits of one user that replace a rule's, up to and including a day."""
 
     limits: Mapping[str, Limit]
     until: dt.date = dt.date(2200, 1, 1)
@@ -222,7 +222,7 @@ class ExceptionModel:
 
 @dataclass(frozen=True)
 class RuleModel:
-    """One rule with its group's conditions flattened into it."""
+    """One rule, with the conditions of its group."""
 
     id: str
     per: str

@@ -1,4 +1,4 @@
-"""Policies of a small slurmdbd, and what they want of its limits."""
+"""Read policies over a small slurmdbd and return the limits that they require of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(text: str):
     return policy, resolve_names(policy, source, Directory())
 
 
-def wish(
+def wanted_limits(
     text: str, associations=ASSOCIATIONS, qos: tuple[Qos, ...] = (), today=TODAY, tres=TRES
 ) -> WantedLimits:
     policy, names = load(text)
@@ -43,7 +43,7 @@ def wish(
 
 
 def numbers(wanted: WantedLimits) -> dict[str, dict[str, int]]:
-    """{"vision/alice": {"GrpTRES=gres/gpu": 4}}"""
+    """Return limits by entity: {"vision/alice": {"GrpTRES=gres/gpu": 4}}."""
     names = {of(name): name for name in ("vision", "vision/alice", "vision/bob", "nlp", "nlp/bob", "other")}
     return {
         names.get(entity, str(entity)): {str(field): bound.value for field, bound in bounds.items()}

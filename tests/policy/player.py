@@ -1,4 +1,4 @@
-"""Plays a scenario to the Lua and to the model, and compares what they say at each step."""
+"""Run a scenario against the Lua and the model, and compare their decisions at each step."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled, lending
-from .judgement import Hours, Judgement, Known, Outcome, admitted, judge, judge_change, unreadable
+from .judgement import Hours, Judgement, Known, Outcome, accepts_blind, admitted, judge, judge_change
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
-from .policystrategies import OF_A_PERIOD
+from .policystrategies import PERIOD_LIMITS
 from .render import PARTITIONS, changes, description, record, snapshot
-from .scenarios import Again, Blind, Change, Pass, Scenario, Source, Submit, can_change, changed
+from .scenarios import Change, Pass, Resubmit, Scenario, Source, Submit, SubmitBlind, can_change, changed
 from .users import NAMES
 from .zonecluster import with_zones
 
+# The time after which an admission that became no job no longer counts.
 SETTLED_S = 2
-"""After how long what has become no job counts no more."""
+# The same, if the snapshot has the uptime.
 SETTLED_BY_UPTIME_S = 0.8
-"""The same, where a snapshot tells its uptime."""
 _SLURM_USER = 64030
 
 
 @dataclass
 class Tally:
-    """How many job descriptions were judged, and how often each limit let jobs in and objected."""
+    """The number of judged job descriptions, and how often each limit accepted and refused them."""
 
     judged: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    """By "submit accepted", "gpus_total beyond" and so on."""
+    """By "submit accepted", "gpus_total over" and so on."""
 
     def note(self, what: str, judgement: Judgement, accepted: bool) -> None:
         self.judged += 1
@@ -43,14 +43,14 @@ class Tally:
             key = one.key if one.rule.startswith("rule") else f"{one.rule.partition('.')[0]}.{one.key}"
             self.counts[f"{key} {one.outcome.value}"] += 1
 
-    def never(self, met: Sequence[str]) -> list[str]:
-        """What never came: each kind of call, and each of these LIMITS_TO_MEET kept and broken."""
+    def missing(self, met: Sequence[str]) -> list[str]:
+        """Return the counts that are zero: kinds of call, and these LIMITS_TO_MEET kept and broken."""
         both = [key for key in met if key != "bundles"]
-        wanted = ["one-gpu.shards beyond", "change by others accepted"]
+        wanted = ["one-gpu.shards over", "change by others accepted"]
         wanted += [f"{what} {how}" for what in _CALLS for how in ("accepted", "refused")]
-        wanted += [f"{key} cannot be checked" for key in met if key in OF_A_PERIOD]
+        wanted += [f"{key} cannot be checked" for key in met if key in PERIOD_LIMITS]
         if "bundles" in met:
-            wanted += ["bundle.partitions beyond"]
+            wanted += ["bundle.partitions over"]
             both += ["bundle.cpus", "bundle.memory"]
         wanted += [f"{key} {how}" for key in both for how in _BOTH]
         return [what for what in wanted if self.counts[what] == 0]
@@ -60,13 +60,13 @@ class Tally:
         return f"{self.judged} job descriptions; {counts}"
 
 
-_BOTH = (Outcome.FITS.value, Outcome.BEYOND.value)
+_BOTH = (Outcome.FITS.value, Outcome.OVER.value)
 _CALLS = ("submit", "het", "change", "blind")
 
 
 @dataclass
 class _Job:
-    """One that is in the queue."""
+    """A job in the queue."""
 
     id: int
     request: Request
@@ -75,7 +75,7 @@ class _Job:
 
     @property
     def row(self) -> dict[str, Any]:
-        """No field of it tells that a job wants its nodes to itself, and all its QOS, but the comment."""
+        """Return its record; only the comment shows that it is exclusive and all QOS that it named."""
         more = {} if self.comment is None else {"admin_comment": self.comment}
         seen = replace(self.request, exclusive=False, qos=self.request.qos.split(",")[-1])
         return record(self.id, seen, running=self.running, **more)
@@ -86,7 +86,7 @@ class _Job:
 
 
 class Player:
-    """One scenario; files lie in `directory`."""
+    """Run one scenario with its files in `directory`."""
 
     def __init__(self, scenario: Scenario, directory: Path, lua: str, tally: Tally) -> None:
         self.scenario, self.tally, self.policy = scenario, tally, scenario.policy
@@ -95,7 +95,7 @@ class Player:
         self.now_s, self.up_s, self.generation = scenario.begin_s, 5000.0, 0
         self.last: Submit | None = None
         self.jobs = [_Job(10 + n, job, runs) for n, (job, runs) in enumerate(self._initial_queue())]
-        self.tried: list[tuple[int, Request]] = []
+        self.test_only: list[tuple[int, Request]] = []
         table = compiled(
             self.policy.rules,
             str(self.log),
@@ -110,33 +110,36 @@ class Player:
             lua=lua,
             writes=True,
             now=lambda: self.now_s,
-            uptime=(lambda: self.up_s) if scenario.tells_uptime else None,
+            uptime=(lambda: self.up_s) if scenario.has_uptime else None,
         )
         self.source = scenario.source
         self._show()
 
     def play(self) -> None:
-        """Raises AssertionError where Lua and model disagree."""
-        for deed, then in self.scenario.steps:
+        """Run all steps.
+
+        Raises AssertionError if Lua and model disagree.
+        """
+        for action, then in self.scenario.steps:
             self.up_s += 0.1
-            if isinstance(deed, Submit):
-                self.last = deed
-                self._submit(deed)
-            elif isinstance(deed, Again):
-                for _ in range(deed.times if self.last else 0):
+            if isinstance(action, Submit):
+                self.last = action
+                self._submit(action)
+            elif isinstance(action, Resubmit):
+                for _ in range(action.times if self.last else 0):
                     assert self.last is not None
                     self._submit(self.last)
-            elif isinstance(deed, Change):
-                if self._change(deed):
+            elif isinstance(action, Change):
+                if self._change(action):
                     then = Pass(max(3, then.seconds if then else 0), then.source if then else self.source)
             else:
-                self._submit_blind(deed)
+                self._submit_blind(action)
                 then = then or Pass(1, self.source)
             if then is not None:
                 self._pass(then)
 
     def _initial_queue(self) -> list[tuple[Request, bool]]:
-        """That of long ago: it is noted who came without a script only where some rule asks."""
+        """Return the jobs of long ago; interactive ones are marked only if some rule has a kind."""
         noted = any(rule.kind for rule in self.policy.rules)
         return [
             (replace(job, interactive=job.interactive and noted, qos=job.qos.split(",")[-1]), running)
@@ -157,49 +160,49 @@ class Player:
 
     @property
     def _counts_by_snapshot(self) -> bool:
-        """It knows no kinds: where a sum is over one kind, the queue is read."""
+        """Return whether sums come from the snapshot: it has none over one kind of job."""
         return self.source.is_used and not any(rule.kind and rule.per != "job" for rule in self.policy.rules)
 
     def _known(self, without: _Job | None = None) -> Known:
         there = [job.request for job in self.jobs if job is not without]
-        return Known([*there, *(request for _, request in self.tried)], self.now_s, self._hours)
+        return Known([*there, *(request for _, request in self.test_only)], self.now_s, self._hours)
 
-    def _submit(self, deed: Submit) -> None:
-        first = deed.components[0]
-        is_het = len(deed.components) > 1
-        for offset, component in enumerate(deed.components):
+    def _submit(self, action: Submit) -> None:
+        first = action.components[0]
+        is_het = len(action.components) > 1
+        for offset, component in enumerate(action.components):
             request = replace(component, uid=first.uid, interactive=first.interactive)
-            desc = description(request, self.scenario.mark, terse=deed.terse)
+            desc = description(request, self.scenario.mark, terse=action.terse)
             if is_het:
                 desc["het_job_offset"] = offset
                 if offset > 0:
-                    desc |= {"script": None, "argc": None}  # the first alone brings them along
+                    desc |= {"script": None, "argc": None}  # only the first component has them
             verdict = self.script.submit(desc, PARTITIONS)
-            judgement = judge(self.policy, request, self._known(), names_qos=not deed.terse)
+            judgement = judge(self.policy, request, self._known(), names_qos=not action.terse)
             what = "het" if is_het else "submit"
             self._compare(what, verdict, judgement, (request, desc))
             if not verdict.accepted:
                 return  # Slurm refuses the rest
-            job = admitted(self.policy, request, names_qos=not deed.terse)
-            if deed.only_tried:
-                self.tried.append((self.now_s, job))
+            job = admitted(self.policy, request, names_qos=not action.terse)
+            if action.is_test_only:
+                self.test_only.append((self.now_s, job))
             else:
                 comment = str(verdict.desc["admin_comment"])
                 self.jobs.append(_Job(100 + len(self.jobs), job, comment=comment))
 
-    def _change(self, deed: Change) -> bool:
-        """Whether something was changed."""
+    def _change(self, action: Change) -> bool:
+        """Update a pending job and return whether it changed."""
         pending = [job for job in self.jobs if not job.running and can_change(job.request)]
         if not pending:
             return False
-        job = pending[deed.which % len(pending)]
-        after = changed(job.request, deed.fields)
+        job = pending[action.which % len(pending)]
+        after = changed(job.request, action.fields)
         if "," in job.request.qos and after.qos != job.request.qos:
-            return False  # its comment still names all that it named: it may count where it is no more
+            return False  # its comment still names all its former QOS, so it may count in those it left
         desc = changes(job.request, after, self.scenario.mark)
-        by = {"owner": job.request.uid, "root": 0, "SlurmUser": _SLURM_USER, "stranger": 1009}[deed.by]
+        by = {"owner": job.request.uid, "root": 0, "SlurmUser": _SLURM_USER, "stranger": 1009}[action.by]
         verdict = self.script.modify(desc, job.row, PARTITIONS, by)
-        if deed.by == "owner":
+        if action.by == "owner":
             judgement = judge_change(self.policy, job.request, after, self._known(without=job))
             self._compare("change", verdict, judgement, (job.request, after))
         else:
@@ -210,17 +213,19 @@ class Player:
             job.request = after
         return verdict.accepted
 
-    def _submit_blind(self, deed: Blind) -> None:
+    def _submit_blind(self, action: SubmitBlind) -> None:
         self.snapshot.unlink(missing_ok=True)
-        self.script.set_jobs([{"job_id": 1}])  # a record without a state: arithmetic on nil
-        verdict = self.script.submit(description(deed.job, self.scenario.mark), PARTITIONS)
-        assert verdict.accepted == unreadable(self.policy, deed.job, self.now_s), verdict
+        self.script.set_jobs(
+            [{"job_id": 1}]
+        )  # a record without a state makes the script do arithmetic on nil
+        verdict = self.script.submit(description(action.job, self.scenario.mark), PARTITIONS)
+        assert verdict.accepted == accepts_blind(self.policy, action.job, self.now_s), verdict
         assert len(_errors(verdict)) == 1, verdict.log
         self.tally.note("blind", Judgement(()), verdict.accepted)
 
     def _compare(self, what: str, verdict: ScriptDecision, judgement: Judgement, about: object) -> None:
-        found = _told(self.log)
-        assert found == judgement.told, (what, found, judgement.told, about, verdict.messages)
+        found = _logged(self.log)
+        assert found == judgement.reported, (what, found, judgement.reported, about, verdict.messages)
         assert verdict.accepted == judgement.accepted, (what, about, verdict)
         unknown = [one for one in judgement.findings if one.outcome is Outcome.UNKNOWN]
         assert len(_errors(verdict)) == len(unknown), verdict.log
@@ -229,13 +234,13 @@ class Player:
     def _pass(self, then: Pass) -> None:
         self.now_s, self.up_s = self.now_s + then.seconds, self.up_s + then.seconds
         self.source = then.source
-        by_uptime = self._counts_by_snapshot and self.scenario.tells_uptime
+        by_uptime = self._counts_by_snapshot and self.scenario.has_uptime
         settled_s = SETTLED_BY_UPTIME_S if by_uptime else SETTLED_S
-        self.tried = [(at, job) for at, job in self.tried if self.now_s - at < settled_s]
+        self.test_only = [(at, job) for at, job in self.test_only if self.now_s - at < settled_s]
         self._show()
 
     def _show(self) -> None:
-        """A new table, and a new snapshot as far as there is one."""
+        """Update the job table and, depending on the source, the snapshot."""
         self.generation += 1
         source = self.source
         text = snapshot(
@@ -248,24 +253,24 @@ class Player:
         )
         if self.scenario.placement:
             text = with_zones(text, self.scenario.placement)
-        if self.scenario.tells_uptime:
+        if self.scenario.has_uptime:
             text = text.replace("\ngroups ", f"\nlooked {self.up_s:.2f} 0.05 boot\ngroups ", 1)
         if source is Source.ABSENT:
             self.snapshot.unlink(missing_ok=True)
         elif source is Source.HALF_WRITTEN:
             self.snapshot.write_text(text[: len(text) * 2 // 3])
-        elif source is Source.OF_OTHER_GROUPS:
+        elif source is Source.OTHER_GROUPS:
             self.snapshot.write_text(text.replace("\ngroups test\n", "\ngroups other\n"))
         else:
             self.snapshot.write_text(text)
         if self._counts_by_snapshot:
-            self.script.set_jobs([{"job_id": 1}])  # reading it would fail
+            self.script.set_jobs([{"job_id": 1}])  # reading the queue would fail
         else:
             self.script.set_jobs(job.row for job in self.jobs)
 
 
-def _told(log: Path) -> set[tuple[str, str, str]]:
-    """(rule, limit, mode or error) in the last line of decisions.log."""
+def _logged(log: Path) -> set[tuple[str, str, str]]:
+    """Return (rule, limit, mode or "error") of the last line of decisions.log."""
     fields: Mapping[str, str] = dict(
         word.split("=", 1) for word in log.read_text().splitlines()[-1].split() if "=" in word
     )

@@ -1,4 +1,4 @@
-"""Policies for hypothesis: every limit, condition, mode and time that the language has."""
+"""Hypothesis strategies for policies with every limit, condition, mode and time of the language."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from .model import GPU_TYPES, BundleModel, ExceptionModel, Limit, OwnerModel, PolicyModel, RuleModel, When
 from .strategies import ACCOUNTS, MIB, UIDS, some_of, whole
 
-# Days around changes of the clock in some zone, and others.
+# Days around clock changes in some time zone, and other days.
 DAYS = (dt.date(2026, 10, 31), dt.date(2026, 11, 20), dt.date(2027, 3, 13))
 ZONES = st.sampled_from(["UTC", "Asia/Seoul", "America/New_York", "Europe/Berlin"])
 
@@ -24,7 +24,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 8000), SECONDS), min_size=1, max_size=
 SOME_PARTITIONS = st.frozensets(st.sampled_from(["gpu", "long"]), min_size=1)
 SOME_TYPES = st.frozensets(st.sampled_from(GPU_TYPES), min_size=1)
 
-OF_A_JOB: Mapping[str, st.SearchStrategy[Limit]] = {
+JOB_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus": FEW,
     "gpus:a100": st.integers(0, 8).map(lambda n: n * 500),
     "gpus:v100": st.integers(0, 4).map(lambda n: n * 500),
@@ -39,7 +39,7 @@ OF_A_JOB: Mapping[str, st.SearchStrategy[Limit]] = {
     "partitions": SOME_PARTITIONS,
     "gpu_types": SOME_TYPES,
 }
-OF_A_SUM: Mapping[str, st.SearchStrategy[Limit]] = {
+TOTAL_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus_total": HALVES,
     "gpus_total:a100": HALVES,
     "gpus_total:v100": HALVES,
@@ -47,12 +47,13 @@ OF_A_SUM: Mapping[str, st.SearchStrategy[Limit]] = {
     "cpus_total": st.integers(0, 200),
     "memory_total": st.integers(0, 1_500_000),
 }
-OF_A_PERIOD: Mapping[str, st.SearchStrategy[Limit]] = {
+PERIOD_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_hours:day": st.integers(0, 60),
     "gpu_hours:week": st.integers(0, 60),
     "gpu_hours:month": st.integers(0, 60),
 }
-OF_WHAT_RUNS: Mapping[str, st.SearchStrategy[Limit]] = {
+# No submission is refused because of these limits.
+RUNNING_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus_running": HALVES,
     "gpus_running:a100": HALVES,
     "jobs_running": st.integers(0, 15),
@@ -60,12 +61,16 @@ OF_WHAT_RUNS: Mapping[str, st.SearchStrategy[Limit]] = {
     "memory_running": st.integers(0, 1_000_000),
     "nodes_running": st.integers(0, 10),
 }
-"""No submission is refused for them."""
-EVERY: Mapping[str, st.SearchStrategy[Limit]] = {**OF_A_JOB, **OF_A_SUM, **OF_A_PERIOD, **OF_WHAT_RUNS}
+ALL_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
+    **JOB_LIMITS,
+    **TOTAL_LIMITS,
+    **PERIOD_LIMITS,
+    **RUNNING_LIMITS,
+}
 
 
 def limits_of(per: str) -> st.SearchStrategy[dict[str, Limit]]:
-    """The two limits that everyone sets."""
+    """Draw the two most common limits."""
     if per == "job":
         keys = {"gpus": st.integers(0, 12).map(lambda n: n * 500), "walltime": SECONDS}
     else:
@@ -75,17 +80,17 @@ def limits_of(per: str) -> st.SearchStrategy[dict[str, Limit]]:
 
 @functools.cache
 def _keys(per: str, hours: bool) -> st.SearchStrategy[list[str]]:
-    of_jobs = (*OF_A_SUM, *OF_WHAT_RUNS, *(OF_A_PERIOD if hours else ()))
+    of_jobs = (*TOTAL_LIMITS, *RUNNING_LIMITS, *(PERIOD_LIMITS if hours else ()))
     return st.lists(
-        st.sampled_from([*OF_A_JOB] if per == "job" else of_jobs), min_size=1, max_size=4, unique=True
+        st.sampled_from([*JOB_LIMITS] if per == "job" else of_jobs), min_size=1, max_size=4, unique=True
     )
 
 
 @st.composite
 def full_limits_of(draw: st.DrawFn, per: str, *, hours: bool = True) -> dict[str, Limit]:
-    """A few of all limits."""
+    """Draw up to four of all limits."""
     chosen = draw(_keys(per, hours))
-    return {key: draw(EVERY[key]) for key in chosen}
+    return {key: draw(ALL_LIMITS[key]) for key in chosen}
 
 
 _full_limits_of = functools.cache(full_limits_of)
@@ -96,7 +101,7 @@ _SOME_DAYS = st.frozensets(whole(0, 6), min_size=1)
 
 @st.composite
 def whens(draw: st.DrawFn) -> When:
-    """Days and hours."""
+    """Draw days and hours."""
     begin = draw(whole(0, 1439))
     days = draw(_SOME_DAYS)
     return When(days, begin, draw(st.integers(begin + 1, 1440)))
@@ -121,14 +126,14 @@ MODES = st.sampled_from(["enforce", "enforce", "enforce", "advise", "observe"])
 
 @st.composite
 def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> list[RuleModel]:
-    """Up to four rules; `hours` lets them limit GPU-hours, `kinds` lets them sum over one kind of jobs."""
+    """Draw up to four rules; `hours` allows limits on GPU-hours, `kinds` sums over one kind of job."""
     rules = []
     for number in range(draw(whole(0, 4))):
         per = draw(some_of("user", "group", "job"))
         limits = draw(_full_limits_of(per, hours=hours))
         exceptions = {}
         if per != "group" and draw(st.booleans()):
-            own = {key: draw(EVERY[key]) for key in limits if draw(st.booleans())}
+            own = {key: draw(ALL_LIMITS[key]) for key in limits if draw(st.booleans())}
             exceptions = {draw(UIDS): ExceptionModel(own, draw(LAST_DAYS))}
         conditions = draw(_SOME_CONDITIONS)
         kind = draw(some_of(None, None, "interactive", "batch")) if kinds or per == "job" else None
@@ -178,18 +183,18 @@ OWNERS = st.lists(
 )
 
 
-LIMITS_TO_MEET = (*OF_A_JOB, *OF_A_SUM, *OF_A_PERIOD, "bundles")
-"""What a submission can be refused for; generation left to itself comes back to some of it too seldom."""
+# Limits that can refuse a submission; each is drawn on purpose, as random draws miss some of them.
+LIMITS_TO_MEET = (*JOB_LIMITS, *TOTAL_LIMITS, *PERIOD_LIMITS, "bundles")
 
 
 @st.composite
 def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
-    """Rules, in a third of the cases bundles or owners, and a time zone; with this limit for everybody."""
+    """Draw rules, a time zone, sometimes bundles or owners, and always a limit of kind `meets`."""
     bundles = draw(BUNDLES) if meets == "bundles" or draw(whole(0, 2)) == 0 else []
     rules = draw(_RULE_LISTS)
     if meets != "bundles":
-        per = "job" if meets in OF_A_JOB else draw(some_of("user", "group"))
-        limits = {meets: draw(EVERY[meets])}
+        per = "job" if meets in JOB_LIMITS else draw(some_of("user", "group"))
+        limits = {meets: draw(ALL_LIMITS[meets])}
         rules = [RuleModel("rule-met", per, draw(MODES), limits=limits), *rules[:3]]
     owners = draw(OWNERS) if draw(whole(0, 2)) == 0 else []
     unowned_mgpu = 1000 * draw(whole(0, 6))

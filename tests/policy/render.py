@@ -1,4 +1,4 @@
-"""Jobs of the model as Slurm would put them: job descriptions, updates, rows of slurm.jobs, and snapshots."""
+"""Render jobs of the model as Slurm does: job descriptions, updates, rows of slurm.jobs, and snapshots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTITIONS: list[ScalarFields] = [
 
 
 def tres(request: Request, mark: str) -> dict[str, str]:
-    """The request's TRES fields; `mark` is ":" up to Slurm 23.02, "/" from 23.11 on."""
+    """Return the TRES fields of a request; `mark` is ":" up to Slurm 23.02, "/" from 23.11 on."""
     kind = f"{request.gpu_type}:" if request.gpu_type else ""
     per_node = []
     if request.per_node is not None:
@@ -43,9 +43,9 @@ def tres(request: Request, mark: str) -> dict[str, str]:
 
 
 def description(request: Request, mark: str = "/", *, terse: bool = False) -> dict[str, Any]:
-    """What sbatch or, for an interactive job, salloc would send.
+    """Return the description that sbatch or, for an interactive job, salloc sends.
 
-    A `terse` user leaves out what Slurm's own defaults say as well.
+    A `terse` user leaves out options that equal Slurm's defaults.
     """
     desc: dict[str, Any] = dict(EMPTY_DESCRIPTION) | tres(request, mark)
     desc |= {"user_id": request.uid, "account": request.account, "partition": request.partition}
@@ -91,7 +91,7 @@ _UPDATED: Mapping[str, str] = {
 
 
 def changes(before: Request, after: Request, mark: str = "/") -> dict[str, Any]:
-    """What `scontrol update` would send to make the one the other."""
+    """Return the description that `scontrol update` sends to change one request into the other."""
     desc: dict[str, Any] = dict(EMPTY_DESCRIPTION)
     for name, field in _UPDATED.items():
         if getattr(before, name) != getattr(after, name):
@@ -101,7 +101,7 @@ def changes(before: Request, after: Request, mark: str = "/") -> dict[str, Any]:
 
 
 def record(job_id: int, request: Request, *, running: bool = False, **more: Any) -> dict[str, Any]:
-    """What slurm.jobs would show; an array not yet split is one entry."""
+    """Return the row of slurm.jobs; an array not yet split is one entry."""
     row: dict[str, Any] = {
         "job_id": job_id,
         "job_state": 1 if running else 0,
@@ -129,7 +129,7 @@ def record(job_id: int, request: Request, *, running: bool = False, **more: Any)
 
 
 def _memory(request: Request) -> dict[str, int]:
-    """Slurm writes its default per CPU where nothing is said."""
+    """Return the memory fields; Slurm writes its default per CPU if the job names no memory."""
     if request.mib_per_node is not None:
         return {"min_mem_per_node": request.mib_per_node}
     if request.mib_per_cpu is not None:
@@ -138,7 +138,10 @@ def _memory(request: Request) -> dict[str, int]:
 
 
 def _total(request: Request, gpu_type: str | None, *, least: bool = False) -> str:
-    """`least`: GPUs per socket of the fewest nodes, as Slurm prints a range of them."""
+    """Return the TRES string.
+
+    With `least`, GPUs per socket count for the fewest nodes of a range, as in Slurm.
+    """
     nodes = request.counted_nodes
     shards, mps = (request.shards_per_node or 0) * nodes, (request.mps_per_node or 0) * nodes
     gpus = (request.asked_mgpu - shards * 250 - mps * 10) // 1000
@@ -158,9 +161,9 @@ def snapshot(
     tokens: Iterable[str] = (),
     hours: Hours | None = None,
 ) -> str:
-    """What slurm-gpuctld would write of these (job, running).
+    """Return the snapshot that slurm-gpuctld writes for these (job, running).
 
-    A token may be followed by the second in which its job was put in.
+    A token may be followed by the second in which its job was submitted.
     """
     listed = list(jobs)
     lines = [f"slurm-gpu-snapshot 1 {generation} {as_of}", "groups test"]

@@ -1,4 +1,4 @@
-"""A policy, a queue, and what users then do: submissions of every kind, updates, and time that passes."""
+"""Hypothesis strategies for scenarios: a policy, a queue, submissions, updates and elapsed time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .strategies import ACCOUNTS, MIB, PARTITION_LISTS, every_request, queued
 
 
 class Source(Enum):
-    """What there is of slurm-gpuctld's snapshot."""
+    """The state of slurm-gpuctld's snapshot."""
 
     FRESH = "fresh"
-    WITHOUT_HOURS = "fresh, but GPU-hours are not known"
+    WITHOUT_HOURS = "fresh, without GPU-hours"
     STALE = "too old"
     HALF_WRITTEN = "half written"
-    OF_OTHER_GROUPS = "by the groups of another policy"
+    OTHER_GROUPS = "with the groups of another policy"
     ABSENT = "absent"
 
     @property
@@ -31,75 +31,75 @@ class Source(Enum):
 
 @dataclass(frozen=True)
 class Submit:
-    """One job; several are the components of a het job. What is only tried (--test-only) leads to no job."""
+    """Submit one job or the components of a het job; `is_test_only` (--test-only) creates no job."""
 
     components: tuple[Request, ...]
     terse: bool = False
-    only_tried: bool = False
+    is_test_only: bool = False
 
 
 @dataclass(frozen=True)
-class Again:
-    """The last submission once more, or several times."""
+class Resubmit:
+    """Repeat the last submission once or several times."""
 
     times: int
 
 
 @dataclass(frozen=True)
 class Change:
-    """`scontrol update` of one of the jobs that there are."""
+    """Run `scontrol update` on one of the jobs in the queue."""
 
     which: int
     fields: Mapping[str, int | str]
     by: str = "owner"
-    """owner, root, SlurmUser, or stranger: another user whom Slurm lets do so."""
+    """owner, root, SlurmUser, or stranger: another user whom Slurm permits to do so."""
 
 
 @dataclass(frozen=True)
-class Blind:
-    """A submission while neither a snapshot nor the queue can be read."""
+class SubmitBlind:
+    """Submit a job while neither a snapshot nor the queue can be read."""
 
     job: Request
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Seconds pass, and slurmctld and slurm-gpuctld show what there is."""
+    """Let time pass; slurmctld and slurm-gpuctld then show the current queue."""
 
     seconds: int
     source: Source
 
 
-Deed = Submit | Again | Change | Blind
+Action = Submit | Resubmit | Change | SubmitBlind
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """All of it; `mark` is ":" up to Slurm 23.02, "/" from 23.11 on."""
+    """A policy, a queue and steps; `mark` is ":" up to Slurm 23.02, "/" from 23.11 on."""
 
     policy: PolicyModel
     queue: tuple[tuple[Request, bool], ...]
-    """Jobs, and whether they run."""
+    """Jobs, and whether each is running."""
     hours: int
-    """GPU-hours that everybody has used."""
+    """GPU-hours that each user has used."""
     begin_s: int
     source: Source
-    steps: tuple[tuple[Deed, Pass | None], ...]
+    steps: tuple[tuple[Action, Pass | None], ...]
     mark: str = "/"
-    tells_uptime: bool = True
-    """Whether the machine does, to slurmctld and slurm-gpuctld alike."""
+    has_uptime: bool = True
+    """Whether slurmctld and slurm-gpuctld can read the uptime of the machine."""
     placement: str | None = None
-    """How far distributed jobs are kept in one zone; None where no zones are told."""
+    """The mode in which distributed jobs are kept in one zone; None without zones."""
 
 
 def can_change(job: Request) -> bool:
-    """Whether Slurm's record of a pending job tells all of it: not its tasks or sockets."""
+    """Return whether Slurm's record of a pending job is complete: it omits its tasks and sockets."""
     lost = (job.n_tasks, job.tasks_per_node, job.per_task, job.per_socket, job.tasks_per_gpu)
     return all(one is None for one in lost) and (job.shards_per_node or 0) <= 4
 
 
 def changed(job: Request, fields: Mapping[str, int | str]) -> Request:
-    """The job after an update; one of how many GPUs is in the form in which it asked for them."""
+    """Return the job after an update; a new number of GPUs has the form of the request."""
     after = replace(job, **{name: value for name, value in fields.items() if name != "gpus"})  # type: ignore[arg-type]
     if "gpus" in fields:
         for form in ("per_job", "per_node"):
@@ -109,7 +109,7 @@ def changed(job: Request, fields: Mapping[str, int | str]) -> Request:
         after = replace(after, mib_per_cpu=None, mib_per_gpu=None)
     if after.nodes is not None and after.most_nodes is not None and after.most_nodes < after.nodes:
         after = replace(after, most_nodes=after.nodes)
-    # CPUs stay as many as they were, however few the nodes become.
+    # The number of CPUs does not fall with the number of nodes.
     return replace(after, min_cpus=max(after.min_cpus or 0, job.asked_cpus))
 
 
@@ -131,10 +131,10 @@ _SUBMISSIONS = st.builds(
     Submit,
     st.lists(every_request(), min_size=1, max_size=1).map(tuple),
     terse=st.booleans(),
-    only_tried=st.sampled_from([False] * 7 + [True]),
+    is_test_only=st.sampled_from([False] * 7 + [True]),
 )
 _HET_JOBS = st.builds(Submit, st.lists(every_request(), min_size=2, max_size=3).map(tuple))
-_DEEDS = st.one_of(
+_ACTIONS = st.one_of(
     _SUBMISSIONS,
     _SUBMISSIONS,
     _SUBMISSIONS,
@@ -148,8 +148,8 @@ _DEEDS = st.one_of(
     ),
     st.builds(Change, st.integers(0, 30), _CHANGES),
     st.builds(Change, st.integers(0, 30), _CHANGES),
-    st.builds(Blind, every_request()),
-    st.builds(Again, st.integers(1, 4)),
+    st.builds(SubmitBlind, every_request()),
+    st.builds(Resubmit, st.integers(1, 4)),
 )
 _SOURCES = st.sampled_from([Source.FRESH] * 4 + [Source.ABSENT] * 4 + list(Source))
 _PASSES = st.builds(Pass, st.sampled_from([1, 1, 3, 40]), _SOURCES)
@@ -159,7 +159,7 @@ LEAST_STEPS = 8
 
 
 def scenarios(meets: str) -> st.SearchStrategy[Scenario]:
-    """All that the language, and a cluster, can do; one of LIMITS_TO_MEET is met in each."""
+    """Draw scenarios in which this one of LIMITS_TO_MEET applies."""
     return st.builds(
         Scenario,
         policy=policies(meets),
@@ -168,9 +168,9 @@ def scenarios(meets: str) -> st.SearchStrategy[Scenario]:
         begin_s=st.builds(int.__add__, st.sampled_from(_MIDNIGHTS), st.integers(0, 2 * 86400)),
         source=_SOURCES,
         steps=st.lists(
-            st.tuples(_DEEDS, st.none() | _PASSES), min_size=LEAST_STEPS, max_size=LEAST_STEPS + 4
+            st.tuples(_ACTIONS, st.none() | _PASSES), min_size=LEAST_STEPS, max_size=LEAST_STEPS + 4
         ).map(tuple),
         mark=st.sampled_from([":", "/"]),
-        tells_uptime=st.booleans(),
+        has_uptime=st.booleans(),
         placement=st.sampled_from([None, "observe", "advise", "enforce"]),
     )

@@ -1,4 +1,4 @@
-"""Jobs for hypothesis."""
+"""Hypothesis strategies for jobs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .model import GPU_TYPES, Request
 
 T = TypeVar("T")
 
-# Each is made once: hypothesis finds out about a new strategy for longer than it draws from it.
+# Strategies are cached: hypothesis needs longer to analyse a new strategy than to draw from it.
 whole = functools.cache(st.integers)
 
 
 @functools.cache
 def maybe_whole(low: int, high: int) -> st.SearchStrategy[int | None]:
-    """A number in between, or None."""
+    """Draw a number from low to high, or None."""
     return st.none() | whole(low, high)
 
 
 @functools.cache
 def some_of(*values: T) -> st.SearchStrategy[T]:
-    """One of these; each of one type, as 1 and True are the same here."""
+    """Draw one of these values, which must be of one type: 1 and True are equal in the cache."""
     return st.sampled_from(values)
 
 
@@ -38,7 +38,7 @@ OF_A_NODE = st.just(0) | MIB
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
-    """GPUs in every form, nodes, tasks, arrays and time."""
+    """Draw GPUs in every form, nodes, tasks, arrays and time."""
     size = draw(some_of("per_job", "per_node", "per_task", "shards_per_node", None))
     nodes = draw(maybe_whole(1, 4))
     return Request(
@@ -59,7 +59,7 @@ _REQUESTS = requests()
 
 @st.composite
 def full_requests(draw: st.DrawFn) -> Request:
-    """Besides: types, CPUs, memory, and jobs without a script."""
+    """Draw also types, CPUs, memory, and jobs without a script."""
     request = draw(_REQUESTS)
     cpus = draw(some_of("cpus_per_task", "cpus_per_gpu", None))
     memory = draw(some_of("mib_per_node", "mib_per_cpu", "mib_per_gpu", None))
@@ -84,7 +84,7 @@ _FULL_REQUESTS = full_requests()
 
 @st.composite
 def every_request(draw: st.DrawFn) -> Request:
-    """All of that, and sockets, MPS, tasks by the node or the GPU, QOS and whole nodes."""
+    """Draw also sockets, MPS, tasks per node or GPU, QOS and whole nodes."""
     request = draw(_FULL_REQUESTS)
     qos = draw(some_of("normal", "normal", "sg-long", "normal,sg-long", "other,normal"))
     request = replace(request, qos=qos, minutes=0 if draw(whole(0, 19)) == 0 else request.minutes)
@@ -110,7 +110,7 @@ _EVERY_REQUEST = every_request()
 
 @st.composite
 def queued(draw: st.DrawFn, *, every: bool = False) -> tuple[Request, bool]:
-    """A job and whether it runs; what runs on GPUs has some type."""
+    """Draw a job and whether it runs; a running job with GPUs may have a given type."""
     job, running = draw(_EVERY_REQUEST if every else _FULL_REQUESTS), draw(st.booleans())
     job = replace(job, exclusive=False)
     if running and job.mgpu and not job.only_parts and job.named_type is None:

@@ -1,4 +1,4 @@
-"""Bounds within which `policy adjust` may move limits, and its moves."""
+"""Limits within which `policy adjust` may move, and the recorded moves."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_unusable_bounds_are_errors(old: str, new: str, message: str) -> None:
     assert any(message in mistake for mistake in mistakes(TEXT.replace(old, new, 1)))
 
 
-def test_users_and_programs_are_told_the_bounds() -> None:
+def test_pages_and_json_show_the_bounds() -> None:
     policy = check(TEXT)
     text = " ".join(render_text(make_page(policy), 100).split())
     assert "A weekly adjustment may move GPUs running between 1 and 4." in text
@@ -80,7 +80,7 @@ def policy_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_move_counts_wherever_the_policy_is_read_and_the_file_itself_stays(policy_file: Path) -> None:
+def test_a_move_applies_to_the_loaded_policy_and_leaves_the_file_unchanged(policy_file: Path) -> None:
     further = dataclasses.replace(MOVE, old=3000, new=4000)
     write_moves(policy_file, [MOVE, further])
     policy, _ = load_policy(policy_file)
@@ -103,7 +103,7 @@ def test_a_move_counts_wherever_the_policy_is_read_and_the_file_itself_stays(pol
         ("id: share", "id: portion", "there is no such rule any more"),
     ],
 )
-def test_what_people_write_into_the_policy_goes_before_a_move(old: str, new: str, why: str) -> None:
+def test_edits_of_the_policy_take_precedence_over_a_move(old: str, new: str, why: str) -> None:
     edited = check(TEXT.replace(old, new, 1))
     moved = with_moves(edited, [MOVE])
     assert moved.policy == edited
@@ -111,7 +111,7 @@ def test_what_people_write_into_the_policy_goes_before_a_move(old: str, new: str
     assert not moved.counting
 
 
-def test_a_move_that_was_taken_back_does_not_count_and_is_told_until_the_policy_changes(
+def test_an_undone_move_does_not_apply_and_is_listed_until_the_policy_changes(
     policy_file: Path,
 ) -> None:
     undone = dataclasses.replace(MOVE, undone_s=MOVE.at_s + 60)
@@ -134,7 +134,7 @@ def test_a_move_that_was_taken_back_does_not_count_and_is_told_until_the_policy_
         '{"version": 1, "moved": [{"rule": "", "limit": "cpus", "old": .5, "new": 2, "at_s": 3, "why": ""}]}',
     ],
 )
-def test_moves_that_cannot_be_read_are_an_error_that_names_the_file(policy_file: Path, text: str) -> None:
+def test_unreadable_moves_are_an_error_that_names_the_file(policy_file: Path, text: str) -> None:
     moves_path(policy_file).write_text(text)
     with pytest.raises(
         InputError, match=r"policy\.moved\.json: (cannot be read|was written by another version)"

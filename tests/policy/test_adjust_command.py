@@ -1,4 +1,4 @@
-"""`slurm-gpu policy adjust`: a step at a time, within bounds, kept, announced, taken back by one command."""
+"""`slurm-gpu policy adjust` moves a limit by one step within bounds, records it, and can undo it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DAY = 24 * HOUR
 
 
 class AdjustedCluster(Cluster):
-    """A controller's host, and a slurm-gpudbd that has a month of runs."""
+    """A controller's host, and a slurm-gpudbd with a month of runs."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -78,7 +78,7 @@ class AdjustedCluster(Cluster):
         pass
 
     def all_runs(self, since_s: int, until_s: int | None, limit: int) -> Iterator[Run]:
-        """Each day some jobs of an hour at once, and the limit of one lets them run one after the other."""
+        """Yield for each day jobs of an hour, submitted together, that the limit of one makes run in turn."""
         for day in range(1, 40):
             for place in range(self.jobs_a_day):
                 at_s = self.now_s - day * DAY
@@ -106,12 +106,12 @@ class AdjustedCluster(Cluster):
 
     @property
     def limit(self) -> int | None:
-        """GPUs running, as the policy has them now."""
+        """Return gpus_running of the current policy."""
         return single_value(load_policy(self.root / "policy.yaml")[0].rules[0], "gpus_running")
 
     @property
-    def slurms(self) -> set[int | None]:
-        """What Slurm holds alice to."""
+    def slurm_limits(self) -> set[int | None]:
+        """Return the limits on GPUs that slurmdbd has for alice."""
         (alice,) = (one for one in self.store.associations("c") if one.user == "alice")
         return {value for field, value in alice.limits.items() if field.item == "gres/gpu"}
 
@@ -125,15 +125,15 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AdjustedCluster:
     return made
 
 
-def test_a_step_that_shortens_waiting_is_put_into_force_kept_and_announced(
+def test_a_step_that_shortens_waiting_is_applied_saved_and_recorded(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cluster.slurms == {1}
+    assert cluster.slurm_limits == {1}
     assert cluster.run("adjust") == 0
     assert "Moved: gpus_running of share: 1 → 2 (by the model, the mean wait of all jobs falls" in (
         capsys.readouterr().out
     )
-    assert (cluster.limit, cluster.slurms) == (2000, {2})
+    assert (cluster.limit, cluster.slurm_limits) == (2000, {2})
     assert (cluster.root / "policy.yaml").read_text() == POLICY
     (act,) = cluster.acts
     assert (act.act, act.subject, act.old, act.new) == ("limit moved", "gpus_running of share", "1", "2")
@@ -149,7 +149,7 @@ def test_a_step_that_shortens_waiting_is_put_into_force_kept_and_announced(
 def test_an_earlier_apply_does_not_undo_an_adjustment(
     cluster: AdjustedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads the policy before the limit moves, and applies it afterwards."""
+    """The apply reads the policy before the limit moves, and applies it afterwards."""
     lock = ApplyJournal.lock
 
     def after_adjustment(journal: ApplyJournal) -> AbstractContextManager[None]:
@@ -159,12 +159,12 @@ def test_an_earlier_apply_does_not_undo_an_adjustment(
 
     monkeypatch.setattr(ApplyJournal, "lock", after_adjustment)
     assert cluster.run("apply") == 0
-    assert (cluster.limit, cluster.slurms) == (2000, {2})
-    assert cluster.run("status") == 0, "what is in force is the policy with its step"
+    assert (cluster.limit, cluster.slurm_limits) == (2000, {2})
+    assert cluster.run("status") == 0, "the policy in force does not include the step"
 
 
 @pytest.mark.parametrize("option", [[], ["--undo"]])
-def test_a_second_adjust_at_once_fails_and_moves_nothing(
+def test_a_concurrent_adjust_fails_and_moves_nothing(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str], option: list[str]
 ) -> None:
     cluster.run("adjust")
@@ -172,18 +172,18 @@ def test_a_second_adjust_at_once_fails_and_moves_nothing(
     with ApplyJournal(cluster.root / "state").adjust_lock():
         assert cluster.run("adjust", *option) == 3
         assert "another `slurm-gpu policy adjust` is running here" in capsys.readouterr().err
-        assert cluster.run("adjust", "--dry-run") == 0, "which moves nothing"
-    assert (cluster.limit, cluster.slurms) == (2000, {2})
+        assert cluster.run("adjust", "--dry-run") == 0, "a dry run moves nothing"
+    assert (cluster.limit, cluster.slurm_limits) == (2000, {2})
     assert cluster.run("adjust", "--undo") == 0
-    assert (cluster.limit, cluster.slurms) == (1000, {1})
+    assert (cluster.limit, cluster.slurm_limits) == (1000, {1})
 
 
-def test_one_command_takes_it_back_and_the_limit_is_left_alone_from_then_on(
+def test_undo_restores_the_limit_and_adjust_never_moves_it_again(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("adjust") == 0
     assert cluster.run("adjust", "--undo") == 0
-    assert (cluster.limit, cluster.slurms) == (1000, {1})
+    assert (cluster.limit, cluster.slurm_limits) == (1000, {1})
     assert [act.act for act in cluster.acts] == ["limit moved", "limit moved back"]
     cluster.now_s += 30 * DAY
     capsys.readouterr()
@@ -193,17 +193,17 @@ def test_one_command_takes_it_back_and_the_limit_is_left_alone_from_then_on(
     assert cluster.run("adjust", "--undo") == 2
 
 
-def test_a_move_can_be_taken_back_while_slurm_gpudbd_is_away(
+def test_a_move_can_be_undone_while_slurm_gpudbd_is_down(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("adjust") == 0
     cluster.database_is_down = True
     assert cluster.run("adjust", "--undo") == 0
-    assert cluster.slurms == {1}
+    assert cluster.slurm_limits == {1}
     assert "could not be recorded" in capsys.readouterr().err
 
 
-def test_never_beyond_the_bounds_and_not_again_before_there_is_a_week_of_it(
+def test_adjust_stays_within_the_bounds_and_waits_a_week_between_moves(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("adjust") == 0
@@ -217,17 +217,15 @@ def test_never_beyond_the_bounds_and_not_again_before_there_is_a_week_of_it(
     assert len(cluster.acts) == 1
 
 
-def test_without_adjust_nothing_is_ever_moved(
-    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_adjust_no_limit_moves(cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     (cluster.root / "policy.yaml").write_text(POLICY.replace("    adjust: {gpus_running: [1, 2]}\n", ""))
-    cluster.database_is_down = True  # it is not even asked
+    cluster.database_is_down = True  # adjust does not query it
     assert cluster.run("adjust") == 0
     assert "has adjust: no limit is moved" in capsys.readouterr().out
     assert not moves_path(cluster.root / "policy.yaml").exists()
 
 
-def test_what_somebody_has_yet_to_apply_or_changed_by_hand_is_left_to_them(
+def test_an_edit_that_is_not_applied_yet_stops_adjust(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (cluster.root / "policy.yaml").write_text(POLICY.replace("One each", "Only one each"))
@@ -236,7 +234,7 @@ def test_what_somebody_has_yet_to_apply_or_changed_by_hand_is_left_to_them(
     assert not cluster.acts
 
 
-def test_a_move_that_an_administrator_went_over_is_told_by_check_and_status(
+def test_check_and_status_report_a_move_that_an_edit_replaced(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("adjust") == 0
@@ -250,7 +248,7 @@ def test_a_move_that_an_administrator_went_over_is_told_by_check_and_status(
     assert cluster.limit == 2000
 
 
-def test_a_dry_run_says_what_and_moves_nothing(
+def test_a_dry_run_reports_the_move_and_moves_nothing(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("adjust", "--dry-run") == 0
@@ -258,22 +256,22 @@ def test_a_dry_run_says_what_and_moves_nothing(
     assert (cluster.limit, cluster.acts) == (1000, [])
 
 
-def test_waits_that_the_model_does_not_reproduce_move_nothing(
+def test_no_limit_moves_if_the_model_does_not_reproduce_the_waits(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.jobs_a_day = 1
-    whole = cluster._run
+    recorded = cluster._run
     monkeypatch.setattr(
-        cluster, "_run", lambda job_id, at_s, start_s: whole(job_id, at_s, start_s + 5 * HOUR)
+        cluster, "_run", lambda job_id, at_s, start_s: recorded(job_id, at_s, start_s + 5 * HOUR)
     )
     assert cluster.run("adjust") == 0
-    told = capsys.readouterr()
-    assert "No limit is moved: the model does not reproduce" in told.out
-    assert "all jobs: " in told.err
+    printed = capsys.readouterr()
+    assert "No limit is moved: the model does not reproduce" in printed.out
+    assert "all jobs: " in printed.err
     assert cluster.limit == 1000
 
 
-def test_a_step_that_cannot_be_put_into_force_leaves_all_as_it_was_and_is_told_too(
+def test_a_step_that_cannot_be_applied_changes_nothing_and_is_recorded(
     cluster: AdjustedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -281,16 +279,16 @@ def test_a_step_that_cannot_be_put_into_force_leaves_all_as_it_was_and_is_told_t
 
     monkeypatch.setattr(cluster.store, "set_limits", refuse)
     assert cluster.run("adjust") == 3
-    assert (cluster.limit, cluster.slurms) == (1000, {1})
+    assert (cluster.limit, cluster.slurm_limits) == (1000, {1})
     assert [act.act for act in cluster.acts] == ["limit moved", "limit not moved"]
 
 
-def test_a_step_of_which_nobody_could_be_told_is_not_made(
+def test_a_step_that_cannot_be_recorded_is_not_applied(
     cluster: AdjustedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_: object) -> None:
+    def refuse(_: object) -> None:
         raise DatabaseError("slurm-gpudbd cannot be reached")
 
-    monkeypatch.setattr(cluster, "send_audit_events", away)
+    monkeypatch.setattr(cluster, "send_audit_events", refuse)
     assert cluster.run("adjust") == 3
-    assert (cluster.limit, cluster.slurms) == (1000, {1})
+    assert (cluster.limit, cluster.slurm_limits) == (1000, {1})

@@ -1,4 +1,4 @@
-"""What a refusal advises is accepted, whatever the rules and the request."""
+"""The command that a refusal advises is accepted, for any rules and request."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .strategies import full_requests, queued
 from .test_messages import advice, sbatch_words
 
 
-def words_of(request: Request) -> list[str]:
-    """The request as a user would type it."""
+def command_words(request: Request) -> list[str]:
+    """Return the command line of a request."""
     values = {
         "--cpus-per-task": request.cpus_per_task,
         "--cpus-per-gpu": request.cpus_per_gpu,
@@ -55,7 +55,7 @@ def test_every_advised_command_is_accepted(
     table = compiled(rules, "/nonexistent/decisions.log", bundles, partition_gpus={"gpu": 4, "long": 2})
     script = PolicyScript(build_bundle(table), now=lambda: 1_000_000)
     script.set_jobs(record(number, job, running=running) for number, (job, running) in enumerate(queue))
-    *words, wrap = words_of(request)
+    *words, wrap = command_words(request)
 
     def ask(*more: str) -> ScriptDecision:
         desc = parse_command([*more, wrap], {}).description(request.uid, "alice")
@@ -71,7 +71,7 @@ def test_every_advised_command_is_accepted(
 
 
 def refused(rule: RuleModel, *words: str, bundles: tuple[BundleModel, ...] = ()) -> list[str]:
-    """Lines of the refusal of one user's command."""
+    """Return the lines of the refusal of one user's command."""
     table = compiled([rule], "/nonexistent/decisions.log", bundles)
     desc = parse_command([*words, "--wrap=true"], {}).description(1001, "alice")
     verdict = PolicyScript(build_bundle(table), now=lambda: 1_000_000).submit(desc, PARTITIONS)
@@ -79,13 +79,13 @@ def refused(rule: RuleModel, *words: str, bundles: tuple[BundleModel, ...] = ())
     return list(verdict.messages)
 
 
-def test_fewer_nodes_than_of_a_range_are_judged_with_the_tasks_that_sbatch_makes_of_them() -> None:
+def test_advice_of_fewer_nodes_for_a_range_names_the_tasks_too() -> None:
     rule = RuleModel("r", "job", limits={"nodes": 2, "gpus": 2000})
     lines = refused(rule, "--gpus-per-task=2", "--nodes=1-3")
     assert lines[2].endswith("sbatch --nodes=1 --ntasks=1 ...")
 
 
-def test_each_limit_says_its_numbers_and_what_would_do() -> None:
+def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
     def lines(
         limit: dict[str, float | frozenset[str] | tuple[tuple[int, int], ...]], *words: str
     ) -> list[str]:
@@ -121,7 +121,7 @@ def test_each_limit_says_its_numbers_and_what_would_do() -> None:
         "tasks of one array: limit 10, requested 100.",
         mark + "--array=0-9 ...",
     ]
-    long = ",".join(map(str, range(0, 200, 3)))  # more than a line shows
+    long = ",".join(map(str, range(0, 200, 3)))  # longer than a line of the message
     assert lines({"array_tasks": 40}, f"--array={long}%5")[1:] == [mark + "--array=0-39%5 ..."]
     assert lines({"walltime": ((1000, 86400), (8000, 7200))}, "--gpus=8", "-t", "3:00:00") == [
         "time limit: limit 02:00:00, requested 03:00:00.",
@@ -153,7 +153,7 @@ def test_a_bundle_refuses_and_advises_like_a_rule() -> None:
     ]
 
 
-def test_a_job_without_gpus_is_sent_to_its_partition() -> None:
+def test_a_job_without_gpus_is_advised_to_use_the_partition_of_its_bundle() -> None:
     prep = BundleModel("prep", 0, partitions=frozenset({"long"}), mode="enforce")
     assert refused(RuleModel("r", "job"), "-p", "gpu", "-c4", bundles=(prep,))[1:3] == [
         "  partition of a job without GPUs: limit long, requested gpu.",
@@ -161,7 +161,7 @@ def test_a_job_without_gpus_is_sent_to_its_partition() -> None:
     ]
 
 
-def test_a_listener_hears_of_every_limit_once() -> None:
+def test_every_limit_is_considered_once() -> None:
     rules = [
         RuleModel("size", "job", limits={"gpus": 4000, "cpus_per_gpu": 8}),
         RuleModel("share", "user", mode="advise", limits={"gpus_total": 1000}),

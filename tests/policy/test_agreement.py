@@ -1,6 +1,6 @@
-"""The Lua decides what the independent model decides, whatever a policy, a queue and their users do.
+"""The Lua and the independent model reach the same decisions for any policy, queue and user actions.
 
-`make fuzz` does it for 50,000 job descriptions.
+`make fuzz` tests 50,000 job descriptions.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LEAST_EXAMPLES = 10
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
 def test_lua_and_model_agree(tmp_path: Path, lua: str) -> None:
     tally = Tally()
-    # `make test` takes each limit to one version of Lua, `make fuzz` to all.
+    # `make test` tests each limit with one version of Lua, `make fuzz` with all.
     limits = LIMITS_TO_MEET if is_long() else LIMITS_TO_MEET[LUA_VERSIONS.index(lua) :: len(LUA_VERSIONS)]
     descriptions = examples(0) / len(LUA_VERSIONS)
 
-    # Where there is no job yet, none is updated, and so a few more.
+    # Without jobs in the queue no job is updated, so a few more examples are needed.
     examples_of_each = math.ceil(1.2 * descriptions / LEAST_STEPS / len(limits))
 
     for limit in limits:
@@ -53,12 +53,12 @@ def test_lua_and_model_agree(tmp_path: Path, lua: str) -> None:
         agree()
     print(f"Lua {lua}: {tally}")
     assert tally.judged >= descriptions
-    never = tally.never(limits)
-    assert not never, f"no scenario had: {', '.join(never)}"
+    missing = tally.missing(limits)
+    assert not missing, f"no scenario had: {', '.join(missing)}"
 
 
-def test_a_pending_job_has_the_memory_that_slurm_gives_by_the_gpu_however_many_cpus() -> None:
-    """64 CPUs would come to more by the default per CPU, which stands in the same record."""
+def test_memory_of_a_pending_job_follows_the_default_per_gpu() -> None:
+    """Its 64 CPUs would have more memory by the default per CPU, which its record shows."""
     waiting = Request(uid=1001, account="vision", per_job=2, cpus_per_gpu=32)
     rule = RuleModel("share", "user", limits={"memory_total": 3 * 16384})
     script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))

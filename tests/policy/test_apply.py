@@ -1,4 +1,4 @@
-"""A policy comes into force as a whole or not at all, and goes as a whole, whatever fails on the way."""
+"""An apply or rollback takes effect completely or not at all, whatever fails during it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_everything_is_in_force_and_written_down(host: Host) -> None:
+def test_an_apply_sets_limits_and_script_and_records_them(host: Host) -> None:
     entry = host.apply()
     vision, alice, nlp = host.store.associations("c")
     assert (vision.limits, alice.limits) == (fields(MaxWall=60, MaxJobs=4), fields(GrpTRES_gpu=8))
@@ -80,7 +80,7 @@ def test_everything_is_in_force_and_written_down(host: Host) -> None:
     assert host.journal.owned("another") == ()
 
 
-def test_one_command_takes_it_back_and_the_script_is_newer_than_ever(host: Host) -> None:
+def test_rollback_restores_everything_and_the_script_has_a_newer_modification_time(host: Host) -> None:
     before = host.seen()
     host.apply()
     applied_at = host.script.stat().st_mtime
@@ -93,7 +93,7 @@ def test_one_command_takes_it_back_and_the_script_is_newer_than_ever(host: Host)
     assert host.force.rollback() is None
 
 
-def test_again_takes_back_the_apply_before(host: Host) -> None:
+def test_a_second_rollback_undoes_the_apply_before(host: Host) -> None:
     before = host.seen()
     host.apply()
     between = host.seen()
@@ -106,13 +106,13 @@ def test_again_takes_back_the_apply_before(host: Host) -> None:
     assert host.seen() == before
 
 
-@pytest.mark.parametrize("done_all_the_same", [False, True], ids=["refused", "answer lost"])
+@pytest.mark.parametrize("changes_despite_failure", [False, True], ids=["refused", "answer lost"])
 @pytest.mark.parametrize("call", range(3))
-def test_a_change_that_slurmdbd_refuses_leaves_all_as_it_was(
-    host: Host, call: int, done_all_the_same: bool
+def test_a_change_that_slurmdbd_refuses_changes_nothing(
+    host: Host, call: int, changes_despite_failure: bool
 ) -> None:
     before = host.seen()
-    host.store.fail_at, host.store.done_all_the_same = call, done_all_the_same
+    host.store.fail_at, host.store.changes_despite_failure = call, changes_despite_failure
     with pytest.raises(SlurmError, match="no answer"):
         host.apply()
     assert host.seen() == before
@@ -121,7 +121,7 @@ def test_a_change_that_slurmdbd_refuses_leaves_all_as_it_was(
     assert host.script.read_text() == NEW
 
 
-def test_a_script_that_cannot_be_installed_takes_the_limits_with_it(
+def test_if_the_script_cannot_be_installed_the_limits_are_restored(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = host.seen()
@@ -135,7 +135,7 @@ def test_a_script_that_cannot_be_installed_takes_the_limits_with_it(
     assert host.seen() == before
 
 
-def test_slurmdbd_that_takes_less_than_it_says_is_found_out(host: Host) -> None:
+def test_a_change_that_slurmdbd_accepts_but_does_not_make_is_an_error(host: Host) -> None:
     before = host.seen()
     missing = LimitChange(of("qos:gone"), limit("MaxWall"), None, 5, "r3")
     with pytest.raises(SlurmError, match="did not take QOS gone: MaxWall=00:05:00"):
@@ -144,11 +144,11 @@ def test_slurmdbd_that_takes_less_than_it_says_is_found_out(host: Host) -> None:
 
 
 class KilledError(BaseException):
-    """kill -9: nothing of ours runs after it."""
+    """Stand for kill -9: no code of slurm-gpu runs after it."""
 
 
 @given(at=st.integers(0, 6))
-def test_an_apply_that_was_killed_is_undone_by_the_next_command(
+def test_a_killed_apply_is_undone_by_the_next_command(
     tmp_path_factory: pytest.TempPathFactory, at: int
 ) -> None:
     host = Host(tmp_path_factory.mktemp("host"))
@@ -160,14 +160,14 @@ def test_an_apply_that_was_killed_is_undone_by_the_next_command(
         if len(done) > at:
             raise KilledError
 
-    class Dying(Force):
+    class Killed(Force):
         def _undo_after(self, entry: Entry, error: BaseException) -> None:
             pass
 
     set_limits, mark = host.store.set_limits, host.journal.mark
     host.store.set_limits = lambda *args: (step(1), set_limits(*args))[1]  # type: ignore[method-assign]
     host.journal.mark = lambda *args: (step(2), mark(*args))[1]  # type: ignore[method-assign]
-    healthy, host.force = host.force, Dying(host.journal, host.store, NO_RULES, lambda: host.time)
+    healthy, host.force = host.force, Killed(host.journal, host.store, NO_RULES, lambda: host.time)
     try:
         host.apply()
     except KilledError:
@@ -181,7 +181,7 @@ def test_an_apply_that_was_killed_is_undone_by_the_next_command(
         assert host.script.read_text() == NEW
 
 
-def test_slurmdbd_that_stays_away_leaves_a_note_of_what_to_undo(host: Host) -> None:
+def test_an_apply_that_cannot_be_undone_names_rollback_and_stays_recorded(host: Host) -> None:
     before = host.seen()
     host.store.fail_at, host.store.failures = 1, 2
     with pytest.raises(OutsideError, match=r"could not be undone(.|\n)*policy rollback"):
@@ -191,7 +191,7 @@ def test_slurmdbd_that_stays_away_leaves_a_note_of_what_to_undo(host: Host) -> N
     assert host.seen() == before
 
 
-def test_a_slurmdbd_that_refuses_to_undo_it_as_well_is_not_down(host: Host) -> None:
+def test_a_refused_undo_is_reported_as_a_refusal_and_not_as_an_outage(host: Host) -> None:
     set_limits = host.store.set_limits
 
     def once(*change: Any) -> None:
@@ -206,9 +206,9 @@ def test_a_slurmdbd_that_refuses_to_undo_it_as_well_is_not_down(host: Host) -> N
         host.apply()
 
 
-def test_what_somebody_changed_since_is_left_alone_and_told(host: Host) -> None:
+def test_rollback_reports_and_keeps_later_changes_by_hand(host: Host) -> None:
     host.apply()
-    host.store.by_hand("vision", MaxJobs=50)
+    host.store.set_by_hand("vision", MaxJobs=50)
     host.script.write_text("-- a site's own\n")
     back = host.force.rollback()
     assert back is not None
@@ -219,8 +219,8 @@ def test_what_somebody_changed_since_is_left_alone_and_told(host: Host) -> None:
     assert host.store.associations("c")[0].limits == fields(MaxJobs=50)
 
 
-def test_where_there_was_no_script_a_script_without_rules_is_left(tmp_path: Path) -> None:
-    """slurmctld does not start without the script that its configuration asks for."""
+def test_rollback_to_no_script_leaves_a_script_without_rules(tmp_path: Path) -> None:
+    """slurmctld does not start without the script that its configuration names."""
     host = Host(tmp_path, script=None)
     host.apply()
     host.force.rollback()
@@ -235,18 +235,18 @@ def test_one_apply_at_a_time(host: Host) -> None:
         pass
 
 
-def test_only_so_many_applies_are_kept(host: Host) -> None:
+def test_the_number_of_kept_applies_is_limited(host: Host) -> None:
     for number in range(KEPT + 5):
         host.apply(replace(CHANGE, steps=()), f"{NEW}-- {number}\n")
     names = [entry.name for entry in host.journal.entries()]
     assert len(names) == KEPT
-    assert names[-1].endswith(f"Z.{KEPT + 4}")  # within one second, yet in order
+    assert names[-1].endswith(f"Z.{KEPT + 4}")  # applies within one second are numbered in order
     host.time -= 3600
     assert host.apply(replace(CHANGE, steps=()), OLD) == host.journal.newest(ApplyState.DONE)
     assert host.journal.owned("c") == CHANGE.owned
 
 
-def test_what_is_in_force_is_remembered_however_often_something_else_is_tried(host: Host) -> None:
+def test_the_apply_in_force_is_kept_over_any_number_of_rolled_back_applies(host: Host) -> None:
     before = host.seen()
     host.apply()
     in_force = host.seen()
@@ -264,7 +264,7 @@ def test_what_is_in_force_is_remembered_however_often_something_else_is_tried(ho
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 2}'])
-def test_a_journal_that_cannot_be_read_is_named(host: Host, text: str) -> None:
+def test_an_unreadable_journal_file_is_named(host: Host, text: str) -> None:
     host.apply()
     (host.root / "state" / "apply-20300101T000000Z.json").write_text(text)
     with pytest.raises(OutsideError, match=r"apply-20300101T000000Z\.json"):

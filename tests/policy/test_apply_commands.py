@@ -1,4 +1,4 @@
-"""`slurm-gpu policy plan|apply|rollback|status` where a slurmdbd holds Slurm's own limits."""
+"""`slurm-gpu policy plan|apply|rollback|status` with a slurmdbd that has Slurm's own limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(tmp_path)
 
 
-def test_a_plan_tells_every_change_and_makes_none(
+def test_a_plan_lists_every_change_and_makes_none(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("plan") == 0
@@ -38,7 +38,7 @@ def test_a_plan_tells_every_change_and_makes_none(
     assert not (cluster.root / "state").exists()
 
 
-def test_applied_twice_it_is_up_to_date_and_status_agrees(
+def test_a_second_apply_is_up_to_date_and_status_agrees(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("status") == 1
@@ -57,15 +57,15 @@ def test_applied_twice_it_is_up_to_date_and_status_agrees(
     ]
 
 
-def test_status_names_what_somebody_changed_and_exits_1(
+def test_status_names_changes_by_hand_and_exits_1(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.run("apply")
-    cluster.store.by_hand("vision", MaxWall=None)
+    cluster.store.set_by_hand("vision", MaxWall=None)
     capsys.readouterr()
     assert cluster.run("status", "--json") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["native"]["drift"] == [
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["native"]["drift"] == [
         {
             "qos": None,
             "account": "vision",
@@ -77,15 +77,13 @@ def test_status_names_what_somebody_changed_and_exits_1(
             "rule": "days",
         }
     ]
-    assert told["native"]["steps"][0]["old"] is None
-    assert (told["script"], told["differs"]) == ("same", True)
+    assert printed["native"]["steps"][0]["old"] is None
+    assert (printed["script"], printed["differs"]) == ("same", True)
     cluster.run("apply")
     assert cluster.store.associations("c")[0].limits == fields(MaxWall=1440)
 
 
-def test_status_counts_what_was_decided_rule_by_rule(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_counts_decisions_by_rule(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.run("apply")
     (cluster.root / "run" / "decisions.log").write_text(
         "slurm-gpu/1 1795263342 submit allow t uid=1 rules=-\n"
@@ -93,16 +91,16 @@ def test_status_counts_what_was_decided_rule_by_rule(
     )
     capsys.readouterr()
     assert cluster.run("status") == 0
-    told = capsys.readouterr().out.splitlines()[:-1]
-    assert told[-3] == "Decisions since 2026-11-21 12:15:42 UTC: 1 accepted, 1 refused"
-    assert told[-2].split() == ["RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS"]
-    assert told[-1].split() == ["share", "1", "0", "0", "0"]
+    printed = capsys.readouterr().out.splitlines()[:-1]
+    assert printed[-3] == "Decisions since 2026-11-21 12:15:42 UTC: 1 accepted, 1 refused"
+    assert printed[-2].split() == ["RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS"]
+    assert printed[-1].split() == ["share", "1", "0", "0", "0"]
     cluster.run("status", "--json")
     decisions = json.loads(capsys.readouterr().out)["decisions"]
     assert (decisions["accepted"], decisions["rules"]["share"]["refused"]) == (1, 1)
 
 
-def test_rollback_takes_back_limits_and_script(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_restores_limits_and_script(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster.run("rollback") == 2
     cluster.run("apply")
     first = cluster.script.read_text()
@@ -111,21 +109,24 @@ def test_rollback_takes_back_limits_and_script(cluster: Cluster, capsys: pytest.
     assert cluster.script.read_text() != first
     capsys.readouterr()
     assert cluster.run("rollback") == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[1] == "  account vision: MaxWall=1-00:00:00 (was 2-00:00:00; as before the apply)"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1] == "  account vision: MaxWall=1-00:00:00 (was 2-00:00:00; as before the apply)"
     assert (
-        told[-1] == f"{cluster.root / 'policy.yaml'} itself is unchanged: applied again, it is in force again"
+        printed[-1]
+        == f"{cluster.root / 'policy.yaml'} itself is unchanged: applied again, it is in force again"
     )
-    assert told[-2] == f"{cluster.script} is what it was before"
+    assert printed[-2] == f"{cluster.script} is what it was before"
     assert cluster.script.read_text() == first
     assert cluster.run("rollback") == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[-2].startswith(f"{cluster.script} lets every job through: there was none before, and without")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2].startswith(
+        f"{cluster.script} lets every job through: there was none before, and without"
+    )
     assert cluster.store.associations("c")[0].limits == {}
     assert cluster.run("rollback") == 2
 
 
-def test_status_after_rollbacks_tells_what_counts_and_what_was_taken_back(
+def test_status_after_rollbacks_lists_the_apply_in_force_and_the_rolled_back_ones(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = cluster.root / "policy.yaml"
@@ -146,10 +147,10 @@ def test_status_after_rollbacks_tells_what_counts_and_what_was_taken_back(
     assert cluster.run("rollback") == 0
     capsys.readouterr()
     assert cluster.run("status") == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "Nothing is applied: every apply was taken back"
-    assert told[1].startswith("Taken back since by `policy rollback`: 3 applies of ")
-    assert told[2] == (
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "Nothing is applied: every apply was taken back"
+    assert printed[1].startswith("Taken back since by `policy rollback`: 3 applies of ")
+    assert printed[2] == (
         f"{cluster.script}: lets every job through, not as {file} says: "
         "`slurm-gpu policy apply` installs the latter"
     )
@@ -195,7 +196,7 @@ def pending(job_id: int, user: str, qos: str) -> QueuedJob:
     )
 
 
-def test_rollback_lists_the_jobs_that_wait_where_nobody_may_any_more(
+def test_rollback_lists_pending_jobs_in_a_qos_that_their_account_loses(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.write_owners()
@@ -210,7 +211,7 @@ def test_rollback_lists_the_jobs_that_wait_where_nobody_may_any_more(
     ]
 
 
-def test_an_apply_that_ends_lending_lists_the_jobs_that_wait_there(
+def test_an_apply_that_ends_lending_lists_pending_jobs_in_the_qos_of_loans(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.write_owners()
@@ -235,7 +236,7 @@ def test_an_apply_that_ends_lending_lists_the_jobs_that_wait_there(
     assert "job 7 of alice waits in QOS sg-loans" in capsys.readouterr().err
 
 
-def test_rollback_works_while_slurmctld_is_down_and_says_what_it_cannot_tell(
+def test_rollback_while_slurmctld_is_down_reports_that_stranded_jobs_are_unknown(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.run("apply")
@@ -245,15 +246,15 @@ def test_rollback_works_while_slurmctld_is_down_and_says_what_it_cannot_tell(
     assert "could never start any more is not known: slurmctld is down" in capsys.readouterr().err
 
 
-def test_status_names_the_file_that_was_applied(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_names_the_applied_file(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     file, other = cluster.root / "policy.yaml", cluster.root / "other.yaml"
     other.write_text(POLICY.replace("1d", "2d"))
     cluster.run("apply", str(other))
     capsys.readouterr()
     assert cluster.run("status") == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].endswith(f"from {other}")
-    assert told[1] == (
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].endswith(f"from {other}")
+    assert printed[1] == (
         f"{cluster.script}: as {other} said when it was applied, not as {file} says: "
         "`slurm-gpu policy apply` installs the latter, "
         f"`slurm-gpu policy status {other}` compares with the former"
@@ -268,7 +269,7 @@ def test_status_names_the_file_that_was_applied(cluster: Cluster, capsys: pytest
     assert f"neither as {other} says nor as it was last applied here" in capsys.readouterr().out
 
 
-def test_decisions_are_counted_where_the_script_writes_them(
+def test_decisions_are_read_from_the_log_that_the_script_writes(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.run("apply")
@@ -281,29 +282,29 @@ def test_decisions_are_counted_where_the_script_writes_them(
     assert "1 accepted, 0 refused" in capsys.readouterr().out
 
 
-def test_rollback_is_not_for_everybody(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollback_by_another_user_is_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.run("apply")
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
     assert cluster.run("rollback") == 2
 
 
-def test_status_says_whom_it_takes(
+def test_status_by_another_user_names_the_required_user(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cluster.run("apply") == 0
-    look = Path.iterdir
+    iterdir = Path.iterdir
 
     def closed(directory: Path) -> object:
         if directory.name == "state":
             raise PermissionError(13, "Permission denied", str(directory))
-        return look(directory)
+        return iterdir(directory)
 
     monkeypatch.setattr(Path, "iterdir", closed)
     assert cluster.run("status") == 3
     assert "is for SlurmUser: run this as root or SlurmUser" in capsys.readouterr().err
 
 
-def test_a_script_of_the_sites_own_keeps_slurms_limits_too(
+def test_a_refused_script_replacement_changes_no_limits(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.script.write_text("-- ours\n")
@@ -312,7 +313,7 @@ def test_a_script_of_the_sites_own_keeps_slurms_limits_too(
     assert cluster.store.changes == 0
 
 
-def test_a_slurmdbd_that_fails_is_told_and_nothing_is_changed(
+def test_a_failing_slurmdbd_is_reported_and_nothing_is_changed(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.store.fail_at = 1
@@ -322,17 +323,17 @@ def test_a_slurmdbd_that_fails_is_told_and_nothing_is_changed(
     assert cluster.store.associations("c")[0].limits == {}
 
 
-def test_while_slurmdbd_is_away_the_script_can_be_applied_alone(
+def test_while_slurmdbd_is_down_the_script_can_be_applied_without_limits(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.run("apply")
     before = cluster.store.associations("c")
     cluster.write("1d", "2d")
 
-    def away(*_: object) -> None:
-        raise SlurmError("slurmdbd is away")
+    def refuse(*_: object) -> None:
+        raise SlurmError("slurmdbd is down")
 
-    cluster.store.associations = away  # type: ignore[method-assign, assignment]
+    cluster.store.associations = refuse  # type: ignore[method-assign, assignment]
     capsys.readouterr()
     assert cluster.run("status") == 3
     assert f"differs from {cluster.root / 'policy.yaml'}" in capsys.readouterr().out
@@ -346,32 +347,32 @@ def test_while_slurmdbd_is_away_the_script_can_be_applied_alone(
     assert cluster.store.associations("c")[0].limits == fields(MaxWall=2880)
 
 
-def test_limits_on_what_runs_that_nothing_holds_are_named_by_apply(
+def test_apply_names_limits_on_running_jobs_that_are_not_enforced(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.write("gpus_total", "gpus_running")
     cluster.raw["AccountingStorageType"] = "accounting_storage/none"
     assert cluster.run("apply") == 0
-    told = capsys.readouterr().err
-    assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in told
-    assert "share: gpus_running: this Slurm has no slurmdbd" in told
+    printed = capsys.readouterr().err
+    assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in printed
+    assert "share: gpus_running: this Slurm has no slurmdbd" in printed
     assert cluster.store.changes == 0
 
 
-def test_without_slurmdbd_apply_always_says_so_and_who_can_choose_to_be_in_no_group(
+def test_apply_without_slurmdbd_warns_and_names_groups_that_users_can_avoid(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.raw["AccountingStorageType"] = "accounting_storage/none"
     assert cluster.run("apply") == 0
-    told = capsys.readouterr().err
-    assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in told
-    assert "group vision: without slurmdbd users can name any account or QOS, or no account" in told
+    printed = capsys.readouterr().err
+    assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in printed
+    assert "group vision: without slurmdbd users can name any account or QOS, or no account" in printed
     cluster.write("{vision: {accounts: [vision]}}", "{vision: {users: [root]}}")
     assert cluster.run("apply") == 0
     assert "users name any account" not in capsys.readouterr().err
 
 
-def test_the_qos_of_owners_are_made_before_anything_counts_on_them(
+def test_apply_creates_the_qos_of_owners_before_the_script_uses_them(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.write_owners()
@@ -383,11 +384,11 @@ def test_the_qos_of_owners_are_made_before_anything_counts_on_them(
     assert cluster.run("status") == 1
     capsys.readouterr()
     assert cluster.run("apply") == 0
-    told = capsys.readouterr()
-    assert "QOS sg-loans: made (idle GPUs of vision)" in told.out
-    assert "to be made" not in told.out
-    assert "account vision: QOS+=sg-vision (rule owners.vision)" in told.out
-    assert "slurm.conf lacks PreemptType=preempt/qos" in told.err
+    printed = capsys.readouterr()
+    assert "QOS sg-loans: made (idle GPUs of vision)" in printed.out
+    assert "to be made" not in printed.out
+    assert "account vision: QOS+=sg-vision (rule owners.vision)" in printed.out
+    assert "slurm.conf lacks PreemptType=preempt/qos" in printed.err
     assert cluster.run("status") == 0
     assert cluster.run("apply", "--lua-only") == 0
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""A policy becomes data: nothing that is written in it can run, and names reach the Lua unharmed."""
+"""A policy is compiled to data: its text cannot run, and names reach the Lua unchanged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def bundle_of(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_is_shown_as_it_is(text: str) -> None:
+def test_hostile_text_is_shown_literally(text: str) -> None:
     quoted = "'" + text.replace("'", "''") + "'"
     bundle = bundle_of(
         f"version: 1\nmode: enforce\ncontact: {quoted}\ngroups: {{g: {{accounts: [vision, {quoted}]}}}}\n"
@@ -66,7 +66,7 @@ def test_hostile_text_is_shown_as_it_is(text: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
-def test_every_text_survives_the_way_into_lua(text: str) -> None:
+def test_any_text_reaches_lua_unchanged(text: str) -> None:
     import lupa.lua51
     import lupa.lua54
 
@@ -74,7 +74,7 @@ def test_every_text_survives_the_way_into_lua(text: str) -> None:
         assert lua.LuaRuntime().execute(f"return {lua_string(text)}") == text
 
 
-def test_numbers_and_tables_survive_the_way_into_lua() -> None:
+def test_numbers_and_tables_reach_lua_unchanged() -> None:
     import lupa.lua51
 
     value: Any = {"a": [1, 2.5, True, None, "x"], "b": {}, "c": {"deep": {"er": list(range(40))}}}
@@ -91,19 +91,19 @@ def test_equal_policies_give_equal_bundles() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(lua_directory().glob("*.lua")), ids=lambda file: file.stem)
-def test_a_module_requires_the_modules_that_it_uses(file: Path) -> None:
+def test_a_module_declares_the_modules_that_it_uses(file: Path) -> None:
     text = file.read_text()
     assert required_modules(text) == sorted(set(re.findall(r"\blib\.(\w+)", text)))
 
 
 def _order(directory: Path, **requires: str) -> list[str]:
-    """Return the order of modules in the bundle of these, each with the names that it requires."""
+    """Return the order in the bundle of modules that require these names."""
     for name, required in requires.items():
         (directory / f"{name}.lua").write_text(f"-- requires: {required}\n" if required else "")
     return re.findall(r"^lib\.(\w+) = ", build_bundle({}, directory), re.MULTILINE)
 
 
-def test_modules_follow_those_that_they_require(tmp_path: Path) -> None:
+def test_modules_come_after_those_that_they_require(tmp_path: Path) -> None:
     assert _order(tmp_path, a="d", b="", c="a, b", d="", entry="b") == ["d", "b", "a", "c"]
 
 
@@ -114,14 +114,14 @@ def test_modules_follow_those_that_they_require(tmp_path: Path) -> None:
         ({"a": "hosts", "entry": ""}, "a.lua requires hosts, but there is no hosts.lua"),
     ],
 )
-def test_modules_that_cannot_be_ordered_are_named(
+def test_modules_without_a_valid_order_are_named(
     tmp_path: Path, requires: dict[str, str], message: str
 ) -> None:
     with pytest.raises(OutsideError, match=message):
         _order(tmp_path, **requires)
 
 
-def test_a_users_group_holds_ids_and_primary_members() -> None:
+def test_a_unix_group_is_compiled_to_the_uids_of_its_members() -> None:
     bundle = bundle_of(
         "version: 1\nmode: enforce\ngroups: {u: {unix_groups: [undergrad]}}\n"
         "rules: [{id: none, for: u, per: job, why: w, limits: {gpus: 0}}]\n"
@@ -149,7 +149,7 @@ def test_a_group_and_an_exception_end_with_their_last_day() -> None:
     assert [accepted(twentieth - 1), accepted(twentieth)] == [False, True]
 
 
-def test_unknown_names_are_errors_with_their_place() -> None:
+def test_unknown_names_are_errors_with_their_position() -> None:
     source = parse_yaml(
         "version: 1\ngroups:\n  a: {users: [alice, bobb]}\n  b: {unix_groups: [undergrads]}\n", "p.yaml"
     )

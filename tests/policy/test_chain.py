@@ -1,4 +1,4 @@
-"""A site's own job_submit.lua can be asked before or after ours, with globals of its own."""
+"""A site's own job_submit.lua can run before or after that of slurm-gpu, with its own globals."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from .render import PARTITIONS, description, record
 SITE = """\
 state = "the site's own"
 local count = 0
+
 function slurm_job_submit(job_desc, part_list, submit_uid)
   count = count + 1
   if job_desc.comment == "no" then
-    slurm.log_user("%s", "the site says no, for the " .. count .. ". time")
+    slurm.log_user("%s", "refused by the site, call " .. count)
     return 2000
   end
+
   for _ in pairs(slurm.reservations) do end
   if job_desc.comment == "code" then return slurm.ESLURM_INVALID_LICENSES end
   if job_desc.comment == "more" then job_desc.tres_per_job = "gres:gpu:9" end
   if job_desc.comment == "fail" then return nothing.at.all end
   return slurm.SUCCESS
 end
+
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   return job_desc.comment == "no" and 2001 or slurm.SUCCESS
 end
@@ -52,11 +55,11 @@ def script_with(
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_both_must_agree(tmp_path: Path, lua: str, place: str) -> None:
+def test_a_job_needs_the_acceptance_of_both_scripts(tmp_path: Path, lua: str, place: str) -> None:
     script = script_with(tmp_path, place, lua=lua)
     assert script.submit(description(ALICE), PARTITIONS).accepted
     refusal = script.submit(description(ALICE) | {"comment": "no"}, PARTITIONS)
-    assert (refusal.code, refusal.messages) == (2000, ("the site says no, for the 2. time",))
+    assert (refusal.code, refusal.messages) == (2000, ("refused by the site, call 2",))
     ours = script.submit(description(ALICE) | {"tres_per_job": "gres:gpu:5"}, PARTITIONS)
     assert ours.code == 2050
     assert not script.submit(description(ALICE) | {"comment": "code"}, PARTITIONS).accepted
@@ -66,7 +69,7 @@ def test_both_must_agree(tmp_path: Path, lua: str, place: str) -> None:
     assert script.modify({"tres_per_job": "gres:gpu:5"}, row, PARTITIONS).code == 2050
 
 
-def test_what_the_site_changes_before_is_held_to_the_limits(tmp_path: Path) -> None:
+def test_changes_by_a_script_that_runs_before_are_checked_against_the_limits(tmp_path: Path) -> None:
     changed = description(ALICE) | {"comment": "more"}
     assert not script_with(tmp_path, "before").submit(changed, PARTITIONS).accepted
     assert script_with(tmp_path, "after").submit(changed, PARTITIONS).accepted
@@ -74,7 +77,7 @@ def test_what_the_site_changes_before_is_held_to_the_limits(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("on_error", "accepted"), [("allow", True), ("deny", False)])
 @pytest.mark.parametrize("text", [None, "syntax error(", "return slurm.SUCCESS", SITE], ids=str)
-def test_a_script_of_the_site_that_fails_follows_on_error(
+def test_a_failing_script_of_the_site_follows_on_error(
     tmp_path: Path, text: str | None, on_error: str, accepted: bool
 ) -> None:
     script = script_with(tmp_path, "before", text, on_error=on_error)
@@ -84,7 +87,7 @@ def test_a_script_of_the_site_that_fails_follows_on_error(
     assert "site.lua" in verdict.log[0][1]
 
 
-def test_a_script_of_the_site_that_cannot_be_loaded_is_not_chained(tmp_path: Path) -> None:
+def test_a_script_of_the_site_that_cannot_be_loaded_is_not_installed(tmp_path: Path) -> None:
     file = tmp_path / "site.lua"
     table = compiled([SIZE], "/nonexistent/decisions.log", chain_before=str(file))
     with pytest.raises(OutsideError, match=r"not installed: slurm-gpu: the decision failed: .*site\.lua"):

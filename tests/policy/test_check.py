@@ -1,4 +1,4 @@
-"""A mistake in policy.yaml is named with its place, its value and what is allowed; all in one go."""
+"""Each mistake in policy.yaml is reported with its position, value and allowed values, all in one run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ exceptions:
 """
 
 
-def test_a_whole_policy_is_read() -> None:
+def test_a_full_policy_is_read() -> None:
     policy = check(GOOD)
     assert policy.on_error is OnError.DENY
     assert policy.groups["grads"].accounts == ("vision", "nlp")
@@ -55,13 +55,13 @@ def test_a_whole_policy_is_read() -> None:
     share, days = policy.rules
     assert (share.per, share.why, share.mode) == (Per.USER, "Sixteen each keeps waiting short.", Mode.OBSERVE)
     assert share.limits == RuleLimits(gpus_total=GpuLimit(2500), jobs_total=0)
-    assert share.on_error is OnError.DENY  # the policy's, where the rule says nothing
+    assert share.on_error is OnError.DENY  # the default of the policy
     assert days.limits == RuleLimits(gpus=GpuLimit(16000), walltime=(WalltimeStep(0, 36 * 3600),))
     assert (days.mode, days.on_error) == (Mode.ADVISE, OnError.ALLOW)
     assert policy.exceptions[0].limits.gpus_total == GpuLimit(32000)
 
 
-def test_a_mode_that_is_left_out_observes() -> None:
+def test_the_default_mode_is_observe() -> None:
     policy = check(
         "version: 1\ngroups: {all: {}}\nbundles: {train: {gpus: 1, cpus: 8}}\ncolocation: {why: x}\n"
         "cancel_idle: {warn: [30m], after: 2h, why: x}\n"
@@ -76,7 +76,7 @@ def test_a_mode_that_is_left_out_observes() -> None:
     assert Placement().mode == Settings().mode == "observe"
 
 
-def test_urgent_jobs_are_limited_whatever_the_mode_of_other_rules() -> None:
+def test_the_limit_on_urgent_jobs_is_always_enforced() -> None:
     policy = check(
         "version: 1\nmode: advise\nmanages: {qos: [urgent]}\ngroups: {leads: {users: [carol]}}\n"
         "urgent: {for: [leads], jobs_running: 2, why: x}\n"
@@ -84,7 +84,7 @@ def test_urgent_jobs_are_limited_whatever_the_mode_of_other_rules() -> None:
     assert [(rule.id, rule.mode) for rule in policy.rules] == [("urgent", Mode.ENFORCE)]
 
 
-def test_a_policy_without_rules_is_a_policy() -> None:
+def test_a_policy_without_rules_is_valid() -> None:
     assert check("version: 1\n").rules == ()
 
 
@@ -140,24 +140,24 @@ def test_a_policy_without_rules_is_a_policy() -> None:
         ("why: deadline", 'why: "\\e[31m"', "holds a control character"),
     ],
 )
-def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
+def test_each_mistake_is_reported(old: str, new: str, message: str) -> None:
     assert old in GOOD
-    told = mistakes(GOOD.replace(old, new, 1))
-    assert any(message in line for line in told), told
+    found = mistakes(GOOD.replace(old, new, 1))
+    assert any(message in line for line in found), found
 
 
 @pytest.mark.parametrize("text", ["36:00:00", '"36:00:00"', "'36:00:00'", "36h", "1-12:00:00", '"2160:00"'])
-def test_a_clear_duration_needs_no_quotes(text: str) -> None:
+def test_an_unambiguous_duration_needs_no_quotes(text: str) -> None:
     assert check(GOOD.replace('"1-12:00:00"', text)) == check(GOOD)
 
 
-def test_an_empty_file_is_said_to_be_empty() -> None:
+def test_an_empty_file_is_reported_as_empty() -> None:
     assert mistakes("# nothing yet\n") == [
         "p.yaml:1:1: the file is empty; it should begin with version: 1, then groups and rules"
     ]
 
 
-def test_a_tab_is_said_to_be_one() -> None:
+def test_a_tab_is_reported() -> None:
     with pytest.raises(InputError, match=r"^p\.yaml:2:1: is not valid YAML: a tab .* use spaces$"):
         parse_yaml("groups:\n\tall: {}\n", "p.yaml")
 
@@ -167,7 +167,7 @@ def test_a_day_that_does_not_exist_hides_no_other_mistake() -> None:
     assert [line.split(":")[1] for line in lines] == ["7", "21"]
 
 
-def test_all_mistakes_come_in_one_go_in_the_order_of_the_file() -> None:
+def test_all_mistakes_are_reported_in_the_order_of_the_file() -> None:
     text = (
         GOOD.replace("on_error: deny", "on_error: no")
         .replace("gpus: 16", "gpus: x")
@@ -206,7 +206,7 @@ def test_all_mistakes_come_in_one_go_in_the_order_of_the_file() -> None:
         max_leaves=12,
     )
 )
-def test_nothing_that_yaml_can_say_breaks_the_check(value: object) -> None:
+def test_the_check_fails_only_with_input_errors_for_any_yaml(value: object) -> None:
     with contextlib.suppress(InputError):
         check(yaml.safe_dump(value, allow_unicode=True))
 

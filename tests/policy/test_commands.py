@@ -1,4 +1,4 @@
-"""`slurm-gpu policy` and `slurm-gpu explain` as an admin and a user call them."""
+"""`slurm-gpu policy` and `slurm-gpu explain` as admins and users call them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ rules:
 
 @dataclass
 class FakeSlurm:
-    """Answers of a Slurm with one queue."""
+    """A SlurmClient with one queue."""
 
     conf: Path
     queue: list[QueuedJob] = field(default_factory=list)
@@ -57,7 +57,7 @@ class FakeSlurm:
         return self.queue
 
     def accounting(self, since_s: int, until_s: int | None = None, job_ids: Any = None) -> Any:
-        raise AssertionError("none of these commands reads Slurm's accounting")
+        raise AssertionError("these commands do not read Slurm's accounting")
 
 
 @dataclass
@@ -127,11 +127,11 @@ def test_check_exits_1_with_all_mistakes(cluster: Cluster, capsys: pytest.Captur
     assert cluster.run("policy", "check") == 0
     (cluster.root / "policy.yaml").write_text(POLICY.replace("vision\n", "visin\n").replace("4}", "x}"))
     assert cluster.run("policy", "check") == 1
-    said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[1:3] for line in said] == [["6", "10"], ["9", "26"]]
+    has_advice = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1:3] for line in has_advice] == [["6", "10"], ["9", "26"]]
 
 
-def test_apply_installs_and_a_broken_policy_changes_nothing(
+def test_apply_installs_the_script_and_an_invalid_policy_changes_nothing(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.apply() == 0
@@ -159,7 +159,7 @@ def test_show_prints_rules_with_reasons(cluster: Cluster, capsys: pytest.Capture
     assert (rule["id"], rule["why"], rule["limits"]) == ("share", "Four each.", {"gpus_total": 4.0})
 
 
-def test_show_says_when_slurmctld_goes_by_something_else(
+def test_show_reports_that_slurmctld_uses_another_script(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def first_line(*file: str) -> str:
@@ -167,8 +167,10 @@ def test_show_says_when_slurmctld_goes_by_something_else(
         assert cluster.run("policy", "show", *file) == 0
         return capsys.readouterr().out.splitlines()[0]
 
-    assert first_line() == "Rules for jobs on this cluster"  # none is installed: not for this host to say
-    cluster.apply()  # with a --run-dir, of which show does not know
+    assert (
+        first_line() == "Rules for jobs on this cluster"
+    )  # no script is installed, so this host cannot compare
+    cluster.apply()  # with a --run-dir that show does not read
     assert first_line() == "Rules for jobs on this cluster"
     (cluster.root / "policy.yaml").write_text(POLICY.replace("4}", "5}"))
     assert first_line().startswith("Not in force as shown: job_submit.lua differs; `slurm-gpu policy apply`")
@@ -182,7 +184,7 @@ def test_show_says_when_slurmctld_goes_by_something_else(
     assert first_line().startswith("Not in force: job_submit.lua is not slurm-gpu's")
 
 
-def test_show_explains_the_rule_that_no_policy_holds(
+def test_show_explains_the_built_in_rule_on_shards(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.run("policy", "show")
@@ -191,9 +193,9 @@ def test_show_explains_the_rule_that_no_policy_holds(
     assert f'why = "{ONE_GPU}"' in (lua_directory() / "limits.lua").read_text()
 
 
-@pytest.mark.parametrize(("mode", "said"), [("enforce", False), ("advise", True)])
+@pytest.mark.parametrize(("mode", "has_advice"), [("enforce", False), ("advise", True)])
 def test_show_names_the_rule_on_reservations(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], mode: str, said: bool
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], mode: str, has_advice: bool
 ) -> None:
     cluster.run("policy", "show", "--json")
     assert json.loads(capsys.readouterr().out)["reservation"] is None
@@ -202,12 +204,12 @@ def test_show_names_the_rule_on_reservations(
     cluster.run("policy", "show")
     page = " ".join(capsys.readouterr().out.split())
     assert "reservation (built in, by placement: of slurm-gpu.yaml) Jobs with 64 GPUs or more need a" in page
-    assert ("Advice: larger jobs are accepted" in page) == said
+    assert ("Advice: larger jobs are accepted" in page) == has_advice
     cluster.run("policy", "show", "--json")
     assert json.loads(capsys.readouterr().out)["reservation"] == {"required_gpus": 64, "mode": mode}
 
 
-def test_check_warns_of_accounts_that_are_not_managed(
+def test_check_warns_about_accounts_that_are_not_managed(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (cluster.root / "policy.yaml").write_text(POLICY + "manages: {accounts: [visions]}\n")
@@ -218,7 +220,7 @@ def test_check_warns_of_accounts_that_are_not_managed(
     )
 
 
-def test_check_warns_of_a_script_of_the_sites_own_that_is_not_there(
+def test_check_warns_about_a_missing_script_of_chain(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = cluster.root / "site.lua"
@@ -232,7 +234,7 @@ def test_check_warns_of_a_script_of_the_sites_own_that_is_not_there(
     assert capsys.readouterr().err == ""
 
 
-def test_apply_by_an_ordinary_user_says_whom_it_takes(
+def test_apply_by_an_ordinary_user_names_the_required_user(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
@@ -241,7 +243,9 @@ def test_apply_by_an_ordinary_user_says_whom_it_takes(
     assert cluster.run("policy", "apply", "--dry-run") == 0
 
 
-def test_explain_says_what_sbatch_would(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_the_decision_that_sbatch_would_print(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.apply()
     capsys.readouterr()
     ask = ("explain", "--", "sbatch", "--gpus=3", "--wrap=true")
@@ -257,12 +261,10 @@ def test_explain_says_what_sbatch_would(cluster: Cluster, capsys: pytest.Capture
     ]
     assert cluster.run("explain", "--user", getpass.getuser(), "--json", *ask[1:]) == 1
     assert json.loads(capsys.readouterr().out)["accepted"] is False
-    assert (cluster.root / "run" / "decisions.log").read_text() == ""  # nothing was decided
+    assert (cluster.root / "run" / "decisions.log").read_text() == ""  # explain makes no entry
 
 
-def test_explain_prints_every_limit_that_was_looked_at(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_prints_every_considered_limit(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     ask = ("--as", getpass.getuser(), "--", "sbatch", "--gpus=3", "--wrap=true")
     cluster.apply()
     capsys.readouterr()
@@ -275,7 +277,7 @@ def test_explain_prints_every_limit_that_was_looked_at(
     assert all(one["rule"] in printed and one["label"] in printed for one in considered)
 
 
-def test_explain_takes_srun_and_refuses_what_slurm_would(
+def test_explain_accepts_srun_and_rejects_invalid_options(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.apply()
@@ -285,7 +287,7 @@ def test_explain_takes_srun_and_refuses_what_slurm_would(
     assert "--gpus: 'foo' must be a number, such as 2" in capsys.readouterr().err
 
 
-def test_explain_tells_what_slurm_itself_would_refuse(
+def test_explain_reports_refusals_by_slurm_itself(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.apply()
@@ -301,10 +303,10 @@ def test_explain_tells_what_slurm_itself_would_refuse(
     answer = json.loads(capsys.readouterr().out)
     assert (answer["accepted"], answer["messages"], answer["slurm"]) == (False, [], [reason])
     assert cluster.run("explain", "--", "qsub", "job.sh") == 2
-    assert "'qsub' is none of sbatch, srun, salloc" in capsys.readouterr().err
+    assert "'qsub' is neither a command (sbatch, srun, salloc) nor" in capsys.readouterr().err
 
 
-def test_explain_counts_a_range_of_nodes_with_its_most(
+def test_explain_counts_a_range_of_nodes_by_its_maximum(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.apply()
@@ -316,38 +318,38 @@ def test_explain_counts_a_range_of_nodes_with_its_most(
     assert "used 4, limit 4, requested 1" in capsys.readouterr().out
 
 
-def test_explain_without_a_policy_says_what_to_do(
+def test_explain_without_a_policy_names_the_command_to_run(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("explain", "--", "sbatch", "--wrap=true") == 3
     assert "`slurm-gpu policy apply` makes it on the host of slurmctld" in capsys.readouterr().err
 
 
-def test_the_example_policy_is_a_policy() -> None:
+def test_the_example_policy_is_valid() -> None:
     example = Path(__file__).resolve().parents[2] / "etc" / "policy.yaml"
     assert main(["policy", "check", str(example)]) == 0
 
 
-def test_while_slurmdbd_is_away_explain_says_what_it_stands_on(
+def test_while_slurmdbd_is_down_explain_names_its_assumptions(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.apply()
     settings = cluster.slurm.settings()
     raw = {**settings.raw, "AccountingStorageType": "accounting_storage/slurmdbd"}
     monkeypatch.setattr(cluster.slurm, "settings", lambda: replace(settings, raw=raw))
-    away = submission.UserDefaults(account="vision", from_slurmdbd=False)
-    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_user_defaults", lambda user, account: away)
+    defaults = submission.UserDefaults(account="vision", from_slurmdbd=False)
+    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_user_defaults", lambda user, account: defaults)
     capsys.readouterr()
     assert cluster.run("explain", "--", "sbatch", "--gpus=5", "--wrap=true") == 1
-    told = capsys.readouterr()
-    assert "Refused by rule share" in told.out
-    assert told.err == (
+    printed = capsys.readouterr()
+    assert "Refused by rule share" in printed.out
+    assert printed.err == (
         f"note: slurmdbd does not answer: judged for {getpass.getuser()} with account vision, and QOS normal "
         "where --qos says none\n"
     )
 
 
-def test_while_slurmdbd_is_away_slurmctld_knows_the_default_account() -> None:
+def test_while_slurmdbd_is_down_the_default_account_comes_from_slurmctld() -> None:
     def run(argv: Any, environ: Any, timeout_s: float) -> str:
         if argv[0] == "sacctmgr":
             raise SlurmError("Connection refused")
@@ -359,7 +361,7 @@ def test_while_slurmdbd_is_away_slurmctld_knows_the_default_account() -> None:
     assert submission.read_user_defaults("alice", "nlp", run, {}).account == "nlp"
 
 
-def test_partitions_and_defaults_are_read_from_slurms_own_output() -> None:
+def test_partitions_and_defaults_are_read_from_slurms_output() -> None:
     def run(argv: Any, environ: Any, timeout_s: float) -> str:
         if argv[0] == "scontrol":
             return (

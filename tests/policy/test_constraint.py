@@ -1,4 +1,4 @@
-"""Features of --constraint, as Slurm 22.05 took and refused them."""
+"""Features of --constraint, as Slurm 22.05 accepts and refuses them."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_names(constraint: str, names: list[str]) -> None:
         ("", None),
     ],
 )
-def test_how_many_nodes_have_it(constraint: str, having: int | None) -> None:
+def test_the_number_of_nodes_with_a_feature(constraint: str, having: int | None) -> None:
     assert nodes_with(constraint, NODES) == having
 
 
 @given(st.text("ab&|,()*[] 1", max_size=12))
-def test_no_text_is_too_odd(constraint: str) -> None:
+def test_any_text_can_be_parsed(constraint: str) -> None:
     assert nodes_with(constraint, NODES) in (None, 0)
     assert all(names_in(constraint))

@@ -1,4 +1,4 @@
-"""A limit that is called needless is one that no queue at all can meet without meeting the other first."""
+"""A limit reported as redundant can be exceeded in no queue without exceeding another limit too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES = ("a100", "v100")
 
 @dataclass(frozen=True)
 class Job:
-    """What the limits below measure, in the plainest form."""
+    """The measures of a job that the limits below use."""
 
     user: str
     account: str
@@ -148,7 +148,7 @@ def applies(rule: PolicyRule, job: Job, policy: Policy) -> bool:
 
 
 def exceeded(rule: PolicyRule, key: str, job: Job, queue: list[Job], policy: Policy) -> bool:
-    """Whether a job that the rule is for goes beyond that limit, given the others."""
+    """Return whether a job to which the rule applies exceeds that limit, given the other jobs."""
     limit = flat_limits(rule.limits)[key]
     base, _, part = key.partition(":")
     counted = [
@@ -177,19 +177,21 @@ def exceeded(rule: PolicyRule, key: str, job: Job, queue: list[Job], policy: Pol
 
 
 def of_one(job: Job, what: str, gpu_type: str) -> int:
-    """Of one task of an array."""
+    """Return the amount of one array task."""
     if what == "gpus":
         return 1000 * (job.gpus if gpu_type == "" else int(getattr(job, gpu_type)))
     return {"jobs": 1, "cpus": job.cpus}[what]
 
 
 def hours(job: Job, period: str) -> int:
-    # A day lies in one week and in one month; a week may lie in two months.
+    # A day is in one week and one month; a week may be in two months.
     return {"day": job.day_h, "week": job.day_h + job.week_h, "month": job.day_h + job.month_h}[period]
 
 
 @given(policies(), st.lists(JOB, max_size=3), JOB)
-def test_what_never_binds_never_binds(policy: Policy, queue: list[Job], job: Job) -> None:
+def test_a_redundant_limit_is_exceeded_only_together_with_another(
+    policy: Policy, queue: list[Job], job: Job
+) -> None:
     for covered in covered_limits(policy):
         rule, by = covered.rule, covered.by
         if applies(rule, job, policy) and exceeded(rule, covered.key, job, queue, policy):
@@ -199,16 +201,16 @@ def test_what_never_binds_never_binds(policy: Policy, queue: list[Job], job: Job
 
 
 @given(policies())
-def test_some_limit_always_remains(policy: Policy) -> None:
-    needless = {(covered.rule.id, covered.key) for covered in covered_limits(policy)}
+def test_at_least_one_limit_is_not_redundant(policy: Policy) -> None:
+    redundant = {(covered.rule.id, covered.key) for covered in covered_limits(policy)}
     keys = {(rule.id, key) for rule in policy.rules for key in flat_limits(rule.limits)}
-    assert needless < keys or not keys
-    # Whoever makes a limit needless may itself be needless, but never in a circle.
+    assert redundant < keys or not keys
+    # A limit that makes another redundant may itself be redundant, but never in a cycle.
     by = {
         (covered.rule.id, covered.key): (covered.by.id, covered.by_key) for covered in covered_limits(policy)
     }
-    for start in needless:
+    for start in redundant:
         seen = {start}
-        while (start := by.get(start, ("", ""))) in needless:
+        while (start := by.get(start, ("", ""))) in redundant:
             assert start not in seen
             seen.add(start)

@@ -1,4 +1,4 @@
-"""What a policy says in vain is told with its place; what can bind someone is left alone."""
+"""`policy check` warns of settings without effect, with their position, and of no others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rule(name: str, group: str, per: str, limits: str, more: str = "") -> str:
     return f"  - {{id: {name}, for: {group}, per: {per}, why: w, limits: {{{limits}}}{more}}}\n"
 
 
-def doubts(
+def find_warnings(
     *rules: str, tail: str = "", head: str = HEAD, manages: str = "manages: {qos: [sg-a]}\n"
 ) -> list[str]:
     text = (
@@ -121,16 +121,16 @@ def doubts(
         ),
     ],
 )
-def test_a_limit_that_never_binds_is_told(rules: tuple[str, ...], message: str) -> None:
-    told = doubts(*rules)
-    assert any(message in line for line in told), told
-    assert len(told) == 1, told
+def test_a_limit_that_never_binds_is_reported(rules: tuple[str, ...], message: str) -> None:
+    warnings = find_warnings(*rules)
+    assert any(message in line for line in warnings), warnings
+    assert len(warnings) == 1, warnings
 
 
 @pytest.mark.parametrize(
     "rules",
     [
-        # The wider rule binds fewer jobs, at other times, of one kind only, or more gently.
+        # The wider rule applies to fewer jobs, at other times, to one kind only, or in a weaker mode.
         (rule("a", "vision", "user", "gpus_total: 8"), rule("b", "grads", "user", "gpus_total: 16")),
         (
             rule("a", "all", "user", "gpus_total: 8", ', when: {hours: "09-18"}'),
@@ -141,7 +141,7 @@ def test_a_limit_that_never_binds_is_told(rules: tuple[str, ...], message: str) 
             rule("a", "all", "user", "gpus_total: 8", ", mode: advise"),
             rule("b", "all", "user", "gpus_total: 16"),
         ),
-        # A user's limit says nothing of the group's sum, a type's nothing of all types together.
+        # A limit per user does not bound the sum of a group, nor a limit on one type that of all types.
         (rule("a", "all", "user", "gpus_total: 8"), rule("b", "all", "group", "gpus_total: 16")),
         (rule("a", "all", "user", "gpus_total: {a100: 8}"), rule("b", "all", "user", "gpus_total: 16")),
         (rule("a", "all", "user", "gpus_running: 8, gpus_total: 16, gpu_hours: {day: 10, week: 50}"),),
@@ -149,22 +149,22 @@ def test_a_limit_that_never_binds_is_told(rules: tuple[str, ...], message: str) 
         (rule("a", "gpu", "job", "partitions: [gpu]"), rule("b", "all", "job", "partitions: [gpu, cpu]")),
     ],
 )
-def test_a_limit_that_can_bind_is_left_alone(rules: tuple[str, ...]) -> None:
-    assert doubts(*rules) == []
+def test_a_limit_that_can_bind_is_not_reported(rules: tuple[str, ...]) -> None:
+    assert find_warnings(*rules) == []
 
 
-def test_where_someone_is_excepted_from_the_tighter_rule_the_looser_one_binds() -> None:
+def test_an_exception_from_the_stricter_rule_makes_the_looser_rule_bind() -> None:
     rules = (rule("a", "all", "user", "gpus_total: 8"), rule("b", "all", "user", "gpus_total: 16"))
     exception = "exceptions: [{rule: a, user: bob, limits: {gpus_total: 32}, until: 2026-12-05, why: w}]\n"
-    assert len(doubts(*rules)) == 1
-    assert doubts(*rules, tail=exception) == []
+    assert len(find_warnings(*rules)) == 1
+    assert find_warnings(*rules, tail=exception) == []
 
 
-ALL_OF_IT = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
+ALL_MANAGED = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
 
 
 @pytest.mark.parametrize(
-    ("running", "manages", "why"),
+    ("limits", "manages", "why"),
     [
         (rule("a", "all", "user", "gpus_running: 8"), "", "Slurm's own limits are set only on what manages:"),
         (
@@ -172,24 +172,26 @@ ALL_OF_IT = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
             "manages: {accounts: [nlp]}\n",
             "account vision: not managed (manages: accounts), or not in slurmdbd",
         ),
-        (rule("a", "gpu", "user", "jobs_running: 8"), ALL_OF_IT, "Slurm limits a partition through a QOS"),
+        (rule("a", "gpu", "user", "jobs_running: 8"), ALL_MANAGED, "Slurm limits a partition through a QOS"),
         (
             rule("a", "all", "user", "jobs_running: 8", ", kind: batch"),
-            ALL_OF_IT,
+            ALL_MANAGED,
             "not distinguish interactive",
         ),
-        (rule("a", "all", "user", "jobs_running: 8", ", mode: advise"), ALL_OF_IT, "with mode: enforce"),
-        (rule("a", "bob", "group", "nodes_running: 8"), ALL_OF_IT, "no sum over some users of an account"),
+        (rule("a", "all", "user", "jobs_running: 8", ", mode: advise"), ALL_MANAGED, "with mode: enforce"),
+        (rule("a", "bob", "group", "nodes_running: 8"), ALL_MANAGED, "no sum over some users of an account"),
     ],
 )
-def test_a_limit_on_what_runs_that_slurm_cannot_hold_is_told(running: str, manages: str, why: str) -> None:
-    (told,) = doubts(running, manages=manages)
-    assert why in told
-    assert told.startswith("p.yaml:9:")
+def test_a_limit_on_running_jobs_that_slurm_cannot_enforce_is_reported(
+    limits: str, manages: str, why: str
+) -> None:
+    (warnings,) = find_warnings(limits, manages=manages)
+    assert why in warnings
+    assert warnings.startswith("p.yaml:9:")
 
 
 @pytest.mark.parametrize(
-    "running",
+    "limits",
     [
         rule(
             "a",
@@ -201,29 +203,29 @@ def test_a_limit_on_what_runs_that_slurm_cannot_hold_is_told(running: str, manag
         rule("a", "bob", "user", "jobs_running: 8"),
     ],
 )
-def test_a_limit_on_what_runs_that_slurm_can_hold_is_left_alone(running: str) -> None:
-    assert doubts(running, manages=ALL_OF_IT) == []
+def test_a_limit_on_running_jobs_that_slurm_can_enforce_is_not_reported(limits: str) -> None:
+    assert find_warnings(limits, manages=ALL_MANAGED) == []
 
 
-def test_of_two_equal_limits_the_later_is_told() -> None:
+def test_the_later_of_two_equal_limits_is_reported() -> None:
     rules = (rule("a", "grads", "user", "gpus_total: 8"), rule("b", "grads", "user", "gpus_total: 8"))
-    (told,) = doubts(*rules)
-    assert "gpus_total of rule b never binds" in told
+    (warnings,) = find_warnings(*rules)
+    assert "gpus_total of rule b never binds" in warnings
 
 
-def test_that_slurm_counts_no_shards_is_told_where_it_matters() -> None:
+def test_a_running_limit_on_gpus_is_reported_if_jobs_share_gpus() -> None:
     share = 'colocation: {why: "Small ones."}\n'
-    running = rule("share", "vision", "user", "gpus_running: 4")
+    limits = rule("share", "vision", "user", "gpus_running: 4")
     assert any(
-        "gpus_running of rule share is Slurm's to count, which counts no job that shares" in doubt
-        for doubt in doubts(running, tail=share)
+        "gpus_running of rule share is Slurm's to count, which counts no job that shares" in message
+        for message in find_warnings(limits, tail=share)
     )
     total = rule("share", "vision", "user", "gpus_total: 4")
-    assert not any("shares" in doubt for doubt in doubts(total, tail=share))
+    assert not any("shares" in message for message in find_warnings(total, tail=share))
 
 
 @pytest.mark.parametrize(
-    ("said", "doubt"),
+    ("settings", "message"),
     [
         ("goal: considerate, slowdown: 1", "slowdown: 1 lets almost no job share"),
         ("max_gpu_fraction: 0", "max_gpu_fraction: 0 lets no job share"),
@@ -233,14 +235,16 @@ def test_that_slurm_counts_no_shards_is_told_where_it_matters() -> None:
         ),
     ],
 )
-def test_sharing_that_cannot_be_is_told(said: str, doubt: str) -> None:
-    (found,) = doubts(tail=f"colocation: {{{said}, why: w}}\n")
-    assert doubt in found
-    assert not doubts(tail="colocation: {goal: considerate, slowdown: 1.02, max_gpu_fraction: 0.1, why: w}\n")
+def test_colocation_settings_without_effect_are_reported(settings: str, message: str) -> None:
+    (found,) = find_warnings(tail=f"colocation: {{{settings}, why: w}}\n")
+    assert message in found
+    assert not find_warnings(
+        tail="colocation: {goal: considerate, slowdown: 1.02, max_gpu_fraction: 0.1, why: w}\n"
+    )
 
 
 @pytest.mark.parametrize(
-    ("said", "doubt"),
+    ("settings", "message"),
     [
         (
             "warn: [30m], after: 40m",
@@ -249,45 +253,47 @@ def test_sharing_that_cannot_be_is_told(said: str, doubt: str) -> None:
         ("warn: [30m], after: 2h, for: [vision, bob], exempt: [bob]", "group bob is in exempt, too"),
     ],
 )
-def test_ends_that_are_hasty_or_never_come_are_told(said: str, doubt: str) -> None:
-    (found,) = doubts(tail=f"cancel_idle: {{{said}, why: w}}\n")
-    assert doubt in found
-    assert not doubts(tail="cancel_idle: {warn: [30m], after: 1h, why: w}\n")
+def test_cancel_idle_settings_that_are_hasty_or_without_effect_are_reported(
+    settings: str, message: str
+) -> None:
+    (found,) = find_warnings(tail=f"cancel_idle: {{{settings}, why: w}}\n")
+    assert message in found
+    assert not find_warnings(tail="cancel_idle: {warn: [30m], after: 1h, why: w}\n")
 
 
-def test_what_is_over_is_told() -> None:
+def test_groups_and_exceptions_that_ended_are_reported() -> None:
     tail = (
         "exceptions:\n"
         "  - {rule: a, user: bob, limits: {gpus_total: 32}, until: 2026-11-20, why: w}\n"
         "  - {rule: a, user: alice, limits: {gpus_total: 32}, until: 2026-11-21, why: w}\n"
     )
     head = HEAD.replace("all: {}", "all: {}\n  course: {until: 2026-11-20}")
-    assert doubts(rule("a", "all", "user", "gpus_total: 8"), tail=tail, head=head) == [
+    assert find_warnings(rule("a", "all", "user", "gpus_total: 8"), tail=tail, head=head) == [
         "p.yaml:4:12: group course ended on 2026-11-20: its rules apply to no job",
         "p.yaml:12:52: the exception for bob from a expired on 2026-11-20",
     ]
 
 
-def test_an_exception_for_someone_whom_the_rule_does_not_bind_is_told() -> None:
+def test_an_exception_for_a_user_whom_the_rule_does_not_bind_is_reported() -> None:
     tail = "exceptions: [{rule: a, user: alice, limits: {gpus_total: 8}, until: 2026-12-05, why: w}]\n"
-    assert doubts(rule("a", "bob", "user", "gpus_total: 8"), tail=tail) == [
+    assert find_warnings(rule("a", "bob", "user", "gpus_total: 8"), tail=tail) == [
         "p.yaml:10:24: rule a does not bind alice, who is not in group bob",
         "p.yaml:10:46: rule a allows alice as much already",
     ]
 
 
-def test_a_group_that_nobody_is_in_is_told() -> None:
+def test_an_empty_group_is_reported() -> None:
     head = HEAD.replace(
         "  all: {}\n",
         "  all: {}\n  none: {unix_groups: [empty]}\n  few: {users: [alice], unix_groups: [undergrad]}\n",
     )
-    assert doubts(head=head) == [
+    assert find_warnings(head=head) == [
         "p.yaml:4:3: no user is in UNIX group empty: group none is empty",
         "p.yaml:5:3: no user of group few is in UNIX group undergrad: it is empty",
     ]
 
 
-def test_a_name_that_no_node_bears_is_told() -> None:
+def test_a_name_that_no_node_has_is_reported() -> None:
     text = (
         HEAD
         + rule("a", "gpu", "job", "gpus: {A100: 1, v10: 2}, gpu_types: [a100], partitions: [gpuu]")
@@ -304,7 +310,7 @@ def test_a_name_that_no_node_bears_is_told() -> None:
     assert unknown_to_cluster(policy, source, []) == ()
 
 
-def test_a_bundle_behind_one_that_takes_all_is_told() -> None:
+def test_a_bundle_after_one_that_matches_all_its_jobs_is_reported() -> None:
     tail = (
         "bundles:\n"
         "  big: {gpus: 4, cpus: 64, gpu_types: [a100]}\n"
@@ -312,6 +318,6 @@ def test_a_bundle_behind_one_that_takes_all_is_told() -> None:
         "  cpu: {gpus: 0, cpus: 8}\n"
         "  late: {gpus: 2, cpus: 8, partitions: [gpu]}\n"
     )
-    assert doubts(tail=tail) == [
+    assert find_warnings(tail=tail) == [
         "p.yaml:12:3: bundle late never applies: any comes first and has all of its jobs"
     ]

@@ -1,6 +1,6 @@
-"""A job like one that was let in is not judged anew, and by verdict, words, log and job_desc nobody can tell.
+"""A cached acceptance equals a new judgement in verdict, messages, log and job_desc.
 
-explain listens to every limit that a job is held to, so with a listener each job is judged.
+explain considers every limit of a job, so a script with `considers` judges each job in full.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOKEN = re.compile(r"(?<=t=)\w+|(?<=allow )\w+")
 
 @dataclass
 class Site:
-    """A script, the files around it, and a clock."""
+    """A script, its files, and a clock."""
 
     directory: Path
     rules: list[RuleModel]
@@ -61,13 +61,13 @@ class Site:
     def submit(self, desc: ScalarFields, partitions: Sequence[ScalarFields] = PARTITIONS) -> ScriptDecision:
         return self.script.submit(desc, partitions)
 
-    def told(self) -> list[str]:
-        """decisions.log without its random tokens."""
+    def logged(self) -> list[str]:
+        """Return decisions.log without its random tokens."""
         return [TOKEN.sub("TOKEN", line) for line in self.log.read_text().splitlines()]
 
 
-def seen(site: Site, verdict: ScriptDecision) -> tuple[Any, ...]:
-    """What slurmctld sees of a verdict, without the random token."""
+def visible(site: Site, verdict: ScriptDecision) -> tuple[Any, ...]:
+    """Return what slurmctld receives of a verdict, without the random token."""
     desc = {
         name: TOKEN.sub("TOKEN", value) if isinstance(value, str) else value
         for name, value in verdict.desc.items()
@@ -76,9 +76,9 @@ def seen(site: Site, verdict: ScriptDecision) -> tuple[Any, ...]:
     return verdict.code, verdict.messages, log, desc
 
 
-# How far jobs are kept in zones follows the length of the queue.
+# The mode of zones in a snapshot follows from its number of jobs.
 MODES = ("enforce", "observe", None, "advise")
-# What happens between submissions: nothing, seconds, a new table, a new snapshot.
+# An event between submissions: none, elapsed seconds, a new job table or a new snapshot.
 events = st.one_of(
     st.none(),
     st.integers(1, 3),
@@ -97,22 +97,22 @@ events = st.one_of(
     rules=rule_lists(hours=False),
     bundles=BUNDLES,
     asked=st.lists(full_requests(), min_size=1, max_size=3),
-    course=st.lists(st.tuples(st.integers(0, 2), events), min_size=4, max_size=16),
+    steps=st.lists(st.tuples(st.integers(0, 2), events), min_size=4, max_size=16),
     foreign=st.sampled_from([None, "by hand"]),
 )
-def test_found_again_or_judged_anew_is_the_same(
+def test_cached_and_full_judgements_are_equal(
     tmp_path: Path,
     lua: str,
     rules: list[RuleModel],
     bundles: list[BundleModel],
     asked: list[Request],
-    course: list[tuple[int, int | list[tuple[Request, bool]] | tuple[tuple[Request, bool], ...] | None]],
+    steps: list[tuple[int, int | list[tuple[Request, bool]] | tuple[tuple[Request, bool], ...] | None]],
     foreign: str | None,
 ) -> None:
-    quick = Site(tmp_path / "quick", rules, bundles, lua=lua)
-    thorough = Site(tmp_path / "thorough", rules, bundles, considers=True, lua=lua)
-    for which, event in course:
-        for site in (quick, thorough):
+    cached = Site(tmp_path / "quick", rules, bundles, lua=lua)
+    uncached = Site(tmp_path / "thorough", rules, bundles, considers=True, lua=lua)
+    for which, event in steps:
+        for site in (cached, uncached):
             if isinstance(event, int):
                 site.second += event
             elif isinstance(event, list):
@@ -124,8 +124,8 @@ def test_found_again_or_judged_anew_is_the_same(
                 mode = MODES[len(event) % len(MODES)]
                 site.snapshot.write_text(text if mode is None else with_zones(text, mode))
         desc = {**description(asked[which % len(asked)]), "admin_comment": foreign}
-        assert seen(quick, quick.submit(desc)) == seen(thorough, thorough.submit(desc))
-    assert quick.told() == thorough.told()
+        assert visible(cached, cached.submit(desc)) == visible(uncached, uncached.submit(desc))
+    assert cached.logged() == uncached.logged()
 
 
 ALICE = Request(uid=1001, account="vision", per_job=1, minutes=60)
@@ -140,7 +140,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return site
 
 
-# Notes which fields of job_desc are read.
+# Logs the fields of job_desc that are read.
 SPY = """
 local submit = slurm_job_submit
 function slurm_job_submit(desc, ...)
@@ -159,7 +159,7 @@ def spied() -> PolicyScript:
     return PolicyScript(bundle.replace("return (function(...)", "local _ = (function(...)") + SPY)
 
 
-def test_each_field_is_read_once_and_what_follows_from_the_uid_not_at_all() -> None:
+def test_a_cached_job_reads_each_field_once_and_no_user_name() -> None:
     script = spied()
     first, second = (script.submit(description(ALICE), PARTITIONS) for _ in range(2))
     fields = [name for _, name in second.log]
@@ -168,7 +168,7 @@ def test_each_field_is_read_once_and_what_follows_from_the_uid_not_at_all() -> N
     assert "user_name" not in fields
 
 
-# Fields in which jobs differ that are all let in: read early and late, and one that makes others be asked.
+# Accepted jobs that differ in fields which the script reads early, late, or only for some jobs.
 DIFFERENCES: list[dict[str, Any]] = [
     {},
     {"time_limit": 61},
@@ -185,7 +185,7 @@ DIFFERENCES: list[dict[str, Any]] = [
 
 @settings(max_examples=examples(20, one_in=100), deadline=None)
 @given(order=st.permutations(DIFFERENCES))
-def test_jobs_that_differ_anywhere_are_each_found_again(order: Sequence[dict[str, Any]]) -> None:
+def test_jobs_that_differ_in_any_field_are_each_cached(order: Sequence[dict[str, Any]]) -> None:
     script = spied()
     alike = description(ALICE) | {"tres_per_job": "gres/gpu:0"}  # there is always room
     for change in order:
@@ -211,7 +211,7 @@ def test_jobs_that_differ_anywhere_are_each_found_again(order: Sequence[dict[str
         {"tres_per_job": None, "tres_per_node": "gres/gpu:1", "min_nodes": 9},
     ],
 )
-def test_whatever_is_larger_is_judged(site: Site, change: dict[str, Any]) -> None:
+def test_a_larger_job_is_judged_in_full(site: Site, change: dict[str, Any]) -> None:
     partitions: list[ScalarFields] = [*PARTITIONS, {"name": "day", "default_time": 1440, "max_time": 1440}]
     desc = description(ALICE)
     assert site.submit(desc, partitions).accepted
@@ -219,15 +219,15 @@ def test_whatever_is_larger_is_judged(site: Site, change: dict[str, Any]) -> Non
     assert not site.submit(desc | change, partitions).accepted
 
 
-def test_a_partition_that_was_changed_is_noticed(site: Site) -> None:
+def test_a_changed_partition_is_noticed(site: Site) -> None:
     desc = description(ALICE) | {"time_limit": 4294967294}
     assert site.submit(desc).accepted
     longer: list[ScalarFields] = [{**part, "default_time": 180} for part in PARTITIONS]
     assert not site.submit(desc, longer).accepted
     exclusive = [{**part, "max_share": 0} for part in PARTITIONS]
     assert site.submit(desc, exclusive).accepted
-    assert "cpus=1 " in site.told()[0]
-    assert "cpus=1 " not in site.told()[-1]
+    assert "cpus=1 " in site.logged()[0]
+    assert "cpus=1 " not in site.logged()[-1]
 
 
 def test_another_default_partition_is_noticed(site: Site) -> None:
@@ -236,7 +236,7 @@ def test_another_default_partition_is_noticed(site: Site) -> None:
     assert site.submit(desc, [{"name": "day", "flag_default": 1, "default_time": 1440}]).accepted is False
 
 
-def test_the_room_that_others_take_is_noticed(site: Site) -> None:
+def test_use_by_other_jobs_is_noticed(site: Site) -> None:
     desc = description(ALICE)
     assert [site.submit(desc).accepted for _ in range(6)] == [True] * 4 + [False] * 2
     site.second += 2
@@ -244,7 +244,7 @@ def test_the_room_that_others_take_is_noticed(site: Site) -> None:
     assert [site.submit(desc).accepted for _ in range(3)] == [True] * 2 + [False]
 
 
-def test_a_new_snapshot_counts_for_what_was_found_again_before(site: Site) -> None:
+def test_a_new_snapshot_applies_to_cached_jobs(site: Site) -> None:
     desc = description(ALICE)
     assert all(site.submit(desc).accepted for _ in range(3))
     site.second += 2

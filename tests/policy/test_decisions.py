@@ -1,4 +1,4 @@
-"""decisions.log is counted rule by rule, however it ends."""
+"""Decisions in decisions.log are counted by rule, even if the last line is incomplete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def line(at: int, verdict: str, rules: str, more: str = "") -> str:
     return f"slurm-gpu/1 {at} submit {verdict} t1 {COMMON} rules={rules}{more}\n"
 
 
-def test_counts_are_by_rule_and_how_far_it_goes(tmp_path: Path) -> None:
+def test_counts_are_by_rule_and_mode(tmp_path: Path) -> None:
     (tmp_path / "decisions.log.1").write_text(line(100, "allow", "-"))
     (tmp_path / "decisions.log").write_text(
         line(101, "deny", "share:gpus_total:enforce,share:jobs_total:enforce,days:walltime:observe")
@@ -44,7 +44,7 @@ def test_counts_are_by_rule_and_how_far_it_goes(tmp_path: Path) -> None:
     }
 
 
-def test_the_scripts_own_lines_are_counted(tmp_path: Path) -> None:
+def test_lines_that_the_script_writes_are_counted(tmp_path: Path) -> None:
     rule = RuleModel("one-each", "job", accounts=frozenset({"vision"}), limits={"gpus": 1000})
     script = PolicyScript(build_bundle(compiled([rule], str(tmp_path / "decisions.log"))), writes=True)
     for gpus in (1, 2, 3):
@@ -55,7 +55,7 @@ def test_the_scripts_own_lines_are_counted(tmp_path: Path) -> None:
     assert (counts.accepted, counts.refused, counts.rules) == (1, 2, {"one-each": RuleCount(refused=2)})
 
 
-def test_no_log_is_no_count(tmp_path: Path) -> None:
+def test_without_a_log_there_are_no_counts(tmp_path: Path) -> None:
     assert count_decisions(tmp_path) is None
     (tmp_path / "decisions.log").touch()
     counts = count_decisions(tmp_path)
@@ -63,10 +63,10 @@ def test_no_log_is_no_count(tmp_path: Path) -> None:
     assert (counts.since_s, counts.accepted, counts.refused, counts.rules) == (None, 0, 0, {})
 
 
-def test_a_log_that_is_not_the_callers_is_no_count(tmp_path: Path) -> None:
+def test_an_unreadable_log_gives_no_counts(tmp_path: Path) -> None:
     (tmp_path / "decisions.log").touch(mode=0)
     caller = os.geteuid()
-    if caller == 0:  # who reads everything
+    if caller == 0:  # root reads everything
         os.seteuid(_NOBODY)
     try:
         assert count_decisions(tmp_path) is None
@@ -74,7 +74,7 @@ def test_a_log_that_is_not_the_callers_is_no_count(tmp_path: Path) -> None:
         os.seteuid(caller)
 
 
-def test_how_sharing_ended_is_a_line_that_is_counted_as_no_decision(tmp_path: Path) -> None:
+def test_the_end_of_sharing_is_logged_and_not_counted_as_a_decision(tmp_path: Path) -> None:
     write_ending(tmp_path, 1000.7, "abc1", {"uid": "7", "why": "50 % & more", "beside": "8,9"})
     (line,) = find_endings(tmp_path, "abc1")
     assert (line.at_s, line.asked, line.verdict) == (1001, "share", "end")

@@ -1,4 +1,4 @@
-"""Each limit of policy.yaml has all its parts; one that was forgotten fails here by the limit's key."""
+"""Each limit of policy.yaml is complete; a missing part fails here with the key of the limit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from slurm_gpu.policy.language.model import GpuLimit, Per, WalltimeStep
 from slurm_gpu.policy.native.fields import LimitScope, native_fields
 from tests.docs.pages import ROOT
 
-from .judgement import HELD_WHILE_PENDING, SUMS
-from .policystrategies import EVERY, OF_A_JOB, OF_A_PERIOD, OF_A_SUM, OF_WHAT_RUNS
+from .judgement import RUNNING_SUMS, SUMS
+from .policystrategies import ALL_LIMITS, JOB_LIMITS, PERIOD_LIMITS, RUNNING_LIMITS, TOTAL_LIMITS
 
 VALUES: dict[LimitUnit, LimitValue] = {
     LimitUnit.GPUS: GpuLimit(all_mgpu=4000, by_type_mgpu={"a100": 2000}),
@@ -24,43 +24,43 @@ VALUES: dict[LimitUnit, LimitValue] = {
 }
 
 
-def test_the_script_measures_each_limit_that_a_submission_can_exceed() -> None:
+def test_the_script_measures_each_limit_that_can_refuse_a_submission() -> None:
     script = (ROOT / "plugins/job_submit/measures.lua").read_text()
     table = script.partition("\nlocal LIMITS = {")[2].partition("\n}\n")[0]
     measured = {*re.findall(r'\bkey = "(\w+)"', table), "gpu_hours"}
-    # Names are looked up in a list of what is allowed (limits.lua), and a job over a running limit may wait.
+    # Names are compared with a list of allowed names (limits.lua), and a job over a running limit may wait.
     others = {kind.key for kind in LIMITS.values() if kind.measure is LimitUnit.NAMES}
     assert measured == {key for key, kind in LIMITS.items() if kind.scope is not Scope.RUNNING} - others
 
 
-def test_the_strategies_draw_each_limit() -> None:
-    assert {key.partition(":")[0] for key in EVERY} == set(LIMITS)
+def test_strategies_draw_each_limit() -> None:
+    assert {key.partition(":")[0] for key in ALL_LIMITS} == set(LIMITS)
 
 
 @pytest.mark.parametrize(
     ("keys", "scope"),
     [
-        ([*OF_A_JOB], Scope.JOB),
-        ([*OF_A_SUM], Scope.TOTAL),
+        ([*JOB_LIMITS], Scope.JOB),
+        ([*TOTAL_LIMITS], Scope.TOTAL),
         ([*SUMS], Scope.TOTAL),
-        ([*OF_A_PERIOD], Scope.PERIOD),
-        ([*OF_WHAT_RUNS], Scope.RUNNING),
-        ([*HELD_WHILE_PENDING], Scope.RUNNING),
+        ([*PERIOD_LIMITS], Scope.PERIOD),
+        ([*RUNNING_LIMITS], Scope.RUNNING),
+        ([*RUNNING_SUMS], Scope.RUNNING),
     ],
 )
-def test_the_model_sums_over_the_same_jobs(keys: list[str], scope: Scope) -> None:
+def test_the_model_has_the_same_scope_for_each_limit(keys: list[str], scope: Scope) -> None:
     expected = {key for key, kind in LIMITS.items() if kind.scope is scope}
     assert {key.partition(":")[0] for key in keys} == expected
 
 
 @pytest.mark.parametrize("kind", LIMITS.values(), ids=lambda kind: kind.key)
 @pytest.mark.parametrize("place", LimitScope)
-def test_slurms_own_limits_hold_it_or_a_reason_says_why_not(kind: LimitKind, place: LimitScope) -> None:
+def test_each_limit_has_native_fields_or_a_reason_for_having_none(kind: LimitKind, place: LimitScope) -> None:
     (per, *_) = [per for per in Per if kind.allowed_per(per)]
     assert bool(native_fields(kind, VALUES[kind.measure], per, place)) != bool(kind.lua_alone)
 
 
 @pytest.mark.parametrize("page", ["docs/policy.md", "docs/contracts.md", "etc/policy.yaml"])
-def test_it_is_documented(page: str) -> None:
+def test_each_limit_is_documented(page: str) -> None:
     text = (ROOT / page).read_text()
     assert [key for key in LIMITS if not re.search(rf"\b{key}\b", text)] == []

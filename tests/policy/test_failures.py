@@ -1,4 +1,4 @@
-"""Whatever fails inside, slurmctld sees a decision, the policy's own, and one line in its log."""
+"""If the script fails, slurmctld gets the decision that the policy names, and one error in its log."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def script_of(
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
 @pytest.mark.parametrize(("on_error", "accepted"), [("allow", True), ("deny", False)])
-def test_a_queue_that_cannot_be_read_follows_on_error(lua: str, on_error: str, accepted: bool) -> None:
+def test_an_unreadable_queue_follows_on_error(lua: str, on_error: str, accepted: bool) -> None:
     script = script_of(on_error, lua)
-    script.set_jobs([{"job_id": 1}])  # a record without a state: arithmetic on nil
+    script.set_jobs([{"job_id": 1}])  # a record without a state makes the script do arithmetic on nil
     for _ in range(2):
         verdict = script.submit(description(ALICE), PARTITIONS)
         assert verdict.accepted is accepted
@@ -47,7 +47,7 @@ def test_a_queue_that_cannot_be_read_follows_on_error(lua: str, on_error: str, a
     assert script.submit(description(ALICE), PARTITIONS).accepted
 
 
-def test_on_error_of_a_rule_binds_only_its_own_group() -> None:
+def test_on_error_of_a_rule_applies_only_to_its_group() -> None:
     script = script_of("deny")
     script.set_jobs([{"job_id": 1}])
     stranger = Request(uid=1002, account="nlp", per_job=1)
@@ -55,9 +55,9 @@ def test_on_error_of_a_rule_binds_only_its_own_group() -> None:
 
 
 @pytest.mark.parametrize(("day", "accepted"), [(0, False), (1, True)])
-def test_on_error_of_a_rule_binds_only_at_its_own_hours(day: int, accepted: bool) -> None:
+def test_on_error_of_a_rule_applies_only_at_its_hours(day: int, accepted: bool) -> None:
     thursday: Plain = {"days": [number == 3 for number in range(7)], "from_min": 0, "to_min": 1440}
-    script = script_of("deny", now=lambda: day * 86400, when=thursday)  # 1 January 1970 was one
+    script = script_of("deny", now=lambda: day * 86400, when=thursday)  # 1 January 1970 was a Thursday
     script.set_jobs([{"job_id": 1}])
     assert script.submit(description(ALICE), PARTITIONS).accepted is accepted
 
@@ -180,38 +180,38 @@ def test_no_description_makes_the_script_fail(part: str) -> None:
         row={},
         running=False,
     )
-    def survives(
+    def check(
         texts: dict[str, str | None], numbers: dict[str, Any], row: dict[str, str], running: bool
     ) -> None:
-        is_survived(description(ALICE) | numbers | texts, record(1, ALICE, running=running) | row)
+        assert_robust(description(ALICE) | numbers | texts, record(1, ALICE, running=running) | row)
 
-    survives()
+    check()
 
 
 @pytest.mark.parametrize("text", ["%", "%s%d%n", "100%", "%%", "\0", "gpu:%d", "[%a-", "%f" * 1000])
 @pytest.mark.parametrize("fields", [*[[field] for field in FIELDS], FIELDS], ids=str)
-def test_percent_signs_harm_no_field(text: str, fields: list[str]) -> None:
+def test_percent_signs_are_safe_in_every_field(text: str, fields: list[str]) -> None:
     hostile = dict.fromkeys(fields, text)
-    is_survived(description(ALICE) | hostile, record(1, ALICE) | hostile)
+    assert_robust(description(ALICE) | hostile, record(1, ALICE) | hostile)
 
 
-def is_survived(desc: dict[str, Any], row: dict[str, Any]) -> None:
-    """No error, no other code than Slurm's own for limits, and in the oldest and the newest Lua alike."""
+def assert_robust(desc: dict[str, Any], row: dict[str, Any]) -> None:
+    """Check for no error, only Slurm's code for limits, and equal decisions in the oldest and newest Lua."""
     verdicts = []
-    for script in hardy_scripts():
+    for script in watched_scripts():
         script.set_jobs([row])
         verdict = script.submit(desc, PARTITIONS)
         assert not [text for level, text in verdict.log if level == "error"]
         assert verdict.code in (0, 2050)
         verdicts.append((verdict.code, verdict.messages))
-        script.set_jobs([])  # what was admitted counts no more in the next example
+        script.set_jobs([])  # admitted jobs do not count in the next example
         changed = script.modify(desc, row, PARTITIONS)
         assert not [text for level, text in changed.log if level == "error"]
     assert verdicts[0] == verdicts[1]
 
 
+# Instructions of Lua's virtual machine in one call: 10 to 20 ms.
 MOST_INSTRUCTIONS = 3_000_000
-"""Of Lua's virtual machine in one call: a hundredth of a second or two."""
 
 WATCHED = f"""
 local code = (function(...) BUNDLE
@@ -228,8 +228,8 @@ return code
 
 
 @cache
-def hardy_scripts() -> tuple[PolicyScript, PolicyScript]:
-    """Every limit in the oldest and the newest Lua, at a new time in each call; what takes long fails."""
+def watched_scripts() -> tuple[PolicyScript, PolicyScript]:
+    """Return scripts with every limit in the oldest and newest Lua; a call that takes too long fails."""
     clock = count(1_000_000, 100)
     bundle = build_bundle(compiled(ALL_LIMITS, "/nonexistent/decisions.log", FITTED))
     watched = WATCHED.replace("BUNDLE", bundle)
@@ -238,8 +238,8 @@ def hardy_scripts() -> tuple[PolicyScript, PolicyScript]:
     )
 
 
-def test_what_takes_long_is_noticed() -> None:
-    """Of the test above: its watch on the script wakes up."""
+def test_a_call_that_takes_too_long_fails() -> None:
+    """Check the instruction limit that the tests above rely on."""
     bundle = build_bundle(compiled(ALL_LIMITS, "/nonexistent/decisions.log"))
     opening = "function slurm_job_submit(job_desc, part_list, submit_uid)"
     endless = bundle.replace(opening, f"{opening} while true do end")
@@ -247,6 +247,6 @@ def test_what_takes_long_is_noticed() -> None:
         PolicyScript(WATCHED.replace("BUNDLE", endless)).submit(description(ALICE), PARTITIONS)
 
 
-def test_the_oldest_and_the_newest_lua_advise_options_of_one_length_in_one_order() -> None:
+def test_the_order_of_advised_options_of_one_length_is_the_same_in_each_lua() -> None:
     forms = {"tres_per_task": "gres:gpu::", "tres_per_node": "gres:gpu"}
-    is_survived(description(ALICE) | {"script": None} | forms, record(1, ALICE))
+    assert_robust(description(ALICE) | {"script": None} | forms, record(1, ALICE))

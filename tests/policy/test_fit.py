@@ -1,4 +1,4 @@
-"""A bundle that fits jobs writes in what they left unsaid, where Slurm will give as much as it counted."""
+"""A bundle in mode fit fills in missing options, if Slurm then allocates as much as the script counted."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def script(lua: str, *rules: RuleModel) -> PolicyScript:
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
-def test_a_part_of_a_gpu_gets_its_cpus_by_the_task(lua: str) -> None:
+def test_a_part_of_a_gpu_gets_its_cpus_per_task(lua: str) -> None:
     part = description(Request(uid=1001, account="vision", shards_per_node=HALF, n_tasks=1))
     verdict = script(lua).submit(part, PARTITIONS)
     assert verdict.accepted
@@ -27,7 +27,7 @@ def test_a_part_of_a_gpu_gets_its_cpus_by_the_task(lua: str) -> None:
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
-def test_one_task_on_two_nodes_gets_none_for_each_would_have_so_many(lua: str) -> None:
+def test_one_task_on_two_nodes_gets_no_cpus_filled_in(lua: str) -> None:
     parts = description(
         Request(uid=1001, account="vision", shards_per_node=HALF, nodes=2, most_nodes=2, n_tasks=1)
     )

@@ -1,4 +1,4 @@
-"""What sbatch makes of GPUs in several forms, and what it refuses: measured on Slurm 22.05."""
+"""Requests for GPUs in several forms are completed and refused as by sbatch of Slurm 22.05."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def request(words: str) -> SbatchRequest:
         ("-N2 --gpus-per-node=2 --ntasks-per-gpu=2", (2, 2, 8, None)),
     ],
 )
-def test_what_is_not_said_follows(words: str, filled: tuple[int | None, ...]) -> None:
+def test_missing_options_are_derived(words: str, filled: tuple[int | None, ...]) -> None:
     description = request(words).description(1001, "alice")
     unset = {NO_VAL, NO_VAL16, None}
     assert tuple(None if description[name] in unset else description[name] for name in FIELDS) == filled
@@ -81,11 +81,11 @@ def test_what_is_not_said_follows(words: str, filled: tuple[int | None, ...]) ->
         ),
     ],
 )
-def test_what_does_not_come_out_even_sbatch_refuses(words: str, mistake: str) -> None:
+def test_inconsistent_forms_are_refused(words: str, mistake: str) -> None:
     assert mistake in request(words).mistakes()
     request(words).description(1001, "alice")
 
 
 @pytest.mark.parametrize("words", ["--gpus=a100:2,v100:1", "--gres=gpu:2,shard:1", "--gpus=0", "-N4", ""])
-def test_what_comes_in_one_form_is_fine(words: str) -> None:
+def test_a_request_in_one_form_has_no_mistakes(words: str) -> None:
     assert request(words).mistakes() == []

@@ -1,4 +1,4 @@
-"""`cancel_idle:` in policy.yaml: whose jobs are ended for not using their GPUs, and after which warnings."""
+"""`cancel_idle:` in policy.yaml ends jobs that do not use their GPUs, after warnings."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ POLICY = f"""\
 cancel_idle: {{for: [vision, course], exempt: [course], warn: [30m, 60m], after: 2h, action: hold,
               mode: enforce, why: "Others wait for these GPUs."}}
 """
+# 2026-12-20 00:00 UTC.
 LAST_DAY_S = 1_797_724_800
-"""2026-12-20 00:00 UTC."""
 ALICE = UIDS["alice"]
 SCHEMA = jsonschema.Draft202012Validator(
     json.loads((Path(__file__).resolve().parents[2] / "etc/policy.schema.json").read_text())
@@ -49,10 +49,10 @@ def in_force(text: str, directory: Path) -> CancelIdleInForce:
     return found
 
 
-def test_it_is_read_shown_and_compiled(tmp_path: Path) -> None:
+def test_cancel_idle_is_read_shown_and_compiled(tmp_path: Path) -> None:
     policy = check(POLICY)
-    said = json.loads(json.dumps(to_json(policy)["cancel_idle"]))
-    assert said == {
+    settings = json.loads(json.dumps(to_json(policy)["cancel_idle"]))
+    assert settings == {
         "for": ["vision", "course"],
         "exempt": ["course"],
         "warn_s": [1800, 3600],
@@ -68,7 +68,7 @@ def test_it_is_read_shown_and_compiled(tmp_path: Path) -> None:
     assert (found.mode, found.action, found.warn_s, found.after_s) == ("enforce", "hold", (1800, 3600), 7200)
 
 
-def test_whose_jobs_it_is_for(tmp_path: Path) -> None:
+def test_it_applies_to_its_groups_without_the_exempt_ones(tmp_path: Path) -> None:
     found = in_force(POLICY, tmp_path)
     assert found.binds(ALICE, "vision", "normal", "gpu", LAST_DAY_S)
     assert not found.binds(ALICE, "nlp", "normal", "gpu", LAST_DAY_S)
@@ -77,7 +77,7 @@ def test_whose_jobs_it_is_for(tmp_path: Path) -> None:
     assert everybody.binds(ALICE, "nlp", "normal", "gpu", LAST_DAY_S)
 
 
-def test_a_group_that_is_over_neither_binds_nor_exempts(tmp_path: Path) -> None:
+def test_a_group_that_ended_neither_binds_nor_exempts(tmp_path: Path) -> None:
     only = in_force(f"{GROUPS}cancel_idle: {{for: [course], warn: [30m], after: 2h, why: x}}\n", tmp_path)
     assert only.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S)
     assert not only.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S + 86400)
@@ -86,20 +86,25 @@ def test_a_group_that_is_over_neither_binds_nor_exempts(tmp_path: Path) -> None:
     assert but.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S + 86400)
 
 
-def test_a_policy_without_it_makes_the_script_that_it_made_before(tmp_path: Path) -> None:
+def test_a_policy_without_cancel_idle_compiles_to_a_script_without_it(tmp_path: Path) -> None:
     without = bundle(GROUPS, tmp_path)
     assert "cancel_idle" not in without
     assert policy_of(without).cancel_idle is None
 
 
-def test_groups_by_which_the_snapshot_counts_are_the_same_with_it(tmp_path: Path) -> None:
+def test_cancel_idle_does_not_change_the_id_of_the_groups(tmp_path: Path) -> None:
     assert policy_of(bundle(GROUPS, tmp_path)).groups_id == policy_of(bundle(POLICY, tmp_path)).groups_id
 
 
-def test_the_least_that_can_be_said_ends_nothing() -> None:
-    said = check("version: 1\ncancel_idle: {warn: [30m], after: 2h, why: Others wait.}\n").cancel_idle
-    assert said is not None
-    assert (said.mode, said.action, said.groups, said.exempt) == ("observe", "cancel", None, ())
+def test_the_default_mode_ends_no_job() -> None:
+    settings = check("version: 1\ncancel_idle: {warn: [30m], after: 2h, why: Others wait.}\n").cancel_idle
+    assert settings is not None
+    assert (settings.mode, settings.action, settings.groups, settings.exempt) == (
+        "observe",
+        "cancel",
+        None,
+        (),
+    )
 
 
 MISTAKES = [
@@ -121,16 +126,16 @@ MISTAKES = [
     ("{warn: [30m], after: 2h, why: x, mode: on}", "mode"),
     ("{warn: [30m], after: 2h, why: x, who: y}", "who"),
 ]
-BEYOND_A_SCHEMA = ("too soon", "already over", "is not a group")
+CHECK_ONLY = ("too soon", "already over", "is not a group")
 
 
 @pytest.mark.parametrize(("line", "complaint"), MISTAKES)
-def test_mistakes_are_named(line: str, complaint: str) -> None:
+def test_mistakes_in_cancel_idle_are_named(line: str, complaint: str) -> None:
     assert any(complaint in mistake for mistake in mistakes(f"{GROUPS}cancel_idle: {line}\n"))
 
 
 @pytest.mark.parametrize(("line", "complaint"), MISTAKES)
-def test_an_editor_marks_what_a_schema_can_say(line: str, complaint: str) -> None:
+def test_the_schema_finds_the_same_mistakes_as_far_as_a_schema_can(line: str, complaint: str) -> None:
     value = parse_yaml(f"version: 1\ncancel_idle: {line}\n", "p.yaml").value
     marked = list(SCHEMA.iter_errors(value))
-    assert bool(marked) is not any(words in complaint for words in BEYOND_A_SCHEMA)
+    assert bool(marked) is not any(words in complaint for words in CHECK_ONLY)

@@ -1,4 +1,4 @@
-"""A broken policy is never installed, and the running one stays; a good one is swapped in whole."""
+"""An invalid bundle is never installed and the current script remains; a valid one replaces it atomically."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BUNDLE = build_bundle(POLICY)
 
 
 def put(bundle: str, tmp_path: Path, now: float = 1_000_000.5, **more: bool) -> Path | None:
-    """Install; give back where the previous script is kept."""
+    """Install a bundle and return the path of the copy of the previous script."""
     replacement = prepare_replacement(
         bundle, tmp_path / "etc", tmp_path / "state", owner_uid=os.getuid(), now=lambda: now, **more
     )
@@ -50,7 +50,7 @@ def _etc(tmp_path: Path) -> None:
 
 
 def test_the_modification_time_is_always_newer_in_whole_seconds(tmp_path: Path) -> None:
-    """slurmctld passes over a script that is not newer than the one it runs."""
+    """slurmctld ignores a script that is not newer than the one that it runs."""
     script = tmp_path / "etc" / "job_submit.lua"
     put(BUNDLE, tmp_path)
     first = script.stat().st_mtime
@@ -68,7 +68,7 @@ def test_the_previous_script_is_kept(tmp_path: Path) -> None:
     assert kept.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_an_equal_bundle_is_left_alone(tmp_path: Path) -> None:
+def test_an_equal_bundle_is_not_written_again(tmp_path: Path) -> None:
     put(BUNDLE, tmp_path)
     before = (tmp_path / "etc" / "job_submit.lua").stat()
     put(BUNDLE, tmp_path, now=2_000_000)
@@ -76,7 +76,7 @@ def test_an_equal_bundle_is_left_alone(tmp_path: Path) -> None:
     assert (after.st_ino, after.st_mtime) == (before.st_ino, before.st_mtime)
 
 
-def test_a_sites_own_script_is_replaced_only_when_told(tmp_path: Path) -> None:
+def test_a_sites_own_script_is_replaced_only_on_request(tmp_path: Path) -> None:
     own = tmp_path / "etc" / "job_submit.lua"
     own.write_text("-- ours since 2019\n")
     with pytest.raises(UsageError, match="is not slurm-gpu's; to keep using it, name a copy"):
@@ -87,7 +87,7 @@ def test_a_sites_own_script_is_replaced_only_when_told(tmp_path: Path) -> None:
     assert kept.read_text() == "-- ours since 2019\n"
 
 
-def test_what_was_there_comes_back_and_is_newer(tmp_path: Path) -> None:
+def test_a_restored_script_has_a_newer_modification_time(tmp_path: Path) -> None:
     script = tmp_path / "etc" / "job_submit.lua"
     script.write_bytes(b"-- caf\xe9, ours since 2009\n")
     kept = put(BUNDLE, tmp_path, replace_foreign=True)
@@ -101,18 +101,18 @@ def test_what_was_there_comes_back_and_is_newer(tmp_path: Path) -> None:
         restore(tmp_path / "gone.lua", script, "")
 
 
-def test_nothing_is_left_beside_the_script(tmp_path: Path) -> None:
+def test_no_other_file_remains_next_to_the_script(tmp_path: Path) -> None:
     put(BUNDLE, tmp_path)
     assert [path.name for path in (tmp_path / "etc").iterdir()] == ["job_submit.lua"]
 
 
-def test_only_so_many_previous_scripts_are_kept(tmp_path: Path) -> None:
+def test_the_number_of_kept_scripts_is_limited(tmp_path: Path) -> None:
     for number in range(25):
         put(f"{BUNDLE}-- {number}\n", tmp_path, now=1_000_000 + number)
     assert len(list((tmp_path / "state").iterdir())) == 20
 
 
-def test_a_script_of_the_sites_own_is_never_given_up(tmp_path: Path) -> None:
+def test_a_script_of_the_site_is_always_kept(tmp_path: Path) -> None:
     own = tmp_path / "etc" / "job_submit.lua"
     own.write_text("-- ours since 2019\n")
     first = put(BUNDLE, tmp_path, now=1_000_000, replace_foreign=True)
@@ -129,7 +129,7 @@ def test_a_script_of_the_sites_own_is_never_given_up(tmp_path: Path) -> None:
     assert len(list((tmp_path / "state").iterdir())) == 22
 
 
-def test_one_that_is_put_there_again_and_again_is_kept_once(tmp_path: Path) -> None:
+def test_a_script_of_the_site_that_is_replaced_repeatedly_is_kept_once(tmp_path: Path) -> None:
     own, kept = tmp_path / "etc" / "job_submit.lua", set()
     for number in range(3):
         own.write_text("-- as configuration management has it\n")
@@ -156,22 +156,22 @@ def test_a_bundle_that_fails_its_trial_is_refused(broken: str) -> None:
         try_bundle(POLICY, broken)
 
 
-def test_a_good_bundle_passes_its_trial() -> None:
+def test_a_valid_bundle_passes_its_trial() -> None:
     try_bundle(POLICY, BUNDLE)
 
 
-def test_the_decision_log_is_slurmctlds_alone(tmp_path: Path) -> None:
+def test_only_slurm_user_can_read_the_decision_log(tmp_path: Path) -> None:
     prepare_run_directory(tmp_path / "run", os.getuid())
     prepare_run_directory(tmp_path / "run", os.getuid())
     assert (tmp_path / "run" / "decisions.log").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_limit_on_gpu_hours_passes_before_slurm_gpuctld_counts_them() -> None:
+def test_a_limit_on_gpu_hours_passes_the_trial_without_a_snapshot() -> None:
     policy = bundle_table("limits: {gpu_hours: {week: 100}}")
     try_bundle(policy, build_bundle(policy))
 
 
-def test_the_trial_looks_at_no_snapshot_of_the_clusters(tmp_path: Path) -> None:
+def test_the_trial_does_not_read_the_clusters_snapshot(tmp_path: Path) -> None:
     (tmp_path / "snapshot.txt").write_text("slurm-gpu-snapshot 1 nonsense")
     policy = bundle_table("limits: {gpus_total: 4}", tmp_path)
     try_bundle(policy, build_bundle(policy))
@@ -189,11 +189,11 @@ def bundle_table(limits: str, run_directory: Path = Path("/nonexistent")) -> dic
     )
 
 
-def test_all_luas_of_the_trial_decide_at_one_moment(tmp_path: Path) -> None:
-    """Else a second that passes between two of them, or a job of the cluster, is taken for a disagreement."""
+def test_the_trial_gives_all_lua_versions_the_same_time_and_log(tmp_path: Path) -> None:
+    """Otherwise a change of the second, or a job of the cluster, would appear as a disagreement."""
     log = tmp_path / "decisions.log"
     log.write_text("of the cluster\n")
-    tells = """
+    script = """
 function slurm_job_submit(...)
   slurm.log_user("%s %s %s", os.time(), os.date("%S"), tostring(io.open("@LOG@", "r")))
   return 0
@@ -203,5 +203,5 @@ return 0
 """
     ticks = itertools.count(1_000_000)
     try_bundle(
-        POLICY | {"decisions_log": str(log)}, tells.replace("@LOG@", str(log)), now=lambda: next(ticks)
+        POLICY | {"decisions_log": str(log)}, script.replace("@LOG@", str(log)), now=lambda: next(ticks)
     )

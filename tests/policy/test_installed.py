@@ -1,4 +1,4 @@
-"""The policy in force is what the installed bundle was made of, whatever policy.yaml says by now."""
+"""The policy in force is read from the installed bundle, whatever policy.yaml now contains."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def install(script: Path, text: str = POLICY % "Because.", facts: SiteFacts = FA
     return found
 
 
-def test_groups_and_rules_are_those_that_the_lua_reads(tmp_path: Path) -> None:
+def test_groups_and_rules_are_read_from_the_bundle(tmp_path: Path) -> None:
     policy = install(tmp_path / "job_submit.lua")
     assert policy.groups == (
         GroupInForce(
@@ -64,7 +64,7 @@ def test_groups_and_rules_are_those_that_the_lua_reads(tmp_path: Path) -> None:
     assert not policy.counts_gpu_hours
 
 
-def test_an_exception_replaces_what_it_names_until_its_last_day_is_over(tmp_path: Path) -> None:
+def test_an_exception_replaces_its_limits_until_the_end_of_its_last_day(tmp_path: Path) -> None:
     share = install(tmp_path / "job_submit.lua").rules[0]
     midnight = 1796515200  # after 2026-12-05, UTC
     assert share.limits_of(1001, midnight - 1) == {"gpus_total": 12000, "jobs_total": 5}
@@ -72,7 +72,7 @@ def test_an_exception_replaces_what_it_names_until_its_last_day_is_over(tmp_path
     assert share.limits_of(1002, midnight - 1) == {"gpus_total": 6000, "jobs_total": 5}
 
 
-def test_sums_by_other_groups_are_told_apart_and_by_the_same_are_not(tmp_path: Path) -> None:
+def test_the_id_of_the_groups_changes_only_if_the_counted_jobs_change(tmp_path: Path) -> None:
     script = tmp_path / "job_submit.lua"
     first = install(script)
     assert first.groups_id is not None
@@ -83,8 +83,8 @@ def test_sums_by_other_groups_are_told_apart_and_by_the_same_are_not(tmp_path: P
     assert install(script, facts=more).groups_id != first.groups_id
 
 
-def test_a_chained_script_that_was_changed_is_a_difference(tmp_path: Path) -> None:
-    """It is loaded with ours: only an apply, or a restart, brings a change of it into force."""
+def test_a_changed_chained_script_is_a_difference(tmp_path: Path) -> None:
+    """It is loaded with the bundle, so its changes take effect only by an apply or a restart."""
     script, site = tmp_path / "job_submit.lua", tmp_path / "site.lua"
     site.write_text("return slurm.SUCCESS\n")
     text = f"chain: {{before: {site}}}\n" + POLICY % "Because."
@@ -102,8 +102,8 @@ def test_a_chained_script_that_was_changed_is_a_difference(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("why", ["a\\n\\nlocal lib = { modules = {} }", "]] end", "한국어 \\\\ %s"])
-def test_no_text_of_the_policys_ends_the_table(tmp_path: Path, why: str) -> None:
-    """`why` as it stands between double quotes in the YAML."""
+def test_no_text_of_the_policy_ends_the_table_early(tmp_path: Path, why: str) -> None:
+    """`why` as it appears between double quotes in the YAML."""
     shown = why.replace("\\n\\n", " ").replace("\\\\", "\\")
     assert install(tmp_path / "job_submit.lua", POLICY.replace("%s", why)).rules[0].why == shown
 
@@ -120,11 +120,11 @@ def test_no_text_of_the_policys_ends_the_table(tmp_path: Path, why: str) -> None
         (GroupInForce("g", qos=frozenset({"normal"}), member_uids=frozenset({1001})), True),
     ],
 )
-def test_all_that_a_group_asks_must_match(group: GroupInForce, matches: bool) -> None:
+def test_all_conditions_of_a_group_must_match(group: GroupInForce, matches: bool) -> None:
     assert group.matches(1001, "Vision", "Normal", "gpu,long") is matches
 
 
-def test_a_sites_own_script_holds_no_policy_and_a_broken_one_is_said(tmp_path: Path) -> None:
+def test_a_sites_own_script_has_no_policy_and_a_truncated_bundle_is_an_error(tmp_path: Path) -> None:
     script = tmp_path / "job_submit.lua"
     assert read_policy_in_force(script) is None
     script.write_text("return slurm.SUCCESS")

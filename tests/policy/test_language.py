@@ -1,4 +1,4 @@
-"""All that policy.yaml can say is read as it is meant; a slip of a unit or a bound is named by its place."""
+"""Every setting of policy.yaml is read; a wrong unit or bound is reported with its position."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_every_limit_is_read_in_its_unit() -> None:
     set_here = {
         kind.key for rule in policy.rules for kind in LIMITS.values() if kind.of(rule.limits) is not None
     }
-    assert set_here == set(LIMITS)  # none is forgotten above
+    assert set_here == set(LIMITS)  # all limits are tested above
 
 
 def test_the_rest_of_a_policy_is_read() -> None:
@@ -122,10 +122,10 @@ def test_the_rest_of_a_policy_is_read() -> None:
     assert (train.mode, prep.mode) == (BundleMode.FIT, BundleMode.OBSERVE)
     assert (prep.mgpu, prep.partitions, prep.memory_mib) == (0, ("cpu",), None)
     assert policy.chain.before == Path("/etc/slurm/site.lua")
-    assert policy.exceptions[0].until == dt.date(2026, 12, 5)  # in quotes it is a day too
+    assert policy.exceptions[0].until == dt.date(2026, 12, 5)  # a quoted day is accepted too
 
 
-def test_the_lua_gets_one_number_per_limit() -> None:
+def test_the_compiled_policy_has_one_number_per_limit() -> None:
     source = parse_yaml(WHOLE, "p.yaml")
     policy = check(WHOLE)
     table: Any = compile_policy(policy, resolve_names(policy, source, Directory()), SiteFacts())
@@ -221,7 +221,7 @@ def test_the_lua_gets_one_number_per_limit() -> None:
             "{year: 500}",
             "'year' is not a setting of limits.gpu_hours of rule 2; allowed: day, week",
         ),
-        # Where they cannot stand.
+        # Settings in the wrong place.
         ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' cannot stand in a rule with per"),
         (
             "jobs_total: 20",
@@ -239,14 +239,14 @@ def test_the_lua_gets_one_number_per_limit() -> None:
         ("/etc/slurm/site.lua", "site.lua", "before: 'site.lua' must be an absolute path"),
     ],
 )
-def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
+def test_each_mistake_is_reported(old: str, new: str, message: str) -> None:
     assert old in WHOLE
-    told = mistakes(WHOLE.replace(old, new, 1))
-    assert any(message in line for line in told), told
-    assert len(told) == 1, told
+    found = mistakes(WHOLE.replace(old, new, 1))
+    assert any(message in line for line in found), found
+    assert len(found) == 1, found
 
 
-def test_a_rule_has_the_policys_mode_unless_it_says_otherwise() -> None:
+def test_a_rule_has_the_policys_mode_by_default() -> None:
     text = (
         "version: 1\nmode: observe\non_error: deny\ngroups: {all: {}}\nrules:\n"
         "  - {id: a, for: all, per: job, why: w, limits: {gpus: 1}}\n"
@@ -260,7 +260,7 @@ def test_a_rule_has_the_policys_mode_unless_it_says_otherwise() -> None:
     ]
 
 
-def test_what_is_said_once_with_an_anchor_holds_where_it_is_named() -> None:
+def test_yaml_anchors_are_resolved() -> None:
     policy = check(
         "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
         "  - {id: a, for: all, per: job, why: w, limits: &small {gpus: 2, walltime: 4h}}\n"
@@ -269,7 +269,7 @@ def test_what_is_said_once_with_an_anchor_holds_where_it_is_named() -> None:
     assert policy.rules[1].limits == RuleLimits(gpus=GpuLimit(4000), walltime=(WalltimeStep(0, 4 * 3600),))
 
 
-def test_a_plain_walltime_is_one_number_to_the_lua() -> None:
+def test_a_plain_walltime_is_compiled_to_one_number() -> None:
     assert flat_limits(RuleLimits(walltime=(WalltimeStep(0, 60),))) == {"walltime": 60}
 
 
@@ -283,10 +283,10 @@ def test_a_zone_without_summer_time_is_one_offset() -> None:
 @given(st.integers(1767225600, 1893455999), st.sampled_from(["Europe/Berlin", "Australia/Lord_Howe", "UTC"]))
 def test_offsets_are_those_of_the_zone(second: int, name: str) -> None:
     zone = ZoneInfo(name)
-    told = [east for begin, east in utc_offsets(zone, 2026) if begin <= second][-1]
+    found = [east for begin, east in utc_offsets(zone, 2026) if begin <= second][-1]
     offset = dt.datetime.fromtimestamp(second, zone).utcoffset()
     assert offset is not None
-    assert told == offset.total_seconds()
+    assert found == offset.total_seconds()
 
 
 def test_a_day_ends_at_the_sites_midnight() -> None:

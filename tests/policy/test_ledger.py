@@ -1,4 +1,4 @@
-"""No job slips in between an admission and the table that shows it, whatever is reloaded or restarted."""
+"""Jobs admitted but not yet in slurmctld's table count against limits, also across reloads and restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIVE = RuleModel("five", "user", limits={"jobs_total": 5})
 
 @dataclass
 class Controller:
-    """What slurmctld does around the script: a clock, the queue, and a table that may lag behind it."""
+    """A slurmctld around the script: a clock, the queue, and a job table that may be stale."""
 
     log: Path
     lua: str = "5.4"
@@ -36,7 +36,7 @@ class Controller:
         self.load()
 
     def load(self) -> None:
-        """Load the script anew, as after `policy apply` or a restart; Slurm fills the table as it does so."""
+        """Load the script again, as after `policy apply` or a restart; Slurm then fills the job table."""
         bundle = build_bundle(
             compiled(self.rules, str(self.log), job_state=str(self.log.with_name("job_state")))
         )
@@ -44,7 +44,7 @@ class Controller:
         self.script.set_jobs(self.queue)
 
     def save_state(self) -> None:
-        """What slurmctld does within seconds: its binary file holds strings as they are."""
+        """Write the state file as slurmctld does within seconds; strings appear in it unchanged."""
         saved = b"\x00\x07".join(str(row.get("admin_comment")).encode() for row in self.queue)
         self.log.with_name("job_state").write_bytes(b"\xff\x00" + saved)
 
@@ -52,11 +52,11 @@ class Controller:
         self.script.set_jobs(self.queue)
 
     def ask(self, request: Request = ALICE) -> ScriptDecision:
-        """Ask the script alone: --test-only, or a job that Slurm itself refuses afterwards."""
+        """Submit with --test-only, or a job that Slurm itself refuses afterwards."""
         return self.script.submit(description(request), PARTITIONS)
 
     def submit(self, request: Request = ALICE) -> bool:
-        """Ask, and put an admitted job into the queue, which no table shows yet."""
+        """Submit a job and add it to the queue if admitted; the job table does not show it yet."""
         verdict = self.ask(request)
         if verdict.accepted:
             comment = verdict.desc["admin_comment"]
@@ -70,19 +70,19 @@ def controller(request: pytest.FixtureRequest, tmp_path: Path) -> Controller:
     return Controller(tmp_path / "decisions.log", lua=request.param)
 
 
-def test_a_stale_table_hides_no_admission(controller: Controller) -> None:
+def test_admissions_missing_from_a_stale_table_count(controller: Controller) -> None:
     assert [controller.submit() for _ in range(8)] == [True] * 5 + [False] * 3
 
 
-def test_a_job_counts_once_when_the_table_shows_it(controller: Controller) -> None:
+def test_a_job_in_the_table_counts_once(controller: Controller) -> None:
     assert [controller.submit() for _ in range(3)] == [True] * 3
     controller.second += 1
     controller.show_queue()
     assert [controller.submit() for _ in range(3)] == [True, True, False]
 
 
-def test_a_reload_between_admission_and_table_admits_no_more(controller: Controller) -> None:
-    """Three are admitted, the script is reloaded with a table that shows one of them, then come five more."""
+def test_admissions_count_after_a_reload_with_a_stale_table(controller: Controller) -> None:
+    """Admit three, reload with a table that shows one of them, and submit five more."""
     for _ in range(3):
         assert controller.submit()
     hidden, controller.queue = controller.queue[1:], controller.queue[:1]
@@ -94,7 +94,7 @@ def test_a_reload_between_admission_and_table_admits_no_more(controller: Control
     assert not controller.submit()
 
 
-def test_a_reload_follows_the_new_policy_for_what_was_admitted_before(controller: Controller) -> None:
+def test_a_new_policy_counts_jobs_admitted_before_its_reload(controller: Controller) -> None:
     for _ in range(3):
         controller.submit()
     controller.queue.clear()
@@ -103,7 +103,7 @@ def test_a_reload_follows_the_new_policy_for_what_was_admitted_before(controller
     assert [controller.submit(), controller.submit()] == [True, False]
 
 
-def test_a_restart_after_seconds_forgets_what_never_reached_the_queue(controller: Controller) -> None:
+def test_a_restart_seconds_later_drops_admissions_that_became_no_job(controller: Controller) -> None:
     for _ in range(5):
         assert controller.ask().accepted
     controller.second += 2
@@ -111,7 +111,7 @@ def test_a_restart_after_seconds_forgets_what_never_reached_the_queue(controller
     assert controller.ask().accepted
 
 
-def test_tries_are_forgotten_by_a_table_two_seconds_younger(controller: Controller) -> None:
+def test_admissions_that_became_no_job_are_dropped_after_two_seconds(controller: Controller) -> None:
     for _ in range(5):
         assert controller.ask().accepted
     controller.second += 1
@@ -122,11 +122,13 @@ def test_tries_are_forgotten_by_a_table_two_seconds_younger(controller: Controll
     assert controller.ask().accepted
 
 
-def test_on_a_silent_cluster_the_saved_state_tells_jobs_from_tries(controller: Controller) -> None:
-    """A job put in within the second of the last table changes no table until some other job does."""
+def test_on_an_idle_cluster_the_saved_state_distinguishes_jobs_from_dropped_admissions(
+    controller: Controller,
+) -> None:
+    """Slurm renews its job table only when a job changes, at most once per second."""
     assert controller.submit()
-    tries = [controller.ask() for _ in range(4)]
-    assert all(verdict.accepted for verdict in tries)
+    dropped = [controller.ask() for _ in range(4)]
+    assert all(verdict.accepted for verdict in dropped)
     controller.save_state()
     controller.second += 9
     assert not controller.submit()
@@ -137,8 +139,8 @@ def test_on_a_silent_cluster_the_saved_state_tells_jobs_from_tries(controller: C
     assert not controller.submit()
 
 
-def test_a_clock_that_is_set_back_keeps_no_try_alive(controller: Controller) -> None:
-    """On a silent cluster, where no new table comes."""
+def test_a_clock_that_is_set_back_keeps_no_dropped_admission(controller: Controller) -> None:
+    """The cluster is idle, so no new job table appears."""
     controller.log.with_name("clustername").write_text("lab")
     assert all(controller.ask().accepted for _ in range(5))
     controller.second += 9
@@ -149,7 +151,7 @@ def test_a_clock_that_is_set_back_keeps_no_try_alive(controller: Controller) -> 
     assert controller.ask().accepted
 
 
-def test_a_clock_that_is_set_back_ends_the_patience_with_a_slow_slurmctld(controller: Controller) -> None:
+def test_a_clock_that_is_set_back_ends_the_extra_time_for_a_slow_slurmctld(controller: Controller) -> None:
     assert controller.submit()
     controller.queue[0]["submit_time"] = controller.second + 50
     controller.second += 1
@@ -163,8 +165,8 @@ def test_a_clock_that_is_set_back_ends_the_patience_with_a_slow_slurmctld(contro
     assert controller.ask().accepted
 
 
-def test_a_refusal_says_what_part_was_just_submitted_and_when_to_try_again(controller: Controller) -> None:
-    """Slurm refused three jobs that the script had let pass (a wrong QOS, say): squeue shows none."""
+def test_a_refusal_states_the_just_submitted_part_and_when_to_try_again(controller: Controller) -> None:
+    """Slurm refused three jobs after the script admitted them (wrong QOS, say), so squeue shows none."""
     controller.rules = [RuleModel("share", "user", limits={"gpus_total": 12000})]
     controller.load()
     four = Request(uid=1001, account="vision", per_job=4)
@@ -181,7 +183,7 @@ def test_a_refusal_says_what_part_was_just_submitted_and_when_to_try_again(contr
     assert controller.ask(four).accepted
 
 
-def test_jobs_seen_in_the_queue_are_not_called_just_submitted(controller: Controller) -> None:
+def test_jobs_in_the_queue_are_not_reported_as_just_submitted(controller: Controller) -> None:
     assert [controller.submit() for _ in range(5)] == [True] * 5
     controller.save_state()
     controller.second += 10
@@ -194,15 +196,15 @@ def test_jobs_seen_in_the_queue_are_not_called_just_submitted(controller: Contro
     )
 
 
-def test_without_a_saved_state_nothing_is_taken_for_granted(controller: Controller) -> None:
+def test_without_a_saved_state_admissions_keep_counting(controller: Controller) -> None:
     for _ in range(5):
         controller.submit()
     controller.second += 3600
     assert not controller.submit()
 
 
-def test_on_a_cluster_that_never_had_a_job_tries_are_forgotten_too(controller: Controller) -> None:
-    """slurmctld has written the cluster's name at its first start, and no jobs yet."""
+def test_admissions_are_dropped_also_on_a_cluster_that_never_had_a_job(controller: Controller) -> None:
+    """slurmctld writes the cluster's name at its first start, but no job state before the first job."""
     controller.log.with_name("clustername").write_text("lab")
     assert all(controller.ask().accepted for _ in range(5))
     controller.second += 9
@@ -213,26 +215,26 @@ def test_on_a_cluster_that_never_had_a_job_tries_are_forgotten_too(controller: C
     assert [controller.submit() for _ in range(6)] == [True] * 5 + [False]
 
 
-def test_a_slow_slurmctld_is_given_more_time(controller: Controller) -> None:
-    """A job that took three seconds into the queue shows that others may."""
+def test_admissions_count_longer_after_a_slow_submission(controller: Controller) -> None:
+    """A job reached the queue only after three seconds, so others may take as long."""
     assert controller.submit()
     controller.queue[0]["submit_time"] = controller.second + 3
     controller.second += 1
-    held_back = [controller.ask().desc["admin_comment"] for _ in range(4)]
+    delayed = [controller.ask().desc["admin_comment"] for _ in range(4)]
     controller.show_queue()
     assert not controller.ask().accepted
     controller.second += 2
     controller.queue[0]["job_state"] = 1
     controller.show_queue()
     assert not controller.submit()
-    for number, comment in enumerate(held_back):
+    for number, comment in enumerate(delayed):
         controller.queue.append(record(50 + number, ALICE, admin_comment=comment))
     controller.second += 1
     controller.show_queue()
     assert not controller.submit()
 
 
-def test_array_tasks_count_each_and_shrink_as_they_end(controller: Controller) -> None:
+def test_each_array_task_counts_until_it_ends(controller: Controller) -> None:
     array = Request(uid=1001, account="vision", per_job=1, array_tasks=4)
     assert controller.submit(array)
     assert not controller.submit(array)
@@ -246,7 +248,7 @@ def test_array_tasks_count_each_and_shrink_as_they_end(controller: Controller) -
     assert [controller.submit() for _ in range(4)] == [True, True, True, False]
 
 
-def test_ended_jobs_leave_room(controller: Controller) -> None:
+def test_ended_jobs_do_not_count(controller: Controller) -> None:
     for _ in range(5):
         controller.submit()
     controller.second += 1
@@ -261,7 +263,7 @@ def test_ended_jobs_leave_room(controller: Controller) -> None:
     assert [controller.submit() for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_job_cancelled_at_once_leaves_room_after_a_reload(controller: Controller) -> None:
+def test_a_job_cancelled_right_away_does_not_count_after_a_reload(controller: Controller) -> None:
     for _ in range(5):
         controller.submit()
     for row in controller.queue[:2]:
@@ -274,7 +276,7 @@ def test_a_job_cancelled_at_once_leaves_room_after_a_reload(controller: Controll
     assert not controller.submit()
 
 
-def test_a_log_that_cannot_be_written_costs_no_job_and_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_log_refuses_no_job_and_is_reported(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "missing" / "decisions.log")
     first, second = controller.ask(), controller.ask()
     assert first.accepted
@@ -285,7 +287,9 @@ def test_a_log_that_cannot_be_written_costs_no_job_and_is_told(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
-def test_a_line_that_a_full_file_system_cut_off_costs_no_other(tmp_path: Path, lua: str) -> None:
+def test_after_a_line_truncated_by_a_full_file_system_the_next_line_is_intact(
+    tmp_path: Path, lua: str
+) -> None:
     controller = Controller(tmp_path / "decisions.log", lua)
     controller.ask()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -301,7 +305,7 @@ def test_a_line_that_a_full_file_system_cut_off_costs_no_other(tmp_path: Path, l
     assert [line is not None for line in lines] == [True, False, True]
 
 
-def test_a_log_that_cannot_be_read_costs_no_job_and_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_log_refuses_no_job_and_is_reported(tmp_path: Path) -> None:
     (tmp_path / "decisions.log").mkdir()
     controller = Controller(tmp_path / "decisions.log")
     first, second = controller.ask(), controller.ask()
@@ -314,7 +318,7 @@ def test_a_log_that_cannot_be_read_costs_no_job_and_is_told(tmp_path: Path) -> N
     assert second.log == ()
 
 
-def test_a_long_log_is_moved_aside(tmp_path: Path) -> None:
+def test_a_long_log_is_rotated(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "decisions.log")
     controller.log.write_text("x" * (2**20 + 1))
     assert controller.ask().accepted
@@ -322,7 +326,7 @@ def test_a_long_log_is_moved_aside(tmp_path: Path) -> None:
     assert (tmp_path / "decisions.log.1").stat().st_size == 2**20 + 1
 
 
-def test_foreign_lines_in_the_log_are_passed_over(controller: Controller) -> None:
+def test_foreign_lines_in_the_log_are_ignored(controller: Controller) -> None:
     controller.log.write_bytes(
         b"\xff\xfe garbage\nslurm-gpu/1 999999 submit allow tok uid=x tasks= mgpu=-\n"
         b"slurm-gpu/1 1000000 submit deny - uid=1001 tasks=5 mgpu=0\nslurm-gpu/1 99"

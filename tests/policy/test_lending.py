@@ -1,4 +1,4 @@
-"""Where a job runs that names no QOS: on its own GPUs, on unowned ones, or on loan; and what it is told."""
+"""A job that names no QOS runs on its own GPUs, on unowned ones, or on loan, and its user gets a message."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ def submit(
 BUNDLE = build_bundle(compiled())
 
 
-def said(verdict: ScriptDecision) -> str:
+def text_of(verdict: ScriptDecision) -> str:
     return " ".join(" ".join(verdict.messages).split())
 
 
 @dataclass(frozen=True)
 class OwnerModel:
-    """One owner, and what the Lua must agree with in the plainest Python."""
+    """One owner in the independent model of the Lua."""
 
     name: str
     gpus: int
     lend_in: str
 
 
-def place(owners: Sequence[OwnerModel], n_gpus: int, account: str, gpus: int) -> str | None:
-    """The QOS that a job gets that names none."""
+def expected_qos(owners: Sequence[OwnerModel], n_gpus: int, account: str, gpus: int) -> str | None:
+    """Return the QOS of a job that names none."""
     own = sum(owner.gpus for owner in owners if owner.name == account)
     if gpus == 0:
         return None
@@ -98,7 +98,7 @@ def owner_lists(draw: st.DrawFn) -> list[OwnerModel]:
     asked=st.sampled_from([None, "", "normal", "sg-vision", "SG-loans", "sg-more"]),
     lua=st.sampled_from(LUA_VERSIONS),
 )
-def test_a_job_gets_gpus_that_could_ever_hold_it(
+def test_a_job_gets_the_qos_of_gpus_on_which_it_fits(
     owners: list[OwnerModel], n_gpus: int, account: str, gpus: int, asked: str | None, lua: str
 ) -> None:
     lines = [
@@ -110,15 +110,15 @@ def test_a_job_gets_gpus_that_could_ever_hold_it(
     request = Request(uid=1002, account=account, per_job=gpus or None)
     verdict = script.submit({**description(request), "qos": asked}, PARTITIONS)
     assert verdict.accepted
-    expected = asked or place(owners, n_gpus, account, gpus)
+    expected = asked or expected_qos(owners, n_gpus, account, gpus)
     assert (verdict.desc.get("qos") or None) == expected
     lenders = [one.name for one in owners if one.lend_in == (expected or "").lower()]
     borrows = bool(lenders) and gpus > 0
-    assert ("borrows" in said(verdict)) == borrows
+    assert ("borrows" in text_of(verdict)) == borrows
     assert (f" l={','.join(lenders)}" in str(verdict.desc["admin_comment"])) == borrows
 
 
-# What slurmctld may hand over, and a user may have typed.
+# Values that slurmctld may pass and users may type.
 HOSTILE = st.sampled_from(
     ["", "%s%d", "normal", "sg-loans", "SG-LOANS\n", "\x00", "a" * 300, "'; os.exit(3)", None, 7, 1e300]
 )
@@ -133,7 +133,7 @@ HOSTILE = st.sampled_from(
     argc=HOSTILE,
     lua=st.sampled_from(LUA_VERSIONS),
 )
-def test_it_never_fails(
+def test_the_script_never_fails(
     account: object, qos: object, requeue: object, gpus: object, argc: object, lua: str
 ) -> None:
     fields = {"account": account, "qos": qos, "requeue": requeue, "tres_per_job": gpus, "argc": argc}
@@ -142,9 +142,9 @@ def test_it_never_fails(
     assert [text for level, text in verdict.log if level == "error"] == []
 
 
-def test_whoever_borrows_is_told_what_that_means() -> None:
+def test_a_borrowing_job_gets_a_message_with_the_consequences() -> None:
     verdict = submit(replace(BOB, per_job=8))
-    assert said(verdict) == (
+    assert text_of(verdict) == (
         "This job requests more GPUs than its account owns (0) and than have no owner (6), so it borrows "
         "idle GPUs of vision, nlp (QOS sg-loans). When their owner needs them, they return within 30 min and "
         "the job is requeued."
@@ -152,24 +152,29 @@ def test_whoever_borrows_is_told_what_that_means() -> None:
     assert " l=vision,nlp " in f"{verdict.desc['admin_comment']} "
 
 
-def test_a_job_that_names_a_qos_has_it() -> None:
+def test_a_job_that_names_a_qos_keeps_it() -> None:
     asked = submit(replace(BOB, per_job=1), qos="SG-Loans")
-    assert said(asked).startswith("This job borrows idle GPUs of vision, nlp (QOS sg-loans).")
+    assert text_of(asked).startswith("This job borrows idle GPUs of vision, nlp (QOS sg-loans).")
     assert asked.desc["qos"] == "SG-Loans"
     other = submit(Request(uid=1001, account="vision", per_job=12), qos="long")
-    assert (other.desc["qos"], said(other)) == ("long", "")
+    assert (other.desc["qos"], text_of(other)) == ("long", "")
     assert "l=" not in str(other.desc["admin_comment"])
 
 
-def test_a_job_that_names_several_qos_is_told_that_it_may_borrow() -> None:
-    """Slurm takes several from 24.11 on; who lent, if anybody did, its AdminComment cannot say."""
+def test_a_job_that_names_several_qos_gets_a_message_that_it_may_borrow() -> None:
+    """The AdminComment names no lenders, as the job may not borrow.
+
+    Slurm accepts several QOS from 24.11 on.
+    """
     asked = submit(Request(uid=1001, account="vision", per_job=2), qos="sg-vision,SG-loans")
-    assert said(asked).startswith("This job may borrow idle GPUs of vision, nlp (QOS sg-loans). When their")
+    assert text_of(asked).startswith(
+        "This job may borrow idle GPUs of vision, nlp (QOS sg-loans). When their"
+    )
     assert "l=" not in str(asked.desc["admin_comment"])
     only_loans = submit(replace(BOB, per_job=1), qos="sg-loans,sg-loans")
-    assert said(only_loans).startswith("This job borrows idle GPUs of vision, nlp (QOS sg-loans).")
+    assert text_of(only_loans).startswith("This job borrows idle GPUs of vision, nlp (QOS sg-loans).")
     assert " l=vision,nlp " in f"{only_loans.desc['admin_comment']} "
-    assert said(submit(replace(BOB, per_job=1), qos="normal,long")) == ""
+    assert text_of(submit(replace(BOB, per_job=1), qos="normal,long")) == ""
 
 
 @pytest.mark.parametrize(
@@ -182,20 +187,20 @@ def test_a_job_that_names_several_qos_is_told_that_it_may_borrow() -> None:
         ({"script": None, "argc": 1}, {}, "cancelled: srun jobs cannot be requeued."),
     ],
 )
-def test_what_cannot_be_requeued_is_told_so(
+def test_the_message_states_that_the_job_cannot_be_requeued(
     fields: dict[str, object], facts: dict[str, object], end: str
 ) -> None:
-    assert said(submit(replace(BOB, per_job=8), facts=facts, **fields)).endswith(end)
+    assert text_of(submit(replace(BOB, per_job=8), facts=facts, **fields)).endswith(end)
 
 
-def test_rules_for_the_qos_of_loans_bind_whoever_is_put_there() -> None:
+def test_rules_for_the_qos_of_loans_bind_jobs_that_are_assigned_to_it() -> None:
     verdict = submit(replace(BOB, per_job=14))
     assert not verdict.accepted
-    assert "Refused by rule loans: Few at a time." in said(verdict)
-    assert "borrows" not in said(verdict)
+    assert "Refused by rule loans: Few at a time." in text_of(verdict)
+    assert "borrows" not in text_of(verdict)
 
 
-def test_a_job_that_is_changed_stays_where_it_is() -> None:
+def test_an_update_does_not_change_the_qos() -> None:
     script = PolicyScript(build_bundle(compiled()))
     job = record(1, replace(BOB, per_job=1))
     script.set_jobs([job])
@@ -204,9 +209,9 @@ def test_a_job_that_is_changed_stays_where_it_is() -> None:
     assert verdict.desc.get("qos") is None
 
 
-def test_nothing_is_lent_where_there_are_no_qos() -> None:
+def test_nothing_is_lent_without_qos() -> None:
     verdict = submit(replace(BOB, per_job=8), facts={"has_qos": False})
-    assert (verdict.desc.get("qos"), said(verdict)) == (None, "")
+    assert (verdict.desc.get("qos"), text_of(verdict)) == (None, "")
 
 
 def test_the_bundle_passes_its_trial() -> None:

@@ -1,4 +1,4 @@
-"""One limit changes in the text of policy.yaml, and nothing else."""
+"""Edit one limit in the text of policy.yaml without changing anything else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def changed_lines(old: str, new: str) -> list[tuple[str, str]]:
         ("plain", "cpus_running", 20, "cpus_running: 20"),
     ],
 )
-def test_only_the_one_value_changes(rule: str, key: str, value: int, line: str) -> None:
+def test_only_one_value_changes(rule: str, key: str, value: int, line: str) -> None:
     edited = edit_limit(TEXT, "policy.yaml", rule, key, value)
     ((_, after),) = changed_lines(TEXT, edited)
     assert after == line
@@ -62,7 +62,7 @@ def test_only_the_one_value_changes(rule: str, key: str, value: int, line: str) 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # Two rules share the limits: one alone cannot be changed there.
+        # Two rules share the limits, so a single one cannot be changed there.
         (
             TEXT.replace("limits: {gpus_running: 16,", "limits: &all {gpus_running: 16,").replace(
                 "limits:\n      gpus_running: 40\n      cpus_running: 16\n", "limits: *all\n"
@@ -72,15 +72,15 @@ def test_only_the_one_value_changes(rule: str, key: str, value: int, line: str) 
         (TEXT.replace("gpus_running: 16,", "gpus_running: {a100: 16},"), "is not written as one value here"),
     ],
 )
-def test_what_cannot_be_changed_by_itself_is_refused_with_its_place(old: str, new: str) -> None:
+def test_a_limit_that_cannot_be_edited_separately_is_refused_with_its_position(old: str, new: str) -> None:
     with pytest.raises(InputError, match=rf"policy.yaml:\d+:\d+: gpus_running of rule share .*{new}"):
         edit_limit(old, "policy.yaml", "share", "gpus_running", 20_000)
 
 
 @pytest.mark.parametrize("old", [TEXT, TEXT.rstrip("\n"), TEXT.replace("\n", "\r\n")])
 @pytest.mark.parametrize("key", ["gpus_running", "cpus_running"])
-def test_the_patch_is_what_patch_takes(tmp_path: Path, old: str, key: str) -> None:
-    """Also where the last line, which changes or stands beside it, has no end."""
+def test_the_diff_can_be_applied_with_patch(tmp_path: Path, old: str, key: str) -> None:
+    """Also if the last line, which changes or is context, has no newline."""
     path = tmp_path / "policy.yaml"
     path.write_bytes(old.encode())
     edited = edit_limit(old, str(path), "plain", key, 50_000 if key == "gpus_running" else 50)
@@ -89,7 +89,7 @@ def test_the_patch_is_what_patch_takes(tmp_path: Path, old: str, key: str) -> No
     assert path.read_bytes() == edited.encode()
 
 
-def test_values_are_written_as_people_write_them() -> None:
+def test_values_are_written_in_readable_units() -> None:
     assert value_text("gpus_running", 16_000) == "16"
     assert value_text("gpus_running", 250) == "0.25"
     assert value_text("memory_running", 2048) == "2G"

@@ -1,4 +1,4 @@
-"""Limits in words, of one and of several."""
+"""Limits are described in singular and plural."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from slurm_gpu.text.units import format_gpus
         (RuleLimits(gpus_running=GpuLimit(1000, {})), "at most 1 GPU running"),
     ],
 )
-def test_one_is_no_plural(limits: RuleLimits, text: str) -> None:
+def test_a_limit_of_one_has_a_singular_noun(limits: RuleLimits, text: str) -> None:
     assert limit_texts(limits)[0] == text
 
 
 @pytest.mark.parametrize(("mgpu", "text"), [(1000, "1 GPU"), (250, "0.25 GPUs"), (0, "0 GPUs")])
-def test_gpus_with_their_noun(mgpu: int, text: str) -> None:
+def test_numbers_of_gpus_have_the_right_noun(mgpu: int, text: str) -> None:
     assert format_gpus(mgpu) == text

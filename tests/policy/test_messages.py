@@ -1,4 +1,4 @@
-"""A refusal says which rule, why, the numbers, and a command that is then accepted."""
+"""A refusal names the rule, its reason, the numbers, and a command that is accepted."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .policystrategies import limits_of
 from .render import PARTITIONS, description, record
 from .strategies import requests
 
-MARK = "Try: "
+PREFIX = "Try: "
 
 
 def advice(verdict: ScriptDecision) -> str | None:
-    """The options of the advised command."""
+    """Return the options of the advised command."""
     for line, following in zip(verdict.messages, (*verdict.messages[1:], ""), strict=True):
         if line.startswith("  Try"):
             command = line.partition(":")[2].strip() or following.strip()
@@ -36,7 +36,7 @@ def advice(verdict: ScriptDecision) -> str | None:
 
 
 def sbatch_words(request: Request) -> list[str]:
-    """The request as a user would type it."""
+    """Return the command line of a request."""
     values = {
         "--gpus": request.per_job,
         "--gpus-per-task": request.per_task,
@@ -108,7 +108,7 @@ def refusal(request: Request, *rules: RuleModel, queue: tuple[Request, ...] = ()
 ALICE = Request(uid=1001, account="vision", per_job=4)
 
 
-def test_a_refusal_names_rule_reason_numbers_remedy_and_contact() -> None:
+def test_a_refusal_names_rule_reason_numbers_advice_and_contact() -> None:
     rule = RuleModel("share", "user", limits={"gpus_total": 8000})
     assert refusal(ALICE, rule, queue=(replace(ALICE, per_job=6),)) == [
         "Refused by rule share: Reason of share.",
@@ -118,7 +118,7 @@ def test_a_refusal_names_rule_reason_numbers_remedy_and_contact() -> None:
     ]
 
 
-def test_when_nothing_fits_a_pending_job_to_cancel_is_named() -> None:
+def test_if_nothing_fits_a_pending_job_to_cancel_is_named() -> None:
     rule = RuleModel("share", "user", limits={"gpus_total": 4000})
     lines = refusal(ALICE, rule, queue=(ALICE, replace(ALICE, uid=1002)))
     assert lines[2:4] == [
@@ -137,13 +137,13 @@ def test_a_missing_time_limit_is_explained() -> None:
     ]
 
 
-def test_typed_requests_keep_their_type() -> None:
+def test_advice_keeps_the_gpu_type() -> None:
     request = replace(ALICE, per_job=None, per_node=4, nodes=2)
     lines = refusal(request, RuleModel("size", "job", limits={"gpus": 3000}))
     assert "sbatch --nodes=1 --gres=gpu:a100:3 ..." in lines[2]
 
 
-def test_a_range_of_nodes_counts_with_its_most_and_the_remedy_names_one_number() -> None:
+def test_a_range_of_nodes_counts_by_its_maximum_and_advice_names_one_number() -> None:
     request = replace(ALICE, per_job=None, per_node=2, nodes=1, most_nodes=3, n_tasks=8)
     assert refusal(request, RuleModel("size", "job", limits={"gpus": 4000}))[1:3] == [
         "  GPUs in one job: limit 4, requested 6.",
@@ -151,7 +151,7 @@ def test_a_range_of_nodes_counts_with_its_most_and_the_remedy_names_one_number()
     ]
 
 
-def test_a_pending_range_of_nodes_goes_on_counting_with_its_most() -> None:
+def test_a_range_of_nodes_of_a_pending_job_counts_by_its_maximum() -> None:
     rule = RuleModel("share", "user", limits={"gpus_total": 8000})
     pending = replace(ALICE, per_job=None, per_node=2, nodes=1, most_nodes=3)
     lines = refusal(ALICE, rule, queue=(pending,))
@@ -165,17 +165,17 @@ def test_a_pending_range_of_nodes_goes_on_counting_with_its_most() -> None:
         ({"script": None, "argc": 1}, "srun --gpus=2 ..."),
         ({"script": None, "argc": 0}, "salloc --gpus=2 ..."),
         ({"script": None, "argc": 1, "name": "interactive"}, "salloc --gpus=2 ..."),  # from Slurm 24.11 on
-        ({"script": None, "argc": None}, "--gpus=2 ..."),  # better none than a wrong one
+        ({"script": None, "argc": None}, "--gpus=2 ..."),  # the command is unknown, so none is named
     ],
 )
-def test_the_remedy_begins_with_the_command_that_was_typed(fields: dict[str, Any], advised: str) -> None:
+def test_advice_begins_with_the_users_command(fields: dict[str, Any], advised: str) -> None:
     rule = RuleModel("size", "job", limits={"gpus": 2000})
     script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
     verdict = script.submit(description(ALICE) | fields, PARTITIONS)
-    assert verdict.messages[2] == f"  {MARK}{advised}"
+    assert verdict.messages[2] == f"  {PREFIX}{advised}"
 
 
-def test_the_spelling_of_a_type_is_kept() -> None:
+def test_advice_keeps_the_spelling_of_a_type() -> None:
     script = PolicyScript(
         build_bundle(
             compiled([RuleModel("size", "job", limits={"gpus": 2000})], "/nonexistent/decisions.log")
@@ -185,13 +185,13 @@ def test_the_spelling_of_a_type_is_kept() -> None:
     assert advice(script.submit(desc, PARTITIONS)) == "--gpus=A100:2"
 
 
-def test_what_a_whole_group_uses_is_said_to_be_the_groups() -> None:
+def test_use_of_a_whole_group_is_labeled_as_such() -> None:
     rule = RuleModel("together", "group", limits={"gpus_total": 8000})
     lines = refusal(ALICE, rule, queue=(replace(ALICE, uid=1002, per_job=8),))
     assert lines[1] == ("  GPUs running + pending: used 8, limit 8, requested 4 (all of group group-together")
 
 
-def test_advice_lets_the_job_in_and_says_so() -> None:
+def test_mode_advise_accepts_the_job_with_a_message() -> None:
     rule = RuleModel("share", "job", mode="advise", limits={"gpus": 1000})
     script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
     verdict = script.submit(description(ALICE), PARTITIONS)
@@ -200,14 +200,14 @@ def test_advice_lets_the_job_in_and_says_so() -> None:
     assert "  Warning only; the job was accepted." in verdict.messages
 
 
-def test_observing_says_nothing_to_the_user() -> None:
+def test_mode_observe_prints_no_message() -> None:
     rule = RuleModel("share", "job", mode="observe", limits={"gpus": 1000})
     script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
     assert script.submit(description(ALICE), PARTITIONS).messages == ()
 
 
 @pytest.mark.parametrize("why", ["word " * 60, "길고 긴 이유를 여기에 적는다 " * 20])
-def test_lines_stay_short(why: str) -> None:
+def test_lines_are_short(why: str) -> None:
     table = compiled([RuleModel("size", "job", limits={"gpus": 0})], "/nonexistent/decisions.log")
     table["rules"][0]["why"] = why  # type: ignore[index]
     verdict = PolicyScript(build_bundle(table)).submit(description(ALICE), PARTITIONS)

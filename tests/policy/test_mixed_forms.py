@@ -1,4 +1,4 @@
-"""GPUs asked for in several forms at once: what is advised is made smaller in all of them together."""
+"""Requests for GPUs in several forms: advice reduces all forms consistently."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def limited(key: str, value: Limit) -> RuleModel:
             limited("gpu_types", frozenset({"v100"})),
             "--gpus=v100:16 --gpus-per-node=v100:4",
         ),
-        # Tasks with GPUs, and nodes with GPUs, are mixed forms to whoever types them.
+        # Tasks or nodes with GPUs are mixed forms too.
         ("-n20 --gpus-per-task=2", TOTAL, "--ntasks=4"),
         ("-N5 --gres=gpu:4", TOTAL, "--nodes=2"),
         ("-n20 --ntasks-per-gpu=2", TOTAL, "--ntasks=16"),
     ],
 )
-def test_every_form_is_made_smaller(words: str, rule: RuleModel, advised: str) -> None:
-    """Also nodes and tasks that sbatch itself has worked out: nobody can tell whether they were typed."""
+def test_advice_reduces_every_form(words: str, rule: RuleModel, advised: str) -> None:
+    """Also nodes and tasks that sbatch derives: the script cannot distinguish them from typed ones."""
     assert advice(ask(shlex.split(words), rule)) == advised
 
 
 @pytest.mark.parametrize("words", ["--gpus=8 --gpus-per-socket=2", "--gpus=8 --gres=gpu:a100:2,gpu:v100:2"])
-def test_where_nothing_can_be_advised_nothing_is(words: str) -> None:
+def test_no_advice_is_given_for_forms_that_cannot_be_reduced(words: str) -> None:
     lines = ask(shlex.split(words), limited("gpus", 4000)).messages
     assert [line.strip() for line in lines[1:]] == [
         "GPUs in one job: limit 4, requested 8.",
@@ -88,15 +88,15 @@ def test_where_nothing_can_be_advised_nothing_is(words: str) -> None:
 
 @st.composite
 def mixed(draw: st.DrawFn) -> dict[str, int]:
-    """Options with GPUs in two or three forms that come out even."""
+    """Draw consistent options with GPUs in two or three forms."""
     of_task, on_node, nodes = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
     per_node = of_task * on_node
     forms = {"--gpus": per_node * nodes, "--gpus-per-node": per_node, "--gpus-per-task": of_task}
     left_out = draw(st.sampled_from([None, *forms]))
-    said = {"--nodes": nodes, "--ntasks": on_node * nodes}
-    more = draw(st.sets(st.sampled_from(sorted(said))))
+    counts = {"--nodes": nodes, "--ntasks": on_node * nodes}
+    more = draw(st.sets(st.sampled_from(sorted(counts))))
     return {name: value for name, value in forms.items() if name != left_out} | {
-        name: said[name] for name in more
+        name: counts[name] for name in more
     }
 
 
@@ -108,10 +108,8 @@ def mixed(draw: st.DrawFn) -> dict[str, int]:
     ),
 )
 @example(asked={"--gpus-per-node": 6, "--gpus-per-task": 2}, limits={"gpus": 4000, "tasks": 1})
-def test_what_is_advised_comes_out_even_and_is_accepted(
-    asked: dict[str, int], limits: dict[str, Limit]
-) -> None:
-    assert comes_out_even(asked)
+def test_advised_forms_are_consistent_and_accepted(asked: dict[str, int], limits: dict[str, Limit]) -> None:
+    assert is_consistent(asked)
     rule = RuleModel("size", "job", limits=limits)
     verdict = ask([f"{name}={value}" for name, value in asked.items()], rule)
     if verdict.accepted:
@@ -123,12 +121,12 @@ def test_what_is_advised_comes_out_even_and_is_accepted(
         return
     changed = dict(word.split("=") for word in shlex.split(advised))
     smaller = asked | {name: int(value) for name, value in changed.items()}
-    assert comes_out_even(smaller), (asked, advised)
+    assert is_consistent(smaller), (asked, advised)
     assert ask([f"{name}={value}" for name, value in smaller.items()], rule).accepted, (asked, advised)
 
 
-def comes_out_even(options: dict[str, int]) -> bool:
-    """Whether Slurm would take these numbers together."""
+def is_consistent(options: dict[str, int]) -> bool:
+    """Return whether Slurm accepts these numbers together."""
     job, node, task = (options.get(f"--gpus{per}") for per in ("", "-per-node", "-per-task"))
     nodes, tasks = options.get("--nodes"), options.get("--ntasks")
     for part, whole in ((node, job), (task, job), (task, node)):
@@ -142,30 +140,30 @@ def comes_out_even(options: dict[str, int]) -> bool:
 ALICE = Request(uid=1001, account="vision", per_job=8)
 
 
-def test_room_is_to_be_made_only_where_it_would_help() -> None:
-    """A request that no limit could ever take is not helped by cancelling a job."""
+def test_cancelling_a_job_is_advised_only_if_it_helps() -> None:
+    """A request over the limit in any queue is not helped by cancelling a job."""
     full = [ALICE]
     fits = ask(["--gpus=4"], TOTAL, queue=full).messages
     assert fits[2:4] == (
         "  Nothing fits now. Wait for a job to end, or cancel one:",
         "    scancel 40",
     )
-    never = ask(["--gpus=20", "--gpus-per-node=4"], TOTAL, queue=full).messages
-    assert never[2:4] == (
+    impossible = ask(["--gpus=20", "--gpus-per-node=4"], TOTAL, queue=full).messages
+    assert impossible[2:4] == (
         f"  Nothing fits now. {WITHOUT_OTHERS}:",
         "    sbatch --nodes=2 --gpus=8 --gpus-per-node=4 ...",
     )
     assert ask(["--gpus=8", "--gpus-per-node=4"], TOTAL).accepted
-    assert not any("scancel" in line for line in never)
+    assert not any("scancel" in line for line in impossible)
 
 
-def test_a_request_beyond_a_limit_of_one_job_is_not_helped_by_room_either() -> None:
+def test_for_a_request_over_a_limit_of_one_job_cancelling_is_not_advised() -> None:
     lines = ask(["--gpus=6"], TOTAL, limited("gpus", 4000), queue=[ALICE]).messages
     assert lines[4] == f"  Nothing fits now. {WITHOUT_OTHERS}: sbatch --gpus=4 ..."
     assert not any("scancel" in line for line in lines)
 
 
-def test_where_the_room_is_a_groups_its_queue_is_to_be_looked_at() -> None:
+def test_if_a_groups_limit_is_used_up_squeue_is_advised() -> None:
     together = RuleModel("together", "group", limits={"gpus_total": 8000})
     others = Request(uid=1002, account="vision", per_job=8)
     lines = ask(["--gpus=1"], together, queue=[others]).messages
@@ -182,8 +180,8 @@ def test_where_the_room_is_a_groups_its_queue_is_to_be_looked_at() -> None:
         ("-N2 --gpus=a100:4 --gpus-per-node=a100:2", 4),
     ],
 )
-def test_gpus_of_another_type_in_another_form_come_on_top(words: str, gpus: int) -> None:
-    """Measured on Slurm 22.05: of each type the job gets what it asks for in some form."""
+def test_gpus_of_different_types_in_different_forms_add_up(words: str, gpus: int) -> None:
+    """Measured on Slurm 22.05: of each type the job gets the number that any form requests."""
     assert ask(words.split(), limited("gpus", gpus * 1000)).accepted
     refusal = ask(words.split(), limited("gpus", gpus * 1000 - 1000))
     assert f"requested {gpus}." in refusal.messages[1]

@@ -1,4 +1,4 @@
-"""A user cannot grow an accepted job past a limit with `scontrol update`."""
+"""Users cannot enlarge an accepted job past a limit with `scontrol update`."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def accepted(script: PolicyScript, by: int = 1001, row: dict[str, Any] = ROW, **
     return script.modify({**EMPTY_DESCRIPTION, **changes}, row, PARTITIONS, by).accepted
 
 
-def test_growth_counts_gpus_per_node_times_nodes(script: PolicyScript) -> None:
+def test_an_update_counts_gpus_per_node_times_nodes(script: PolicyScript) -> None:
     assert accepted(script, tres_per_node="gres:gpu:4")
     assert not accepted(script, tres_per_node="gres:gpu:2", min_nodes=3)
     assert not accepted(script, min_nodes=3)
     assert not accepted(script, tres_per_node="gres:gpu:4", min_nodes=4)
 
 
-def test_a_range_of_nodes_counts_with_its_most(script: PolicyScript) -> None:
+def test_a_range_of_nodes_counts_by_its_maximum(script: PolicyScript) -> None:
     assert accepted(script, min_nodes=1, max_nodes=2)
     assert not accepted(script, min_nodes=1, max_nodes=3)
     assert not accepted(script, row=ROW | {"max_nodes": 2}, tres_per_node="gres:gpu:3")
 
 
-def test_growth_counts_for_what_is_submitted_next(script: PolicyScript) -> None:
+def test_growth_counts_for_the_next_submission(script: PolicyScript) -> None:
     assert accepted(script, tres_per_node="gres:gpu:4")
     next_job = replace(ALICE, per_node=3)
     assert not script.submit(description(next_job), PARTITIONS).accepted
 
 
-def test_jobs_that_move_at_once_into_a_group_count_there_at_once() -> None:
-    """Slurm's table shows a move a second later at the earliest."""
+def test_jobs_that_move_into_a_group_count_there_immediately() -> None:
+    """Slurm's job table shows a move at the earliest a second later."""
     rules = [RuleModel("share", "user", accounts=frozenset({"vision"}), limits={"gpus_total": 12000})]
     script = PolicyScript(build_bundle(compiled(rules, "/nonexistent/decisions.log")))
     rows = [record(n, Request(uid=1001, account="nlp", per_node=4)) for n in range(1, 9)]
@@ -86,8 +86,8 @@ SHORT_AND_LONG: list[ScalarFields] = [
 ]
 
 
-def test_a_job_that_named_no_time_cannot_move_to_where_it_gets_more() -> None:
-    """Slurm writes no time into the record of such a job before it starts."""
+def test_a_job_without_a_time_limit_cannot_move_to_a_partition_with_a_longer_one() -> None:
+    """Slurm's record of such a job has no time limit before it starts."""
     script = PolicyScript(build_bundle(compiled(RULES, "/nonexistent/decisions.log")))
     row = ROW | {"time_limit": UNSET}
     script.set_jobs([row])
@@ -99,11 +99,11 @@ def test_a_job_that_named_no_time_cannot_move_to_where_it_gets_more() -> None:
     assert not moves(row, partition="gpu,week")
     assert moves(row, partition="week", time_limit=120)
     assert moves(row, name="renamed")
-    assert moves(row | {"partition": "week"}, name="renamed")  # was let in before there was the limit
+    assert moves(row | {"partition": "week"}, name="renamed")  # accepted before the limit existed
     assert not moves(row | {"partition": "closed"}, partition="week")
 
 
-def test_a_job_cannot_shrink_into_a_shorter_time_and_keep_the_longer() -> None:
+def test_a_job_that_shrinks_cannot_keep_a_time_limit_for_more_gpus() -> None:
     steps = RuleModel("steps", "job", limits={"walltime": ((1000, 3600), (8000, 86400))})
     large = Request(uid=1001, account="vision", per_job=8, minutes=1440)
     assert not changed([steps], large, tres_per_job="gres:gpu:1")
@@ -111,7 +111,7 @@ def test_a_job_cannot_shrink_into_a_shorter_time_and_keep_the_longer() -> None:
     assert changed([steps], replace(large, minutes=2880), name="renamed")
 
 
-def test_a_job_over_a_lowered_limit_may_still_be_changed_otherwise(script: PolicyScript) -> None:
+def test_a_job_over_a_lowered_limit_can_change_in_other_ways(script: PolicyScript) -> None:
     large = record(7, replace(ALICE, per_node=16, minutes=1000))
     script.set_jobs([large])
     assert accepted(script, row=large, name="renamed")
@@ -119,19 +119,19 @@ def test_a_job_over_a_lowered_limit_may_still_be_changed_otherwise(script: Polic
     assert not accepted(script, row=large, tres_per_node="gres:gpu:17")
 
 
-def test_a_running_job_may_be_renamed_whatever_it_asked_for(script: PolicyScript) -> None:
+def test_a_running_job_can_be_renamed(script: PolicyScript) -> None:
     running = record(7, replace(ALICE, per_node=None, per_task=2, n_tasks=8), running=True)
     script.set_jobs([running])
     assert accepted(script, row=running, name="renamed")
 
 
-def test_root_slurm_user_and_operators_pass(script: PolicyScript) -> None:
-    """Slurm lets nobody but the owner and operators change a job, so whoever else asks is an operator."""
+def test_updates_by_root_slurm_user_and_operators_are_accepted(script: PolicyScript) -> None:
+    """Slurm permits updates only by the owner and operators, so any other user is an operator."""
     for uid in (0, SLURM_USER, 1003):
         assert accepted(script, by=uid, tres_per_node="gres:gpu:16")
 
 
-def test_a_modified_job_is_looked_at_anew(script: PolicyScript) -> None:
+def test_a_modified_job_is_counted_again(script: PolicyScript) -> None:
     assert accepted(script, by=0, tres_per_node="gres:gpu:5")
     grown = record(7, replace(ALICE, per_node=5))
     script.set_jobs([grown])
@@ -139,8 +139,8 @@ def test_a_modified_job_is_looked_at_anew(script: PolicyScript) -> None:
     assert script.submit(description(replace(ALICE, per_node=1)), PARTITIONS).accepted
 
 
-def test_a_job_made_smaller_right_after_its_submission_leaves_room_at_once(script: PolicyScript) -> None:
-    """What its submission asked for is still remembered then."""
+def test_a_job_reduced_right_after_submission_counts_with_its_new_size(script: PolicyScript) -> None:
+    """The script still remembers the size of the submission."""
     script.set_jobs([])
     four = replace(ALICE, per_node=4)
     comment = script.submit(description(four), PARTITIONS).desc["admin_comment"]
@@ -185,13 +185,15 @@ SMALL = record(7, Request(uid=1001, account="vision", per_job=1, cpus_per_task=4
         ({"name": "renamed"}, True),
     ],
 )
-def test_cpus_memory_types_and_place_are_checked_too(changes: dict[str, Any], fits: bool, lua: str) -> None:
+def test_cpus_memory_types_and_partitions_are_checked_too(
+    changes: dict[str, Any], fits: bool, lua: str
+) -> None:
     script = PolicyScript(build_bundle(compiled(GROWTH, "/nonexistent/decisions.log")), lua=lua)
     script.set_jobs([SMALL])
     assert accepted(script, row=SMALL, **changes) is fits
 
 
-def test_sums_of_cpus_and_memory_hold_for_updates() -> None:
+def test_updates_are_checked_against_sums_of_cpus_and_memory() -> None:
     script = PolicyScript(build_bundle(compiled(GROWTH, "/nonexistent/decisions.log")))
     other = record(8, Request(uid=1001, account="vision", per_job=2, cpus_per_task=16, mib_per_node=65536))
     script.set_jobs([SMALL, other])
@@ -201,19 +203,19 @@ def test_sums_of_cpus_and_memory_hold_for_updates() -> None:
     assert not accepted(script, row=SMALL, min_mem_per_node=32769, tres_per_job="gres:gpu:2")
 
 
-def test_all_of_a_nodes_memory_counts_though_the_record_shows_the_default_per_gpu() -> None:
-    """Slurm writes its defaults into the record of a job with --mem=0, too."""
+def test_all_memory_of_a_node_counts_although_the_record_shows_the_default_per_gpu() -> None:
+    """Slurm writes its defaults also into the record of a job with --mem=0."""
     table = compiled(GROWTH, "/nonexistent/decisions.log")
     script = PolicyScript(build_bundle(table | {"default_mib": {"per_gpu": 98304, "per_cpu": 1024}}))
     whole = record(9, Request(uid=1001, account="vision", per_job=1, cpus_per_task=4, mib_per_node=0))
-    told = {"mem_per_tres": "gpu:98304", "tres_fmt_req_str": "cpu=4,mem=90G,node=1,gres/gpu=1"}
-    script.set_jobs([whole | told])
+    defaults = {"mem_per_tres": "gpu:98304", "tres_fmt_req_str": "cpu=4,mem=90G,node=1,gres/gpu=1"}
+    script.set_jobs([whole | defaults])
     small = Request(uid=1001, account="vision", per_job=1, cpus_per_task=4, mib_per_node=4096)
     assert script.submit(description(small), PARTITIONS).accepted
     assert not script.submit(description(replace(small, mib_per_node=16384)), PARTITIONS).accepted
 
 
-def test_a_job_over_lowered_limits_may_be_made_smaller_or_renamed() -> None:
+def test_a_job_over_lowered_limits_can_be_reduced_or_renamed() -> None:
     script = PolicyScript(build_bundle(compiled(GROWTH, "/nonexistent/decisions.log")))
     large = record(
         9, Request(uid=1001, account="vision", per_job=1, nodes=4, cpus_per_task=40, mib_per_node=90000)
@@ -225,39 +227,39 @@ def test_a_job_over_lowered_limits_may_be_made_smaller_or_renamed() -> None:
 
 
 def changed(rules: list[RuleModel], before: Request, **changes: Any) -> bool:
-    """Whether an update of alice's only job is accepted."""
+    """Return whether an update of alice's only job is accepted."""
     script = PolicyScript(build_bundle(compiled(rules, "/nonexistent/decisions.log")))
     row = record(7, before)
     script.set_jobs([row])
     return accepted(script, row=row, **changes)
 
 
-def test_untyped_gpus_cannot_move_to_where_they_may_be_of_a_limited_type() -> None:
+def test_untyped_gpus_cannot_move_to_a_partition_with_a_limited_type() -> None:
     few = RuleModel("few", "user", limits={"gpus_total:v100": 1000})
     untyped = Request(uid=1001, account="vision", per_job=2)
     assert not changed([few], untyped, partition="gpu,long")
     assert changed([few], replace(untyped, gpu_type="a100"), partition="gpu,long")
 
 
-def test_a_job_that_moves_under_another_rule_has_types_that_it_allows() -> None:
+def test_a_job_that_moves_under_another_rule_needs_an_allowed_type() -> None:
     nlp = RuleModel("nlp", "job", accounts=frozenset({"nlp"}), limits={"gpu_types": frozenset({"v100"})})
     assert not changed([nlp], Request(uid=1001, account="vision", per_job=1), account="nlp")
 
 
-def test_all_memory_of_more_nodes_is_more_memory() -> None:
+def test_with_all_memory_of_each_node_more_nodes_are_more_memory() -> None:
     memory = RuleModel("memory", "job", limits={"memory": 150_000})
     whole = Request(uid=1001, account="vision", per_job=1, nodes=1, mib_per_node=0)
     assert not changed([memory], whole, min_nodes=2, max_nodes=2)
     assert changed([memory], whole, name="renamed")
 
 
-def test_a_job_that_is_no_array_is_held_to_no_limit_on_arrays() -> None:
+def test_limits_on_arrays_do_not_apply_to_other_jobs() -> None:
     none = RuleModel("arrays", "job", accounts=frozenset({"nlp"}), limits={"array_tasks": 0})
     assert changed([none], Request(uid=1001, account="vision"), account="nlp")
     assert not changed([none], Request(uid=1001, account="vision", array_tasks=1), account="nlp")
 
 
-def test_an_enforced_bundle_holds_for_updates_as_far_as_they_take_more_along() -> None:
+def test_an_enforced_bundle_limits_updates_that_request_more() -> None:
     train = BundleModel("train", 1000, cpus=8, mib=65536, mode="enforce")
     table = compiled([], "/nonexistent/decisions.log", [train])
     script = PolicyScript(build_bundle(table))
@@ -268,7 +270,7 @@ def test_an_enforced_bundle_holds_for_updates_as_far_as_they_take_more_along() -
     assert not accepted(script, row=two, min_cpus=17)
     assert not accepted(script, row=two, min_mem_per_node=131073)
     assert not accepted(script, row=two, tres_per_job="gres:gpu:1")  # with the CPUs of two
-    # What was let in before there was the bundle may go on.
+    # A job that was accepted before the bundle existed may continue.
     assert accepted(script, row=large, time_limit=90)
     assert accepted(script, row=large, min_mem_per_node=4096)
     assert not accepted(script, row=large, min_cpus=33)

@@ -1,4 +1,4 @@
-"""What of a policy Slurm's own limits hold: never more than it says, and only where it may write."""
+"""Native limits of Slurm never restrict more than the policy, and are set only on managed entities."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from slurm_gpu.policy.native.fields import INHERITED
 
 from .limitstore import account, limit, of, qos, user
-from .nativepolicies import ASSOCIATIONS, numbers, rules, wish
+from .nativepolicies import ASSOCIATIONS, numbers, rules, wanted_limits
 
 
-def test_an_account_hands_on_what_each_job_and_user_may_have() -> None:
-    wanted = wish(
+def test_limits_of_each_job_and_user_are_set_on_the_account() -> None:
+    wanted = wanted_limits(
         rules(
             "for: grads, per: job, limits: {gpus: 4.5, cpus: 32, memory: 64G, nodes: 2, walltime: 2d}",
             "for: grads, per: user, limits: {jobs_running: 5, jobs_total: 9}",
@@ -35,18 +35,18 @@ def test_an_account_hands_on_what_each_job_and_user_may_have() -> None:
     assert wanted.gaps == ()
 
 
-def test_a_users_sum_hangs_on_each_association_of_hers() -> None:
-    wanted = wish(
+def test_a_sum_per_user_is_set_on_each_association_of_the_user() -> None:
+    wanted = wanted_limits(
         rules("for: both, per: user, limits: {gpus_running: 16, gpus_total: {a100: 8}, cpus_total: 9}")
     )
     assert numbers(wanted) == {
-        who: {"GrpTRES=gres/gpu": 16, "GrpTRES=gres/gpu:a100": 8, "GrpTRES=cpu": 9}
-        for who in ("vision/alice", "vision/bob", "nlp/bob")
+        name: {"GrpTRES=gres/gpu": 16, "GrpTRES=gres/gpu:a100": 8, "GrpTRES=cpu": 9}
+        for name in ("vision/alice", "vision/bob", "nlp/bob")
     }
 
 
-def test_a_limit_on_running_and_pending_bounds_what_runs_and_the_tightest_wins() -> None:
-    wanted = wish(
+def test_a_total_limit_also_bounds_running_jobs_and_the_strictest_limit_wins() -> None:
+    wanted = wanted_limits(
         rules(
             "for: grads, per: user, limits: {gpus_total: 32, gpus_running: 16}",
             "for: alice, per: user, limits: {gpus_total: 8}",
@@ -57,27 +57,29 @@ def test_a_limit_on_running_and_pending_bounds_what_runs_and_the_tightest_wins()
     assert wanted.bounds[of("vision/alice")][limit("GrpTRES_gpu")].rule == "r2"
 
 
-def test_a_groups_sum_hangs_on_its_account() -> None:
-    wanted = wish(rules("for: grads, per: group, limits: {gpus_total: 9, jobs_running: 3, jobs_total: 30}"))
+def test_a_sum_per_group_is_set_on_its_account() -> None:
+    wanted = wanted_limits(
+        rules("for: grads, per: group, limits: {gpus_total: 9, jobs_running: 3, jobs_total: 30}")
+    )
     assert numbers(wanted) == {"vision": {"GrpTRES=gres/gpu": 9, "GrpJobs": 3, "GrpSubmitJobs": 30}}
 
 
-def test_an_account_that_has_parts_is_not_summed_up_since_slurm_would_count_them_too() -> None:
-    wanted = wish(
+def test_no_sum_is_set_on_an_account_with_children_because_slurm_would_count_them() -> None:
+    wanted = wanted_limits(
         rules(
             "for: grads, per: group, limits: {gpus_running: 9}",
             "for: grads, per: job, limits: {gpus: 4}",
         ),
         (*ASSOCIATIONS, account("vision-cv", parent="vision"), user("carol", "vision-cv")),
     )
-    assert numbers(wanted) == {who: {"MaxTRES=gres/gpu": 4} for who in ("vision/alice", "vision/bob")}
+    assert numbers(wanted) == {name: {"MaxTRES=gres/gpu": 4} for name in ("vision/alice", "vision/bob")}
     assert [str(gap) for gap in wanted.gaps] == [
         "r1: gpus_running: nothing holds it: in account vision Slurm would count its part vision-cv too"
     ]
 
 
-def test_a_qos_holds_the_limits_of_its_jobs_and_refuses_what_could_never_start() -> None:
-    wanted = wish(
+def test_limits_of_a_qos_group_are_set_on_the_qos_with_deny_on_limit() -> None:
+    wanted = wanted_limits(
         rules(
             "for: long, per: user, limits: {gpus_running: 16, jobs_running: 2, jobs_total: 4}",
             "for: long, per: group, limits: {gpus_running: 64, jobs_total: 40}",
@@ -99,12 +101,12 @@ def test_a_qos_holds_the_limits_of_its_jobs_and_refuses_what_could_never_start()
     }
 
 
-def test_unix_groups_are_their_members_associations() -> None:
-    wanted = wish(rules("for: undergrads, per: job, limits: {gpus: 2}"))
-    assert numbers(wanted) == {who: {"MaxTRES=gres/gpu": 2} for who in ("vision/bob", "nlp/bob")}
+def test_limits_of_a_unix_group_are_set_on_its_members_associations() -> None:
+    wanted = wanted_limits(rules("for: undergrads, per: job, limits: {gpus: 2}"))
+    assert numbers(wanted) == {name: {"MaxTRES=gres/gpu": 2} for name in ("vision/bob", "nlp/bob")}
 
 
-def test_exceptions_hang_on_the_user_until_their_day_is_over() -> None:
+def test_exceptions_are_set_on_the_user_until_the_end_of_their_last_day() -> None:
     text = rules(
         "for: grads, per: user, limits: {jobs_running: 4, gpus_running: 8}",
         "for: grads, per: job, limits: {walltime: 1d}",
@@ -113,26 +115,26 @@ def test_exceptions_hang_on_the_user_until_their_day_is_over() -> None:
           - {rule: r1, user: alice, limits: {jobs_running: 9}, until: 2026-11-21, why: x}
         """,
     )
-    assert numbers(wish(text)) == {
+    assert numbers(wanted_limits(text)) == {
         "vision": {"MaxJobs": 4, "MaxWall": 1440},
         "vision/alice": {"MaxJobs": 9, "GrpTRES=gres/gpu": 8},
         "vision/bob": {"GrpTRES=gres/gpu": 8},
     }
-    assert "MaxJobs" not in numbers(wish(text, today=dt.date(2026, 11, 22)))["vision/alice"]
+    assert "MaxJobs" not in numbers(wanted_limits(text, today=dt.date(2026, 11, 22)))["vision/alice"]
 
 
-def test_a_qos_gives_everyone_what_one_exception_has() -> None:
+def test_an_exception_raises_the_limit_of_the_whole_qos() -> None:
     text = rules(
         "for: long, per: user, limits: {gpus_running: 8}",
         more="exceptions: [{rule: r1, user: alice, limits: {gpus_running: 12}, until: 2027-01-01, why: x}]",
     )
-    assert numbers(wish(text, qos=(qos("sg-long"),)))["QOS sg-long"]["MaxTRESPU=gres/gpu"] == 12
+    assert numbers(wanted_limits(text, qos=(qos("sg-long"),)))["QOS sg-long"]["MaxTRESPU=gres/gpu"] == 12
 
 
-def test_walltime_by_gpus_is_bounded_by_its_longest() -> None:
-    wanted = wish(rules("for: grads, per: job, limits: {walltime: {1: 2d, 8: 7d, 32: 12h}}"))
+def test_a_walltime_by_gpus_is_bounded_by_its_longest_step() -> None:
+    wanted = wanted_limits(rules("for: grads, per: job, limits: {walltime: {1: 2d, 8: 7d, 32: 12h}}"))
     assert numbers(wanted) == {}  # a job without GPUs has no limit
-    wanted = wish(rules("for: grads, per: job, limits: {walltime: {0: 2d, 8: 7d}}"))
+    wanted = wanted_limits(rules("for: grads, per: job, limits: {walltime: {0: 2d, 8: 7d}}"))
     assert numbers(wanted) == {"vision": {"MaxWall": 10080}}
 
 
@@ -148,12 +150,12 @@ def test_walltime_by_gpus_is_bounded_by_its_longest() -> None:
             "for: long, per: user, limits: {jobs_running: 4}",
             ["jobs_running: nothing holds it: QOS sg-long: not"],
         ),
-        # That its QOS is not managed is not why: Slurm could not hold it anyway.
+        # Slurm has no such limit, so the unmanaged QOS is not the reason.
         ("for: long, per: job, limits: {tasks: 4}", ["tasks: job_submit.lua alone holds it: Slurm has no"]),
     ],
 )
-def test_what_slurm_cannot_hold_is_said(line: str, gaps: list[str]) -> None:
-    wanted = wish(rules(line))
+def test_limits_that_slurm_cannot_enforce_are_reported(line: str, gaps: list[str]) -> None:
+    wanted = wanted_limits(rules(line))
     assert numbers(wanted) == {}
     assert [str(gap)[4:].startswith(start) for gap, start in zip(wanted.gaps, gaps, strict=True)] == [True]
 
@@ -162,15 +164,15 @@ def test_what_slurm_cannot_hold_is_said(line: str, gaps: list[str]) -> None:
     ("line", "outside"),
     [
         ("for: both, per: user", ["account nlp"]),
-        ("for: everyone, per: user", ["account nlp, other"]),  # and nobody is in account empty
+        ("for: everyone, per: user", ["account nlp, other"]),  # account empty has no users
         ("for: undergrads, per: user", ["account nlp, other"]),
         ("for: alice, per: user", []),
         ("for: grads, per: user", []),
     ],
 )
-def test_jobs_outside_of_what_is_managed_are_told(line: str, outside: list[str]) -> None:
+def test_unmanaged_accounts_are_reported(line: str, outside: list[str]) -> None:
     text = rules(f"{line}, limits: {{jobs_running: 4}}").replace("[vision, nlp], qos", "[vision], qos")
-    wanted = wish(text, (*ASSOCIATIONS, account("empty")))
+    wanted = wanted_limits(text, (*ASSOCIATIONS, account("empty")))
     assert [str(gap) for gap in wanted.gaps] == [
         f"r1: jobs_running: nothing holds it: not for {names}: not managed, or not in slurmdbd"
         for names in outside
@@ -178,8 +180,8 @@ def test_jobs_outside_of_what_is_managed_are_told(line: str, outside: list[str])
     assert {entity.name for entity in wanted.bounds} == {"vision"}
 
 
-def test_trial_rules_and_groups_that_ended_ask_nothing_of_slurm() -> None:
-    wanted = wish(
+def test_trial_rules_and_ended_groups_set_no_native_limits() -> None:
+    wanted = wanted_limits(
         rules(
             "for: grads, per: job, mode: advise, limits: {gpus: 4}",
             "for: course, per: job, limits: {gpus: 4}",
@@ -188,21 +190,21 @@ def test_trial_rules_and_groups_that_ended_ask_nothing_of_slurm() -> None:
     assert (wanted.bounds, wanted.gaps) == ({}, ())
 
 
-def test_what_is_not_tracked_cannot_be_limited() -> None:
-    wanted = wish(rules("for: grads, per: job, limits: {gpus: 4}"), tres=frozenset({"cpu"}))
+def test_untracked_resources_cannot_be_limited() -> None:
+    wanted = wanted_limits(rules("for: grads, per: job, limits: {gpus: 4}"), tres=frozenset({"cpu"}))
     assert numbers(wanted) == {}
     assert "AccountingStorageTRES" in str(wanted.gaps[0])
 
 
-def test_names_that_slurmdbd_lacks_are_told_with_the_command_that_makes_them() -> None:
+def test_names_missing_in_slurmdbd_are_reported_with_the_command_that_creates_them() -> None:
     policy = rules("for: everyone, per: job, limits: {gpus: 4}").replace("[vision, nlp]", "[vision, nowhere]")
-    assert [remark.partition("; ")[2] for remark in wish(policy).remarks] == [
+    assert [remark.partition("; ")[2] for remark in wanted_limits(policy).remarks] == [
         "`sacctmgr add account nowhere` makes it"
     ]
 
 
-def test_users_by_partition_are_left_as_they_are() -> None:
-    wanted = wish(
+def test_users_with_associations_by_partition_are_not_changed() -> None:
+    wanted = wanted_limits(
         rules("for: grads, per: user, limits: {gpus_running: 4}"),
         (*ASSOCIATIONS, user("alice", "vision", partition="gpu")),
     )
@@ -210,7 +212,7 @@ def test_users_by_partition_are_left_as_they_are() -> None:
     assert wanted.remarks[0].startswith("alice has associations by partition")
 
 
-# The property that matters, against an evaluation of its own: for whom a rule is, that much they have.
+# An independent evaluation: each user has the limits of the rules that apply to the user.
 
 _JOB_OR_USER = {
     "gpus": ("job", "MaxTRES_gpu"),
@@ -236,20 +238,20 @@ _GROUPS = {
         max_size=6,
     )
 )
-def test_everyone_has_exactly_the_tightest_of_the_rules(chosen: list[tuple[str, str, int]]) -> None:
+def test_each_user_has_exactly_the_strictest_of_the_rules(chosen: list[tuple[str, str, int]]) -> None:
     lines = [
         f"for: {group}, per: {_JOB_OR_USER[key][0]}, limits: {{{key}: {n}{'h' * (key == 'walltime')}}}"
         for group, key, n in chosen
     ]
-    wanted = wish(rules(*lines) if lines else rules().replace("rules:", "rules: []"))
+    wanted = wanted_limits(rules(*lines) if lines else rules().replace("rules:", "rules: []"))
     assert {entity.name for entity in wanted.bounds} <= {"vision", "nlp"}
     for account_, user_ in (("vision", "alice"), ("vision", "bob"), ("nlp", "bob")):
         own = wanted.bounds.get(of(f"{account_}/{user_}"), {})
-        handed_on = wanted.bounds.get(of(account_), {})
+        inherited = wanted.bounds.get(of(account_), {})
         for field in {name for _, name in _JOB_OR_USER.values()}:
             bound = own.get(limit(field))
             if bound is None and limit(field).name in INHERITED:
-                bound = handed_on.get(limit(field))
+                bound = inherited.get(limit(field))
             expected = [
                 n * 60 if key == "walltime" else n
                 for group, key, n in chosen

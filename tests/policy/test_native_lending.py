@@ -1,4 +1,4 @@
-"""What Slurm itself is told of owners: sums by QOS, who takes back what is lent, and who may borrow."""
+"""Native limits for owners: sums by QOS, preemption of loans, and accounts that may borrow."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def steps(native: NativePlan) -> list[str]:
     return [f"{step.entity}: {step.limit.show(step.new)}" for step in native.difference.steps]
 
 
-def test_owners_others_and_loans_have_a_qos_each(store: MemoryStore) -> None:
+def test_owners_other_jobs_and_loans_each_have_a_qos(store: MemoryStore) -> None:
     native = plan(store)
     assert list(map(str, native.new_qos)) == [
         "QOS sg-loans: to be made (idle GPUs of vision)",
@@ -90,7 +90,7 @@ def test_owners_others_and_loans_have_a_qos_each(store: MemoryStore) -> None:
     assert native.difference.remarks == ()
 
 
-def test_what_is_applied_is_taken_back_but_for_the_qos_themselves(store: MemoryStore, tmp_path) -> None:
+def test_rollback_restores_everything_except_the_created_qos(store: MemoryStore, tmp_path) -> None:
     before = store.associations("c")
     force = Force(ApplyJournal(tmp_path), store, "")
     native = plan(store)
@@ -100,15 +100,15 @@ def test_what_is_applied_is_taken_back_but_for_the_qos_themselves(store: MemoryS
     )
     again = plan(store, owned=entry.owned)
     assert (again.new_qos, again.difference.steps, again.drift) == ((), (), ())
-    store.by_hand("qos:sg-loans", GraceTime=30)
-    store.by_hand("qos:normal", **{"Preempt_sg-loans": None})
+    store.set_by_hand("qos:sg-loans", GraceTime=30)
+    store.set_by_hand("qos:normal", **{"Preempt_sg-loans": None})
     changed = plan(store, owned=entry.owned)
     assert [str(one) for one in changed.drift] == [
         "QOS normal: Preempt sg-loans (rule owners) was taken away by hand",
         "QOS sg-loans: GraceTime=0 (rule owners.vision) was set to 30 by hand",
     ]
-    store.by_hand("qos:sg-loans", GraceTime=0)
-    store.by_hand("qos:normal", **{"Preempt_sg-loans": 1})
+    store.set_by_hand("qos:sg-loans", GraceTime=0)
+    store.set_by_hand("qos:normal", **{"Preempt_sg-loans": 1})
     assert force.rollback() is not None
     assert store.associations("c") == before
     assert [one.name for one in store.qos()] == ["normal", "sg-loans", "sg-vision"]
@@ -116,7 +116,7 @@ def test_what_is_applied_is_taken_back_but_for_the_qos_themselves(store: MemoryS
 
 
 class Strict(MemoryStore):
-    """Takes no QOS that preempt each other, as slurmdbd does not."""
+    """A slurmdbd that, like the real one, refuses QOS that preempt each other."""
 
     def set_limits(
         self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
@@ -134,7 +134,7 @@ class Strict(MemoryStore):
                 raise SlurmRefusalError("QOS Preemption loop detected")
 
 
-def test_what_is_lent_in_another_qos_may_be_lent_in_the_first_again(tmp_path) -> None:
+def test_loans_can_move_to_another_qos_and_back(tmp_path) -> None:
     store = Strict(ASSOCIATIONS, [qos("normal")])
     force, owned = Force(ApplyJournal(tmp_path), store, ""), ()
     other = POLICY.replace("sg-loans", "sg-spare")
@@ -149,7 +149,7 @@ def test_what_is_lent_in_another_qos_may_be_lent_in_the_first_again(tmp_path) ->
         assert force.rollback() is not None
 
 
-def test_an_owner_that_is_gone_gives_all_back(store: MemoryStore, tmp_path) -> None:
+def test_removing_an_owner_removes_its_native_limits(store: MemoryStore, tmp_path) -> None:
     force, native = Force(ApplyJournal(tmp_path), store, ""), plan(store)
     owned = native.difference.owned
     force.apply(
@@ -166,7 +166,7 @@ def test_an_owner_that_is_gone_gives_all_back(store: MemoryStore, tmp_path) -> N
     assert "account nlp: QOS-=sg-loans" in steps(without)
 
 
-def test_a_rule_that_is_tighter_stays_so(store: MemoryStore) -> None:
+def test_a_stricter_rule_keeps_its_limit(store: MemoryStore) -> None:
     text = POLICY.replace("groups: {", "groups: {own: {qos: [sg-vision]}, ") + (
         "rules: [{id: few, for: own, per: group, mode: enforce, why: x, limits: {gpus_running: 10}}]\n"
     )
@@ -174,7 +174,7 @@ def test_a_rule_that_is_tighter_stays_so(store: MemoryStore) -> None:
     assert "QOS sg-vision: GrpTRES=gres/gpu=10" in steps(plan(store, text))
 
 
-def test_rules_for_loans_hold_from_the_apply_on_that_makes_their_qos(store: MemoryStore, tmp_path) -> None:
+def test_rules_for_loans_apply_with_the_apply_that_creates_their_qos(store: MemoryStore, tmp_path) -> None:
     text = POLICY.replace("groups: {", "groups: {loans: {qos: [sg-loans]}, ") + (
         "rules: [{id: share, for: loans, per: user, mode: enforce, why: x, limits: {gpus_total: 10}}]\n"
     )
@@ -199,13 +199,15 @@ def test_rules_for_loans_hold_from_the_apply_on_that_makes_their_qos(store: Memo
         ({"SchedulerParameters": "bf_interval=9,sched_interval=600"}, "of 10m cannot be guaranteed"),
     ],
 )
-def test_what_slurm_conf_lacks_is_told(store: MemoryStore, conf: dict[str, str], remark: str) -> None:
-    told = plan(store, **conf).difference.remarks
-    assert len(told) == 1
-    assert remark in told[0]
+def test_missing_settings_in_slurm_conf_are_reported(
+    store: MemoryStore, conf: dict[str, str], remark: str
+) -> None:
+    remarks = plan(store, **conf).difference.remarks
+    assert len(remarks) == 1
+    assert remark in remarks[0]
 
 
-def test_the_promise_is_measured_by_slurm_conf() -> None:
+def test_the_return_time_follows_from_slurm_conf() -> None:
     assert return_time_s(settings()) == 60 + 30 + 30
     assert return_time_s(settings(KillWait="2 sec", SchedulerParameters="sched_interval=5,x")) == 37
 
@@ -218,33 +220,33 @@ def test_the_promise_is_measured_by_slurm_conf() -> None:
         ([qos("normal")], 8, "owners own 12 GPUs, and the cluster has 8: they cannot all have theirs"),
     ],
 )
-def test_what_could_break_the_promise_is_told(more: list, n_gpus: int, remark: str) -> None:  # type: ignore[type-arg]
-    told = plan(MemoryStore(ASSOCIATIONS, more), n_gpus=n_gpus).difference.remarks
-    assert len(told) == 1
-    assert remark in told[0]
+def test_risks_to_the_return_time_are_reported(more: list, n_gpus: int, remark: str) -> None:  # type: ignore[type-arg]
+    remarks = plan(MemoryStore(ASSOCIATIONS, more), n_gpus=n_gpus).difference.remarks
+    assert len(remarks) == 1
+    assert remark in remarks[0]
 
 
-def test_accounts_that_are_not_managed_are_named(store: MemoryStore) -> None:
-    told = plan(store, POLICY.replace(", accounts: [vision, nlp]", "")).difference.remarks
-    assert told[0].startswith("account vision of owner vision: not managed")
-    assert told[1].startswith("account nlp: not managed (manages: accounts), so its users cannot borrow")
+def test_unmanaged_accounts_are_named(store: MemoryStore) -> None:
+    remarks = plan(store, POLICY.replace(", accounts: [vision, nlp]", "")).difference.remarks
+    assert remarks[0].startswith("account vision of owner vision: not managed")
+    assert remarks[1].startswith("account nlp: not managed (manages: accounts), so its users cannot borrow")
 
 
-def test_users_with_a_list_of_their_own_are_let_in_too() -> None:
+def test_users_with_their_own_list_of_qos_get_the_qos_of_loans() -> None:
     associations = [*ASSOCIATIONS[:-1], user("bob", "nlp", QOS_normal=1)]
     assert "user bob in account nlp: QOS+=sg-loans" in steps(plan(MemoryStore(associations, [qos("normal")])))
 
 
-def test_without_slurmdbd_nothing_is_lent_and_it_is_said(store: MemoryStore) -> None:
+def test_without_slurmdbd_nothing_is_lent_and_a_remark_states_it(store: MemoryStore) -> None:
     native = plan(store, AccountingStorageType="accounting_storage/none")
     assert native.new_qos == ()
     assert "nothing is lent without slurmdbd" in native.difference.remarks[0]
 
 
-def test_a_promise_that_the_cluster_cannot_keep_is_told_with_its_place() -> None:
+def test_a_return_time_that_cannot_be_guaranteed_is_reported_with_its_position() -> None:
     source = parse_yaml(POLICY, "policy.yaml")
-    told = broken_promises(check_policy(source), source, settings(KillWait="600 sec"), 8)
-    assert [str(error).partition(": ")[0] for error in told] == ["policy.yaml:4:1", "policy.yaml:4:48"]
-    assert "own 12 GPUs, and the cluster has 8" in told[0].message
-    assert "it may take 690s" in told[1].message
+    remarks = broken_promises(check_policy(source), source, settings(KillWait="600 sec"), 8)
+    assert [str(error).partition(": ")[0] for error in remarks] == ["policy.yaml:4:1", "policy.yaml:4:48"]
+    assert "own 12 GPUs, and the cluster has 8" in remarks[0].message
+    assert "it may take 690s" in remarks[1].message
     assert broken_promises(check_policy(source), source, settings(), 16) == ()

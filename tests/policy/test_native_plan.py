@@ -1,4 +1,4 @@
-"""From the limits that are found to those that are wanted, and whom that would strand."""
+"""Plan changes from found to wanted native limits, and list the pending jobs that they strand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import Association, Entity, EntityKind, LimitField
 
 from .limitstore import MemoryStore, account, fields, limit, of, user
-from .nativepolicies import ASSOCIATIONS, TODAY, load, rules, wish
+from .nativepolicies import ASSOCIATIONS, TODAY, load, rules, wanted_limits
 from .users import UIDS
 
 ONE = rules("for: grads, per: user, limits: {jobs_running: 4}")
@@ -25,62 +25,62 @@ def found(associations=ASSOCIATIONS):
     return SlurmdbdLimits(cluster="c", associations=associations).limits()
 
 
-def own(value: int, before: int | None = None) -> Owned:
+def owned(value: int, before: int | None = None) -> Owned:
     return Owned(of("vision"), limit("MaxJobs"), value, before, "r1")
 
 
-def test_a_limit_set_by_hand_that_no_rule_names_stays() -> None:
-    by_hand = (account("vision", GrpJobs=7, MaxJobs=4), account("other", MaxJobs=1))
-    assert difference(wish(ONE, by_hand), found(by_hand), ()).steps == ()
-    assert difference(wish(NONE, by_hand), found(by_hand), ()).steps == ()
+def test_a_limit_set_by_hand_that_no_rule_names_is_kept() -> None:
+    set_by_hand = (account("vision", GrpJobs=7, MaxJobs=4), account("other", MaxJobs=1))
+    assert difference(wanted_limits(ONE, set_by_hand), found(set_by_hand), ()).steps == ()
+    assert difference(wanted_limits(NONE, set_by_hand), found(set_by_hand), ()).steps == ()
 
 
-def test_a_limit_that_no_rule_names_any_more_becomes_what_it_was_before() -> None:
+def test_a_limit_that_no_rule_names_any_more_is_restored() -> None:
     now = (account("vision", MaxJobs=4),)
-    (step,) = difference(wish(NONE, now), found(now), [own(4, before=2)]).steps
+    (step,) = difference(wanted_limits(NONE, now), found(now), [owned(4, before=2)]).steps
     assert (step.old, step.new) == (4, 2)
     assert str(step) == "account vision: MaxJobs=2 (was 4; no rule wants it any more)"
     changed = (account("vision", MaxJobs=5),)
-    left = difference(wish(NONE, changed), found(changed), [own(4, before=2)])
+    left = difference(wanted_limits(NONE, changed), found(changed), [owned(4, before=2)])
     assert left.steps == ()
     assert "MaxJobs=4 (rule r1) was set to 5 by hand; no rule wants it any more" in left.remarks[0]
 
 
-def test_what_was_before_is_remembered_over_every_apply() -> None:
-    by_hand = (account("vision", MaxJobs=9),)
-    first = difference(wish(ONE, by_hand), found(by_hand), ())
+def test_the_original_value_is_remembered_over_every_apply() -> None:
+    set_by_hand = (account("vision", MaxJobs=9),)
+    first = difference(wanted_limits(ONE, set_by_hand), found(set_by_hand), ())
     assert [(one.value, one.before) for one in first.owned] == [(4, 9)]
     again = (account("vision", MaxJobs=4),)
-    second = difference(wish(ONE, again), found(again), first.owned)
+    second = difference(wanted_limits(ONE, again), found(again), first.owned)
     assert (second.steps, second.owned) == ((), first.owned)
 
 
-def test_what_somebody_changed_by_hand_is_drift_and_what_is_gone_is_not() -> None:
-    (one,) = drift(found((account("vision", MaxJobs=50),)), [own(4)])
+def test_changes_by_hand_are_drift_and_removed_entities_are_not() -> None:
+    (one,) = drift(found((account("vision", MaxJobs=50),)), [owned(4)])
     assert str(one) == "account vision: MaxJobs=4 (rule r1) was set to 50 by hand"
-    assert str(drift(found((account("vision"),)), [own(4)])[0]).endswith("was taken away by hand")
-    assert drift(found((account("nlp"),)), [own(4)]) == ()
+    assert str(drift(found((account("vision"),)), [owned(4)])[0]).endswith("was taken away by hand")
+    assert drift(found((account("nlp"),)), [owned(4)]) == ()
 
 
-def test_what_is_no_longer_managed_becomes_what_it_was_and_is_not_touched_again() -> None:
+def test_limits_of_an_unmanaged_entity_are_restored_and_then_left_alone() -> None:
     unmanaged = NONE.replace("[vision, nlp]", "[nlp]")
     now = (account("vision", MaxJobs=4, GrpJobs=9),)
-    change = difference(wish(unmanaged, now), found(now), [own(4)])
+    change = difference(wanted_limits(unmanaged, now), found(now), [owned(4)])
     assert [str(step) for step in change.steps] == [
         "account vision: MaxJobs=none (was 4; no rule wants it any more)"
     ]
     assert change.owned == ()
 
 
-def test_a_users_own_looser_limit_is_told() -> None:
+def test_a_looser_limit_of_a_user_is_reported() -> None:
     now = (account("vision"), user("alice", "vision", MaxJobs=50))
-    (remark,) = difference(wish(ONE, now), found(now), ()).remarks
+    (remark,) = difference(wanted_limits(ONE, now), found(now), ()).remarks
     assert remark.startswith("user alice in account vision has MaxJobs=50 of its own, set by hand")
 
 
-def test_users_who_change_alike_go_together() -> None:
+def test_users_with_equal_changes_share_a_command() -> None:
     change = difference(
-        wish(
+        wanted_limits(
             rules(
                 "for: grads, per: user, limits: {gpus_running: 4}",
                 "for: alice, per: job, limits: {gpus: 1}",
@@ -97,8 +97,8 @@ def test_users_who_change_alike_go_together() -> None:
     ]
 
 
-def test_a_qos_that_is_preempted_from_now_on_gives_up_its_own_preempt_afterwards() -> None:
-    """slurmdbd 22.05 sees a loop in it, once it has."""
+def test_a_qos_that_becomes_preempted_loses_its_own_preempt_afterwards() -> None:
+    """Otherwise slurmdbd 22.05 reports a preemption loop."""
     normal, urgent = Entity(EntityKind.QOS, "normal"), Entity(EntityKind.QOS, "urgent")
     lent, wanted = LimitField("Preempt", "sg-loans"), LimitField("Preempt", "normal")
     steps = [LimitChange(normal, lent, 1, None), LimitChange(urgent, wanted, None, 1)]
@@ -106,8 +106,8 @@ def test_a_qos_that_is_preempted_from_now_on_gives_up_its_own_preempt_afterwards
 
 
 @pytest.mark.parametrize("lost", ["b", "c"])
-def test_a_qos_that_the_other_is_to_preempt_instead_gives_it_up_first(lost: str) -> None:
-    """No slurmdbd takes two that preempt each other, itself or by way of a third, not even for a moment."""
+def test_a_reversed_preemption_is_removed_before_the_new_one_is_added(lost: str) -> None:
+    """slurmdbd refuses QOS that preempt each other, directly or through a third, at any time."""
     one, other, third = (Entity(EntityKind.QOS, name) for name in "abc")
     steps = [LimitChange(third if lost == "c" else other, LimitField("Preempt", "a"), 1, None)]
     steps.append(LimitChange(one, LimitField("Preempt", "b"), None, 1))
@@ -126,7 +126,7 @@ _AMOUNTS = st.dictionaries(
 
 
 @given(_AMOUNTS, _AMOUNTS, _AMOUNTS, st.lists(st.sampled_from(["jobs_running", "gpus_running"]), unique=True))
-def test_after_the_steps_nothing_is_left_to_do_and_back_is_back(vision, alice, other, keys) -> None:
+def test_the_steps_reach_the_plan_and_can_be_undone(vision, alice, other, keys) -> None:
     start = (
         Association(account="vision", limits=vision),
         Association(account="vision", user="alice", limits=alice),
@@ -135,14 +135,14 @@ def test_after_the_steps_nothing_is_left_to_do_and_back_is_back(vision, alice, o
     lines = [f"for: grads, per: user, limits: {{{key}: 3}}" for key in keys]
     text = rules(*lines) if lines else NONE
     store = MemoryStore(start)
-    change = difference(wish(text, start), found(start), ())
+    change = difference(wanted_limits(text, start), found(start), ())
     for entities, values in commands(change.steps):
         store.set_limits("c", entities, values)
     after = store.associations("c")
-    again = difference(wish(text, after), found(after), change.owned)
+    again = difference(wanted_limits(text, after), found(after), change.owned)
     assert (again.steps, again.owned) == ((), change.owned)
     assert found(after)[of("other")] == other
-    undone = difference(wish(NONE, after), found(after), change.owned)
+    undone = difference(wanted_limits(NONE, after), found(after), change.owned)
     for entities, values in commands(undone.steps):
         store.set_limits("c", entities, values)
     assert found(store.associations("c")) == found(start)
@@ -186,9 +186,9 @@ def job(job_id: int, user_: str = "alice", account_: str = "vision", **more) -> 
     )
 
 
-def test_queued_jobs_that_could_never_start_any_more_are_listed() -> None:
+def test_queued_jobs_that_can_no_longer_start_are_listed() -> None:
     now = (account("vision", MaxWall=120), user("alice", "vision"), user("bob", "vision"), account("nlp"))
-    wanted = wish(
+    wanted = wanted_limits(
         rules(
             "for: grads, per: job, limits: {gpus: 3, walltime: 3h}",
             "for: alice, per: job, limits: {walltime: 30m}",
@@ -200,7 +200,7 @@ def test_queued_jobs_that_could_never_start_any_more_are_listed() -> None:
         job(1),
         job(2, tres_requested={"gres/gpu": 3.0}, time_limit_s=1800),
         job(3, state="RUNNING"),
-        job(4, "bob", time_limit_s=4 * 3600),  # could not start before either
+        job(4, "bob", time_limit_s=4 * 3600),  # could not start before the change
         job(5, account_="nlp"),
         job(6, "bob", tres_requested={"cpu": 1.0}, time_limit_s=None),
     ]
@@ -210,16 +210,18 @@ def test_queued_jobs_that_could_never_start_any_more_are_listed() -> None:
     ]
 
 
-def test_no_jobs_may_run_at_all() -> None:
+def test_a_limit_of_zero_jobs_strands_all_jobs() -> None:
     (one,) = stranded(
         [job(1)],
         found(),
-        difference(wish(rules("for: grads, per: group, limits: {jobs_running: 0}")), found(), ()).steps,
+        difference(
+            wanted_limits(rules("for: grads, per: group, limits: {jobs_running: 0}")), found(), ()
+        ).steps,
     )
     assert str(one) == "job 1 of alice could not run: account vision, GrpJobs=0"
 
 
-def test_a_job_that_waits_in_several_qos_is_listed_only_where_it_can_start_in_none() -> None:
+def test_a_job_in_several_qos_is_listed_only_if_it_can_start_in_none() -> None:
     found_now = {of("qos:normal"): {}, of("qos:high"): {}}
     limit_ = LimitField("MaxTRES", "gres/gpu")
     steps = [LimitChange(of("qos:high"), limit_, None, 2, "r1")]
@@ -249,7 +251,7 @@ def settings(**raw: str) -> SlurmSettings:
 SLURMDBD = {"AccountingStorageType": "accounting_storage/slurmdbd"}
 
 
-def test_without_slurmdbd_what_runs_is_held_by_nothing_and_that_is_said() -> None:
+def test_without_slurmdbd_limits_on_running_jobs_are_reported_as_not_enforced() -> None:
     text = rules("for: grads, per: user, limits: {gpus_running: 4, gpus_total: 8}")
     policy, names = load(text)
     store = MemoryStore(())
@@ -257,8 +259,8 @@ def test_without_slurmdbd_what_runs_is_held_by_nothing_and_that_is_said() -> Non
     assert plan.absent is not None
     assert "job_submit.lua alone holds the policy" in plan.absent
     assert [(gap.rule, gap.key) for gap in plan.unenforced] == [("r1", "gpus_running")]
-    known = plan_native(policy, names, settings(), store, [own(4)], list, TODAY, UIDS.get)
-    assert known.difference.owned == (own(4),)  # for the day on which it has one again
+    known = plan_native(policy, names, settings(), store, [owned(4)], list, TODAY, UIDS.get)
+    assert known.difference.owned == (owned(4),)  # kept until slurmdbd is configured again
     assert lua_only(policy, TODAY, "x") != ()
     assert not has_slurmdbd(settings())
 
@@ -272,16 +274,16 @@ def test_a_policy_that_manages_nothing_changes_nothing() -> None:
     assert [(gap.rule, gap.key) for gap in plan.unenforced] == [("r1", "jobs_running")]
 
 
-def test_limits_that_slurmctld_does_not_enforce_are_told() -> None:
+def test_limits_that_slurmctld_does_not_enforce_are_reported() -> None:
     policy, names = load(ONE)
     store = MemoryStore(ASSOCIATIONS)
-    for enforced, told in (("none", 1), ("associations,limits,qos", 0), ("safe", 0)):
+    for enforced, n_remarks in (("none", 1), ("associations,limits,qos", 0), ("safe", 0)):
         raw = settings(**SLURMDBD, AccountingStorageEnforce=enforced)
         plan = plan_native(policy, names, raw, store, (), list, TODAY, UIDS.get)
-        assert len(plan.difference.remarks) == told
+        assert len(plan.difference.remarks) == n_remarks
         assert len(plan.difference.steps) == 1
 
 
-def test_limits_read_alike_however_they_are_written() -> None:
+def test_limits_are_parsed_and_shown() -> None:
     assert LimitField("MaxTRES", "mem").show(64) == "MaxTRES=mem=64M"
     assert fields(MaxWall=60) == {LimitField("MaxWall"): 60}

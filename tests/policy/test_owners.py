@@ -1,4 +1,4 @@
-"""`owners:` in policy.yaml: what is read of it, and what cannot be meant."""
+"""`owners:` in policy.yaml: valid settings and mistakes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ owners:
 """
 
 
-def test_an_owner_is_a_group_of_accounts_with_a_qos_of_its_own() -> None:
+def test_an_owner_is_a_group_of_accounts_with_its_own_qos() -> None:
     vision, nlp = check(WHOLE).owners
     assert (vision.group, vision.accounts, vision.gpus) == ("vision", ("vision", "cv"), 12)
     assert (vision.qos, vision.lend_in, vision.return_within_s) == ("sg-vision", "sg-scavenger", 600)
@@ -48,12 +48,12 @@ def test_an_owner_is_a_group_of_accounts_with_a_qos_of_its_own() -> None:
         ("qos: SG-own-nlp", "qos: long", "qos: long is not under manages: qos, so that `policy apply` could"),
     ],
 )
-def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
+def test_each_mistake_in_owners_is_reported(old: str, new: str, message: str) -> None:
     assert old in WHOLE
-    told = mistakes(WHOLE.replace(old, new, 1))
-    assert any(message in line for line in told), told
+    found = mistakes(WHOLE.replace(old, new, 1))
+    assert any(message in line for line in found), found
 
 
-def test_owners_hold_groups_by_name() -> None:
+def test_owners_must_be_a_mapping_of_groups() -> None:
     for value in ("8", "[vision]", "{vision: 8}", "{3: {gpus: 1}}"):
         assert mistakes(f"version: 1\nowners: {value}\n")

@@ -1,4 +1,4 @@
-"""What a partition keeps out, as Slurm 22.05, 24.11 and 26.05 refused it or let it wait."""
+"""Limits of partitions keep a job waiting or refuse it, as Slurm 22.05, 24.11 and 26.05 do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GPU = partition("gpu")
 SHORT = partition("short", max_time_s=1800)
 GROUP = partition("grp", allow_groups={"undergrad"})
 ALICE = Submitter(groups={"alice"}, account="vision", ancestors=["root"], qos="normal")
-BEYOND = "partition short gives 30m at most (--time)"
+OVER = "partition short gives 30m at most (--time)"
 
 
 @pytest.mark.parametrize(
@@ -40,58 +40,58 @@ BEYOND = "partition short gives 30m at most (--time)"
         ({"max_time_s": 1800}, "partition p gives 30m at most (--time)"),
     ],
 )
-def test_what_slurm_lets_wait_or_refuses_as_enforced(limits: dict[str, Any], reason: str) -> None:
+def test_enforce_part_limits_decides_between_waiting_and_refusal(limits: dict[str, Any], reason: str) -> None:
     one = [partition("p", **limits)]
     assert barred(one, HOUR, ALICE, "NO") == Barred(waits=(reason,))
     assert barred(one, HOUR, ALICE, "ANY") == barred(one, HOUR, ALICE, "ALL") == Barred(refused=(reason,))
 
 
-def test_of_several_partitions_one_or_each_has_to_be_right() -> None:
+def test_one_or_each_of_several_partitions_must_fit() -> None:
     assert barred([SHORT, GPU], HOUR, ALICE, "NO") == Barred()
     assert barred([SHORT, GPU], HOUR, ALICE, "ANY") == Barred()
-    assert barred([SHORT, GPU], HOUR, ALICE, "ALL") == Barred(refused=(BEYOND,))
+    assert barred([SHORT, GPU], HOUR, ALICE, "ALL") == Barred(refused=(OVER,))
 
 
-def test_groups_are_asked_first_and_always() -> None:
+def test_unix_groups_are_always_checked_first_on_22_05() -> None:
     reason = "partition grp is for members of UNIX group undergrad only"
     for enforced in ("NO", "ANY", "ALL"):
         assert barred([GROUP], HOUR, ALICE, enforced) == Barred(refused=(reason,))
         assert barred([GROUP], HOUR, Submitter(groups={"undergrad", "bob"}), enforced) == Barred()
     assert barred([GROUP, GPU], HOUR, ALICE, "NO") == Barred()
     assert barred([GROUP, GPU], HOUR, ALICE, "ANY") == Barred(refused=(reason,))
-    assert barred([GROUP, SHORT], HOUR, ALICE, "NO") == Barred(waits=(reason, BEYOND))
+    assert barred([GROUP, SHORT], HOUR, ALICE, "NO") == Barred(waits=(reason, OVER))
 
 
 @pytest.mark.parametrize(("minutes", "fits"), [(30, True), (31, False), (NO_VAL, True), (INFINITE, False)])
-def test_time(minutes: int, fits: bool) -> None:
+def test_time_limits(minutes: int, fits: bool) -> None:
     assert (barred([SHORT], PartitionRequest(time_limit=minutes), ALICE, "ALL") == Barred()) == fits
 
 
-def test_a_qos_may_go_beyond_the_time_of_partitions() -> None:
+def test_a_qos_can_exceed_the_time_limit_of_partitions() -> None:
     over = Submitter(qos="long", passes={"PartitionTimeLimit"})
     assert barred([SHORT], HOUR, over, "ALL") == Barred()
 
 
-def test_each_of_several_qos_has_to_be_one_of_the_partitions() -> None:
+def test_each_of_several_qos_must_be_allowed_by_the_partition() -> None:
     both = replace(ALICE, qos="high,normal")
     high = partition("p", allow_qos={"high"})
-    told = "partition p is for QOS high only, not for normal"
-    assert barred([high], PartitionRequest(), both, "ALL") == Barred(refused=(told,))
+    reason = "partition p is for QOS high only, not for normal"
+    assert barred([high], PartitionRequest(), both, "ALL") == Barred(refused=(reason,))
     assert barred([partition("p", deny_qos={"low"})], PartitionRequest(), both, "ALL") == Barred()
     store = MemoryStore((), (qos("normal"), qos("long", Flags_PartitionTimeLimit=1)))
     found = read_submitter(store, "c", "root", None, "long,normal", [SHORT])
     assert found.passes == []
 
 
-def test_what_is_not_known_is_not_judged() -> None:
+def test_unknown_attributes_are_not_judged() -> None:
     closed = partition("p", allow_groups={"x"}, allow_accounts={"x"}, allow_qos={"x"})
     assert barred([closed], PartitionRequest(), Submitter(), "ALL") == Barred()
-    # Whether an account is let in with the one above depends on Slurm's version.
+    # Slurm's version decides whether allowing an account also allows its children.
     below = Submitter(account="lab2", ancestors=["vision", "root"])
     assert barred([partition("p", allow_accounts={"vision"})], PartitionRequest(), below, "ALL") == Barred()
 
 
-def test_slurmdbd_is_asked_for_accounts_above_and_for_qos_without_limit() -> None:
+def test_parent_accounts_and_qos_flags_are_read_from_slurmdbd() -> None:
     store = MemoryStore(
         (account("root", parent=""), account("vision"), account("lab2", parent="vision")),
         (qos("normal"), qos("long", Flags_PartitionTimeLimit=1)),
@@ -100,11 +100,16 @@ def test_slurmdbd_is_asked_for_accounts_above_and_for_qos_without_limit() -> Non
     found = read_submitter(store, "c", "root", "Lab2", "LONG", limits)
     assert (found.account, found.ancestors, found.qos) == ("lab2", ["vision", "root"], "long")
     assert (found.passes, found.groups, found.is_root) == (["PartitionTimeLimit"], None, True)
-    away = read_submitter(None, "c", "no such user", "lab2", None, limits)
-    assert (away.ancestors, away.passes, away.groups, away.is_root) == (None, (), None, False)
+    unreachable = read_submitter(None, "c", "no such user", "lab2", None, limits)
+    assert (unreachable.ancestors, unreachable.passes, unreachable.groups, unreachable.is_root) == (
+        None,
+        (),
+        None,
+        False,
+    )
 
 
-def test_groups_are_a_limit_like_others_from_23_02_on() -> None:
+def test_unix_groups_are_an_ordinary_limit_from_23_02_on() -> None:
     reason = "partition grp is for members of UNIX group undergrad only"
     for version in ((24, 11), (26, 5)):
         assert barred([GROUP], HOUR, ALICE, "NO", version) == Barred(waits=(reason,))
@@ -135,7 +140,9 @@ def test_groups_are_a_limit_like_others_from_23_02_on() -> None:
         ),
     ],
 )
-def test_amounts_are_limits_as_enforced(limits: dict[str, Any], asked: PartitionRequest, reason: str) -> None:
+def test_enforce_part_limits_applies_to_amounts(
+    limits: dict[str, Any], asked: PartitionRequest, reason: str
+) -> None:
     one = partition("p", **limits)
     assert barred([one], asked, ALICE, "NO") == Barred(waits=(reason,))
     assert barred([one], asked, ALICE, "ANY") == barred([one, GPU], asked, ALICE, "ALL")
@@ -143,7 +150,7 @@ def test_amounts_are_limits_as_enforced(limits: dict[str, Any], asked: Partition
     assert barred([one, GPU], asked, ALICE, "ANY") == barred([one, GPU], asked, ALICE, "NO") == Barred()
 
 
-def test_amounts_within_the_limits_are_given() -> None:
+def test_amounts_within_the_limits_are_accepted() -> None:
     one = partition("p", max_nodes=2, min_nodes=2, max_memory_per_node_mib=8192, max_cpus_per_node=8)
     fits = PartitionRequest(least_nodes=2, most_nodes=2, memory_per_node_mib=8192, cpus_per_task=8)
     for enforced in ("NO", "ANY", "ALL"):
@@ -154,7 +161,7 @@ def test_amounts_within_the_limits_are_given() -> None:
         )
 
 
-def test_a_qos_may_go_beyond_the_nodes_of_partitions() -> None:
+def test_a_qos_can_exceed_the_node_limits_of_partitions() -> None:
     few, many = partition("p", max_nodes=2), partition("p", min_nodes=2)
     nodes = Submitter(qos="wide", passes={"PartitionMaxNodes", "PartitionMinNodes"})
     assert barred([few], PartitionRequest(least_nodes=3), nodes, "ALL") == Barred()
@@ -162,7 +169,7 @@ def test_a_qos_may_go_beyond_the_nodes_of_partitions() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"root_only": True}, {"needs_reservation": True}])
-def test_closed_partitions_refuse_however_limits_are_enforced(limits: dict[str, Any]) -> None:
+def test_closed_partitions_refuse_with_any_enforce_part_limits(limits: dict[str, Any]) -> None:
     closed = partition("p", **limits)
     for enforced in ("NO", "ANY", "ALL"):
         assert len(barred([closed], HOUR, ALICE, enforced, (26, 5)).refused) == 1
@@ -170,7 +177,7 @@ def test_closed_partitions_refuse_however_limits_are_enforced(limits: dict[str, 
         assert allowed == Barred()
 
 
-def test_a_partition_that_starts_nothing_is_passed_over_while_there_is_another() -> None:
+def test_a_partition_that_starts_no_job_is_skipped_if_another_can() -> None:
     down, drained, small = (
         partition("p", state="DOWN"),
         partition("p", state="DRAIN"),

@@ -1,4 +1,4 @@
-"""Zones at submission: users' constraints survive, Slurm takes what is written, nothing else is touched."""
+"""Zones at submission: users' constraints are kept, Slurm accepts the result, other jobs do not change."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from .zonecluster import (
     Cluster,
     allowed,
     distributed,
-    holds,
-    is_taken_by_slurm,
+    has_room_for,
+    is_accepted_by_slurm,
     make_node,
 )
 
@@ -60,7 +60,7 @@ def two_zones(nodes: int = 2) -> Cluster:
 
 
 class Site:
-    """A script beside a snapshot."""
+    """A script and its snapshot."""
 
     def __init__(self, directory: Path, lua: str = "5.4") -> None:
         self.directory, self.generation, self.now_s = directory, 0, NOW_S
@@ -73,12 +73,12 @@ class Site:
         self.script = PolicyScript(self.bundle, lua=lua, writes=True, now=lambda: self.now_s)
 
     def show(self, cluster: Cluster | None, mode: str = "enforce") -> None:
-        """A new snapshot; without a cluster, one that tells of no zones."""
+        """Write a new snapshot, without zones if there is no cluster."""
         self.generation += 1
         text = snapshot(self.generation, self.now_s, [RULE], [])
         lines = "".join(f"{line}\n" for line in (cluster.lines(mode) if cluster else []))
         self.snapshot.write_text(text.replace(f"\nend {self.generation}", f"\n{lines}end {self.generation}"))
-        self.now_s += 31  # what was admitted is forgotten
+        self.now_s += 31  # earlier admissions are dropped
         self.snapshot.write_text(
             self.snapshot.read_text().replace(f" {self.now_s - 31}\n", f" {self.now_s}\n", 1)
         )
@@ -89,7 +89,7 @@ class Site:
 
     @property
     def logged(self) -> str | None:
-        """What the last decision says of zones."""
+        """Return the field on zones of the last decision."""
         match = re.search(r" zone=(\S+)", self.log.read_text().splitlines()[-1])
         return match and match[1]
 
@@ -102,7 +102,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
-def test_users_constraints_survive_and_slurm_takes_what_is_written(tmp_path: Path, lua: str) -> None:
+def test_users_constraints_are_kept_and_slurm_accepts_the_written_ones(tmp_path: Path, lua: str) -> None:
     site = Site(tmp_path, lua)
     placed = 0
 
@@ -118,19 +118,19 @@ def test_users_constraints_survive_and_slurm_takes_what_is_written(tmp_path: Pat
         asked=st.lists(st.tuples(JOBS, OWN), min_size=JOBS_AT_ONCE, max_size=JOBS_AT_ONCE),
         mark=st.sampled_from([":", "/"]),
     )
-    def survives(cluster: Cluster, asked: list[tuple[Request, str | None]], mark: str) -> None:
+    def check(cluster: Cluster, asked: list[tuple[Request, str | None]], mark: str) -> None:
         nonlocal placed
         site.show(cluster)
         for job, own in asked:
             desc = description(job, mark) | {"features": own}
             placed += is_well_placed(cluster, job, own, site.script.submit(desc, PARTITIONS))
 
-    survives()
+    check()
     assert placed >= 160 / len(LUA_VERSIONS) / 3
 
 
 def is_well_placed(cluster: Cluster, job: Request, own: str | None, verdict: ScriptDecision) -> bool:
-    """Whether zones were written; raises AssertionError where that was wrong."""
+    """Return whether zones were written; raise AssertionError if they are wrong."""
     assert not [text for level, text in verdict.log if level == "error"]
     if not verdict.accepted:
         assert "All shards of a job on a node come from one GPU" in verdict.messages[0]
@@ -144,7 +144,7 @@ def is_well_placed(cluster: Cluster, job: Request, own: str | None, verdict: Scr
     assert written is not None
     assert written.own == (own or "")
     assert written_zones(verdict.desc["admin_comment"]) == set(written.zones)
-    assert is_taken_by_slurm(after)
+    assert is_accepted_by_slurm(after)
     least = max(job.least_nodes, math.ceil(job.asked_mgpu / 1000 / cluster.most_gpus(job.partitions)))
     assert least >= 2
     fewest = replace(job, nodes=least, most_nodes=None) if job.counted_nodes > least else job
@@ -152,7 +152,7 @@ def is_well_placed(cluster: Cluster, job: Request, own: str | None, verdict: Scr
         for name in job.partitions:
             here = [node for node in cluster.in_partition(name) if allowed(after, zone, node)]
             assert all(zone in node.features for node in here)
-            able = sum(holds(node, fewest, least) for node in here)
+            able = sum(has_room_for(node, fewest, least) for node in here)
             assert able >= max(least, job.counted_nodes), (zone, name)
     return True
 
@@ -173,14 +173,12 @@ def test_the_zone_with_the_best_score_comes_first(site: Site) -> None:
         ("a100&a100", "(a100&a100)&[zone2|zone1]"),
     ],
 )
-def test_the_users_own_stands_before_the_zones(site: Site, own: str, written: str) -> None:
+def test_the_users_constraint_comes_before_the_zones(site: Site, own: str, written: str) -> None:
     assert site.submit(features=own).desc["features"] == written
 
 
 @pytest.mark.parametrize("own", ["[a100|h100]", "a100*2", "(a100|h100)", "a100&b|c", "a100,b", "a100 "])
-def test_a_constraint_that_cannot_have_zones_behind_it_stays_and_its_owner_is_told(
-    site: Site, own: str
-) -> None:
+def test_a_constraint_that_cannot_be_extended_is_kept_and_reported_to_its_owner(site: Site, own: str) -> None:
     verdict = site.submit(features=own)
     assert verdict.desc["features"] == own
     assert verdict.messages[0].startswith("This job may span several zones: zones cannot be")
@@ -212,7 +210,7 @@ def test_a_constraint_that_cannot_have_zones_behind_it_stays_and_its_owner_is_to
         ({"tres_per_node": "gres/gpu:5"}, "room"),
     ],
 )
-def test_what_chooses_nodes_itself_or_might_be_refused_is_left_alone(
+def test_jobs_that_choose_nodes_or_might_be_refused_get_no_zone(
     site: Site, more: dict[str, object], why: str
 ) -> None:
     verdict = site.submit(**more)
@@ -233,7 +231,7 @@ def test_what_chooses_nodes_itself_or_might_be_refused_is_left_alone(
         Request(uid=1001, account="vision", shards_per_node=4),
     ],
 )
-def test_a_job_that_may_fit_one_node_or_has_no_gpus_is_none_of_our_affair(site: Site, job: Request) -> None:
+def test_a_job_that_may_fit_one_node_or_has_no_gpus_gets_no_zone(site: Site, job: Request) -> None:
     assert "features" not in site.submit(job).desc
     assert site.logged is None
 
@@ -248,11 +246,11 @@ def test_a_job_that_may_fit_one_node_or_has_no_gpus_is_none_of_our_affair(site: 
         Request(uid=1001, account="vision", nodes=2, most_nodes=2, per_node=4, mib_per_gpu=25_000),
     ],
 )
-def test_a_job_that_surely_needs_several_nodes_need_not_say_so(site: Site, job: Request) -> None:
+def test_a_job_that_needs_several_nodes_implicitly_gets_a_zone(site: Site, job: Request) -> None:
     assert site.submit(job).desc["features"] == "[zone2|zone1]"
 
 
-def test_of_a_range_of_nodes_a_zone_has_to_have_the_most(site: Site) -> None:
+def test_a_zone_must_have_the_maximum_of_a_range_of_nodes(site: Site) -> None:
     job = Request(uid=1001, account="vision", per_node=4, nodes=2, most_nodes=4, mib_per_gpu=25_000)
     site.show(two_zones(4))
     assert site.submit(job).desc["features"] == "[zone2|zone1]"
@@ -268,7 +266,7 @@ def test_only_zones_with_enough_nodes_are_named(site: Site) -> None:
     assert site.submit(job).desc["features"] == "[zone2]"
 
 
-def test_a_zone_has_to_have_the_nodes_in_each_of_the_jobs_partitions(site: Site) -> None:
+def test_a_zone_must_have_the_nodes_in_each_partition_of_the_job(site: Site) -> None:
     nodes = two_zones().nodes
     only_gpu = [replace(node, partitions=["gpu"]) if node.name == "zone2-0" else node for node in nodes]
     site.show(Cluster(tuple(only_gpu)))
@@ -276,7 +274,7 @@ def test_a_zone_has_to_have_the_nodes_in_each_of_the_jobs_partitions(site: Site)
     assert site.submit(job).desc["features"] == "[zone1]"
 
 
-def test_a_partition_that_is_not_managed_is_none_of_our_affair(site: Site) -> None:
+def test_a_job_in_a_partition_without_zones_gets_no_zone(site: Site) -> None:
     nodes = [replace(node, partitions=["gpu"]) for node in two_zones().nodes]
     site.show(Cluster(tuple(nodes)))
     for partition in ("long", "long,gpu"):
@@ -284,7 +282,7 @@ def test_a_partition_that_is_not_managed_is_none_of_our_affair(site: Site) -> No
         assert site.logged is None
 
 
-def test_observe_only_writes_it_down_and_advise_only_says_it(site: Site) -> None:
+def test_mode_observe_only_logs_zones_and_mode_advise_only_prints_them(site: Site) -> None:
     for mode in ("observe", "advise"):
         site.show(two_zones(), mode)
         verdict = site.submit()
@@ -295,7 +293,7 @@ def test_observe_only_writes_it_down_and_advise_only_says_it(site: Site) -> None
     assert "--constraint='[zone2|zone1]'" in "".join(verdict.messages)
 
 
-def test_without_zones_in_a_fresh_snapshot_jobs_pass_unscored(site: Site) -> None:
+def test_without_zones_in_a_fresh_snapshot_jobs_get_no_zone(site: Site) -> None:
     site.show(None)
     assert site.submit().desc.get("features") is None
     site.show(two_zones())
@@ -312,7 +310,7 @@ def test_without_zones_in_a_fresh_snapshot_jobs_pass_unscored(site: Site) -> Non
         assert verdict.desc.get("features") is None
 
 
-def test_jobs_alike_are_placed_alike_until_the_zones_are_told_otherwise(site: Site) -> None:
+def test_equal_jobs_get_equal_zones_until_the_zones_change(site: Site) -> None:
     assert {site.submit().desc["features"] for _ in range(3)} == {"[zone2|zone1]"}
     busy = [
         replace(node, state="idle+drain") if node.name == "zone2-0" else node for node in two_zones().nodes
@@ -321,21 +319,21 @@ def test_jobs_alike_are_placed_alike_until_the_zones_are_told_otherwise(site: Si
     assert {site.submit().desc["features"] for _ in range(3)} == {"[zone1]"}
 
 
-def test_nodes_that_come_and_go_count_from_the_next_snapshot_on(site: Site) -> None:
-    """Pools that are told alike are not read again; those that are not are."""
+def test_changed_nodes_count_from_the_next_snapshot_on(site: Site) -> None:
+    """Node pools that are unchanged in the snapshot are not parsed again."""
     for n_nodes, written in ((2, "[zone2|zone1]"), (2, "[zone2|zone1]"), (1, None), (2, "[zone2|zone1]")):
         site.show(two_zones(n_nodes))
         assert site.submit().desc.get("features") == written
 
 
-def test_an_update_by_the_owner_is_left_alone(site: Site) -> None:
+def test_an_update_by_the_owner_is_not_changed(site: Site) -> None:
     before = record(7, TWO_NODES) | {"features": "[zone2|zone1]"}
     verdict = site.script.modify(dict(EMPTY_DESCRIPTION) | {"features": "a100"}, before, PARTITIONS)
     assert verdict.accepted
     assert verdict.desc["features"] == "a100"
 
 
-def test_explain_hears_of_zones_and_has_words_for_each_reason(site: Site) -> None:
+def test_explain_reports_zones_and_has_a_text_for_each_reason(site: Site) -> None:
     bundle = build_bundle(
         compiled([RULE], str(site.log), snapshot=str(site.snapshot), partition_gpus={"gpu": 4, "long": 4})
     )

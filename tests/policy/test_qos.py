@@ -1,4 +1,4 @@
-"""Rules ask for the QOS in which Slurm puts a job, whether the job names it or not."""
+"""Conditions on QOS use the QOS that Slurm assigns to a job, whether or not the job names it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ NORMAL = RuleModel("normal", "job", qos=frozenset({"normal"}), limits={"gpus": 3
         ("normal", None, "solo", 3),
     ],
 )
-def test_the_qos_is_the_one_named_else_the_default_else_the_only_one(
+def test_the_qos_is_the_named_the_default_or_the_only_one(
     named: str | None, default: str | None, usable: str | None, most: int
 ) -> None:
-    """Where there are several and none is the default, Slurm takes `normal`."""
+    """With several and no default, Slurm uses `normal`."""
     script = PolicyScript(build_bundle(compiled([SOLO, NORMAL], "/nonexistent/decisions.log")))
 
     def accepted(gpus: int) -> bool:
         desc = description(Request(uid=1001, account="vision", per_job=gpus))
-        told = {"qos": named, "default_qos": default, "assoc_qos": usable}
-        return script.submit(desc | told, PARTITIONS).accepted
+        fields = {"qos": named, "default_qos": default, "assoc_qos": usable}
+        return script.submit(desc | fields, PARTITIONS).accepted
 
     assert accepted(most)
     assert not accepted(most + 1)
 
 
-# Several QOS, joined by commas, as Slurm takes them from 24.11 on: the job runs in the first that lets it.
+# From Slurm 24.11 on a job can name several QOS, joined by commas, and runs in the first that permits it.
 
 FEW_SOLO = RuleModel("few", "group", qos=frozenset({"solo"}), limits={"gpus_total": 4000})
 ALICE = Request(uid=1001, account="vision", per_job=3)
@@ -52,21 +52,21 @@ def script() -> PolicyScript:
 
 
 def ask(policy: PolicyScript, qos: str, gpus: int = 3) -> str | None:
-    """The AdminComment of a job that is let in, None of one that is refused."""
+    """Return the AdminComment of an accepted job, None for a refused one."""
     desc = description(Request(uid=1001, account="vision", per_job=gpus)) | {"qos": qos}
     verdict = policy.submit(desc, PARTITIONS)
     return str(verdict.desc["admin_comment"]) if verdict.accepted else None
 
 
 @pytest.mark.parametrize("qos", ["normal,solo", "solo,normal", "Long,SOLO,normal", ",solo,"])
-def test_a_job_that_may_run_in_several_is_held_by_the_rules_of_each(qos: str) -> None:
+def test_a_job_with_several_qos_is_subject_to_the_rules_of_each(qos: str) -> None:
     assert ask(script(), qos, 4)
     assert not ask(script(), qos, 5)
     assert ask(script(), "long,normal", 5)
 
 
-def test_a_waiting_one_counts_in_each_though_its_record_tells_but_one() -> None:
-    """slurm.jobs has the QOS at which slurmctld looked last; what was asked for is in the AdminComment."""
+def test_a_pending_job_counts_in_each_of_its_qos() -> None:
+    """slurm.jobs has the QOS that slurmctld tried last; the AdminComment has the requested ones."""
     comment = ask(script(), "normal,Solo")
     assert " q=normal,solo" in str(comment)
     for qos in ("normal", "solo"):
@@ -76,7 +76,7 @@ def test_a_waiting_one_counts_in_each_though_its_record_tells_but_one() -> None:
         assert not ask(policy, "solo", 2)
 
 
-def test_a_running_one_counts_where_it_runs() -> None:
+def test_a_running_job_counts_in_its_current_qos() -> None:
     comment = ask(script(), "normal,solo")
     for qos, more_solo in (("normal", 4), ("solo", 1)):
         policy = script()
@@ -89,17 +89,17 @@ def test_a_running_one_counts_where_it_runs() -> None:
     "comment",
     [
         "slurm-gpu/1 t=abc q=normal,solo r=few",
-        "slurm-gpu/1 t=abc r=few q=long,solo",  # by hand: behind what the script writes
+        "slurm-gpu/1 t=abc r=few q=long,solo",  # added by hand after the fields of the script
         "slurm-gpu/1 t=abc r=few",
     ],
 )
-def test_one_that_was_moved_to_another_counts_there(comment: str) -> None:
+def test_a_job_moved_to_another_qos_counts_there(comment: str) -> None:
     policy = script()
     policy.set_jobs([record(1, ALICE, qos="long", admin_comment=comment)])
     assert ask(policy, "solo", 4)
 
 
-def test_where_one_is_moved_to_several_the_rules_of_each_hold() -> None:
+def test_a_job_moved_to_several_qos_is_subject_to_the_rules_of_each() -> None:
     policy = script()
     others = record(2, ALICE, qos="solo")
     mine = record(1, ALICE, qos="normal")

@@ -1,4 +1,4 @@
-"""A new policy over old jobs: each submission meets the queue as it stood, and the real Lua decides."""
+"""Replay past jobs against a new policy: the real Lua judges each submission with the queue at that time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compiled(text: str = POLICY) -> dict[str, Plain]:
 
 
 def job(job_id: int, submit_s: int = 0, gpus: int = 2, **changes: Any) -> PastJob:
-    """A job of alice that waited for a minute and ran for an hour; times from T0 on."""
+    """Return a job of alice that waited for a minute and ran for an hour; times are relative to T0."""
     values: dict[str, Any] = {
         "job_id": job_id,
         "label": str(job_id),
@@ -65,63 +65,63 @@ def job(job_id: int, submit_s: int = 0, gpus: int = 2, **changes: Any) -> PastJo
     return PastJob(**({"n_gpus": None if mgpu is None else mgpu / 1000} | values))
 
 
-def judged(*jobs: PastJob, since_s: int = 0, text: str = POLICY) -> PolicyReplay:
+def replay(*jobs: PastJob, since_s: int = 0, text: str = POLICY) -> PolicyReplay:
     policy, _ = without_unknown(compiled(text))
     return judge_past(policy, jobs, T0 + since_s)
 
 
-def refused(result: PolicyReplay) -> list[int]:
+def refused_ids(result: PolicyReplay) -> list[int]:
     return [judgement.first.job_id for judgement in result.refused]
 
 
-def test_what_waits_and_what_runs_counts_and_what_has_ended_does_not() -> None:
-    result = judged(
+def test_pending_and_running_jobs_count_and_ended_jobs_do_not() -> None:
+    result = replay(
         job(1),
         job(2, 30),  # 1 waits
-        job(3, 90),  # 1 and 2 hold four GPUs
+        job(3, 90),  # 1 and 2 have four GPUs
         job(4, HOUR + 61),  # 1 has ended
         job(5, HOUR + 62),
         job(6, 100, account="nlp"),
     )
-    assert refused(result) == [3, 5]
+    assert refused_ids(result) == [3, 5]
     (third, _) = result.refused
     assert third.rules == ("share",)
     assert "  GPUs running + pending: used 4, limit 4, requested 2." in third.messages
     assert result.errors == []
 
 
-def test_what_the_policy_keeps_out_does_not_count_against_later_jobs() -> None:
-    assert refused(judged(job(1, gpus=3), job(2, 1, gpus=2), job(3, 2, gpus=1))) == [2]
+def test_refused_jobs_do_not_count_against_later_jobs() -> None:
+    assert refused_ids(replay(job(1, gpus=3), job(2, 1, gpus=2), job(3, 2, gpus=1))) == [2]
 
 
 def test_jobs_of_the_same_second_count_against_each_other() -> None:
-    assert refused(judged(*(job(n) for n in range(1, 5)))) == [3, 4]
+    assert refused_ids(replay(*(job(n) for n in range(1, 5)))) == [3, 4]
 
 
-def test_earlier_jobs_are_there_but_are_not_judged() -> None:
-    result = judged(job(1, gpus=8), job(2, 60, gpus=1), since_s=30)
+def test_earlier_jobs_count_but_are_not_judged() -> None:
+    result = replay(job(1, gpus=8), job(2, 60, gpus=1), since_s=30)
     assert [judgement.first.job_id for judgement in result.judgements] == [2]
-    assert refused(result) == [2]
+    assert refused_ids(result) == [2]
 
 
 def test_an_array_is_one_submission_with_all_its_tasks() -> None:
     tasks = [job(10 + n, gpus=1, array_job_id=10, label=f"10_{n}") for n in range(3)]
-    result = judged(*tasks, job(20, 10, gpus=1))
+    result = replay(*tasks, job(20, 10, gpus=1))
     assert [len(judgement.jobs) for judgement in result.judgements] == [3, 1]
-    assert refused(result) == [20]  # the three are jobs of their own
+    assert refused_ids(result) == [20]  # the three are jobs of their own
     five = [job(10 + n, gpus=1, array_job_id=10) for n in range(5)]
-    assert refused(judged(*five)) == [10]
+    assert refused_ids(replay(*five)) == [10]
 
 
-def test_advice_is_told_and_refuses_nothing() -> None:
-    (judgement,) = judged(job(1, time_limit_s=None)).judgements
+def test_rules_in_mode_advise_are_reported_and_refuse_nothing() -> None:
+    (judgement,) = replay(job(1, time_limit_s=None)).judgements
     assert (judgement.accepted, judgement.rules) == (True, ("days",))
 
 
-def test_a_requeued_job_is_submitted_once_and_stays_until_its_last_end() -> None:
+def test_a_requeued_job_is_submitted_once_and_counts_until_its_last_end() -> None:
     first = job(1, end_s=T0 + 600)
     second = job(1, 600, start_s=T0 + 700, end_s=T0 + 9000)
-    again = job(1, 90_000)  # the id came round again
+    again = job(1, 90_000)  # the job id was reused
     merged = merge_requeued([(again, "COMPLETED"), (second, "COMPLETED"), (first, "PREEMPTED")])
     assert [(one.submit_s - T0, one.start_s, one.end_s) for one in merged] == [
         (0, T0 + 60, T0 + 9000),
@@ -129,19 +129,19 @@ def test_a_requeued_job_is_submitted_once_and_stays_until_its_last_end() -> None
     ]
 
 
-def test_shards_count_as_their_part_of_a_gpu() -> None:
+def test_shards_count_as_fractions_of_a_gpu() -> None:
     def shards(job_id: int, n: int) -> PastJob:
         return job(job_id, job_id, tres={"cpu": 1.0, "node": 1.0, "gres/shard": float(n)})
 
-    assert refused(judged(shards(1, 2), job(2, 10, gpus=3), job(3, 20, gpus=1))) == [3]
+    assert refused_ids(replay(shards(1, 2), job(2, 10, gpus=3), job(3, 20, gpus=1))) == [3]
 
 
 @pytest.mark.parametrize("tres", [{}, {"cpu": 1.0}, {"gres/gpu": 1.0, "gres/gpu:a100": 1.0}])
-def test_whatever_was_recorded_is_understood(tres: dict[str, float]) -> None:
-    assert judged(job(1, tres=tres, n_nodes=0, start_s=None, end_s=None)).errors == []
+def test_jobs_with_incomplete_records_are_judged(tres: dict[str, float]) -> None:
+    assert replay(job(1, tres=tres, n_nodes=0, start_s=None, end_s=None)).errors == []
 
 
-def test_jobs_of_which_nobody_tells_what_they_ask_for_are_left_out_and_counted() -> None:
+def test_jobs_without_a_known_request_are_left_out_and_counted() -> None:
     waits = job(1, start_s=None, end_s=None, tres={})
     known, remarks = without_size([waits, job(2), job(3, start_s=None, end_s=None)])
     assert [one.job_id for one in known] == [2, 3]
@@ -149,16 +149,16 @@ def test_jobs_of_which_nobody_tells_what_they_ask_for_are_left_out_and_counted()
     assert without_size([job(2)]) == ([job(2)], [])
 
 
-def test_jobs_whose_gpus_slurm_does_not_account_for_are_judged_by_what_nodes_recorded() -> None:
+def test_gpus_missing_in_accounting_are_taken_from_the_records_of_nodes() -> None:
     tres = {"cpu": 4.0, "node": 1.0}
     unknown, recorded = job(1, tres=tres, n_gpus=None), job(2, 10, tres=tres, n_gpus=5.0)
     known, remarks = without_size([unknown, recorded])
     assert known == [recorded]
     assert remarks == ["1 job left out: Slurm does not account for their GPUs"]
-    assert refused(judged(*known)) == [2]
+    assert refused_ids(replay(*known)) == [2]
 
 
-def test_what_records_do_not_tell_is_left_out_and_said() -> None:
+def test_rules_that_records_cannot_answer_are_left_out_and_reported() -> None:
     policy = compiled()
     rules = policy["rules"]
     assert isinstance(rules, list)
@@ -187,14 +187,14 @@ rules:
 """
 
 
-def test_jobs_go_to_the_qos_that_the_policy_gives_them_and_count_there() -> None:
-    result = judged(
-        job(1, gpus=6),  # on what vision owns
-        job(2, 1, gpus=1),  # there, too
-        job(3, 2, gpus=4, account="nlp"),  # on what nobody owns
+def test_jobs_count_in_the_qos_that_the_policy_assigns() -> None:
+    result = replay(
+        job(1, gpus=6),  # on GPUs of vision
+        job(2, 1, gpus=1),  # on GPUs of vision, too
+        job(3, 2, gpus=4, account="nlp"),  # on GPUs without an owner
         job(4, 3, gpus=6, account="nlp"),
         job(5, 4, gpus=3, account="nlp", qos="sg-loans"),
-        job(6, 5, gpus=1, account="nlp", qos="sg-vision"),  # as another policy had it
+        job(6, 5, gpus=1, account="nlp", qos="sg-vision"),  # assigned by another policy
         text=LENDING,
     )
     assert [(one.first.job_id, one.rules) for one in result.refused] == [(2, ("own",)), (5, ("loans",))]
@@ -208,22 +208,22 @@ def test_jobs_go_to_the_qos_that_the_policy_gives_them_and_count_there() -> None
     assert result.errors == []
 
 
-def test_what_is_not_judged_of_lending_is_said() -> None:
+def test_the_remark_names_the_parts_of_lending_that_are_not_judged() -> None:
     (remark,) = without_unknown(compiled(LENDING))[1]
     assert remark.startswith(
         "owners: the replay lists jobs that would have borrowed, but rules are applied as if"
     )
     assert without_unknown(compiled())[1] == []
-    assert judged(job(1)).on_loan == []
+    assert replay(job(1)).on_loan == []
 
 
-def test_recorded_jobs_are_urgent_for_whoever_may_as_reasons_are_not_on_record() -> None:
+def test_recorded_urgent_jobs_are_accepted_without_a_reason() -> None:
     text = """\
 version: 1
 manages: {qos: [urgent]}
 groups: {leads: {users: [alice]}}
 urgent: {for: [leads], jobs_running: 1, why: "Deadlines."}
 """
-    result = judged(job(1, qos="urgent"), job(2, qos="urgent", user="bob", uid=1002), text=text)
-    assert refused(result) == [2]
+    result = replay(job(1, qos="urgent"), job(2, qos="urgent", user="bob", uid=1002), text=text)
+    assert refused_ids(result) == [2]
     assert any("records do not contain reasons" in remark for remark in without_unknown(compiled(text))[1])

@@ -1,4 +1,4 @@
-"""Large jobs need a reservation where the site says so: who has one passes, others are told what to type."""
+"""Large jobs may need a reservation: jobs with one pass, others are refused with the command to type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .render import PARTITIONS, description, record
 from .test_place import NOW_S, Site, two_zones
 from .users import NAMES
 
-HELD = Reservation(
+APPROVED_RESERVATION = Reservation(
     id=3,
     cluster="lab",
     user=NAMES[1001],
@@ -42,14 +42,14 @@ HELD = Reservation(
     end_s=3600,
     nodes="n[1-2]",
 )
-BEGUN = replace(HELD, start_s=NOW_S - 60, end_s=NOW_S + 3600 + 31 * 60)
-"""Which ends an hour and more after it is told: Site.show takes half a minute."""
+# It ends more than an hour after it is shown: Site.show takes half a minute.
+BEGUN = replace(APPROVED_RESERVATION, start_s=NOW_S - 60, end_s=NOW_S + 3600 + 31 * 60)
 
 
 class Reserving(Site):
-    """A script beside a snapshot that tells of reservations."""
+    """A script with a snapshot that has reservations."""
 
-    def tell(self, *rows: Reservation, mode: str = "enforce", required: int | None = 8) -> None:
+    def show_reservations(self, *rows: Reservation, mode: str = "enforce", required: int | None = 8) -> None:
         self.show(two_zones(), mode)
         table = reserve_table(Placement(mode, reservations=Reservations(required)), rows)
         lines = "".join(f"{line}\n" for line in (table.lines() if table else ()))
@@ -65,10 +65,10 @@ def gpus(count: int) -> Request:
     return Request(uid=1001, account="vision", per_node=count // 2, nodes=2)
 
 
-def test_from_the_threshold_on_a_job_without_a_reservation_is_refused_and_told_what_to_type(
+def test_a_large_job_without_a_reservation_is_refused_with_the_command_to_type(
     site: Reserving,
 ) -> None:
-    site.tell()
+    site.show_reservations()
     assert site.submit(gpus(6)).accepted
     refused = site.submit(gpus(8), time_limit=36 * 60 + 5)
     assert not refused.accepted
@@ -84,10 +84,10 @@ def test_from_the_threshold_on_a_job_without_a_reservation_is_refused_and_told_w
     assert site.log.read_text().splitlines()[-1].count("rules=reservation:reservation:enforce") == 1
 
 
-def test_what_it_says_can_be_typed(site: Reserving) -> None:
-    site.tell()
-    said = site.submit(gpus(8), time_limit=60).messages[-2]
-    words = shlex.split(said.removeprefix("    slurm-gpu reserve request"))
+def test_the_command_in_the_refusal_can_be_typed(site: Reserving) -> None:
+    site.show_reservations()
+    line = site.submit(gpus(8), time_limit=60).messages[-2]
+    words = shlex.split(line.removeprefix("    slurm-gpu reserve request"))
     asked = ask.make_context("request", words).params
     assert (asked["gpus"], asked["nodes"], asked["duration_s"]) == (8, 2, 3600)
 
@@ -96,8 +96,8 @@ def test_what_it_says_can_be_typed(site: Reserving) -> None:
     "changes",
     [{}, {"gpus": 16}, {"state": ReservationState.ACTIVE}, {"account": "Vision"}, {"gpu_type": "a100"}],
 )
-def test_whoever_has_one_that_is_promised_passes(site: Reserving, changes: dict[str, object]) -> None:
-    site.tell(replace(HELD, **changes))  # type: ignore[arg-type]
+def test_a_job_with_an_approved_reservation_passes(site: Reserving, changes: dict[str, object]) -> None:
+    site.show_reservations(replace(APPROVED_RESERVATION, **changes))  # type: ignore[arg-type]
     assert site.submit(gpus(8)).accepted
 
 
@@ -111,88 +111,88 @@ def test_whoever_has_one_that_is_promised_passes(site: Reserving, changes: dict[
         {"state": ReservationState.RELEASED},
     ],
 )
-def test_anothers_or_a_smaller_one_or_one_that_is_not_promised_is_none(
+def test_a_reservation_of_another_user_or_not_approved_does_not_count(
     site: Reserving, changes: dict[str, object]
 ) -> None:
-    site.tell(replace(HELD, **changes))  # type: ignore[arg-type]
+    site.show_reservations(replace(APPROVED_RESERVATION, **changes))  # type: ignore[arg-type]
     assert not site.submit(gpus(8)).accepted
 
 
-def test_who_has_a_smaller_one_is_told_so(site: Reserving) -> None:
-    site.tell(replace(HELD, gpus=6), replace(HELD, id=4, gpus=7))
+def test_the_refusal_names_a_reservation_that_is_too_small(site: Reserving) -> None:
+    site.show_reservations(replace(APPROVED_RESERVATION, gpus=6), replace(APPROVED_RESERVATION, id=4, gpus=7))
     refused = site.submit(gpus(8))
     assert not refused.accepted
     assert refused.messages[3] == "  Your reservation sg_4 is for 7 GPUs, too few for this job."
     assert "Request one, and submit the job when it is approved:" in refused.messages[4]
 
 
-def told(site: Reserving, job: Request, **more: object) -> tuple[str, ...]:
+def messages_for(site: Reserving, job: Request, **more: object) -> tuple[str, ...]:
     verdict = site.submit(job, **more)
     assert verdict.accepted
     return verdict.messages
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise", "enforce"])
-def test_a_job_that_its_users_reservation_would_cut_short_is_told_when_and_what_to_type(
+def test_a_job_that_a_reservation_would_end_early_gets_a_message_with_options(
     site: Reserving, mode: str
 ) -> None:
-    """In any mode: the reservation is Slurm's, and draws the job in whatever we think of it."""
-    site.tell(BEGUN, mode=mode)
-    # 1,000,000 s after 1970 it was 13:46:40 on 12 January, and half a minute has gone by.
-    assert told(site, gpus(2), time_limit=120) == (
+    """In any mode, because Slurm itself places the job in the reservation."""
+    site.show_reservations(BEGUN, mode=mode)
+    # Second 1,000,000 is 13:46:40 on 12 January 1970, and half a minute has passed since.
+    assert messages_for(site, gpus(2), time_limit=120) == (
         "This job runs in your reservation sg_3, which ends 1970-01-12 15:17. It has a time",
         "  limit of 02:00:00, and Slurm may end it with the reservation.",
         "  To end earlier: --time=01:29:00",
         "  To run elsewhere: --exclude=n[1-2]",
     )
-    assert told(site, gpus(2), time_limit=89) == ()
+    assert messages_for(site, gpus(2), time_limit=89) == ()
 
 
-def test_what_it_says_of_one_that_would_be_cut_short_can_be_typed(site: Reserving) -> None:
-    site.tell(replace(BEGUN, end_s=NOW_S + 3 * 86400))
-    fits = next(line for line in told(site, gpus(2), time_limit=5 * 1440) if "--time=" in line)
+def test_the_options_in_the_message_can_be_typed(site: Reserving) -> None:
+    site.show_reservations(replace(BEGUN, end_s=NOW_S + 3 * 86400))
+    fits = next(line for line in messages_for(site, gpus(2), time_limit=5 * 1440) if "--time=" in line)
     days, _, rest = fits.rpartition("=")[2].partition("-")
     hours, minutes, _ = map(int, rest.split(":"))
     limit = int(days) * 1440 + hours * 60 + minutes
-    assert told(site, gpus(2), time_limit=limit) == ()
-    assert told(site, gpus(2), time_limit=limit + 3) != ()
-    exclude = told(site, gpus(2), time_limit=5 * 1440, exc_nodes="n7")[-1].rpartition("=")[2]
+    assert messages_for(site, gpus(2), time_limit=limit) == ()
+    assert messages_for(site, gpus(2), time_limit=limit + 3) != ()
+    exclude = messages_for(site, gpus(2), time_limit=5 * 1440, exc_nodes="n7")[-1].rpartition("=")[2]
     assert exclude == "n7,n[1-2]"
-    assert told(site, gpus(2), time_limit=5 * 1440, exc_nodes=exclude) == ()
+    assert messages_for(site, gpus(2), time_limit=5 * 1440, exc_nodes=exclude) == ()
 
 
-def test_a_job_without_gpus_or_without_a_limit_is_cut_short_too(site: Reserving) -> None:
-    site.tell(BEGUN)
+def test_jobs_without_gpus_or_without_a_time_limit_get_the_message_too(site: Reserving) -> None:
+    site.show_reservations(BEGUN)
     no_gpus = Request(uid=1001, account="vision")
-    assert told(site, no_gpus, time_limit=0)[0].startswith("This job runs in your reservation sg_3")
-    said = " ".join(" ".join(told(site, no_gpus, time_limit=0)).split())
-    assert "It has no time limit, and Slurm may end it" in said
-    assert "--time=01:29:00" in said
-    site.tell(replace(BEGUN, end_s=site.now_s + 31 + 100))
-    assert "--time=" not in " ".join(told(site, no_gpus, time_limit=5))  # nothing fits any more
+    assert messages_for(site, no_gpus, time_limit=0)[0].startswith("This job runs in your reservation sg_3")
+    text = " ".join(" ".join(messages_for(site, no_gpus, time_limit=0)).split())
+    assert "It has no time limit, and Slurm may end it" in text
+    assert "--time=01:29:00" in text
+    site.show_reservations(replace(BEGUN, end_s=site.now_s + 31 + 100))
+    assert "--time=" not in " ".join(messages_for(site, no_gpus, time_limit=5))  # no time limit fits any more
 
 
 @pytest.mark.parametrize(
     ("changes", "job"),
     [
-        ({"start_s": NOW_S + 3600, "end_s": NOW_S + 7200}, {}),  # it has not begun: by then it may be over
+        ({"start_s": NOW_S + 3600, "end_s": NOW_S + 7200}, {}),  # not begun: the job may end before
         ({"state": ReservationState.REQUESTED}, {}),
         ({"user": "somebody"}, {}),
         ({"account": "nlp"}, {}),
         ({"partition": "long"}, {}),
         ({}, {"reservation": "maint"}),
-        ({}, {"exc_nodes": "n[1-2]"}),  # as it was told
+        ({}, {"exc_nodes": "n[1-2]"}),  # the option that the message names
         ({}, {"exc_nodes": "n7,n[2,1]"}),
         ({}, {"req_nodes": "n3"}),
         ({}, {"req_nodes": "n[2-3]"}),
         ({}, {"begin_time": BEGUN.end_s}),
     ],
 )
-def test_a_job_that_is_not_drawn_in_is_told_nothing(
+def test_a_job_that_cannot_run_in_the_reservation_gets_no_message(
     site: Reserving, changes: dict[str, object], job: dict[str, object]
 ) -> None:
-    site.tell(replace(BEGUN, **changes), required=None)  # type: ignore[arg-type]
-    assert told(site, gpus(2), time_limit=120, **job) == ()
+    site.show_reservations(replace(BEGUN, **changes), required=None)  # type: ignore[arg-type]
+    assert messages_for(site, gpus(2), time_limit=120, **job) == ()
 
 
 @pytest.mark.parametrize(
@@ -200,22 +200,24 @@ def test_a_job_that_is_not_drawn_in_is_told_nothing(
     [
         {"exc_nodes": "n1"},
         {"req_nodes": "n2"},
-        {"exc_nodes": "n[1-"},  # Slurm will say what is wrong with it
+        {"exc_nodes": "n[1-"},  # Slurm itself refuses this list
         {"begin_time": NOW_S + 600},
         {"begin_time": 0},
         {"begin_time": NO_VAL},
     ],
 )
-def test_a_job_that_may_get_a_node_of_it_is_told(site: Reserving, job: dict[str, object]) -> None:
-    site.tell(BEGUN)
-    assert "sg_3" in " ".join(told(site, gpus(2), time_limit=120, **job))
+def test_a_job_that_may_get_a_node_of_the_reservation_gets_the_message(
+    site: Reserving, job: dict[str, object]
+) -> None:
+    site.show_reservations(BEGUN)
+    assert "sg_3" in " ".join(messages_for(site, gpus(2), time_limit=120, **job))
 
 
 HOSTS = st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{0,3}(-ib)?", fullmatch=True), min_size=1, max_size=12)
 
 
 @pytest.mark.parametrize("lua", ["5.1", "5.4"])
-def test_names_of_nodes_are_read_as_slurm_writes_them(lua: str) -> None:
+def test_node_lists_are_parsed_as_slurm_writes_them(lua: str) -> None:
     runtime = importlib.import_module(f"lupa.lua{lua.replace('.', '')}").LuaRuntime()
     hosts = runtime.execute((lua_directory() / "hosts.lua").read_text())
 
@@ -241,35 +243,35 @@ def test_names_of_nodes_are_read_as_slurm_writes_them(lua: str) -> None:
         assert read(text) is None, text
 
 
-def test_who_names_the_reservation_is_told_as_well(site: Reserving) -> None:
-    site.tell(replace(BEGUN, account="nlp"))
-    assert told(site, gpus(2), time_limit=120, reservation="sg_3")[-1] == (
+def test_a_job_that_names_the_reservation_gets_the_message_too(site: Reserving) -> None:
+    site.show_reservations(replace(BEGUN, account="nlp"))
+    assert messages_for(site, gpus(2), time_limit=120, reservation="sg_3")[-1] == (
         "  To run elsewhere: --exclude=n[1-2], without --reservation"
     )
 
 
-def test_of_several_that_would_cut_a_job_short_the_first_to_end_counts(site: Reserving) -> None:
-    site.tell(BEGUN, replace(BEGUN, id=4, end_s=BEGUN.end_s - 600, nodes="n5"))
-    assert "reservation sg_4," in told(site, gpus(2), time_limit=120)[0]
+def test_the_message_names_the_reservation_that_ends_first(site: Reserving) -> None:
+    site.show_reservations(BEGUN, replace(BEGUN, id=4, end_s=BEGUN.end_s - 600, nodes="n5"))
+    assert "reservation sg_4," in messages_for(site, gpus(2), time_limit=120)[0]
 
 
-def test_of_jobs_alike_those_are_told_that_do_not_fit_any_more(site: Reserving) -> None:
-    site.tell(BEGUN)
-    assert [told(site, gpus(2), time_limit=80) for _ in range(3)] == [()] * 3
+def test_equal_jobs_get_the_message_once_they_no_longer_fit(site: Reserving) -> None:
+    site.show_reservations(BEGUN)
+    assert [messages_for(site, gpus(2), time_limit=80) for _ in range(3)] == [()] * 3
     site.now_s += 20 * 60
-    site.tell(BEGUN)
-    assert told(site, gpus(2), time_limit=80) != ()
+    site.show_reservations(BEGUN)
+    assert messages_for(site, gpus(2), time_limit=80) != ()
 
 
-def test_a_snapshot_of_an_older_slurm_gpuctld_says_nothing_of_it(site: Reserving) -> None:
-    site.tell(BEGUN)
+def test_an_older_snapshot_without_times_gives_no_message(site: Reserving) -> None:
+    site.show_reservations(BEGUN)
     text = site.snapshot.read_text()
     site.snapshot.write_text(re.sub(r"(reserved \S+ \S+ \S+ \d+) [^\n]+", r"\1", text))
-    assert told(site, gpus(8), time_limit=120) == ()
+    assert messages_for(site, gpus(8), time_limit=120) == ()
 
 
-def test_explain_hears_of_the_rule(site: Reserving, tmp_path: Path) -> None:
-    site.tell(HELD)
+def test_explain_considers_the_reservation_rule(site: Reserving, tmp_path: Path) -> None:
+    site.show_reservations(APPROVED_RESERVATION)
     text = site.bundle
     script = PolicyScript(text, now=lambda: site.now_s, considers=True)
 
@@ -283,16 +285,16 @@ def test_explain_hears_of_the_rule(site: Reserving, tmp_path: Path) -> None:
     assert considered(Request(uid=1001, account="vision")) == []
 
 
-def test_one_that_is_named_is_slurms_to_judge(site: Reserving) -> None:
-    site.tell()
+def test_a_job_that_names_a_reservation_passes(site: Reserving) -> None:
+    site.show_reservations()
     assert site.submit(gpus(8), reservation="maint").accepted
     assert not site.submit(gpus(8), reservation="").accepted
 
 
-def test_who_takes_a_large_job_out_of_the_reservation_that_it_named_needs_one_after_all(
+def test_removing_a_large_job_from_its_reservation_requires_another(
     site: Reserving,
 ) -> None:
-    site.tell()
+    site.show_reservations()
     job = record(7, gpus(8))
     nothing = dict.fromkeys(description(gpus(8)))
 
@@ -302,42 +304,42 @@ def test_who_takes_a_large_job_out_of_the_reservation_that_it_named_needs_one_af
     assert update(name="x")
     assert not update(reservation="")
     assert update(reservation="sg_4")
-    site.tell(HELD)
+    site.show_reservations(APPROVED_RESERVATION)
     assert update(reservation="")
 
 
-def test_a_reservation_counts_from_the_next_snapshot_on_also_for_jobs_alike(site: Reserving) -> None:
-    for rows, accepted in (((HELD,), True), ((), False), ((HELD,), True)):
-        site.tell(*rows)
+def test_a_reservation_counts_from_the_next_snapshot_on_also_for_equal_jobs(site: Reserving) -> None:
+    for rows, accepted in (((APPROVED_RESERVATION,), True), ((), False), ((APPROVED_RESERVATION,), True)):
+        site.show_reservations(*rows)
         assert [site.submit(gpus(8)).accepted for _ in range(3)] == [accepted] * 3
 
 
-def test_observe_only_writes_it_down_and_advise_only_says_it(site: Reserving) -> None:
-    site.tell(mode="advise")
-    told = site.submit(gpus(8))
-    assert told.accepted
-    assert told.messages[0].startswith("Violates the reservation rule: jobs with 8 or more GPUs")
-    assert "  Warning only; the job was accepted." in told.messages
-    site.tell(mode="observe")
+def test_mode_observe_only_logs_the_rule_and_mode_advise_only_warns(site: Reserving) -> None:
+    site.show_reservations(mode="advise")
+    verdict = site.submit(gpus(8))
+    assert verdict.accepted
+    assert verdict.messages[0].startswith("Violates the reservation rule: jobs with 8 or more GPUs")
+    assert "  Warning only; the job was accepted." in verdict.messages
+    site.show_reservations(mode="observe")
     assert site.submit(gpus(8)).messages == ()
     assert "rules=reservation:reservation:observe" in site.log.read_text().splitlines()[-1]
 
 
-def test_while_slurm_gpuctld_does_not_tell_every_job_passes(site: Reserving) -> None:
-    site.tell()
+def test_without_reservations_in_a_fresh_snapshot_every_job_passes(site: Reserving) -> None:
+    site.show_reservations()
     assert not site.submit(gpus(8)).accepted
     site.now_s += 31
     assert site.submit(gpus(8)).accepted  # the snapshot is too old
     site.show(two_zones())
-    assert site.submit(gpus(8)).accepted  # it says nothing of reservations
-    site.tell(HELD, required=None)
+    assert site.submit(gpus(8)).accepted  # it has no reservations
+    site.show_reservations(APPROVED_RESERVATION, required=None)
     assert site.submit(replace(gpus(8), account="nlp")).accepted  # no job needs one
 
 
-def test_a_job_that_goes_into_a_reservation_is_not_kept_in_a_zone(site: Reserving) -> None:
-    site.tell(required=None)
+def test_a_job_in_a_reservation_gets_no_zone(site: Reserving) -> None:
+    site.show_reservations(required=None)
     assert site.submit(gpus(8)).desc["features"] == "[zone2|zone1]"
-    site.tell(HELD, required=None)
+    site.show_reservations(APPROVED_RESERVATION, required=None)
     assert "features" not in site.submit(gpus(8)).desc
     assert site.logged == "enforce:-:reservation"
     assert site.submit(replace(gpus(8), account="nlp")).desc["features"] == "[zone2|zone1]"

@@ -1,4 +1,4 @@
-"""An sbatch command line is read as sbatch reads it, as far as the policy can see it."""
+"""sbatch command lines are parsed as sbatch parses them, as far as the policy depends on them."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def desc(*words: str, environ: dict[str, str] | None = None) -> dict[str, object
         ([], "time_limit", NO_VAL),
         (["--array=0-9%4"], "array_inx", "0-9%4"),
         (["-A", "vision"], "account", "vision"),
-        (["--part=gpu"], "partition", "gpu"),  # any beginning that fits one option
+        (["--part=gpu"], "partition", "gpu"),  # any unambiguous abbreviation
         (["-HQp", "gpu"], "partition", "gpu"),
         (["--exclusive", "--nice", "--mem=4G", "--mail-type", "END", "-q", "high"], "qos", "high"),
         (["--gpus=1", "--gpus=3"], "tres_per_job", "gres/gpu:3"),
-        # As sbatch of Slurm 22.05 fills them in.
+        # Values that sbatch of Slurm 22.05 fills in.
         ([], "min_cpus", 1),
         (["-n4", "-c2"], "min_cpus", 8),
         (["-n4", "-c2"], "pn_min_cpus", 2),
@@ -65,7 +65,7 @@ def test_options(words: list[str], field: str, value: object) -> None:
     assert desc(*words, "--wrap=true")[field] == value
 
 
-def test_command_line_beats_environment_beats_script(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_environment_and_the_script(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text(
         "#!/bin/bash\n# a comment\n\n#SBATCH --gpus=1 --time=10 # not --gpus=9\n"
@@ -101,14 +101,17 @@ def test_command_line_beats_environment_beats_script(tmp_path: Path) -> None:
         (["-Z", "--wrap=true"], "-Z is not an option of sbatch known here"),
     ],
 )
-def test_what_cannot_be_judged_is_said(words: list[str], message: str) -> None:
+def test_a_command_that_cannot_be_judged_is_an_error(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("[", r"\[")):
         desc(*words)
 
 
 @pytest.mark.parametrize("word", ["qsub", "squeue", "17"])
-def test_other_commands_are_not_taken_for_scripts(word: str) -> None:
-    with pytest.raises(UsageError, match=rf"'{word}' is none of sbatch, srun, salloc and no job script"):
+def test_other_commands_are_not_mistaken_for_scripts(word: str) -> None:
+    with pytest.raises(
+        UsageError,
+        match=rf"'{word}' is neither a command \(sbatch, srun, salloc\) nor an existing job script",
+    ):
         parse_command([word, "job.sh"], {})
 
 
@@ -132,18 +135,18 @@ TYPES = {"a100", "h100"}
         (["-c0"], "--cpus-per-task: '0' must be a whole number from 1 up"),
     ],
 )
-def test_values_that_slurm_would_refuse_are_mistakes(words: list[str], message: str) -> None:
+def test_values_that_slurm_refuses_are_errors(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         parse_command(["sbatch", *words, "--wrap=true"], {}).description(1001, "alice", TYPES)
 
 
 @pytest.mark.parametrize("value", ["2", "A100:2", "h100:1,a100:1", "a100", "2k"])
-def test_values_that_slurm_takes_are_taken(value: str) -> None:
+def test_values_that_slurm_accepts_are_accepted(value: str) -> None:
     words = ["sbatch", f"--gpus={value}", f"--gres=gpu:{value.split(',')[0]},tmpfs:3G", "--wrap=true"]
     parse_command(words, {}).description(1001, "alice", TYPES)
 
 
-def test_srun_and_salloc_have_no_script_and_options_of_their_own() -> None:
+def test_srun_and_salloc_have_no_script_and_their_own_options() -> None:
     srun = parse_command(["srun", "--pty", "-l", "-G", "3", "-W", "5", "bash", "-i"], {"SLURM_QOS": "high"})
     desc = srun.description(1001, "alice")
     assert (desc["tres_per_job"], desc["qos"], desc["script"], desc["argc"]) == (
@@ -164,8 +167,8 @@ def test_srun_and_salloc_have_no_script_and_options_of_their_own() -> None:
     )
 
 
-def test_a_sites_own_script_finds_what_it_may_ask_for(tmp_path: Path) -> None:
-    """Under `chain:`; the policy itself looks at none of these."""
+def test_fields_for_a_sites_own_script_are_filled_in(tmp_path: Path) -> None:
+    """Scripts of `chain:` may use these fields; the policy itself does not."""
     words = ["-Jtrain", "--comment=x y", "-L", "matlab:2", "-d", "afterok:7", "-x", "n3", "-C", "zone1&a100"]
     found = desc(*words, "--wckey=w", "--reservation=r", "-wn1", "--wrap=python t.py")
     fields = ("name", "comment", "licenses", "dependency", "exc_nodes", "features", "wckey", "req_nodes")
@@ -189,7 +192,7 @@ def test_a_sites_own_script_finds_what_it_may_ask_for(tmp_path: Path) -> None:
     assert desc("--wrap=true", environ={"SBATCH_RESERVATION": "sg_7"})["reservation"] == "sg_7"
 
 
-def test_a_script_may_come_on_standard_input() -> None:
+def test_a_script_can_be_read_from_standard_input() -> None:
     request = parse_command(["sbatch", "-t", "5"], {}, io.StringIO("#!/bin/sh\n#SBATCH --gpus=2 -t 9\n"))
     assert request.options == {"gpus": "2", "time": "5", "job-name": "sbatch"}
     with pytest.raises(UsageError, match="no job script"):
@@ -199,12 +202,12 @@ def test_a_script_may_come_on_standard_input() -> None:
 @pytest.mark.parametrize(
     "words", [["sbatch", "-n1", ":", "-n2", "job.sh"], ["srun", "-n1", "a", ":", "-n2", "b"]]
 )
-def test_a_colon_between_components_is_not_guessed_at(words: list[str]) -> None:
+def test_het_jobs_on_the_command_line_are_refused(words: list[str]) -> None:
     with pytest.raises(UsageError, match="heterogeneous"):
         parse_command(words, {})
 
 
-def test_het_jobs_are_not_guessed_at(tmp_path: Path) -> None:
+def test_het_jobs_in_a_script_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/sh\n#SBATCH --gpus=1\n#SBATCH hetjob\n#SBATCH --gpus=2\n")
     with pytest.raises(UsageError, match="heterogeneous"):
@@ -214,5 +217,5 @@ def test_het_jobs_are_not_guessed_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "shared"), [([], 65534), (["--exclusive"], 0), (["--exclusive=user"], 2), (["-s"], 1)]
 )
-def test_who_has_nodes_to_himself(words: list[str], shared: int) -> None:
+def test_the_sharing_of_nodes(words: list[str], shared: int) -> None:
     assert desc(*words, "--wrap=true")["shared"] == shared

@@ -1,4 +1,4 @@
-"""The schema for editors and the check agree: neither takes for a mistake what the other lets pass."""
+"""The schema for editors and the check agree on valid and invalid policies."""
 
 from __future__ import annotations
 
@@ -27,21 +27,27 @@ ETC = ROOT / "etc"
 SCHEMA = (ETC / "policy.schema.json").read_text()
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA))
 
-# What no schema can say: names that stand elsewhere, sums, the calendar, what a number is likely to mean.
-BEYOND = re.compile(
-    r"is not a group|is not a rule|is the id of an earlier|already has an exception|sets no such limit"
-    r"|counts the whole group|cannot stand in a rule|must contain the limit|is not a limit of this rule"
-    r"|is not in the calendar|three decimals|whole minutes|days; the most is|past midnight|no time at all"
-    r"|not on the clock|less than any program|more than there is|whole MiB|would let no job run"
-    r"|is set twice|accounts alone|already|is not under manages|others run in it|all be preempted"
-    # In JSON a day is a text, keys are texts, and 8.0 is a whole number.
-    r"|datetime\.|must be letters, digits|must be a type of GPU|GPUs from which it"
-    r"|\d\.0 must be a whole number"
+# Rules that no schema can express: references to names, sums, the calendar, improbable numbers.
+CHECK_ONLY = re.compile(
+    "|".join(
+        (
+            r"is not a group|is not a rule|is the id of an earlier|already has an exception",
+            r"sets no such limit|counts the whole group",
+            r"cannot stand in a rule|must contain the limit|is not a limit of this rule",
+            r"is not in the calendar|three decimals|whole minutes|days; the most is|past midnight",
+            r"no time at all",
+            r"not on the clock|less than any program|more than there is|whole MiB|would let no job run",
+            r"is set twice|accounts alone|already|is not under manages|others run in it|all be preempted",
+            # In JSON a day is a text, keys are texts, and 8.0 is a whole number.
+            r"datetime\.|must be letters, digits|must be a type of GPU|GPUs from which it",
+            r"\d\.0 must be a whole number",
+        )
+    )
 )
 
 
 def as_json(value: Any) -> Any:
-    """What an editor's schema sees of a YAML value."""
+    """Convert a YAML value to the form that an editor validates."""
     if isinstance(value, dict):
         return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -50,7 +56,7 @@ def as_json(value: Any) -> Any:
 
 
 def mistakes(text: str) -> tuple[list[str], list[str]]:
-    """(of the check, of the schema)."""
+    """Return the mistakes found by the check and by the schema."""
     source = parse_yaml(text, "p.yaml")
     try:
         check_policy(source)
@@ -65,7 +71,7 @@ def assert_agree(text: str) -> None:
     if not check:
         assert schema == []
     if not schema:
-        assert [message for message in check if not BEYOND.search(message)] == []
+        assert [message for message in check if not CHECK_ONLY.search(message)] == []
 
 
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
@@ -233,7 +239,7 @@ def test_the_schema_and_the_check_agree(value: Any) -> None:
     assert_agree(yaml.safe_dump(value, allow_unicode=True))
 
 
-# One part at a time, in a policy that is right otherwise, so that mistakes do not hide one another.
+# One part at a time, in an otherwise valid policy, so that mistakes do not hide each other.
 @given(RULE)
 def test_they_agree_on_a_rule(value: Any) -> None:
     assert_agree(yaml.safe_dump({"version": 1, "groups": {"g": {}, "h": {}}, "rules": [value]}))
@@ -267,25 +273,25 @@ def test_they_agree_on_a_limit(key: str, data: st.DataObject) -> None:
         "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: job, why: w, limits: {tasks: 1}, k: x}]\n",
     ],
 )
-def test_both_name_the_mistake(text: str) -> None:
+def test_both_find_the_mistake(text: str) -> None:
     check, schema = mistakes(text)
     assert check
     assert schema
 
 
-def test_the_file_for_editors_is_this_schema() -> None:
+def test_the_committed_schema_is_up_to_date() -> None:
     command = [sys.executable, "packaging/policy_schema.py"]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert printed.stdout == SCHEMA, "run: python packaging/policy_schema.py > etc/policy.schema.json"
     VALIDATOR.check_schema(VALIDATOR.schema)
 
 
-def test_the_example_fits_it_and_says_where_it_is() -> None:
+def test_the_example_policy_is_valid_and_names_the_schema() -> None:
     text = (ETC / "policy.yaml").read_text()
     assert mistakes(text) == ([], [])
     assert text.splitlines()[0] == "# yaml-language-server: $schema=policy.schema.json"
 
 
-def test_yaml_that_is_none_is_an_error_before_both() -> None:
+def test_invalid_yaml_is_an_error_before_both() -> None:
     with pytest.raises(InputError):
         mistakes("version: [\n")

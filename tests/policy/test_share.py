@@ -1,4 +1,4 @@
-"""`colocation:` in policy.yaml: which jobs share a GPU, what is written into them, and what they are told."""
+"""`colocation:` in policy.yaml: jobs that share a GPU, their changed descriptions, and their messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def compiled(text: str, directory: Path, **facts: object) -> dict[str, Plain]:
 
 
 class Site:
-    """A script beside slurm-gpuctld's snapshot."""
+    """A script and the snapshot of slurm-gpuctld."""
 
     def __init__(self, directory: Path, text: str = POLICY, lua: str = "5.1", **facts: object) -> None:
         table = compiled(text, directory, **facts)
@@ -67,9 +67,9 @@ class Site:
         self.log.write_text("")
         self.groups = str(table["groups_id"])
         self.script = PolicyScript(build_bundle(table), lua=lua, writes=True, now=lambda: NOW_S)
-        self.tell(ShareTable(4, SHARES))
+        self.write_snapshot(ShareTable(4, SHARES))
 
-    def tell(self, shares: ShareTable | None) -> None:
+    def write_snapshot(self, shares: ShareTable | None) -> None:
         lines = "".join(f"{line}\n" for line in (shares.lines() if shares else ()))
         self.snapshot.write_text(f"slurm-gpu-snapshot 1 1 {NOW_S}\ngroups {self.groups}\n{lines}end 1\n")
 
@@ -79,7 +79,7 @@ class Site:
 
     @property
     def logged(self) -> str | None:
-        """What the last decision says of sharing."""
+        """Return the field on sharing of the last decision."""
         match = re.search(r" share=(\S+)", self.log.read_text().splitlines()[-1])
         return match and match[1]
 
@@ -89,7 +89,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return Site(tmp_path, lua=request.param)
 
 
-def test_a_job_that_asks_gets_shards_of_one_gpu_and_waits_for_its_place_so_long_at_most(site: Site) -> None:
+def test_a_job_that_asks_to_share_gets_shards_and_waits_at_most_max_wait(site: Site) -> None:
     verdict = site.submit()
     assert verdict.accepted
     wanted = {"tres_per_node": "gres:shard:1", "tres_per_job": "", "begin_time": NOW_S + 120}
@@ -102,29 +102,29 @@ def test_a_job_that_asks_gets_shards_of_one_gpu_and_waits_for_its_place_so_long_
     )
 
 
-def test_it_keeps_the_memory_that_its_gpu_would_have_brought_along(site: Site) -> None:
+def test_a_sharing_job_keeps_the_memory_of_the_default_per_gpu(site: Site) -> None:
     assert site.submit().desc["min_mem_per_node"] == 16384
     assert site.submit(replace(ONE, mib_per_node=5000)).desc["min_mem_per_node"] == 5000
     assert site.submit(replace(ONE, mib_per_cpu=2000)).desc.get("min_mem_per_node") is None
 
 
-def test_who_says_what_the_job_runs_is_known_by_that(site: Site) -> None:
+def test_a_name_in_the_comment_identifies_the_application(site: Site) -> None:
     assert site.submit(comment="share=resnet50 the small one").desc["tres_per_node"] == "gres:shard:2"
     assert site.logged == "enforce:2/4:resnet50"
 
 
-def test_a_name_that_is_empty_is_none(site: Site) -> None:
+def test_an_empty_name_in_the_comment_is_ignored(site: Site) -> None:
     assert site.submit(comment="share=").desc["tres_per_node"] == "gres:shard:1"
     assert site.logged == "enforce:1/4:alice/train"
 
 
-def test_names_hold_no_surprise(site: Site) -> None:
+def test_special_characters_in_names_are_quoted(site: Site) -> None:
     verdict = site.submit(name="my job\nend 1 ü")
     assert site.logged == "enforce:-:unknown"
     assert "c=-:alice/my%20job%0Aend%201%20%C3%BC" in str(verdict.desc["admin_comment"])
 
 
-def test_what_nobody_knows_yet_keeps_its_gpu_and_is_noted_to_be_learned_from(site: Site) -> None:
+def test_an_unknown_application_keeps_its_gpu_and_is_marked_for_learning(site: Site) -> None:
     verdict = site.submit(name="new")
     assert not rewritten(verdict)
     assert " c=-:alice/new" in str(verdict.desc["admin_comment"])
@@ -132,22 +132,24 @@ def test_what_nobody_knows_yet_keeps_its_gpu_and_is_noted_to_be_learned_from(sit
 
 
 @pytest.mark.parametrize("comment", [None, "", "sharepoint", "please share", "unshared"])
-def test_who_does_not_ask_keeps_a_gpu_and_hears_nothing(site: Site, comment: str | None) -> None:
+def test_a_job_that_does_not_ask_to_share_keeps_its_gpu_without_a_message(
+    site: Site, comment: str | None
+) -> None:
     verdict = site.submit(comment=comment)
     assert (verdict.messages, site.logged, rewritten(verdict)) == ((), None, False)
 
 
-def test_whose_jobs_must_share_need_not_ask(site: Site) -> None:
+def test_jobs_of_required_groups_share_without_asking(site: Site) -> None:
     verdict = site.submit(Request(uid=BOB, account="nlp", partition="long", per_job=1), comment=None)
     assert verdict.desc["tres_per_node"] == "gres:shard:2"
 
 
-def test_who_may_not_is_told_and_keeps_a_gpu(site: Site) -> None:
+def test_a_job_of_another_group_keeps_its_gpu(site: Site) -> None:
     verdict = site.submit(Request(uid=BOB, account="nlp", per_job=1))
     assert (site.logged, rewritten(verdict)) == ("enforce:-:may", False)
 
 
-LEFT_ALONE = {
+UNSUPPORTED = {
     "array": (replace(ONE, array_tasks=5), {}),
     "interactive": (replace(ONE, interactive=True), {}),
     "het": (ONE, {"het_job_offset": 0}),
@@ -164,11 +166,9 @@ LEFT_ALONE = {
 }
 
 
-@pytest.mark.parametrize("why", LEFT_ALONE)
-def test_what_stock_slurm_could_not_do_right_is_left_alone_and_the_user_is_told_why(
-    site: Site, why: str
-) -> None:
-    job, fields = LEFT_ALONE[why]
+@pytest.mark.parametrize("why", UNSUPPORTED)
+def test_jobs_that_slurm_cannot_share_keep_their_gpu_with_a_message(site: Site, why: str) -> None:
+    job, fields = UNSUPPORTED[why]
     verdict = site.submit(job, **fields)
     assert (verdict.accepted, site.logged, rewritten(verdict)) == (True, f"enforce:-:{why}", False)
     assert "does not share its GPU: " in " ".join(verdict.messages)
@@ -178,30 +178,30 @@ def test_what_stock_slurm_could_not_do_right_is_left_alone_and_the_user_is_told_
     ("requeue", "by_default", "shares"),
     [(65534, True, True), (65534, False, False), (1, False, True), (0, True, False), (None, True, True)],
 )
-def test_only_what_can_be_sent_back_shares(
+def test_only_jobs_that_can_be_requeued_share(
     tmp_path: Path, requeue: int | None, by_default: bool, shares: bool
 ) -> None:
     site = Site(tmp_path, requeues=by_default)
     assert rewritten(site.submit(requeue=requeue)) == shares
 
 
-def test_while_slurm_gpuctld_finds_no_places_every_job_has_a_gpu(site: Site) -> None:
-    site.tell(None)
+def test_without_share_counts_in_the_snapshot_jobs_keep_their_gpu(site: Site) -> None:
+    site.write_snapshot(None)
     assert (rewritten(site.submit()), site.logged) == (False, "enforce:-:off")
     site.snapshot.unlink()
     assert (rewritten(site.submit()), site.logged) == (False, "enforce:-:off")
 
 
-@pytest.mark.parametrize(("mode", "told"), [("observe", False), ("advise", True)])
-def test_on_trial_nothing_is_changed(tmp_path: Path, mode: str, told: bool) -> None:
+@pytest.mark.parametrize(("mode", "has_messages"), [("observe", False), ("advise", True)])
+def test_modes_observe_and_advise_change_nothing(tmp_path: Path, mode: str, has_messages: bool) -> None:
     site = Site(tmp_path, POLICY.replace("mode: enforce", f"mode: {mode}"))
     verdict = site.submit()
     assert (rewritten(verdict), site.logged) == (False, f"{mode}:1/4:alice/train")
-    assert bool(verdict.messages) == told
-    assert " c=-:alice/train" in str(verdict.desc["admin_comment"])  # to be learned from
+    assert bool(verdict.messages) == has_messages
+    assert " c=-:alice/train" in str(verdict.desc["admin_comment"])  # marked for learning
 
 
-def test_what_a_bundle_gives_by_the_gpu_is_given_by_the_task(tmp_path: Path) -> None:
+def test_resources_per_gpu_of_a_bundle_are_assigned_per_task(tmp_path: Path) -> None:
     site = Site(tmp_path, POLICY + "bundles: {train: {gpus: 1, cpus: 8, memory: 64G, mode: fit}}\n")
     desc = site.submit().desc
     assert (desc["cpus_per_task"], desc["min_cpus"], desc["min_mem_per_node"]) == (8, 8, 65536)
@@ -209,16 +209,16 @@ def test_what_a_bundle_gives_by_the_gpu_is_given_by_the_task(tmp_path: Path) -> 
     assert not desc.get("mem_per_tres")
 
 
-def test_an_update_is_none_of_its_business(site: Site) -> None:
+def test_an_update_does_not_change_sharing(site: Site) -> None:
     verdict = site.script.modify(
         dict.fromkeys(description(ONE)) | {"user_id": ALICE, "comment": "share"}, record(7, ONE), PARTITIONS
     )
     assert (verdict.accepted, verdict.desc.get("tres_per_node")) == (True, None)
 
 
-# What docs/policy.md and docs/contracts.md say, in the plainest Python.
+# An independent model after docs/policy.md and docs/contracts.md.
 def shards_of(job: Request, comment: str | None) -> int | None:
-    """Shards that a job gets; None where it keeps what it asks for."""
+    """Return the shards of a job, or None if it keeps its request."""
     asks = comment is not None and (comment == "share" or comment.startswith("share="))
     must = "long" in job.partition.split(",")
     if not (asks and job.account == "vision") and not must:
@@ -244,10 +244,10 @@ def shards_of(job: Request, comment: str | None) -> int | None:
     job=every_request(),
     comment=st.sampled_from([None, "share", "share=", "share=resnet50", "share=huge", "fine"]),
 )
-def test_the_script_and_the_plain_words_agree(job: Request, comment: str | None) -> None:
-    site = _KEPT[0]
+def test_the_script_and_the_model_agree(job: Request, comment: str | None) -> None:
+    site = _SITES[0]
     verdict = site.submit(job, comment=comment)
-    if not verdict.accepted:  # by a rule that is none of this
+    if not verdict.accepted:  # refused by a rule that does not concern sharing
         return
     shards = shards_of(job, comment)
     assert verdict.desc.get("tres_per_node") == (
@@ -255,27 +255,32 @@ def test_the_script_and_the_plain_words_agree(job: Request, comment: str | None)
     )
 
 
-_KEPT: list[Site] = []
+_SITES: list[Site] = []
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _kept(tmp_path_factory: pytest.TempPathFactory) -> None:
-    _KEPT[:] = [Site(tmp_path_factory.mktemp("share"))]
+def _create_site(tmp_path_factory: pytest.TempPathFactory) -> None:
+    _SITES[:] = [Site(tmp_path_factory.mktemp("share"))]
 
 
 def rewritten(verdict: ScriptDecision) -> bool:
-    """Whether the job's GPU became shards, or its begin was put off."""
+    """Return whether the job's GPU became shards, or its start was delayed."""
     return str(verdict.desc.get("tres_per_node") or "").startswith("gres:shard") or (
         verdict.desc.get("begin_time") == NOW_S + 120
     )
 
 
 class TestFile:
-    def test_it_is_read_shown_and_compiled(self, tmp_path: Path) -> None:
+    def test_colocation_is_read_shown_and_compiled(self, tmp_path: Path) -> None:
         text = POLICY.replace("max_wait: 2m", "goal: considerate")
         policy = check_policy(parse_yaml(text, "p.yaml"))
-        said = to_json(policy)["colocation"]
-        assert (said["goal"], said["slowdown"], said["jobs_per_gpu"], said["max_wait_s"]) == (
+        settings_ = to_json(policy)["colocation"]
+        assert (
+            settings_["goal"],
+            settings_["slowdown"],
+            settings_["jobs_per_gpu"],
+            settings_["max_wait_s"],
+        ) == (
             "considerate",
             1.1,
             2,
@@ -286,11 +291,11 @@ class TestFile:
         installed = policy_of(build_bundle(compiled(text, tmp_path))).colocation
         assert installed is not None
         assert (installed.mode, installed.slowdown, installed.max_wait_s) == ("enforce", 1.1, 300)
-        assert json.dumps(said)
+        assert json.dumps(settings_)
 
-    def test_who_decides_whom_they_share_with(self, tmp_path: Path) -> None:
-        said = compiled("version: 1\ncolocation: {why: x}\n", tmp_path)
-        installed = policy_of(build_bundle(said)).colocation
+    def test_the_planner_and_its_model_are_read(self, tmp_path: Path) -> None:
+        table = compiled("version: 1\ncolocation: {why: x}\n", tmp_path)
+        installed = policy_of(build_bundle(table)).colocation
         assert installed is not None
         assert (installed.planner, installed.model) == ("annealing", None)
         text = "version: 1\ncolocation: {why: x, planner: dqngpu, model: /m.npz}\n"
@@ -325,11 +330,11 @@ class TestFile:
             ("{why: x, who: y}", "who"),
         ],
     )
-    def test_mistakes_are_named(self, line: str, complaint: str) -> None:
+    def test_mistakes_in_colocation_are_named(self, line: str, complaint: str) -> None:
         text = f"version: 1\ngroups: {{vision: {{accounts: [vision]}}}}\ncolocation: {line}\n"
         assert any(complaint in mistake for mistake in mistakes(text))
 
-    def test_the_least_that_can_be_said(self) -> None:
+    def test_the_default_mode_is_observe(self) -> None:
         policy = check("version: 1\ncolocation: {why: Small ones.}\n")
         assert policy.colocation is not None
         assert policy.colocation.mode == "observe"

@@ -1,4 +1,4 @@
-"""What Slurm itself would refuse is said, with what would be right."""
+"""explain reports refusals by Slurm itself, with valid alternatives."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def refusals(words: str, cluster: RunningSlurm = CLUSTER) -> list[str]:
         "-w n[1-2]",
     ],
 )
-def test_what_slurm_takes_is_taken(words: str) -> None:
+def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
     assert refusals(words) == []
 
 
@@ -98,7 +98,7 @@ def test_what_slurm_takes_is_taken(words: str) -> None:
         ("--gpus=9 --gpus-per-node=4", "--gpus=9 is no multiple of --gpus-per-node=4; --gpus=8 would be"),
     ],
 )
-def test_what_slurm_would_refuse_is_told_with_what_would_be_right(words: str, refusal: str) -> None:
+def test_requests_that_slurm_refuses_are_reported_with_alternatives(words: str, refusal: str) -> None:
     assert refusals(words) == [refusal]
 
 
@@ -110,7 +110,7 @@ def test_what_slurm_would_refuse_is_told_with_what_would_be_right(words: str, re
         ("22.05.8", "-q high,normal", ["'high,normal' is not for alice; did you mean normal?"]),
     ],
 )
-def test_several_qos_are_taken_from_24_11_on(version: str, words: str, refused: list[str]) -> None:
+def test_several_qos_are_accepted_from_24_11_on(version: str, words: str, refused: list[str]) -> None:
     there = replace(CLUSTER, settings=replace(SETTINGS, version=version))
     assert refusals(words, there) == [f"--qos: {text} there are high, normal" for text in refused]
 
@@ -133,28 +133,28 @@ FEATURES = replace(
         ("-N2 -C z1", "--constraint=z1: of gpu only 1 node with that"),
     ],
 )
-def test_features_that_no_node_has_are_told(words: str, refusal: str) -> None:
+def test_features_that_no_node_has_are_reported(words: str, refusal: str) -> None:
     assert refusals(words, FEATURES) == [refusal]
 
 
 @pytest.mark.parametrize("words", ["-C z1", "-N2 -C 'z1|z2'", "-p old,gpu -N2 -C z2", "-N2 -C '[z1*1&z2*1]'"])
-def test_features_that_there_are_are_taken(words: str) -> None:
+def test_features_of_enough_nodes_are_accepted(words: str) -> None:
     assert refusals(words, FEATURES) == []
 
 
-def test_a_partitions_time_is_told_as_slurm_enforces_it() -> None:
+def test_the_time_limit_of_a_partition_is_reported_as_slurm_enforces_it() -> None:
     timed = replace(CLUSTER, partitions=[replace(CLUSTER.partitions[0], max_time_s=1800)])
     enforcing = replace(SETTINGS, raw={**SETTINGS.raw, "EnforcePartLimits": "ALL"})
     request = parse_command(["sbatch", "--time=60", "--wrap=true"], {})
     description = request.description(1001, "alice")
-    told = "partition gpu gives 30m at most (--time)"
-    assert (refusals("--time=60", timed), waits_of_slurm(request, description, timed)) == ([], (told,))
+    message = "partition gpu gives 30m at most (--time)"
+    assert (refusals("--time=60", timed), waits_of_slurm(request, description, timed)) == ([], (message,))
     timed = replace(timed, settings=enforcing)
-    assert (refusals("--time=60", timed), waits_of_slurm(request, description, timed)) == ([told], ())
+    assert (refusals("--time=60", timed), waits_of_slurm(request, description, timed)) == ([message], ())
     assert refusals("--time=30", timed) == refusals("", timed) == []
 
 
-def test_amounts_of_nodes_are_told_to_the_last_mib() -> None:
+def test_amounts_of_nodes_are_reported_exactly() -> None:
     odd = [replace(node, memory_mib=100_000) for node in CLUSTER.nodes]
     assert refusals("--mem=98G", replace(CLUSTER, nodes=odd)) == [
         "--mem=98G: no node of gpu has more than 100000M"
@@ -208,7 +208,7 @@ RESERVED = replace(
         ),
     ],
 )
-def test_a_reservation_that_is_too_small_or_not_the_users_is_told(words: str, refusal: str) -> None:
+def test_a_reservation_that_is_too_small_or_of_another_user_is_reported(words: str, refusal: str) -> None:
     assert refusals(words, RESERVED) == [refusal]
 
 
@@ -216,27 +216,27 @@ def test_a_reservation_that_is_too_small_or_not_the_users_is_told(words: str, re
     "words",
     [
         "--reservation=sg_1 --gpus=4",
-        "--reservation=sg_2,sg_1 -N2 --gpus-per-node=4",  # of several one has to let it in
+        "--reservation=sg_2,sg_1 -N2 --gpus-per-node=4",  # one of several must permit the job
         "--reservation=but_bob --gpus=8",
         "--reservation=flex --gpus=8",
         "--reservation=matlab --gpus=8",
     ],
 )
-def test_a_reservation_that_holds_the_job_is_fine(words: str) -> None:
+def test_a_reservation_on_which_the_job_fits_is_accepted(words: str) -> None:
     assert refusals(words, RESERVED) == []
 
 
-def test_root_may_use_any_reservation_and_what_is_not_known_is_not_judged() -> None:
+def test_root_can_use_any_reservation_and_unknown_ones_are_not_judged() -> None:
     root = replace(RESERVED, submitter=Submitter(is_root=True))
     assert refusals("--reservation=sg_2", root) == []
     assert refusals("--reservation=sg_2 --gpus=8", replace(RESERVED, reservations=None)) == []
 
 
-def test_without_enforced_associations_slurm_takes_any_account() -> None:
+def test_without_enforced_associations_slurm_accepts_any_account() -> None:
     settings = replace(SETTINGS, raw={"AccountingStorageEnforce": "none"})
     assert refusals("-A nlp -q nosuch", replace(CLUSTER, settings=settings)) == []
 
 
-def test_what_is_not_known_is_not_judged() -> None:
+def test_unknown_clusters_are_not_judged() -> None:
     unknown = RunningSlurm(SETTINGS, [], [], "alice", UserAssociations())
     assert refusals("-p x -A y -q z --gpus=h100:99 --mem=999T -w n9", unknown) == []

@@ -1,4 +1,4 @@
-"""Counts come from slurm-gpuctld's snapshot while it is good, and from the queue itself when it is not."""
+"""Sums come from a valid snapshot of slurm-gpuctld, and otherwise from the queue itself."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Site:
             rule["on_error"] = self.on_error  # type: ignore[index,call-overload]
         self.script = PolicyScript(build_bundle(table), lua=self.lua, writes=True, now=lambda: self.second)
 
-    def take(self, *jobs: Request, tokens: tuple[str, ...] = (), at: int | None = None) -> None:
-        """What slurm-gpuctld writes: these jobs pend."""
+    def write_snapshot(self, *jobs: Request, tokens: tuple[str, ...] = (), at: int | None = None) -> None:
+        """Write the snapshot of slurm-gpuctld for these pending jobs."""
         as_of = self.second if at is None else at
         pending = [(job, False) for job in jobs]
         self.file.write_text(snapshot(as_of, as_of, self.rules, pending, tokens))
@@ -69,9 +69,9 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return Site(tmp_path, lua=request.param)
 
 
-def test_with_a_snapshot_the_queue_is_not_looked_at(site: Site) -> None:
+def test_with_a_snapshot_the_queue_is_not_read(site: Site) -> None:
     site.script.set_jobs(UNREADABLE)
-    site.take(*[ALICE] * 4)
+    site.write_snapshot(*[ALICE] * 4)
     assert not site.submit(3).accepted
     verdict = site.submit(2)
     assert verdict.accepted
@@ -80,63 +80,67 @@ def test_with_a_snapshot_the_queue_is_not_looked_at(site: Site) -> None:
     assert "used 6 (2 just submitted), limit 6, requested 1" in refusal.messages[1]
 
 
-def test_an_admission_counts_until_a_snapshot_has_seen_it_and_then_once(site: Site) -> None:
-    site.take()
+def test_an_admission_counts_once_before_and_after_a_snapshot_shows_it(site: Site) -> None:
+    site.write_snapshot()
     first = site.submit(4)
     site.second += 1
-    site.take(Request(uid=1001, account="vision", per_job=4), tokens=(site.token(first),))
+    site.write_snapshot(Request(uid=1001, account="vision", per_job=4), tokens=(site.token(first),))
     assert not site.submit(3).accepted
     assert site.submit(2).accepted
 
 
-def test_what_a_later_slurm_gpuctld_writes_beside_tokens_hides_none(site: Site) -> None:
-    site.take()
+def test_additional_fields_after_tokens_are_ignored(site: Site) -> None:
+    site.write_snapshot()
     first, second = (site.token(site.submit(2)) for _ in range(2))
     site.second += 1
     four = Request(uid=1001, account="vision", per_job=4)
-    site.take(four, tokens=(f"{first} {site.second} more", f"{second} {site.second}\nzone z small 12000 1"))
+    site.write_snapshot(
+        four, tokens=(f"{first} {site.second} more", f"{second} {site.second}\nzone z small 12000 1")
+    )
     assert not site.submit(3).accepted
     assert site.submit(2).accepted
 
 
-def test_an_admission_goes_on_counting_while_snapshots_may_be_too_early(site: Site) -> None:
-    site.take()
+def test_an_admission_counts_while_snapshots_may_be_too_early(site: Site) -> None:
+    site.write_snapshot()
     site.submit(6)
     site.second += 1
-    site.take()  # asked a second later at most: the job may still be on its way into the queue
+    site.write_snapshot()  # at most a second later, so the job may not be in the queue yet
     assert not site.submit().accepted
     site.second += 1
-    site.take(at=site.second - 1)
+    site.write_snapshot(at=site.second - 1)
     assert not site.submit().accepted
 
 
-def test_while_slurmctld_is_slow_to_put_jobs_in_admissions_count_for_longer(site: Site) -> None:
-    site.take()
+def test_admissions_count_longer_while_submissions_are_slow(site: Site) -> None:
+    site.write_snapshot()
     first = site.submit(1)
     site.second += 5
-    site.take(ALICE, tokens=(f"{site.token(first)} {site.second}",))  # it took five seconds
+    site.write_snapshot(
+        ALICE, tokens=(f"{site.token(first)} {site.second}",)
+    )  # the submission took five seconds
     second = site.submit(4)
     for _ in range(6):
         site.second += 1
-        site.take(ALICE)
+        site.write_snapshot(ALICE)
         assert not site.submit(2).accepted
-    site.take(ALICE, Request(uid=1001, account="vision", per_job=4), tokens=(site.token(second),))
+    site.write_snapshot(ALICE, Request(uid=1001, account="vision", per_job=4), tokens=(site.token(second),))
     assert not site.submit(2).accepted
     assert site.submit(1).accepted
 
 
-def test_tries_are_forgotten_two_seconds_later(site: Site) -> None:
-    site.take()
+def test_admissions_that_became_no_job_are_dropped_after_two_seconds(site: Site) -> None:
+    site.write_snapshot()
     for _ in range(6):
         assert site.submit().accepted
     assert not site.submit().accepted
     site.second += 2
-    site.take()
+    site.write_snapshot()
     assert site.submit().accepted
 
 
-def test_a_reload_forgets_no_admission(site: Site) -> None:
-    site.take()
+def test_admissions_count_after_a_reload(site: Site) -> None:
+    site.write_snapshot()
     site.submit(5)
     site.load()
     assert not site.submit(2).accepted
@@ -144,7 +148,7 @@ def test_a_reload_forgets_no_admission(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is not a snapshot"),
         (
@@ -161,8 +165,8 @@ def test_a_reload_forgets_no_admission(site: Site) -> None:
     ],
     ids=["empty", "half", "end of another", "version", "old", "of the future", "groups", "no groups", "none"],
 )
-def test_without_a_good_snapshot_the_queue_is_read_and_one_line_says_so(
-    site: Site, text: str | None, said: str | None
+def test_without_a_valid_snapshot_the_queue_is_read_and_one_line_is_logged(
+    site: Site, text: str | None, message: str | None
 ) -> None:
     if text is not None:
         site.file.write_text(text)
@@ -170,37 +174,37 @@ def test_without_a_good_snapshot_the_queue_is_read_and_one_line_says_so(
     site.script.set_jobs([four])
     refused = site.submit(3)
     assert not refused.accepted
-    assert [text for _, text in refused.log] == ([] if said is None else [refused.log[0][1]])
+    assert [text for _, text in refused.log] == ([] if message is None else [refused.log[0][1]])
     for level, line in refused.log:
         assert level == "info"
         assert line.startswith("slurm-gpu: ")
-        assert line.endswith(f"{said}; the queue is counted instead")
+        assert line.endswith(f"{message}; the queue is counted instead")
     site.script.set_jobs([four])
     verdict = site.submit(2)
     assert verdict.accepted
     assert verdict.log == ()
     site.second += 1
-    site.take(*[ALICE] * 6)
-    again = [] if said is None else [("info", f"slurm-gpu: {site.file} is valid again")]
+    site.write_snapshot(*[ALICE] * 6)
+    again = [] if message is None else [("info", f"slurm-gpu: {site.file} is valid again")]
     assert list(site.submit(1).log) == again
 
 
-def test_what_the_queue_showed_is_not_lost_to_a_snapshot_older_than_it(site: Site) -> None:
-    """slurm-gpuctld starts: its first snapshot was taken before the last jobs came in."""
+def test_jobs_read_from_the_queue_count_despite_an_older_snapshot(site: Site) -> None:
+    """slurm-gpuctld has just started, and its first snapshot lacks the latest jobs."""
     site.script.set_jobs([])
     first = site.submit(6)
     site.second += 1
     row = record(1, Request(uid=1001, account="vision", per_job=6), admin_comment=first.desc["admin_comment"])
     site.script.set_jobs([row])
     assert not site.submit().accepted
-    site.take(at=site.second - 2)
+    site.write_snapshot(at=site.second - 2)
     assert not site.submit().accepted
 
 
-def test_a_slurm_gpuctld_that_died_leaves_its_sums_until_a_job_changes(site: Site) -> None:
-    """slurm.jobs can only be read in the call that built it, and that one looked at the snapshot."""
+def test_a_stale_snapshot_is_used_until_a_job_changes(site: Site) -> None:
+    """slurm.jobs can be read only in the call that built it, which used the snapshot instead."""
     site.script.set_jobs(UNREADABLE)
-    site.take(*[ALICE] * 5)
+    site.write_snapshot(*[ALICE] * 5)
     assert not site.submit(2).accepted
     site.second += 60
     assert not site.submit(2).accepted
@@ -215,7 +219,7 @@ def test_a_long_queue_with_a_stale_snapshot_follows_on_error(
     tmp_path: Path, on_error: str, accepted: bool
 ) -> None:
     site = Site(tmp_path, on_error=on_error)
-    site.take(at=site.second - 31)
+    site.write_snapshot(at=site.second - 31)
     site.script.set_jobs([{"job_id": number} for number in range(20_001)])
     for _ in range(2):
         verdict = site.submit(7)
@@ -235,7 +239,7 @@ def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Pa
     hours = RuleModel("hours", "user", limits={"gpu_hours:week": 10})
     site = Site(tmp_path, rules=[hours])
     site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001, "week"): 7}))
-    refusal = site.submit(4)  # for an hour, which is what the partition gives
+    refusal = site.submit(4)  # for an hour, the default of the partition
     assert refusal.messages[1] == "  GPU-hours this week: used 7, limit 10, requested 4."
     assert refusal.messages[2].endswith("sbatch --time=00:45:00 ...")
     assert site.submit(3).accepted
@@ -249,7 +253,7 @@ def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Pa
     assert not denying.submit(4).accepted
 
 
-def test_an_update_of_the_time_is_held_to_gpu_hours(tmp_path: Path) -> None:
+def test_an_update_of_the_time_limit_is_checked_against_gpu_hours(tmp_path: Path) -> None:
     hours = RuleModel("hours", "user", limits={"gpu_hours:week": 10})
     site = Site(tmp_path, rules=[hours])
     site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001, "week"): 7}))
@@ -259,10 +263,10 @@ def test_an_update_of_the_time_is_held_to_gpu_hours(tmp_path: Path) -> None:
     assert site.script.modify({"time_limit": 30}, row, PARTITIONS).accepted
 
 
-def test_sums_over_one_kind_of_jobs_are_read_from_the_queue(tmp_path: Path) -> None:
+def test_sums_over_one_kind_of_job_are_read_from_the_queue(tmp_path: Path) -> None:
     shells = RuleModel("shells", "user", kind="interactive", limits={"jobs_total": 1})
     site = Site(tmp_path, rules=[shells])
-    site.take()
+    site.write_snapshot()
     site.script.set_jobs([record(1, ALICE)])
     shell = Request(uid=1001, account="vision", interactive=True)
     assert site.submit().accepted
@@ -274,17 +278,17 @@ def test_sums_over_one_kind_of_jobs_are_read_from_the_queue(tmp_path: Path) -> N
     assert site.submit().accepted
 
 
-def test_an_update_finds_the_users_name_in_the_snapshot(site: Site) -> None:
-    """job_desc of an update has no name, only the record's uid."""
-    site.take(*[ALICE] * 5)
+def test_an_update_takes_the_user_name_from_the_snapshot(site: Site) -> None:
+    """The job_desc of an update has no user name; the record has only the uid."""
+    site.write_snapshot(*[ALICE] * 5)
     row = record(1, ALICE)
     grown = {"tres_per_job": "gres:gpu:3"}
     assert not site.script.modify(grown, row, PARTITIONS).accepted
     assert site.script.modify({"tres_per_job": "gres:gpu:2"}, row, PARTITIONS).accepted
 
 
-def test_when_nothing_fits_the_job_that_came_last_is_named(site: Site) -> None:
-    site.take(*[ALICE] * 6)
+def test_if_nothing_fits_the_job_submitted_last_is_named(site: Site) -> None:
+    site.write_snapshot(*[ALICE] * 6)
     text = site.file.read_text()
     assert not any("scancel" in line for line in site.submit().messages)
     site.second += 1

@@ -1,4 +1,4 @@
-"""What Slurm reads in another way than it looks is refused where a limit binds, never counted as one."""
+"""Values that Slurm may interpret differently than the script are refused if a limit applies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ask(request: Request = ALICE, **fields: Any) -> ScriptDecision:
 
 
 @pytest.mark.parametrize("count", ["+8", "a100:+8", "-1", "1kb", "2x", "0x8", "1e3"])
-def test_a_count_of_gpus_that_is_not_plain(count: str) -> None:
+def test_unusual_counts_of_gpus_are_refused(count: str) -> None:
     verdict = ask(tres_per_job=f"gres:gpu:{count}")
     assert not verdict.accepted
     assert any(f"gres:gpu:{count}" in line for line in verdict.messages)
@@ -32,29 +32,29 @@ def test_a_count_of_gpus_that_is_not_plain(count: str) -> None:
 @pytest.mark.parametrize(
     "array", ["0-+15", "+0-15", "0-15:+1", "0-15%+4", "0-15%4abc", "0-9%2%3", "0-9%2,10-15"]
 )
-def test_an_array_that_is_not_plain(array: str) -> None:
+def test_unusual_arrays_are_refused(array: str) -> None:
     assert not ask(array_inx=array).accepted
 
 
 @pytest.mark.parametrize(
     "gres", ["gpu", "gpu:2", "gpu:a100", "gpu:a100:2", "gpu:3g.20gb", "gpu:h100-nvl:1", "gpu:tesla_t4=2"]
 )
-def test_plain_spellings_and_type_names_pass(gres: str) -> None:
+def test_plain_counts_and_type_names_pass(gres: str) -> None:
     assert ask(tres_per_node=f"gres:{gres}", array_inx="0-15:2%4").accepted
 
 
-def test_whoever_no_rule_binds_may_write_as_slurm_reads() -> None:
+def test_unusual_values_pass_if_no_rule_applies() -> None:
     assert ask(Request(uid=1003, account="nlp"), tres_per_job="gres:gpu:+8").accepted
 
 
-def test_per_gpu_amounts_have_to_be_plain_too() -> None:
+def test_unusual_amounts_per_gpu_are_refused() -> None:
     assert ask(tres_per_job="gres:gpu:1", cpus_per_tres="gres:gpu:8", mem_per_tres="gres:gpu:4096").accepted
     assert not ask(cpus_per_tres="gres:gpu:+64").accepted
     assert not ask(mem_per_tres="gres:gpu:+4096").accepted
 
 
-def test_what_is_longer_than_anyone_writes_is_not_read() -> None:
-    """A script of 4 MB fits into one #SBATCH line, and slurmctld would wait."""
+def test_extremely_long_values_are_refused_without_parsing() -> None:
+    """One #SBATCH line can have 4 MB, and slurmctld would wait for the script."""
     endless = ",".join(["gres:gpu:1"] * 200_000)
     verdict = ask(tres_per_node=endless)
     assert not verdict.accepted
@@ -63,7 +63,7 @@ def test_what_is_longer_than_anyone_writes_is_not_read() -> None:
     assert not ask(cpus_per_tres=endless).accepted
 
 
-def test_an_array_of_as_many_numbers_as_a_command_line_holds_is_counted() -> None:
+def test_the_longest_possible_array_is_counted() -> None:
     tasks = [RuleModel("tasks", "job", limits={"array_tasks": 20_000})]
     script = PolicyScript(build_bundle(compiled(tasks, "/nonexistent/decisions.log")))
 
@@ -75,12 +75,12 @@ def test_an_array_of_as_many_numbers_as_a_command_line_holds_is_counted() -> Non
     assert not accepted(20_001)
 
 
-def test_what_users_write_does_not_stay_in_slurmctlds_memory() -> None:
+def test_submitted_texts_do_not_accumulate_in_memory() -> None:
     second = 1_000_000
     script = PolicyScript(build_bundle(compiled(RULES, "/nonexistent/log")), now=lambda: second)
 
     def kilobytes() -> float:
-        """Once a new table has settled what was asked before."""
+        """Return the memory that Lua uses after a new job table."""
         nonlocal second
         second += 5
         script.set_jobs([])

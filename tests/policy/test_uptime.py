@@ -1,6 +1,7 @@
-"""By the machine's uptime an admission that came to nothing is told from a job on its way within a second.
+"""With the uptime of the machine, the script drops an admission that became no job within a second.
 
-slurm-gpuctld stamps its looks with it, and job_submit.lua its decisions: no whole seconds, no set clock.
+slurm-gpuctld writes its uptime into snapshots and job_submit.lua into its decisions, so neither whole seconds
+nor clock changes matter.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ SHARE = RuleModel("share", "user", limits={"gpus_total": 6000})
 
 @dataclass
 class Site:
-    """A controller that has been up for a while, its script, and slurm-gpuctld's file."""
+    """A controller, its script, and the snapshot of slurm-gpuctld."""
 
     directory: Path
     lua: str = "5.4"
     up: float = 99_990.0
     step: float = 0.0
-    """By which somebody set the wall clock."""
+    """Seconds by which the wall clock was changed."""
     generation: int = 0
     script: PolicyScript = field(init=False)
 
@@ -46,8 +47,10 @@ class Site:
     def second(self) -> int:
         return int(START + self.up + self.step)
 
-    def take(self, *gpus: int, tokens: tuple[str, ...] = (), took: float = 0.05, boot: str = "boot") -> None:
-        """What slurm-gpuctld writes of a look that began now: jobs with so many GPUs pend."""
+    def write_snapshot(
+        self, *gpus: int, tokens: tuple[str, ...] = (), took: float = 0.05, boot: str = "boot"
+    ) -> None:
+        """Write the snapshot of a queue read now that shows pending jobs with these GPUs."""
         self.generation += 1
         jobs = [(Request(uid=1001, account="vision", per_job=n), False) for n in gpus]
         text = snapshot(self.generation, self.second(), [SHARE], jobs, tokens)
@@ -57,10 +60,10 @@ class Site:
     def submit(self, gpus: int = 1) -> ScriptDecision:
         return self.script.submit(description(Request(uid=1001, account="vision", per_job=gpus)), PARTITIONS)
 
-    def after(self, seconds: float) -> bool:
-        """Whether there is room once slurm-gpuctld has looked after so many seconds, and seen no job."""
+    def fits_after(self, seconds: float) -> bool:
+        """Return whether a job fits after a snapshot this many seconds later that shows no job."""
         self.up += seconds
-        self.take()
+        self.write_snapshot()
         self.up += 0.1
         return self.submit(6).accepted
 
@@ -68,7 +71,7 @@ class Site:
 @pytest.fixture(params=LUA_VERSIONS)
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     site = Site(tmp_path, lua=request.param)
-    site.take()
+    site.write_snapshot()
     return site
 
 
@@ -76,58 +79,58 @@ def token(verdict: ScriptDecision) -> str:
     return str(verdict.desc["admin_comment"]).split()[1].removeprefix("t=")
 
 
-@pytest.mark.parametrize(("seconds", "settled"), [(0.74, False), (0.76, True)])
-def test_what_came_to_nothing_is_forgotten_by_a_look_that_would_have_shown_it(
-    site: Site, seconds: float, settled: bool
+@pytest.mark.parametrize(("seconds", "dropped"), [(0.74, False), (0.76, True)])
+def test_an_admission_is_dropped_by_the_first_snapshot_that_would_show_its_job(
+    site: Site, seconds: float, dropped: bool
 ) -> None:
-    site.up += 0.99  # where a second ends and the next begins does not matter
+    site.up += 0.99  # boundaries of whole seconds do not matter
     for _ in range(6):
         assert site.submit().accepted
     assert not site.submit().accepted
-    assert site.after(seconds) is settled
+    assert site.fits_after(seconds) is dropped
 
 
-def test_a_digit_more_of_uptime_is_read(tmp_path: Path) -> None:
+def test_an_uptime_with_six_digits_is_read(tmp_path: Path) -> None:
     site = Site(tmp_path, up=99_999.5)
-    site.take()
+    site.write_snapshot()
     assert site.submit(6).accepted
-    assert not site.after(0.6)  # 100,000.1
-    assert site.after(0.2)
+    assert not site.fits_after(0.6)  # 100,000.1
+    assert site.fits_after(0.2)
 
 
-def test_while_slurmctld_is_slow_to_answer_it_may_be_slow_to_put_jobs_in(site: Site) -> None:
+def test_admissions_count_longer_while_slurmctld_responds_slowly(site: Site) -> None:
     assert site.submit(6).accepted
     site.up += 1.5
-    site.take(took=1.0)
+    site.write_snapshot(took=1.0)
     assert not site.submit().accepted
     site.up += 0.3
-    site.take(took=1.0)
+    site.write_snapshot(took=1.0)
     assert site.submit().accepted
 
 
-def test_a_job_that_showed_late_gives_the_others_more_time(site: Site) -> None:
+def test_admissions_count_longer_after_a_job_appeared_late(site: Site) -> None:
     first, second = site.submit(1), site.submit(5)
     site.up += 0.6
-    site.take()
+    site.write_snapshot()
     assert not site.submit().accepted
     site.up += 0.06
-    site.take(1, tokens=(f"{token(first)} {site.second()}",))
+    site.write_snapshot(1, tokens=(f"{token(first)} {site.second()}",))
     assert not site.submit().accepted
     for _ in range(2):
         site.up += 0.25
-        site.take(1)
-        assert not site.submit().accepted  # the first one was not there after 0.6 s
-    site.take(1, 5, tokens=(f"{token(second)} {site.second()}",))
+        site.write_snapshot(1)
+        assert not site.submit().accepted  # the first job was missing after 0.6 s
+    site.write_snapshot(1, 5, tokens=(f"{token(second)} {site.second()}",))
     site.up += 5
-    site.take(1, 5)
+    site.write_snapshot(1, 5)
     assert not site.submit().accepted
 
 
-def test_a_clock_that_is_set_forward_makes_nothing_late(site: Site) -> None:
+def test_setting_the_clock_forward_drops_no_admission(site: Site) -> None:
     assert site.submit(6).accepted
     site.step = 100.0
     site.up += 0.3
-    site.take()
+    site.write_snapshot()
     assert not site.submit().accepted
 
 
@@ -135,23 +138,23 @@ def test_a_clock_that_is_set_forward_makes_nothing_late(site: Site) -> None:
 def test_uptimes_of_another_host_or_boot_are_not_compared(site: Site, boot: str) -> None:
     assert site.submit(6).accepted
     site.up += 0.95
-    site.take(boot=boot)
+    site.write_snapshot(boot=boot)
     assert not site.submit().accepted
     site.up += 1.2
-    site.take(boot=boot)
-    assert site.submit().accepted  # by whole seconds
+    site.write_snapshot(boot=boot)
+    assert site.submit().accepted  # dropped by whole seconds
 
 
-def test_a_refusal_says_when_to_try_again(site: Site) -> None:
+def test_a_refusal_states_when_to_try_again(site: Site) -> None:
     assert site.submit(6).accepted
     words = " ".join(" ".join(site.submit(1).messages).split())
     assert "(6 just submitted)" in words
     assert "try again in 2 s;" in words
 
 
-def test_between_two_looks_at_the_file_a_moment_passes(site: Site) -> None:
+def test_the_snapshot_file_is_read_at_most_every_50_ms(site: Site) -> None:
     assert site.submit(1).accepted
-    site.take(6)
+    site.write_snapshot(6)
     assert site.submit(1).accepted  # no more than 0.05 s old
     site.up += 0.05
     assert not site.submit(1).accepted

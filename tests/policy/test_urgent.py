@@ -1,4 +1,4 @@
-"""`urgent:` in policy.yaml: who may, what a user is told who may not, and what Slurm itself is to hold."""
+"""`urgent:` in policy.yaml: users who may submit urgent jobs, the refusal of others, and native limits."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def submit(
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
-def test_who_may_has_the_most_points_of_all(lua: str) -> None:
+def test_an_urgent_job_gets_the_highest_site_factor(lua: str) -> None:
     verdict = submit(ALICE, lua=lua, comment=WHY)
     assert (verdict.accepted, verdict.messages) == (True, ())
     assert verdict.desc["site_factor"] == POINTS
-    assert "priority" not in verdict.desc  # which would stop the ageing that Slurm does
+    assert "priority" not in verdict.desc  # a fixed priority would stop Slurm's ageing
 
 
-def test_who_may_not_is_told_who_may_and_how_many_run() -> None:
+def test_a_refused_urgent_job_names_the_allowed_users_and_the_limit() -> None:
     verdict = submit(BOB, comment=WHY)
     assert not verdict.accepted
     opening, *numbers, contact = verdict.messages
@@ -87,35 +87,35 @@ def test_who_may_not_is_told_who_may_and_how_many_run() -> None:
 
 
 @pytest.mark.parametrize("comment", [None, "", "  "])
-def test_an_urgent_job_says_why(comment: str | None) -> None:
+def test_an_urgent_job_needs_a_reason(comment: str | None) -> None:
     verdict = submit(ALICE, comment=comment)
     assert not verdict.accepted
     assert "add --comment='the reason'" in " ".join(verdict.messages)
 
 
-def test_other_rules_hold_for_urgent_jobs_as_well() -> None:
+def test_other_rules_apply_to_urgent_jobs_too() -> None:
     verdict = submit(ALICE, gpus=5, comment=WHY)
     assert not verdict.accepted
     assert "rule size" in verdict.messages[0]
 
 
-def test_all_conditions_of_a_group_have_to_match() -> None:
+def test_all_conditions_of_a_group_must_match() -> None:
     assert submit(BOB, "nlp", comment=WHY).accepted
     assert not submit(BOB, "vision", comment=WHY).accepted
 
 
-def test_a_group_that_is_over_may_no_more() -> None:
+def test_a_group_that_ended_cannot_submit_urgent_jobs() -> None:
     past = POLICY.replace("{users: [alice]}", "{users: [alice], until: 2020-01-31}")
     assert not submit(ALICE, comment=WHY, text=past).accepted
 
 
-def test_nobody_else_has_points_and_jobs_without_the_qos_are_left_alone() -> None:
+def test_jobs_without_the_qos_get_no_site_factor() -> None:
     verdict = submit(BOB, qos="normal", comment=WHY)
     assert verdict.accepted
     assert "site_factor" not in verdict.desc
 
 
-def test_a_waiting_job_does_not_become_urgent_but_an_urgent_one_may_be_renamed() -> None:
+def test_a_pending_job_cannot_become_urgent_but_an_urgent_one_can_be_renamed() -> None:
     script = PolicyScript(build_bundle(compiled()))
     job = record(7, Request(uid=ALICE, account="vision"))
     nothing = dict.fromkeys(description(Request(ALICE, "vision")))
@@ -128,7 +128,7 @@ def test_a_waiting_job_does_not_become_urgent_but_an_urgent_one_may_be_renamed()
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"qos": "normal"}, "An urgent job cannot change its QOS"),
         ({"qos": "urgent,normal"}, "An urgent job cannot change its QOS"),
@@ -137,25 +137,25 @@ def test_a_waiting_job_does_not_become_urgent_but_an_urgent_one_may_be_renamed()
         ({"account": "nlp", "qos": "Urgent"}, None),
     ],
 )
-def test_an_urgent_job_that_waits_takes_its_points_nowhere_else(
-    lua: str, changes: dict[str, str], told: str | None
+def test_a_pending_urgent_job_cannot_move_to_another_qos_or_account(
+    lua: str, changes: dict[str, str], message: str | None
 ) -> None:
     script = PolicyScript(build_bundle(compiled()), lua=lua)
     job = {**record(7, Request(uid=BOB, account="nlp")), "qos": "urgent"}
     nothing = dict.fromkeys(description(Request(BOB, "nlp")))
     changed = script.modify({**nothing, **changes}, job, PARTITIONS, BOB)  # type: ignore[dict-item]
-    assert changed.accepted == (told is None)
-    assert told is None or told in " ".join(" ".join(changed.messages).split())
+    assert changed.accepted == (message is None)
+    assert message is None or message in " ".join(" ".join(changed.messages).split())
 
 
 @pytest.mark.parametrize("qos", ["normal,urgent", "urgent,normal", "URGENT,long"])
-def test_the_qos_is_found_among_several(qos: str) -> None:
+def test_the_urgent_qos_is_recognized_among_several(qos: str) -> None:
     assert "are allowed for: alice" in " ".join(submit(BOB, qos=qos, comment=WHY).messages)
     assert "must name no other QOS: --qos=urgent" in " ".join(submit(ALICE, qos=qos, comment=WHY).messages)
     assert submit(BOB, qos="urgently,normal", comment=WHY).accepted
 
 
-def test_the_log_has_the_reason_of_those_let_in_and_of_those_refused(tmp_path: Path) -> None:
+def test_the_log_has_the_reason_of_accepted_and_refused_urgent_jobs(tmp_path: Path) -> None:
     log = tmp_path / "decisions.log"
     log.touch()
     script = PolicyScript(build_bundle({**compiled(), "decisions_log": str(log)}), writes=True)
@@ -175,7 +175,7 @@ def test_the_log_has_the_reason_of_those_let_in_and_of_those_refused(tmp_path: P
     )
 
 
-def test_the_bundle_is_tried_like_any_other_and_tells_the_qos() -> None:
+def test_the_bundle_passes_its_trial_and_names_the_urgent_qos() -> None:
     table = compiled()
     bundle = build_bundle(table)
     try_bundle(table, bundle)
@@ -186,7 +186,7 @@ def test_the_bundle_is_tried_like_any_other_and_tells_the_qos() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[leads, oncall]", "[leads, nobody]", "for: 'nobody' is not a group"),
+        ("[leads, oncall]", "[leads, visitors]", "for: 'visitors' is not a group"),
         ("[leads, oncall]", "[everyone]", "for: group everyone is everybody"),
         ("[leads, oncall]", "leads", "for: 'leads' must be a list of names of groups, such as [grads]"),
         ("{users: [alice]}", "{qos: [long]}", "for: group leads has qos or partitions"),
@@ -201,18 +201,18 @@ def test_the_bundle_is_tried_like_any_other_and_tells_the_qos() -> None:
         ("  everyone: {}", "  everyone: {}\n  urgent: {users: [bob]}", "group urgent is that of `urgent:`"),
     ],
 )
-def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
+def test_each_mistake_in_urgent_is_reported(old: str, new: str, message: str) -> None:
     assert old in POLICY
-    told = mistakes(POLICY.replace(old, new, 1))
-    assert any(message in line for line in told), told
+    found = mistakes(POLICY.replace(old, new, 1))
+    assert any(message in line for line in found), found
 
 
-def test_users_read_who_may_and_how_many() -> None:
+def test_the_page_names_the_allowed_users_and_the_limit() -> None:
     page = render_text(make_page(check(POLICY)))
-    told = " ".join(page.split())
-    assert "alice; members of undergrad in account nlp" in told
-    assert "2 urgent jobs may run at once, others wait" in told
-    assert "jobs in QOS normal are requeued for it" in told
+    message = " ".join(page.split())
+    assert "alice; members of undergrad in account nlp" in message
+    assert "2 urgent jobs may run at once, others wait" in message
+    assert "jobs in QOS normal are requeued for it" in message
     assert json.loads(json.dumps(to_json(check(POLICY))))["urgent"]["jobs_running"] == 2
 
 
@@ -227,7 +227,7 @@ def steps(native: NativePlan) -> list[str]:
     return [f"{step.entity}: {step.limit.show(step.new)}" for step in native.difference.steps]
 
 
-def test_slurm_counts_them_in_a_qos_that_is_made_for_it() -> None:
+def test_a_qos_with_the_limit_is_created() -> None:
     native = plan(MemoryStore(ASSOCIATIONS, [qos("normal")]))
     assert list(map(str, native.new_qos)) == ["QOS urgent: to be made (urgent jobs)"]
     found = steps(native)
@@ -240,17 +240,17 @@ def test_slurm_counts_them_in_a_qos_that_is_made_for_it() -> None:
     assert native.difference.remarks == ()
 
 
-def test_accounts_that_all_groups_name_are_the_only_ones() -> None:
+def test_only_accounts_of_the_groups_get_the_qos() -> None:
     text = POLICY.replace("[leads, oncall]", "[oncall]")
     found = steps(plan(MemoryStore(ASSOCIATIONS, [qos("normal"), qos("urgent")]), text))
     assert "account nlp: QOS+=urgent" in found
     assert "account vision: QOS+=urgent" not in found
 
 
-def test_what_is_missing_is_said_with_the_line_to_write() -> None:
+def test_missing_settings_are_reported_with_the_line_to_write() -> None:
     text = POLICY.replace("accounts: [vision, nlp]}\ngroups", "accounts: [nlp]}\ngroups")
     text = text.replace("preempts: [normal]", "preempts: [long]")
-    told = "\n".join(
+    message = "\n".join(
         plan(
             MemoryStore(ASSOCIATIONS, [qos("normal")]),
             text,
@@ -259,14 +259,14 @@ def test_what_is_missing_is_said_with_the_line_to_write() -> None:
             AccountingStorageEnforce="associations,limits",
         ).difference.remarks
     )
-    assert "PreemptType=preempt/qos: urgent jobs preempt no job; PreemptType=preempt/qos and" in told
-    assert "PriorityType=priority/multifactor in slurm.conf" in told
-    assert "AccountingStorageEnforce=associations,limits,qos in slurm.conf" in told
-    assert "urgent jobs cannot preempt QOS long: not in slurmdbd" in told
-    assert "account vision: not managed (manages: accounts), so its users cannot use QOS urgent" in told
+    assert "PreemptType=preempt/qos: urgent jobs preempt no job; PreemptType=preempt/qos and" in message
+    assert "PriorityType=priority/multifactor in slurm.conf" in message
+    assert "AccountingStorageEnforce=associations,limits,qos in slurm.conf" in message
+    assert "urgent jobs cannot preempt QOS long: not in slurmdbd" in message
+    assert "account vision: not managed (manages: accounts), so its users cannot use QOS urgent" in message
 
 
-def test_without_slurmdbd_there_are_none_and_that_is_said() -> None:
+def test_without_slurmdbd_there_are_no_urgent_jobs_and_a_remark_states_it() -> None:
     native = plan(MemoryStore((), ()), AccountingStorageType="accounting_storage/none")
     assert NO_URGENT in native.difference.remarks
 

@@ -1,4 +1,4 @@
-"""Rules that hold only at some hours, or only for jobs without a script."""
+"""Rules that apply only at certain hours, or only to jobs without a script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFFICE = RuleModel("office", "job", when=When(frozenset(range(5)), 9 * 60, 18 * 
 
 
 def accepted(moment: str, lua: str = "5.4", **more: object) -> bool:
-    """Whether a job is accepted at a moment of UTC."""
+    """Return whether a job is accepted at a time in UTC."""
     second = int(dt.datetime.fromisoformat(moment).replace(tzinfo=dt.UTC).timestamp())
     table = compiled([OFFICE], "/nonexistent/decisions.log", **more)  # type: ignore[arg-type]
     script = PolicyScript(build_bundle(table), lua=lua, now=lambda: second)
@@ -38,12 +38,12 @@ def accepted(moment: str, lua: str = "5.4", **more: object) -> bool:
         ("2024-02-29 12:00:00", False),  # a Thursday
     ],
 )
-def test_hours_bind_at_submission(moment: str, free: bool, lua: str) -> None:
+def test_hours_apply_to_the_time_of_submission(moment: str, free: bool, lua: str) -> None:
     assert accepted(moment, lua) is free
 
 
-def test_hours_are_those_of_the_site() -> None:
-    """Winter time ends on 29 March 2026 at 01:00 UTC."""
+def test_hours_are_in_the_time_zone_of_the_site() -> None:
+    """Standard time ends on 29 March 2026 at 01:00 UTC."""
     spring = int(dt.datetime(2026, 3, 29, 1, tzinfo=dt.UTC).timestamp())
     berlin = [{"from_s": 0, "offset_s": 3600}, {"from_s": spring, "offset_s": 7200}]
     assert [accepted(f"2026-03-27 0{hour}:00:00", utc_offsets=berlin) for hour in (7, 8)] == [True, False]
@@ -68,7 +68,7 @@ def test_a_job_without_a_script_is_interactive() -> None:
     assert not ask(5, interactive=False)
     assert ask(1, interactive=True)
     assert not ask(2, interactive=True)
-    # Of a het job only the first component brings its script along.
+    # Only the first component of a het job has a script.
     assert ask(2, interactive=False, het_job_offset=0)
     assert ask(2, interactive=True, het_job_offset=1)
     assert not ask(2, interactive=True)

@@ -1,4 +1,4 @@
-"""An exclusive job takes every GPU of its nodes, asked for or not, and so they count."""
+"""An exclusive job gets all GPUs of its nodes, requested or not, and all of them count."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def test_an_exclusive_job_counts_all_gpus_of_its_nodes() -> None:
     assert not ask(policy, tres_per_job="gres:gpu:1").accepted
 
 
-def test_a_refusal_says_why_gpus_count_that_were_not_asked_for() -> None:
+def test_a_refusal_explains_why_gpus_that_were_not_requested_count() -> None:
     verdict = ask(script(), shared=0, min_nodes=3)
     assert "  GPUs in one job: limit 8, requested 12." in verdict.messages
     why = "  An exclusive job gets all GPUs of its nodes, requested or not."
     assert verdict.messages.count(why) == 1
 
 
-def test_gpus_that_come_with_a_node_bring_no_memory_along() -> None:
-    """Measured on Slurm 22.05: DefMemPerGPU is for GPUs that were asked for, and then for all that come."""
+def test_gpus_that_come_with_a_node_add_no_memory() -> None:
+    """DefMemPerGPU applies only if GPUs are requested, and then to all GPUs of the node (Slurm 22.05)."""
     rule = RuleModel("memory", "job", limits={"memory": 32 * 1024})
     table = compiled([rule], "/nonexistent/decisions.log", partition_gpus={"gpu": 4})
     policy = PolicyScript(build_bundle(table))
@@ -57,30 +57,30 @@ def test_gpus_that_come_with_a_node_bring_no_memory_along() -> None:
 
 
 @pytest.mark.parametrize("shared", [1, 2, 65534])
-def test_other_jobs_take_what_they_ask_for(shared: int) -> None:
+def test_other_jobs_count_only_requested_gpus(shared: int) -> None:
     assert ask(script(), shared=shared, min_nodes=100).accepted
 
 
-def test_of_several_partitions_the_least_counts() -> None:
+def test_the_partition_with_the_fewest_gpus_per_node_counts() -> None:
     assert ask(script(), shared=0, min_nodes=4, partition="gpu,long").accepted
     assert not ask(script(), shared=0, min_nodes=4, partition="gpu").accepted
     assert ask(script(), shared=0, min_nodes=4, partition="elsewhere").accepted
 
 
-def test_partitions_that_give_whole_nodes_make_every_job_exclusive() -> None:
+def test_partitions_with_whole_nodes_make_every_job_exclusive() -> None:
     whole = [dict(part) | {"max_share": 0} for part in PARTITIONS]
     assert not script().submit(description(ALICE) | {"min_nodes": 3}, whole).accepted
 
 
-def test_a_pending_exclusive_job_goes_on_counting_in_the_table() -> None:
+def test_a_pending_exclusive_job_in_the_table_counts() -> None:
     policy = script()
     verdict = ask(policy, shared=0, min_nodes=2)
     policy.set_jobs([record(1, ALICE, admin_comment=verdict.desc["admin_comment"])])
     assert not ask(policy, tres_per_job="gres:gpu:1").accepted
 
 
-def test_a_pending_exclusive_job_counts_when_the_script_that_let_it_in_is_gone() -> None:
-    """No field of its record tells; its AdminComment does."""
+def test_a_pending_exclusive_job_counts_after_a_reload() -> None:
+    """Only its AdminComment shows that it is exclusive."""
     verdict = ask(script(), shared=0, min_nodes=2)
     policy = script()
     policy.set_jobs([record(1, replace(ALICE, nodes=2), admin_comment=verdict.desc["admin_comment"])])
@@ -95,7 +95,7 @@ ALONE: list[ScalarFields] = [
 
 
 def update(row: dict[str, Any], **fields: Any) -> bool:
-    """Whether alice may change her only job so, where nodes of `gpu` and `alone` have 4 GPUs."""
+    """Return whether alice may update her only job, with 4 GPUs per node in `gpu` and `alone`."""
     gpus = {"gpu": 4, "long": 2, "alone": 4}
     policy = PolicyScript(build_bundle(compiled(RULES, "/nonexistent/decisions.log", partition_gpus=gpus)))
     policy.set_jobs([row])
@@ -103,29 +103,29 @@ def update(row: dict[str, Any], **fields: Any) -> bool:
 
 
 @pytest.mark.parametrize("comment", [EXCLUSIVE, "slurm-gpu/1 t=abc k=i w=1 l=vision r=size foreign"])
-def test_an_exclusive_job_takes_all_gpus_of_the_nodes_that_it_is_given_later(comment: str) -> None:
+def test_an_update_to_more_nodes_counts_all_gpus_of_an_exclusive_job(comment: str) -> None:
     job = record(1, ALICE, admin_comment=comment)
     assert update(job, min_nodes=2, max_nodes=2)
     assert not update(job, min_nodes=3, max_nodes=3)
     assert update(record(1, ALICE, admin_comment="slurm-gpu/1 t=abc r=size w=1"), min_nodes=3)
 
 
-def test_a_job_takes_all_gpus_of_its_nodes_where_it_moves_to_a_partition_that_gives_whole_ones() -> None:
+def test_a_job_that_moves_to_a_partition_with_whole_nodes_counts_all_their_gpus() -> None:
     job = record(1, replace(ALICE, per_node=1, nodes=3))
     assert not update(job, partition="alone")
     assert update(job, partition="alone", min_nodes=2, max_nodes=2)
     assert update(job, partition="long")
-    assert update(job, partition="alone,long")  # it may start in either, and the least counts
+    assert update(job, partition="alone,long")  # it may start in either, and the smaller number counts
 
 
-def test_in_a_partition_that_gives_whole_nodes_more_nodes_are_more_gpus() -> None:
+def test_in_a_partition_with_whole_nodes_more_nodes_count_as_more_gpus() -> None:
     job = record(1, ALICE) | {"partition": "alone"}
     assert update(job, min_nodes=2)
     assert not update(job, min_nodes=3)
 
 
-def test_an_exclusive_job_has_no_more_gpus_than_the_nodes_of_the_partition_that_it_moves_to() -> None:
-    """32 CPUs are 8 for each of four GPUs, and 16 where a node has but two."""
+def test_an_exclusive_job_counts_the_gpus_of_its_new_partition() -> None:
+    """32 CPUs are 8 per GPU on nodes with four GPUs, and 16 on nodes with two."""
     facts = {"partition_gpus": {"gpu": 4, "long": 2}, "partition_cpus": {"gpu": 32, "long": 32}}
     rule = RuleModel("cores", "job", limits={"cpus_per_gpu": 8})
     policy = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log", **facts)))
@@ -135,14 +135,14 @@ def test_an_exclusive_job_has_no_more_gpus_than_the_nodes_of_the_partition_that_
     assert "  CPUs per GPU: limit 8, requested 16." in refusal.messages
 
 
-def test_an_exclusive_job_over_a_lowered_limit_may_be_renamed_and_made_smaller() -> None:
+def test_an_exclusive_job_over_a_lowered_limit_can_be_renamed_and_reduced() -> None:
     job = record(1, replace(ALICE, nodes=5), admin_comment=EXCLUSIVE)
     assert update(job, name="renamed")
     assert update(job, min_nodes=4, max_nodes=4)
     assert not update(job, min_nodes=6, max_nodes=6)
 
 
-REMEDY = "Try: sbatch"
+ADVICE = "Try: sbatch"
 WITHOUT = "Try without --exclusive: sbatch"
 
 
@@ -153,7 +153,7 @@ def script_of_jobs_up_to(limit: str, most: float | frozenset[str]) -> PolicyScri
 
 
 def try_options(options: str, gpus: float) -> ScriptDecision:
-    """What is said to sbatch with these options, on nodes of 4 GPUs, where one job may have so many."""
+    """Submit with these options, on nodes of 4 GPUs, with a limit on GPUs per job."""
     return try_limit(options, "gpus", gpus * 1000)
 
 
@@ -166,28 +166,26 @@ def try_limit(options: str, limit: str, most: float | frozenset[str]) -> ScriptD
 @pytest.mark.parametrize(
     ("options", "gpus", "advised"),
     [
-        ("--exclusive --nodes=3", 8, f"{REMEDY} --nodes=2 ..."),
-        ("--exclusive --nodes=3 --gres=gpu:1", 8, f"{REMEDY} --nodes=2 ..."),
-        ("--exclusive --nodes=2-4 --ntasks=8 --ntasks-per-node=2", 4, f"{REMEDY} --nodes=1 --ntasks=2 ..."),
+        ("--exclusive --nodes=3", 8, f"{ADVICE} --nodes=2 ..."),
+        ("--exclusive --nodes=3 --gres=gpu:1", 8, f"{ADVICE} --nodes=2 ..."),
+        ("--exclusive --nodes=2-4 --ntasks=8 --ntasks-per-node=2", 4, f"{ADVICE} --nodes=1 --ntasks=2 ..."),
         ("--exclusive", 2, f"{WITHOUT} --gpus=2 ..."),
         ("--exclusive --nodes=3", 2, f"{WITHOUT} --nodes=2 --gpus=2 ..."),
-        ("--gpus=4 --nodes=3", 2, f"{REMEDY} --nodes=2 --gpus=2 ..."),
+        ("--gpus=4 --nodes=3", 2, f"{ADVICE} --nodes=2 --gpus=2 ..."),
         ("--exclusive", 0.5, f"{WITHOUT} ..."),
         ("--exclusive --gpus=1", 2, f"{WITHOUT} ..."),
         ("--exclusive --gpus=3", 2, f"{WITHOUT} --gpus=2 ..."),
         ("--exclusive --gres=gpu:4", 2, f"{WITHOUT} --gres=gpu:2 ..."),
-        ("--gpus-per-socket=2 --sockets-per-node=2 --nodes=3", 8, f"{REMEDY} --nodes=2 ..."),
-        ("--gpus-per-socket=a100:2 --sockets-per-node=2", 2, f"{REMEDY} --gpus-per-socket=a100:1 ..."),
+        ("--gpus-per-socket=2 --sockets-per-node=2 --nodes=3", 8, f"{ADVICE} --nodes=2 ..."),
+        ("--gpus-per-socket=a100:2 --sockets-per-node=2", 2, f"{ADVICE} --gpus-per-socket=a100:1 ..."),
         (
             "--gpus-per-socket=2 --sockets-per-node=4",
             2,
-            f"{REMEDY} --sockets-per-node=2 --gpus-per-socket=1 ...",
+            f"{ADVICE} --sockets-per-node=2 --gpus-per-socket=1 ...",
         ),
     ],
 )
-def test_what_would_be_accepted_is_said_of_whole_nodes_and_sockets_too(
-    options: str, gpus: float, advised: str
-) -> None:
+def test_advice_for_whole_nodes_and_sockets(options: str, gpus: float, advised: str) -> None:
     lines = " ".join(line.strip() for line in try_options(options, gpus).messages)
     assert advised in lines
 
@@ -198,7 +196,7 @@ def test_what_would_be_accepted_is_said_of_whole_nodes_and_sockets_too(
     "form", ["", "--gpus=7", "--gres=gpu:3", "--gpus-per-task=2", "--gpus-per-socket=2 --sockets-per-node=2"]
 )
 @pytest.mark.parametrize("gpus", [0.5, 1, 2, 3, 5, 6, 9])
-def test_what_is_advised_would_be_accepted(sharing: str, nodes: str, form: str, gpus: float) -> None:
+def test_advised_options_are_accepted(sharing: str, nodes: str, form: str, gpus: float) -> None:
     refusal = try_options(f"{sharing} {nodes} {form}", gpus)
     if refusal.accepted:
         return
@@ -214,20 +212,20 @@ def test_what_is_advised_would_be_accepted(sharing: str, nodes: str, form: str, 
 @pytest.mark.parametrize(
     ("options", "limit", "most", "advised"),
     [
-        ("--exclusive --nodes=3", "cpus", 65, f"{REMEDY} --nodes=2 ..."),
+        ("--exclusive --nodes=3", "cpus", 65, f"{ADVICE} --nodes=2 ..."),
         ("--exclusive --nodes=2", "cpus", 20, f"{WITHOUT} --gpus=8 ..."),
         ("--exclusive --nodes=2 --gres=gpu:1", "cpus", 20, f"{WITHOUT} ..."),
         ("--exclusive --nodes=2", "cpus_per_gpu", 4, f"{WITHOUT} --gpus=8 ..."),
-        ("--exclusive --gres=gpu:2 -c 80", "cpus", 70, f"{REMEDY} --cpus-per-task=70 ..."),
+        ("--exclusive --gres=gpu:2 -c 80", "cpus", 70, f"{ADVICE} --cpus-per-task=70 ..."),
     ],
 )
-def test_cpus_that_come_with_whole_nodes_are_got_rid_of_with_them(
+def test_advice_removes_cpus_that_come_with_whole_nodes(
     options: str, limit: str, most: float, advised: str
 ) -> None:
     assert advised in " ".join(line.strip() for line in try_limit(options, limit, most).messages)
 
 
-def test_whole_nodes_that_have_the_wrong_gpus_are_not_advised_on() -> None:
+def test_no_advice_is_given_for_whole_nodes_with_the_wrong_gpus() -> None:
     verdict = try_limit("--exclusive", "gpu_types", frozenset({"v100"}))
     assert advice(verdict) is None
     assert "GPU type: limit v100, requested any type of gpu" in verdict.messages[1]

@@ -1,4 +1,4 @@
-"""Clusters with zones, for hypothesis, and what Slurm makes of a constraint there, from Slurm's manual."""
+"""Hypothesis strategies for clusters with zones, and the meaning of constraints by Slurm's manual."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Cluster:
     roles: tuple[str, ...] = ("small", "medium", "large")
 
     def lines(self, mode: str) -> list[str]:
-        """Of the snapshot."""
+        """Return the lines of the snapshot."""
         zones = {
             name: Zone(",".join(node.name for node in self.of(name)), role)
             for name, role in zip(ZONES, self.roles, strict=True)
@@ -106,7 +106,7 @@ CLUSTERS = st.builds(
 
 @st.composite
 def distributed(draw: st.DrawFn) -> Request:
-    """A job on several nodes, most of which some zone can hold."""
+    """Draw a job on several nodes, which usually fits some zone."""
     form = draw(st.sampled_from(["per_node", "per_node", "per_job", "per_task"]))
     nodes = draw(st.integers(2, 4)) if form == "per_node" else draw(st.sampled_from([None, 2, 3]))
     gpus = draw(st.integers(5, 12) if form == "per_job" else st.integers(1, 4))
@@ -143,7 +143,7 @@ OWN = st.one_of(
 
 
 def with_zones(snapshot: str, mode: str) -> str:
-    """The snapshot of a cluster that has two zones of eight nodes besides."""
+    """Add a cluster with two zones of eight nodes to a snapshot."""
     body, _, end = snapshot.rpartition("\nend ")
     return "\n".join((body, *_TWO_ZONES.lines(mode), f"end {end}"))
 
@@ -153,10 +153,10 @@ _TWO_ZONES = Cluster(
 )
 
 
-def is_taken_by_slurm(constraint: str) -> bool:
-    """Whether Slurm can read it: one bracket, at the end, and at most one pair of parentheses before it.
+def is_accepted_by_slurm(constraint: str) -> bool:
+    """Return whether Slurm accepts it: one bracket, at the end, after at most one pair of parentheses.
 
-    So it was tried on 22.05; tests/lab/test_zones.py tries it on any.
+    Measured on Slurm 22.05; tests/lab/test_zones.py checks it on any version.
     """
     bracket = _BRACKET.search(constraint)
     if bracket is None or constraint.count("[") != 1:
@@ -173,20 +173,20 @@ def is_taken_by_slurm(constraint: str) -> bool:
 
 
 def allowed(constraint: str, zone: str, node: SlurmNode) -> bool:
-    """Whether a node may serve a job with such a constraint once one of its alternatives is chosen."""
+    """Return whether a node meets a constraint for which this zone is chosen."""
     before = _BRACKET.sub("", constraint).removesuffix("&")
-    return zone in node.features and (not before or means(before.strip("()"), node))
+    return zone in node.features and (not before or satisfies(before.strip("()"), node))
 
 
-def means(own: str, node: SlurmNode) -> bool:
-    """Of a constraint with & or | between its names, and not both."""
+def satisfies(own: str, node: SlurmNode) -> bool:
+    """Return whether a node meets a constraint that has & or | between its names, and not both."""
     if "|" in own:
         return any(name in node.features for name in own.split("|"))
     return all(name in node.features for name in own.split("&"))
 
 
-def holds(node: SlurmNode, job: Request, nodes: int) -> bool:
-    """Whether a node can take an even share of the job."""
+def has_room_for(node: SlurmNode, job: Request, nodes: int) -> bool:
+    """Return whether a node has room for an even share of the job."""
     kind = job.named_type
     tasks = math.ceil(job.tasks / nodes)
     gpus = max(math.ceil(job.asked_mgpu / 1000 / nodes), tasks * (job.per_task or 0))

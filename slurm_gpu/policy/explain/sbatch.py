@@ -410,8 +410,8 @@ def parse_command(
         words = words[1:]
     elif words and not words[0].startswith("-") and not os.path.exists(words[0]):  # noqa: PTH110 - Path raises for names that are too long
         raise UsageError(
-            f"{words[0][:100]!r} is none of {', '.join(COMMANDS)} and no job script that is here: write "
-            "`slurm-gpu explain -- sbatch [options] SCRIPT`"
+            f"{words[0][:100]!r} is neither a command ({', '.join(COMMANDS)}) nor an existing job script: "
+            "write `slurm-gpu explain -- sbatch [options] SCRIPT`"
         )
     command = _BY_NAME[name if name in COMMANDS else "sbatch"]
     given, rest = _options(words, command, "the command line")
