@@ -25,9 +25,9 @@ from slurm_gpu.config.value_types import Address
 from slurm_gpu.http.server import run
 from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.app import make_app
+from slurm_gpu.monitor.cluster.attention import Attention
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import Attention
 from slurm_gpu.monitor.cluster.state import PageState, make_state
 from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.routes import RouteContext

@@ -252,7 +252,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
         "more than 100000 values",
     ),
     "notice without end": (
-        lambda path: (path / "held_idle.txt").symlink_to("/dev/zero") or path,
+        lambda path: (path / "never_used.txt").symlink_to("/dev/zero") or path,
         "from slurm_gpu.notices.texts import load_templates; load_templates(path)",
         "larger than 1 MiB",
     ),

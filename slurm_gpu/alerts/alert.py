@@ -15,7 +15,7 @@ class AlertKind(StrEnum):
     """A GPU reported an error."""
     UNHEALTHY = "unhealthy"
     """slurm-gpudbd's watch diagnosed a fault or a hang; see `Alert.diagnosis`."""
-    HELD_IDLE = "held_idle"
+    NEVER_USED = "never_used"
     """No GPU of the job has been used since it started."""
     USED_THEN_IDLE = "used_then_idle"
     """The GPUs were used, and none is used any more."""
@@ -94,7 +94,7 @@ class Alert:
 _WORDS = {
     AlertKind.XID: "{gpus} reported an error",
     AlertKind.UNHEALTHY: "{gpus} unhealthy",
-    AlertKind.HELD_IDLE: "{gpus} allocated and not used since the job started",
+    AlertKind.NEVER_USED: "{gpus} allocated and not used since the job started",
     AlertKind.USED_THEN_IDLE: "{gpus} no longer used",
     AlertKind.MEMORY_IDLE: "{gpus} idle with full memory",
     AlertKind.PARTLY_UNUSED: "{gpus} never used, others are",

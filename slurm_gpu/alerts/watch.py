@@ -137,7 +137,7 @@ class Watch:
         if len(idle) == len(histories) and idle:
             # Only records show bursts between two values, if slurm-gpud does not report them.
             never = len(unused) == len(histories) and watched.used_before is not True
-            yield _idle_alert(job_id, AlertKind.HELD_IDLE if never else AlertKind.USED_THEN_IDLE, idle, idle)
+            yield _idle_alert(job_id, AlertKind.NEVER_USED if never else AlertKind.USED_THEN_IDLE, idle, idle)
         full = [uuid for uuid in idle if histories[uuid].memory_is_full(now_s, self.rules)]
         if full:
             yield _idle_alert(job_id, AlertKind.MEMORY_IDLE, idle, full)

@@ -30,6 +30,7 @@ RENAMED_KEYS = {
     "then": "action",
     "most": "max_points",
     "per_user_a_day": "max_per_user_per_day",
+    "concerns": "alerts",
 }
 
 

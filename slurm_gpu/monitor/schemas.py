@@ -99,18 +99,18 @@ JOBS = an_object(
     gone=listed(WHOLE),
 )
 ATTENTION = an_object(
-    flags=listed(
+    alerts=listed(
         an_object(
             job_id=WHOLE,
             id=TEXT,
             user=TEXT,
-            concern={"type": "string", "enum": [kind.value for kind in AlertKind]},
+            alert={"type": "string", "enum": [kind.value for kind in AlertKind]},
             squares=RANGES,
             since_s=NUMBER,
             coverage=NUMBER,
             verdict=null_or(
                 an_object(cause=TEXT, kind=TEXT, confidence=NUMBER, text=TEXT, next_step=TEXT),
-                "null unless the concern is unhealthy",
+                "null unless the alert is unhealthy",
             ),
         )
     ),
@@ -135,7 +135,7 @@ FREE = an_object(
             type=TEXT,
             total=WHOLE,
             free=WHOLE,
-            held=WHOLE,
+            allocated=WHOLE,
             out_of_service=WHOLE,
             next_free_s=null_or(NUMBER, "none is allocated, or none has a time limit"),
         )

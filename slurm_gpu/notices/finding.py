@@ -15,7 +15,7 @@ ENDED = "ended"
 ALERT_KINDS = (
     AlertKind.XID,
     AlertKind.UNHEALTHY,
-    AlertKind.HELD_IDLE,
+    AlertKind.NEVER_USED,
     AlertKind.USED_THEN_IDLE,
     AlertKind.MEMORY_IDLE,
     AlertKind.PARTLY_UNUSED,

@@ -197,11 +197,16 @@ class Ledger:
         return cls([_notice(one) for one in plain["notices"]], [_end(one) for one in plain["ended"]])
 
 
+# Kinds that had another name in the ledger of 0.2.
+_RENAMED_KINDS = {"held_idle": "never_used"}
+
+
 def _notice(plain: Mapping[str, Any]) -> Notice:
+    kind = str(plain["kind"])
     return Notice(
         id=str(plain["id"]),
         user=str(plain["user"]),
-        kind=str(plain["kind"]),
+        kind=_RENAMED_KINDS.get(kind, kind),
         stage=int(plain["stage"]),
         runs={NoticedRun(int(job), int(start_s)): float(since_s) for job, start_s, since_s in plain["runs"]},
         created_s=float(plain["created_s"]),

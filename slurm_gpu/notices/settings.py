@@ -86,7 +86,7 @@ class Settings:
     """The whole of notices.yaml."""
 
     mode: Annotated[str, choice((OBSERVE, SEND)), "Only show notices, or send them."] = OBSERVE
-    concerns: Annotated[
+    alerts: Annotated[
         frozenset[Annotated[AlertKind, choice(ALERT_KINDS)]], "The alerts to notify users of."
     ] = DEFAULT_ALERT_KINDS
     # Alerts do not appear before slurm_gpu.alerts has watched for a window.

@@ -94,7 +94,7 @@ def _strays(directory: Path) -> list[InputError]:
                 str(directory),
                 0,
                 0,
-                "is not a directory; templates: names one with files such as held_idle.txt",
+                "is not a directory; templates: names one with files such as never_used.txt",
             )
         ]
     known = ", ".join(KINDS)

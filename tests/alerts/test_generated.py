@@ -22,7 +22,7 @@ _SEEN, _UNSEEN = 0.9, 0.75
 # Circumstances in which the start of idleness is unknown.
 _BLIND = ("seldom reported", "an outage", "unread")
 _START = 1_780_000_000
-_NEVER, _ENDED, _PARTLY = AlertKind.HELD_IDLE, AlertKind.USED_THEN_IDLE, AlertKind.PARTLY_UNUSED
+_NEVER, _ENDED, _PARTLY = AlertKind.NEVER_USED, AlertKind.USED_THEN_IDLE, AlertKind.PARTLY_UNUSED
 
 # Alert kinds by second and job.
 Reported = dict[int, dict[int, set[AlertKind]]]

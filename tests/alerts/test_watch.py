@@ -57,8 +57,8 @@ def stretch(*parts: tuple[int, float | None]) -> list[float | None]:
 
 def test_a_job_that_never_uses_its_gpus_is_reported_within_five_minutes() -> None:
     reported = watched(Gpu([0.0] * 900))
-    assert reported.first[AlertKind.HELD_IDLE] <= WITHIN_S
-    assert set(reported.first) == {AlertKind.HELD_IDLE}
+    assert reported.first[AlertKind.NEVER_USED] <= WITHIN_S
+    assert set(reported.first) == {AlertKind.NEVER_USED}
 
 
 def test_a_job_that_stops_using_gpus_is_reported_within_five_minutes_until_it_continues() -> None:
@@ -159,12 +159,12 @@ def test_a_requeued_job_is_watched_from_its_new_start() -> None:
         watch.update(
             START + second, [RunningJob(job_id=1, start_s=start_s)], {"GPU-0": (START + second, value)}
         )
-    assert [alert.kind for alert in watch.alerts(START + 600)] == [AlertKind.HELD_IDLE]
+    assert [alert.kind for alert in watch.alerts(START + 600)] == [AlertKind.NEVER_USED]
 
 
 @pytest.mark.parametrize(
     ("used_before", "expected"),
-    [(True, AlertKind.USED_THEN_IDLE), (False, AlertKind.HELD_IDLE), (None, AlertKind.USED_THEN_IDLE)],
+    [(True, AlertKind.USED_THEN_IDLE), (False, AlertKind.NEVER_USED), (None, AlertKind.USED_THEN_IDLE)],
 )
 def test_records_answer_for_the_time_before_the_watch(used_before: bool | None, expected: AlertKind) -> None:
     watch = Watch()
@@ -217,7 +217,7 @@ def test_use_by_the_previous_job_is_not_attributed() -> None:
     for second in range(3, 400, EVERY_S):
         value = LiveDevice(util_pct=90.0 if second == 3 else 0.0, jobs=(1,))
         watch.update(START + second, [job], {"GPU-0": (START + second, value)})
-    assert [alert.kind for alert in watch.alerts(START + 400)] == [AlertKind.HELD_IDLE]
+    assert [alert.kind for alert in watch.alerts(START + 400)] == [AlertKind.NEVER_USED]
 
 
 def test_after_a_long_silence_five_minutes_are_enough() -> None:

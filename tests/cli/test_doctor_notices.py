@@ -122,9 +122,9 @@ def test_mistakes_are_told_with_their_place(installed: Installation, tmp_path: P
     finding = found(installed, "mode: sent\n")
     assert (finding.level, "notices.yaml:1:7: mode: 'sent'" in finding.message) == (Level.FAIL, True)
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "held_idle.txt").write_text("Subject: $nobody\n\nHello\n")
+    (tmp_path / "texts" / "never_used.txt").write_text("Subject: $nobody\n\nHello\n")
     finding = found(installed, f"templates: {tmp_path}/texts\n")
-    assert (finding.level, "held_idle.txt:1:1: $nobody" in finding.message) == (Level.FAIL, True)
+    assert (finding.level, "never_used.txt:1:1: $nobody" in finding.message) == (Level.FAIL, True)
 
 
 def test_what_slurm_user_may_not_read_is_told_with_what_keeps_it_out(installed: Installation) -> None:

@@ -109,7 +109,7 @@ def line(**changes: object) -> OutlookEntry:
         "job_id": 18,
         "id": "18",
         "user": "bob",
-        "kind": "held_idle",
+        "kind": "never_used",
         "stage": 0,
         "since_s": NOW_S - 3000.0,
         "coverage": 0.991,
@@ -210,7 +210,7 @@ class TestDryRun:
         told = json.loads(here.line.out)
         assert [(one["to"], one["kind"]) for one in told["would"]] == [
             ("bob@b.edu", "xid"),
-            ("alice@b.edu", "held_idle"),
+            ("alice@b.edu", "never_used"),
         ]
         assert {one["says"] for one in told["now"]} == {"would be sent now"}
 
@@ -231,8 +231,8 @@ class TestDryRun:
         )
         here.line.database.verdicts_told = Verdicts(as_of_s=NOW_S, watched=1, verdicts=[told], suspects=[])
         draft = here.directory / "draft.yaml"
-        for concerns, subjects in (("", 0), ("concerns: [unhealthy]\n", 1)):
-            draft.write_text(SETTINGS + concerns)
+        for alerts, subjects in (("", 0), ("alerts: [unhealthy]\n", 1)):
+            draft.write_text(SETTINGS + alerts)
             assert here("--dry-run", "--settings", str(draft), "--text") == 0
             assert here.line.out.count("slower than expected, or hanging") == subjects
         assert "hang, 90% confidence: n1\n      Look into the log." in here.line.out
@@ -247,7 +247,7 @@ class TestDryRun:
 
     def test_other_settings_can_be_tried_and_mistakes_are_named(self, here: Here) -> None:
         draft = here.directory / "draft.yaml"
-        draft.write_text(SETTINGS + "concerns: [xid]\n")
+        draft.write_text(SETTINGS + "alerts: [xid]\n")
         assert here("--dry-run", "--settings", str(draft)) == 0
         assert "alice" not in here.line.out
         draft.write_text("mode: sned\n")

@@ -53,8 +53,8 @@ def _live() -> dict[str, Live]:
     return {"n1": Live(at_s=NOW_S, devices=devices)}
 
 
-def _drawn(state: ClusterState, *, flags: list[Alert] | None = None, **given: Any) -> Screen:
-    return draw(make_overview("neuron", state, _live(), [], flags=flags), NOW_S, _ZONE, **given)
+def _drawn(state: ClusterState, *, alerts: list[Alert] | None = None, **given: Any) -> Screen:
+    return draw(make_overview("neuron", state, _live(), [], alerts=alerts), NOW_S, _ZONE, **given)
 
 
 def _plain(screen: Screen) -> list[str]:
@@ -63,8 +63,8 @@ def _plain(screen: Screen) -> list[str]:
 
 _AT_80_COLUMNS = """\
 neuron  2026-11-18 20:06:40
-a100      [|||||||||||.]              11 of 12 held,  1 free
-v100      [xx]                         0 of  2 held,  0 free, 2 out
+a100      [|||||||||||.]              11 of 12 allocated,  1 free
+v100      [xx]                         0 of  2 allocated,  0 free, 2 out
 Nodes     3 mixed
           n4 idle+drain: disk is full
 Waiting   11 jobs for 18 GPUs
@@ -91,10 +91,10 @@ def test_a_terminal_s_lines_are_all_used_and_none_is_too_long() -> None:
 
 
 def test_jobs_that_need_attention_are_told_and_marked() -> None:
-    flag = Alert(
+    alert = Alert(
         job_id=25, kind=AlertKind.PARTLY_UNUSED, devices=("b",), since_s=NOW_S - 3600.0, coverage=0.9
     )
-    lines = _plain(_drawn(_small(), flags=[flag], width=80))
+    lines = _plain(_drawn(_small(), alerts=[alert], width=80))
     assert "! alice 25: 1 GPU never used, others are, for 1h00m" in lines
     assert any(" 25! " in line for line in lines)
 

@@ -119,7 +119,7 @@ _SITE = {
 }
 _NOTICES = {
     "mode": "send",
-    "concerns": ["held_idle"],
+    "alerts": ["never_used"],
     "after": "9m",
     "max_per_user_per_day": 5,
     "exempt_users": ["a"],

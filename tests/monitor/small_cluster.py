@@ -9,9 +9,9 @@ import httpx
 
 from lab.synthetic import SyntheticCluster
 from slurm_gpu.monitor.app import make_app
+from slurm_gpu.monitor.cluster.attention import Attention
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import Attention
 from slurm_gpu.monitor.cluster.state import PageState, make_state
 from slurm_gpu.monitor.routes import RouteContext
 from slurm_gpu.monitor.viewer import Viewer

@@ -97,9 +97,9 @@ def test_a_job_that_leaves_its_gpu_idle_is_flagged_within_five_minutes_and_nothi
 ) -> None:
     site.look_for(230)
     assert site.observer.last is not None
-    assert site.observer.last.flags is None
+    assert site.observer.last.alerts is None
     site.look_for(70)
-    assert [flag.kind for flag in site.observer.last.flags or ()] == [AlertKind.HELD_IDLE]
+    assert [alert.kind for alert in site.observer.last.alerts or ()] == [AlertKind.NEVER_USED]
 
 
 def test_a_gpu_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_number(site: _Site) -> None:
@@ -109,7 +109,7 @@ def test_a_gpu_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_numbe
     site.live = lambda: {**of_slurm(), "ws1": Live(at_s=NOW_S + site.passed_s, devices={"GPU-2": idle})}  # type: ignore[method-assign]
     site.look_for(600)
     assert site.observer.last is not None
-    assert site.observer.last.flags == []
+    assert site.observer.last.alerts == []
 
 
 def test_devices_are_asked_for_once_a_minute(site: _Site) -> None:
@@ -146,7 +146,7 @@ def _use(job_id: int, **given: Any) -> RunningUse:
 @pytest.mark.parametrize(
     ("use", "told"),
     [
-        (_use(7), [AlertKind.HELD_IDLE]),
+        (_use(7), [AlertKind.NEVER_USED]),
         (_use(7, used=True), []),
         (_use(7, used=None), []),
         (_use(7, coverage=0.7), []),
@@ -161,7 +161,7 @@ def test_records_show_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
     site.records = Running(as_of_s=NOW_S, jobs=(use,), xids=())
     site.observer.poll()
     assert site.observer.last is not None
-    assert [flag.kind for flag in site.observer.last.flags or ()] == told
+    assert [alert.kind for alert in site.observer.last.alerts or ()] == told
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_records_alone_accuse_no_job_of_which_it_may_not_be_so_now(site: _Site, 
         setattr(site, name, value)
     site.observer.poll()
     assert site.observer.last is not None
-    assert list(site.observer.last.flags or ()) == []
+    assert list(site.observer.last.alerts or ()) == []
 
 
 def test_an_error_before_a_requeue_is_not_one_of_the_new_run(site: _Site) -> None:
@@ -198,9 +198,9 @@ def test_an_error_before_a_requeue_is_not_one_of_the_new_run(site: _Site) -> Non
     site.records = Running(as_of_s=NOW_S, jobs=(), xids=(xid,))
     site.observer.poll()
     assert site.observer.last is not None
-    assert list(site.observer.last.flags or ()) == []
+    assert list(site.observer.last.alerts or ()) == []
     site.look_for(240)
-    assert [flag.kind for flag in site.observer.last.flags or ()] == [AlertKind.HELD_IDLE]
+    assert [alert.kind for alert in site.observer.last.alerts or ()] == [AlertKind.NEVER_USED]
 
 
 def test_records_show_at_once_of_errors_of_a_gpu(site: _Site) -> None:
@@ -209,8 +209,8 @@ def test_records_show_at_once_of_errors_of_a_gpu(site: _Site) -> None:
     site.records = Running(as_of_s=NOW_S, jobs=(), xids=(xid,))
     site.observer.poll()
     assert site.observer.last is not None
-    (flag,) = site.observer.last.flags or ()
-    assert (flag.kind, flag.devices, flag.since_s) == (AlertKind.XID, ("GPU-1",), NOW_S - 60)
+    (alert,) = site.observer.last.alerts or ()
+    assert (alert.kind, alert.devices, alert.since_s) == (AlertKind.XID, ("GPU-1",), NOW_S - 60)
 
 
 def test_findings_of_slurm_gpudbd_are_shown_at_once(site: _Site) -> None:
@@ -231,6 +231,6 @@ def test_findings_of_slurm_gpudbd_are_shown_at_once(site: _Site) -> None:
     site.found = Verdicts(as_of_s=NOW_S, watched=1, verdicts=(verdict,), suspects=())
     site.look_for(10)
     assert site.observer.last is not None
-    (flag,) = site.observer.last.flags or ()
-    assert (flag.kind, flag.since_s, flag.devices) == (AlertKind.UNHEALTHY, NOW_S + 2.5, ("GPU-1",))
-    assert in_words(flag) == "hang (waits for others): n1 GPU-1, 90% confidence"
+    (alert,) = site.observer.last.alerts or ()
+    assert (alert.kind, alert.since_s, alert.devices) == (AlertKind.UNHEALTHY, NOW_S + 2.5, ("GPU-1",))
+    assert in_words(alert) == "hang (waits for others): n1 GPU-1, 90% confidence"

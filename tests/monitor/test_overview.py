@@ -21,8 +21,8 @@ def _live(**devices: LiveDevice) -> dict[str, Live]:
     return {"n1": Live(at_s=NOW_S, devices=devices)}
 
 
-def _flag(job_id: int) -> Alert:
-    return Alert(job_id=job_id, kind=AlertKind.HELD_IDLE, devices=("a",), since_s=NOW_S - 9.0, coverage=1.0)
+def _alert(job_id: int) -> Alert:
+    return Alert(job_id=job_id, kind=AlertKind.NEVER_USED, devices=("a",), since_s=NOW_S - 9.0, coverage=1.0)
 
 
 def test_values_are_those_of_the_devices_that_slurm_gpud_says_the_job_holds() -> None:
@@ -46,11 +46,11 @@ def test_users_by_the_gpus_that_they_hold() -> None:
 
 
 def test_of_one_user_only_their_rows_and_waiting_jobs_are_shown_but_all_that_is_free() -> None:
-    overview = make_overview("neuron", _two_jobs(), {}, [], user="bob", flags=[_flag(7), _flag(8)])
+    overview = make_overview("neuron", _two_jobs(), {}, [], user="bob", alerts=[_alert(7), _alert(8)])
     assert [shown.row.job and shown.row.job.job_id for shown in overview.rows] == [8]
     assert overview.waiting_jobs == 1
     assert overview.types[0].free == 5
-    assert [shown.job.user for shown in overview.flags or ()] == ["bob"]
+    assert [shown.job.user for shown in overview.alerts or ()] == ["bob"]
 
 
 def test_of_one_partition_only_its_nodes_and_what_waits_for_it() -> None:
@@ -60,12 +60,12 @@ def test_of_one_partition_only_its_nodes_and_what_waits_for_it() -> None:
 
 
 def test_what_was_not_judged_is_null_and_no_empty_list() -> None:
-    def told(flags: list[Alert] | None) -> object:
-        return make_overview("neuron", _two_jobs(), {}, [], flags=flags).to_json()["attention"]
+    def told(alerts: list[Alert] | None) -> object:
+        return make_overview("neuron", _two_jobs(), {}, [], alerts=alerts).to_json()["attention"]
 
     assert (told(None), told([])) == (None, [])
-    assert json.loads(json.dumps(told([_flag(7)])))[0]["concern"] == "held_idle"
+    assert json.loads(json.dumps(told([_alert(7)])))[0]["alert"] == "never_used"
 
 
 def test_a_flag_of_a_job_that_has_just_gone_is_left_out() -> None:
-    assert make_overview("neuron", _two_jobs(), {}, [], flags=[_flag(99)]).flags == []
+    assert make_overview("neuron", _two_jobs(), {}, [], alerts=[_alert(99)]).alerts == []

@@ -267,4 +267,4 @@ def test_no_cache_keeps_what_was_refused(here: Here, path: str, status: int):
 def test_free_allocated_and_out_of_service_are_all_gpus(here: Here):
     types = here.get("/api/v1/free").json()["types"]
     assert sum(kind["total"] for kind in types) == 64
-    assert all(kind["free"] + kind["held"] + kind["out_of_service"] == kind["total"] for kind in types)
+    assert all(kind["free"] + kind["allocated"] + kind["out_of_service"] == kind["total"] for kind in types)

@@ -35,9 +35,9 @@ def test_gpus_are_allocated_free_or_out_of_service() -> None:
         [job(7, end_s=NOW_S + 500), job(8, end_s=NOW_S + 50), job(9, end_s=NOW_S + 5)],
     )
     assert gpu_types(state) == [
-        GpuType(name="a100", total=4, held=3, free=1, out_of_service=0, next_free_s=NOW_S + 50),
+        GpuType(name="a100", total=4, allocated=3, free=1, out_of_service=0, next_free_s=NOW_S + 50),
         # GPUs that the draining node's job leaves are not free.
-        GpuType(name="v100", total=4, held=1, free=0, out_of_service=3, next_free_s=None),
+        GpuType(name="v100", total=4, allocated=1, free=0, out_of_service=3, next_free_s=None),
     ]
 
 
@@ -70,14 +70,14 @@ def test_without_an_end_the_time_of_release_is_unknown(given: dict[str, Any]) ->
 def test_what_is_allocated_at_an_unknown_place_is_not_called_free() -> None:
     state = cluster([node("n1", holds(7), gpus_free=3)], [job(7)])
     (kind,) = gpu_types(state)
-    assert (kind.held, kind.free) == (1, 3)
+    assert (kind.allocated, kind.free) == (1, 3)
     (row,) = gpu_rows(state)
     assert (row.job, tuple(row.gpus), row.n_free) == (None, (0, 1, 2, 3), 3)
 
 
 def test_a_node_of_several_types_is_distinguished_by_the_order_of_its_types() -> None:
     state = cluster([node("n1", holds(7, 1, 2), gpus={"h100": 2, "a100": 2})], [job(7)])
-    assert {kind.name: (kind.held, kind.free) for kind in gpu_types(state)} == {
+    assert {kind.name: (kind.allocated, kind.free) for kind in gpu_types(state)} == {
         "h100": (1, 1),
         "a100": (1, 1),
     }
@@ -184,7 +184,7 @@ def test_every_gpu_is_counted_once(state: ClusterState) -> None:
     kinds = gpu_types(state)
     n_gpus = sum(sum(one.gpus.values()) for one in state.nodes)
     assert sum(kind.total for kind in kinds) == n_gpus
-    assert all(min(kind.held, kind.free, kind.out_of_service) >= 0 for kind in kinds)
+    assert all(min(kind.allocated, kind.free, kind.out_of_service) >= 0 for kind in kinds)
     assert sum(kind.free for kind in kinds) == sum(one.gpus_free for one in state.nodes)
     rows = gpu_rows(state)
     assert sum(len(row.gpus) for row in rows) == n_gpus

@@ -53,11 +53,11 @@ class Ill(Here):
         }
         return JobVerdict(**{**values, **given})
 
-    def flags(self) -> list[dict[str, Any]]:
+    def alerts(self) -> list[dict[str, Any]]:
         self.poll()
         told = self.get("/api/v1/attention").json()
         Draft202012Validator(schemas.ATTENTION).validate(told)
-        return [flag for flag in told["flags"] if flag["concern"] == "unhealthy"]
+        return [alert for alert in told["alerts"] if alert["alert"] == "unhealthy"]
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def ill() -> Ill:
 
 
 def test_it_is_listed_with_who_since_when_how_sure_and_what_to_do(ill: Ill):
-    (flag,) = ill.flags()
-    assert (flag["job_id"], flag["coverage"]) == (ill.job.job_id, 0.97)
-    assert flag["since_s"] == ill.verdict().since_s
+    (alert,) = ill.alerts()
+    assert (alert["job_id"], alert["coverage"]) == (ill.job.job_id, 0.97)
+    assert alert["since_s"] == ill.verdict().since_s
     node, uuid = ill.gpus[2]
-    assert flag["squares"] == [[ill.board.state.layout.square_of[uuid]] * 2]
-    assert flag["verdict"] == {
+    assert alert["squares"] == [[ill.board.state.layout.square_of[uuid]] * 2]
+    assert alert["verdict"] == {
         "cause": "slow or failing",
         "kind": "throttled",
         "confidence": 0.91,
@@ -82,24 +82,24 @@ def test_it_is_listed_with_who_since_when_how_sure_and_what_to_do(ill: Ill):
 
 def test_without_culprits_all_its_squares_are_lit(ill: Ill):
     ill.told = [ill.verdict(cause="workload imbalance", devices=(), since_s=None)]
-    (flag,) = ill.flags()
+    (alert,) = ill.alerts()
     rows = {job["job_id"]: job for job in ill.get("/api/v1/jobs").json()["jobs"]}
-    assert flag["squares"] == rows[ill.job.job_id]["squares"]
-    assert flag["since_s"] == ill.job.start_s
+    assert alert["squares"] == rows[ill.job.job_id]["squares"]
+    assert alert["since_s"] == ill.job.start_s
 
 
 def test_its_owner_sees_it_and_no_other_user(ill: Ill):
-    assert ill.flags()
+    assert ill.alerts()
     ill.viewer = Viewer(ill.job.user, ill.job.uid, operator=False)
-    assert [flag["id"] for flag in ill.flags()] == [ill.job.id]
+    assert [alert["id"] for alert in ill.alerts()] == [ill.job.id]
     ill.viewer = Viewer("nobody", 65534, operator=False)
-    assert ill.flags() == []
+    assert ill.alerts() == []
 
 
 @pytest.mark.parametrize("changed", [{"start_s": 5}, {"job_id": 999_999}])
 def test_what_is_of_another_run_or_a_job_that_is_gone_is_not_shown(ill: Ill, changed: dict[str, int]):
     ill.told = [ill.verdict(**changed)]
-    assert ill.flags() == []
+    assert ill.alerts() == []
 
 
 def test_suspects_are_for_operators_with_their_squares(ill: Ill):
@@ -108,7 +108,7 @@ def test_suspects_are_for_operators_with_their_squares(ill: Ill):
         node=node, device=uuid, jobs=3, users=2, healthy=0, first_s=1.0, last_s=2.0, next_step="scontrol …"
     )
     ill.suspects = [gpu, replace(gpu, device=None)]
-    ill.flags()
+    ill.alerts()
     first, whole = ill.get("/api/v1/attention").json()["suspects"]
     assert first["squares"] == [[ill.board.state.layout.square_of[uuid]] * 2]
     ((low, high),) = whole["squares"]
@@ -120,4 +120,4 @@ def test_suspects_are_for_operators_with_their_squares(ill: Ill):
 
 def test_an_older_slurm_gpudbd_has_no_findings(ill: Ill):
     ill.source.verdicts = lambda: None  # type: ignore[method-assign,return-value,assignment]
-    assert ill.flags() == []
+    assert ill.alerts() == []

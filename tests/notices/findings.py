@@ -24,7 +24,7 @@ def make_job(job_id: int = 17, user: str = "alice", **changes: Any) -> NoticedJo
 
 
 def make_finding(
-    job_id: int = 17, user: str = "alice", kind: str = "held_idle", **changes: Any
+    job_id: int = 17, user: str = "alice", kind: str = "never_used", **changes: Any
 ) -> JobFinding:
     values: dict[str, Any] = {
         "job": make_job(job_id, user),

@@ -25,7 +25,7 @@ NOTICE = Message(
     at_s=NOW_S,
     cluster="neuron",
     user="alice",
-    kind="held_idle",
+    kind="never_used",
     jobs=("17_3",),
     text=Text("[neuron] 1 job: 학습", "Hello alice,\n.\n..dots, 학습\n" + "x" * 2000 + "\n"),
 )
@@ -120,7 +120,7 @@ class TestWebhook:
             "at_s": int(NOW_S),
             "cluster": "neuron",
             "user": "alice",
-            "kind": "held_idle",
+            "kind": "never_used",
             "jobs": ["17_3"],
             "subject": NOTICE.text.subject,
             "text": NOTICE.text.body,

@@ -43,7 +43,7 @@ def make_notice(name: str = "a" * 32, *channels: str) -> Notice:
     return Notice(
         id=name,
         user="alice",
-        kind="held_idle",
+        kind="never_used",
         stage=0,
         runs={NoticedRun(17, 1): NOW_S},
         created_s=NOW_S,
@@ -54,7 +54,7 @@ def make_notice(name: str = "a" * 32, *channels: str) -> Notice:
 def make_message(name: str = "a" * 32) -> Message:
     text = Text("subject", "body\n")
     return Message(
-        id=name, at_s=NOW_S, cluster="neuron", user="alice", kind="held_idle", jobs=("17",), text=text
+        id=name, at_s=NOW_S, cluster="neuron", user="alice", kind="never_used", jobs=("17",), text=text
     )
 
 
@@ -219,6 +219,13 @@ ENDS = st.builds(
 def test_a_written_ledger_is_read_unchanged(ledger: Ledger) -> None:
     again = Ledger.from_json(ledger.to_json())
     assert again == ledger
+
+
+def test_a_ledger_of_the_previous_release_is_read_with_the_new_kinds() -> None:
+    ledger = Ledger([make_notice()])
+    plain = ledger.to_json()
+    plain["notices"][0]["kind"] = "held_idle"
+    assert Ledger.from_json(plain) == ledger
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_all_jobs_of_one_kind_are_one_message_to_their_owner() -> None:
     findings = [make_finding(1), make_finding(2), make_finding(3, "bob"), make_finding(4, kind="xid")]
     _, drafts = plan(NOW_S, findings, Ledger(), BY_MAIL)
     drafted = [(one.user, one.kind, [it.job.run.job_id for it in one.findings]) for one in drafts]
-    assert drafted == [("alice", "xid", [4]), ("alice", "held_idle", [1, 2]), ("bob", "held_idle", [3])]
+    assert drafted == [("alice", "xid", [4]), ("alice", "never_used", [1, 2]), ("bob", "never_used", [3])]
 
 
 def test_one_alert_is_sent_once() -> None:
@@ -69,7 +69,7 @@ def test_a_void_notice_may_be_sent_later() -> None:
 
 def test_over_the_limit_a_notice_is_sent_a_day_later() -> None:
     ledger = Ledger()
-    kinds = ["held_idle", "partly_unused", "throttled"]
+    kinds = ["never_used", "partly_unused", "throttled"]
     findings = [make_finding(number, kind=kind) for number, kind in enumerate(kinds)]
     note(ledger, plan(NOW_S, findings, ledger, BY_MAIL)[1], NOW_S)
     outcomes, drafts = plan(NOW_S + 60, findings, ledger, BY_MAIL)

@@ -14,7 +14,7 @@ from slurm_gpu.notices.settings import Settings, check_settings, load_settings
 
 WHOLE = """\
 mode: send
-concerns: [held_idle, xid]
+alerts: [never_used, xid]
 after: 45m
 max_per_user_per_day: 3
 exempt_users: [root]
@@ -32,7 +32,7 @@ def check(text: str) -> Settings:
 def test_all_settings_are_read() -> None:
     found = check(WHOLE)
     assert found.sends
-    assert found.concerns == {AlertKind.HELD_IDLE, AlertKind.XID}
+    assert found.alerts == {AlertKind.NEVER_USED, AlertKind.XID}
     assert (found.after_s, found.max_per_user_per_day, found.exempt_users) == (2700, 3, {"root"})
     assert found.channels == ("mail", "webhook")
     assert found.mail is not None
@@ -71,7 +71,7 @@ def test_without_the_file_there_are_no_settings(tmp_path: Path) -> None:
             "per_user_a_day: 3",
             "'per_user_a_day' is not a setting of the file; did you mean max_per_user_per_day?",
         ),
-        ("concerns: [held]", "concerns: 'held' is not possible"),
+        ("alerts: [held]", "alerts: 'held' is not possible"),
         ("after: 1m", "after: '1m' must be a duration from 5m to 7d, such as 30m"),
         ("after: 30", "after: 30 must be a duration"),
         ("max_per_user_per_day: 0", "max_per_user_per_day: 0 must be a whole number from 1 to 100"),

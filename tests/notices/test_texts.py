@@ -53,7 +53,7 @@ def test_texts_about_an_end_contain_fate_and_reason(kind: str) -> None:
 
 def test_many_jobs_are_one_message() -> None:
     findings = [make_finding(number) for number in range(100, 150)]
-    text = render(TEMPLATES["held_idle"], "alice", findings, AROUND)
+    text = render(TEMPLATES["never_used"], "alice", findings, AROUND)
     assert "50 jobs" in text.subject
     assert "and 30 others" in text.body
     assert len(text.body.splitlines()) < 50
@@ -61,11 +61,11 @@ def test_many_jobs_are_one_message() -> None:
 
 @given(name=st.text() | st.just(HOSTILE), user=st.text(min_size=1) | st.just(HOSTILE))
 def test_a_name_stays_on_one_line_and_adds_no_header(name: str, user: str) -> None:
-    text = rendered("held_idle", name, user)
-    assert len(text.body.splitlines()) == len(rendered("held_idle").body.splitlines())
+    text = rendered("never_used", name, user)
+    assert len(text.body.splitlines()) == len(rendered("never_used").body.splitlines())
     assert text.subject.isprintable()
     message = Message(
-        id="a" * 32, at_s=NOW_S, cluster="neuron", user="alice", kind="held_idle", jobs=("17",), text=text
+        id="a" * 32, at_s=NOW_S, cluster="neuron", user="alice", kind="never_used", jobs=("17",), text=text
     )
     octets = compose(message, "gpu-help@example.edu", "alice@example.edu").as_bytes(policy=email.policy.SMTP)
     mail = email.message_from_bytes(octets, policy=email.policy.SMTP)
@@ -84,7 +84,7 @@ def test_plain_text_has_no_control_characters(text: str) -> None:
 
 
 def test_placeholders_in_a_name_are_not_replaced() -> None:
-    assert "$user ${contact}" in rendered("held_idle", name="$user ${contact}").body
+    assert "$user ${contact}" in rendered("never_used", name="$user ${contact}").body
 
 
 def write(directory: Path, kind: str, text: str) -> Path:
@@ -97,7 +97,7 @@ def test_a_site_template_replaces_ours(tmp_path: Path) -> None:
     text = render(own["xid"], "alice", [make_finding(kind="xid")], AROUND)
     assert text.subject == "neuron: 1 job"
     assert text.body.startswith("For $5:   17  train")
-    assert own["held_idle"].body.template == TEMPLATES["held_idle"].body.template
+    assert own["never_used"].body.template == TEMPLATES["never_used"].body.template
 
 
 @pytest.mark.parametrize(

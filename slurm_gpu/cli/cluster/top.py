@@ -98,7 +98,7 @@ class _LiveScreen:
             last.seen.cluster,
             last.seen.live,
             last.seen.reports,
-            flags=last.flags,
+            alerts=last.alerts,
             user=self._user,
             partition=self._partition,
             fold=fold,

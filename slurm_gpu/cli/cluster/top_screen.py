@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from rich.text import Text
 
 from slurm_gpu.alerts.alert import in_words
-from slurm_gpu.monitor.cluster.overview import JobFlag, Overview, ShownRow
+from slurm_gpu.monitor.cluster.overview import JobAlert, Overview, ShownRow
 from slurm_gpu.monitor.cluster.reasons import meaning
 from slurm_gpu.monitor.cluster.summary import GpuType, StateOfNodes
 from slurm_gpu.text.cells import GAP, gpus, number, percent, positions, span, text
@@ -91,10 +91,10 @@ def draw(
     room = len(rows) if height is None else max(1, height - len(head) - 3)
     first = max(0, min(first, len(rows) - room))
     page = rows[first : first + room]
-    flagged = frozenset(shown.flag.job_id for shown in overview.flags or ())
+    with_alert = frozenset(shown.alert.job_id for shown in overview.alerts or ())
     before: Sequence[ShownRow | None] = [None, *page]
     cells = [
-        _cells(shown, now_s, flagged, names_node=above is None or shown.row.nodes != above.row.nodes)
+        _cells(shown, now_s, with_alert, names_node=above is None or shown.row.nodes != above.row.nodes)
         for above, shown in zip(before, page, strict=False)
     ]
     columns = _COLUMNS
@@ -136,9 +136,9 @@ def _head(
     yield from _waiting(overview, now_s, few)
     if overview.users:
         yield Text("Users     " + _users(overview.users, None if width is None else width - 10))
-    if overview.flags:
-        flags = [_flag_line(shown, now_s) for shown in overview.flags]
-        yield from _limited(flags, few, "more jobs need attention")
+    if overview.alerts:
+        alerts = [_alert_line(shown, now_s) for shown in overview.alerts]
+        yield from _limited(alerts, few, "more jobs need attention")
 
 
 def _users(users: Sequence[tuple[str, int]], width: int | None) -> str:
@@ -158,7 +158,7 @@ def _type_lines(types: Sequence[GpuType], now_s: float, bar: int) -> Iterator[Te
     digits = max((len(str(kind.total)) for kind in types), default=0)
     for kind in types:
         line = Text(f"{text(kind.name or 'GPUs'):{max(wide, 8)}}  ").append_text(_bar(kind, bar))
-        line.append(f"  {kind.held:{digits}} of {kind.total:{digits}} held")
+        line.append(f"  {kind.allocated:{digits}} of {kind.total:{digits}} allocated")
         line.append(f", {kind.free:{digits}} free", style=_GOOD if kind.free else "")
         if kind.out_of_service:
             line.append(f", {kind.out_of_service} out", style=_WARN)
@@ -170,7 +170,7 @@ def _type_lines(types: Sequence[GpuType], now_s: float, bar: int) -> Iterator[Te
 def _bar(kind: GpuType, wide: int) -> Text:
     """Held |, out of service x, free .: a sign for each GPU of few; of many none is left without a sign."""
     size = min(wide, kind.total)
-    parts = {"|": kind.held, "x": kind.out_of_service, ".": kind.free}
+    parts = {"|": kind.allocated, "x": kind.out_of_service, ".": kind.free}
     signs = {sign: max(1, n * size // kind.total) if n else 0 for sign, n in parts.items()}
     while (more := size - sum(signs.values())) != 0:
         # The largest part absorbs the rounding error.
@@ -211,10 +211,10 @@ def _waiting(overview: Overview, now_s: float, few: int | None) -> Iterator[Text
     yield from _limited(lines, few, "more reasons")
 
 
-def _flag_line(shown: JobFlag, now_s: float) -> Text:
-    since = span(max(0.0, now_s - shown.flag.since_s))
-    whose = f"{text(shown.job.user)} {shown.job.id}"
-    return Text("! ").append(f"{whose}: {in_words(shown.flag)}, for {since}", style=_WARN)
+def _alert_line(shown: JobAlert, now_s: float) -> Text:
+    since = span(max(0.0, now_s - shown.alert.since_s))
+    job_and_user = f"{text(shown.job.user)} {shown.job.id}"
+    return Text("! ").append(f"{job_and_user}: {in_words(shown.alert)}, for {since}", style=_WARN)
 
 
 def _limited(lines: Sequence[Text], few: int | None, more: str) -> Iterator[Text]:
@@ -225,7 +225,7 @@ def _limited(lines: Sequence[Text], few: int | None, more: str) -> Iterator[Text
     yield Text(f"          {len(lines) - few + 1} {more}", style=_FAINT)
 
 
-def _cells(shown: ShownRow, now_s: float, flagged: frozenset[int], *, names_node: bool) -> list[Text]:
+def _cells(shown: ShownRow, now_s: float, with_alert: frozenset[int], *, names_node: bool) -> list[Text]:
     row, job = shown.row, shown.row.job
     name = text(compress(row.nodes)) if names_node else ""
     state = Text(row.state if names_node else "", style="" if row.in_service else _WARN)
@@ -239,7 +239,7 @@ def _cells(shown: ShownRow, now_s: float, flagged: frozenset[int], *, names_node
         else:
             who = Text(f"{row.n_free} free", style=_GOOD if row.n_free else "")
         return [Text(name), state, kind, where, who, Text(), Text(), Text(), Text()]
-    marked = job.job_id in flagged
+    marked = job.job_id in with_alert
     return [
         Text(name),
         state,

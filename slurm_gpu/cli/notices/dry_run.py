@@ -17,8 +17,8 @@ from slurm_gpu.controller.notices.judging import Judgment, judge, message, outlo
 from slurm_gpu.controller.notices.poll import diagnosed, poll_database, rules_of
 from slurm_gpu.controller.notices.reconciler import ledger_path
 from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.monitor.cluster.attention import recorded_alerts
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import recorded_alerts
 from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.ledger import Ledger
 from slurm_gpu.notices.sending import Message

@@ -16,7 +16,7 @@ _ABOUT = {
     ENDED: "ended",
     AlertKind.XID: "GPU error",
     AlertKind.UNHEALTHY: "slow or stuck",
-    AlertKind.HELD_IDLE: "never used",
+    AlertKind.NEVER_USED: "never used",
     AlertKind.USED_THEN_IDLE: "no longer used",
     AlertKind.MEMORY_IDLE: "memory full, idle",
     AlertKind.PARTLY_UNUSED: "some never used",

@@ -138,7 +138,7 @@ def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[Outl
             says = f"{says}; {of_standing(standing, rule.action, rule.mode, zone)}"
         elif finding.kind == ENDED and (end := judgment.ledger.end_of(finding.job.run)) is not None:
             says = f"{of_end(end, zone)}; {says}"
-        elif finding.kind == AlertKind.HELD_IDLE and rule is not None and standing is not None:
+        elif finding.kind == AlertKind.NEVER_USED and rule is not None and standing is not None:
             says = f"{says}; {of_standing(standing, rule.action, rule.mode, zone)}"
         lines.append(
             OutlookEntry(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _RUNS = frozenset({"RUNNING", "SUSPENDED"})
 # Alerts about every GPU of a job: values of all of them are required.
-_OF_ALL_GPUS = frozenset({AlertKind.HELD_IDLE, AlertKind.USED_THEN_IDLE})
+_OF_ALL_GPUS = frozenset({AlertKind.NEVER_USED, AlertKind.USED_THEN_IDLE})
 _SECONDARY = frozenset({AlertKind.MEMORY_IDLE, AlertKind.UNHEALTHY})
 # Maximum age of a value that shows the current use of a device.
 _NOW_S = 60.0
@@ -114,7 +114,7 @@ def findings_of(
             continue
         if alert.kind in _SECONDARY and job.job_id in idle:
             continue
-        if alert.kind is AlertKind.HELD_IDLE and ruled(job) and not _noticed(job).is_component:
+        if alert.kind is AlertKind.NEVER_USED and ruled(job) and not _noticed(job).is_component:
             use = uses.get(job.job_id)
             is_whole = now_seen.issuperset(alert.devices) and alert.coverage >= COVERAGE
             if use is not None and use.used is False and use.coverage >= COVERAGE and is_whole:
@@ -127,7 +127,7 @@ def findings_of(
                     )
                 )
             continue
-        if alert.kind in settings.concerns:
+        if alert.kind in settings.alerts:
             findings.append(_finding(job, alert, settings, _found_s(poll, alert)))
     return findings, candidates
 

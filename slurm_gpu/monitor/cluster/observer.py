@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from slurm_gpu.alerts.alert import Alert
 from slurm_gpu.errors import DatabaseError, SlurmGpuError
+from slurm_gpu.monitor.cluster.attention import Attention, recorded_alerts, verdict_alerts, worst_first
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import Attention, recorded_alerts, verdict_alerts, worst_first
 from slurm_gpu.wire.answers.cluster import live_of_slurm
 from slurm_gpu.wire.answers.running import Running
 from slurm_gpu.wire.answers.runs import NodeReport
@@ -24,11 +24,11 @@ SELDOM_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """The data of slurm-gpudbd at one moment, by the wall clock here, and the flags that follow from it."""
+    """The data of slurm-gpudbd at one moment, by the wall clock here, and the alerts that follow from it."""
 
     at_s: float
     seen: DatabaseState
-    flags: Sequence[Alert] | None
+    alerts: Sequence[Alert] | None
     """The most serious first; None if the watch is too short and the records are missing."""
 
 
@@ -84,9 +84,13 @@ class Observer:
         rules = self._attention.rules
         watched = now - self._began_s >= rules.window_s
         found = self._attention.alerts(at_s) if watched else recorded_alerts(at_s, seen, rules)
-        verdict_flags = verdict_alerts(seen)
-        flags = None if found is None and not verdict_flags else worst_first([*(found or ()), *verdict_flags])
-        self.last = Observed(at_s=at_s, seen=seen, flags=flags)
+        alerts_of_verdicts = verdict_alerts(seen)
+        alerts = (
+            None
+            if found is None and not alerts_of_verdicts
+            else worst_first([*(found or ()), *alerts_of_verdicts])
+        )
+        self.last = Observed(at_s=at_s, seen=seen, alerts=alerts)
         self.error = None
 
 

@@ -38,10 +38,10 @@ class ShownRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFlag:
-    """A flag and its job."""
+class JobAlert:
+    """An alert and its job."""
 
-    flag: Alert
+    alert: Alert
     job: ClusterJob
 
 
@@ -58,7 +58,7 @@ class Overview:
     users: Sequence[tuple[str, int]]
     """GPUs of which each user's jobs have at least a part, the most first."""
     rows: Sequence[ShownRow]
-    flags: Sequence[JobFlag] | None
+    alerts: Sequence[JobAlert] | None
     """The most serious first; None if the cluster has not been watched for long enough."""
 
     @property
@@ -80,7 +80,7 @@ class Overview:
                 {
                     "type": kind.name,
                     "total": kind.total,
-                    "held": kind.held,
+                    "allocated": kind.allocated,
                     "free": kind.free,
                     "out_of_service": kind.out_of_service,
                     "next_free_s": kind.next_free_s,
@@ -108,7 +108,7 @@ class Overview:
             ],
             "users": [{"user": user, "gpus": n_gpus} for user, n_gpus in self.users],
             "rows": [_row_to_json(shown) for shown in self.rows],
-            "attention": None if self.flags is None else [_flag_to_json(shown) for shown in self.flags],
+            "attention": None if self.alerts is None else [_alert_to_json(shown) for shown in self.alerts],
         }
 
 
@@ -118,12 +118,12 @@ def make_overview(
     live: Mapping[str, Live],
     reports: Iterable[NodeReport],
     *,
-    flags: Sequence[Alert] | None = None,
+    alerts: Sequence[Alert] | None = None,
     user: str | None = None,
     partition: str | None = None,
     fold: bool = True,
 ) -> Overview:
-    """Build an overview. `user` and `partition` filter rows, jobs and flags; `user` does not filter the
+    """Build an overview. `user` and `partition` filter rows, jobs and alerts; `user` does not filter the
     totals.
 
     With `fold`, equal nodes are one row.
@@ -152,9 +152,9 @@ def make_overview(
         rows=[
             ShownRow(row=row, devices=_devices(row, by_holder)) for row in (folded(rows) if fold else rows)
         ],
-        flags=None
-        if flags is None
-        else [JobFlag(flag=flag, job=jobs[flag.job_id]) for flag in flags if flag.job_id in here],
+        alerts=None
+        if alerts is None
+        else [JobAlert(alert=alert, job=jobs[alert.job_id]) for alert in alerts if alert.job_id in here],
     )
 
 
@@ -218,15 +218,15 @@ def _row_to_json(shown: ShownRow) -> dict[str, Any]:
     }
 
 
-def _flag_to_json(shown: JobFlag) -> dict[str, Any]:
-    flag = shown.flag
+def _alert_to_json(shown: JobAlert) -> dict[str, Any]:
+    alert = shown.alert
     return {
         "id": shown.job.id,
-        "job_id": flag.job_id,
+        "job_id": alert.job_id,
         "user": shown.job.user,
-        "concern": flag.kind.value,
-        "devices": list(flag.devices),
-        "since_s": flag.since_s,
-        "coverage": flag.coverage,
-        "verdict": None if flag.diagnosis is None else asdict(flag.diagnosis),
+        "alert": alert.kind.value,
+        "devices": list(alert.devices),
+        "since_s": alert.since_s,
+        "coverage": alert.coverage,
+        "verdict": None if alert.diagnosis is None else asdict(alert.diagnosis),
     }

@@ -12,9 +12,9 @@ from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.monitor.cluster.attention import Attention
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import Attention
 from slurm_gpu.monitor.cluster.state import PageState, make_state
 from slurm_gpu.wire.answers.cluster import live_of_slurm
 from slurm_gpu.wire.answers.reservation import Reservation

@@ -46,22 +46,22 @@ def jobs(state: PageState, visibility: Visibility, since: str) -> bytes:
 
 def attention(state: PageState, visibility: Visibility, _: str) -> bytes:
     """Return jobs that need attention, as far as the viewer may see them."""
-    flags = [
+    alerts = [
         {
-            "job_id": item.flag.job_id,
+            "job_id": item.alert.job_id,
             "id": item.id,
             "user": item.user,
-            "concern": item.flag.kind.value,
+            "alert": item.alert.kind.value,
             "squares": ranges(item.squares),
-            "since_s": item.flag.since_s,
-            "coverage": round(item.flag.coverage, 3),
-            "verdict": None if item.flag.diagnosis is None else asdict(item.flag.diagnosis),
+            "since_s": item.alert.since_s,
+            "coverage": round(item.alert.coverage, 3),
+            "verdict": None if item.alert.diagnosis is None else asdict(item.alert.diagnosis),
         }
-        for item in state.flags
+        for item in state.alerts
         if visibility.may_see(item.user, item.uid)
     ]
     suspects = _suspects(state) if visibility.everything else []
-    return dump({"flags": flags, "suspects": suspects, "as_of_s": state.seen.live_s})
+    return dump({"alerts": alerts, "suspects": suspects, "as_of_s": state.seen.live_s})
 
 
 def _suspects(state: PageState) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ def free(state: PageState, _: Visibility, __: str) -> bytes:
             "type": kind.name,
             "total": kind.total,
             "free": kind.free,
-            "held": kind.held,
+            "allocated": kind.allocated,
             "out_of_service": kind.out_of_service,
             "next_free_s": kind.next_free_s,
         }

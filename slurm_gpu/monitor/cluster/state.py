@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu.monitor.cluster.allocation import SquareAllocation, find_allocation
+from slurm_gpu.monitor.cluster.attention import Attention, PlacedAlert
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import Attention, PlacedAlert
 from slurm_gpu.monitor.cluster.frames import Owner, job_frames, live_frames, own_squares, state_frame
 from slurm_gpu.monitor.cluster.jobs import JobListing
 from slurm_gpu.monitor.cluster.layout import SquareLayout, layout_key, make_layout
@@ -29,7 +29,7 @@ class PageState:
     own: Mapping[Owner, Sequence[int]]
     """By user, the squares that only they use."""
     jobs: JobListing
-    flags: Sequence[PlacedAlert] = ()
+    alerts: Sequence[PlacedAlert] = ()
     answers: ResponseCache = field(default_factory=ResponseCache, repr=False)
     """Answers made for this state."""
 
@@ -76,5 +76,5 @@ def make_state(
         },
         own=own_squares(allocation, {job.job_id: (job.user, job.uid) for job in seen.cluster.jobs}),
         jobs=table.next(version, seen.cluster.jobs, allocation),
-        flags=attention.flags(seen.live_s, seen, layout),
+        alerts=attention.placed_alerts(seen.live_s, seen, layout),
     )

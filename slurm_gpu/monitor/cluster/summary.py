@@ -24,7 +24,7 @@ class GpuType:
     name: str
     """"" if Slurm has no type."""
     total: int
-    held: int
+    allocated: int
     free: int
     out_of_service: int
     next_free_s: int | None
@@ -80,7 +80,7 @@ class GpuRow:
 def gpu_types(state: ClusterState) -> list[GpuType]:
     """Return the types in the order of their names."""
     jobs = {job.job_id: job for job in state.jobs}
-    total, held, free = Counter[str](), Counter[str](), Counter[str]()
+    total, allocated, free = Counter[str](), Counter[str](), Counter[str]()
     ends: dict[str, float] = {}
     for node in state.nodes:
         total.update(node.gpus)
@@ -91,7 +91,7 @@ def gpu_types(state: ClusterState) -> list[GpuType]:
             if len(node.gpus) == 1:
                 here = Counter({kind: n - node.gpus_free for kind, n in node.gpus.items()})
             free.update({kind: n - here[kind] for kind, n in node.gpus.items()})
-        held.update(here)
+        allocated.update(here)
         for position, end_s in ends_here.items():
             if node.in_service and position < len(types):
                 kind = types[position]
@@ -100,9 +100,9 @@ def gpu_types(state: ClusterState) -> list[GpuType]:
         GpuType(
             name=kind,
             total=n,
-            held=held[kind],
+            allocated=allocated[kind],
             free=free[kind],
-            out_of_service=n - held[kind] - free[kind],
+            out_of_service=n - allocated[kind] - free[kind],
             next_free_s=int(end_s) if (end_s := ends.get(kind, math.inf)) < math.inf else None,
         )
         for kind, n in sorted(total.items())

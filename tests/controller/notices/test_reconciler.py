@@ -74,11 +74,11 @@ def test_without_the_rule_it_is_a_notice_and_no_threat(world: World) -> None:
     world.rule = None
     world.hold(17)
     world.run_for(180)
-    assert world.reported() == [(30, "held_idle")]
+    assert world.reported() == [(30, "never_used")]
     assert world.commands == []
 
 
-@pytest.mark.parametrize(("mode", "kinds"), [("observe", ["held_idle"]), ("advise", ["warning", "warning"])])
+@pytest.mark.parametrize(("mode", "kinds"), [("observe", ["never_used"]), ("advise", ["warning", "warning"])])
 def test_on_trial_nothing_is_ended(world: World, mode: str, kinds: list[str]) -> None:
     world.rule = replace(RULE, mode=mode)
     world.hold(17)
@@ -140,7 +140,7 @@ def test_a_failover_continues_where_the_other_was(world: World) -> None:
 def test_an_incompletely_observed_job_is_not_warned_or_ended(world: World, unseen: dict[str, object]) -> None:
     world.hold(17, **unseen)
     world.run_for(180)
-    assert [kind for _, kind in world.reported() if kind != "held_idle"] == []
+    assert [kind for _, kind in world.reported() if kind != "never_used"] == []
     assert world.commands == []
 
 
@@ -228,7 +228,7 @@ def test_exempt_users_and_groups_that_it_is_not_for_are_left_alone(world: World)
     world.hold(18, user="bob")
     world.run_for(180)
     assert world.reported() == []
-    assert world.reported("bob") == [(30, "held_idle")]
+    assert world.reported("bob") == [(30, "never_used")]
     assert world.commands == []
 
 

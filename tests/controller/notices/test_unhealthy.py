@@ -12,7 +12,7 @@ from slurm_gpu.wire.answers.verdicts import JobVerdict
 
 from .world import NOON_S, SETTINGS, World
 
-ASKED = f"{SETTINGS}concerns: [unhealthy, used_then_idle]\n"
+ASKED = f"{SETTINGS}alerts: [unhealthy, used_then_idle]\n"
 
 
 def verdict(job_id: int = 17, **given: Any) -> JobVerdict:

@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = {
                     "layout": lambda: world.layout,
                     "jobs": lambda: world.jobs_since(None if since is None else int(since)),
-                    "attention": lambda: {"flags": world.flags, "as_of_s": world.as_of_s},
+                    "attention": lambda: {"alerts": world.alerts, "as_of_s": world.as_of_s},
                     "free": world.free,
                     "queue": world.queue,
                     "reservations": lambda: {"reservations": world.reservations},

@@ -42,7 +42,7 @@ class World:
     layout: dict[str, Any]
     frames: dict[str, bytearray]
     jobs: dict[int, dict[str, Any]]
-    flags: list[dict[str, Any]]
+    alerts: list[dict[str, Any]]
     reservations: list[dict[str, Any]]
     me: dict[str, Any]
     runs: dict[str, Any] = field(default_factory=dict)
@@ -73,11 +73,18 @@ class World:
         for square, kind in enumerate(self._types()):
             of = types.setdefault(
                 kind,
-                {"type": kind, "total": 0, "free": 0, "held": 0, "out_of_service": 0, "next_free_s": None},
+                {
+                    "type": kind,
+                    "total": 0,
+                    "free": 0,
+                    "allocated": 0,
+                    "out_of_service": 0,
+                    "next_free_s": None,
+                },
             )
             state = self.frames["state"][square]
             of["total"] += 1
-            of[{FREE: "free", UNWATCHED: "free", OUT: "out_of_service"}.get(state, "held")] += 1
+            of[{FREE: "free", UNWATCHED: "free", OUT: "out_of_service"}.get(state, "allocated")] += 1
         ends = [job["end_s"] for job in self.jobs.values() if job["state"] == "RUNNING" and job["end_s"]]
         for of in types.values():
             of["next_free_s"] = min(ends, default=None)
@@ -144,7 +151,7 @@ def make_world(
         },
         frames={name: bytearray([GAP]) * n for name in ("util", "mem", "power", "temp", "clock", "p25_util")},
         jobs={},
-        flags=[],
+        alerts=[],
         reservations=_reservations(),
         me={
             "user": "alice",
@@ -204,7 +211,7 @@ def _fill(world: World, rng: random.Random, n_nodes: int, n_gpus: int) -> None:
     for _ in range(max(3, n_nodes // 10)):
         job_id += 1
         _wait(world, rng, job_id, rng.choice(users))
-    world.flags.sort(key=lambda flag: (flag["concern"] != "xid", flag["since_s"]))
+    world.alerts.sort(key=lambda alert: (alert["alert"] != "xid", alert["since_s"]))
 
 
 def _set(world: World, squares: Any, state: int, util: int | None) -> None:
@@ -253,12 +260,12 @@ def _run(
         "shared_squares": [],
     }
     if (level == 0 and rng.random() < 0.5) or rng.random() < 0.01:
-        world.flags.append(
+        world.alerts.append(
             {
                 "job_id": job_id,
                 "id": world.jobs[job_id]["id"],
                 "user": user,
-                "concern": "held_idle" if level == 0 else rng.choice(_CONCERNS),
+                "alert": "never_used" if level == 0 else rng.choice(_CONCERNS),
                 "squares": [list(one) for one in ranges],
                 "since_s": started + 30,
                 "coverage": 1.0,

@@ -125,12 +125,12 @@ def test_facts_limits_and_files_are_there(job_tab: Callable[[World], Tab]):
 
 def test_what_is_wrong_is_reported_with_what_to_do(job_tab: Callable[[World], Tab]):
     world = world_of(run_of("200"))
-    world.flags = [
+    world.alerts = [
         {
             "job_id": 200,
             "id": "200",
             "user": "alice",
-            "concern": "partly_unused",
+            "alert": "partly_unused",
             "squares": [[12, 12]],
             "since_s": NOW_S - 600,
             "coverage": 1.0,

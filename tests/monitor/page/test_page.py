@@ -28,8 +28,8 @@ def hostile() -> World:
     for place, job in enumerate(world.jobs.values()):
         names = ("id", "user", "account", "partition", "name", "reason")
         job |= {name: bad[place + k] for k, name in enumerate(names)}
-    for flag in world.flags:
-        flag |= {"id": bad[0], "user": bad[1], "concern": bad[2]}
+    for alert in world.alerts:
+        alert |= {"id": bad[0], "user": bad[1], "alert": bad[2]}
     for one in world.reservations:
         one |= dict.fromkeys(("user", "gpu_type", "nodes", "error"), bad[0])
     world.me |= {"user": bad[0]}
@@ -150,12 +150,12 @@ def test_what_cannot_be_had_leaves_what_was_known(opened: Callable[..., Tab], st
 
 def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
     world = small()
-    world.flags = [
+    world.alerts = [
         {
             "job_id": 200,
             "id": "200",
             "user": "alice",
-            "concern": "held_idle",
+            "alert": "never_used",
             "squares": [[12, 13]],
             "since_s": world.as_of_s - 600,
             "coverage": 1.0,
@@ -175,12 +175,12 @@ def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
 
 def test_of_a_concern_about_some_gpus_of_a_job_it_says_of_how_many(opened: Callable[..., Tab]):
     world = small()
-    world.flags = [
+    world.alerts = [
         {
             "job_id": 200,
             "id": "200",
             "user": "alice",
-            "concern": "throttled",
+            "alert": "throttled",
             "squares": [[13, 13]],
             "since_s": world.as_of_s - 600,
             "coverage": 1.0,
@@ -192,12 +192,12 @@ def test_of_a_concern_about_some_gpus_of_a_job_it_says_of_how_many(opened: Calla
 
 def test_an_update_leaves_the_keyboard_and_what_was_opened(opened: Callable[..., Tab]):
     world = small()
-    world.flags = [
+    world.alerts = [
         {
             "job_id": key,
             "id": str(key),
             "user": "alice",
-            "concern": "held_idle",
+            "alert": "never_used",
             "squares": [[square, square]],
             "since_s": world.as_of_s - 600,
             "coverage": 1.0,
@@ -210,7 +210,7 @@ def test_an_update_leaves_the_keyboard_and_what_was_opened(opened: Callable[...,
     tab.page.locator("#attention .lights").nth(1).focus()
 
     def change(world: World) -> None:
-        world.flags[0]["concern"] = "xid"
+        world.alerts[0]["alert"] = "xid"
         world.jobs[901] = job_on(901, [], state="PENDING", reason="Resources", start_s=world.as_of_s + 90)
         world.changed[901] = world.version + 1
 
@@ -237,12 +237,12 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
     }
     world.jobs[300] = job_on(300, [[7, 7]], user="zoe", name="mine")
     world.jobs[301] = job_on(301, [], user="zoe", state="PENDING", reason="Priority", name="later")
-    world.flags = [
+    world.alerts = [
         {
             "job_id": 300,
             "id": "300",
             "user": "zoe",
-            "concern": "held_idle",
+            "alert": "never_used",
             "squares": [[7, 7]],
             "since_s": world.as_of_s - 600,
             "coverage": 1.0,
@@ -364,12 +364,12 @@ def test_an_operator_goes_from_all_jobs_to_their_own_and_back(opened: Callable[.
 
 def test_one_click_leads_from_what_needs_attention_to_its_job(opened: Callable[..., Tab]):
     world = small()
-    world.flags = [
+    world.alerts = [
         {
             "job_id": 200,
             "id": "200",
             "user": "alice",
-            "concern": "held_idle",
+            "alert": "never_used",
             "squares": [[12, 13]],
             "since_s": world.as_of_s - 600,
             "coverage": 1.0,
@@ -417,7 +417,7 @@ def test_an_empty_cluster_is_said_to_be_one(opened: Callable[..., Tab]):
     world: Any = small()
     world.layout |= {"zones": []}
     world.frames = {name: bytearray() for name in world.frames}
-    world.jobs, world.flags = {}, []
+    world.jobs, world.alerts = {}, []
     tab = opened(world)
     told = tab.page.locator("#empty", has_text="no GPUs")
     told.wait_for()

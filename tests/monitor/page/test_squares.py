@@ -22,7 +22,7 @@ def small(**options: Any) -> World:
     for key, job in list(world.jobs.items()):
         if job["squares"] and job["squares"][0][0] < 16:
             del world.jobs[key]
-    world.flags = [flag for flag in world.flags if flag["job_id"] in world.jobs]
+    world.alerts = [alert for alert in world.alerts if alert["job_id"] in world.jobs]
     for square in range(16):
         state[square], util[square] = 0, 0
     for square, octet in ((_HELD_ZERO, 0), (_HELD_GAP, GAP), (_BELOW, 9), (_ABOVE, 80), (_AT, 10)):

@@ -25,7 +25,6 @@ export class Cluster {
     this.jobs = new Map(); // by raw ID
     this.version = null; // version of the jobs
     this.asOf_s = null;
-    this.flags = [];
     this.clear();
   }
 
@@ -35,7 +34,6 @@ export class Cluster {
     this.metrics = [...layout.metrics.filter((metric) => metric.name !== "state"), ...OWN_METRICS];
     this.jobs.clear();
     this.version = null;
-    this.flags = [];
     this.clear();
   }
 

@@ -14,7 +14,7 @@ const RUNNING = ["RUNNING", "COMPLETING", "SUSPENDED"];
 
 const id = new URLSearchParams(location.search).get("id") ?? "";
 const dark = matchMedia(DARK);
-let inks = colours(), runs = [], timelines = [], flags = [], drawing = [], shown = null;
+let inks = colours(), runs = [], timelines = [], alerts = [], drawing = [], shown = null;
 
 function colours() {
   const grid = getComputedStyle(document.documentElement).getPropertyValue("--grid").trim();
@@ -29,7 +29,7 @@ async function refresh() {
     const [found, timeline, attention] = await Promise.all([json(path()), json(path("/timeline")).catch(absent), json("attention").catch(absent)]);
     runs = found.value.runs;
     timelines = timeline?.value.runs ?? [];
-    flags = attention?.value.flags ?? [];
+    alerts = attention?.value.alerts ?? [];
     byId("error").hidden = true;
   } catch (error) {
     if (!(error instanceof WireError)) throw error;
@@ -146,10 +146,10 @@ function showGpus(run) {
 
 // Show current alerts with advice.
 function showAdvice(run) {
-  const ours = flags.filter((flag) => flag.id === run.id && RUNNING.includes(run.state));
-  fill(byId("advice"), ours.map((flag) => {
-    const { short, what, todo } = words.concern(flag);
-    return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} Since ${words.moment(flag.since_s, now_s())}. ${todo}`);
+  const ours = alerts.filter((alert) => alert.id === run.id && RUNNING.includes(run.state));
+  fill(byId("advice"), ours.map((alert) => {
+    const { short, what, todo } = words.alertText(alert);
+    return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} Since ${words.moment(alert.since_s, now_s())}. ${todo}`);
   }));
 }
 

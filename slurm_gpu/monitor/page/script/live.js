@@ -12,7 +12,7 @@ export class Live {
   // kinds of new data: "layout", "frame", "jobs", "panels"; `health` with the state of the connection.
   constructor(cluster, { metric, changed, health }) {
     Object.assign(this, { cluster, metric, changed, health });
-    this.data = { flags: null, free: null, queue: null, reservations: null, me: null };
+    this.data = { alerts: null, free: null, queue: null, reservations: null, me: null };
     this.busy = null;
     this.again = false;
     this.slow_ms = this.me_ms = -Infinity;
@@ -122,9 +122,9 @@ export class Live {
       }
     };
     await Promise.all([
-      ask("flags", "attention", (value) => {
+      ask("alerts", "attention", (value) => {
         data.suspects = value.suspects;
-        return value.flags;
+        return value.alerts;
       }),
       ask("free", "free", (value) => value),
       ask("queue", "queue", (value) => value),

@@ -12,31 +12,31 @@ const NUMBER = (title) => ({ title, number: true });
 
 const idOf = (job) => make("bdi", {}, job.id);
 const linked = (job) => (job.full ? make("a", { href: jobPage(job.id) }, idOf(job)) : idOf(job));
-const diagnosed = (flag) => (flag.verdict ? make("a", { href: diagnosisPage(flag.id) }, "Diagnosis") : null);
+const diagnosed = (alert) => (alert.verdict ? make("a", { href: diagnosisPage(alert.id) }, "Diagnosis") : null);
 const nothing = (text) => make("p", { class: "none" }, text);
 const more = (left, noun) => (left > 0 ? make("p", { class: "note" }, `and ${words.counts(left, noun)} more`) : null);
 
-// List flags, the most serious first, and suspect GPUs; `pressed` is the key of the flag with highlighted
+// List alerts, the most serious first, and suspect GPUs; `pressed` is the key of the alert with highlighted
 // squares.
-export function attention(place, { flags, suspects, jobs, pressed, light, now_s, known }) {
+export function attention(place, { alerts, suspects, jobs, pressed, light, now_s, known }) {
   if (!known) return fill(place, nothing("Not loaded yet."));
-  if (!flags.length) return fill(place, nothing("No running job needs attention."), accused(suspects, now_s));
-  const rows = flags.slice(0, MOST).map((flag) => {
-    const { short, what, todo } = words.concern(flag), { key } = flag;
-    const allocated = jobs.get(flag.job_id)?.n_gpus ?? 0, of = allocated > flag.n ? `${words.count(flag.n)} of ` : "";
-    const squares = flag.squares.length ? of + words.counts(of ? allocated : flag.n, "GPU") : "";
+  if (!alerts.length) return fill(place, nothing("No running job needs attention."), accused(suspects, now_s));
+  const rows = alerts.slice(0, MOST).map((alert) => {
+    const { short, what, todo } = words.alertText(alert), { key } = alert;
+    const allocated = jobs.get(alert.job_id)?.n_gpus ?? 0, of = allocated > alert.n ? `${words.count(alert.n)} of ` : "";
+    const squares = alert.squares.length ? of + words.counts(of ? allocated : alert.n, "GPU") : "";
     return make("li", {},
       make("button", { type: "button", class: "lights", "aria-pressed": String(pressed === key), title: `${what} Show its squares.`, onclick: () => light(key) },
         make("span", { class: "line" },
-          make("span", {}, make("span", { class: "tag bad" }, short), " ", make("bdi", {}, flag.user ?? "")),
-          make("span", {}, words.duration(now_s - flag.since_s)))),
-      make("p", { class: "aside" }, "job ", linked({ id: flag.id, full: true }), squares ? ` · ${squares}` : "",
-        jobs.get(flag.job_id)?.account ? [" · ", make("bdi", {}, jobs.get(flag.job_id).account)] : null,
-        flag.coverage < 0.95 ? ` · measured ${Math.round(100 * flag.coverage)} % of the time` : null,
-        flag.verdict ? [" · ", diagnosed(flag)] : null),
+          make("span", {}, make("span", { class: "tag bad" }, short), " ", make("bdi", {}, alert.user ?? "")),
+          make("span", {}, words.duration(now_s - alert.since_s)))),
+      make("p", { class: "aside" }, "job ", linked({ id: alert.id, full: true }), squares ? ` · ${squares}` : "",
+        jobs.get(alert.job_id)?.account ? [" · ", make("bdi", {}, jobs.get(alert.job_id).account)] : null,
+        alert.coverage < 0.95 ? ` · measured ${Math.round(100 * alert.coverage)} % of the time` : null,
+        alert.verdict ? [" · ", diagnosed(alert)] : null),
       pressed === key ? make("p", {}, what, " ", todo) : null);
   });
-  return fill(place, make("ul", { class: "items" }, rows), more(flags.length - rows.length, "concern"), accused(suspects, now_s));
+  return fill(place, make("ul", { class: "items" }, rows), more(alerts.length - rows.length, "alert"), accused(suspects, now_s));
 }
 
 // List suspects; the command to drain them is only shown.
@@ -59,7 +59,7 @@ export function free(place, data, now_s) {
     const all = type.total;
     const next = type.free ? "now" : type.next_free_s ? `by ${words.moment(type.next_free_s, now_s)}` : words.GAP;
     const bar = make("div", { class: "bar", "aria-hidden": "true" });
-    for (const [part, kind] of [[type.held, ""], [type.out_of_service, "out"]]) {
+    for (const [part, kind] of [[type.allocated, ""], [type.out_of_service, "out"]]) {
       const piece = make("i", { class: kind || null });
       piece.style.width = `${all ? 100 * part / all : 0}%`;
       bar.append(piece);
@@ -68,7 +68,7 @@ export function free(place, data, now_s) {
       make("div", { class: "line" }, make("span", {}, make("strong", {}, words.count(type.free)), " of ", words.count(all), " ", make("bdi", {}, type.type || "GPUs"), " free"),
         make("span", {}, type.free ? "" : `first ${next}`)),
       bar,
-      make("p", { class: "aside" }, `${words.count(type.held)} allocated`, type.out_of_service ? `, ${words.count(type.out_of_service)} out of service` : ""));
+      make("p", { class: "aside" }, `${words.count(type.allocated)} allocated`, type.out_of_service ? `, ${words.count(type.out_of_service)} out of service` : ""));
   });
   return fill(place, make("ul", { class: "items" }, rows));
 }
@@ -126,11 +126,11 @@ export function reservations(place, data, now_s) {
 
 // List the viewer's jobs: running ones with alerts, pending ones with forecasts. `why` explains a reason of
 // Slurm.
-export function mine(place, { running, waiting, flags, waits, why, now_s, under }) {
+export function mine(place, { running, waiting, alerts, waits, why, now_s, under }) {
   if (!running.length && !waiting.length) return fill(place, nothing("You have no running or pending jobs."));
-  const advice = (job) => flags.filter((flag) => flag.job_id === job.job_id).map((flag) => {
-    const { short, what, todo } = words.concern(flag);
-    return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} ${todo} `, diagnosed(flag));
+  const advice = (job) => alerts.filter((alert) => alert.job_id === job.job_id).map((alert) => {
+    const { short, what, todo } = words.alertText(alert);
+    return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} ${todo} `, diagnosed(alert));
   });
   const named = (job) => make("span", {}, linked(job), job.name ? [" ", make("bdi", {}, job.name)] : null);
   const runs = running.map((job) => {

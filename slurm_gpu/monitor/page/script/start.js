@@ -25,7 +25,7 @@ const cluster = new Cluster();
 const given = address.read();
 const chosen = { metric: given.metric ?? FIRST_METRIC, under: given.under, view: given.view, find: given.find ?? "" };
 let octets = cluster.octets, colours = new Uint32Array(256), ring = new Uint8Array(0), below = 0;
-let lighted = null; // the flag with highlighted squares {key, flag}; null for the search
+let lighted = null; // the alert with highlighted squares {key, alert}; null for the search
 let health = { asOf_s: null, slurm_s: null, failed: null, failedSince_ms: null };
 
 const metric = () => cluster.metrics.find((one) => one.name === chosen.metric) ?? cluster.metrics[0] ?? null;
@@ -148,14 +148,14 @@ function showHealth() {
   say(errorBox, text);
 }
 
-// Highlight the squares of the search or of one flag.
+// Highlight the squares of the search or of one alert.
 function light() {
   const found = byId("found"), forget = byId("forget");
   let some = null;
   if (lighted !== null) {
-    lighted.flag = live.data.flags.find((one) => keyOf(one) === lighted.key) ?? lighted.flag;
-    some = new Set(listed(lighted.flag.squares));
-    say(found, `${words.counts(some.size, "GPU")} of job ${lighted.flag.id}: ${words.concern(lighted.flag).short}`);
+    lighted.alert = live.data.alerts.find((one) => keyOf(one) === lighted.key) ?? lighted.alert;
+    some = new Set(listed(lighted.alert.squares));
+    say(found, `${words.counts(some.size, "GPU")} of job ${lighted.alert.id}: ${words.alertText(lighted.alert).short}`);
   } else {
     const result = cluster.flat.n ? find(cluster, chosen.find) : null;
     some = result?.squares ?? null;
@@ -171,7 +171,7 @@ function light() {
   squares.light(lit);
 }
 
-const keyOf = (flag) => `${flag.job_id} ${flag.concern}`;
+const keyOf = (alert) => `${alert.job_id} ${alert.alert}`;
 
 // Return the viewer's own squares; null without jobs, which highlights all.
 function own() {
@@ -181,7 +181,7 @@ function own() {
 
 function showPanels() {
   const { data } = live, now = now_s(), mine = isMine();
-  const flags = (data.flags ?? []).map((flag) => ({ ...flag, key: keyOf(flag), n: listed(flag.squares).length }));
+  const alerts = (data.alerts ?? []).map((alert) => ({ ...alert, key: keyOf(alert), n: listed(alert.squares).length }));
   const place = (id) => byId(id).querySelector(":scope > div");
   for (const [id, shown] of [["attention", !mine], ["mine", mine], ["limits", mine]]) byId(id).hidden = !shown;
   if (mine) {
@@ -189,7 +189,7 @@ function showPanels() {
     const meanings = new Map((data.queue?.reasons ?? []).map((reason) => [reason.reason, reason.meaning]));
     const ofUser = (jobs) => jobs.filter((job) => job.user === user);
     panels.mine(place("mine"), {
-      running: ofUser(cluster.running()), waiting: ofUser(cluster.waiting()), flags, waits, now_s: now,
+      running: ofUser(cluster.running()), waiting: ofUser(cluster.waiting()), alerts, waits, now_s: now,
       why: (reason) => meanings.get(reason) || reason || "not considered yet",
       under(job) {
         const some = cluster.squaresOf(job);
@@ -199,10 +199,10 @@ function showPanels() {
     panels.limits(place("limits"), me(), now);
   } else {
     panels.attention(place("attention"), {
-      flags, suspects: data.suspects ?? [], jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, known: data.flags !== null,
+      alerts, suspects: data.suspects ?? [], jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, known: data.alerts !== null,
       light(key) {
-        const flag = live.data.flags.find((one) => keyOf(one) === key);
-        lighted = lighted?.key === key || flag === undefined ? null : { key, flag };
+        const alert = live.data.alerts.find((one) => keyOf(one) === key);
+        lighted = lighted?.key === key || alert === undefined ? null : { key, alert };
         light();
         showPanels();
       },

@@ -56,15 +56,15 @@ export function frees(job, now_s) {
 
 const ABOUT = {
   xid: ["GPU error", "A GPU reported an error (XID).", "Save a checkpoint and notify the operators, who may drain the node."],
-  held_idle: ["allocated, never used", "The job's GPUs have computed nothing since it started.", "Check whether the program finds its GPUs. If the job is not needed, cancel it, since other jobs wait."],
+  never_used: ["allocated, never used", "The job's GPUs have computed nothing since it started.", "Check whether the program finds its GPUs. If the job is not needed, cancel it, since other jobs wait."],
   used_then_idle: ["used, then idle", "The job's GPUs were used, but are now idle.", "If the work is done, cancel it; if it waits for data or for input, end it and start it again later."],
   memory_idle: ["memory full, idle", "GPU memory is full, but the GPU is idle.", "A process hangs, or keeps memory that it no longer needs: check its log."],
   partly_unused: ["some never used", "Some of the job's GPUs were never used.", "Request as many as the program uses, or start one process for each GPU."],
   throttled: ["throttled", "Clocks are throttled by heat or the power supply.", "The job itself is fine; the operators should check the node's cooling and power."],
 };
 
-// Return the short name of a flag, its meaning and advice. A verdict has its own texts.
-export function concern({ concern: name, verdict }) {
+// Return the short name of an alert, its meaning and advice. A verdict has its own texts.
+export function alertText({ alert: name, verdict }) {
   if (verdict) {
     const confidence = `${Math.round(100 * verdict.confidence)} % confidence`;
     return { short: verdict.cause, what: `${verdict.kind ? `${verdict.kind}: ` : ""}${verdict.text} (${confidence}).`, todo: verdict.next_step };

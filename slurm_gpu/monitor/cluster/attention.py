@@ -18,9 +18,9 @@ _RUNS = frozenset({"RUNNING", _SUSPENDED})
 
 @dataclass(frozen=True, slots=True)
 class PlacedAlert:
-    """A flag with its job's owner and squares."""
+    """An alert with its job's owner and squares."""
 
-    flag: Alert
+    alert: Alert
     id: str
     user: str
     uid: int | None
@@ -45,29 +45,29 @@ class Attention:
         self._watch.take_in(now_s, jobs, seen.running, seen.live)
 
     def alerts(self, now_s: float) -> list[Alert]:
-        """Return the flags, the most serious first."""
+        """Return the alerts, the most serious first."""
         return self._watch.alerts(now_s)
 
-    def flags(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedAlert]:
-        """Return the flags with their squares, the most serious first."""
+    def placed_alerts(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedAlert]:
+        """Return the alerts with their squares, the most serious first."""
         jobs = {job.job_id: job for job in seen.cluster.jobs}
         return [
             PlacedAlert(
-                flag=flag,
-                id=jobs[flag.job_id].id,
-                user=jobs[flag.job_id].user,
-                uid=jobs[flag.job_id].uid,
-                squares=sorted(layout.square_of[uuid] for uuid in flag.devices if uuid in layout.square_of),
+                alert=alert,
+                id=jobs[alert.job_id].id,
+                user=jobs[alert.job_id].user,
+                uid=jobs[alert.job_id].uid,
+                squares=sorted(layout.square_of[uuid] for uuid in alert.devices if uuid in layout.square_of),
             )
-            for flag in worst_first([*self.alerts(now_s), *verdict_alerts(seen)])
-            if flag.job_id in jobs
+            for alert in worst_first([*self.alerts(now_s), *verdict_alerts(seen)])
+            if alert.job_id in jobs
         ]
 
 
-def worst_first(flags: Iterable[Alert]) -> list[Alert]:
+def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     """Sort by severity, then by duration."""
     order = {kind: place for place, kind in enumerate(AlertKind)}
-    return sorted(flags, key=lambda flag: (order[flag.kind], flag.since_s, flag.job_id))
+    return sorted(alerts, key=lambda alert: (order[alert.kind], alert.since_s, alert.job_id))
 
 
 def verdict_alerts(seen: DatabaseState) -> list[Alert]:
@@ -77,10 +77,10 @@ def verdict_alerts(seen: DatabaseState) -> list[Alert]:
 
 
 def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Alert] | None:
-    """Return flags that follow from records alone: errors of GPUs, and jobs that never used theirs.
+    """Return alerts that follow from records alone: errors of GPUs, and jobs that never used theirs.
 
-    None if the records could not be read. Records arrive every five minutes, so a job is flagged only if all
-    its GPUs are idle now as well.
+    None if the records could not be read. Records arrive every five minutes, so a job has an alert only
+    if all its GPUs are idle now as well.
     """
     if seen.running is None:
         return None
@@ -94,7 +94,7 @@ def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -
     idle = [
         Alert(
             job_id=job_id,
-            kind=AlertKind.HELD_IDLE,
+            kind=AlertKind.NEVER_USED,
             devices=devices,
             since_s=use.start_s,
             coverage=use.coverage,
@@ -109,7 +109,7 @@ def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -
         and job.n_gpus is not None
         and len(devices) >= job.n_gpus
     ]
-    return [*xids, *sorted(idle, key=lambda flag: (flag.since_s, flag.job_id))]
+    return [*xids, *sorted(idle, key=lambda alert: (alert.since_s, alert.job_id))]
 
 
 def _idle_now(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> Mapping[int, tuple[str, ...]]:

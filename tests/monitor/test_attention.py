@@ -1,4 +1,4 @@
-"""Flags are shown with their squares: all of them to operators, and their own to users."""
+"""Alerts are shown with their squares: all of them to operators, and their own to users."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ def watched() -> Here:
 def test_jobs_that_never_computed_are_flagged_and_no_others():
     here = watched()
     idle = {item.job.job_id for item in here.source._jobs.values() if item.level == 0}
-    flags = here.get("/api/v1/attention").json()["flags"]
+    alerts = here.get("/api/v1/attention").json()["alerts"]
     assert idle
-    assert {flag["job_id"] for flag in flags} == idle
-    assert {flag["concern"] for flag in flags} == {"held_idle"}
+    assert {alert["job_id"] for alert in alerts} == idle
+    assert {alert["alert"] for alert in alerts} == {"never_used"}
 
 
 def test_a_flag_lists_the_squares_of_its_job():
     here = watched()
     rows = {job["job_id"]: job for job in here.get("/api/v1/jobs").json()["jobs"]}
-    for flag in here.get("/api/v1/attention").json()["flags"]:
-        assert flag["squares"] == rows[flag["job_id"]]["squares"]
+    for alert in here.get("/api/v1/attention").json()["alerts"]:
+        assert alert["squares"] == rows[alert["job_id"]]["squares"]
 
 
 def test_users_see_only_their_own():
     here = watched()
-    everything = here.get("/api/v1/attention").json()["flags"]
+    everything = here.get("/api/v1/attention").json()["alerts"]
     user = everything[0]["user"]
     here.viewer = Viewer(user, None, operator=False)
-    assert here.get("/api/v1/attention").json()["flags"] == [
-        flag for flag in everything if flag["user"] == user
+    assert here.get("/api/v1/attention").json()["alerts"] == [
+        alert for alert in everything if alert["user"] == user
     ]
     here.viewer = Viewer("nobody", None, operator=False)
-    assert here.get("/api/v1/attention").json()["flags"] == []
+    assert here.get("/api/v1/attention").json()["alerts"] == []
 
 
 def test_without_values_nothing_is_flagged():
@@ -49,4 +49,4 @@ def test_without_values_nothing_is_flagged():
     for _ in range(31):
         here.poll()
         here.source.step(10.0)
-    assert here.get("/api/v1/attention").json()["flags"] == []
+    assert here.get("/api/v1/attention").json()["alerts"] == []
