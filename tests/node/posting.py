@@ -82,7 +82,7 @@ class FakeNode(ShipmentSource):
         self.jobs: list[int] = []
         self.now: dict[str, Any] | None = None
         self.here: Sequence[DeviceFacts] = ()
-        self.asked_windows: list[list[int]] = []
+        self.requested_windows: list[list[int]] = []
         self.window_bytes = 10
         self.updated_jobs: list[JobFacts] = []
         self.ended_jobs: list[JobFacts] = []
@@ -97,7 +97,7 @@ class FakeNode(ShipmentSource):
         return self.now
 
     def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
-        self.asked_windows.append(list(job_ids))
+        self.requested_windows.append(list(job_ids))
         noise = random.Random(1)
         return [{"job_id": job, "noise": noise.randbytes(self.window_bytes).hex()} for job in job_ids]
 

@@ -116,7 +116,7 @@ def test_a_job_of_a_machine_without_slurm_is_not_measured_before_it_is_noticed(
 
 @pytest.mark.parametrize("ring", ["ticks", "none"])
 def test_sampled_time_equals_utilisation_time_from_the_start(tmp_path: Path, ring: str) -> None:
-    """After half a second the job has samples of memory, but none of utilisation yet."""
+    """After half a second the job has samples of memory but not yet of utilisation."""
     machine = Machine(tmp_path, everything_gpu(FakeClock(), ring))
     machine.start()
     machine.hook("prolog", 7, "0")

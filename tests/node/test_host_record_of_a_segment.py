@@ -1,4 +1,4 @@
-"""A segment's host record: looked at in time, and right about whose the node's traffic was."""
+"""Host records of segments: their sampling intervals and the assignment of the node's traffic."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_a_job_s_record(node: HostNode) -> None:
     assert node.recorder.next_step_s() is None
 
 
-def test_looks_come_often_at_first_and_each_ten_seconds_later(node: HostNode) -> None:
+def test_samples_are_frequent_at_first_and_later_every_ten_seconds(node: HostNode) -> None:
     node.recorder.begin(allocation(4))
     assert len(node.until(START_S + 1)) == 5
     node.until(START_S + 1000)
@@ -44,24 +44,24 @@ def test_looks_come_often_at_first_and_each_ten_seconds_later(node: HostNode) ->
     assert len(node.until(START_S + 2310)) == 10
 
 
-def test_a_job_so_short_that_nothing_was_seen_has_a_record_of_gaps(node: HostNode) -> None:
+def test_a_job_too_short_for_a_sample_has_a_record_of_gaps(node: HostNode) -> None:
     node.recorder.begin(allocation(4))
     host = node.finished(4)
     assert (host.cpu_s, host.rss_max_mib, host.net_rx_bytes, host.app, host.container) == (None,) * 5
 
 
-def test_traffic_is_nobody_s_once_another_job_has_been_there(node: HostNode) -> None:
+def test_traffic_is_unknown_once_another_job_has_run(node: HostNode) -> None:
     node.proc.process(5)
     node.job(4, 5)
     node.recorder.begin(allocation(4))
     node.until(START_S + 20)
-    node.recorder.note_job(7)  # a job without GPUs, there and gone between two looks
+    node.recorder.note_job(7)  # a job without GPUs that began and ended between two samples
     node.traffic(999)
     node.until(START_S + 40)
     assert node.finished(4).net_rx_bytes is None
 
 
-def test_traffic_is_nobody_s_where_another_job_was_there_before(node: HostNode) -> None:
+def test_traffic_is_unknown_if_another_job_was_there_before(node: HostNode) -> None:
     node.proc.process(5)
     node.job(4, 5)
     node.job(3, 6)
@@ -70,7 +70,7 @@ def test_traffic_is_nobody_s_where_another_job_was_there_before(node: HostNode) 
     assert node.finished(4).net_rx_bytes is None
 
 
-def test_two_watched_jobs_are_not_alone(node: HostNode) -> None:
+def test_traffic_is_unknown_for_two_recorded_jobs(node: HostNode) -> None:
     for job_id in (4, 5):
         node.proc.process(job_id)
         node.job(job_id, job_id)
@@ -80,7 +80,7 @@ def test_two_watched_jobs_are_not_alone(node: HostNode) -> None:
     assert node.finished(5).net_rx_bytes is None
 
 
-def test_without_cgroups_nobody_knows_who_is_alone(node: HostNode) -> None:
+def test_traffic_is_unknown_without_cgroups(node: HostNode) -> None:
     node.proc.process(5, environ=b"SLURM_JOB_ID=4\0", own=100)
     node.recorder.begin(allocation(4))
     node.until(START_S + 20)
@@ -89,7 +89,7 @@ def test_without_cgroups_nobody_knows_who_is_alone(node: HostNode) -> None:
     assert host.net_rx_bytes is None
 
 
-def test_a_segment_after_a_restart_counts_from_its_beginning(node: HostNode) -> None:
+def test_a_segment_after_a_restart_counts_from_its_own_start(node: HostNode) -> None:
     node.proc.process(5, own=100 * TICKS_PER_S, started=10)
     node.job(4, 5)
     node.recorder.begin(allocation(4, continued=True))
@@ -101,7 +101,7 @@ def test_a_segment_after_a_restart_counts_from_its_beginning(node: HostNode) -> 
 
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("survives", [False, True])
-def test_a_run_is_not_charged_with_what_the_run_before_it_left_in_its_cgroup(
+def test_a_run_is_not_charged_for_usage_of_the_previous_run_in_its_cgroup(
     node: HostNode, *, at_once: bool, survives: bool
 ) -> None:
     first, second = allocation(4), requeued(allocation(4), START_S + 40)

@@ -1,4 +1,4 @@
-"""slurm-gpud keeps a host record of each segment: over crashes, beside other jobs, to the end."""
+"""slurm-gpud stores a host record of each segment, despite crashes and next to other jobs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.node.machine import ImmediateWorker, Machine
 
 
 class WholeMachine(Machine):
-    """A node with made-up processes too, one for each job: its id is the job's, plus 100."""
+    """A node with one fake process for each job; its id is the job id plus 100."""
 
     def __init__(self, directory: Path, *gpus: FakeGpu) -> None:
         super().__init__(directory, *gpus)
@@ -31,7 +31,7 @@ class WholeMachine(Machine):
     def received(self, count: int) -> None:
         write(self.directory / "proc/net/dev", f"eth0: {count} 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")
 
-    def works(self, job_id: int, cpu_s: float, *, started: int = 100) -> None:
+    def set_cpu_time(self, job_id: int, cpu_s: float, *, started: int = 100) -> None:
         pid = 100 + job_id
         self.proc.process(pid, own=round(cpu_s * TICKS_PER_S), started=started)
         write(self.directory / f"cgroup/freezer/slurm/uid_1001/job_{job_id}/cgroup.procs", f"{pid}\n")
@@ -49,15 +49,15 @@ def node(tmp_path: Path, gpu: FakeGpu) -> WholeMachine:
     return node
 
 
-def test_a_job_s_host_record_is_written_down_at_checkpoints_and_final_at_the_epilog(
+def test_a_host_record_is_stored_at_checkpoints_and_final_at_the_epilog(
     node: WholeMachine,
 ) -> None:
     node.hook("prolog", 7, "0")
-    node.works(7, 3)
+    node.set_cpu_time(7, 3)
     node.run(15)
     (host,) = node.host_records()
     assert (host.final, host.cpu_s) == (False, 3.0)
-    node.works(7, 20)
+    node.set_cpu_time(7, 20)
     node.received(500)
     node.run(15)
     node.hook("epilog", 7, "0")
@@ -69,13 +69,13 @@ def test_a_job_s_host_record_is_written_down_at_checkpoints_and_final_at_the_epi
 
 def test_after_a_kill_the_segments_add_up(node: WholeMachine) -> None:
     node.hook("prolog", 7, "0")
-    node.works(7, 5)
+    node.set_cpu_time(7, 5)
     node.run(60)
     node.kill()
-    node.works(7, 8)  # what it did meanwhile, nobody saw
+    node.set_cpu_time(7, 8)  # not observed
     node.start()
     node.run(1)
-    node.works(7, 12)
+    node.set_cpu_time(7, 12)
     node.run(60)
     node.hook("epilog", 7, "0")
     node.run(5)
@@ -85,9 +85,9 @@ def test_after_a_kill_the_segments_add_up(node: WholeMachine) -> None:
     assert first.segment != second.segment
 
 
-def test_a_job_that_ended_while_the_daemon_was_down_keeps_what_was_known(node: WholeMachine) -> None:
+def test_a_job_that_ended_while_the_daemon_was_down_keeps_its_host_record(node: WholeMachine) -> None:
     node.hook("prolog", 7, "0")
-    node.works(7, 5)
+    node.set_cpu_time(7, 5)
     node.run(60)
     node.kill()
     node.write_hook("epilog", 7, "0")
@@ -97,9 +97,9 @@ def test_a_job_that_ended_while_the_daemon_was_down_keeps_what_was_known(node: W
     assert (host.final, host.cpu_s) == (True, 5.0)
 
 
-def test_a_job_without_gpus_takes_away_the_traffic(node: WholeMachine) -> None:
+def test_a_job_without_gpus_makes_the_traffic_unknown(node: WholeMachine) -> None:
     node.hook("prolog", 7, "0")
-    node.works(7, 5)
+    node.set_cpu_time(7, 5)
     node.run(12)
     node.hook("prolog", 8)
     node.hook("epilog", 8)
@@ -113,7 +113,7 @@ def test_a_job_without_gpus_takes_away_the_traffic(node: WholeMachine) -> None:
 def test_a_requeued_job_s_runs_have_a_record_each(node: WholeMachine) -> None:
     for restart, cpu_s in ((0, 5), (1, 9)):
         node.hook("prolog", 7, "0", restart=restart)
-        node.works(7, cpu_s, started=int(node.clock.now_s * TICKS_PER_S))
+        node.set_cpu_time(7, cpu_s, started=int(node.clock.now_s * TICKS_PER_S))
         node.run(20)
         node.hook("epilog", 7, "0", restart=restart + 1)
         node.proc.end(107)

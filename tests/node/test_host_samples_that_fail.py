@@ -1,4 +1,4 @@
-"""A look at a job's processes that hangs, is late or fails costs that job alone."""
+"""A sample of a job's processes that hangs, is late or fails affects only that job."""
 
 import contextlib
 import threading
@@ -18,7 +18,7 @@ from tests.node.machine import ImmediateWorker
 
 
 class Hanging:
-    """A worker whose tasks do not come back."""
+    """A worker whose tasks never return."""
 
     def __init__(self) -> None:
         self.idle, self.started = True, 0
@@ -31,9 +31,7 @@ class Hanging:
         self.idle = True
 
 
-def test_a_look_that_does_not_come_back_costs_that_job_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_hung_sample_affects_only_its_own_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     worker = Hanging()
     recorder = HostRecorder(
         "n1", NO_RULES, mounts=Mounts(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
@@ -54,7 +52,7 @@ def test_a_look_that_does_not_come_back_costs_that_job_alone(
 
 
 class Late(Hanging):
-    """A worker whose tasks come back when the test says so."""
+    """A worker whose tasks return when the test calls them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,13 +63,13 @@ class Late(Hanging):
         self.tasks.append(task)
 
 
-def test_a_look_that_comes_back_late_leaves_to_others_what_others_look_at_now(
+def test_a_late_sample_does_not_repeat_samples_of_another_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked: list[tuple[int, float]] = []
+    sampled: list[tuple[int, float]] = []
 
     def sample(watch: HostWatch, now_s: float, *_: object) -> None:
-        looked.append((watch.key.job_id, now_s))
+        sampled.append((watch.key.job_id, now_s))
         watch.next_sample_s = now_s + 10
 
     monkeypatch.setattr(HostWatch, "sample", sample)
@@ -85,27 +83,27 @@ def test_a_look_that_comes_back_late_leaves_to_others_what_others_look_at_now(
     late_s = START_S + STUCK_S + 1
     recorder.step(late_s, dict)
     first, second = worker.tasks
-    # While one look at a job of Alice's hangs, none is risked at another of hers.
+    # While a sample of one of Alice's jobs hangs, her other jobs are not sampled.
     recorder.sync([of_alice, of_bob, replace(allocation(6), uid=1001)], late_s)
     second()
     worker.idle = True
     recorder.step(late_s + 1, dict)
-    assert (looked, len(worker.tasks)) == ([(5, late_s)], 2)
+    assert (sampled, len(worker.tasks)) == ([(5, late_s)], 2)
     first()
     recorder.step(late_s + 2, dict)
     worker.tasks[2]()
-    assert looked == [(5, late_s), (6, late_s + 2)]
+    assert sampled == [(5, late_s), (6, late_s + 2)]
 
 
 class Failing(ImmediateWorker):
-    """A worker whose thread survives what a task raises, as WorkerThread's does."""
+    """A worker that survives exceptions of its tasks, like WorkerThread."""
 
     def start(self, task: Task) -> None:
         with contextlib.suppress(ValueError):
             task()
 
 
-def test_a_look_that_fails_costs_that_job_alone(
+def test_a_failed_sample_affects_only_its_own_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = HostNode(tmp_path, worker=Failing())
@@ -143,14 +141,14 @@ def test_the_thread_runs_tasks_and_survives_their_errors(caplog: pytest.LogCaptu
     wait_idle()
     assert ran.is_set()
     assert "ZeroDivisionError" in caplog.text
-    held, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        held.set()
+    def block() -> None:
+        started.set()
         go.wait(5)
 
-    worker.start(hold)
-    assert held.wait(5)
+    worker.start(block)
+    assert started.wait(5)
     assert not worker.idle
     worker.abandon()
     assert worker.idle

@@ -1,4 +1,4 @@
-"""What a job used on this node: from its cgroup if there is one, else its processes; never less later."""
+"""Usage of a job on the node comes from its cgroup or its processes, and never decreases."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def group(tmp_path: Path, *, usage_us: int | None = None, anon: int | None = Non
         write(tmp_path / SCOPE / "memory.stat", f"anon {anon}\nfile 1000000000\n")
 
 
-def test_the_cgroup_s_counters_come_first(tmp_path: Path) -> None:
+def test_counters_of_the_cgroup_are_preferred(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path / "proc")
     proc.process(5, own=100, io=(10, 20), pages=1 << 20)
     group(tmp_path, usage_us=7_000_000, anon=3 << 20, pids="5\n")
@@ -53,7 +53,7 @@ def test_the_cgroup_s_counters_come_first(tmp_path: Path) -> None:
     assert (stats.read_bytes, stats.write_bytes, stats.process_count) == (10, 20, 1)
 
 
-def test_without_them_the_processes_are_added_up(tmp_path: Path) -> None:
+def test_without_cgroup_counters_the_processes_are_added_up(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path / "proc")
     proc.process(5, own=100, pages=512)
     proc.process(6, own=100, pages=512)
@@ -63,7 +63,7 @@ def test_without_them_the_processes_are_added_up(tmp_path: Path) -> None:
     assert (stats.cpu_s, stats.rss_max_mib) == (200 / TICKS_PER_S, 1024 * PAGE_BYTES / 2**20)
 
 
-def test_without_cgroups_the_environment_of_the_user_s_own_processes_tells(tmp_path: Path) -> None:
+def test_without_cgroups_processes_are_found_by_their_environment(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path / "proc")
     proc.process(5, own=100, environ=b"SLURM_JOB_ID=4\0")
     proc.process(6, own=100, environ=b"SLURM_JOB_ID=3\0")
@@ -80,30 +80,30 @@ def test_without_cgroups_the_environment_of_the_user_s_own_processes_tells(tmp_p
     assert stats.cpu_s == 205 / TICKS_PER_S
 
 
-def test_other_users_processes_are_looked_at_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_other_users_are_scanned_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proc = FakeProc(tmp_path / "proc")
     for pid in range(10, 60):
         proc.process(pid)
     proc.process(5, environ=b"SLURM_JOB_ID=4\0")
     processes = Processes(proc.root)
-    asked: list[int] = []
+    queried: list[int] = []
     own = {5}
 
     def uid(pid: int) -> int:
-        asked.append(pid)
+        queried.append(pid)
         return os.geteuid() if pid in own else 99_999
 
     monkeypatch.setattr(processes, "uid", uid)
     environments = EnvironmentJobs(processes)
     found = [environments.pids(JOB, 10.0 * walk) for walk in range(60)]
     assert all(5 in pids for pids in found)
-    assert len(asked) < 60 * 51 / 3
+    assert len(queried) < 60 * 51 / 3
     own.add(59)
     proc.process(59, environ=b"SLURM_JOB_ID=4\0")
     assert any(59 in environments.pids(JOB, 1000.0 + 10 * walk) for walk in range(7))
 
 
-def test_of_more_processes_than_are_looked_at_those_of_jobs_stay_and_new_ones_come_first(
+def test_with_too_many_processes_those_of_jobs_and_new_ones_are_scanned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("slurm_gpu.node.process.environment_jobs._MOST_PROCESSES", 3)
@@ -121,14 +121,14 @@ def test_of_more_processes_than_are_looked_at_those_of_jobs_stay_and_new_ones_co
     ] == [caplog.messages[0]]
 
 
-def test_a_job_of_which_nothing_is_seen_is_a_gap(tmp_path: Path) -> None:
+def test_a_job_without_visible_processes_is_a_gap(tmp_path: Path) -> None:
     FakeProc(tmp_path / "proc")
     stats = watch(tmp_path)
     stats.sample(1.0)
     assert (stats.cpu_s, stats.rss_max_mib, stats.read_bytes, stats.write_bytes) == (None, None, None, None)
 
 
-def test_after_a_restart_a_new_segment_counts_from_its_own_beginning(tmp_path: Path) -> None:
+def test_after_a_restart_a_new_segment_counts_from_its_own_start(tmp_path: Path) -> None:
     FakeProc(tmp_path / "proc")
     group(tmp_path, usage_us=100_000_000)
     stats = watch(tmp_path, since_s=500.0, from_start=False)
@@ -139,7 +139,7 @@ def test_after_a_restart_a_new_segment_counts_from_its_own_beginning(tmp_path: P
     assert stats.cpu_s == 3.0
 
 
-def test_a_group_that_begins_after_the_restart_counts_whole() -> None:
+def test_a_cgroup_created_after_the_restart_counts_completely() -> None:
     growth = CgroupGrowth(from_zero=False)
     growth.feed(None)
     growth.feed(CgroupCounter(1, 5.0))

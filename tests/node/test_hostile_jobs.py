@@ -1,4 +1,4 @@
-"""Whatever a job does to its own processes, nobody else's record changes, and nothing grows without bound."""
+"""Tricks of a job with its own processes change no other job's record, and resources remain bounded."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ SCOPE = "0::/system.slice/slurmstepd.scope"
 
 
 class SharedGpu(Machine):
-    """Alice's job 7 and mallory's job 8 on one GPU; processes are read from a /proc that the test writes."""
+    """Alice's job 7 and mallory's job 8 on one GPU, with a /proc that the test writes."""
 
     def __init__(self, directory: Path) -> None:
         gpu = FakeGpu(FakeClock())
@@ -42,7 +42,7 @@ class SharedGpu(Machine):
         started: int = 100,
         name: str = "a",
     ) -> Path:
-        """The process that works for `job`, as /proc shows it."""
+        """Write the process of `job` to /proc."""
         proc = FakeProc(self.proc)
         return proc.process(10_000 + job, cgroup=cgroup, environ=environ, uid=uid, started=started, name=name)
 
@@ -76,7 +76,7 @@ def makes_slurm_s_whole_tree_below_her_own(node: SharedGpu) -> None:
     node.process(HERS, f"{SCOPE}/job_8/slurmstepd.scope/slurm/uid_1001/job_7/step_0", uid=MALLORY)
 
 
-def makes_it_in_her_session(node: SharedGpu) -> None:
+def makes_the_tree_in_her_session(node: SharedGpu) -> None:
     node.process(HERS, "0::/user.slice/user-1002.slice/system.slice/slurmstepd.scope/job_7/x", uid=MALLORY)
 
 
@@ -89,13 +89,13 @@ def has_a_giant_environment(node: SharedGpu) -> None:
     node.process(HERS, "0::/", b"A=" + b"x" * (8 << 20) + b"\0SLURM_JOB_ID=7\0", uid=MALLORY)
 
 
-def lets_nobody_read_her_environment(node: SharedGpu) -> None:
+def makes_her_environment_unreadable(node: SharedGpu) -> None:
     directory = node.process(HERS, "0::/", uid=MALLORY)
     (directory / "environ").unlink()
     os.mkfifo(directory / "environ")
 
 
-def goes_while_she_is_looked_at(node: SharedGpu) -> None:
+def exits_while_she_is_sampled(node: SharedGpu) -> None:
     (node.process(HERS, "", uid=MALLORY) / "cgroup").unlink()
 
 
@@ -105,24 +105,22 @@ def shows_rubbish(node: SharedGpu) -> None:
     (directory / "status").write_bytes(bytes(range(256)))
 
 
-# Nobody can tell then that it was not the victim's.
-HIDING = [goes_while_she_is_looked_at, shows_rubbish]
+# The process of these tricks might be the victim's.
+HIDING = [exits_while_she_is_sampled, shows_rubbish]
 TRICKS = [
     claims_the_victim_s_job,
     makes_a_cgroup_of_the_victim_s_name,
     makes_slurm_s_whole_tree_below_her_own,
-    makes_it_in_her_session,
+    makes_the_tree_in_her_session,
     names_her_program_as_if_it_were_fields,
     has_a_giant_environment,
-    lets_nobody_read_her_environment,
+    makes_her_environment_unreadable,
     *HIDING,
 ]
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_a_job_cannot_charge_another_with_its_work(
-    node: SharedGpu, trick: Callable[[SharedGpu], None]
-) -> None:
+def test_a_job_cannot_charge_its_work_to_another(node: SharedGpu, trick: Callable[[SharedGpu], None]) -> None:
     trick(node)
     node.both_run()
     victim, hers = node.records()
@@ -138,8 +136,8 @@ def test_a_job_cannot_charge_another_with_its_work(
         assert record.allocated_s == pytest.approx(20, abs=0.1)
 
 
-def test_a_process_id_that_is_used_again_is_another_process(node: SharedGpu) -> None:
-    """Mallory's process gets the id that alice's had, on the same GPU."""
+def test_a_reused_process_id_is_another_process(node: SharedGpu) -> None:
+    """Mallory's process has the former id of alice's, on the same GPU."""
     end = node.start_s + 20
     node.gpu.work = [Work(VICTIM, node.start_s, end, 30, 4 * GIB)]  # one id, two owners
     node.process(VICTIM, f"{SCOPE}/job_7/step_0")
@@ -174,7 +172,7 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_links_among_the_hook_files_lead_nowhere(node: SharedGpu, tmp_path: Path) -> None:
+def test_links_among_the_hook_files_are_not_followed(node: SharedGpu, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("SLURM_JOB_ID=9\nEVENT=prolog\nSLURM_JOB_GPUS=0\n")
     node.start()

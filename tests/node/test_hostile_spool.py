@@ -1,4 +1,4 @@
-"""What a disk, a hand or another release may leave in the spool: slurm-gpud starts, and goes on recording."""
+"""slurm-gpud starts and records jobs despite damage or foreign content in its spool."""
 
 import json
 import os
@@ -39,14 +39,14 @@ VALUES = st.recursive(
 
 
 def append(machine: Machine, text: bytes) -> None:
-    """A line whose checksum is right."""
+    """Append a line with a right checksum."""
     with (machine.directory / "spool" / "log").open("ab") as log:
         log.write(b"%08x %s\n" % (zlib.crc32(text), text))
 
 
 @settings(max_examples=examples(15), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES), min_size=1, max_size=4))
-def test_whatever_stands_there_a_job_is_recorded(
+def test_a_job_is_recorded_despite_any_content_of_the_spool(
     tmp_path_factory: pytest.TempPathFactory, left: list[tuple[str, Any]]
 ) -> None:
     clock = FakeClock()
@@ -81,9 +81,7 @@ def _readable(machine: Machine) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "text", [b'["a"]', b'{"key":1,"value":2}', b'{"value":1}', b'{"key":"a"}', b"1", b"\xff", b"[" * 100_000]
 )
-def test_a_line_that_is_no_change_is_damaged_though_its_checksum_is_right(
-    machine: Machine, text: bytes
-) -> None:
+def test_an_invalid_line_with_a_right_checksum_counts_as_damaged(machine: Machine, text: bytes) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(12)
     machine.kill()
@@ -95,7 +93,7 @@ def test_a_line_that_is_no_change_is_damaged_though_its_checksum_is_right(
 
 
 @pytest.mark.parametrize("prefix", ["record/", "host/", "event/", "run/", "allocation/", "shipped/"])
-def test_a_block_that_the_disk_does_not_read_any_more_costs_what_stood_there(
+def test_an_unreadable_block_costs_only_its_own_items(
     machine: Machine, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     start = machine.clock.now_s
@@ -115,7 +113,7 @@ def test_a_block_that_the_disk_does_not_read_any_more_costs_what_stood_there(
         broken.setattr(DurableMap, "_read", unreadable)
         machine.start()
         assert machine.spool is not None
-        # Who else held what until now is not known then.
+        # Without its allocations the set of running jobs is unknown.
         assert machine.spool.is_whole is (prefix != "allocation/")
     machine.hook("epilog", 7, "0")
     begun = machine.clock.now_s
@@ -128,7 +126,7 @@ def test_a_block_that_the_disk_does_not_read_any_more_costs_what_stood_there(
     assert core(record) == pytest.approx(50, abs=0.5)
 
 
-def test_what_is_left_out_is_told_and_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_item_is_logged_and_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     journal = DurableMap(tmp_path)
     journal.put("opened", True)
     journal.put("record/s/GPU-0", {"segment": 5})

@@ -1,4 +1,4 @@
-"""A call that never returns, seen by the whole daemon with its real reader: one GPU is gone, no other."""
+"""A call that never returns affects only its own GPU, in the whole daemon with its real reader."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ REAL_S = 20.0
 
 
 class StoppedReader(ReaderProcess):
-    """The node's clock stands still while a process starts or reads; that process only knows the real one."""
+    """A reader for a node whose clock is stopped while the reader process uses the real clock."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock, deadline_s=DEADLINE_S, start_wait_s=REAL_S)
@@ -54,14 +54,14 @@ def machine(
     reader.close()
 
 
-def told_at_s(machine: SimulatedMachine, kind: str) -> float:
-    """When the event happened (wall clock)."""
+def event_at_s(machine: SimulatedMachine, kind: str) -> float:
+    """Return the wall-clock time of the event."""
     assert machine.spool is not None
     (event,) = [item.wire for item in machine.spool.queue.waiting(100) if item.wire.get("kind") == kind]
     return float(event["at_s"])
 
 
-def test_a_gpu_that_hangs_costs_its_own_job_that_time_and_others_nothing(
+def test_a_hung_gpu_costs_its_own_job_that_time_and_others_nothing(
     machine: SimulatedMachine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -78,12 +78,12 @@ def test_a_gpu_that_hangs_costs_its_own_job_that_time_and_others_nothing(
     faults.hang(machine.world, 1, [])
     end_s = time.monotonic() + REAL_S
     while "gpu_back" not in machine.events():
-        # It is tried at intervals of the clock's, by a process that takes real time.
+        # The retry is due by the fake clock, but its process takes real time.
         machine.run(10)
         assert time.monotonic() < end_s
         time.sleep(0.01)
     machine.run(40)
-    after_s = machine.clock.wall() - told_at_s(machine, "gpu_back")
+    after_s = machine.clock.wall() - event_at_s(machine, "gpu_back")
     for job in (7, 8):
         machine.hook("epilog", job, str(job - 7))
     machine.run(2)
@@ -91,8 +91,8 @@ def test_a_gpu_that_hangs_costs_its_own_job_that_time_and_others_nothing(
     assert well.sampled_s == pytest.approx(well.allocated_s, abs=1.5)
     assert core(well) == pytest.approx(40, abs=1)
     assert ill.allocated_s == pytest.approx(well.allocated_s, abs=0.1)
-    # Known up to the last reading of the ring before it hung, and from when it answered again: the ring's
-    # sample of that moment is read with the one or two before it.
+    # Sampled up to the last reading of the ring before the hang, and again from its return: the ring's
+    # sample of that moment is read together with one or two before it.
     assert 20 <= ill.sampled_s - after_s <= 30 + SAMPLE_MAX_S
     assert core(ill) == pytest.approx(80, abs=1)
     assert machine.events() == ["gpu_hung", "gpu_back"]

@@ -1,4 +1,4 @@
-"""A value that cannot be is read once more, and then a gap of its field: counted and reported, never cut."""
+"""An impossible value is read again and then is a gap of its field, counted and reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Change = Callable[..., None]
 
 
 class Altered:
-    """The library, whose answers `change` alters by the name of the function, so many times."""
+    """The library; `change` maps functions to changes of their answers, made at most `times` times."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -166,7 +166,7 @@ UINT, ULONG = 2**32 - 1, 2**64 - 1
 MEMORY, UTILIZATION, GPM = "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUtilizationRates", "nvmlGpmMetricsGet"
 SAMPLES, FIELDS = "nvmlDeviceGetSamples", "nvmlDeviceGetFieldValues"
 PROCESSES, SHARES = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetProcessUtilization"
-# The field that the driver's answer costs, the function and the answer.
+# The field that becomes a gap, the function, and the change of its answer.
 ANSWERS: list[tuple[str, str, Change]] = [
     ("power_w", "nvmlDeviceGetPowerUsage", number(UINT)),
     ("power_w", "nvmlDeviceGetPowerUsage", number(10_000_001)),
@@ -212,7 +212,7 @@ def gaps(reading: Reading) -> set[str]:
 
 
 @pytest.mark.parametrize(("field", "function", "change"), ANSWERS)
-def test_an_implausible_answer_costs_its_field_alone(
+def test_an_implausible_answer_costs_only_its_field(
     gpu: Gpu, field: str, function: str, change: Change
 ) -> None:
     assert gaps(gpu.read()) == set()
@@ -229,7 +229,7 @@ def test_an_implausible_answer_costs_its_field_alone(
 
 
 @pytest.mark.parametrize(("field", "function", "change"), ANSWERS)
-def test_one_implausible_answer_is_asked_again_and_costs_nothing(
+def test_a_single_implausible_answer_is_read_again_and_costs_nothing(
     gpu: Gpu, field: str, function: str, change: Change
 ) -> None:
     gpu.library.change[function], gpu.library.times = change, 1
@@ -241,7 +241,7 @@ def test_one_implausible_answer_is_asked_again_and_costs_nothing(
     ("field", "number", "value", "expected"),
     [("pcie_rx_bytes_per_s", 21, -1e-9, 0.0), ("dram", 10, -1e-9, 0.0), ("sm_active", 2, 100.001, 1.0)],
 )
-def test_the_rounding_of_gpm_is_no_implausible_value(
+def test_rounding_errors_of_gpm_are_not_implausible(
     gpu: Gpu, field: str, number: int, value: float, expected: float
 ) -> None:
     gpu.library.change[GPM] = metric(number, value)
@@ -250,7 +250,7 @@ def test_the_rounding_of_gpm_is_no_implausible_value(
     assert getattr(reading.activity, field) == expected
 
 
-def test_another_total_of_memory_is_asked_again_and_believed_once_it_stays(gpu: Gpu) -> None:
+def test_a_changed_memory_total_is_read_again_and_accepted_if_it_persists(gpu: Gpu) -> None:
     total = gpu.facts.memory_bytes
     gpu.library.change[MEMORY], gpu.library.times = memory(5 << 30, 640 << 30), 1
     reading = gpu.read()
@@ -273,7 +273,7 @@ def test_a_gpu_whose_ring_has_samples_over_100_percent_has_a_gap_and_the_true_me
     class Spoilt(FakeGpu):
         def utilization_samples(self, after_us: int) -> Any:
             samples = super().utilization_samples(after_us) or []
-            # One in ten: the driver stamps six times a second.
+            # One sample in ten; the driver takes six per second.
             return [s._replace(percent=None) if s.at_us * 6 // 10**6 % 10 == 0 else s for s in samples]
 
     gpu = Spoilt(FakeClock())
@@ -287,7 +287,7 @@ def test_a_gpu_whose_ring_has_samples_over_100_percent_has_a_gap_and_the_true_me
     assert 0.85 <= record.sampled_s / record.allocated_s <= 0.95
 
 
-def test_a_device_away_for_a_moment_is_not_counted_twice(tmp_path: Path) -> None:
+def test_time_around_a_short_loss_of_a_device_is_not_counted_twice(tmp_path: Path) -> None:
     gpu = FakeGpu(FakeClock())
     machine = Machine(tmp_path, gpu)
     machine.start()
@@ -350,7 +350,7 @@ def test_an_implausible_live_value_of_the_node_is_left_out() -> None:
     assert reported.events == [(None, "cpu_pct")]
 
 
-def test_the_daemon_counts_and_reports_them(tmp_path: Path) -> None:
+def test_the_daemon_counts_and_reports_implausible_values(tmp_path: Path) -> None:
     implausible = {"power_w": None, "implausible": {"power_w": "4294967.295"}}
     machine = Machine(tmp_path, FakeGpu(FakeClock(), more_detail=lambda: implausible))
     machine.start()

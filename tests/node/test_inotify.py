@@ -1,4 +1,4 @@
-"""The daemon wakes when a hook file is there, and not when one is only being written."""
+"""The daemon wakes when a hook file is complete, but not while it is written."""
 
 import threading
 import time
@@ -25,14 +25,14 @@ def test_a_file_renamed_into_the_directory_ends_the_wait(tmp_path: Path) -> None
     assert waited(waiter, 0.01) >= 0.01
 
 
-def test_a_directory_that_was_made_anew_is_watched_again(tmp_path: Path) -> None:
+def test_a_recreated_directory_is_watched_again(tmp_path: Path) -> None:
     directory = tmp_path / "jobs"
     waiter = DirectoryWaiter(directory)
     assert waited(waiter, 0.01) >= 0.01
     for _ in range(2):
         directory.mkdir()
         while waited(waiter, 0.01) < 0.01:
-            pass  # what is left of the old one
+            pass  # remaining events of the old one
         (directory / ".new").write_text("x")
         (directory / ".new").rename(directory / "new")
         assert waited(waiter, LONG_S) < LONG_S

@@ -1,4 +1,4 @@
-"""A job's cgroups are found wherever Slurm puts them, and what they tell is the job's alone."""
+"""A job's cgroups are found in every layout of Slurm, and count only that job."""
 
 from pathlib import Path
 
@@ -69,8 +69,8 @@ def test_version_2(tmp_path: Path, scope: str, job: str) -> None:
     assert groups.is_alone(JOB)
 
 
-def test_a_requeued_job_is_found_by_the_title_of_its_slurmstepd(tmp_path: Path) -> None:
-    """Its SLUID is another than the one of the run before."""
+def test_a_requeued_job_is_found_by_its_slurmstepd_s_process_title(tmp_path: Path) -> None:
+    """Its SLUID differs from the previous run's."""
     scope = "system.slice/slurmstepd.scope"
     for sluid, pid, title in (("s4BSM8HC7SRF00", 11, "4.batch"), ("s4BSM8HC7SRG00", 21, "5.batch stepmgr")):
         v2(tmp_path, scope, sluid)
@@ -89,13 +89,13 @@ def test_a_requeued_job_is_found_by_the_title_of_its_slurmstepd(tmp_path: Path) 
     assert groups.is_alone(returned)
 
 
-def test_of_several_slurmds_on_one_host_each_sees_its_own(tmp_path: Path) -> None:
+def test_each_of_several_slurmds_on_a_host_has_its_own_cgroups(tmp_path: Path) -> None:
     v1(tmp_path, "slurm_n1")
     assert JobCgroups("n1", tmp_path).pids(JOB, 100) is not None
     assert JobCgroups("n2", tmp_path).pids(JOB, 100) is None
 
 
-def test_a_group_that_slurm_made_anew_is_another(tmp_path: Path) -> None:
+def test_a_recreated_cgroup_is_another_one(tmp_path: Path) -> None:
     v2(tmp_path, "system.slice/slurmstepd.scope")
     groups = JobCgroups("n1", tmp_path)
     first = groups.cpu_s(JOB)
@@ -108,7 +108,7 @@ def test_a_group_that_slurm_made_anew_is_another(tmp_path: Path) -> None:
     assert first.identity != second.identity
 
 
-def test_alone_is_a_job_beside_which_no_other_has_a_process(tmp_path: Path) -> None:
+def test_a_job_is_alone_if_no_other_job_has_a_process(tmp_path: Path) -> None:
     v1(tmp_path, "slurm_n1")
     groups = JobCgroups("n1", tmp_path)
     assert groups.is_alone(JOB)
@@ -119,7 +119,7 @@ def test_alone_is_a_job_beside_which_no_other_has_a_process(tmp_path: Path) -> N
     assert not groups.is_alone(JOB)
 
 
-def test_nothing_there_is_nothing_told(tmp_path: Path) -> None:
+def test_without_cgroups_every_value_is_none(tmp_path: Path) -> None:
     groups = JobCgroups("n1", tmp_path)
     assert (groups.pids(JOB, 10), groups.cpu_s(JOB), groups.memory_mib(JOB)) == (None, None, None)
     assert groups.is_alone(JOB)
@@ -143,7 +143,7 @@ def test_work_is_bounded(tmp_path: Path) -> None:
     assert len(pids) == 4097
 
 
-def test_of_a_job_with_too_many_directories_no_part_is_taken_for_all(
+def test_a_job_with_too_many_directories_counts_as_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slurm_gpu.node.process.job_cgroups._MOST_DIRECTORIES", 5)
@@ -152,5 +152,5 @@ def test_of_a_job_with_too_many_directories_no_part_is_taken_for_all(
         write(tmp_path / f"freezer/slurm/uid_1001/job_4/step_{step}/cgroup.procs", f"{100 + step}\n")
     pids = JobCgroups("n1", tmp_path).pids(JOB, 4096)
     assert pids is not None
-    assert len(pids) == 4097  # too many, as for those who add up what all processes do
+    assert len(pids) == 4097  # over the limit, so that callers do not add up a part of the processes
     assert set(pids) < {11, 12, 13, *range(100, 109)}

@@ -33,7 +33,7 @@ def apply(journal: DurableMap, key: str, value: object) -> None:
 
 
 @given(changes, st.data())
-def test_killed_at_any_byte_it_holds_what_was_committed_before(
+def test_a_log_cut_at_any_byte_contains_all_earlier_commits(
     made: list[tuple[str, object]], data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -50,7 +50,7 @@ def test_killed_at_any_byte_it_holds_what_was_committed_before(
         (directory / "log").write_bytes(whole[:cut])
         again = DurableMap(directory)
         assert content(again) == [state for size, state in states if size <= cut][-1]
-        # And it can be written on.
+        # The log can be appended to.
         again.put("new", 1)
         assert again.commit()
         again.close()
@@ -59,7 +59,7 @@ def test_killed_at_any_byte_it_holds_what_was_committed_before(
         third.close()
 
 
-def test_a_damaged_line_costs_that_line_and_is_kept(tmp_path: Path) -> None:
+def test_a_damaged_line_is_dropped_and_the_damaged_log_is_kept(tmp_path: Path) -> None:
     journal = DurableMap(tmp_path)
     for key in "abc":
         journal.put(key, key * 3)
@@ -77,7 +77,7 @@ def test_a_damaged_line_costs_that_line_and_is_kept(tmp_path: Path) -> None:
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """A disk that is full: Python ignores SIGXFSZ, so that write(2) fails."""
+    """Simulate a full disk: Python ignores SIGXFSZ, so that write(2) fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -103,7 +103,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     again.close()
 
 
-def test_it_stays_small_however_often_a_value_changes(
+def test_the_log_remains_small_if_values_change_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "COMPACT_BYTES", 10_000)
@@ -120,14 +120,16 @@ def test_it_stays_small_however_often_a_value_changes(
 
 
 @pytest.mark.parametrize("n_lines", [0, 1])
-def test_what_a_power_cut_left_is_cut_off_and_not_taken_into_memory(tmp_path: Path, n_lines: int) -> None:
+def test_nul_bytes_of_a_power_cut_are_cut_off_without_reading_them_into_memory(
+    tmp_path: Path, n_lines: int
+) -> None:
     journal = DurableMap(tmp_path)
     journal.put("a", 1)
     journal.commit()
     journal.close()
     log = tmp_path / "log"
     whole = log.stat().st_size
-    os.truncate(log, 200 << 20)  # to NUL bytes, which take no room
+    os.truncate(log, 200 << 20)  # with NUL bytes, which take no space on disk
     with log.open("ab") as file:
         file.write(b"\n" * n_lines)
     tracemalloc.start()
@@ -142,21 +144,23 @@ def test_what_a_power_cut_left_is_cut_off_and_not_taken_into_memory(tmp_path: Pa
 
 
 @pytest.mark.parametrize("made", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/nowhere")])
-def test_what_is_no_file_is_told_and_holds_up_nobody(tmp_path: Path, made: Callable[[Path], None]) -> None:
+def test_a_log_that_is_not_a_file_is_an_error_and_does_not_block(
+    tmp_path: Path, made: Callable[[Path], None]
+) -> None:
     tmp_path.chmod(0o700)
     made(tmp_path / "log")
     with pytest.raises(OSError, match=f"{tmp_path}/log"):
         DurableMap(tmp_path)
 
 
-def test_it_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_spool(tmp_path: Path) -> None:
     journal = DurableMap(tmp_path / "spool")
     assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "spool" / "log").stat().st_mode & 0o777 == 0o600
     journal.close()
 
 
-def test_two_processes_never_write_one_log(tmp_path: Path) -> None:
+def test_a_second_process_cannot_open_the_log(tmp_path: Path) -> None:
     journal = DurableMap(tmp_path)
     with pytest.raises(BlockingIOError, match=f"another slurm-gpud, process {os.getpid()}"):
         DurableMap(tmp_path)
@@ -165,7 +169,7 @@ def test_two_processes_never_write_one_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("removed", ["directory", "log", "lock"])
-def test_what_somebody_removes_under_it_is_written_anew(tmp_path: Path, removed: str) -> None:
+def test_a_removed_log_is_written_again(tmp_path: Path, removed: str) -> None:
     directory = tmp_path / "spool"
     journal = DurableMap(directory)
     journal.put("a", 1)
@@ -186,7 +190,7 @@ def test_what_somebody_removes_under_it_is_written_anew(tmp_path: Path, removed:
     again.close()
 
 
-def test_a_directory_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+def test_a_spool_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")
     with pytest.raises(NotADirectoryError, match="is a link"):
@@ -198,18 +202,18 @@ def test_a_directory_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(keys, st.none() | st.text(max_size=40), st.integers(0, 120)), max_size=15))
-def test_on_a_disk_that_is_full_now_and_then_memory_is_right_and_the_disk_catches_up(
+def test_on_a_sometimes_full_disk_memory_is_right_and_the_log_catches_up(
     made: list[tuple[str, str | None, int]],
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         journal = DurableMap(Path(name))
         model: dict[str, object] = {}
-        for key, value, room in made:
+        for key, value, free in made:
             apply(journal, key, value)
             model.pop(key, None)
             if value is not None:
                 model[key] = value
-            with no_file_longer_than((Path(name) / "log").stat().st_size + room):
+            with no_file_longer_than((Path(name) / "log").stat().st_size + free):
                 done = journal.commit(lambda key: key in "ab")
             assert content(journal) == model
             assert not done or journal.bytes_in_memory == 0

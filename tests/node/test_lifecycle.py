@@ -1,4 +1,4 @@
-"""When a job's hold begins and ends here, where hooks were lost and Slurm alone can tell."""
+"""Allocations begin and end by hooks, or by Slurm's reports where hooks were lost."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.node.machine import Machine, core, mem
 
 
 def running(machine: Machine, **changed: Any) -> Mapping[int, Mapping[str, Any]]:
-    """An answer's `jobs` with job 7 on the GPU at position 0."""
+    """Return the `jobs` of an answer with job 7 on the GPU at position 0."""
     facts = {"restart": 0, "start_s": int(machine.clock.wall()) - 500, "uid": 1001, "state": "RUNNING"}
     return {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5, **changed}}
 
@@ -20,24 +20,24 @@ def over(machine: Machine, ago_s: float, restart: int | None = 0) -> Mapping[int
     return {7: {"restart": restart, "end_s": int(machine.clock.wall() - ago_s)}}
 
 
-def test_a_job_older_than_the_daemon_is_recorded_from_when_slurm_told_of_it(
+def test_a_job_older_than_the_daemon_is_recorded_once_slurm_has_reported_it(
     machine: Machine, gpu: FakeGpu
 ) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start - 500, start + 500, 60, 10 * GIB))
     assert machine.node is not None
     machine.run(2)
-    told = running(machine)
-    machine.node.update_jobs(told)
+    jobs = running(machine)
+    machine.node.update_jobs(jobs)
     machine.run(10)
     assert machine.node.open_jobs() == []
-    machine.node.update_jobs(told)
+    machine.node.update_jobs(jobs)
     assert machine.node.open_jobs() == [7]
     machine.run(30)
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()
-    assert (record.device, record.restart, record.prolog_s) == ("GPU-0", 0, told[7]["start_s"])
+    assert (record.device, record.restart, record.prolog_s) == ("GPU-0", 0, jobs[7]["start_s"])
     assert record.allocated_s == pytest.approx(30, abs=0.02)
     assert record.sampled_s == pytest.approx(30, abs=1)
     assert core(record) == pytest.approx(60, abs=1)
@@ -45,7 +45,7 @@ def test_a_job_older_than_the_daemon_is_recorded_from_when_slurm_told_of_it(
     assert machine.events() == []
 
 
-def test_while_the_prolog_runs_its_hook_is_waited_for(machine: Machine) -> None:
+def test_a_job_in_its_prolog_begins_only_by_its_hook(machine: Machine) -> None:
     assert machine.node is not None
     for _ in range(3):
         machine.node.update_jobs(running(machine, in_prolog=True))
@@ -53,7 +53,7 @@ def test_while_the_prolog_runs_its_hook_is_waited_for(machine: Machine) -> None:
     assert machine.node.open_jobs() == []
 
 
-def test_a_prolog_that_comes_after_slurm_s_word_is_of_the_same_run(machine: Machine) -> None:
+def test_a_prolog_after_slurm_s_report_belongs_to_the_same_run(machine: Machine) -> None:
     assert machine.node is not None
     machine.run(2)
     for _ in range(2):
@@ -84,7 +84,7 @@ def test_an_answer_from_before_the_epilog_does_not_bring_the_job_back(machine: M
     assert len(machine.records()) == 1
 
 
-def test_nor_does_it_where_only_the_epilog_was_seen(machine: Machine) -> None:
+def test_an_older_answer_does_not_begin_a_job_with_only_an_epilog(machine: Machine) -> None:
     assert machine.node is not None
     machine.hook("epilog", 7, "0")
     for n in range(1, 4):
@@ -94,17 +94,17 @@ def test_nor_does_it_where_only_the_epilog_was_seen(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("seen", [False, True])
-def test_a_run_without_a_prolog_is_told_of_also_where_the_run_before_it_had_none(
+def test_a_run_without_a_prolog_begins_even_if_the_previous_one_had_none(
     machine: Machine, *, seen: bool
 ) -> None:
     """The epilog of a requeued job carries the restart count of its next run."""
     assert machine.node is not None
     machine.run(5)
-    if seen:  # that of run 0, which began here long ago
+    if seen:  # the epilog of run 0, which began here
         machine.hook("prolog", 7, "0")
         machine.run(5)
         machine.hook("epilog", 7, "0", restart=1)
-        machine.run(5)  # run 1 is over before Slurm's word of it was believed
+        machine.run(5)  # run 1 ends before Slurm's report of it is accepted
     machine.hook("epilog", 7, "0", restart=2)
     machine.run(2)
     for _ in range(4):
@@ -121,8 +121,8 @@ def test_a_run_without_a_prolog_is_told_of_also_where_the_run_before_it_had_none
     assert machine.node.open_jobs() == []
 
 
-def test_a_lost_epilog_costs_no_more_than_the_last_checkpoint(machine: Machine, gpu: FakeGpu) -> None:
-    """Slurm tells two minutes late: what was counted meanwhile is not the job's."""
+def test_a_lost_epilog_costs_at_most_the_last_checkpoint(machine: Machine, gpu: FakeGpu) -> None:
+    """Slurm reports the end two minutes late; the time until then is not the job's."""
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 300, 80, 20 * GIB))
     machine.hook("prolog", 7, "0")
@@ -141,7 +141,7 @@ def test_a_lost_epilog_costs_no_more_than_the_last_checkpoint(machine: Machine, 
     assert machine.events() == ["epilog_missing"]
 
 
-def test_the_job_after_a_lost_epilog_has_its_gpu_to_itself_again(machine: Machine, gpu: FakeGpu) -> None:
+def test_the_job_after_a_lost_epilog_is_alone_on_its_gpu_again(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 100, 80, 20 * GIB))
     gpu.work.append(Work(8, start + 110, start + 400, 30, 4 * GIB))
@@ -164,7 +164,7 @@ def test_the_job_after_a_lost_epilog_has_its_gpu_to_itself_again(machine: Machin
     assert eight.power_w.seconds == pytest.approx(170, abs=5)  # alone again
 
 
-def test_an_epilog_that_comes_after_all_changes_nothing(machine: Machine) -> None:
+def test_an_epilog_after_slurm_s_report_changes_nothing(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(300)
     assert machine.node is not None
@@ -176,7 +176,7 @@ def test_an_epilog_that_comes_after_all_changes_nothing(machine: Machine) -> Non
     assert machine.hook_files() == []
 
 
-def test_an_earlier_run_s_end_does_not_close_the_run_that_goes_on(machine: Machine) -> None:
+def test_the_end_of_an_earlier_run_does_not_close_the_current_one(machine: Machine) -> None:
     assert machine.node is not None
     machine.hook("prolog", 7, "0", restart=1)
     machine.run(300)
@@ -186,7 +186,7 @@ def test_an_earlier_run_s_end_does_not_close_the_run_that_goes_on(machine: Machi
     assert machine.events() == []
 
 
-def test_a_run_that_lost_both_hooks_between_itself_and_the_next_ends_where_that_begins(
+def test_a_run_whose_end_and_successor_have_no_hooks_ends_where_the_next_begins(
     machine: Machine, gpu: FakeGpu
 ) -> None:
     start = machine.clock.now_s
@@ -209,7 +209,7 @@ def test_a_run_that_lost_both_hooks_between_itself_and_the_next_ends_where_that_
 
 
 @pytest.mark.parametrize("seconds", [0.5, 2.5, 9.5])
-def test_a_short_job_that_lost_its_epilog_keeps_half_of_what_was_seen(
+def test_a_short_job_without_an_epilog_keeps_half_of_its_samples(
     machine: Machine, gpu: FakeGpu, seconds: float
 ) -> None:
     start = machine.clock.now_s
@@ -220,24 +220,24 @@ def test_a_short_job_that_lost_its_epilog_keeps_half_of_what_was_seen(
     assert machine.node is not None
     machine.node.end_jobs({7: {"restart": 0, "end_s": machine.clock.wall() - 140 + seconds}})
     (record,) = machine.records()
-    assert record.seq > shipped.seq  # else what was counted too long would stand
+    assert record.seq > shipped.seq  # otherwise the too long record would remain
     assert record.allocated_s == pytest.approx(seconds, abs=0.1)
     assert seconds >= record.sampled_s >= (0 if seconds < 1 else 0.5 * seconds - 1.4)
     assert core(record) == (None if seconds < 1 else pytest.approx(80, abs=0.5))
 
 
-def test_what_slurm_says_of_a_job_in_pieces_is_not_believed(machine: Machine) -> None:
+def test_incomplete_reports_about_a_job_are_ignored(machine: Machine) -> None:
     assert machine.node is not None
     for facts in ({"gpu_index": "all"}, {"restart": "x"}, {"start_s": -1}, {"uid": None}, {"state": 7}):
         for _ in range(2):
             machine.node.update_jobs(running(machine, **facts))
             machine.run(10)
-    assert machine.node.open_jobs() == [7]  # its uid alone may be unknown
+    assert machine.node.open_jobs() == [7]  # only the uid may be unknown
     machine.node.end_jobs({7: {}, 8: {"end_s": 1}})
     assert machine.node.open_jobs() == [7]
 
 
-def test_after_a_reboot_slurm_s_old_view_of_the_job_is_not_taken_up(tmp_path: Path, gpu: FakeGpu) -> None:
+def test_jobs_that_began_before_a_reboot_are_ignored(tmp_path: Path, gpu: FakeGpu) -> None:
     machine = Machine(tmp_path, gpu)
     gpu.clock.now_s = 20.0  # since boot
     machine.start()
@@ -250,7 +250,7 @@ def test_after_a_reboot_slurm_s_old_view_of_the_job_is_not_taken_up(tmp_path: Pa
 
 
 @pytest.mark.parametrize("odd", [1001, 4000, -1, 500.0, "500", True, [500], pytest.param(10**400, id="huge")])
-def test_more_than_a_whole_gpu_is_granted_to_nobody_and_told_of_once(
+def test_an_invalid_granted_share_is_ignored_and_logged_once(
     machine: Machine, caplog: pytest.LogCaptureFixture, odd: Any
 ) -> None:
     assert machine.node is not None
@@ -258,22 +258,21 @@ def test_more_than_a_whole_gpu_is_granted_to_nobody_and_told_of_once(
     for granted in (odd, odd, 500, odd):
         machine.run(10)
         machine.node.update_jobs(running(machine, granted_mgpu=granted))
-        told = caplog.text.count("granted")
-        assert told == 1
+        assert caplog.text.count("granted") == 1
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()
     assert record.granted_mgpu == 500
 
 
-def test_what_one_run_was_granted_is_not_told_of_another(machine: Machine) -> None:
+def test_the_granted_share_of_a_run_is_not_used_for_another(machine: Machine) -> None:
     assert machine.node is not None
     machine.hook("prolog", 7, "0")
     machine.node.update_jobs(running(machine, granted_mgpu=250))
     machine.run(10)
     machine.hook("epilog", 7, "0", restart=1)
     machine.hook("prolog", 7, "0", restart=1)
-    machine.node.update_jobs(running(machine, granted_mgpu=250, age_s=1.5))  # of the run before
+    machine.node.update_jobs(running(machine, granted_mgpu=250, age_s=1.5))  # of the previous run
     machine.run(5)
     machine.kill()
     machine.start()
@@ -284,5 +283,5 @@ def test_what_one_run_was_granted_is_not_told_of_another(machine: Machine) -> No
     machine.run(5)
     machine.hook("epilog", 7, "0", restart=2)
     machine.run(3)
-    told = {(record.restart, record.granted_mgpu) for record in machine.records()}
-    assert told == {(0, 250), (1, 500), (2, None)}
+    granted = {(record.restart, record.granted_mgpu) for record in machine.records()}
+    assert granted == {(0, 250), (1, 500), (2, None)}

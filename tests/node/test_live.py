@@ -1,4 +1,4 @@
-"""What a node tells of now: the last readings, gaps where nothing fresh is known."""
+"""Live values of a node are its last readings, and gaps where these are old."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ from tests.node.fakes import GIB, FakeClock
 
 
 class Gpus:
-    """Answers with what the test puts there."""
+    """A reader that returns configured results."""
 
     silent: ClassVar[Mapping[int, Failure]] = {}
 
@@ -45,7 +45,7 @@ class Gpus:
         return self.results
 
 
-class Held:
+class FakeJobs:
     def __init__(self) -> None:
         self.by_device: dict[str, list[int]] = {}
         self.implausible = ImplausibleValues(FakeClock(), lambda *_: None)
@@ -73,10 +73,10 @@ class Host:
 
 class Node:
     def __init__(self) -> None:
-        self.clock, self.gpus, self.held = FakeClock(), Gpus(), Held()
+        self.clock, self.gpus, self.jobs = FakeClock(), Gpus(), FakeJobs()
         self.seen = CachingReader(self.gpus)
         self.seen.devices()
-        self.source = NodeSource("n1", self.clock, self.held, self.seen, Host())
+        self.source = NodeSource("n1", self.clock, self.jobs, self.seen, Host())
 
     def read(self, reading: Reading | Failure, *, detailed: bool = True) -> None:
         request = ReadRequest(uuid="GPU-0", detailed=detailed)
@@ -95,8 +95,8 @@ def node() -> Node:
     return Node()
 
 
-def test_the_last_values_of_a_device_and_who_holds_it(node: Node) -> None:
-    node.held.by_device = {"GPU-0": [7, 8]}
+def test_live_contains_the_last_values_and_jobs_of_a_device(node: Node) -> None:
+    node.jobs.by_device = {"GPU-0": [7, 8]}
     at_s = node.clock.now_s
     full = Reading(
         at_s=at_s,
@@ -120,10 +120,10 @@ def test_the_last_values_of_a_device_and_who_holds_it(node: Node) -> None:
     assert live.at_s == pytest.approx(node.clock.wall(), abs=0.001)
 
 
-def test_since_when_a_device_is_idle_is_told_by_all_readings_not_by_the_last(node: Node) -> None:
+def test_the_idle_time_of_a_device_depends_on_all_readings(node: Node) -> None:
     at_s = node.clock.now_s
     node.read(Reading(at_s=at_s, util_pct=0.0))
-    assert node.live().devices["GPU-0"].idle_s is None, "it has not computed since anybody looks"
+    assert node.live().devices["GPU-0"].idle_s is None, "an idle time without any activity before"
     burst = [
         UtilizationSample(1_000_000, 0.0),
         UtilizationSample(3_500_000, 80.0),
@@ -139,13 +139,13 @@ def test_since_when_a_device_is_idle_is_told_by_all_readings_not_by_the_last(nod
     assert node.live().devices["GPU-0"].idle_s == 0.0
 
 
-def test_a_device_that_nobody_looks_at_is_there_without_values(node: Node) -> None:
+def test_a_device_without_readings_is_listed_without_values(node: Node) -> None:
     device = node.live().devices["GPU-1"]
     assert (device.util_pct, device.mem_used_mib, device.jobs) == (None, None, ())
     assert (device.sm_active_frac, device.tensor_frac) == (None, None)
 
 
-def test_old_values_and_those_of_a_lost_device_are_not_told(node: Node) -> None:
+def test_old_values_and_those_of_a_lost_device_are_left_out(node: Node) -> None:
     reading = Reading(at_s=node.clock.now_s, memory=DeviceMemory(1, 2), util_pct=50.0)
     node.read(reading)
     assert node.live().devices["GPU-0"].util_pct == 50.0
@@ -158,7 +158,7 @@ def test_old_values_and_those_of_a_lost_device_are_not_told(node: Node) -> None:
     assert (node.seen.reads, node.seen.failed_reads) == (3, 1)
 
 
-def test_an_xid_that_somebody_else_came_upon_still_reaches_the_daemon(node: Node) -> None:
+def test_an_xid_found_by_another_read_still_reaches_the_daemon(node: Node) -> None:
     xid = Xid("GPU-0", 79, 1.0)
     node.gpus.results = Results(readings={}, failures={}, xids=[xid])
     assert node.seen.read_extra([ReadRequest(uuid="GPU-0", processes=True)]) == {}
@@ -168,10 +168,10 @@ def test_an_xid_that_somebody_else_came_upon_still_reaches_the_daemon(node: Node
     assert node.seen.read_extra([]) == {}
 
 
-def test_of_a_storm_of_xids_the_first_of_each_device_is_kept(
+def test_the_first_xid_of_each_device_is_kept_in_a_storm(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error that began it must not be displaced by those that follow."""
+    """The first error must not be displaced by the following ones."""
     cause = Xid("GPU-0", 79, 1.0)
     storm = [Xid("GPU-1", 31, 2.0 + number) for number in range(600)]
     for xids in ([cause, *storm], storm):
@@ -182,7 +182,7 @@ def test_of_a_storm_of_xids_the_first_of_each_device_is_kept(
     assert caplog.messages == ["of 1201 XIDs between two reads, the first of each code and device are kept"]
 
 
-def test_devices_are_told_with_one_moment_and_in_mib(node: Node) -> None:
+def test_devices_are_reported_with_one_time_and_in_mib(node: Node) -> None:
     first, second = node.source.devices()
     assert first == DeviceFacts(
         uuid="GPU-0", node="n1", at_s=int(node.clock.wall()), index=0, memory_mib=40 * 1024.0
@@ -190,7 +190,7 @@ def test_devices_are_told_with_one_moment_and_in_mib(node: Node) -> None:
     assert second.memory_mib is None
 
 
-def test_what_is_asked_of_jobs_is_passed_on(node: Node) -> None:
-    node.held.by_device = {"GPU-0": [8], "GPU-1": [8, 7]}
+def test_requests_about_jobs_are_forwarded(node: Node) -> None:
+    node.jobs.by_device = {"GPU-0": [8], "GPU-1": [8, 7]}
     assert node.source.open_jobs() == [7, 8]
     assert node.source.windows([7]) == [{"job_id": 7}]

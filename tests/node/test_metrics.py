@@ -1,4 +1,4 @@
-"""What Prometheus gets: read by its own parser, over real sockets."""
+"""Metrics are valid for Prometheus' own parser, over real sockets."""
 
 import contextlib
 import os
@@ -114,7 +114,7 @@ def test_every_value_has_its_unit_and_zero_is_a_value(seen: CachingReader) -> No
     assert throttled.labels["reason"] == "sw_power_cap"
 
 
-def test_what_was_not_measured_has_no_series(seen: CachingReader) -> None:
+def test_an_unmeasured_value_has_no_series(seen: CachingReader) -> None:
     found = samples(expose("n1", seen, {}, HEALTH, 101.0))
     assert "slurm_gpu_tensor_active_ratio" not in found
     assert "slurm_gpu_nvlink_receive_bytes_total" not in found
@@ -122,14 +122,14 @@ def test_what_was_not_measured_has_no_series(seen: CachingReader) -> None:
     assert {s.labels["uuid"] for s in found["slurm_gpu_device_info"]} == {"GPU-0", "GPU-1"}
 
 
-def test_what_was_read_long_ago_is_not_told_as_if_it_were_now(seen: CachingReader) -> None:
+def test_old_values_are_not_exposed(seen: CachingReader) -> None:
     assert "slurm_gpu_power_watts" not in samples(expose("n1", seen, {}, HEALTH, 130.0))
 
 
-def test_jobs_have_a_series_only_while_they_hold_a_device(seen: CachingReader) -> None:
+def test_jobs_have_a_series_only_while_a_device_is_allocated_to_them(seen: CachingReader) -> None:
     found = samples(expose("n1", seen, {"GPU-0": [7, 8]}, HEALTH, 101.0))
-    held = [(sample.labels["uuid"], sample.labels["job"]) for sample in found["slurm_gpu_allocated"]]
-    assert held == [("GPU-0", "7"), ("GPU-0", "8")]
+    pairs = [(sample.labels["uuid"], sample.labels["job"]) for sample in found["slurm_gpu_allocated"]]
+    assert pairs == [("GPU-0", "7"), ("GPU-0", "8")]
     assert "slurm_gpu_allocated" not in samples(expose("n1", seen, {}, HEALTH, 101.0))
     labels = {label for some in found.values() for sample in some for label in sample.labels}
     assert labels == {
@@ -146,7 +146,7 @@ def test_jobs_have_a_series_only_while_they_hold_a_device(seen: CachingReader) -
     }
 
 
-def test_the_daemon_tells_how_it_is_itself(seen: CachingReader) -> None:
+def test_the_daemon_exposes_its_own_health(seen: CachingReader) -> None:
     found = samples(expose("n1", seen, {}, HEALTH, 101.0))
     assert [sample.value for sample in found["slurm_gpud_spool_bytes"]] == [4096]
     (memory,) = found["slurm_gpud_resident_memory_bytes"]
@@ -154,14 +154,14 @@ def test_the_daemon_tells_how_it_is_itself(seen: CachingReader) -> None:
     assert [sample.labels["process"] for sample in found["slurm_gpud_cpu_seconds_total"]] == ["main"]
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
-def test_promtool_finds_nothing_to_mend(seen: CachingReader) -> None:
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
+def test_promtool_finds_no_errors(seen: CachingReader) -> None:
     text = expose("n1", seen, {"GPU-0": [7]}, HEALTH, 101.0)
     subprocess.run(["promtool", "check", "metrics"], input=text.encode(), check=True)
 
 
 class Loop:
-    """A daemon's loop that turns when it is woken."""
+    """A loop like the daemon's, which answers when woken."""
 
     def __init__(self, text: str = "up 1\n") -> None:
         self.woken = threading.Event()
@@ -200,7 +200,7 @@ def loop() -> Iterator[Loop]:
     loop.stop()
 
 
-def test_a_scrape_gets_the_text_that_the_loop_writes(loop: Loop) -> None:
+def test_a_scrape_returns_the_text_of_the_loop(loop: Loop) -> None:
     for number in range(1, 4):
         with urlopen(loop.url, timeout=10) as response:
             assert response.headers["Content-Type"] == CONTENT_TYPE
@@ -209,7 +209,7 @@ def test_a_scrape_gets_the_text_that_the_loop_writes(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize(("path", "method", "status"), [("/", "GET", 404), ("/metrics", "POST", 405)])
-def test_there_is_nothing_else(loop: Loop, path: str, method: str, status: int) -> None:
+def test_other_paths_and_methods_are_errors(loop: Loop, path: str, method: str, status: int) -> None:
     url = loop.url.removesuffix("/metrics") + path
     with pytest.raises(HTTPError) as caught:
         urlopen(UrlRequest(url, method=method), timeout=10)
@@ -218,7 +218,7 @@ def test_there_is_nothing_else(loop: Loop, path: str, method: str, status: int) 
     assert loop.built == 0
 
 
-def test_clients_that_say_nothing_hold_up_nobody(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_clients_do_not_delay_scrapes(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metricsserver, "_CLIENT_WITHIN_S", 60.0)
     with contextlib.ExitStack() as silent:
         for _ in range(metricsserver._CLIENTS - 1):
@@ -228,7 +228,7 @@ def test_clients_that_say_nothing_hold_up_nobody(loop: Loop, monkeypatch: pytest
                 assert response.read() == b"up 1\n"
 
 
-def test_where_too_many_clients_say_nothing_the_next_one_waits_until_they_are_given_up(
+def test_with_too_many_silent_clients_a_scrape_waits_until_they_are_dropped(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metricsserver, "_CLIENT_WITHIN_S", 0.1)
@@ -239,9 +239,7 @@ def test_where_too_many_clients_say_nothing_the_next_one_waits_until_they_are_gi
             assert response.read() == b"up 1\n"
 
 
-def test_a_client_that_speaks_slowly_does_no_more_than_a_silent_one(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_client_is_dropped_like_a_silent_one(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metricsserver, "_CLIENT_WITHIN_S", 0.2)
     with socket.create_connection(("127.0.0.1", loop.server.port)) as slow:
         slow.settimeout(5)
@@ -260,14 +258,14 @@ def test_a_client_that_speaks_slowly_does_no_more_than_a_silent_one(
         assert gone.wait(5)
 
 
-def test_a_text_that_came_too_late_for_one_scrape_is_not_given_to_the_next(
+def test_a_text_too_late_for_one_scrape_is_not_returned_to_the_next(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metricsserver, "_TEXT_WITHIN_S", 0.05)
-    asked_again = threading.Event()
+    released = threading.Event()
 
     def late() -> str:
-        asked_again.wait(5)
+        released.wait(5)
         return "up 0\n"
 
     monkeypatch.setattr(loop, "build", late)
@@ -277,12 +275,14 @@ def test_a_text_that_came_too_late_for_one_scrape_is_not_given_to_the_next(
     assert caught.value.code == 503
     monkeypatch.setattr(loop, "build", lambda: "up 1\n")
     monkeypatch.setattr(metricsserver, "_TEXT_WITHIN_S", 5)
-    asked_again.set()
+    released.set()
     with urlopen(loop.url, timeout=10) as response:
         assert response.read() == b"up 1\n"
 
 
-def test_a_bug_in_the_text_is_the_scrapes_trouble_alone(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_build_the_text_affects_only_the_scrape(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop, "build", lambda: 1 / 0)
     with pytest.raises(HTTPError) as caught:
         urlopen(loop.url, timeout=10)
@@ -291,6 +291,6 @@ def test_a_bug_in_the_text_is_the_scrapes_trouble_alone(loop: Loop, monkeypatch:
     assert loop.thread.is_alive()
 
 
-def test_a_taken_port_is_an_error_that_names_it(loop: Loop) -> None:
+def test_a_port_in_use_is_an_error_that_names_it(loop: Loop) -> None:
     with pytest.raises(OutsideError, match=f"127.0.0.1:{loop.server.port}: Address already in use"):
         MetricsServer("127.0.0.1", loop.server.port, lambda: None)

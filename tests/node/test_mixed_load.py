@@ -1,4 +1,4 @@
-"""Jobs of every kind, `make soak` has hundreds: each record says what the simulated GPUs really did."""
+"""Records of jobs of every kind match the activity of the simulated GPUs; `make soak` runs hundreds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.node.simulated import SimulatedMachine
 
 SEED = int(os.environ.get("SLURM_GPU_TEST_SEED", "20261121"))
 RUNS = int(os.environ.get("SLURM_GPU_TEST_RUNS", "48"))
-# By Slurm's position: four GPUs with a job each, two that are shared, and an H100 cut into three.
+# By Slurm's position: four GPUs with one job each, two shared GPUs, and an H100 in three instances.
 GPUS = [GpuSpec(f"GPU-{n}", minor=n) for n in (3, 1, 0, 2, 5, 4)]
 CUT = [MigSpec("3g.40gb", "MIG-0"), MigSpec("2g.20gb", "MIG-1"), MigSpec("2g.20gb", "MIG-2")]
 WHOLE, SHARED, INSTANCES = (0, 1, 2, 3), (4, 5), {6: 40_000.0, 7: 20_000.0, 8: 20_000.0}
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
 
 @dataclass(frozen=True)
 class Tick:
-    """What the driver's ring told of one device, (start, end] in monotonic seconds; percent by process id."""
+    """A sample of the driver's ring for (start, end] in monotonic seconds; percent by process id."""
 
     start_s: float
     end_s: float
@@ -45,7 +45,7 @@ class Tick:
 
 
 class Collector:
-    """All that the driver's rings ever told, read beside slurm-gpud and by nobody's code but pynvml's."""
+    """A reader of all samples of the driver's rings that uses only pynvml, not slurm-gpud."""
 
     def __init__(self, machine: SimulatedMachine) -> None:
         self._machine = machine
@@ -76,7 +76,7 @@ class Collector:
 
 
 @dataclass(frozen=True, eq=False)
-class Hold:
+class Occupancy:
     """A run on one of its GPUs, between the stamps of its hooks (monotonic seconds)."""
 
     run: Run
@@ -93,10 +93,10 @@ class Hold:
 
 
 class Play:
-    """The whole load, run on the node by a Slurm that only writes hook files."""
+    """The whole load, run on the node by a fake Slurm that only writes hook files."""
 
     def __init__(self, machine: SimulatedMachine, load: Load, collector: Collector | None = None) -> None:
-        self.machine, self.holds = machine, list[Hold]()
+        self.machine, self.occupancies = machine, list[Occupancy]()
         self._collector = Collector(machine) if collector is None else collector
         self._begun: dict[tuple[int, int], tuple[float, dict[int, set[int]]]] = {}
         self._collected_s = machine.clock.now_s
@@ -112,7 +112,7 @@ class Play:
         self.records = machine.records(final=None)
 
     def _run_until(self, at_s: float) -> None:
-        """Let time go by, and the ring be read before it has turned once."""
+        """Advance the clock, and read the rings before they overflow."""
         while (due_s := self._collected_s + COLLECT_S) < at_s:
             self.machine.run_until(due_s)
             self._collector.collect()
@@ -131,9 +131,9 @@ class Play:
     def _end(self, run: Run) -> None:
         start_s, pids = self._begun[run.job_id, run.restart]
         for gpu in run.gpus:
-            hold = Hold(run, gpu, start_s, self.machine.clock.now_s, frozenset(pids[gpu]))
-            self.holds.append(hold)
-            for pid in hold.pids:
+            occupancy = Occupancy(run, gpu, start_s, self.machine.clock.now_s, frozenset(pids[gpu]))
+            self.occupancies.append(occupancy)
+            for pid in occupancy.pids:
                 self.machine.vanish(pid)
         self._hook("epilog", run)
 
@@ -141,52 +141,52 @@ class Play:
         gpus = ",".join(str(gpu) for gpu in run.gpus)
         self.machine.hook(kind, run.job_id, gpus, restart=run.restart)
 
-    def record(self, hold: Hold) -> Record:
-        uuid, run = self.machine.gpus[hold.gpu].uuid, hold.run
+    def record(self, occupancy: Occupancy) -> Record:
+        uuid, run = self.machine.gpus[occupancy.gpu].uuid, occupancy.run
         (found,) = [
             r for r in self.records if (r.job_id, r.restart, r.device) == (run.job_id, run.restart, uuid)
         ]
         return found
 
-    def usage(self, hold: Hold) -> Usage:
-        """What the run did to the GPU, by the schedules of its processes."""
+    def usage(self, occupancy: Occupancy) -> Usage:
+        """Return the true usage of the GPU by the run, from the schedules of its processes."""
         offset_s = self.machine.clock.offset_s
         return usage(
             self.machine.truths,
-            job_id=hold.run.job_id,
-            restart=hold.run.restart,
-            uuid=self.machine.gpus[hold.gpu].uuid,
-            start_s=hold.start_s + offset_s,
-            end_s=hold.end_s + offset_s,
+            job_id=occupancy.run.job_id,
+            restart=occupancy.run.restart,
+            uuid=self.machine.gpus[occupancy.gpu].uuid,
+            start_s=occupancy.start_s + offset_s,
+            end_s=occupancy.end_s + offset_s,
         )
 
-    def histogram(self, hold: Hold) -> Mapping[int, int]:
-        """Microseconds at each percent of the run's own, from what the driver's ring told."""
+    def histogram(self, occupancy: Occupancy) -> Mapping[int, int]:
+        """Return the microseconds at each percent of the run, from the driver's ring."""
         near = [
             h
-            for h in self.holds
-            if h.gpu == hold.gpu and h.end_s > hold.start_s - 1 and h.start_s < hold.end_s + 1
+            for h in self.occupancies
+            if h.gpu == occupancy.gpu and h.end_s > occupancy.start_s - 1 and h.start_s < occupancy.end_s + 1
         ]
-        ticks = self.ticks[hold.gpu]
-        first = bisect_right(ticks, hold.start_s, key=lambda tick: tick.end_s)
-        last = bisect_left(ticks, hold.end_s, key=lambda tick: tick.start_s)
+        ticks = self.ticks[occupancy.gpu]
+        first = bisect_right(ticks, occupancy.start_s, key=lambda tick: tick.end_s)
+        last = bisect_left(ticks, occupancy.end_s, key=lambda tick: tick.start_s)
         histogram: dict[int, int] = {}
         for tick in ticks[first:last]:
             parts = {other: seconds for other in near if (seconds := part(other, tick)) > 0}
-            percent = own_percent(hold, tick, parts)
-            histogram[percent] = histogram.get(percent, 0) + round(parts[hold] * 1e6)
+            percent = own_percent(occupancy, tick, parts)
+            histogram[percent] = histogram.get(percent, 0) + round(parts[occupancy] * 1e6)
         return histogram
 
 
-def part(hold: Hold, tick: Tick) -> float:
-    """Seconds of the tick in which the run held the GPU."""
-    return min(hold.end_s, tick.end_s) - max(hold.start_s, tick.start_s)
+def part(occupancy: Occupancy, tick: Tick) -> float:
+    """Return the seconds of the tick in which the GPU was allocated to the run."""
+    return min(occupancy.end_s, tick.end_s) - max(occupancy.start_s, tick.start_s)
 
 
-def own_percent(hold: Hold, tick: Tick, parts: Mapping[Hold, float]) -> int:
-    """All that a tick tells was done while somebody held the GPU; where several did, each did his own."""
-    own = tick.percent if len(parts) == 1 else sum(tick.by_process.get(pid, 0) for pid in hold.pids)
-    return int(min(100.0, own * (tick.end_s - tick.start_s) / parts[hold]) + 0.5)
+def own_percent(occupancy: Occupancy, tick: Tick, parts: Mapping[Occupancy, float]) -> int:
+    """Return the run's percent in a tick: all of it if it was alone, or else that of its processes."""
+    own = tick.percent if len(parts) == 1 else sum(tick.by_process.get(pid, 0) for pid in occupancy.pids)
+    return int(min(100.0, own * (tick.end_s - tick.start_s) / parts[occupancy]) + 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -198,72 +198,77 @@ def play(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path) -> Iterat
     machine.close()
 
 
-def test_no_job_is_missing_and_none_invented(play: Play) -> None:
-    ran = [(hold.run.job_id, hold.run.restart, play.machine.gpus[hold.gpu].uuid) for hold in play.holds]
-    assert len(play.holds) >= RUNS
+def test_every_run_has_exactly_one_record_per_gpu(play: Play) -> None:
+    ran = [
+        (occupancy.run.job_id, occupancy.run.restart, play.machine.gpus[occupancy.gpu].uuid)
+        for occupancy in play.occupancies
+    ]
+    assert len(play.occupancies) >= RUNS
     assert sorted((r.job_id, r.restart, r.device) for r in play.records) == sorted(ran)
     assert all(record.final for record in play.records)
     assert play.machine.events() == []
     assert play.machine.hook_files() == []
 
 
-def test_every_second_of_holding_was_sampled(play: Play) -> None:
-    for hold in play.holds:
-        record = play.record(hold)
-        assert record.allocated_s == pytest.approx(hold.end_s - hold.start_s, abs=0.001), hold
-        assert record.sampled_s == pytest.approx(record.allocated_s, abs=0.001), hold
+def test_every_allocated_second_was_sampled(play: Play) -> None:
+    for occupancy in play.occupancies:
+        record = play.record(occupancy)
+        assert record.allocated_s == pytest.approx(occupancy.end_s - occupancy.start_s, abs=0.001), occupancy
+        assert record.sampled_s == pytest.approx(record.allocated_s, abs=0.001), occupancy
         assert record.mem_used_frac is not None
-        assert record.mem_used_frac.seconds == pytest.approx(record.allocated_s, abs=0.001), hold
+        assert record.mem_used_frac.seconds == pytest.approx(record.allocated_s, abs=0.001), occupancy
 
 
 def test_every_mean_is_within_half_a_point(play: Play) -> None:
     worst = {"utilisation": 0.0, "memory": 0.0, "the GPU's": 0.0, "SMs active": 0.0}
     missed = []
-    for hold in play.holds:
-        record, true = play.record(hold), play.usage(hold)
+    for occupancy in play.occupancies:
+        record, true = play.record(occupancy), play.usage(occupancy)
         assert record.mem_used_frac is not None
         found = {"memory": (100 * record.mem_used_frac.mean, 100 * true.mem_used_frac)}
-        if hold.gpu in INSTANCES:
-            assert record.sm_active_frac is not None, hold
+        if occupancy.gpu in INSTANCES:
+            assert record.sm_active_frac is not None, occupancy
             found["SMs active"] = 100 * record.sm_active_frac.mean, 100 * true.activity.sm_active
         else:
             assert record.device_util_pct is not None
             found["utilisation"] = histogram_mean(record.util_hist_ms or {}), true.util_pct
             found["the GPU's"] = record.device_util_pct.mean, true.device_util_pct
-        for name, (told, was) in found.items():
-            assert told is not None
-            worst[name] = max(worst[name], abs(told - was))
+        for name, (measured, truth) in found.items():
+            assert measured is not None
+            worst[name] = max(worst[name], abs(measured - truth))
             allowed = MEAN_POINTS
-            if name == "the GPU's" and hold.gpu in SHARED:
-                # When in a sixth of a second others did what they did, nobody tells.
+            if name == "the GPU's" and occupancy.gpu in SHARED:
+                # The ring does not show at which moment of a sixth of a second others were active.
                 allowed += 100 * TICK_S / 2 / record.allocated_s
             if name == "memory":
-                # A change between two samples is placed in their middle, which weighs most in a job of 1 s.
+                # A change between two samples is placed in their middle, which matters most in a job of 1 s.
                 allowed += 100 * YOUNGEST_S / 2 / record.allocated_s
-            if abs(told - was) > allowed:
-                missed.append(f"{hold}: {name} {told:.3f}, truly {was:.3f}")
+            if abs(measured - truth) > allowed:
+                missed.append(f"{occupancy}: {name} {measured:.3f}, truth {truth:.3f}")
     print("largest differences in points:", worst)
     assert not missed, "\n".join(missed)
 
 
-def test_every_quantile_is_that_of_the_driver_s_samples(play: Play) -> None:
-    for hold in play.holds:
-        record = play.record(hold)
-        if hold.gpu in INSTANCES:
-            assert record.util_hist_ms is None  # the driver tells none of MIG instances
+def test_every_quantile_matches_the_driver_s_samples(play: Play) -> None:
+    for occupancy in play.occupancies:
+        record = play.record(occupancy)
+        if occupancy.gpu in INSTANCES:
+            assert record.util_hist_ms is None  # the driver reports none for MIG instances
             continue
-        expected = play.histogram(hold)
+        expected = play.histogram(occupancy)
         assert record.util_hist_ms is not None
         for percent in set(expected) | set(record.util_hist_ms):
-            told, was = record.util_hist_ms.get(percent, 0), expected.get(percent, 0) / 1000
-            assert abs(told - was) <= 1.01, f"{hold}: {told} ms at {percent} %, truly {was} ms"
+            measured, truth = record.util_hist_ms.get(percent, 0), expected.get(percent, 0) / 1000
+            assert abs(measured - truth) <= 1.01, (
+                f"{occupancy}: {measured} ms at {percent} %, truth {truth} ms"
+            )
         slack = 1000 / sum(expected.values())
         for q in QUANTILES:
             allowed = {histogram_quantile(expected, q - slack), histogram_quantile(expected, q + slack)}
-            assert histogram_quantile(record.util_hist_ms, q) in allowed, f"{hold}: p{100 * q:g}"
+            assert histogram_quantile(record.util_hist_ms, q) in allowed, f"{occupancy}: p{100 * q:g}"
 
 
-def test_the_driver_s_samples_are_the_truth_but_for_whole_percents(play: Play) -> None:
+def test_the_driver_s_samples_match_the_truth_within_a_percent(play: Play) -> None:
     offset_s = play.machine.clock.offset_s
     for gpu, ticks in play.ticks.items():
         uuid = play.machine.gpus[gpu].uuid
@@ -277,23 +282,25 @@ def test_the_driver_s_samples_are_the_truth_but_for_whole_percents(play: Play) -
 def test_energy_is_within_one_percent(play: Play) -> None:
     spec = GpuSpec("any")
     worst = 0.0
-    for hold in play.holds:
-        record, true = play.record(hold), play.usage(hold)
-        if hold.gpu not in WHOLE:
-            continue  # nobody's alone
+    for occupancy in play.occupancies:
+        record, true = play.record(occupancy), play.usage(occupancy)
+        if occupancy.gpu not in WHOLE:
+            continue  # not exclusive to one job
         watts = spec.idle_w + (spec.power_limit_w - spec.idle_w) * true.device_util_pct / 100
-        joules = watts * (hold.end_s - hold.start_s)
-        assert record.energy_j is not None, hold
+        joules = watts * (occupancy.end_s - occupancy.start_s)
+        assert record.energy_j is not None, occupancy
         difference = abs(record.energy_j.total - joules) / joules
         worst = max(worst, difference)
-        assert difference <= ENERGY_PART, f"{hold}: {record.energy_j.total} J, truly {joules} J"
+        assert difference <= ENERGY_PART, f"{occupancy}: {record.energy_j.total} J, truth {joules} J"
     print(f"largest difference of energy: {100 * worst:.2f} %")
 
 
-def test_the_jobs_of_a_shared_gpu_never_did_more_than_the_gpu(play: Play) -> None:
+def test_jobs_of_a_shared_gpu_never_exceed_the_gpu(play: Play) -> None:
     for gpu in SHARED:
-        held = [(hold, play.record(hold)) for hold in play.holds if hold.gpu == gpu]
-        done = sum((histogram_mean(record.util_hist_ms or {}) or 0) * record.sampled_s for _, record in held)
+        found = [
+            (occupancy, play.record(occupancy)) for occupancy in play.occupancies if occupancy.gpu == gpu
+        ]
+        done = sum((histogram_mean(record.util_hist_ms or {}) or 0) * record.sampled_s for _, record in found)
         device = sum(tick.percent * (tick.end_s - tick.start_s) for tick in play.ticks[gpu])
         # Rounding to whole percents may add half a point of each job's time.
-        assert done <= device + 0.5 * sum(record.sampled_s for _, record in held) * 0.1 + 1
+        assert done <= device + 0.5 * sum(record.sampled_s for _, record in found) * 0.1 + 1

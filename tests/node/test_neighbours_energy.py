@@ -1,4 +1,4 @@
-"""What a device's counters grew by while a neighbour was there is nobody's own."""
+"""Growth of a device's counters while a co-runner was present is charged to no job."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ IDLE_W, BUSY_W = 50.0, 400.0
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.05, 0.9])
-def test_an_epilog_seen_late_gives_the_neighbours_energy_to_nobody(tmp_path: Path, late_s: float) -> None:
-    """The looks between two detailed ones see both jobs, the last of them only the one that stays."""
+def test_a_late_epilog_does_not_add_the_co_runner_s_energy(tmp_path: Path, late_s: float) -> None:
+    """Samples between two detailed ones include both jobs; the last includes only the remaining one."""
     clock = FakeClock()
     gpu = FakeGpu(clock)
     machine = Machine(tmp_path, gpu)

@@ -1,4 +1,4 @@
-"""What becomes of a job on a node: who is charged for what, and what survives a crash."""
+"""Records of jobs on a node: their charges, and their survival of crashes."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_a_job_without_gpus_has_no_record(machine: Machine) -> None:
     assert machine.hook_files() == []
 
 
-def test_a_requeued_job_has_two_runs_though_its_first_epilog_names_the_second(machine: Machine) -> None:
+def test_a_requeued_job_has_two_runs_although_its_first_epilog_names_the_second(machine: Machine) -> None:
     machine.hook("prolog", 7, "0", restart=0)
     machine.run(3.0)
     machine.hook("epilog", 7, "0", restart=1)
@@ -66,7 +66,7 @@ def test_a_requeued_job_has_two_runs_though_its_first_epilog_names_the_second(ma
     assert first.segment != second.segment
 
 
-def test_a_prolog_without_the_epilog_before_it_closes_the_open_run(machine: Machine) -> None:
+def test_a_prolog_without_a_preceding_epilog_closes_the_open_run(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(3.0)
     machine.hook("prolog", 7, "0", restart=1)
@@ -76,7 +76,7 @@ def test_a_prolog_without_the_epilog_before_it_closes_the_open_run(machine: Mach
     assert machine.events() == ["epilog_missing"]
 
 
-def test_positions_are_those_of_slurm_and_not_minor_numbers(tmp_path: Path, clock: FakeClock) -> None:
+def test_positions_are_slurm_s_and_not_minor_numbers(tmp_path: Path, clock: FakeClock) -> None:
     listed = [FakeGpu(clock, f"GPU-minor-{minor}", minor) for minor in (6, 4, 5, 7)]
     machine = Machine(tmp_path, *listed)
     machine.start()
@@ -87,7 +87,7 @@ def test_positions_are_those_of_slurm_and_not_minor_numbers(tmp_path: Path, cloc
     assert [record.device for record in machine.records()] == ["GPU-minor-5", "GPU-minor-6"]
 
 
-def test_two_jobs_on_one_gpu_share_what_it_did(machine: Machine, gpu: FakeGpu) -> None:
+def test_two_jobs_on_one_gpu_share_its_activity(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start + 0.5, start + 20.0, 30, 4 * GIB))
     gpu.work.append(Work(8, start + 6.0, start + 14.0, 60, 10 * GIB))
@@ -106,14 +106,12 @@ def test_two_jobs_on_one_gpu_share_what_it_did(machine: Machine, gpu: FakeGpu) -
     assert mem(eight) == pytest.approx(gpu.memory_mean(start + 5, start + 15, 8), abs=1)
     assert eight.device_util_pct is not None
     assert eight.device_util_pct.mean == pytest.approx(gpu.mean(start + 5, start + 15), abs=1)
-    assert eight.energy_j is None  # what the device took belongs to neither alone
+    assert eight.energy_j is None  # the energy of the device is exclusive to neither job
     assert seven.energy_j is not None
     assert seven.energy_j.seconds == pytest.approx(11, abs=1.5)
 
 
-def test_a_job_that_begins_in_the_sample_in_which_another_ends_has_its_own(
-    machine: Machine, gpu: FakeGpu
-) -> None:
+def test_jobs_that_end_and_begin_within_one_sample_are_separated(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start + 0.2, start + 4.05, 100, GIB))
     gpu.work.append(Work(8, start + 4.11, start + 8.0, 50, GIB))
@@ -130,8 +128,8 @@ def test_a_job_that_begins_in_the_sample_in_which_another_ends_has_its_own(
     assert core(eight) == pytest.approx(gpu.mean(start + 4.09, start + 8.1, 8), abs=0.5)
 
 
-def test_a_neighbour_that_begins_soon_after_another_one_leaves_no_gap(machine: Machine) -> None:
-    """The device is sampled each second again by then, and often from then on."""
+def test_a_co_runner_that_begins_soon_after_another_leaves_no_gap(machine: Machine) -> None:
+    """The device is then sampled every second again, and often after that."""
     machine.hook("prolog", 7, "0")
     machine.run(300)
     machine.hook("prolog", 8, "0")
@@ -149,7 +147,7 @@ def test_a_neighbour_that_begins_soon_after_another_one_leaves_no_gap(machine: M
     assert record.mem_used_frac.seconds == pytest.approx(record.allocated_s, abs=0.02)
 
 
-def test_where_processes_cannot_be_told_apart_a_shared_gpu_is_a_gap(machine: Machine, gpu: FakeGpu) -> None:
+def test_without_process_samples_a_shared_gpu_is_a_gap(machine: Machine, gpu: FakeGpu) -> None:
     gpu.process_ring = False
     machine.hook("prolog", 7, "0")
     machine.hook("prolog", 8, "0")
@@ -175,7 +173,7 @@ def test_without_a_ring_the_current_value_is_polled(machine: Machine, gpu: FakeG
     assert record.sampled_s == pytest.approx(10, abs=0.05)
 
 
-def test_a_stalled_daemon_measured_no_memory_meanwhile(machine: Machine, gpu: FakeGpu) -> None:
+def test_memory_is_a_gap_while_the_daemon_is_stalled(machine: Machine, gpu: FakeGpu) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(10)
     machine.clock.advance(60)  # suspended, or swapped out
@@ -191,7 +189,7 @@ def test_a_stalled_daemon_measured_no_memory_meanwhile(machine: Machine, gpu: Fa
 
 
 @pytest.mark.parametrize("step_s", [-86_400, -3, -0.2, 0.2, 3, 86_400])
-def test_setting_the_wall_clock_costs_a_second_at_most_and_is_told(
+def test_setting_the_wall_clock_costs_at_most_a_second_and_is_an_event(
     machine: Machine, gpu: FakeGpu, step_s: float
 ) -> None:
     start = machine.clock.now_s
@@ -208,14 +206,12 @@ def test_setting_the_wall_clock_costs_a_second_at_most_and_is_told(
     assert core(record) == pytest.approx(48, abs=1.5)
     assert mem(record) == pytest.approx(gpu.memory_mean(start, start + 30, 7), abs=0.5)
     assert record.last_s - record.first_s == pytest.approx(30, abs=1)
-    # Fractions of a second are what NTP does.
-    told = [{"seconds": pytest.approx(step_s, abs=0.01)}] if abs(step_s) >= 1 else []
-    assert (machine.events(), machine.event_data()) == (["clock_step"] * len(told), told)
+    # NTP makes steps of fractions of a second.
+    expected = [{"seconds": pytest.approx(step_s, abs=0.01)}] if abs(step_s) >= 1 else []
+    assert (machine.events(), machine.event_data()) == (["clock_step"] * len(expected), expected)
 
 
-def test_two_runs_of_a_job_within_one_sample_of_the_driver_are_never_more_than_the_device(
-    machine: Machine, gpu: FakeGpu
-) -> None:
+def test_two_runs_within_one_driver_sample_never_exceed_the_device(machine: Machine, gpu: FakeGpu) -> None:
     gpu.tick_s = 1.0
     machine.run_until(1010.0)
     gpu.work.append(Work(7, 1010.0, 1013.5, 100, GIB))
@@ -232,7 +228,7 @@ def test_two_runs_of_a_job_within_one_sample_of_the_driver_are_never_more_than_t
     assert busy_s == pytest.approx(3.5, abs=0.02)
 
 
-def test_a_hook_file_stays_until_what_it_says_is_on_disk(
+def test_a_hook_file_remains_until_its_event_is_on_disk(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert machine.spool is not None
@@ -248,7 +244,7 @@ def test_a_hook_file_stays_until_what_it_says_is_on_disk(
     assert len(machine.records()) == 1
 
 
-def test_what_the_database_tells_of_shards_is_in_the_next_record(machine: Machine) -> None:
+def test_the_granted_share_of_the_database_is_in_the_next_record(machine: Machine) -> None:
     assert machine.node is not None
     machine.hook("prolog", 7, "0")
     machine.run(5)

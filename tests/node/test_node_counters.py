@@ -1,4 +1,4 @@
-"""The node's own counters: physical cards only, never back, and None where there is nothing."""
+"""Counters of the node include only physical cards, never decrease, and are None if missing."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def test_only_physical_cards_count(tmp_path: Path) -> None:
     assert (reading.net_rx_bytes_per_s, reading.net_tx_bytes_per_s) == (63.0, 2.1)
 
 
-def test_a_counter_that_starts_anew_loses_nothing_that_was_counted(tmp_path: Path) -> None:
+def test_a_counter_reset_loses_no_counted_bytes(tmp_path: Path) -> None:
     card(tmp_path, "eth0", physical=True)
     node = counters(tmp_path)
     totals = []
@@ -79,14 +79,14 @@ def test_infiniband_counts_words_of_four_bytes(tmp_path: Path) -> None:
     assert reading.net_rx_bytes is None
 
 
-def test_a_node_that_tells_nothing(tmp_path: Path) -> None:
+def test_a_node_without_counters_has_only_gaps(tmp_path: Path) -> None:
     node = counters(tmp_path)
     node.sample(0.0)
     reading = node.sample(1.0)
     assert [getattr(reading, name) for name in reading.__dataclass_fields__ if name != "at_s"] == [None] * 11
 
 
-def test_this_very_machine() -> None:
+def test_counters_of_the_real_machine() -> None:
     node = NodeCounters()
     node.sample(0.0)
     reading = node.sample(1.0)

@@ -1,4 +1,4 @@
-"""A driver that answers nonsense at 1 % of calls: no record is refused, and each mean is the truth's."""
+"""With a driver that returns nonsense for 1 % of calls, no record is rejected and means are right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_gpu.wire import histogram_mean
 from tests.node.mixedload import Load
 from tests.node.nonsense import Nonsense, replace_library
 from tests.node.simulated import SimulatedMachine, load_library
-from tests.node.test_mixed_load import CUT, GPUS, INSTANCES, SHARED, WHOLE, Collector, Hold, Play
+from tests.node.test_mixed_load import CUT, GPUS, INSTANCES, SHARED, WHOLE, Collector, Occupancy, Play
 
 SEED = int(os.environ.get("SLURM_GPU_TEST_SEED", "20261128"))
 RUNS = 200
@@ -36,31 +36,31 @@ Spans = dict[tuple[int, int, str], list[tuple[float, float]]]
 
 
 class NoCollector(Collector):
-    """The truth is that of the schedules: rings that err tell none."""
+    """A collector that reads nothing: faulty rings are no source of truth."""
 
     def collect(self) -> None:
         pass
 
 
 class Watched:
-    """A play, when utilisation was measured in it, and the library that erred."""
+    """A play, the spans in which utilisation was measured, and the faulty library."""
 
     def __init__(self, play: Play, spans: Spans, library: Nonsense) -> None:
         self.play, self.spans, self.library = play, spans, library
 
-    def true_util_pct(self, hold: Hold) -> tuple[float, float]:
-        """The true mean over the time that was measured, and how much that was."""
+    def true_util_pct(self, occupancy: Occupancy) -> tuple[float, float]:
+        """Return the true mean over the measured time, and the measured seconds."""
         machine = self.play.machine
-        uuid, offset_s = machine.gpus[hold.gpu].uuid, machine.clock.offset_s
+        uuid, offset_s = machine.gpus[occupancy.gpu].uuid, machine.clock.offset_s
         seconds = weighted = 0.0
-        for start_s, end_s in self.spans[hold.run.job_id, hold.run.restart, uuid]:
-            end_s = min(end_s, hold.end_s)
+        for start_s, end_s in self.spans[occupancy.run.job_id, occupancy.run.restart, uuid]:
+            end_s = min(end_s, occupancy.end_s)
             if end_s <= start_s:
                 continue
             of_span = usage(
                 machine.truths,
-                job_id=hold.run.job_id,
-                restart=hold.run.restart,
+                job_id=occupancy.run.job_id,
+                restart=occupancy.run.restart,
                 uuid=uuid,
                 start_s=start_s + offset_s,
                 end_s=end_s + offset_s,
@@ -88,7 +88,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path) -> Ite
 
 
 def _watch(patch: pytest.MonkeyPatch, spans: Spans) -> None:
-    """Write down for which time utilisation is counted."""
+    """Record the spans for which utilisation is counted."""
     one, several = DeviceTally._count_utilization, DeviceTally.utilization_alone
 
     def note(tally: DeviceTally, start_s: float, end_s: float) -> None:
@@ -112,16 +112,19 @@ def _watch(patch: pytest.MonkeyPatch, spans: Spans) -> None:
     patch.setattr(DeviceTally, "utilization_alone", alone)
 
 
-def test_the_driver_erred_in_each_of_its_functions(watched: Watched) -> None:
+def test_the_driver_failed_at_the_intended_rate(watched: Watched) -> None:
     library = watched.library
     assert sum(library.done.values()) == pytest.approx(RATE * library.calls, rel=0.1)
     print(f"{sum(library.done.values())} of {library.calls} calls:", dict(library.done))
     assert set(library.done) >= {"nvmlDeviceGetSamples", "nvmlDeviceGetMemoryInfo_v2", "nvmlGpmMetricsGet"}
 
 
-def test_no_job_is_missing_and_no_record_refused(watched: Watched) -> None:
+def test_no_record_is_missing_or_rejected(watched: Watched) -> None:
     play = watched.play
-    ran = [(hold.run.job_id, hold.run.restart, play.machine.gpus[hold.gpu].uuid) for hold in play.holds]
+    ran = [
+        (occupancy.run.job_id, occupancy.run.restart, play.machine.gpus[occupancy.gpu].uuid)
+        for occupancy in play.occupancies
+    ]
     assert len(ran) >= RUNS
     assert sorted((r.job_id, r.restart, r.device) for r in play.records) == sorted(ran)
     for start in range(0, len(play.records), 100):
@@ -134,7 +137,7 @@ def test_no_job_is_missing_and_no_record_refused(watched: Watched) -> None:
 
 def test_almost_all_time_was_sampled(watched: Watched) -> None:
     play = watched.play
-    records = [play.record(hold) for hold in play.holds]
+    records = [play.record(occupancy) for occupancy in play.occupancies]
     total = sum(record.sampled_s for record in records) / sum(record.allocated_s for record in records)
     parts = sorted(record.sampled_s / record.allocated_s for record in records)
     print(f"coverage {total:.4f}, the least of a job {parts[0]:.3f}, of 1 % {parts[len(parts) // 100]:.3f}")
@@ -144,42 +147,42 @@ def test_almost_all_time_was_sampled(watched: Watched) -> None:
 
 def test_every_mean_is_within_a_point_of_the_truth(watched: Watched) -> None:
     play, worst, missed = watched.play, {"utilisation": 0.0, "memory": 0.0, "SMs active": 0.0}, []
-    for hold in play.holds:
-        record = play.record(hold)
-        true = play.usage(hold)
+    for occupancy in play.occupancies:
+        record = play.record(occupancy)
+        true = play.usage(occupancy)
         found: dict[str, tuple[float | None, float]] = {}
         if record.util_hist_ms is not None:
-            true_pct, seconds = watched.true_util_pct(hold)
-            assert seconds == pytest.approx(record.sampled_s, abs=0.5), hold
+            true_pct, seconds = watched.true_util_pct(occupancy)
+            assert seconds == pytest.approx(record.sampled_s, abs=0.5), occupancy
             found["utilisation"] = histogram_mean(record.util_hist_ms), true_pct
         if record.mem_used_frac is not None and record.mem_used_frac.seconds >= 0.99 * record.allocated_s:
             found["memory"] = 100 * record.mem_used_frac.mean, 100 * true.mem_used_frac
         if record.sm_active_frac is not None and record.sm_active_frac.seconds >= 0.99 * record.allocated_s:
             found["SMs active"] = 100 * record.sm_active_frac.mean, 100 * true.activity.sm_active
-        for name, (told, was) in found.items():
-            assert told is not None
-            worst[name] = max(worst[name], abs(told - was))
-            if abs(told - was) > POINTS:
-                missed.append(f"{hold}: {name} {told:.3f}, truly {was:.3f}")
+        for name, (measured, truth) in found.items():
+            assert measured is not None
+            worst[name] = max(worst[name], abs(measured - truth))
+            if abs(measured - truth) > POINTS:
+                missed.append(f"{occupancy}: {name} {measured:.3f}, truth {truth:.3f}")
     print("largest differences in points:", worst)
     assert missed == []
 
 
-def test_extremes_are_what_the_gpu_can_do(watched: Watched) -> None:
-    can = {"power_w": 710, "temp_c": 100, "sm_clock_mhz": 2000}
-    told = [
+def test_extremes_are_within_the_limits_of_the_gpu(watched: Watched) -> None:
+    limits = {"power_w": 710, "temp_c": 100, "sm_clock_mhz": 2000}
+    maxima = [
         (name, mean.max)
         for record in watched.play.records
-        for name in can
+        for name in limits
         if (mean := getattr(record, name)) is not None
     ]
-    odd = [f"{name} {most}" for name, most in told if most > can[name]]
-    print("nonsense that a GPU could have meant:", odd)
+    odd = [f"{name} {most}" for name, most in maxima if most > limits[name]]
+    print("implausible maxima:", odd)
     # Random bits are a plausible power once in 400 times.
-    assert len(odd) <= len(told) // 100
+    assert len(odd) <= len(maxima) // 100
 
 
-def test_what_could_not_be_was_counted_and_reported_once_an_hour(watched: Watched) -> None:
+def test_implausible_values_were_counted_and_reported(watched: Watched) -> None:
     machine = watched.play.machine
     assert machine.node is not None
     counts = machine.node.implausible.counts

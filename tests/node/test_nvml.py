@@ -1,4 +1,4 @@
-"""NVML's errors cost one field of one GPU, never more; the real pynvml over the simulated library."""
+"""An error of NVML costs one field of one GPU, with the real pynvml over the simulated library."""
 
 import os
 import shutil
@@ -57,8 +57,8 @@ class Gpus:
     """A reader that has found its devices."""
 
     def __init__(self, now_s: Callable[[], float] = since_boot_s) -> None:
-        self.told: list[str] = []
-        self.reader = NvmlReader(lambda _, text: self.told.append(text), now_s)
+        self.messages: list[str] = []
+        self.reader = NvmlReader(lambda _, text: self.messages.append(text), now_s)
         self.facts = {facts.uuid: facts for facts in self.reader.devices()}
 
     def results(self, uuid: str, **request: Any) -> Results:
@@ -78,7 +78,7 @@ def test_devices_have_their_uuid_and_minor_number(world: World) -> None:
     assert {uuid: facts.minor for uuid, facts in Gpus().facts.items()} == {"GPU-a": 1, "GPU-b": 0}
 
 
-def test_readings_are_in_our_units(world: World) -> None:
+def test_readings_are_in_the_units_of_their_names(world: World) -> None:
     work(world)
     at(world, 10)
     gpus = Gpus()
@@ -111,7 +111,7 @@ def grown(before: DeviceCounter | None, after: DeviceCounter | None) -> int:
     return after.value - before.value
 
 
-def test_counters_tell_their_width(world: World) -> None:
+def test_counters_have_their_width(world: World) -> None:
     faults.wrap(world, 0, bits=32)
     reading = Gpus().reading("GPU-a", detailed=True)
     assert reading.pcie_rx_bytes is not None
@@ -119,7 +119,7 @@ def test_counters_tell_their_width(world: World) -> None:
     assert (reading.pcie_rx_bytes.bits, reading.energy_mj.bits) == (32, 64)
 
 
-def test_each_total_comes_another_way_where_fields_do_not_tell_it(world: World) -> None:
+def test_totals_missing_from_field_values_come_from_other_functions(world: World) -> None:
     faults.ecc(world, 0, 7, 1)
     faults.unsupported_fields(world, 0, [3, 4, 83])
     gpus = Gpus()
@@ -134,7 +134,7 @@ def test_each_total_comes_another_way_where_fields_do_not_tell_it(world: World) 
     assert reading.energy_mj is not None
 
 
-def test_older_functions_serve_where_there_are_no_newer_ones(world: World) -> None:
+def test_older_functions_are_used_if_newer_ones_are_missing(world: World) -> None:
     newer = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons"]
     faults.unsupported(world, 0, [*newer, "nvmlDeviceGetMemoryInfo_v2"])
     faults.throttle(world, 0, 0x4 | 0x40 | 0x1)
@@ -146,7 +146,7 @@ def test_older_functions_serve_where_there_are_no_newer_ones(world: World) -> No
     assert reading.memory is not None
 
 
-def test_facts_say_what_the_device_is_and_can_do_at_most(world: World) -> None:
+def test_facts_contain_identity_and_limits_of_the_device(world: World) -> None:
     facts = Gpus().facts["GPU-a"]
     content = world.content.devices[0]
     assert (facts.index, facts.minor, facts.parent) == (0, 1, None)
@@ -157,14 +157,14 @@ def test_facts_say_what_the_device_is_and_can_do_at_most(world: World) -> None:
     assert None not in (facts.name, facts.pci_bus_id, facts.driver)
 
 
-def test_only_what_is_asked_for_is_read(world: World) -> None:
+def test_only_requested_fields_are_read(world: World) -> None:
     work(world)
     at(world, 10)
     reading = Gpus().reading("GPU-a")
     assert reading == Reading(at_s=reading.at_s, memory=DeviceMemory(5000 << 20, 40960 << 20))
 
 
-def test_rings_give_what_is_newer_than_asked_for(world: World) -> None:
+def test_rings_return_only_newer_samples(world: World) -> None:
     work(world)
     at(world, 10)
     gpus = Gpus()
@@ -185,13 +185,13 @@ def test_rings_give_what_is_newer_than_asked_for(world: World) -> None:
     ]
 
 
-def test_an_idle_ring_is_empty_and_no_gap(world: World) -> None:
+def test_the_ring_of_an_idle_gpu_is_empty_and_not_a_gap(world: World) -> None:
     faults.samples(world, 0, "missing-if-idle")
     reading = Gpus().reading("GPU-a", ring_after_us=0, process_ring_after_us=0, processes=True)
     assert (reading.ring, reading.process_ring, reading.processes) == ([], [], [])
 
 
-def test_an_unsupported_call_costs_its_field_and_is_told_once(world: World) -> None:
+def test_an_unsupported_call_costs_its_field_and_is_logged_once(world: World) -> None:
     functions = ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetSamples", "nvmlDeviceGetProcessUtilization"]
     faults.unsupported(world, 0, functions)
     gpus = Gpus()
@@ -201,28 +201,28 @@ def test_an_unsupported_call_costs_its_field_and_is_told_once(world: World) -> N
         assert (reading.power_w, reading.ring, reading.process_ring) == (None, None, None)
         gpus.reader.devices()
     for function in functions:
-        assert len([text for text in gpus.told if f"{function}:" in text]) == 1
-        # Twice each time, and again once devices are looked for.
+        assert len([text for text in gpus.messages if f"{function}:" in text]) == 1
+        # Two calls per reading, and retries after each search for devices.
         assert world.calls()[function] == before[function] + 6
     assert reading.memory is not None
     assert gpus.reading("GPU-b", detailed=True).power_w == 55
 
 
-def test_what_a_device_cannot_do_is_asked_ever_less_often(world: World) -> None:
+def test_an_unsupported_call_is_retried_with_backoff(world: World) -> None:
     faults.unsupported(world, 0, ["nvmlDeviceGetPowerUsage"])
     gpus = Gpus()
-    asked = []
-    for look in range(100):
+    queried = []
+    for sample in range(100):
         before = world.calls()["nvmlDeviceGetPowerUsage"]
         gpus.reading("GPU-a", detailed=True)
         if world.calls()["nvmlDeviceGetPowerUsage"] > before:
-            asked.append(look)
-    assert asked == [0, 2, 5, 10, 19, 36, 69]
+            queried.append(sample)
+    assert queried == [0, 2, 5, 10, 19, 36, 69]
     faults.unsupported(world, 0, [])
     assert [gpus.reading("GPU-a", detailed=True).power_w for _ in range(40)][-1] == 55
 
 
-def test_without_a_ring_the_current_value_comes_at_each_look(world: World) -> None:
+def test_without_a_ring_the_current_value_is_read(world: World) -> None:
     work(world)
     at(world, 10)
     faults.unsupported(world, 0, ["nvmlDeviceGetSamples"])
@@ -230,7 +230,7 @@ def test_without_a_ring_the_current_value_comes_at_each_look(world: World) -> No
     assert (reading.ring, reading.util_pct) == (None, 40)
 
 
-def test_a_lost_gpu_says_so_and_the_others_go_on(world: World) -> None:
+def test_a_lost_gpu_is_reported_and_the_others_are_read(world: World) -> None:
     gpus = Gpus()
     faults.lose(world, 0)
     results = gpus.reader.read([ReadRequest(uuid="GPU-a"), ReadRequest(uuid="GPU-b")])
@@ -249,7 +249,7 @@ def test_without_a_driver_there_is_one_error(world: World) -> None:
 
 @pytest.fixture
 def cut(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A GPU cut into two instances beside a whole one, both with GPM and NVLink."""
+    """Return a world with a GPU split into two instances and a whole one, both with GPM and NVLink."""
     path = tmp_path / "cut.world"
     parts = (MigSpec("1g.10gb", "MIG-small"), MigSpec("3g.40gb", "MIG-big"))
     create(path, [hopper("GPU-cut", minor=0, mig=parts), hopper("GPU-whole", minor=1)], boot=START_NS / 1e9)
@@ -260,7 +260,7 @@ def cut(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     shut_down_nvml()
 
 
-def test_instances_are_devices_beside_their_gpu(cut: World) -> None:
+def test_instances_are_listed_after_their_gpu(cut: World) -> None:
     facts = Gpus().facts
     assert list(facts) == ["GPU-cut", "MIG-small", "MIG-big", "GPU-whole"]
     big = facts["MIG-big"]
@@ -270,7 +270,7 @@ def test_instances_are_devices_beside_their_gpu(cut: World) -> None:
     assert facts["GPU-cut"].parent is None
 
 
-def test_an_instance_tells_its_memory_and_processes_and_no_more(cut: World) -> None:
+def test_an_instance_has_only_memory_and_processes(cut: World) -> None:
     target = next(one.target for one in cut.instances if one.uuid == "MIG-big")
     now_ns = cut.now_ns()
     points = [Point(now_ns, 70, 3000), Point(now_ns + 1000 * 10**9, 70, 3000)]
@@ -278,8 +278,7 @@ def test_an_instance_tells_its_memory_and_processes_and_no_more(cut: World) -> N
     cut.stop_clock(now_ns + 10 * 10**9)
     gpus = Gpus()
     big = gpus.reading("MIG-big", detailed=True, processes=True, ring_after_us=0, process_ring_after_us=0)
-    told = big._replace(at_s=0.0)
-    assert told == Reading(
+    assert big._replace(at_s=0.0) == Reading(
         at_s=0.0,
         memory=DeviceMemory(3000 << 20, MEMORY_MIB["3g.40gb"] << 20),
         processes=[GpuProcess(os.getpid(), 3000 << 20)],
@@ -287,10 +286,10 @@ def test_an_instance_tells_its_memory_and_processes_and_no_more(cut: World) -> N
     small = gpus.reading("MIG-small", processes=True)
     assert (small.memory, small.processes) == (DeviceMemory(0, MEMORY_MIB["1g.10gb"] << 20), [])
     assert gpus.reading("GPU-cut", processes=True).processes == [GpuProcess(os.getpid(), 3000 << 20)]
-    assert not [text for text in gpus.told if "MIG" in text]  # that is as it should be
+    assert not [text for text in gpus.messages if "MIG" in text]  # missing values of instances are normal
 
 
-def test_an_instance_that_is_gone_is_lost_and_never_another(cut: World) -> None:
+def test_a_removed_instance_is_lost_and_never_another(cut: World) -> None:
     gpus = Gpus()
     faults.mig(cut, 0, [MigSpec("1g.10gb", "MIG-new"), MigSpec("3g.40gb", "MIG-newer")])
     for uuid in ("MIG-small", "MIG-big"):
@@ -300,7 +299,7 @@ def test_an_instance_that_is_gone_is_lost_and_never_another(cut: World) -> None:
     assert gpus.reading("MIG-new", detailed=True).memory is not None
 
 
-def test_gpm_tells_what_instances_and_gpus_did_between_two_looks(cut: World) -> None:
+def test_gpm_measures_instances_and_gpus_between_two_samples(cut: World) -> None:
     for target in (1, next(one.target for one in cut.instances if one.uuid == "MIG-big")):
         now_ns = cut.now_ns()
         points = [Point(now_ns - 10**9, 80, 1000), Point(now_ns + 1000 * 10**9, 80, 1000)]
@@ -319,7 +318,7 @@ def test_gpm_tells_what_instances_and_gpus_did_between_two_looks(cut: World) -> 
 
 
 @pytest.mark.parametrize("version", [6, 7])
-def test_nvlink_counts_all_links_whatever_its_generation(
+def test_nvlink_counters_cover_all_links_in_each_generation(
     library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     path = tmp_path / "links.world"
@@ -332,7 +331,7 @@ def test_nvlink_counts_all_links_whatever_its_generation(
     work(world, 50)
     gpus = Gpus()
     for _ in range(3):
-        gpus.reading("GPU-h", detailed=True)  # finds out what it has
+        gpus.reading("GPU-h", detailed=True)  # detects the supported counters
     before = gpus.reading("GPU-h", detailed=True)
     at(world, 10)
     after = gpus.reading("GPU-h", detailed=True)
@@ -347,7 +346,7 @@ def test_nvlink_counts_all_links_whatever_its_generation(
     shut_down_nvml()
 
 
-def test_xids_are_told_once_of_the_device_that_had_them(cut: World) -> None:
+def test_each_xid_is_reported_once_with_its_device(cut: World) -> None:
     gpus = Gpus()
     faults.xid(cut, 1, 79)
     faults.xid(cut, 0, 43, 1)
@@ -360,7 +359,7 @@ def test_xids_are_told_once_of_the_device_that_had_them(cut: World) -> None:
     assert [xid.code for xid in gpus.reader.read([]).xids] == [31, 32]
 
 
-def test_a_driver_that_was_reloaded_is_found_anew(world: World) -> None:
+def test_a_reloaded_driver_is_initialised_again(world: World) -> None:
     gpus = Gpus()
     faults.driver(world, loaded=False)
     assert gpus.results("GPU-a").failures["GPU-a"].kind is ReadError.DRIVER

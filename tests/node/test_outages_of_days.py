@@ -1,4 +1,4 @@
-"""After whatever happened, what the database knows of a job is what was, less the gap that is stated."""
+"""After long outages the database has the truth about each job, except for gaps that it states."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import pytest
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.wired import BACKOFF_S, CHECKPOINT_S, PERIOD_S, Merged, Wired, merged
 
-# So long is the database away; `make soak` lets it be a day.
+# Duration of the database outage; `make soak` sets a day.
 HOURS = int(os.environ.get("SLURM_GPU_TEST_HOURS", "6"))
 
 
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
-    """A directory where flushing costs nothing."""
+    """Return a directory on which flushing is free."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
         yield Path(directory)
 
 
 def test_hours_without_the_database_cost_nothing(in_memory: Path, gpu: FakeGpu) -> None:
-    """Jobs of seconds and of half an hour, with hours between them; then it comes back."""
+    """Jobs last seconds or half an hour, with up to two hours between them; then the database returns."""
     machine = Wired(in_memory, gpu, interval_s=10.0)
     machine.start()
     machine.run(60)
-    machine.database.away = True
+    machine.database.is_down = True
     begun_s = machine.clock.now_s
     jobs: dict[int, tuple[float, float]] = {}
     while machine.clock.now_s < begun_s + HOURS * 3600:
@@ -40,7 +40,7 @@ def test_hours_without_the_database_cost_nothing(in_memory: Path, gpu: FakeGpu) 
         machine.job(job_id, jobs[job_id][0], percent=jobs[job_id][1])
         machine.run(7200 if job_id % 3 == 0 else 100)
     assert machine.database.records == {}
-    machine.database.away = False
+    machine.database.is_down = False
     machine.run(BACKOFF_S)
     assert {record.job_id for record in machine.database.records.values()} == set(jobs)
     for job_id, (seconds, percent) in jobs.items():
@@ -55,8 +55,8 @@ def test_hours_without_the_database_cost_nothing(in_memory: Path, gpu: FakeGpu) 
     machine.kill()
 
 
-def test_a_daemon_killed_again_and_again_while_the_database_is_away(wired: Wired) -> None:
-    wired.database.away = True
+def test_a_daemon_killed_repeatedly_while_the_database_is_down(wired: Wired) -> None:
+    wired.database.is_down = True
     kills = HOURS + 2
     seconds = 150 * kills
     start_s = wired.begin(7, seconds)
@@ -67,19 +67,19 @@ def test_a_daemon_killed_again_and_again_while_the_database_is_away(wired: Wired
         wired.start()
     wired.run_until(start_s + seconds)
     wired.hook("epilog", 7, "0")
-    wired.database.away = False
+    wired.database.is_down = False
     wired.run(BACKOFF_S)
     job = merged(wired, 7)
     assert len(job.records) == kills + 1
     assert [record.final for record in job.records].count(True) == 1
     assert job.doubled == []
-    # Each kill costs what was seen since the last checkpoint, and the time in which nobody watched.
+    # Each kill costs the time since the last checkpoint and the 3 s until the restart.
     assert seconds - kills * (CHECKPOINT_S + 3.1) <= job.sampled_s <= seconds - kills * 3
     assert job.util_pct == pytest.approx(60, abs=0.5)
     assert job.mem_pct == pytest.approx(25, abs=0.1)
 
 
-def test_a_reboot_in_the_middle_of_a_job_costs_what_was_seen_since_the_last_checkpoint(wired: Wired) -> None:
+def test_a_reboot_during_a_job_costs_the_time_since_the_last_checkpoint(wired: Wired) -> None:
     wired.begin(7, 100)
     wired.run(60)
     wired.kill()
@@ -88,7 +88,7 @@ def test_a_reboot_in_the_middle_of_a_job_costs_what_was_seen_since_the_last_chec
     wired.gpus[0].clock = wired.clock
     wired.start()
     wired.run(20)
-    # Slurm has requeued it, and runs it again.
+    # Slurm has requeued the job and runs it again.
     start_s = wired.clock.now_s
     wired.gpus[0].work.append(Work(7, start_s, start_s + 50, 30, GIB))
     wired.hook("prolog", 7, "0", restart=1)
@@ -110,8 +110,8 @@ def test_a_reboot_in_the_middle_of_a_job_costs_what_was_seen_since_the_last_chec
     }
 
 
-def test_a_lost_spool_costs_what_was_not_shipped(wired: Wired, tmp_path: Path) -> None:
-    """slurm-gpudbd knows the job from its accounting, and tells the daemon that no longer does."""
+def test_a_lost_spool_costs_the_records_that_were_not_shipped(wired: Wired, tmp_path: Path) -> None:
+    """slurm-gpudbd has the job in its accounting and reports it to the daemon that lost it."""
     start_s = wired.begin(7, 2000)
     wired.run(1000)
     wired.kill()
@@ -133,14 +133,14 @@ def test_a_lost_spool_costs_what_was_not_shipped(wired: Wired, tmp_path: Path) -
     wired.run(5)
     job = merged(wired, 7)
     assert len(job.records) == 2
-    # Records of running jobs are shipped each 300 ± 60 s; Slurm's word is asked for each 10 s or so.
+    # Records of running jobs are shipped every 300 ± 60 s, and answers with jobs arrive about every 10 s.
     assert 2000 - 360 - 40 <= job.sampled_s <= 1995
     assert job.util_pct == pytest.approx(60, abs=0.5)
     assert job.doubled == []
 
 
-def test_two_daemons_at_once_count_once(tmp_path: Path, gpu: FakeGpu) -> None:
-    """The same hook files, two state directories: a container and the host, say."""
+def test_two_daemons_at_once_are_counted_once(tmp_path: Path, gpu: FakeGpu) -> None:
+    """Two daemons have the same hook files but separate state, for example in a container and on the host."""
     one, other = Wired(tmp_path / "one", gpu), Wired(tmp_path / "other", gpu)
     other.database = one.database
     for machine in (one, other):
@@ -174,7 +174,7 @@ def test_a_second_daemon_on_the_same_spool_does_not_start(wired: Wired, tmp_path
         second.start()
 
 
-def test_a_gpu_swapped_under_a_job_is_a_gap_and_the_next_job_s_is_the_new_one(
+def test_a_gpu_swapped_during_a_job_is_a_gap_and_the_next_job_has_the_new_one(
     tmp_path: Path, clock: FakeClock
 ) -> None:
     old = FakeGpu(clock, "GPU-old", 0)
@@ -204,7 +204,7 @@ def test_a_gpu_swapped_under_a_job_is_a_gap_and_the_next_job_s_is_the_new_one(
     machine.kill()
 
 
-def test_a_gpu_swapped_while_the_node_was_off_takes_no_job_of_the_old_one(wired: Wired) -> None:
+def test_a_gpu_swapped_while_the_node_was_off_has_no_job_of_the_old_one(wired: Wired) -> None:
     wired.begin(7, 1000)
     wired.run(100)
     wired.kill()
@@ -223,7 +223,9 @@ def test_a_gpu_swapped_while_the_node_was_off_takes_no_job_of_the_old_one(wired:
 
 
 @pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
-def test_a_clock_set_while_the_daemon_is_down_neither_doubles_nor_loses(wired: Wired, step_s: float) -> None:
+def test_a_clock_set_while_the_daemon_is_down_neither_duplicates_nor_loses_time(
+    wired: Wired, step_s: float
+) -> None:
     start_s = wired.begin(7, 300)
     wired.run(100)
     wired.kill()
@@ -240,9 +242,7 @@ def test_a_clock_set_while_the_daemon_is_down_neither_doubles_nor_loses(wired: W
     assert job.util_pct == pytest.approx(60, abs=0.5)
 
 
-def test_a_thousand_jobs_that_end_in_one_second_all_have_their_record(
-    tmp_path: Path, clock: FakeClock
-) -> None:
+def test_a_thousand_jobs_that_end_within_a_second_all_have_a_record(tmp_path: Path, clock: FakeClock) -> None:
     gpus = [FakeGpu(clock, f"GPU-{minor}", minor) for minor in range(8)]
     machine = Wired(tmp_path, *gpus)
     machine.start()
@@ -271,7 +271,7 @@ def test_a_thousand_jobs_that_end_in_one_second_all_have_their_record(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB, where the spool will lie."""
+    """Return the spool's directory on a file system of 256 KiB."""
     spool = tmp_path / "spool"
     spool.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(spool)]
@@ -281,10 +281,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(spool)], check=True)
 
 
-def test_a_disk_full_for_hours_costs_no_job_while_memory_holds_it(small_disk: Path, gpu: FakeGpu) -> None:
+def test_a_disk_full_for_hours_loses_no_job_that_fits_into_memory(small_disk: Path, gpu: FakeGpu) -> None:
     machine = Wired(small_disk.parent, gpu, interval_s=10.0)
     machine.start()
-    machine.database.away = True
+    machine.database.is_down = True
     machine.job(1, 30, percent=11)
     machine.run(20)
     fill(small_disk)
@@ -293,7 +293,7 @@ def test_a_disk_full_for_hours_costs_no_job_while_memory_holds_it(small_disk: Pa
         gpu.work.clear()
         machine.job(job_id, 4 if job_id % 10 else 3000, percent=10 + job_id)
         machine.run(400)
-    machine.database.away = False
+    machine.database.is_down = False
     machine.run(BACKOFF_S)
     (small_disk / "else").unlink()
     machine.run(20)
@@ -305,7 +305,7 @@ def test_a_disk_full_for_hours_costs_no_job_while_memory_holds_it(small_disk: Pa
 
 
 def fill(disk: Path) -> None:
-    """Somebody else takes what room there is."""
+    """Fill the disk with another file."""
     with (disk / "else").open("ab", buffering=0) as file:
         for size in (4096, 1):
             try:

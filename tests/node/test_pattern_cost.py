@@ -1,4 +1,4 @@
-"""What an admin writes cannot be made to take long by what a user passes as arguments."""
+"""No arguments of a user make the admin's patterns slow."""
 
 import re
 import time
@@ -16,7 +16,7 @@ from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT, MOST_WAYS, way
         (r"--batch-size", 1),
         (r"--batch[-_]size[= ](\d{1,7})", 7),
         (r"(?:train[-_])?batch (\d{4})", 2),
-        (r"a|b|c", 1),  # a choice by the first letter is none
+        (r"a|b|c", 1),  # alternatives that differ in the first letter
         (r"one|two|ten", 3),
         (r"\d+", LONGEST_TEXT),
         (r"(?>a{1,9})\b", 9),
@@ -42,12 +42,12 @@ def test_ways(pattern: str, ways: int) -> None:
         r"(?:a?){400}",
     ],
 )
-def test_what_could_take_long_is_beyond_the_limit(pattern: str) -> None:
+def test_slow_patterns_exceed_the_limit(pattern: str) -> None:
     assert ways_to_match(pattern) > MOST_WAYS
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "a{2,1}", "*", r"(?P<1>a)"])
-def test_what_is_no_pattern_is_an_error(pattern: str) -> None:
+def test_an_invalid_pattern_is_an_error(pattern: str) -> None:
     with pytest.raises(re.error):
         ways_to_match(pattern)
 
@@ -59,7 +59,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=25)
 @given(st.lists(PIECES, min_size=1, max_size=5))
-def test_whatever_is_within_the_limit_is_fast_on_the_worst_text(pieces: list[str]) -> None:
+def test_patterns_within_the_limit_are_fast_on_the_worst_text(pieces: list[str]) -> None:
     pattern = "".join(pieces) + "!"
     if ways_to_match(pattern) > MOST_WAYS:
         return

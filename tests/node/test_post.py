@@ -1,4 +1,4 @@
-"""The POST itself, over real sockets, and a server that hangs."""
+"""POST requests over real sockets, and a server that hangs."""
 
 import socket
 import socketserver
@@ -18,7 +18,7 @@ from slurm_gpu.node.shipping.post import HttpPost, Reply, ThreadSender, parse_re
 
 
 class Server(ThreadingHTTPServer):
-    """Keeps what it was sent; `hang` is held while it must not answer."""
+    """A server that stores requests; it does not answer while `hang` is locked."""
 
     daemon_threads = True
 
@@ -28,7 +28,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is part of the test."""
+        """Ignore disconnected clients, which are a part of the tests."""
 
     @property
     def url(self) -> str:
@@ -82,7 +82,7 @@ def test_no_server_and_no_munge_are_failures_with_a_reason(server: Server) -> No
     assert "127.0.0.1:1" in nowhere.failure
 
 
-def test_a_server_that_hangs_holds_up_nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_server_does_not_block_the_caller(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post_module, "TIMEOUT_S", 0.2)
     woken = threading.Event()
     sender = ThreadSender(HttpPost(server.url, None, lambda _: "x"), woken.set)
@@ -96,7 +96,7 @@ def test_a_server_that_hangs_holds_up_nobody(server: Server, monkeypatch: pytest
     assert sender.reply() is None
 
 
-def test_a_bug_is_a_failure_and_not_the_end_of_sending() -> None:
+def test_an_exception_is_a_failure_and_sending_continues() -> None:
     woken = threading.Semaphore(0)
     replies = [Reply(200)]
 
@@ -115,17 +115,17 @@ def answered_on(path: Path) -> socketserver.UnixStreamServer:
     class Here(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             head = b"".join(iter(self.rfile.readline, b"\r\n"))
-            who = b"stranger" if b"Authorization" in head else b"friend"
-            self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n" + who)
+            client = b"stranger" if b"Authorization" in head else b"friend"
+            self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n" + client)
 
     server = socketserver.UnixStreamServer(str(path), Here)
     threading.Thread(target=server.handle_request, daemon=True).start()
     return server
 
 
-def test_on_its_own_host_the_socket_is_used_and_no_credential(server: Server, tmp_path: Path) -> None:
+def test_on_its_own_host_the_socket_is_used_without_a_credential(server: Server, tmp_path: Path) -> None:
     def no_munge(_: bytes) -> str:
-        raise MungeError("there is none here")
+        raise MungeError("no munged")
 
     with answered_on(tmp_path / "socket"):
         reply = HttpPost(server.url, None, no_munge, tmp_path / "socket")(b"body")
@@ -133,7 +133,7 @@ def test_on_its_own_host_the_socket_is_used_and_no_credential(server: Server, tm
 
 
 @pytest.mark.parametrize("left_behind", [False, True])
-def test_where_nobody_listens_on_the_socket_the_address_counts(
+def test_without_a_listener_on_the_socket_the_address_is_used(
     server: Server, tmp_path: Path, left_behind: bool
 ) -> None:
     if left_behind:
@@ -155,12 +155,12 @@ def test_where_nobody_listens_on_the_socket_the_address_counts(
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n0\r\n\r\n",
     ],
 )
-def test_what_is_no_whole_answer_is_a_failure(answer: bytes) -> None:
+def test_an_incomplete_answer_is_an_error(answer: bytes) -> None:
     with pytest.raises(ValueError, match=r"is not HTTP|truncated"):
         parse_reply(answer)
 
 
-def test_the_client_does_without_openssl_and_the_mail_parser() -> None:
+def test_the_client_does_not_import_openssl_or_the_mail_parser() -> None:
     command = (
         "import sys, slurm_gpu.node.shipping.post, slurm_gpu.munge as m; m.request_digest('POST', '/', b''); "
     )

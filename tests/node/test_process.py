@@ -1,4 +1,4 @@
-"""The real daemon over the real pynvml, the real hooks and a real socket: killed, and started again."""
+"""The real daemon with the real pynvml, hooks and sockets is killed and restarted."""
 
 import contextlib
 import gzip
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Database(ThreadingHTTPServer):
-    """Takes every shipment whose credential is right, and keeps the newest of each record."""
+    """A server that accepts shipments with a right credential and stores the newest of each record."""
 
     daemon_threads = True
 
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Daemon:
-    """slurm-gpud of a node with two GPUs, and what its surroundings would do."""
+    """slurm-gpud of a node with two GPUs, and its environment: hooks, slurmd and site file."""
 
     def __init__(self, directory: Path, database: Database, nvml_library: Path) -> None:
         self.directory = directory
@@ -147,11 +147,11 @@ def daemon(tmp_path: Path, database: Database, nvml_library: Path) -> Iterator[D
 def until(met: Callable[[], Any], deadline_s: float = 20) -> None:
     end = time.monotonic() + deadline_s
     while not met():
-        assert time.monotonic() < end, "it did not happen in time"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.02)
 
 
-def test_killed_at_any_moment_it_loses_no_job(daemon: Daemon, database: Database) -> None:
+def test_a_daemon_killed_at_any_moment_loses_no_job(daemon: Daemon, database: Database) -> None:
     dice = random.Random(20261121)
     kills = sorted(dice.uniform(0, 4) for _ in range(4))
     events = [(dice.uniform(0, 3), "prolog", job) for job in range(1, 13)]
@@ -176,7 +176,7 @@ def test_killed_at_any_moment_it_loses_no_job(daemon: Daemon, database: Database
     until(lambda: list((daemon.directory / "run" / "jobs").iterdir()) == [])
 
 
-def test_a_reader_that_dies_again_and_again_is_an_event_and_a_live_value(
+def test_a_reader_that_crashes_repeatedly_is_an_event_and_a_live_value(
     daemon: Daemon, database: Database
 ) -> None:
     daemon.start()
@@ -191,10 +191,10 @@ def test_a_reader_that_dies_again_and_again_is_an_event_and_a_live_value(
 
     for _ in range(3):
         until(lambda: reader() is not None)
-        dying = reader()
-        assert dying is not None
-        os.kill(dying, signal.SIGSEGV)
-        until(lambda dying=dying: reader() not in (None, dying))
+        crashing = reader()
+        assert crashing is not None
+        os.kill(crashing, signal.SIGSEGV)
+        until(lambda crashing=crashing: reader() not in (None, crashing))
     until(lambda: [e for e in database.events.values() if e["kind"] == "reader_failing"], 30)
     (event,) = (e for e in database.events.values() if e["kind"] == "reader_failing")
     assert event["data"]["deaths"] == 3
@@ -210,7 +210,7 @@ def _is_reader(pid: int) -> bool:
         return False
 
 
-def test_sigterm_writes_down_all_and_exits_with_0(daemon: Daemon, database: Database) -> None:
+def test_sigterm_stores_everything_and_exits_with_0(daemon: Daemon, database: Database) -> None:
     daemon.start()
     daemon.hook("prolog", 1, "1")
     until(lambda: list((daemon.directory / "run" / "jobs").iterdir()) == [])
@@ -233,7 +233,7 @@ def test_sigterm_writes_down_all_and_exits_with_0(daemon: Daemon, database: Data
     assert database.records == {}
 
 
-def test_one_look_is_shown_to_a_person(daemon: Daemon, database: Database) -> None:
+def test_once_prints_a_table(daemon: Daemon, database: Database) -> None:
     command = [word for word in daemon.command("--once") if word != "--foreground"]
     done = subprocess.run(
         command, env=daemon.environment, cwd=ROOT, capture_output=True, text=True, check=False
@@ -246,7 +246,7 @@ def test_one_look_is_shown_to_a_person(daemon: Daemon, database: Database) -> No
     assert database.senders == {"127.0.9.1"}
 
 
-def test_one_look_where_no_gpu_answers_says_so(daemon: Daemon, database: Database) -> None:
+def test_once_fails_if_no_gpu_answers(daemon: Daemon, database: Database) -> None:
     environment = {name: value for name, value in daemon.environment.items() if name != "LD_LIBRARY_PATH"}
     done = subprocess.run(
         daemon.command("--once"), env=environment, cwd=ROOT, capture_output=True, text=True, check=False
@@ -255,7 +255,7 @@ def test_one_look_where_no_gpu_answers_says_so(daemon: Daemon, database: Databas
     assert "no GPU answers; is the NVIDIA driver loaded?" in done.stderr
 
 
-def test_one_look_that_cannot_be_shipped_says_so(daemon: Daemon, database: Database) -> None:
+def test_once_fails_if_nothing_can_be_shipped(daemon: Daemon, database: Database) -> None:
     (daemon.directory / "site.yaml").write_text("cluster: lab\ndatabase: http://127.0.0.1:1\n")
     command = daemon.command("--once")
     done = subprocess.run(
@@ -283,7 +283,7 @@ def test_a_machine_without_slurm_needs_no_site_file(daemon: Daemon) -> None:
     assert "/nowhere/slurm-gpu.yaml" in done.stderr
 
 
-def test_a_port_that_is_taken_costs_no_job_its_record(daemon: Daemon, database: Database) -> None:
+def test_a_metrics_port_in_use_costs_no_record(daemon: Daemon, database: Database) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with (daemon.directory / "site.yaml").open("a") as site:
             site.write(f"metrics: {{listen: 127.0.0.1:{taken.getsockname()[1]}}}\n")
@@ -294,7 +294,7 @@ def test_a_port_that_is_taken_costs_no_job_its_record(daemon: Daemon, database: 
     assert "/metrics is off" in (daemon.directory / "log").read_text()
 
 
-def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
+def test_systemd_and_prometheus_are_served_and_a_second_daemon_is_refused(
     daemon: Daemon, database: Database, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -304,16 +304,15 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(20)
-        told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
-        daemon.environment |= told
+        daemon.environment |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
         daemon.start()
         assert daemon.process is not None
-        heard = [systemd.recv(200).decode()]
-        assert heard == ["READY=1"]
+        received = [systemd.recv(200).decode()]
+        assert received == ["READY=1"]
         daemon.hook("prolog", 1, "1")
-        while heard.count("WATCHDOG=1") < 3:
-            heard.append(systemd.recv(200).decode())
-        assert any(line.startswith("STATUS=2 GPUs, ") for line in heard)
+        while received.count("WATCHDOG=1") < 3:
+            received.append(systemd.recv(200).decode())
+        assert any(line.startswith("STATUS=2 GPUs, ") for line in received)
 
         def scraped() -> dict[str, float]:
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
@@ -337,37 +336,37 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
         assert [line.split()[1] for line in table.stdout.splitlines()[1:]] == UUIDS
         second = another()
         assert second.returncode == 3
-        in_the_way = (
+        message = (
             f"in use by another slurm-gpud, process {daemon.process.pid}; "
             "stop it, or use another --state-dir and --run-dir"
         )
-        assert in_the_way in second.stderr
-        # What nobody reads fills the queue, and what comes then is lost.
+        assert message in second.stderr
+        # Unread messages fill the queue, and later ones are lost.
         systemd.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while True:
                 systemd.recv(200)
         systemd.settimeout(20)
         assert daemon.end(signal.SIGTERM) == 0
-        while heard[-1] != "STOPPING=1":
-            heard.append(systemd.recv(200).decode())
+        while received[-1] != "STOPPING=1":
+            received.append(systemd.recv(200).decode())
 
 
-def test_a_second_slurm_gpud_takes_no_hook_events_from_the_first_though_its_spool_is_its_own(
+def test_a_second_slurm_gpud_with_its_own_spool_cannot_use_the_hook_directory(
     daemon: Daemon, database: Database
 ) -> None:
     daemon.start()
     daemon.hook("prolog", 7, "0")
     until(lambda: list((daemon.directory / "run" / "jobs").iterdir()) == [])
     second = daemon.command(f"--state-dir={daemon.directory}/other")
-    told = subprocess.run(
+    refused = subprocess.run(
         second, cwd=ROOT, env=daemon.environment, capture_output=True, text=True, check=False, timeout=30
     )
-    assert told.returncode == 3
-    assert f"{daemon.directory}/run/jobs is in use by another slurm-gpud; stop it" in told.stderr
+    assert refused.returncode == 3
+    assert f"{daemon.directory}/run/jobs is in use by another slurm-gpud; stop it" in refused.stderr
 
 
-def test_a_reader_that_has_seen_enough_breaks_nothing() -> None:
+def test_a_closed_output_pipe_is_no_error() -> None:
     command = [sys.executable, "-m", "slurm_gpu.node.main", "applications", "--check"]
     done = subprocess.run(
         ["bash", "-c", 'set -o pipefail; "$@" | true', "bash", *command],
@@ -379,7 +378,7 @@ def test_a_reader_that_has_seen_enough_breaks_nothing() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_missing_site_file_is_wrong_usage_and_named(tmp_path: Path) -> None:
+def test_a_missing_site_file_is_named_and_exits_with_2(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "slurm_gpu.node.main", f"--config={tmp_path}/none.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""A process leads to its job, and what its owner does to hide or to pretend leads to nobody else's."""
+"""The job of a process is found, and tricks of its owner never assign it to another user's job."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ NO_JOB = "0::/user.slice/user-1001.slice"
 
 
 class Proc:
-    """A /proc on disk, and a time that moves when told."""
+    """A /proc on disk and a clock that a test advances."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.now_s = root, 0.0
@@ -38,7 +38,7 @@ def proc(tmp_path: Path) -> Proc:
     return Proc(tmp_path)
 
 
-def test_a_job_of_which_no_hook_told_is_found_by_the_sluid_that_names_its_cgroup(tmp_path: Path) -> None:
+def test_a_job_without_a_hook_is_found_by_the_sluid_of_its_cgroup(tmp_path: Path) -> None:
     FakeProc(tmp_path).process(5, cgroup="0::/system.slice/slurmstepd.scope/s4BS/step_batch/user/task_0\n")
     jobs = ProcessJobs(tmp_path, lambda: 0.0, {"s4BS": 4}.get)
     assert jobs.job_of(5, {4: JobOwner(1001)}) == 4
@@ -52,7 +52,7 @@ def test_the_environment_counts_only_for_the_job_s_own_user(proc: Proc) -> None:
     assert proc.jobs.job_of(5, {12: JobOwner(1001)}) == 12
 
 
-def test_who_runs_a_program_of_root_is_still_who_started_it(proc: Proc) -> None:
+def test_a_setuid_program_of_root_belongs_to_its_real_user(proc: Proc) -> None:
     proc.process(5, NO_JOB, b"SLURM_JOB_ID=12\0", uid=1002)  # its effective uid is 0
     assert proc.jobs.job_of(5, {12: JobOwner(0)}) is None
 
@@ -65,8 +65,8 @@ def test_a_cgroup_is_not_overruled_by_an_environment(proc: Proc) -> None:
     assert proc.jobs.job_of(6, jobs) is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="what root's program is, root must say")
-def test_mps_works_for_all_and_is_no_job_s_unless_a_job_started_it(proc: Proc, tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_an_mps_server_belongs_to_a_job_only_by_its_cgroup(proc: Proc, tmp_path: Path) -> None:
     server = tmp_path / "nvidia-cuda-mps-server"
     server.touch()
     for pid, cgroup in ((5, NO_JOB), (6, SLURM.format(12))):
@@ -76,36 +76,36 @@ def test_mps_works_for_all_and_is_no_job_s_unless_a_job_started_it(proc: Proc, t
     assert [proc.jobs.job_of(pid, jobs) for pid in (5, 6)] == [None, 12]
     os.chown(server, 1001, 1001)
     proc.now_s += 10
-    assert proc.jobs.job_of(5, jobs) == 12  # a program of hers that has this name
+    assert proc.jobs.job_of(5, jobs) == 12  # the user's own program of this name
 
 
-def test_a_process_that_has_gone_is_remembered_and_a_later_one_is_another(proc: Proc) -> None:
+def test_an_exited_process_is_remembered_and_a_later_one_is_another(proc: Proc) -> None:
     jobs = {4: JobOwner(None), 5: JobOwner(None)}
     proc.process(5, SLURM.format(4))
     assert proc.jobs.job_of(5, jobs) == 4
     proc.end(5)
-    assert proc.jobs.job_of(5, jobs) == 4  # the driver still tells what it did
+    assert proc.jobs.job_of(5, jobs) == 4  # the driver still reports its activity
     proc.process(5, SLURM.format(5), started=200)
     assert proc.jobs.job_of(5, jobs) == 5
     assert proc.jobs.job_of(6, jobs) is None
 
 
-def test_what_a_process_did_last_counts_after_its_job_was_closed(proc: Proc) -> None:
+def test_the_last_activity_of_a_process_counts_after_its_job_was_closed(proc: Proc) -> None:
     proc.process(5, SLURM.format(4))
     proc.jobs.look_up([5], {4: JobOwner(None)})
     proc.end(5)
     assert proc.jobs.job_of(5, {}) == 4
 
 
-def test_a_process_is_asked_again_until_it_has_a_job(proc: Proc) -> None:
+def test_a_process_is_read_again_until_it_has_a_job(proc: Proc) -> None:
     proc.process(5, NO_JOB)
     assert proc.jobs.job_of(5, {4: JobOwner(1001)}) is None
-    proc.process(5, SLURM.format(4))  # taken into the job, as pam_slurm_adopt does
+    proc.process(5, SLURM.format(4))  # adopted by the job, as pam_slurm_adopt does
     proc.now_s += 10
     assert proc.jobs.job_of(5, {4: JobOwner(1001)}) == 4
 
 
-def test_a_process_that_goes_between_two_reads_is_of_no_job(proc: Proc) -> None:
+def test_a_process_that_exits_between_two_reads_has_no_job(proc: Proc) -> None:
     proc.process(5, SLURM.format(4))
     (proc.root / "5" / "cgroup").unlink()
     assert proc.jobs.origin(5) is None
@@ -114,15 +114,15 @@ def test_a_process_that_goes_between_two_reads_is_of_no_job(proc: Proc) -> None:
     assert proc.jobs.origin(6) is None
 
 
-def test_an_environment_without_end_is_read_in_part(proc: Proc) -> None:
+def test_a_huge_environment_is_read_only_in_part(proc: Proc) -> None:
     proc.process(5, NO_JOB, b"X=" + b"y" * (3 << 20) + b"\0SLURM_JOB_ID=12\0")
     assert proc.jobs.job_of(5, {12: JobOwner(1001)}) is None
 
 
-def test_an_environment_that_never_answers_costs_its_owner_alone(
+def test_an_environment_that_hangs_affects_only_its_owner(
     proc: Proc, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its pages may lie in a file system of its owner, who lets every reader wait."""
+    """Its pages may be in a file system of its owner that blocks every reader."""
     proc.process(5, NO_JOB)
     (proc.root / "5" / "environ").unlink()
     os.mkfifo(proc.root / "5" / "environ")
@@ -131,21 +131,21 @@ def test_an_environment_that_never_answers_costs_its_owner_alone(
     jobs = {12: JobOwner(1001), 13: JobOwner(1002)}
     assert [proc.jobs.job_of(pid, jobs) for pid in (5, 6, 7)] == [None, None, 13]
     assert [record.args for record in caplog.records] == [(1001,)]
-    os.close(os.open(proc.root / "5" / "environ", os.O_WRONLY))  # let the thread go
+    os.close(os.open(proc.root / "5" / "environ", os.O_WRONLY))  # release the thread
 
 
-def test_on_a_shared_gpu_what_nobody_can_attribute_is_told_from_what_is_no_job_s(proc: Proc) -> None:
+def test_on_a_shared_gpu_unattributable_processes_differ_from_those_without_a_job(proc: Proc) -> None:
     jobs = {4: JobOwner(1001), 5: JobOwner(1001), 6: JobOwner(1002)}
     proc.process(1, SLURM.format(4))
-    proc.process(2, SLURM.format(99))  # a job's that does not hold it
-    proc.process(3, NO_JOB, uid=1002)  # a container that a daemon started for job 6, say
+    proc.process(2, SLURM.format(99))  # of a job without this GPU
+    proc.process(3, NO_JOB, uid=1002)  # for example a container that a daemon started for job 6
     proc.process(7, NO_JOB, uid=1001)
     proc.process(8, NO_JOB, uid=1003)
     proc.process(9, NO_JOB, uid=107)
     allocated = [4, 5, 6]
-    told = {pid: proc.jobs.owner_of(pid, jobs, allocated) for pid in (1, 2, 3, 7, 8, 9, 10)}
+    owners = {pid: proc.jobs.owner_of(pid, jobs, allocated) for pid in (1, 2, 3, 7, 8, 9, 10)}
     none = processjobs.NO_JOB
-    assert told == {1: 4, 2: none, 3: 6, 7: None, 8: none, 9: none, 10: None}
+    assert owners == {1: 4, 2: none, 3: 6, 7: None, 8: none, 9: none, 10: None}
     assert proc.jobs.owner_of(7, jobs, [5, 6]) == 5
     proc.end(3)
     assert proc.jobs.owner_of(3, jobs, allocated) == 6

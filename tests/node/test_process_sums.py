@@ -1,4 +1,4 @@
-"""A job's CPU time and traffic are the truth, whoever of its processes ends, whoever waits for it."""
+"""CPU time and traffic of a job are right, in whatever order its processes end and are reaped."""
 
 import contextlib
 import os
@@ -26,20 +26,20 @@ def sums(proc: FakeProc, since_s: float = 0.0) -> ProcessSums:
     return ProcessSums(Processes(proc.root), since_s)
 
 
-def test_before_a_process_was_seen_nothing_is_known(proc: FakeProc) -> None:
+def test_without_processes_all_sums_are_none(proc: FakeProc) -> None:
     job = sums(proc)
     job.sample([])
     assert (job.cpu_s, job.read_bytes, job.write_bytes, job.resident_mib) == (None, None, None, None)
 
 
-def test_a_process_that_did_nothing_is_a_measurement(proc: FakeProc) -> None:
+def test_an_idle_process_is_measured_as_zero(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5)
     job.sample([5])
     assert (job.cpu_s, job.read_bytes, job.write_bytes, job.resident_mib) == (0.0, 0, 0, 0.0)
 
 
-def test_all_that_a_job_s_processes_did_counts(proc: FakeProc) -> None:
+def test_the_usage_of_all_processes_of_a_job_is_added(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, own=3 * TICKS_PER_S, io=(10, 20), pages=256)
     proc.process(6, own=TICKS_PER_S, io=(1, 2), pages=256)
@@ -49,7 +49,7 @@ def test_all_that_a_job_s_processes_did_counts(proc: FakeProc) -> None:
     assert job.busiest() == [5, 6]
 
 
-def test_a_process_that_ended_stays_counted(proc: FakeProc) -> None:
+def test_an_ended_process_remains_counted(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, own=300, io=(10, 20))
     job.sample([5])
@@ -58,24 +58,24 @@ def test_a_process_that_ended_stays_counted(proc: FakeProc) -> None:
     assert (job.cpu_s, job.read_bytes) == (300 / TICKS_PER_S, 10)
 
 
-def test_what_a_parent_inherits_counts_once(proc: FakeProc) -> None:
+def test_usage_that_a_parent_inherits_counts_once(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, own=100)
     proc.process(6, ppid=5, own=300, io=(10, 20))
     job.sample([5, 6])
-    proc.end(6)  # it did 50 ticks and 5 bytes more, and another child came and went unseen
+    proc.end(6)  # after 50 more ticks and 5 more bytes; another child ran unobserved
     proc.process(5, own=120, children=350 + 40, io=(15 + 3, 20))
     job.sample([5])
     assert (job.cpu_s, job.read_bytes, job.write_bytes) == ((120 + 350 + 40) / TICKS_PER_S, 18, 20)
 
 
-def test_a_child_that_its_parent_waits_for_later_counts_once(proc: FakeProc) -> None:
+def test_a_child_that_is_reaped_later_counts_once(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, own=100)
     proc.process(6, ppid=5, own=300)
     job.sample([5, 6])
     proc.end(6)
-    job.sample([5])  # read just before it waited
+    job.sample([5])  # read just before the parent waited
     proc.process(5, own=100, children=300)
     job.sample([5])
     assert job.cpu_s == 400 / TICKS_PER_S
@@ -94,7 +94,7 @@ def test_grandchildren_are_inherited_through_a_dead_parent(proc: FakeProc) -> No
     assert job.cpu_s == 215 / TICKS_PER_S
 
 
-def test_another_process_with_the_same_id_is_another(proc: FakeProc) -> None:
+def test_usage_of_processes_with_the_same_id_is_added(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, own=100, started=100)
     job.sample([5])
@@ -103,7 +103,7 @@ def test_another_process_with_the_same_id_is_another(proc: FakeProc) -> None:
     assert job.cpu_s == 130 / TICKS_PER_S
 
 
-def test_a_segment_counts_from_its_own_beginning(proc: FakeProc) -> None:
+def test_a_segment_counts_from_its_own_start(proc: FakeProc) -> None:
     job = sums(proc, since_s=50.0)
     proc.process(5, own=1000, io=(1000, 0), started=100)
     job.sample([5])
@@ -114,7 +114,7 @@ def test_a_segment_counts_from_its_own_beginning(proc: FakeProc) -> None:
     assert (job.cpu_s, job.read_bytes) == (107 / TICKS_PER_S, 1)
 
 
-def test_storage_traffic_may_be_left_for_later_looks(proc: FakeProc) -> None:
+def test_storage_traffic_may_be_left_for_later_samples(proc: FakeProc) -> None:
     job = sums(proc)
     proc.process(5, io=(10, 0))
     job.sample([5], storage=False)
@@ -130,7 +130,7 @@ def test_storage_traffic_may_be_left_for_later_looks(proc: FakeProc) -> None:
     assert job.read_bytes == 47
 
 
-def test_processes_that_vanish_while_being_read_do_no_harm(proc: FakeProc) -> None:
+def test_processes_that_exit_while_being_read_are_skipped(proc: FakeProc) -> None:
     job = sums(proc)
     (proc.root / "5").mkdir()
     (proc.root / "6").mkdir()
@@ -140,7 +140,7 @@ def test_processes_that_vanish_while_being_read_do_no_harm(proc: FakeProc) -> No
     assert job.cpu_s == 5 / TICKS_PER_S
 
 
-def test_traffic_that_may_not_be_read_is_a_gap(proc: FakeProc) -> None:
+def test_traffic_that_is_not_readable_is_a_gap(proc: FakeProc) -> None:
     class Denying(Processes):
         def io(self, pid: int) -> ProcessIo:
             raise PermissionError
@@ -165,7 +165,7 @@ def test_a_stat_of_any_kind_is_a_process_or_none(
         assert Processes(root).io(5).read_bytes is not None
 
 
-def test_a_large_job_is_read_in_turns_and_a_huge_one_not_at_all(
+def test_a_large_job_is_read_in_parts_and_a_huge_one_not_at_all(
     proc: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processsums, "PER_SAMPLE", 8)
@@ -195,27 +195,27 @@ def test_a_large_job_is_read_in_turns_and_a_huge_one_not_at_all(
         max_size=60,
     )
 )
-def test_sums_are_monotone_and_never_more_than_the_truth(
+def test_sums_are_monotone_and_never_exceed_the_truth(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
-    """A made-up kernel: ends are waited for by living parents, else what had been done is gone from sight."""
+    """Simulate a kernel: living parents reap ended children; usage of orphans disappears."""
     proc = FakeProc(tmp_path_factory.mktemp("p") / "proc")
     job = ProcessSums(Processes(proc.root), 0.0)
     alive: dict[int, list[int]] = {1000: [1, 0, 0]}  # pid: [ppid, own, children]
     truth, last, following = 0, 0.0, 1001
-    for what, amount, which in steps:
+    for action, amount, which in steps:
         pid = sorted(alive)[which % len(alive)]
-        if what == "work":
+        if action == "work":
             alive[pid][1] += amount
             truth += amount
-        elif what == "fork":
+        elif action == "fork":
             alive[following] = [pid, 0, 0]
             following += 1
         elif pid != 1000:
             ppid, own, children = alive.pop(pid)
             for other in alive.values():
                 other[0] = 1 if other[0] == pid else other[0]
-            if what == "end" and ppid in alive:
+            if action == "end" and ppid in alive:
                 alive[ppid][2] += own + children
             proc.end(pid) if (proc.root / str(pid)).exists() else None
         for number, (ppid, own, children) in alive.items():
@@ -241,7 +241,7 @@ sys.stdin.read()
 """
 
 
-def test_real_processes_with_children_too_short_to_be_seen() -> None:
+def test_real_processes_with_children_too_short_to_be_sampled() -> None:
     processes = Processes()
     with subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
         job = ProcessSums(processes, 0.0)

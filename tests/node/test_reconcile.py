@@ -1,4 +1,4 @@
-"""What Slurm says mends what the hooks could not tell, and never overrules what they told."""
+"""Slurm's reports complete the events of hooks and never overrule them."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ def facts(**changed: Any) -> dict[str, Any]:
     return {**running, "gpu_index": {"gpu": [1, 3]}, "granted_mgpu": 1000, "age_s": 0.5, **changed}
 
 
-def told(**changed: Any) -> ReportedJob:
+def reported(**changed: Any) -> ReportedJob:
     job = ReportedJob.from_facts(7, facts(**changed))
     assert job is not None
     return job
@@ -51,7 +51,7 @@ def allocation(job_id: int = 7, restart: int = 0, prolog_at_s: float = WALL - 10
     )
 
 
-def holding(*open_now: Allocation) -> Allocations:
+def allocations_of(*open_now: Allocation) -> Allocations:
     allocations = Allocations()
     for one in open_now:
         allocations.put(one)
@@ -62,11 +62,11 @@ def none_ended() -> EndedRuns:
     return EndedRuns(KeptRuns(), FakeClock(monotonic_s=NOW))
 
 
-def test_positions_of_gpus_and_shards_are_told_each_once() -> None:
-    assert told().positions == (1, 3)
-    assert told(gpu_index={"shard": [2], "nic": [0]}).positions == (2,)
-    assert told(gpu_index={"gpu": [0], "shard": [0, 1]}).positions == (0, 1)
-    assert told(state="SUSPENDED").suspended
+def test_positions_of_gpus_and_shards_are_merged() -> None:
+    assert reported().positions == (1, 3)
+    assert reported(gpu_index={"shard": [2], "nic": [0]}).positions == (2,)
+    assert reported(gpu_index={"gpu": [0], "shard": [0, 1]}).positions == (0, 1)
+    assert reported(state="SUSPENDED").suspended
 
 
 @pytest.mark.parametrize(
@@ -85,90 +85,93 @@ def test_positions_of_gpus_and_shards_are_told_each_once() -> None:
         {"age_s": float("nan")},
     ],
 )
-def test_a_job_that_holds_no_gpu_or_is_told_in_part_begins_nothing(changed: dict[str, Any]) -> None:
+def test_a_job_without_gpus_or_with_invalid_facts_is_ignored(changed: dict[str, Any]) -> None:
     assert ReportedJob.from_facts(7, facts(**changed)) is None
 
 
-def test_a_job_without_a_hook_begins_when_it_is_told_again_after_ten_seconds() -> None:
-    mend = Reconciliation(none_ended(), 0.0)
-    assert mend.begun([told()], holding(), NOW, WALL) == []
-    assert mend.begun([told()], holding(), NOW + 5, WALL + 5) == []
-    assert mend.begun([told()], holding(), NOW + 10, WALL + 10) == [told()]
+def test_a_job_without_a_hook_begins_when_reported_again_after_ten_seconds() -> None:
+    reconciliation = Reconciliation(none_ended(), 0.0)
+    assert reconciliation.begun([reported()], allocations_of(), NOW, WALL) == []
+    assert reconciliation.begun([reported()], allocations_of(), NOW + 5, WALL + 5) == []
+    assert reconciliation.begun([reported()], allocations_of(), NOW + 10, WALL + 10) == [reported()]
 
 
-def test_an_answer_that_grows_old_says_nothing_twice() -> None:
-    """slurmctld does not answer any more: what it said last is said again and again."""
-    mend = Reconciliation(none_ended(), 0.0)
+def test_a_repeated_old_answer_does_not_count_as_a_second_report() -> None:
+    """While slurmctld does not answer, slurm-gpudbd repeats the last answer."""
+    reconciliation = Reconciliation(none_ended(), 0.0)
     for at in range(0, 3600, 10):
-        assert mend.begun([told(age_s=0.5 + at)], holding(), NOW + at, WALL + at) == []
+        assert reconciliation.begun([reported(age_s=0.5 + at)], allocations_of(), NOW + at, WALL + at) == []
 
 
-def test_what_was_so_before_this_daemon_began_says_nothing() -> None:
-    mend = Reconciliation(none_ended(), NOW)
+def test_reports_older_than_the_daemon_are_ignored() -> None:
+    reconciliation = Reconciliation(none_ended(), NOW)
     for at in (0, 10):
-        assert mend.begun([told(age_s=30.0)], holding(), NOW + at, WALL + at) == []
+        assert reconciliation.begun([reported(age_s=30.0)], allocations_of(), NOW + at, WALL + at) == []
     for at in (20, 30, 40, 50):
-        found = mend.begun([told(age_s=5.0)], holding(), NOW + at, WALL + at)
+        found = reconciliation.begun([reported(age_s=5.0)], allocations_of(), NOW + at, WALL + at)
     assert len(found) == 1
 
 
-def test_what_was_not_told_in_between_is_new() -> None:
-    mend = Reconciliation(none_ended(), 0.0)
-    mend.begun([told()], holding(), NOW, WALL)
-    mend.begun([], holding(), NOW + 10, WALL + 10)
-    assert mend.begun([told()], holding(), NOW + 20, WALL + 20) == []
+def test_a_job_missing_from_an_answer_must_be_reported_twice_again() -> None:
+    reconciliation = Reconciliation(none_ended(), 0.0)
+    reconciliation.begun([reported()], allocations_of(), NOW, WALL)
+    reconciliation.begun([], allocations_of(), NOW + 10, WALL + 10)
+    assert reconciliation.begun([reported()], allocations_of(), NOW + 20, WALL + 20) == []
 
 
-def test_a_job_whose_prolog_was_seen_begins_nothing_but_its_next_run_does() -> None:
-    mend = Reconciliation(none_ended(), 0.0)
+def test_a_running_job_does_not_begin_again_but_its_next_run_begins() -> None:
+    reconciliation = Reconciliation(none_ended(), 0.0)
     for at in (0, 20):
-        assert mend.begun([told()], holding(allocation()), NOW + at, WALL + at) == []
-    mend.begun([told(restart=1)], holding(allocation()), NOW, WALL)
-    assert len(mend.begun([told(restart=1)], holding(allocation()), NOW + 20, WALL + 20)) == 1
+        assert reconciliation.begun([reported()], allocations_of(allocation()), NOW + at, WALL + at) == []
+    reconciliation.begun([reported(restart=1)], allocations_of(allocation()), NOW, WALL)
+    assert (
+        len(reconciliation.begun([reported(restart=1)], allocations_of(allocation()), NOW + 20, WALL + 20))
+        == 1
+    )
 
 
-def test_an_answer_older_than_the_epilog_brings_no_run_back() -> None:
+def test_an_answer_about_an_ended_run_does_not_begin_it_again() -> None:
     ended = none_ended()
     ended.add(7, 0)
-    mend = Reconciliation(ended, 0.0)
+    reconciliation = Reconciliation(ended, 0.0)
     for at in (0, 10, 20):
-        assert mend.begun([told()], holding(), NOW + at, WALL + at) == []
-    mend.begun([told(restart=1)], holding(), NOW, WALL)
-    assert mend.begun([told(restart=1)], holding(), NOW + 10, WALL + 10) != []
+        assert reconciliation.begun([reported()], allocations_of(), NOW + at, WALL + at) == []
+    reconciliation.begun([reported(restart=1)], allocations_of(), NOW, WALL)
+    assert reconciliation.begun([reported(restart=1)], allocations_of(), NOW + 10, WALL + 10) != []
 
 
-def test_a_job_from_before_the_boot_ended_with_it_whatever_slurm_believes_yet() -> None:
-    mend = Reconciliation(none_ended(), 0.0)
-    before = told(start_s=int(WALL) - 100)
+def test_a_job_that_began_before_the_boot_is_ignored() -> None:
+    reconciliation = Reconciliation(none_ended(), 0.0)
+    before = reported(start_s=int(WALL) - 100)
     for at in (20.0, 40.0):  # seconds since boot
-        assert mend.begun([before], holding(), at, WALL + at) == []
+        assert reconciliation.begun([before], allocations_of(), at, WALL + at) == []
 
 
 OVER = {"restart": 0, "end_s": int(WALL) - 40}
 
 
 def over(answer: dict[str, Any], open_now: Allocation | None = None) -> list[float]:
-    """Ends that are found in an answer of NOW."""
-    there = holding(allocation() if open_now is None else open_now)
+    """Return the ends found in an answer received at NOW."""
+    there = allocations_of(allocation() if open_now is None else open_now)
     return [o.end_s for o in Reconciliation(none_ended(), 0.0).over({7: answer}, there, NOW, WALL)]
 
 
-def test_a_run_that_slurm_says_is_over_ended_when_slurm_says() -> None:
+def test_a_run_that_slurm_reports_as_ended_ends_at_the_reported_time() -> None:
     assert over(OVER) == [NOW - 40]
     assert over({**OVER, "restart": None}) == [NOW - 40]
     assert over({**OVER, "restart": 2}) == [NOW - 40]
 
 
-def test_that_a_clock_was_ahead_when_a_run_began_does_not_keep_it_open() -> None:
+def test_a_run_that_began_by_a_fast_clock_still_ends() -> None:
     ahead = dataclasses.replace(allocation(), prolog_at_s=WALL + 3500, start_wall_s=WALL + 3500)
     assert over(OVER, ahead) == [NOW - 40]
 
 
-def test_an_epilog_that_is_only_late_is_waited_for() -> None:
+def test_a_recent_end_waits_for_the_epilog() -> None:
     assert over({**OVER, "end_s": int(WALL) - 20}) == []
 
 
-def test_the_end_lies_within_the_hold() -> None:
+def test_the_end_is_within_the_allocation() -> None:
     restarted = Allocation(
         key=allocation().key,
         prolog_at_s=WALL - 100,
@@ -185,14 +188,14 @@ def test_the_end_lies_within_the_hold() -> None:
     ("answer", "restart"),
     [
         ({"restart": 0, "end_s": int(WALL) - 40}, 1),  # a younger run
-        ({"restart": None, "end_s": int(WALL) - 4000}, 0),  # an earlier job with this number
+        ({"restart": None, "end_s": int(WALL) - 4000}, 0),  # an earlier job with this id
         ({"restart": 0, "end_s": None}, 0),
         ({"restart": 0, "end_s": "soon"}, 0),
         ({"restart": 0, "end_s": float("nan")}, 0),
         ({}, 0),
     ],
 )
-def test_what_is_not_surely_over_stays_open(answer: dict[str, Any], restart: int) -> None:
+def test_a_run_without_a_certain_end_remains_open(answer: dict[str, Any], restart: int) -> None:
     assert over(answer, allocation(restart=restart)) == []
 
 
@@ -205,14 +208,14 @@ NAMES = (*facts(), "end_s", "in_prolog")
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), anything), st.booleans())
-def test_whatever_is_answered_nothing_breaks(odd: dict[str, Any], whole: bool) -> None:
+def test_any_answer_is_handled_without_errors(odd: dict[str, Any], whole: bool) -> None:
     answer = {**facts(), **odd} if whole else odd
-    told_jobs = [job for job in [ReportedJob.from_facts(7, answer)] if job is not None]
-    mend = Reconciliation(none_ended(), 0.0)
+    reported_jobs = [job for job in [ReportedJob.from_facts(7, answer)] if job is not None]
+    reconciliation = Reconciliation(none_ended(), 0.0)
     for at in (0.0, 10.0):
-        for there in (holding(), holding(allocation())):
-            mend.begun(told_jobs, there, NOW + at, WALL + at)
-            for over_now in mend.over({7: answer}, there, NOW + at, WALL + at):
+        for there in (allocations_of(), allocations_of(allocation())):
+            reconciliation.begun(reported_jobs, there, NOW + at, WALL + at)
+            for over_now in reconciliation.over({7: answer}, there, NOW + at, WALL + at):
                 assert over_now.allocation.start_s <= over_now.end_s <= NOW + at
 
 
@@ -236,7 +239,9 @@ def record(allocated_s: float) -> Record:
 
 
 @given(st.integers(1, 1000), st.data())
-def test_of_any_moment_a_record_is_kept_that_is_not_much_older(checkpoints: int, data: st.DataObject) -> None:
+def test_checkpoints_contain_a_record_not_much_older_than_any_time(
+    checkpoints: int, data: st.DataObject
+) -> None:
     history = Checkpoints()
     for number in range(1, checkpoints + 1):
         history.add(10.0 * number, json.dumps(record(10.0 * number).to_wire()).encode())
@@ -245,5 +250,5 @@ def test_of_any_moment_a_record_is_kept_that_is_not_much_older(checkpoints: int,
     if kept is not None:
         assert age <= checkpoints - kept.allocated_s / 10 <= 1.5 * age
     else:
-        assert 1.5 * age >= checkpoints - 1  # it was hardly there
+        assert 1.5 * age >= checkpoints - 1  # too close to the first checkpoint
     assert len(history) <= 18 + 3 * checkpoints.bit_length()

@@ -1,4 +1,4 @@
-"""A record of a job that does everything: parts add up to the whole, sums are true, and it stays short."""
+"""A record with every field: merged parts equal the whole, sums are right, and the size is limited."""
 
 import dataclasses
 import gzip
@@ -30,20 +30,20 @@ from tests.node.samples import GAP, KEY, START, TOTAL, WALL, mean, sample, tally
 
 
 def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], DeviceSample]]:
-    """For each second its utilization samples (length, percent) and the look that ends it, from START on."""
+    """Return for each second from START its utilisation samples (length, percent) and final sample."""
     counters = [name for name, kind in Reading.__annotations__.items() if "DeviceCounter" in str(kind)]
     amounts = dict.fromkeys(counters, 0)
     work = []
     watts = 200.0
     for second in range(seconds + 1):
         before, watts = watts, 400 * source.random()
-        # Samples of power see but a part of what the counter does.
+        # Samples of power cover only a part of the counter's growth.
         rates = {"energy_mj": 500 * (before + watts) * (0.5 + source.random())}
         rates["nvlink_rx_bytes"] = 300e9 * source.random()
         for name in amounts:
             amounts[name] += int(rates[name] if name in rates else source.random() * 32e9)
         samples = [(0.25, float(source.randrange(101))) for _ in range(4 if second else 0)]
-        seen_now = sample(
+        last = sample(
             START + second,
             processes=source.randrange(3),
             memory=DeviceMemory(source.randrange(TOTAL), TOTAL),
@@ -55,17 +55,17 @@ def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, f
             activity=Activity(1.0, *(source.random() for _ in Activity._fields[1:5])),
             **{name: DeviceCounter(amount) for name, amount in amounts.items()},
         )
-        work.append((samples, seen_now))
+        work.append((samples, last))
     return work
 
 
-def _tell(one: DeviceTally, work: list[tuple[list[tuple[float, float]], DeviceSample]]) -> Record:
-    for samples, seen_now in work:
-        at_s = seen_now.reading.at_s - sum(length for length, _ in samples)
+def _record(one: DeviceTally, work: list[tuple[list[tuple[float, float]], DeviceSample]]) -> Record:
+    for samples, last in work:
+        at_s = last.reading.at_s - sum(length for length, _ in samples)
         for length, percent in samples:
             one.utilization(at_s, at_s + length, percent, percent)
             at_s += length
-        one.add_sample(seen_now, GAP, GAP)
+        one.add_sample(last, GAP, GAP)
     return one.record(work[-1][1].reading.at_s, final=True)
 
 
@@ -85,7 +85,7 @@ def _merged(parts: list[Record]) -> dict[str, Any]:
 
 def _alike(name: str, a: Any, b: Any) -> bool:
     if isinstance(a, Mean | Total):
-        # Peaks of power that only the energy counter tells do not stand apart in a longer segment.
+        # Peaks of power that only the energy counter shows are averaged in a longer segment.
         n_comparable = 2 if name == "power_w" else 4
         pairs = list(zip(a, b, strict=True))[:n_comparable]
         return all(math.isclose(x, y, rel_tol=1e-5, abs_tol=0.01) for x, y in pairs)
@@ -99,8 +99,8 @@ def _alike(name: str, a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def test_a_job_that_does_everything_has_every_statistic() -> None:
-    record = _tell(tally(), _work(random.Random(1), 25))
+def test_a_record_has_every_statistic() -> None:
+    record = _record(tally(), _work(random.Random(1), 25))
     statistics = {f.name for f in dataclasses.fields(Record) if f.type in ("Mean | None", "Total | None")}
     assert {name for name in statistics if getattr(record, name) is None} == set()
     # A record has each gauge and counter of a reading, these two under another name.
@@ -112,16 +112,16 @@ def test_a_job_that_does_everything_has_every_statistic() -> None:
 
 @settings(max_examples=30, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(2, 25), st.data())
-def test_two_segments_together_tell_what_one_would_have(seed: int, seconds: int, data: st.DataObject) -> None:
+def test_two_merged_segments_equal_one(seed: int, seconds: int, data: st.DataObject) -> None:
     work = _work(random.Random(seed), seconds)
     cut = data.draw(st.integers(1, seconds - 1))
-    # Segments that meet within a bin of the timeline count alike in it: here they meet between two bins.
+    # Segments that meet within a timeline bin count equally in it, so these meet between two bins.
     wall_s = float(int(WALL))
-    whole, first = _tell(tally(wall_s=wall_s), work), _tell(tally(wall_s=wall_s), work[: cut + 1])
+    whole, first = _record(tally(wall_s=wall_s), work), _record(tally(wall_s=wall_s), work[: cut + 1])
     border = work[cut][1]
-    # Another watch begins with the look with which the first ended.
+    # The second segment begins with the last sample of the first.
     other = tally(start_s=border.reading.at_s, wall_s=wall_s + cut)
-    second = _tell(other, [([], border), *work[cut + 1 :]])
+    second = _record(other, [([], border), *work[cut + 1 :]])
     for parts in ([first, second], [second, first]):
         merged = _merged(parts)
         for name, value in merged.items():
@@ -137,8 +137,8 @@ def test_two_segments_together_tell_what_one_would_have(seed: int, seconds: int,
 
 @settings(max_examples=30, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 300))
-def test_the_course_of_a_job_adds_up_to_its_totals(seed: int, seconds: int) -> None:
-    record = _tell(tally(), _work(random.Random(seed), seconds))
+def test_the_timeline_of_a_job_adds_up_to_its_totals(seed: int, seconds: int) -> None:
+    record = _record(tally(), _work(random.Random(seed), seconds))
     assert record.timeline is not None
     timeline = record.timeline
     # The edges of a job cut its first and last bin.
@@ -157,13 +157,13 @@ def test_the_course_of_a_job_adds_up_to_its_totals(seed: int, seconds: int) -> N
     assert abs(integral("mem_used") - mean(record.mem_used_frac) * seconds) <= slack
     assert abs(integral("sm_active") - mean(record.sm_active_frac) * seconds) <= slack
     assert abs(integral("sm_clock") - mean(record.sm_clock_mhz) / 2000 * seconds) <= slack
-    # The first reading of a counter says nothing about the time before it: a second is missing.
+    # The first reading of a counter does not cover the time before it: a second is missing.
     assert record.energy_j is None or abs(integral("power") - record.energy_j.total / 400) <= slack + 1
 
 
 def test_the_quantiles_of_a_job_are_exact() -> None:
     work = _work(random.Random(5), 300)
-    record = _tell(tally(), work)
+    record = _record(tally(), work)
     values = sorted(percent for samples, _ in work for _, percent in samples)
     for q in (0.05, 0.25, 0.5, 0.75, 0.95):
         assert histogram_quantile(record.util_hist_ms or {}, q) == values[math.ceil(q * len(values)) - 1]
@@ -171,7 +171,7 @@ def test_the_quantiles_of_a_job_are_exact() -> None:
 
 def test_a_window_has_every_field() -> None:
     one = tally()
-    _tell(one, _work(random.Random(5), 700))
+    _record(one, _work(random.Random(5), 700))
     wire = one.window()
     assert wire is not None
     window = Window.from_wire(wire)
@@ -187,8 +187,8 @@ def test_a_window_has_every_field() -> None:
     assert all(len(window.values(name)) == 600 for name in window.series)
 
 
-def test_noise_in_every_field_stays_within_three_kilobytes() -> None:
+def test_a_record_of_noise_is_at_most_three_kilobytes() -> None:
     for seconds in (255, 500, 1000):
-        record = _tell(tally(), _work(random.Random(seconds), seconds))
+        record = _record(tally(), _work(random.Random(seconds), seconds))
         body = json.dumps(record.to_wire(), separators=(",", ":")).encode()
         assert len(gzip.compress(body, 6)) <= 3 * 1024

@@ -1,4 +1,4 @@
-"""A requeued job may run again without a prolog: its cgroup tells since when, its epilog on which GPUs."""
+"""A requeued job may run without a prolog; its cgroup shows the start and its epilog the GPUs."""
 
 from pathlib import Path
 from typing import Protocol
@@ -14,14 +14,14 @@ from tests.node.test_lifecycle import running
 
 
 class Change(Protocol):
-    """Makes or removes the cgroup of a job."""
+    """Create or remove the cgroup of a job."""
 
     def __call__(self, there: bool, job_id: int = 7) -> None: ...
 
 
 @pytest.fixture
 def cgroup(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Change:
-    """Cgroups whose age is by the machine's clock."""
+    """Return a function that changes cgroups, whose age is by the machine's clock."""
     created_s: dict[int, float] = {}
 
     def directory(job_id: int) -> Path:
@@ -42,7 +42,7 @@ def cgroup(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Change:
 
 
 def share(machine: Machine, gpu: FakeGpu) -> None:
-    """Let several jobs hold the GPU."""
+    """Let several jobs share the GPU."""
     text = f"{fake_slurmd([gpu])(())}\nslurmd: Gres Name=shard Count=4 File=/nowhere/nvidia{gpu.minor} (null)"
     machine.slurmd = lambda command: text  # type: ignore[method-assign]
     machine.kill()
@@ -50,7 +50,7 @@ def share(machine: Machine, gpu: FakeGpu) -> None:
 
 
 def requeued(machine: Machine, cgroup: Change) -> None:
-    """Job 7 runs on position 0 for 5 s, and is requeued."""
+    """Run job 7 on position 0 for 5 s and requeue it."""
     cgroup(True)
     machine.hook("prolog", 7, "0")
     machine.run(5)
@@ -85,7 +85,7 @@ def test_a_short_run_without_a_prolog_has_its_own_record(
     assert machine.hook_files() == []
 
 
-def test_next_to_another_that_may_run_its_use_is_a_gap(
+def test_usage_is_a_gap_next_to_another_possibly_running_job(
     machine: Machine, gpu: FakeGpu, cgroup: Change
 ) -> None:
     share(machine, gpu)
@@ -104,7 +104,9 @@ def test_next_to_another_that_may_run_its_use_is_a_gap(
     assert (record.job_id, round(record.allocated_s), core(record)) == (7, 4, None)
 
 
-def test_another_that_has_no_cgroup_does_not_run(machine: Machine, gpu: FakeGpu, cgroup: Change) -> None:
+def test_another_requeued_job_without_a_cgroup_is_not_running(
+    machine: Machine, gpu: FakeGpu, cgroup: Change
+) -> None:
     share(machine, gpu)
     machine.hook("prolog", 8, "0")
     cgroup(True, 8)
@@ -122,7 +124,7 @@ def test_another_that_has_no_cgroup_does_not_run(machine: Machine, gpu: FakeGpu,
     assert core(record) == pytest.approx(60, abs=5)
 
 
-def test_time_goes_by_while_cgroups_are_looked_for(tmp_path: Path) -> None:
+def test_a_search_for_cgroups_allows_for_passing_time(tmp_path: Path) -> None:
     class Ticking(FakeClock):
         def monotonic(self) -> float:
             self.now_s += 1e-4
@@ -154,7 +156,7 @@ def epilog(job_id: int) -> HookEvent:
     )
 
 
-def test_it_may_be_requeued_again(machine: Machine, cgroup: Change) -> None:
+def test_a_job_may_be_requeued_repeatedly(machine: Machine, cgroup: Change) -> None:
     requeued(machine, cgroup)
     for restart in (2, 3, 3):
         cgroup(True)
@@ -166,17 +168,15 @@ def test_it_may_be_requeued_again(machine: Machine, cgroup: Change) -> None:
     assert [round(record.allocated_s) for record in machine.records()] == [5, 4, 4, 4]
 
 
-def test_slurm_s_word_is_believed_at_once_where_the_cgroup_confirms_it(
-    machine: Machine, cgroup: Change
-) -> None:
+def test_a_report_confirmed_by_a_cgroup_is_accepted_immediately(machine: Machine, cgroup: Change) -> None:
     assert machine.node is not None
     requeued(machine, cgroup)
-    told = running(machine, restart=1, start_s=int(machine.clock.wall()))
-    machine.node.update_jobs(told)
+    jobs = running(machine, restart=1, start_s=int(machine.clock.wall()))
+    machine.node.update_jobs(jobs)
     assert machine.node.open_jobs() == []  # it may be about to run its prolog
     cgroup(True)
     machine.run(3)
-    machine.node.update_jobs(told)
+    machine.node.update_jobs(jobs)
     assert machine.node.open_jobs() == [7]
     machine.run(5)
     machine.hook("epilog", 7, "0", restart=1)
@@ -184,7 +184,7 @@ def test_slurm_s_word_is_believed_at_once_where_the_cgroup_confirms_it(
     assert [round(record.allocated_s) for record in machine.records()] == [5, 8]
 
 
-def test_with_a_prolog_after_all_that_counts(machine: Machine, cgroup: Change) -> None:
+def test_a_prolog_takes_precedence_over_the_cgroup(machine: Machine, cgroup: Change) -> None:
     requeued(machine, cgroup)
     machine.hook("prolog", 7, "0", restart=1)
     machine.run(2)
@@ -196,11 +196,9 @@ def test_with_a_prolog_after_all_that_counts(machine: Machine, cgroup: Change) -
 
 
 @pytest.mark.parametrize("has_cgroup", [True, False])
-def test_a_run_whose_start_was_not_seen_is_an_event(
-    machine: Machine, cgroup: Change, has_cgroup: bool
-) -> None:
+def test_a_run_with_an_unknown_start_is_an_event(machine: Machine, cgroup: Change, has_cgroup: bool) -> None:
     requeued(machine, cgroup)
-    if has_cgroup:  # that comes and goes between two looks
+    if has_cgroup:  # created and removed between two samples
         machine.clock.advance(0.3)
         cgroup(True)
         cgroup(False)
@@ -211,7 +209,7 @@ def test_a_run_whose_start_was_not_seen_is_an_event(
     assert machine.events() == ["prolog_missing"]
 
 
-def test_while_no_job_is_expected_nothing_is_looked_for(
+def test_without_an_expected_job_no_cgroup_is_read(
     machine: Machine, cgroup: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requeued(machine, cgroup)
@@ -224,7 +222,7 @@ def test_while_no_job_is_expected_nothing_is_looked_for(
     machine.run(100)
 
 
-def test_the_age_of_a_cgroup_is_from_when_it_was_made(tmp_path: Path) -> None:
+def test_the_age_of_a_cgroup_counts_from_its_creation(tmp_path: Path) -> None:
     directory = tmp_path / "freezer" / "slurm_n1" / "uid_1001" / "job_7"
     cgroups = JobCgroups("n1", tmp_path)
     assert cgroups.age_s(JobName(7, 1001), 0.0) is None

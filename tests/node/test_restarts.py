@@ -1,4 +1,4 @@
-"""slurm-gpud killed, away or stopped, or the node rebooted, while jobs begin and end."""
+"""slurm-gpud is killed, down or stopped, or the node reboots, while jobs begin and end."""
 
 import shutil
 
@@ -13,7 +13,7 @@ from tests.node.machine import Machine, core
 
 
 def ship(machine: Machine) -> list[Record]:
-    """slurm-gpudbd takes all that waits, and the node forgets what it need not keep."""
+    """Ship all waiting items and return the records."""
     records = machine.records(final=None)
     assert machine.spool is not None
     for item in machine.spool.queue.waiting(10_000, set(machine.spool.queue.waiting_keys())):
@@ -23,7 +23,7 @@ def ship(machine: Machine) -> list[Record]:
 
 
 @pytest.mark.parametrize("epilog", [True, False])
-def test_a_kill_while_one_run_is_closed_and_the_next_has_begun_mixes_up_neither(
+def test_a_kill_between_two_runs_of_a_job_keeps_them_separate(
     machine: Machine, gpu: FakeGpu, *, epilog: bool
 ) -> None:
     machine.hook("prolog", 7, "0")
@@ -48,7 +48,7 @@ def test_a_kill_while_one_run_is_closed_and_the_next_has_begun_mixes_up_neither(
     assert not machine.node.open_jobs()
 
 
-def test_after_kill_9_the_job_goes_on_in_a_new_segment(machine: Machine) -> None:
+def test_after_kill_9_the_job_continues_in_a_new_segment(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(60)
     machine.kill()
@@ -67,7 +67,7 @@ def test_after_kill_9_the_job_goes_on_in_a_new_segment(machine: Machine) -> None
     assert first.last_s <= second.first_s
 
 
-def test_a_job_that_ended_while_the_daemon_was_away_is_closed_at_its_end(machine: Machine) -> None:
+def test_a_job_that_ended_while_the_daemon_was_down_is_closed_at_its_end(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(60)
     machine.kill()
@@ -84,10 +84,10 @@ def test_a_job_that_ended_while_the_daemon_was_away_is_closed_at_its_end(machine
 
 @pytest.mark.parametrize("shipped", [True, False])
 @pytest.mark.parametrize("killed_after_s", [None, 0, 1.5])
-def test_an_epilog_that_is_seen_only_after_the_restart_leaves_out_nothing_of_the_hold(
+def test_an_epilog_noticed_after_the_restart_keeps_the_allocated_time(
     machine: Machine, *, killed_after_s: float | None, shipped: bool
 ) -> None:
-    """Its stamp is of before slurm-gpud looked for hook files, its file of after."""
+    """The epilog's stamp is older than the first scan for hook files, but its file appears later."""
     start = machine.clock.now_s
     machine.hook("prolog", 7, "0")
     machine.run_until(start + 28)
@@ -113,7 +113,7 @@ def test_an_epilog_that_is_seen_only_after_the_restart_leaves_out_nothing_of_the
     assert machine.hook_files() == []
 
 
-def test_a_job_that_ended_in_an_outage_is_held_until_then_where_slurm_alone_tells_it(
+def test_a_job_that_ended_in_an_outage_ends_at_the_time_that_slurm_reports(
     machine: Machine,
 ) -> None:
     start = machine.clock.now_s
@@ -130,7 +130,7 @@ def test_a_job_that_ended_in_an_outage_is_held_until_then_where_slurm_alone_tell
     assert allocated_s(machine.records(final=None)) == pytest.approx(60, abs=1.1)
 
 
-def test_a_job_that_lies_wholly_in_an_outage_has_a_record_without_samples(machine: Machine) -> None:
+def test_a_job_within_an_outage_has_a_record_without_samples(machine: Machine) -> None:
     machine.kill()
     machine.hook("prolog", 7, "0")
     machine.clock.advance(3)
@@ -144,7 +144,7 @@ def test_a_job_that_lies_wholly_in_an_outage_has_a_record_without_samples(machin
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_of_a_job_that_lies_wholly_in_an_outage_the_device_is_told_by_a_driver_that_comes_later(
+def test_the_device_of_a_job_within_an_outage_is_resolved_once_the_driver_starts(
     machine: Machine, *, restarted: bool
 ) -> None:
     machine.kill()
@@ -167,7 +167,7 @@ def test_of_a_job_that_lies_wholly_in_an_outage_the_device_is_told_by_a_driver_t
     assert machine.hook_files() == []
 
 
-def test_a_driver_that_does_not_come_keeps_no_record_back_for_long(machine: Machine) -> None:
+def test_a_missing_driver_delays_no_record_for_long(machine: Machine) -> None:
     machine.kill()
     machine.hook("prolog", 7, "0")
     machine.clock.advance(3)
@@ -187,7 +187,7 @@ def test_a_driver_that_does_not_come_keeps_no_record_back_for_long(machine: Mach
     assert machine.hook_files() == []
 
 
-def test_a_job_that_began_in_an_outage_is_held_since_its_prolog(machine: Machine, gpu: FakeGpu) -> None:
+def test_a_job_that_began_in_an_outage_is_allocated_since_its_prolog(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 100, 50, GIB))
     machine.kill()
@@ -203,7 +203,7 @@ def test_a_job_that_began_in_an_outage_is_held_since_its_prolog(machine: Machine
     assert core(record) == pytest.approx(50, abs=0.5)
 
 
-def test_a_record_in_the_spool_that_cannot_be_read_stops_nobody(
+def test_an_unreadable_record_in_the_spool_does_not_stop_the_daemon(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.hook("prolog", 7, "0")
@@ -222,7 +222,7 @@ def test_a_record_in_the_spool_that_cannot_be_read_stops_nobody(
     assert record.sampled_s == 0
 
 
-def test_a_reboot_closes_what_was_open(machine: Machine) -> None:
+def test_a_reboot_closes_open_runs(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(60)
     machine.kill()
@@ -236,7 +236,7 @@ def test_a_reboot_closes_what_was_open(machine: Machine) -> None:
     assert machine.records() == [record]
 
 
-def test_a_stop_writes_down_all_that_is_known(machine: Machine) -> None:
+def test_a_stop_stores_the_latest_samples(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(7)
     assert machine.node is not None
@@ -249,24 +249,24 @@ def test_a_stop_writes_down_all_that_is_known(machine: Machine) -> None:
     assert record.sampled_s == pytest.approx(7, abs=0.3)
 
 
-@pytest.mark.parametrize("neighbour_ends", [True, False])
-def test_what_a_neighbour_did_in_an_outage_is_not_charged_to_an_idle_job(
-    machine: Machine, gpu: FakeGpu, *, neighbour_ends: bool
+@pytest.mark.parametrize("co_runner_ends", [True, False])
+def test_activity_of_a_co_runner_in_an_outage_is_not_charged_to_an_idle_job(
+    machine: Machine, gpu: FakeGpu, *, co_runner_ends: bool
 ) -> None:
     start = machine.clock.now_s
-    gpu.work.append(Work(7, start, start + (20 if neighbour_ends else 30), 80, 20 * GIB))
+    gpu.work.append(Work(7, start, start + (20 if co_runner_ends else 30), 80, 20 * GIB))
     machine.hook("prolog", 7, "0")
     machine.run_until(start + 10)
     machine.kill()
     machine.clock.advance(0.5)
     machine.write_hook("prolog", 8, "0")
     machine.clock.advance(9.5)
-    if neighbour_ends:
+    if co_runner_ends:
         machine.write_hook("epilog", 7, "0")
     machine.clock.advance(0.5)
     machine.start()
     machine.run_until(start + 30)
-    if not neighbour_ends:
+    if not co_runner_ends:
         machine.hook("epilog", 7, "0")
     machine.hook("epilog", 8, "0")
     machine.run(3)
@@ -274,14 +274,12 @@ def test_what_a_neighbour_did_in_an_outage_is_not_charged_to_an_idle_job(
     assert idle.allocated_s == pytest.approx(19.5, abs=0.02)
     assert idle.util_hist_ms is not None
     assert sum(ms for percent, ms in idle.util_hist_ms.items() if percent > 0) == 0
-    # Since its neighbour is gone or watched, it is measured.
-    assert idle.sampled_s == pytest.approx(10.0 if neighbour_ends else 9.5, abs=0.2)
+    # It is measured once the co-runner has ended or is sampled.
+    assert idle.sampled_s == pytest.approx(10.0 if co_runner_ends else 9.5, abs=0.2)
     assert idle.power_w is None or idle.power_w.seconds <= 10
 
 
-def test_jobs_that_follow_each_other_in_an_outage_cost_each_other_nothing(
-    machine: Machine, gpu: FakeGpu
-) -> None:
+def test_consecutive_jobs_in_an_outage_are_separated(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work += [Work(7, start, start + 14, 80, GIB), Work(8, start + 15, start + 30, 30, GIB)]
     machine.hook("prolog", 7, "0")
@@ -302,7 +300,7 @@ def test_jobs_that_follow_each_other_in_an_outage_cost_each_other_nothing(
 
 @pytest.mark.parametrize("jobs", [(7,), (7, 8)])
 @pytest.mark.parametrize("tick_s", [1 / 6, 1.0])
-def test_no_restart_adds_to_what_was_done(
+def test_restarts_add_no_activity(
     machine: Machine, gpu: FakeGpu, tick_s: float, jobs: tuple[int, ...]
 ) -> None:
     gpu.tick_s = tick_s
@@ -326,7 +324,7 @@ def test_no_restart_adds_to_what_was_done(
 
 
 @pytest.mark.parametrize("loss", ["gone", "emptied", "rubbish"])
-def test_with_a_lost_spool_nobody_is_charged_with_what_was_done_before_the_restart(
+def test_with_a_lost_spool_earlier_activity_is_charged_to_no_job(
     machine: Machine, gpu: FakeGpu, loss: str
 ) -> None:
     start = machine.clock.now_s

@@ -1,4 +1,4 @@
-"""A driver that lists processes which do not exist: what a job has of a shared GPU is then a gap, not 0."""
+"""If a driver lists wrong process ids, a job's part of a shared GPU is a gap and not 0."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,19 +14,22 @@ from slurm_gpu.wire import Record, histogram_mean
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 
-NOBODY = 4_000_000_000
+NO_PROCESS = 4_000_000_000
 
 
 class ScrambledGpu(FakeGpu):
-    """As with drivers 535.54 and 535.98: the list has its length, and all but the first are made up."""
+    """A GPU as with drivers 535.54 and 535.98: all listed process ids but the first are wrong."""
 
     def processes(self) -> Sequence[GpuProcess] | None:
         listed = super().processes() or ()
-        return [*listed[:1], *(GpuProcess(NOBODY + n, process.used) for n, process in enumerate(listed[1:]))]
+        return [
+            *listed[:1],
+            *(GpuProcess(NO_PROCESS + n, process.used) for n, process in enumerate(listed[1:])),
+        ]
 
 
 def shared(gpu: FakeGpu, directory: Path, seconds: float = 60.0) -> list[Record]:
-    """The records of two jobs that share the GPU, of which only the first works."""
+    """Return the records of two jobs that share the GPU; only the first computes."""
     machine = Machine(directory, gpu)
     machine.start()
     start = machine.clock.now_s
@@ -35,7 +38,7 @@ def shared(gpu: FakeGpu, directory: Path, seconds: float = 60.0) -> list[Record]
     machine.write_hook("prolog", 7, "0")
     machine.hook("prolog", 8, "0")
     machine.run_until(start + seconds)
-    # They end in one moment: neither is alone at last.
+    # Both end together, so that neither is alone at the end.
     machine.write_hook("epilog", 7, "0")
     machine.hook("epilog", 8, "0")
     machine.run(3)
@@ -60,7 +63,7 @@ def test_a_job_without_processes_next_to_known_ones_has_zeros(tmp_path: Path) ->
     machine.write_hook("prolog", 7, "0")
     machine.hook("prolog", 8, "0")
     machine.run_until(start + 60)
-    # They end in one moment: neither is alone at last.
+    # Both end together, so that neither is alone at the end.
     machine.write_hook("epilog", 7, "0")
     machine.hook("epilog", 8, "0")
     machine.run(3)
@@ -74,7 +77,7 @@ def test_a_job_without_processes_next_to_known_ones_has_zeros(tmp_path: Path) ->
     listed=st.lists(st.sampled_from([7, 8, 9, NO_JOB, None]), max_size=6),
     job=st.sampled_from([7, 8]),
 )
-def test_a_job_has_none_only_where_each_process_is_another_jobs(listed: list[int | None], job: int) -> None:
+def test_a_job_has_no_processes_only_if_all_belong_to_other_jobs(listed: list[int | None], job: int) -> None:
     processes = [GpuProcess(pid, GIB) for pid in range(len(listed))]
     own = Owners(processes, listed.__getitem__).of(job)
     if job in listed:
@@ -86,13 +89,13 @@ def test_a_job_has_none_only_where_each_process_is_another_jobs(listed: list[int
 
 
 class BusyGpu(FakeGpu):
-    """A GPU that is busy, and reports the utilisation of no process."""
+    """A busy GPU that reports the utilisation of no process."""
 
     def process_samples(self, after_us: int) -> Sequence[ProcessSample] | None:
         return []
 
 
-def test_a_busy_gpu_that_reports_no_process_is_a_gap_to_those_who_share_it(tmp_path: Path) -> None:
+def test_a_busy_gpu_that_reports_no_process_is_a_gap_for_its_jobs(tmp_path: Path) -> None:
     for record in shared(BusyGpu(FakeClock()), tmp_path):
         assert record.util_hist_ms is None
         assert record.sampled_s == 0
@@ -100,14 +103,14 @@ def test_a_busy_gpu_that_reports_no_process_is_a_gap_to_those_who_share_it(tmp_p
         assert record.device_util_pct.mean == pytest.approx(50, abs=1)
 
 
-def test_an_idle_gpu_that_reports_no_process_is_idle_to_those_who_share_it(tmp_path: Path) -> None:
+def test_an_idle_gpu_that_reports_no_process_is_idle_for_its_jobs(tmp_path: Path) -> None:
     gpu = FakeGpu(FakeClock())
     machine = Machine(tmp_path, gpu)
     machine.start()
     machine.write_hook("prolog", 7, "0")
     machine.hook("prolog", 8, "0")
     machine.run(30)
-    # They end in one moment: neither is alone at last.
+    # Both end together, so that neither is alone at the end.
     machine.write_hook("epilog", 7, "0")
     machine.hook("epilog", 8, "0")
     machine.run(3)
@@ -118,16 +121,14 @@ def test_an_idle_gpu_that_reports_no_process_is_idle_to_those_who_share_it(tmp_p
 
 
 class WithoutList(FakeGpu):
-    """As in some virtual machines: the list of processes is always empty."""
+    """A GPU as in some virtual machines, whose list of processes is always empty."""
 
     def processes(self) -> Sequence[GpuProcess] | None:
         return []
 
 
 @pytest.mark.parametrize(("percent", "known"), [(50.0, False), (0.0, True)])
-def test_a_gpu_that_computes_has_a_process_whatever_the_driver_lists(
-    tmp_path: Path, percent: float, *, known: bool
-) -> None:
+def test_an_empty_process_list_of_a_busy_gpu_is_a_gap(tmp_path: Path, percent: float, *, known: bool) -> None:
     gpu = WithoutList(FakeClock())
     machine = Machine(tmp_path, gpu)
     machine.start()

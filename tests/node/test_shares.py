@@ -1,4 +1,4 @@
-"""Jobs that share a GPU have together what it did, and never more."""
+"""Jobs that share a GPU divide its activity and never exceed it."""
 
 import pytest
 from hypothesis import example, given
@@ -20,7 +20,7 @@ percents = st.integers(0, 100).map(float)
 
 @st.composite
 def parts_of(draw: st.DrawFn, span: UtilizationSpan) -> dict[int, AllocatedSpan]:
-    """1 to 4 jobs that held the device at some time of the span."""
+    """Draw 1 to 4 jobs that had the device allocated for a part of the span."""
     parts = {}
     for job in range(1, draw(st.integers(1, 4)) + 1):
         begin, end = sorted((draw(moments), draw(moments)))
@@ -49,7 +49,7 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
     assert all(0 <= percent <= 100 for percent in known.values())
     for job, part in parts.items():
         assert 0 <= device_during(span, part, parts, own) <= 100
-        # What the device did while a job held it is at least what that job did.
+        # The device is at least as busy as a job while it is allocated to it.
         percent = own[job]
         if percent is not None:
             assert device_during(span, part, parts, own) >= percent - 1e-6
@@ -57,7 +57,7 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
 
 @given(percents, st.floats(0.001, 1))
 @example(100.0, 0.5)
-def test_who_holds_a_gpu_alone_did_all_that_was_done(percent: float, allocated_s: float) -> None:
+def test_a_job_alone_on_a_gpu_has_all_of_its_activity(percent: float, allocated_s: float) -> None:
     span = UtilizationSpan(10.0, 11.0, percent)
     value = alone(span, AllocatedSpan(10.0, 10.0 + allocated_s))
     assert value <= 100
@@ -66,7 +66,7 @@ def test_who_holds_a_gpu_alone_did_all_that_was_done(percent: float, allocated_s
         assert abs(value * allocated_s - percent) < 1e-6
 
 
-def test_jobs_that_cannot_be_told_apart_are_a_gap_unless_they_took_turns() -> None:
+def test_overlapping_jobs_without_process_samples_are_a_gap() -> None:
     span = UtilizationSpan(10.0, 11.0, 60.0)
     together = {1: AllocatedSpan(10.0, 10.6), 2: AllocatedSpan(10.5, 11.0)}
     assert shared(span, together, None) == {1: None, 2: None}
@@ -74,30 +74,28 @@ def test_jobs_that_cannot_be_told_apart_are_a_gap_unless_they_took_turns() -> No
     assert shared(span, turns, None) == {1: 60.0, 2: 60.0}
 
 
-def test_a_job_without_samples_did_nothing() -> None:
+def test_a_job_without_process_samples_was_idle() -> None:
     span = UtilizationSpan(10.0, 11.0, 60.0)
     parts = {1: AllocatedSpan(10.0, 11.0), 2: AllocatedSpan(10.0, 11.0)}
     assert shared(span, parts, [JobSample(10.9, 1, 50.0)]) == {1: 50.0, 2: 0.0}
 
 
 @given(st.lists(percents, min_size=1, max_size=8), st.lists(percents, min_size=3, max_size=3))
-def test_means_divide_all_that_the_device_did_and_no_turn_loses_to_another(
-    device: list[float], means: list[float]
-) -> None:
+def test_means_divide_the_activity_of_the_device_completely(device: list[float], means: list[float]) -> None:
     samples = [JobSample(20.0, job, percent, is_mean=True) for job, percent in enumerate(means)]
     done = {0: 0.0, 1: 0.0, 2: 0.0}
     for index, percent in enumerate(device):
         span = UtilizationSpan(10.0 + index, 11.0 + index, percent)
-        held = AllocatedSpan(span.start_s, span.end_s)
-        for job, own in shared(span, {1: held, 2: held}, samples).items():
+        whole = AllocatedSpan(span.start_s, span.end_s)
+        for job, own in shared(span, {1: whole, 2: whole}, samples).items():
             assert own is not None
             done[job] += own
     for job in (1, 2):
         part = means[job] / sum(means) if sum(means) else 0.0
-        assert done[job] == pytest.approx(sum(device) * part), "job 0 is no job of Slurm's"
+        assert done[job] == pytest.approx(sum(device) * part), "job 0 is not a job of Slurm"
 
 
-def test_what_nobody_can_attribute_is_a_gap_for_all_who_were_there() -> None:
+def test_unattributable_activity_is_a_gap_for_all_jobs_present() -> None:
     span = UtilizationSpan(10.0, 11.0, 60.0)
     both = {1: AllocatedSpan(10.0, 11.0), 2: AllocatedSpan(10.0, 11.0)}
     gone = JobSample(10.9, None, 40.0)
@@ -107,12 +105,12 @@ def test_what_nobody_can_attribute_is_a_gap_for_all_who_were_there() -> None:
         1: 30.0,
         2: 0.0,
     }
-    # That of another time says nothing about this one.
+    # A sample of another time does not matter.
     before = JobSample(9.9, None, 40.0)
     assert shared(span, both, [before, JobSample(10.9, 1, 20.0)]) == {1: 20.0, 2: 0.0}
 
 
-def test_what_only_one_could_have_done_is_its_own() -> None:
+def test_unattributable_activity_belongs_to_the_only_possible_job() -> None:
     span = UtilizationSpan(10.0, 11.0, 60.0)
     samples = [JobSample(10.9, 1, 20.0), JobSample(10.9, None, 40.0)]
     assert shared(span, {1: AllocatedSpan(10.0, 11.0)}, samples) == {1: 60.0}

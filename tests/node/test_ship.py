@@ -1,4 +1,4 @@
-"""Shipping: everything arrives once it can, nothing is sent twice for nothing, nothing is dropped."""
+"""Shipments arrive as soon as possible, without needless repetition or loss."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ from tests.node.fakes import FakeClock
 from tests.node.posting import EVENT, Post, host, record
 
 
-def test_a_final_record_goes_at_once_and_once(post: Post) -> None:
+def test_a_final_record_is_sent_immediately_and_once(post: Post) -> None:
     post.run(30)
     post.spool.save_record(record(7))
     post.run(1)
@@ -31,15 +31,15 @@ def test_a_final_record_goes_at_once_and_once(post: Post) -> None:
 
 
 def begin(post: Post, job_id: int) -> None:
-    """That job holds a GPU from now on."""
+    """Allocate a GPU to the job."""
     key = SegmentKey(**{name: getattr(record(job_id), name) for name in SegmentKey.__dataclass_fields__})
-    held = Allocation(
+    allocation = Allocation(
         key=key, prolog_at_s=100.0, begun_s=1.0, start_s=1.0, start_wall_s=100.0, positions=(0,)
     )
-    post.spool.save_allocation(held)
+    post.spool.save_allocation(allocation)
 
 
-def test_records_of_running_jobs_go_each_five_minutes(post: Post) -> None:
+def test_records_of_running_jobs_are_sent_every_five_minutes(post: Post) -> None:
     begin(post, 7)
     for minute in range(60):
         post.spool.save_record(record(7, minute + 1, final=False))
@@ -50,7 +50,7 @@ def test_records_of_running_jobs_go_each_five_minutes(post: Post) -> None:
     )
 
 
-def test_whoever_asks_for_a_job_of_a_minute_finds_a_record(post: Post) -> None:
+def test_a_job_of_a_minute_has_been_shipped(post: Post) -> None:
     post.run(30)
     begin(post, 7)
     for seq in range(1, 7):
@@ -59,8 +59,8 @@ def test_whoever_asks_for_a_job_of_a_minute_finds_a_record(post: Post) -> None:
     assert post.database.jobs() == [[7]]
 
 
-def test_the_first_record_of_a_running_job_is_none_of_its_first_seconds(post: Post) -> None:
-    """It is all that is known of the job for five minutes: it must not say 0.96, or 0, of a second."""
+def test_the_first_record_of_a_running_job_covers_more_than_a_few_seconds(post: Post) -> None:
+    """It remains the only record for five minutes, so it must not show 0.96 or 0 of one second."""
     post.run(30)
     begin(post, 7)
     start_s = post.clock.now_s
@@ -74,7 +74,7 @@ def test_the_first_record_of_a_running_job_is_none_of_its_first_seconds(post: Po
     assert shipped["allocated_s"] in (8.0, 16.0)
 
 
-def test_a_job_that_ends_in_its_first_seconds_is_shipped_at_once(post: Post) -> None:
+def test_a_job_that_ends_in_its_first_seconds_is_shipped_immediately(post: Post) -> None:
     begin(post, 7)
     post.spool.save_record(replace(record(7, 1, final=False), allocated_s=1.0, sampled_s=0.5))
     post.run(20)
@@ -84,14 +84,14 @@ def test_a_job_that_ends_in_its_first_seconds_is_shipped_at_once(post: Post) -> 
     assert post.database.jobs() == [[7]]
 
 
-def test_a_final_record_takes_no_running_one_along(post: Post) -> None:
+def test_a_final_record_is_sent_without_those_of_running_jobs(post: Post) -> None:
     post.spool.save_record(record(7, final=False))
     post.spool.save_record(record(8))
     post.run(1)
     assert post.database.jobs() == [[8]]
 
 
-def test_events_go_at_once(post: Post) -> None:
+def test_events_are_sent_immediately(post: Post) -> None:
     post.spool.save_event(EVENT)
     post.run(1)
     post.run(100)
@@ -108,11 +108,11 @@ def test_events_go_at_once(post: Post) -> None:
         Reply(429),
         Reply(500),
         Reply(200, b"<html>"),
-        Reply(200, b'{"status": "ok"}'),  # of a proxy, say, that answers for whom it cannot reach
+        Reply(200, b'{"status": "ok"}'),  # for example of a proxy in front of an unreachable server
         Reply(200, b'{"stored": true}'),
     ],
 )
-def test_what_fails_for_a_passing_reason_is_tried_again_ever_more_rarely(post: Post, reply: Reply) -> None:
+def test_temporary_failures_are_retried_with_backoff(post: Post, reply: Reply) -> None:
     post.spool.save_record(record(7))
     post.database.replies = [reply] * 30
     post.run(300)
@@ -130,7 +130,7 @@ def test_retry_after_is_honoured(post: Post) -> None:
     assert post.database.jobs() == [[7]]
 
 
-def test_a_rejected_record_is_kept_for_people_and_never_sent_again(post: Post, tmp_path: Path) -> None:
+def test_a_rejected_record_is_stored_and_never_sent_again(post: Post, tmp_path: Path) -> None:
     for job in (7, 8):
         post.spool.save_record(record(job))
     post.spool.save_event(EVENT)
@@ -145,7 +145,7 @@ def test_a_rejected_record_is_kept_for_people_and_never_sent_again(post: Post, t
     assert [item["why"] for item in kept] == ["no such node", "job 8 was never on n1"]
 
 
-def test_one_record_that_makes_a_bad_request_costs_no_other(post: Post, tmp_path: Path) -> None:
+def test_a_record_that_causes_a_bad_request_affects_no_other(post: Post, tmp_path: Path) -> None:
     for job in range(1, 101):
         post.spool.save_record(record(job))
     post.database.poison = 42
@@ -164,7 +164,7 @@ def test_too_large_shipments_are_split(post: Post) -> None:
     assert sorted(job for jobs in post.database.jobs() for job in jobs) == list(range(1, 101))
 
 
-def test_a_body_is_never_longer_than_the_contract_says(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_never_exceeds_the_maximum_length(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipment, "MAX_BODY_BYTES", 2000)
     for job in range(1, 501):
         post.spool.save_record(record(job * 7919))
@@ -173,7 +173,7 @@ def test_a_body_is_never_longer_than_the_contract_says(post: Post, monkeypatch: 
     assert max(post.database.sizes) <= 2000
 
 
-def test_a_record_saved_while_another_version_is_under_way_is_sent_too(tmp_path: Path) -> None:
+def test_a_record_updated_while_being_sent_is_sent_again(tmp_path: Path) -> None:
     class Slow:
         sent: Sequence[bytes] = ()
         answer: Reply | None = None
@@ -200,7 +200,7 @@ def test_a_record_saved_while_another_version_is_under_way_is_sent_too(tmp_path:
     assert seqs == [1, 2]
 
 
-def test_what_was_shipped_is_forgotten_and_what_was_not_survives(post: Post, tmp_path: Path) -> None:
+def test_shipped_records_are_removed_and_others_survive(post: Post, tmp_path: Path) -> None:
     post.spool.save_record(record(7))
     post.run(1)
     post.database.replies = [Reply(500)] * 1000
@@ -212,7 +212,7 @@ def test_what_was_shipped_is_forgotten_and_what_was_not_survives(post: Post, tmp
     assert [item.wire["job_id"] for item in again.queue.waiting(10)] == [8]
 
 
-def test_what_the_answer_tells_of_jobs_is_passed_on(post: Post) -> None:
+def test_facts_about_jobs_in_an_answer_are_forwarded(post: Post) -> None:
     known = {"shards": 4, "granted_mgpu": 250}
     post.database.answer = {"jobs": {"7": known, "x": {}, "8": None, "9" * 5000: {}}}
     post.spool.save_record(record(7))
@@ -220,7 +220,7 @@ def test_what_the_answer_tells_of_jobs_is_passed_on(post: Post) -> None:
     assert post.node.updated_jobs == [{7: known}]
 
 
-def test_hosts_are_kept_and_shipped_like_records(post: Post, tmp_path: Path) -> None:
+def test_host_records_are_stored_and_shipped_like_records(post: Post, tmp_path: Path) -> None:
     post.spool.save_host(host(7, 1, final=False))
     post.spool.save_host(host(8))
     post.spool.save_host(host(9))
@@ -233,7 +233,7 @@ def test_hosts_are_kept_and_shipped_like_records(post: Post, tmp_path: Path) -> 
     assert Host.from_wire(post.database.shipments[0]["hosts"][0]) == host(8)
 
 
-def test_a_thousand_jobs_that_end_at_once_are_a_few_quiet_shipments(post: Post) -> None:
+def test_a_thousand_jobs_that_end_together_are_split_into_small_shipments(post: Post) -> None:
     for job in range(1, 1001):
         post.spool.save_record(record(job))
         post.spool.save_host(host(job))
@@ -244,7 +244,7 @@ def test_a_thousand_jobs_that_end_at_once_are_a_few_quiet_shipments(post: Post) 
     assert post.spool.queue.urgent(1) == 0
 
 
-def test_the_nodes_of_a_cluster_do_not_speak_in_one_moment(tmp_path: Path) -> None:
+def test_nodes_of_a_cluster_send_at_different_times(tmp_path: Path) -> None:
     moments = []
     for node in range(100):
         post = Post(tmp_path / str(node), seed=node)
@@ -256,7 +256,7 @@ def test_the_nodes_of_a_cluster_do_not_speak_in_one_moment(tmp_path: Path) -> No
     assert max(in_tenths) < 25
 
 
-def test_what_the_database_should_have_is_said_only_where_it_answers_what_it_lacks(post: Post) -> None:
+def test_has_is_sent_only_to_a_slurm_gpudbd_that_answers_lacks(post: Post) -> None:
     post.node.now = {"at_s": 1.0}
     post.node.here = [DeviceFacts(node="n1", uuid="GPU-0", at_s=7)]
     post.run(60)
@@ -267,8 +267,8 @@ def test_what_the_database_should_have_is_said_only_where_it_answers_what_it_lac
     assert sum(bool(shipment["devices"]) for shipment in post.database.shipments) == 1
 
 
-@pytest.mark.parametrize("lacks", [5, None, {"devices": 1}, [5, None, "steps", "what is to come"]])
-def test_what_makes_no_sense_in_what_it_lacks_sends_nothing_again(post: Post, lacks: object) -> None:
+@pytest.mark.parametrize("lacks", [5, None, {"devices": 1}, [5, None, "steps", "future items"]])
+def test_invalid_lacks_are_ignored(post: Post, lacks: object) -> None:
     post.node.now = {"at_s": 1.0}
     post.node.here = [DeviceFacts(node="n1", uuid="GPU-0", at_s=7)]
     post.database.answer = {"lacks": lacks}

@@ -1,4 +1,4 @@
-"""What is shipped besides the spool: devices, last values, windows; and that it costs no record."""
+"""Devices, live values and windows are shipped in addition to the spool and delay no record."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ from tests.node.posting import Post, record
 DEVICES = [DeviceFacts(uuid=f"GPU-{n}", node="n1", at_s=100, index=n, driver="550.1") for n in range(2)]
 
 
-def test_devices_are_told_all_at_once_at_the_start_and_when_anything_changes(post: Post) -> None:
+def test_devices_are_sent_together_at_the_start_and_after_changes(post: Post) -> None:
     post.database.replies = [Reply(500)]
     post.node.here = DEVICES
     post.run(60)
@@ -28,7 +28,7 @@ def test_devices_are_told_all_at_once_at_the_start_and_when_anything_changes(pos
     assert shipped == [[facts.to_wire() for facts in DEVICES], [gone[0].to_wire()]]
 
 
-def test_the_last_values_go_each_ten_seconds_with_the_open_jobs_and_are_never_kept(post: Post) -> None:
+def test_live_values_are_sent_every_ten_seconds_and_never_stored(post: Post) -> None:
     post.node.jobs, post.node.now = [7, 8], {"at_s": 1}
     post.run(100)
     assert 9 <= len(post.database.shipments) <= 12
@@ -44,23 +44,23 @@ def test_the_last_values_go_each_ten_seconds_with_the_open_jobs_and_are_never_ke
     assert {s["live"]["at_s"] for s in post.database.shipments[sent:]} == {1000}
 
 
-def rarely(post: Post) -> None:
-    """slurm-gpudbd requires live values each minute only, and the node has been up for some time."""
+def send_rarely(post: Post) -> None:
+    """Set up a node that has run for some time and sends live values only every minute."""
     post.node.jobs, post.node.now, post.node.here = [7], {"at_s": 1}, DEVICES
     post.database.answer = {"live_interval_s": IDLE_LIVE_INTERVAL_S}
     post.run(120)
     post.database.shipments.clear()
 
 
-def test_values_that_no_reader_needs_go_each_minute(post: Post) -> None:
-    rarely(post)
+def test_live_values_without_readers_are_sent_every_minute(post: Post) -> None:
+    send_rarely(post)
     post.run(600)
     assert 9 <= len(post.database.shipments) <= 11
     assert all(shipment["live"] for shipment in post.database.shipments)
 
 
-def test_values_that_a_reader_needs_go_each_ten_seconds_from_the_next_post_on(post: Post) -> None:
-    rarely(post)
+def test_live_values_with_readers_are_sent_every_ten_seconds_from_the_next_post(post: Post) -> None:
+    send_rarely(post)
     post.database.answer = {"live_interval_s": LIVE_INTERVAL_S}
     post.run(66)
     sent = len(post.database.shipments)
@@ -69,8 +69,8 @@ def test_values_that_a_reader_needs_go_each_ten_seconds_from_the_next_post_on(po
     assert 5 <= len(post.database.shipments) - sent <= 7
 
 
-def test_an_older_slurm_gpudbd_gets_them_each_ten_seconds(post: Post) -> None:
-    rarely(post)
+def test_an_older_slurm_gpudbd_receives_live_values_every_ten_seconds(post: Post) -> None:
+    send_rarely(post)
     post.database.answer = {}
     post.run(66)
     post.database.shipments.clear()
@@ -79,15 +79,15 @@ def test_an_older_slurm_gpudbd_gets_them_each_ten_seconds(post: Post) -> None:
 
 
 @pytest.mark.parametrize("interval_s", [-1, 0, 1e9, float("nan"), "x", None])
-def test_an_interval_that_makes_no_sense_keeps_to_the_two(post: Post, interval_s: object) -> None:
-    rarely(post)
+def test_an_invalid_interval_is_limited_to_the_known_ones(post: Post, interval_s: object) -> None:
+    send_rarely(post)
     post.database.answer = {"live_interval_s": interval_s}
     post.run(600)
     assert 9 <= len(post.database.shipments) <= 67
 
 
-def test_what_is_new_on_the_node_goes_within_ten_seconds(post: Post) -> None:
-    rarely(post)
+def test_changes_on_the_node_are_sent_within_ten_seconds(post: Post) -> None:
+    send_rarely(post)
     post.node.here = DEVICES[:1]
     post.run(11)
     assert post.database.shipments[-1]["devices"] == [DEVICES[0].to_wire()]
@@ -99,8 +99,8 @@ def test_what_is_new_on_the_node_goes_within_ten_seconds(post: Post) -> None:
     assert post.database.shipments[sent]["live"]
 
 
-def test_a_new_job_has_the_values_go_each_ten_seconds_for_a_minute(post: Post) -> None:
-    rarely(post)
+def test_after_a_new_job_values_are_sent_every_ten_seconds_for_a_minute(post: Post) -> None:
+    send_rarely(post)
     post.node.jobs = [8]
     post.run(66)
     assert 6 <= len(post.database.shipments) <= 8
@@ -109,24 +109,24 @@ def test_a_new_job_has_the_values_go_each_ten_seconds_for_a_minute(post: Post) -
     assert 3 <= len(post.database.shipments) - sent <= 5
 
 
-def test_the_first_record_of_a_job_does_not_wait_for_the_minute(post: Post) -> None:
-    rarely(post)
+def test_the_first_record_of_a_job_is_not_delayed_by_a_minute(post: Post) -> None:
+    send_rarely(post)
     post.spool.save_record(record(7, final=False))
     post.run(11)
     assert post.database.jobs() == [[7]]
 
 
-def test_after_a_failed_post_it_is_tried_each_ten_seconds(post: Post) -> None:
-    """A slurm-gpudbd that was restarted has forgotten which nodes are there."""
-    rarely(post)
+def test_a_failed_post_is_retried_every_ten_seconds(post: Post) -> None:
+    """A restarted slurm-gpudbd has lost its list of nodes."""
+    send_rarely(post)
     post.database.replies = [Reply(503)]
     post.run(66 + 3 + 11)
     assert len(post.database.shipments) >= 1
 
 
-def test_a_record_that_goes_meanwhile_takes_the_values_along(post: Post) -> None:
+def test_a_shipment_of_records_contains_live_values(post: Post) -> None:
     """doctor compares the time of the values with the time of the last post."""
-    rarely(post)
+    send_rarely(post)
     post.run(30)
     sent = len(post.database.shipments)
     post.spool.save_record(record(9))
@@ -135,7 +135,7 @@ def test_a_record_that_goes_meanwhile_takes_the_values_along(post: Post) -> None
     assert at["live"]
 
 
-def test_a_final_record_takes_what_else_is_due_along(post: Post) -> None:
+def test_a_final_record_is_sent_together_with_due_values(post: Post) -> None:
     post.node.now = {"at_s": 1}
     post.node.here = DEVICES
     post.run(30)
@@ -146,25 +146,25 @@ def test_a_final_record_takes_what_else_is_due_along(post: Post) -> None:
     assert shipment["records"]
 
 
-def test_a_job_that_slurm_says_is_over_is_told_to_the_node(post: Post) -> None:
+def test_the_node_receives_jobs_that_slurm_reports_as_ended(post: Post) -> None:
     post.node.jobs = [7]
     post.database.answer = {"ended": {"7": {"restart": 0, "end_s": 90}, "y": {}}, "want": []}
     post.run(11)
     assert post.node.ended_jobs == [{7: {"restart": 0, "end_s": 90}}]
 
 
-def test_a_wanted_window_comes_with_the_next_live_values_and_once(post: Post) -> None:
+def test_a_requested_window_is_sent_once_with_the_next_live_values(post: Post) -> None:
     post.node.jobs = [7, 8]
     post.database.answer = {"want": [8, "x"]}
     post.run(10)
     post.database.answer = {}
     post.run(40)
     with_windows = [s["windows"] for s in post.database.shipments if s["windows"]]
-    assert post.node.asked_windows == [[8]]
+    assert post.node.requested_windows == [[8]]
     assert [[window["job_id"] for window in some] for some in with_windows] == [[8]]
 
 
-def test_windows_that_do_not_fit_wait_for_no_record(post: Post) -> None:
+def test_windows_that_do_not_fit_delay_no_record(post: Post) -> None:
     post.node.jobs, post.node.window_bytes = [7], 300_000
     post.database.answer = {"want": [7, 8, 9, 10]}
     post.run(10)
@@ -175,7 +175,7 @@ def test_windows_that_do_not_fit_wait_for_no_record(post: Post) -> None:
     assert any(s["windows"] for s in post.database.shipments)
 
 
-def test_a_database_that_cannot_take_the_rest_still_gets_the_records(post: Post) -> None:
+def test_a_database_that_rejects_live_values_still_receives_records(post: Post) -> None:
     post.node.now = {"at_s": 1}
     post.node.here = DEVICES
 
@@ -191,7 +191,7 @@ def test_a_database_that_cannot_take_the_rest_still_gets_the_records(post: Post)
     assert [7] in post.database.jobs()
 
 
-def test_last_values_that_cannot_be_told_cost_no_record(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_live_values_cost_no_record(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post.node, "live", lambda: 1 / 0)
     post.spool.save_record(record(7))
     post.run(30)

@@ -1,4 +1,4 @@
-"""Jobs on a shared GPU whose processes are gone before anybody looks: what they did is never told as 0."""
+"""Processes that exit between two samples of a shared GPU are a gap and never recorded as 0."""
 
 import pytest
 
@@ -9,13 +9,13 @@ OLD_S, BUSY_S = 210.0, 60.0
 
 
 def busy_with_short_processes(gpu: FakeGpu, job_id: int, start_s: float, percent: float) -> None:
-    """One after another, each shorter than the second between two looks, from OLD_S on for BUSY_S."""
+    """Run consecutive processes, each shorter than the sampling interval, from OLD_S for BUSY_S."""
     for number in range(1, round(BUSY_S / 0.2) + 1):
         at_s = start_s + OLD_S + 0.2 * (number - 1)
         gpu.work.append(Work(job_id, at_s, at_s + 0.15, percent, 0, number))
 
 
-def test_on_a_shared_gpu_they_are_a_gap_for_all_who_were_there(machine: Machine, gpu: FakeGpu) -> None:
+def test_short_processes_on_a_shared_gpu_are_a_gap_for_all_its_jobs(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + OLD_S + BUSY_S, 20, GIB))
     busy_with_short_processes(gpu, 8, start, 70)
@@ -30,12 +30,12 @@ def test_on_a_shared_gpu_they_are_a_gap_for_all_who_were_there(machine: Machine,
     assert hidden.util_hist_ms[0] == pytest.approx(1000 * OLD_S, abs=2000)
     for record in (steady, hidden):
         assert record.allocated_s == pytest.approx(OLD_S + BUSY_S, abs=0.1)
-        # Those that a look met by chance are known.
+        # Processes that run during a sample are known.
         assert OLD_S - 1 <= record.sampled_s <= OLD_S + 0.3 * BUSY_S
     assert core(steady) == pytest.approx(20, abs=0.5)
 
 
-def test_who_holds_the_gpu_alone_did_it(machine: Machine, gpu: FakeGpu) -> None:
+def test_short_processes_of_a_job_alone_on_a_gpu_are_charged_to_it(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     busy_with_short_processes(gpu, 8, start, 70)
     machine.hook("prolog", 8, "0")

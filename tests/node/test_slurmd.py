@@ -1,4 +1,4 @@
-"""`slurmd -G` is run as the slurmd of the node would read its files, and holds nobody up."""
+"""`slurmd -G` reads the same files as the node's slurmd and does not block slurm-gpud."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ COMMAND = ("slurmd", "-G")
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A slurmd of our own, first on the PATH."""
+    """Return a fake slurmd that is first on the PATH."""
     path = tmp_path / "opt" / "slurmd"
     path.parent.mkdir()
     path.write_text("#!/bin/sh\n")
@@ -29,23 +29,23 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_it_prints_on_either_output_is_told(script: Path) -> None:
+def test_both_outputs_of_slurmd_are_returned(script: Path) -> None:
     script.write_text('#!/bin/sh\necho "$@"\necho gres >&2\n')
     assert run_slurmd(COMMAND) == "-G\ngres\n"
 
 
-def test_its_failure_is_told_in_its_own_words(script: Path) -> None:
+def test_a_failure_of_slurmd_contains_its_message(script: Path) -> None:
     script.write_text("#!/bin/sh\necho no such node >&2\nexit 1\n")
     with pytest.raises(SlurmError, match="slurmd -G: exit status 1: no such node"):
         run_slurmd(COMMAND)
 
 
-def test_where_it_is_not_found_the_path_is_told() -> None:
-    with pytest.raises(SlurmError, match=r"slurmd-of-nobody is not on the PATH \(.*:/usr/sbin:/sbin\)"):
-        run_slurmd(("slurmd-of-nobody", "-G"))
+def test_a_missing_slurmd_is_reported_with_the_path() -> None:
+    with pytest.raises(SlurmError, match=r"no-such-slurmd is not on the PATH \(.*:/usr/sbin:/sbin\)"):
+        run_slurmd(("no-such-slurmd", "-G"))
 
 
-def test_one_that_does_not_answer_is_ended(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slurmd_that_does_not_answer_is_killed(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script.write_text("#!/bin/sh\nexec sleep 1000\n")
     monkeypatch.setattr(slurmd, "DEADLINE_S", 0.1)
     for ends_within_s in (None, 5.0):
@@ -53,7 +53,7 @@ def test_one_that_does_not_answer_is_ended(script: Path, monkeypatch: pytest.Mon
             run_slurmd(COMMAND, ends_within_s)
 
 
-def test_without_a_slurm_conf_it_reads_what_slurmctld_sent(
+def test_without_a_slurm_conf_the_cached_one_is_used(
     tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script.write_text('#!/bin/sh\necho "${SLURM_CONF-none}"\n')
@@ -69,7 +69,7 @@ def test_without_a_slurm_conf_it_reads_what_slurmctld_sent(
 
 
 @pytest.mark.skipif(shutil.which("slurmd") is None or os.geteuid() != 0, reason="needs root and a slurmd")
-def test_slurm_s_own_finds_gres_conf_beside_what_slurmctld_sent(
+def test_the_real_slurmd_finds_gres_conf_next_to_the_cached_slurm_conf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_CONF", raising=False)
@@ -85,7 +85,7 @@ def test_slurm_s_own_finds_gres_conf_beside_what_slurmctld_sent(
     assert parse_files(run_slurmd((*COMMAND, "-N", "n1"))) == [("/dev/null",)]
 
 
-def test_a_file_beside_a_slurmd_that_was_told_of_a_server_is_not_heeded(tmp_path: Path) -> None:
+def test_the_local_slurm_conf_is_ignored_if_slurmd_has_a_conf_server(tmp_path: Path) -> None:
     conf, cached, proc = tmp_path / "slurm.conf", tmp_path / "cached", tmp_path / "proc"
     conf.write_text("")
     cached.write_text("")
@@ -100,55 +100,55 @@ def test_a_file_beside_a_slurmd_that_was_told_of_a_server_is_not_heeded(tmp_path
     assert conf_of_slurmd({}, conf, cached, proc) is None
 
 
-def test_a_thread_of_its_own_waits_for_one_question_at_a_time() -> None:
-    go, asked, woken = threading.Event(), [], threading.Event()
+def test_a_thread_handles_one_query_at_a_time() -> None:
+    go, commands, woken = threading.Event(), [], threading.Event()
 
     def hung(command: Sequence[str]) -> str:
-        asked.append(command)
+        commands.append(command)
         assert go.wait(10)
-        return "said"
+        return "answer"
 
-    question = SlurmdQuery(COMMAND, FakeClock(), hung, wake=woken.set)
-    assert question.ask()
-    assert question.answer() is None
-    assert not question.ask()
-    assert question.is_open
+    query = SlurmdQuery(COMMAND, FakeClock(), hung, wake=woken.set)
+    assert query.ask()
+    assert query.answer() is None
+    assert not query.ask()
+    assert query.is_open
     go.set()
-    question.wait(10)
-    assert (question.answer(), question.answer(), question.is_open, asked) == ("said", None, False, [COMMAND])
+    query.wait(10)
+    assert (query.answer(), query.answer(), query.is_open, commands) == ("answer", None, False, [COMMAND])
     assert woken.wait(10)
 
 
-def test_what_nobody_foresaw_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_exception_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     def broken(command: Sequence[str]) -> str:
         raise ZeroDivisionError
 
-    question = SlurmdQuery(COMMAND, FakeClock(), broken)
-    question.ask()
-    question.wait(10)
+    query = SlurmdQuery(COMMAND, FakeClock(), broken)
+    query.ask()
+    query.wait(10)
     with pytest.raises(SlurmError, match="an internal error"):
-        question.answer()
-    assert question.is_silent
+        query.answer()
+    assert query.is_silent
 
 
 class Exhausted(DeferredWorker):
-    """A system without room for another thread."""
+    """A worker on a system that cannot start another thread."""
 
     def start(self, task: object) -> None:
         raise RuntimeError("can't start new thread")
 
 
-def test_without_room_for_a_thread_it_is_tried_again() -> None:
-    question = SlurmdQuery(COMMAND, FakeClock(), lambda _: "said", Exhausted())
+def test_a_failure_to_start_a_thread_is_retried() -> None:
+    query = SlurmdQuery(COMMAND, FakeClock(), lambda _: "answer", Exhausted())
     for _ in range(2):
-        assert question.ask()
+        assert query.ask()
         with pytest.raises(SlurmError, match="can't start new thread"):
-            question.answer()
+            query.answer()
 
 
 @pytest.fixture
 def slow(tmp_path: Path, gpu: FakeGpu) -> Machine:
-    """A node whose slurmd has not answered yet."""
+    """Return a node whose slurmd has not answered yet."""
     machine = Machine(tmp_path, gpu)
     machine.slurmd_worker = DeferredWorker()
     machine.start()
@@ -163,7 +163,7 @@ def answer(machine: Machine) -> None:
     machine.due_s = machine.node.due_s()
 
 
-def test_what_a_job_does_until_slurmd_answers_is_a_gap_and_told(slow: Machine, gpu: FakeGpu) -> None:
+def test_the_time_until_slurmd_answers_is_a_gap_and_an_event(slow: Machine, gpu: FakeGpu) -> None:
     start = slow.clock.now_s
     gpu.work.append(Work(7, start, start + 200, 60, 1 << 30))
     slow.run(2)
@@ -178,13 +178,13 @@ def test_what_a_job_does_until_slurmd_answers_is_a_gap_and_told(slow: Machine, g
     (record,) = slow.records()
     assert record.device == "GPU-0"
     assert record.allocated_s == pytest.approx(100, abs=0.1)
-    assert record.sampled_s == pytest.approx(60, abs=1)  # with 20 s that the driver's ring remembers
+    assert record.sampled_s == pytest.approx(60, abs=1)  # with 20 s from the driver's ring
     assert core(record) == pytest.approx(60, abs=1)
     assert slow.events() == ["gres_order_unknown"]
 
 
-def test_a_job_that_is_over_before_slurmd_answers_has_its_device_all_the_same(slow: Machine) -> None:
-    slow.run(60)  # it is no start any more
+def test_a_job_that_ends_before_slurmd_answers_still_has_its_device(slow: Machine) -> None:
+    slow.run(60)  # the start of slurm-gpud is over
     slow.hook("prolog", 7, "0")
     slow.run(1)
     slow.hook("epilog", 7, "0")
@@ -197,7 +197,7 @@ def test_a_job_that_is_over_before_slurmd_answers_has_its_device_all_the_same(sl
     assert record.allocated_s == pytest.approx(1, abs=0.1)
 
 
-def test_a_job_whose_devices_slurmd_never_tells_has_a_record_by_position(slow: Machine) -> None:
+def test_without_an_answer_of_slurmd_a_record_has_the_position(slow: Machine) -> None:
     slow.run(60)
     slow.hook("prolog", 7, "0")
     slow.run(1)

@@ -1,4 +1,4 @@
-"""A driver that tells each process once, with its own stamp and its mean since it was asked last."""
+"""A driver may report each process once, with its own stamp and its mean since the last query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.node.machine import Machine, core
 
 
 class SparseGpu(FakeGpu):
-    """As published outputs of nvmlDeviceGetProcessUtilization look; not measured on hardware."""
+    """A GPU modelled on published outputs of nvmlDeviceGetProcessUtilization, not on hardware."""
 
     def process_samples(self, after_us: int) -> Sequence[ProcessSample] | None:
         by_pid: dict[int, list[ProcessSample]] = {}
@@ -28,8 +28,8 @@ class SparseGpu(FakeGpu):
 
 
 @pytest.mark.parametrize("turn_s", [0.5, 2.5, 7.0])
-def test_jobs_that_work_in_turns_are_both_charged_with_what_they_did(tmp_path: Path, turn_s: float) -> None:
-    """Taken for ticks, the one whose stamp is older would have done nothing."""
+def test_jobs_that_alternate_are_both_charged_their_own_use(tmp_path: Path, turn_s: float) -> None:
+    """Treated as ring samples, the job with the older stamp would appear idle."""
     clock = FakeClock()
     gpu = SparseGpu(clock)
     machine = Machine(tmp_path, gpu)

@@ -1,4 +1,4 @@
-"""What waits is kept as long as there is room, on disks that are really full; losses are counted and told."""
+"""Waiting items are kept as long as there is space, also on full disks; losses are counted and reported."""
 
 import os
 import shutil
@@ -69,7 +69,7 @@ def reopened(spool: Spool, directory: Path) -> Spool:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
+    """Return a file system of 2 MiB."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(tmp_path)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("needs root and the right to mount a tmpfs")
@@ -85,7 +85,7 @@ def fill(disk: Path, monkeypatch: pytest.MonkeyPatch) -> "Filler":
 
 
 class Filler:
-    """Somebody else on the same disk."""
+    """Another user of the same disk."""
 
     def __init__(self, disk: Path) -> None:
         self.path = disk / "else"
@@ -103,7 +103,7 @@ class Filler:
         self.path.unlink()
 
 
-def test_what_was_open_and_what_waits_survive(tmp_path: Path) -> None:
+def test_allocations_and_waiting_records_survive_a_restart(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     empty_bytes = spool.size_bytes
     spool.save_allocation(allocation(7))
@@ -125,7 +125,7 @@ def test_what_was_open_and_what_waits_survive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loss", ["gone", "emptied", "cut off in its first line"])
-def test_a_log_that_was_lost_is_told_from_one_of_which_all_is_done(tmp_path: Path, loss: str) -> None:
+def test_a_lost_log_is_distinguished_from_an_empty_one(tmp_path: Path, loss: str) -> None:
     spool = Spool(tmp_path)
     assert not spool.is_whole
     spool = reopened(spool, tmp_path)
@@ -141,7 +141,7 @@ def test_a_log_that_was_lost_is_told_from_one_of_which_all_is_done(tmp_path: Pat
     assert reopened(spool, tmp_path).is_whole
 
 
-def test_a_value_that_an_older_slurm_gpud_spooled_and_that_cannot_be_costs_its_field(
+def test_an_implausible_value_of_an_older_slurm_gpud_costs_its_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     spoilt = {**asdict(record(1)), "power_w": Mean(60.0, 5e4, 80.0, 4_294_967.295)}
@@ -161,14 +161,14 @@ def test_a_value_that_an_older_slurm_gpud_spooled_and_that_cannot_be_costs_its_f
     ]
 
 
-def test_what_a_killed_slurm_gpud_left_of_a_job_goes_at_once(tmp_path: Path) -> None:
+def test_records_of_a_previous_segment_are_urgent(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.save_allocation(allocation(7))
     spool.save_record(record(7, final=False))
     assert spool.commit()
     spool = reopened(spool, tmp_path)
     assert spool.queue.urgent(10) == 0
-    spool.drop_allocation(allocation(7))  # the job goes on as another segment
+    spool.drop_allocation(allocation(7))  # the job continues in another segment
     assert spool.queue.urgent(10) == 1
     assert spool.commit()
     spool = reopened(spool, tmp_path)
@@ -176,7 +176,7 @@ def test_what_a_killed_slurm_gpud_left_of_a_job_goes_at_once(tmp_path: Path) -> 
     assert jobs(spool) == [7]
 
 
-def test_on_a_full_disk_what_is_out_of_date_makes_room_for_final_records(fill: Filler, disk: Path) -> None:
+def test_on_a_full_disk_outdated_records_make_space_for_final_ones(fill: Filler, disk: Path) -> None:
     spool = Spool(disk / "spool")
     for job in range(1, 51):
         spool.save_allocation(allocation(job))
@@ -195,7 +195,7 @@ def test_on_a_full_disk_what_is_out_of_date_makes_room_for_final_records(fill: F
     assert spool.allocations() == []
 
 
-def test_final_records_go_before_those_of_running_jobs(fill: Filler, disk: Path) -> None:
+def test_final_records_are_stored_before_those_of_running_jobs(fill: Filler, disk: Path) -> None:
     spool = Spool(disk / "spool")
     for job in range(1, 101):
         spool.save_record(record(job, 1, final=False))
@@ -209,13 +209,13 @@ def test_final_records_go_before_those_of_running_jobs(fill: Filler, disk: Path)
     for job in range(1, 401):
         spool.save_record(record(job, 2, final=job % 5 == 0))
     assert not spool.commit()
-    assert len(jobs(spool)) == 400  # what is not on disk is in memory
+    assert len(jobs(spool)) == 400  # the rest is in memory
     spool = reopened(spool, disk / "spool")
     final = {item.wire["job_id"] for item in spool.queue.waiting(1000) if item.wire["final"]}
     assert final == set(range(5, 401, 5))
 
 
-def test_nothing_is_lost_while_memory_can_hold_it(fill: Filler, disk: Path) -> None:
+def test_nothing_is_lost_while_memory_suffices(fill: Filler, disk: Path) -> None:
     spool = Spool(disk / "spool")
     spool.save_record(record(1))
     assert spool.commit()
@@ -235,7 +235,7 @@ def test_nothing_is_lost_while_memory_can_hold_it(fill: Filler, disk: Path) -> N
     assert jobs(reopened(spool, disk / "spool")) == list(range(1, 1001))
 
 
-def test_shipping_from_memory_goes_on_and_frees_it(fill: Filler, disk: Path) -> None:
+def test_shipping_from_memory_continues_and_frees_it(fill: Filler, disk: Path) -> None:
     spool = Spool(disk / "spool")
     empty_bytes = spool.size_bytes
     fill.take_all()
@@ -248,9 +248,7 @@ def test_shipping_from_memory_goes_on_and_frees_it(fill: Filler, disk: Path) -> 
     assert (len(spool.queue), spool.size_bytes) == (0, empty_bytes)
 
 
-def test_beyond_memory_the_oldest_go_and_are_counted_and_told_once_there_is_room(
-    fill: Filler, disk: Path
-) -> None:
+def test_over_the_memory_limit_the_oldest_are_dropped_and_counted(fill: Filler, disk: Path) -> None:
     spool = Spool(disk / "spool", max_bytes_in_memory=200_000)
     spool.save_record(record(1, final=False))
     assert spool.commit()
@@ -259,19 +257,19 @@ def test_beyond_memory_the_oldest_go_and_are_counted_and_told_once_there_is_room
         spool.save_record(record(job))
         spool.commit()
     kept = jobs(spool)
-    assert kept[0] == 1  # it is still running
+    assert kept[0] == 1  # still running
     assert kept[-1] == 1000
     assert spool.queue.take_dropped() == 0
     fill.give_back()
     assert spool.commit()
     assert spool.queue.take_dropped() == 1000 - len(kept)
     assert spool.queue.take_dropped() == 0
-    # What came first found the reserve, what came last is in memory; what lay in between is lost.
+    # The first records used the reserve and the last ones are in memory; those between are lost.
     newest = [job for job in kept if job > 900]
     assert newest == list(range(901, 1001))
 
 
-def test_beyond_the_limit_the_newest_is_kept_and_the_loss_survives_a_restart(tmp_path: Path) -> None:
+def test_over_the_limit_the_newest_are_kept_and_the_loss_survives_a_restart(tmp_path: Path) -> None:
     spool = Spool(tmp_path, max_bytes=100_000)
     for n in range(10):
         spool.save_event(Event(node="n1", boot_id="b", n=n, at_s=100, kind="xid", device="GPU-0"))
@@ -290,7 +288,7 @@ def test_beyond_the_limit_the_newest_is_kept_and_the_loss_survives_a_restart(tmp
     assert spool.commit()
 
 
-def test_the_loss_is_an_event_once_there_is_room(machine: Machine) -> None:
+def test_dropped_records_are_an_event_once_there_is_space(machine: Machine) -> None:
     spool = machine.spool
     assert spool is not None
     spool.queue._max_bytes = 50_000
@@ -308,7 +306,7 @@ def test_the_loss_is_an_event_once_there_is_room(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("how", ["removed", "emptied", "without its log"])
-def test_a_spool_that_was_here_before_and_is_gone_is_an_error_and_an_event(
+def test_a_spool_that_disappeared_is_an_error_and_an_event(
     machine: Machine, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     machine.run(20)
@@ -337,7 +335,7 @@ def test_a_spool_that_was_here_before_and_is_gone_is_an_error_and_an_event(
     assert "are lost" not in caplog.text
 
 
-def test_a_new_node_and_one_that_was_upgraded_have_lost_nothing(
+def test_a_new_or_upgraded_node_has_not_lost_its_spool(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     mark = tmp_path / "node" / "spool"
@@ -366,22 +364,20 @@ def test_a_first_start_that_is_killed_or_cannot_write_leaves_no_mark(
         patch.setattr(DurableMap, "commit", lambda *_: False)
         Spool(tmp_path / "full", mark=mark)
     assert not mark.exists()
-    # The lock of the one that was killed is still held here.
+    # This process still holds the lock of the killed one.
     shutil.copytree(tmp_path / "spool", tmp_path / "again")
     assert not Spool(tmp_path / "again", mark=mark).was_lost
     assert mark.exists()
 
 
-def test_where_the_mark_cannot_be_made_a_line_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_mark_that_cannot_be_created_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "node").write_text("")
     assert not Spool(tmp_path / "spool", mark=tmp_path / "node" / "spool").was_lost
     assert "a spool that is lost later will not be noticed" in caplog.text
 
 
 def test_a_day_without_the_database_fits(tmp_path: Path) -> None:
-    """Jobs of 10 s on each of 8 GPUs all day, with all that a device can tell, fit into the limit."""
+    """Jobs of 10 s on each of 8 GPUs for a day, with every field of a device, fit into the limit."""
     mean, total = Mean(10.123456, 1234.567891, 1000.123456, 2000.123456), Total(10.123456, 123456789.123456)
     full = record(1)
     values = {
@@ -399,7 +395,7 @@ def test_a_day_without_the_database_fits(tmp_path: Path) -> None:
     assert 8 * 86_400 / 10 * per_job < MAX_BYTES
 
 
-def test_only_so_many_rejected_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_files_are_limited_in_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_gpu.node.shipping.rejected.MAX_REJECTED", 3)
     spool = Spool(tmp_path)
     for job in range(1, 7):
@@ -410,7 +406,7 @@ def test_only_so_many_rejected_files_are_kept(tmp_path: Path, monkeypatch: pytes
     assert len(spool.queue) == 0
 
 
-def test_memory_holds_only_the_places_of_what_is_on_disk(tmp_path: Path) -> None:
+def test_stored_values_are_not_kept_in_memory(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for job in range(1, 101):
         spool.save_record(record(job))

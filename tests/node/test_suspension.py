@@ -1,4 +1,4 @@
-"""What `scontrol suspend` takes from a job is counted apart, and is told by root's word alone."""
+"""Time suspended by `scontrol suspend` is counted separately, from sources that only root controls."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ JOB = JobName(7, 1001)
 
 
 def freeze(mount: Path, *, frozen: bool, steps: tuple[str, ...] = ("step_batch", "step_0")) -> None:
-    """What Slurm 22.05 was seen to do with cgroup v1: each step, never the job."""
+    """Freeze each step and never the job, as observed with Slurm 22.05 and cgroup v1."""
     job = mount / "freezer" / "slurm_n1" / "uid_1001" / "job_7"
     write(job / "freezer.state", "THAWED\n")
     for step in steps:
@@ -32,7 +32,7 @@ def test_a_job_is_frozen_when_all_its_steps_are(tmp_path: Path) -> None:
     assert cgroups.frozen(JOB) is True
 
 
-def test_and_likewise_with_cgroup_v2(tmp_path: Path) -> None:
+def test_a_job_is_frozen_when_all_its_steps_are_in_cgroup_v2(tmp_path: Path) -> None:
     write(tmp_path / "cgroup.controllers", "memory\n")
     job = tmp_path / "system.slice" / "slurmstepd.scope" / "job_7"
     write(job / "step_0" / "user" / "cgroup.freeze", "1\n")
@@ -41,7 +41,9 @@ def test_and_likewise_with_cgroup_v2(tmp_path: Path) -> None:
     assert JobCgroups("n1", tmp_path).frozen(JOB) is False
 
 
-def test_a_suspended_job_is_charged_for_what_it_did_before_and_after(machine: Machine, gpu: FakeGpu) -> None:
+def test_a_suspended_job_is_charged_only_for_the_time_before_and_after(
+    machine: Machine, gpu: FakeGpu
+) -> None:
     start, cgroup = machine.clock.now_s, machine.directory / "cgroup"
     gpu.work.append(Work(7, start, start + 100, 80, 10 * GIB))
     gpu.work.append(Work(7, start + 160, start + 261, 80, 10 * GIB))
@@ -67,7 +69,7 @@ def test_a_suspended_job_is_charged_for_what_it_did_before_and_after(machine: Ma
 
 
 @pytest.mark.parametrize(("on_s", "off_s"), [(35.0, 23.0), (37.0, 29.0), (31.5, 31.5)])
-def test_a_gang_scheduled_job_does_not_look_idle_because_the_driver_tells_late(
+def test_a_gang_scheduled_job_is_not_recorded_as_idle(
     machine: Machine, gpu: FakeGpu, on_s: float, off_s: float
 ) -> None:
     cgroup, slices = machine.directory / "cgroup", 10
@@ -89,15 +91,15 @@ def test_a_gang_scheduled_job_does_not_look_idle_because_the_driver_tells_late(
     assert record.sampled_s == pytest.approx(slices * on_s, abs=3 * slices)
 
 
-def test_without_cgroups_slurm_s_word_counts(machine: Machine) -> None:
-    def told(state: str) -> dict[int, dict[str, Any]]:
+def test_without_cgroups_suspension_comes_from_slurm(machine: Machine) -> None:
+    def jobs(state: str) -> dict[int, dict[str, Any]]:
         facts = {"restart": 0, "start_s": int(machine.clock.wall()), "uid": 1001, "state": state}
         return {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5}}
 
     assert machine.node is not None
     machine.hook("prolog", 7, "0")
     for state in ("RUNNING", "SUSPENDED", "SUSPENDED", "RUNNING"):
-        machine.node.update_jobs(told(state))
+        machine.node.update_jobs(jobs(state))
         machine.run(10)
     machine.hook("epilog", 7, "0")
     machine.run(2)
@@ -105,7 +107,7 @@ def test_without_cgroups_slurm_s_word_counts(machine: Machine) -> None:
     assert record.suspended_s == pytest.approx(20, abs=2.5)
 
 
-def test_where_nobody_can_tell_suspension_is_a_gap(machine: Machine) -> None:
+def test_suspension_without_a_source_is_a_gap(machine: Machine) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(10)
     machine.hook("epilog", 7, "0")

@@ -1,4 +1,4 @@
-"""A record has every field of the contract as it was, and a gap where nobody could say."""
+"""A record has the true value of every field of the contract, or a gap."""
 
 import dataclasses
 from itertools import accumulate, pairwise
@@ -19,10 +19,10 @@ from slurm_gpu.wire import (
 )
 from tests.node.samples import GAP, START, TOTAL, mean, sample, seen, tally, timeline_of
 
-# Quantities between looks
+# Quantities between samples
 
 
-def test_between_two_looks_a_quantity_runs_straight() -> None:
+def test_quantities_are_interpolated_between_samples() -> None:
     record = seen(
         sample(1000.0, temp_c=40.0, sm_clock_mhz=1000.0, mem_util_pct=0.0),
         sample(1002.0, temp_c=60.0, sm_clock_mhz=2000.0, mem_util_pct=0.0),
@@ -35,11 +35,11 @@ def test_between_two_looks_a_quantity_runs_straight() -> None:
     assert record.mem_used_frac == Mean(3.0, 0.25, 0.25, 0.25)
 
 
-def test_what_a_device_does_not_tell_is_a_gap_and_not_zero() -> None:
+def test_a_missing_value_is_a_gap_and_not_zero() -> None:
     record = seen(sample(1000.0, processes=None, memory=None), sample(1001.0, processes=None, memory=None))
-    told = {f.name for f in dataclasses.fields(Record) if getattr(record, f.name) is not None}
+    present = {f.name for f in dataclasses.fields(Record) if getattr(record, f.name) is not None}
     required = {f.name for f in dataclasses.fields(Record) if f.default is dataclasses.MISSING}
-    assert told == required | {"uptime_s"}
+    assert present == required | {"uptime_s"}
     assert record.sampled_s == 0
 
 
@@ -72,7 +72,7 @@ def test_zero_is_counted() -> None:
     assert record.sm_active_frac is None
 
 
-def test_a_pause_in_looking_is_a_gap_to_all_but_counters() -> None:
+def test_a_pause_in_sampling_is_a_gap_except_for_counters() -> None:
     record = seen(
         sample(1000.0, temp_c=40.0, energy_mj=DeviceCounter(0)),
         sample(1001.0, temp_c=40.0, energy_mj=DeviceCounter(100_000)),
@@ -98,42 +98,42 @@ def test_nothing_counts_before_the_prolog_and_after_the_epilog() -> None:
 
 @given(
     samples=st.lists(st.tuples(st.integers(100, 1500), st.integers(0, 100)), min_size=1, max_size=30),
-    looks=st.lists(st.tuples(st.integers(10, 3000), st.integers(0, 8)), min_size=1, max_size=30),
+    readings=st.lists(st.tuples(st.integers(10, 3000), st.integers(0, 8)), min_size=1, max_size=30),
     late_ms=st.integers(1, 4900),
     in_one_go=st.booleans(),
 )
-def test_an_end_that_is_told_late_is_as_if_it_had_been_told_at_once(
-    samples: list[tuple[int, int]], looks: list[tuple[int, int]], late_ms: int, in_one_go: bool
+def test_a_late_end_gives_the_same_record_as_a_timely_one(
+    samples: list[tuple[int, int]], readings: list[tuple[int, int]], late_ms: int, in_one_go: bool
 ) -> None:
-    """A hook is slow on a busy node: what was counted between its stamp and its file was not the job's."""
+    """On a busy node a hook is slow; activity between its stamp and its file is not the job's."""
     ends = [START + ms / 1000 for ms in accumulate((ms for ms, _ in samples), initial=0)]
     spans = [UtilizationSpan(a, b, pct) for (a, b), (_, pct) in zip(pairwise(ends), samples, strict=True)]
-    readings = [
+    read = [
         sample(START + at_ms / 1000, memory=DeviceMemory(eighths * TOTAL // 8, TOTAL))
-        for at_ms, (_, eighths) in zip(accumulate(ms for ms, _ in looks), looks, strict=True)
+        for at_ms, (_, eighths) in zip(accumulate(ms for ms, _ in readings), readings, strict=True)
     ]
-    now_s = max(ends[-1], readings[-1].reading.at_s)
-    # No bin of the timeline_of ends just then.
+    now_s = max(ends[-1], read[-1].reading.at_s)
+    # No bin of the timeline ends at this time.
     end_s = max(START, now_s - late_ms / 1000) + 0.0005
 
-    late, at_once = tally(), tally()
+    late, timely = tally(), tally()
     if in_one_go:
         late.utilization_alone(spans)
     else:
         for span in spans:
             late.utilization(*span, span.percent)
-    for reading in readings:
+    for reading in read:
         late.add_sample(reading, GAP, GAP)
     late.record(now_s)
-    late.end_s = at_once.end_s = end_s
+    late.end_s = timely.end_s = end_s
     for span in spans:
         if (part := allocated_part(span, START, end_s)) is not None:
             percent = alone(span, part)
-            at_once.utilization(part.start_s, part.end_s, percent, percent)
-    for reading in readings:
-        at_once.add_sample(reading, GAP, GAP)
+            timely.utilization(part.start_s, part.end_s, percent, percent)
+    for reading in read:
+        timely.add_sample(reading, GAP, GAP)
 
-    found, wanted = late.record(now_s, final=True), at_once.record(now_s, final=True)
+    found, wanted = late.record(now_s, final=True), timely.record(now_s, final=True)
     assert found.allocated_s == wanted.allocated_s
     assert found.sampled_s == pytest.approx(wanted.sampled_s, abs=0.002)
     for name in ("util_hist_ms", "mem_hist_ms"):
@@ -144,21 +144,21 @@ def test_an_end_that_is_told_late_is_as_if_it_had_been_told_at_once(
         if theirs is not None and theirs.seconds > 0.01:
             assert (ours.seconds, ours.mean) == pytest.approx((theirs.seconds, theirs.mean), abs=2e-3), name
     for name in ("util", "mem_used"):
-        assert _told(found, name) == pytest.approx(_told(wanted, name), abs=0.005), name
+        assert _known_bins(found, name) == pytest.approx(_known_bins(wanted, name), abs=0.005), name
 
 
-def _told(record: Record, name: str) -> list[float | None]:
-    """The timeline_of up to its last bin that tells anything."""
-    told = [] if record.timeline is None else timeline_of(record, name)
-    while told and told[-1] is None:
-        told.pop()
-    return told
+def _known_bins(record: Record, name: str) -> list[float | None]:
+    """Return the timeline up to its last bin with a value."""
+    bins = [] if record.timeline is None else timeline_of(record, name)
+    while bins and bins[-1] is None:
+        bins.pop()
+    return bins
 
 
 # Power and energy
 
 
-def test_power_is_what_the_energy_counter_says_and_its_extremes_what_was_seen() -> None:
+def test_power_comes_from_the_energy_counter_and_its_extremes_from_samples() -> None:
     record = seen(
         sample(1000.0, power_w=100.0, energy_mj=DeviceCounter(5_000_000)),
         sample(1001.0, power_w=350.0, energy_mj=DeviceCounter(5_300_000)),
@@ -176,7 +176,7 @@ def test_without_an_energy_counter_power_is_polled() -> None:
     assert record.energy_sampled_s == 1.0
 
 
-def test_a_peak_that_no_look_saw_widens_the_extremes() -> None:
+def test_a_peak_between_samples_widens_the_extremes() -> None:
     record = seen(
         sample(1000.0, power_w=100.0, energy_mj=DeviceCounter(0)),
         sample(1001.0, power_w=100.0, energy_mj=DeviceCounter(250_000)),
@@ -184,7 +184,7 @@ def test_a_peak_that_no_look_saw_widens_the_extremes() -> None:
     assert record.power_w == Mean(1.0, 250.0, 100.0, 250.0)
 
 
-def test_a_driver_that_was_reloaded_is_a_gap_of_its_counters() -> None:
+def test_a_driver_reload_is_a_gap_of_its_counters() -> None:
     record = seen(
         sample(1000.0, power_w=100.0, energy_mj=DeviceCounter(9_000_000), ecc_corrected=DeviceCounter(4)),
         sample(1001.0, power_w=100.0, energy_mj=DeviceCounter(9_100_000), ecc_corrected=DeviceCounter(5)),
@@ -193,10 +193,10 @@ def test_a_driver_that_was_reloaded_is_a_gap_of_its_counters() -> None:
     )
     assert record.energy_j == Total(2.0, 200.0)
     assert record.ecc_corrected == Total(2.0, 3)
-    assert record.power_w == Mean(3.0, 100.0, 100.0, 100.0)  # polled where the counter says nothing
+    assert record.power_w == Mean(3.0, 100.0, 100.0, 100.0)  # polled where the counter is a gap
 
 
-def test_a_device_that_was_away_is_not_compared_with_what_it_said_before() -> None:
+def test_counters_are_not_compared_across_the_loss_of_a_device() -> None:
     one = tally()
     one.add_sample(sample(1000.0, energy_mj=DeviceCounter(0)), GAP, GAP)
     one.add_sample(sample(1001.0, energy_mj=DeviceCounter(100_000)), GAP, GAP)
@@ -209,7 +209,7 @@ def test_a_device_that_was_away_is_not_compared_with_what_it_said_before() -> No
 # Links
 
 
-def test_the_course_of_a_link_is_of_both_directions() -> None:
+def test_the_timeline_of_a_link_covers_both_directions() -> None:
     record = seen(
         sample(
             999.75,
@@ -230,20 +230,20 @@ def test_the_course_of_a_link_is_of_both_directions() -> None:
     assert record.nvlink_rx_bytes is None
 
 
-def test_fractions_of_what_is_unknown_are_left_out() -> None:
-    looks = [
+def test_fractions_of_unknown_limits_are_left_out() -> None:
+    samples = [
         sample(1000.0 + s, power_w=200.0, sm_clock_mhz=1000.0, pcie_rx_bytes=DeviceCounter(s))
         for s in range(2)
     ]
     for facts in (None, DeviceProperties(uuid="GPU-0", index=0)):
-        record = seen(*looks, facts=facts)
+        record = seen(*samples, facts=facts)
         assert record.timeline is not None
         assert set(record.timeline.series) == {"mem_used"}
         assert record.power_w == Mean(1.0, 200.0, 200.0, 200.0)
 
 
-def test_what_a_counter_of_32_bits_cannot_tell_gpm_does() -> None:
-    def looks(bits: int) -> list[DeviceSample]:
+def test_gpm_replaces_counters_of_32_bits() -> None:
+    def samples(bits: int) -> list[DeviceSample]:
         return [
             sample(
                 at_s,
@@ -253,17 +253,17 @@ def test_what_a_counter_of_32_bits_cannot_tell_gpm_does() -> None:
             for at_s in (1001.0, 1002.0, 1003.0)
         ]
 
-    by_gpm = seen(*looks(32))
+    by_gpm = seen(*samples(32))
     assert by_gpm.pcie_rx_bytes == Total(3.0, 48 * 10**9)
     assert by_gpm.pcie_tx_bytes == Total(3.0, 300 * 10**6)
     assert timeline_of(by_gpm, "pcie") == [0.252] * 4  # of 64 GB/s in both directions
-    assert seen(*looks(64)).pcie_rx_bytes == Total(2.0, 32 * 10**9)
-    no_gpm = [dataclasses.replace(each, reading=each.reading._replace(activity=None)) for each in looks(32)]
+    assert seen(*samples(64)).pcie_rx_bytes == Total(2.0, 32 * 10**9)
+    no_gpm = [dataclasses.replace(each, reading=each.reading._replace(activity=None)) for each in samples(32)]
     assert seen(*no_gpm).pcie_rx_bytes is None
 
 
-def test_taking_back_leaves_no_mean_below_zero() -> None:
-    """What floats leave over would make a record that nobody takes."""
+def test_subtraction_leaves_no_mean_below_zero() -> None:
+    """slurm-gpudbd rejects records with negative means, which rounding errors could cause."""
     total = MeanSum()
     total.add(5.0, 0.0, 0.0, 0.0)
     for seconds in (0.1, 0.7):
@@ -275,7 +275,7 @@ def test_taking_back_leaves_no_mean_below_zero() -> None:
     assert value.mean == value.min == 0.0
 
 
-def test_a_wrong_total_of_memory_costs_the_time_of_its_reading_alone() -> None:
+def test_a_wrong_total_of_memory_affects_only_its_own_reading() -> None:
     """The last reading of a job must not scale what was measured before it."""
     wrong = sample(START + 100, memory=DeviceMemory(TOTAL // 4, 16 * TOTAL))
     used = mean(seen(*(sample(START + n) for n in range(100)), wrong).mem_used_frac)

@@ -1,4 +1,4 @@
-"""Activity, throttling and suspension in a record, and what a shared device leaves of it."""
+"""Activity, throttling and suspension in a record, also on shared devices."""
 
 import pytest
 
@@ -20,10 +20,10 @@ def test_activity_counts_for_its_own_seconds() -> None:
     assert record.tensor_frac is None
 
 
-def test_activity_around_a_job_on_a_free_device_was_the_jobs() -> None:
+def test_activity_around_a_job_on_a_free_device_belongs_to_the_job() -> None:
     one = tally()
     one.free_since(900.0)
-    # Nine seconds of the ten lay before the job; then it is busy throughout.
+    # Nine of the ten seconds were before the job, which is busy throughout.
     one.add_sample(sample(1001.0, activity=Activity(seconds=10.0, sm_active=0.05)), GAP, GAP)
     one.end_s = 1001.5
     one.add_sample(sample(1002.0, activity=Activity(seconds=1.0, sm_active=0.5)), GAP, GAP)
@@ -32,7 +32,7 @@ def test_activity_around_a_job_on_a_free_device_was_the_jobs() -> None:
     assert (sm_active.seconds, sm_active.mean) == (1.5, pytest.approx((0.5 * 1.0 + 1.0 * 0.5) / 1.5))
 
 
-def test_what_stray_processes_did_before_a_job_is_no_full_gpu() -> None:
+def test_earlier_activity_of_stray_processes_is_not_a_full_gpu() -> None:
     one = tally()
     one.free_since(900.0)
     one.add_sample(sample(1000.005, activity=Activity(seconds=10.0, sm_active=0.001)), GAP, GAP)
@@ -42,25 +42,25 @@ def test_what_stray_processes_did_before_a_job_is_no_full_gpu() -> None:
     assert sm_active.max == 0.0
 
 
-def test_activity_in_which_others_had_a_part_is_nobodys() -> None:
+def test_activity_shared_with_others_counts_for_no_job() -> None:
     def active(at_s: float, seconds: float, *, alone: bool = True) -> DeviceSample:
         return sample(at_s, alone=alone, activity=Activity(seconds=seconds, sm_active=0.5))
 
-    # The first began before the job, the third while somebody else was there.
+    # The first began before the job, the third while another job was present.
     record = seen(active(1000.5, 60.0), active(1001.5, 1.0), active(1002.0, 0.5, alone=False))
     assert record.sm_active_frac == Mean(1.0, 0.5, 0.5, 0.5)
     record = seen(sample(1001.0), sample(1001.05, alone=False), active(1001.2, 0.2), active(1002.2, 1.0))
     assert record.sm_active_frac == Mean(1.0, 0.5, 0.5, 0.5)
 
 
-def test_activity_may_be_told_less_often_than_all_else() -> None:
+def test_activity_may_be_sampled_less_often_than_other_values() -> None:
     record = seen(
         sample(1000.06), sample(1000.12, activity=Activity(seconds=0.12, tensor=0.5)), sample(1000.18)
     )
     assert record.tensor_frac == Mean(0.12, 0.5, 0.5, 0.5)
 
 
-def test_a_reason_that_comes_or_goes_between_looks_was_there_half_the_time() -> None:
+def test_a_throttle_reason_that_changes_between_samples_counts_half_the_time() -> None:
     record = seen(
         sample(1000.5, throttle=()),
         sample(1001.0, throttle=()),
@@ -73,7 +73,7 @@ def test_a_reason_that_comes_or_goes_between_looks_was_there_half_the_time() -> 
     assert record.throttle_s == {"sw_power_cap": 0.5 + 1 + 0.5 + 0.5, "hw_thermal_slowdown": 1.0}
 
 
-def test_suspended_time_is_a_gap_until_the_node_can_tell() -> None:
+def test_suspended_time_is_a_gap_until_it_is_known() -> None:
     one = tally()
     assert one.record(1001.0).suspended_s is None
     one.suspension(1002.0, suspended=False)
@@ -86,13 +86,13 @@ def test_suspended_time_is_a_gap_until_the_node_can_tell() -> None:
     assert one.record(1010.0).suspended_s == 3.0
 
 
-def test_suspended_since_before_the_first_look_is_suspended_from_the_start() -> None:
+def test_a_job_suspended_at_its_first_sample_is_suspended_from_the_start() -> None:
     one = tally()
     one.suspension(1002.0, suspended=True)
     assert one.record(1003.0).suspended_s == 3.0
 
 
-def test_a_suspended_job_does_not_idle_and_holds_its_memory() -> None:
+def test_a_suspended_job_is_not_idle_and_keeps_its_memory() -> None:
     one = tally()
     one.suspension(1000.0, suspended=False)
     one.add_sample(sample(1000.0, processes=2), 2.0, 5.0)
@@ -113,7 +113,7 @@ def test_a_suspended_job_does_not_idle_and_holds_its_memory() -> None:
 # Shared devices
 
 
-def test_what_a_shared_device_does_is_nobodys_own_but_all_work_under_its_conditions() -> None:
+def test_counters_of_a_shared_device_count_for_no_job_but_its_conditions_for_all() -> None:
     def reading(second: int, *, alone: bool) -> DeviceSample:
         return sample(
             1000.0 + second,
@@ -140,7 +140,7 @@ def test_what_a_shared_device_does_is_nobodys_own_but_all_work_under_its_conditi
     assert record.timeline is not None
     assert set(record.timeline.series) == {"mem_used", "sm_clock"}
 
-    # The other one left between the second look and the third.
+    # The other job ended between two samples.
     record = seen(*(reading(second, alone=second > 2) for second in range(5)))
     assert record.energy_j == Total(2.0, 200.0)
     assert record.ecc_uncorrected == Total(2.0, 2)

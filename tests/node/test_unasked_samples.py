@@ -1,4 +1,4 @@
-"""Looks that the reader makes of its own accord, while slurm-gpud sleeps: they change no record."""
+"""Unasked samples of the reader while slurm-gpud sleeps change no record."""
 
 import math
 import random
@@ -16,7 +16,7 @@ OLD_S = 250.0
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """Two GPUs; on the first one job 7, long enough that looks come at full intervals."""
+    """Return a node with two GPUs and job 7, which is old enough to be sampled at full intervals."""
     machine = node(tmp_path)
     machine.hook("prolog", 7, "0")
     machine.run(OLD_S)
@@ -32,7 +32,7 @@ def node(directory: Path, *, follows: bool = True) -> Machine:
 
 
 def changing_work(job_id: int, start_s: float, end_s: float, seed: int) -> list[Work]:
-    """A job that changes what it does, and its memory, every few seconds."""
+    """Return the work of a job whose load and memory change every few seconds."""
     dice, work = random.Random(seed), []
     while start_s < end_s:
         until_s = min(end_s, start_s + dice.uniform(0.5, 9))
@@ -42,13 +42,13 @@ def changing_work(job_id: int, start_s: float, end_s: float, seed: int) -> list[
 
 
 def story(machine: Machine) -> list[Record]:
-    """Two jobs grow old beside each other; a third shares a GPU for a while."""
+    """Run two long jobs and a third that shares a GPU with one of them, and return their records."""
     gpus, start_s = machine.gpus, machine.clock.now_s
     for seed, (gpu, job_id, begin_s, end_s) in enumerate(
         [(0, 7, 0.0, 700.0), (1, 8, 3.7, 655.3), (0, 9, 401.3, 452.9)]
     ):
         gpus[gpu].work += changing_work(job_id, start_s + begin_s, start_s + end_s, seed)
-    for at_s, kind, job_id, where in [
+    for at_s, kind, job_id, position in [
         (0.0, "prolog", 7, "0"),
         (3.7, "prolog", 8, "1"),
         (401.3, "prolog", 9, "0"),
@@ -57,12 +57,12 @@ def story(machine: Machine) -> list[Record]:
         (700.0, "epilog", 7, "0"),
     ]:
         machine.run_until(start_s + at_s)
-        machine.hook(kind, job_id, where)
+        machine.hook(kind, job_id, position)
     machine.run(5)
     return machine.records()
 
 
-def test_no_record_shows_who_made_the_looks(tmp_path: Path) -> None:
+def test_records_do_not_depend_on_the_source_of_samples(tmp_path: Path) -> None:
     of_reader = story(node(tmp_path / "reader"))
     of_slurm_gpud = story(node(tmp_path / "slurm-gpud", follows=False))
     assert len(of_reader) == 3
@@ -71,15 +71,15 @@ def test_no_record_shows_who_made_the_looks(tmp_path: Path) -> None:
         assert one.to_wire() | unlike == other.to_wire() | unlike
 
 
-def test_slurm_gpud_itself_looks_each_ten_seconds(machine: Machine) -> None:
+def test_slurm_gpud_reads_only_every_ten_seconds(machine: Machine) -> None:
     before_s, reads = machine.clock.now_s, machine.reader.reads
-    looks = machine.gpus[0].reads
+    gpu_reads = machine.gpus[0].reads
     machine.run(100)
     assert machine.reader.reads - reads == (machine.clock.now_s - before_s) // 10
-    assert machine.gpus[0].reads - looks == 100
+    assert machine.gpus[0].reads - gpu_reads == 100
 
 
-def test_a_job_that_begins_is_looked_at_at_once(machine: Machine) -> None:
+def test_a_job_that_begins_is_sampled_immediately(machine: Machine) -> None:
     machine.run(3.3)
     reads = machine.gpus[1].reads
     machine.hook("prolog", 8, "1")
@@ -87,7 +87,7 @@ def test_a_job_that_begins_is_looked_at_at_once(machine: Machine) -> None:
     assert machine.gpus[1].reads > reads + 10
 
 
-def test_a_gpu_that_is_lost_between_two_looks_is_told_within_seconds(machine: Machine) -> None:
+def test_a_gpu_lost_between_two_reads_is_reported_within_seconds(machine: Machine) -> None:
     machine.run(1.5)
     lost_s = machine.clock.wall()
     machine.gpus[0].lost = True
@@ -97,14 +97,16 @@ def test_a_gpu_that_is_lost_between_two_looks_is_told_within_seconds(machine: Ma
     assert event["at_s"] - lost_s < 3
 
 
-def test_what_is_seen_after_the_end_is_not_the_jobs_however_late_the_end_is_seen(machine: Machine) -> None:
+def test_samples_after_the_end_of_a_job_are_not_counted_if_the_epilog_is_noticed_late(
+    machine: Machine,
+) -> None:
     begin_s = machine.clock.now_s - OLD_S
     machine.gpus[0].work.append(Work(7, begin_s, math.inf, 50, GIB))
     machine.run_until(machine.clock.now_s // 10 * 10 + 10.1)
     machine.clock.advance(0.4)
     machine.write_hook("epilog", 7, "0")
     end_s = machine.clock.now_s
-    machine.clock.advance(11.5)  # slurm-gpud was kept from its work, its reader was not
+    machine.clock.advance(11.5)  # slurm-gpud was stalled, but its reader was not
     machine.run(3)
     (record,) = machine.records()
     assert record.allocated_s == pytest.approx(end_s - begin_s, abs=0.02)
@@ -113,9 +115,7 @@ def test_what_is_seen_after_the_end_is_not_the_jobs_however_late_the_end_is_seen
 
 
 @pytest.mark.parametrize("late_s", [0.3, 4.0, 7.0, 60.0])
-def test_an_epilog_that_is_seen_late_leaves_a_record_of_the_time_until_its_stamp(
-    machine: Machine, tmp_path: Path, late_s: float
-) -> None:
+def test_a_record_ends_at_the_stamp_of_a_late_epilog(machine: Machine, tmp_path: Path, late_s: float) -> None:
     begin_s = machine.clock.now_s - OLD_S
     machine.gpus[0].work.append(Work(7, begin_s, begin_s + OLD_S + 3, 50, GIB))
     machine.run(3.2)
@@ -129,16 +129,14 @@ def test_an_epilog_that_is_seen_late_leaves_a_record_of_the_time_until_its_stamp
     assert record.allocated_s == pytest.approx(end_s - begin_s, abs=0.02)
     for histogram in (record.util_hist_ms, record.mem_hist_ms):
         assert histogram is not None
-        # Where too much was counted since, the rest since the last checkpoint is a gap.
+        # If too much was counted, the time since the last checkpoint is a gap.
         assert record.allocated_s - (0.02 if late_s < 5 else 11) <= sum(histogram.values()) / 1000
         assert sum(histogram.values()) / 1000 <= record.allocated_s + 0.02
 
 
 @pytest.mark.parametrize("interval_s", [0.25, 1.0, 4.0])
-def test_details_come_as_often_as_without_a_reader_of_its_own_accord(
-    tmp_path: Path, interval_s: float
-) -> None:
-    """At least each ten seconds, and at short intervals each tenth look."""
+def test_details_are_as_frequent_as_without_unasked_samples(tmp_path: Path, interval_s: float) -> None:
+    """Details are read at least every ten seconds, at short intervals with every tenth sample."""
     reads = []
     for follows in (True, False):
         machine = Machine(tmp_path / str(follows), FakeGpu(FakeClock(), minor=0))
@@ -159,7 +157,7 @@ def test_details_come_as_often_as_without_a_reader_of_its_own_accord(
     assert reads[0] == reads[1]
 
 
-def test_what_the_reader_saw_is_written_down_when_slurm_gpud_stops(machine: Machine) -> None:
+def test_unasked_samples_are_stored_when_slurm_gpud_stops(machine: Machine) -> None:
     machine.run_until(machine.clock.now_s // 10 * 10 + 18.5)
     assert machine.node is not None
     machine.node.stop()

@@ -1,4 +1,4 @@
-"""With a lost spool nobody knows who else holds a shared GPU until Slurm has told; nobody pays for them."""
+"""After a loss of the spool the jobs of a shared GPU are unknown until Slurm reports them."""
 
 import math
 import shutil
@@ -14,7 +14,7 @@ from tests.node.machine import Machine, core, mem
 
 
 class ShardMachine(Machine):
-    """Its gres.conf has shards of each GPU."""
+    """A machine whose gres.conf has shards of each GPU."""
 
     def slurmd(self, command: Sequence[str]) -> str:
         shards = [
@@ -25,7 +25,7 @@ class ShardMachine(Machine):
 
 @pytest.fixture
 def machine(tmp_path: Path, gpu: FakeGpu) -> ShardMachine:
-    """Job 7 has held the GPU and worked for 20 s when slurm-gpud is killed and its spool is lost."""
+    """Return a node whose slurm-gpud was killed and lost its spool after 20 s of job 7."""
     machine = ShardMachine(tmp_path, gpu)
     machine.start()
     start = machine.clock.now_s
@@ -38,8 +38,8 @@ def machine(tmp_path: Path, gpu: FakeGpu) -> ShardMachine:
     return machine
 
 
-def slurm_tells_of_both(machine: Machine) -> None:
-    """As it does each 10 s."""
+def report_both_jobs(machine: Machine) -> None:
+    """Report jobs 7 and 8, as slurm-gpudbd does every 10 s."""
     assert machine.node is not None
     wall_s = machine.clock.wall()
     facts = {"restart": 0, "uid": 1001, "state": "RUNNING", "gpu_index": {"shard": [0]}, "age_s": 0.5}
@@ -47,14 +47,14 @@ def slurm_tells_of_both(machine: Machine) -> None:
 
 
 def job_8(machine: Machine, gpu: FakeGpu, percent: float) -> Record:
-    """It holds the GPU for 40 s, beside job 7 of which nothing is known at first."""
+    """Run job 8 for 40 s next to job 7, which is unknown at first, and return its record."""
     start = machine.clock.now_s
     if percent:
         gpu.work.append(Work(8, start, start + 40, percent, 4 * GIB))
     machine.hook("prolog", 8, "0")
     for _ in range(4):
         machine.run(9.5)
-        slurm_tells_of_both(machine)
+        report_both_jobs(machine)
     machine.run_until(start + 40)
     machine.hook("epilog", 8, "0")
     machine.run(3)
@@ -62,39 +62,39 @@ def job_8(machine: Machine, gpu: FakeGpu, percent: float) -> Record:
 
 
 @pytest.mark.parametrize("percent", [0, 20])
-def test_a_job_has_what_its_own_processes_did(machine: ShardMachine, gpu: FakeGpu, percent: float) -> None:
+def test_a_job_is_charged_only_for_its_own_processes(
+    machine: ShardMachine, gpu: FakeGpu, percent: float
+) -> None:
     record = job_8(machine, gpu, percent)
     assert core(record) == pytest.approx(percent, abs=0.5)
     assert mem(record) == pytest.approx(10 if percent else 0, abs=0.3)
     assert record.allocated_s == pytest.approx(40, abs=0.1)
-    # What came since the last look at details when job 7's record began is nobody's.
+    # The time since the last detailed sample before job 7's record began counts for no job.
     assert record.sampled_s == pytest.approx(39.5, abs=0.6)
     assert record.energy_j is None
     assert record.power_w is None
 
 
-def test_what_the_driver_tells_of_no_process_is_a_gap_meanwhile(machine: ShardMachine, gpu: FakeGpu) -> None:
+def test_without_process_samples_the_unresolved_time_is_a_gap(machine: ShardMachine, gpu: FakeGpu) -> None:
     gpu.process_ring = False
     record = job_8(machine, gpu, 20)
     assert record.util_hist_ms is None
     assert record.sampled_s == 0
 
 
-def told_of(machine: Machine, jobs: Mapping[int, Any]) -> None:
+def report_jobs(machine: Machine, jobs: Mapping[int, Any]) -> None:
     assert machine.node is not None
     machine.node.update_jobs(jobs)
 
 
-def test_who_is_alone_counts_as_alone_as_soon_as_slurm_has_told_of_nobody_else(
-    machine: ShardMachine, gpu: FakeGpu
-) -> None:
+def test_a_job_is_alone_once_slurm_has_reported_no_other(machine: ShardMachine, gpu: FakeGpu) -> None:
     gpu.work.clear()
     start = machine.clock.now_s
     gpu.work.append(Work(8, start, start + 60, 50, GIB))
     machine.hook("prolog", 8, "0")
-    told_of(machine, {})
+    report_jobs(machine, {})
     machine.run(10)
-    told_of(machine, {})
+    report_jobs(machine, {})
     machine.run(50)
     machine.hook("epilog", 8, "0")
     machine.run(3)
@@ -106,7 +106,9 @@ def test_who_is_alone_counts_as_alone_as_soon_as_slurm_has_told_of_nobody_else(
 
 
 @pytest.mark.parametrize("restarted", ["whole GPUs", "spool not lost"])
-def test_nobody_is_doubted_where_there_is_no_reason(tmp_path: Path, clock: FakeClock, restarted: str) -> None:
+def test_whole_gpus_and_an_intact_spool_need_no_report_of_slurm(
+    tmp_path: Path, clock: FakeClock, restarted: str
+) -> None:
     gpu = FakeGpu(clock)
     machine = (Machine if restarted == "whole GPUs" else ShardMachine)(tmp_path, gpu)
     machine.start()
@@ -125,8 +127,8 @@ def test_nobody_is_doubted_where_there_is_no_reason(tmp_path: Path, clock: FakeC
     assert math.isclose(record.energy_j.seconds, 20, abs_tol=0.1)
 
 
-def test_who_is_seen_alone_on_a_new_node_has_all_that_its_gpu_did(tmp_path: Path, gpu: FakeGpu) -> None:
-    """A new spool is like a lost one; that no stranger has a process there is as good as Slurm's word."""
+def test_a_job_alone_on_a_new_node_has_all_activity_of_its_gpu(tmp_path: Path, gpu: FakeGpu) -> None:
+    """A new spool is like a lost one, but without foreign processes no report of Slurm is needed."""
     machine = ShardMachine(tmp_path, gpu)
     machine.start()
     machine.run(3)
@@ -143,8 +145,8 @@ def test_who_is_seen_alone_on_a_new_node_has_all_that_its_gpu_did(tmp_path: Path
     assert core(record) == pytest.approx(60, abs=1)
 
 
-def test_who_comes_back_without_a_prolog_costs_no_neighbour_what_it_did(tmp_path: Path, gpu: FakeGpu) -> None:
-    """Slurm runs none for a requeued job that it still remembers there; slurm-gpudbd tells of it later."""
+def test_a_requeued_job_without_a_prolog_does_not_affect_its_co_runner(tmp_path: Path, gpu: FakeGpu) -> None:
+    """Slurm may run no prolog for a requeued job on the same node; slurm-gpudbd reports it later."""
     machine = ShardMachine(tmp_path, gpu)
     machine.start()
     start = machine.clock.now_s
@@ -169,9 +171,9 @@ def test_who_comes_back_without_a_prolog_costs_no_neighbour_what_it_did(tmp_path
     machine.hook("epilog", 7, "0", restart=1)
     machine.hook("epilog", 8, "0")
     machine.run(3)
-    *_, again, neighbour = machine.records()
+    *_, again, co_runner = machine.records()
     assert (again.job_id, again.restart) == (7, 1)
     assert core(again) == pytest.approx(50, abs=1)
-    assert neighbour.allocated_s == pytest.approx(80, abs=0.1)
-    assert neighbour.sampled_s == pytest.approx(80, abs=1.5)
-    assert core(neighbour) == pytest.approx(20, abs=1)
+    assert co_runner.allocated_s == pytest.approx(80, abs=0.1)
+    assert co_runner.sampled_s == pytest.approx(80, abs=1.5)
+    assert core(co_runner) == pytest.approx(20, abs=1)

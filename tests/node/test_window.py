@@ -1,4 +1,4 @@
-"""The window has each of the last 600 seconds as it was measured, and nothing of the time before."""
+"""The window contains each of the last 600 seconds as measured, and no earlier ones."""
 
 import base64
 import math
@@ -38,7 +38,7 @@ def test_utilization_is_the_mean_of_each_second() -> None:
     assert series(window, "device_util_pct") == [75.0, 65.0, 80.0, 80.0]
 
 
-def test_where_the_share_of_a_job_is_unknown_it_is_a_gap() -> None:
+def test_an_unknown_share_of_a_job_is_a_gap() -> None:
     window = WindowRecorder(0.0, WALL)
     window.utilization(0.0, 1.0, 0.0, 50.0)
     window.utilization(1.0, 3.5, None, 50.0)
@@ -46,7 +46,7 @@ def test_where_the_share_of_a_job_is_unknown_it_is_a_gap() -> None:
     assert series(window, "device_util_pct") == [50.0, 50.0, 50.0]
 
 
-def test_what_was_not_measured_is_a_gap_and_zero_is_not() -> None:
+def test_an_unmeasured_second_is_a_gap_and_zero_is_not() -> None:
     window = WindowRecorder(0.0, WALL)
     window.details(0.0, 1.0, {"power_w": 0.0, "temp_c": None})
     window.details(3.0, 4.0, {"power_w": 250.0, "temp_c": None})
@@ -65,13 +65,13 @@ def test_all_fields_span_the_same_seconds() -> None:
     assert series(window, "util_pct") == [2.0] * 5
 
 
-def test_before_anything_was_measured_there_is_no_window() -> None:
+def test_without_samples_there_is_no_window() -> None:
     assert WindowRecorder(0.0, WALL).to_wire(7, "00000000000000aa", "GPU-0") is None
 
 
 @settings(max_examples=50, derandomize=True)
 @given(st.lists(st.tuples(st.floats(0, 400), st.floats(0.05, 400), st.integers(0, 100)), max_size=30))
-def test_it_has_the_last_ten_minutes(steps: list[tuple[float, float, int]]) -> None:
+def test_a_window_covers_the_last_ten_minutes(steps: list[tuple[float, float, int]]) -> None:
     window = WindowRecorder(0.0, WALL)
     middles: dict[int, float] = {}
     parts: dict[int, list[tuple[float, float]]] = {}

@@ -24,24 +24,24 @@ from slurm_gpu.wire import (
 from tests.node.fakes import GIB, FakeGpu, Work
 from tests.node.machine import Machine
 
-# What a kill -9 may cost, and what a database that answers again may have to wait for.
+# The time that a kill -9 may cost, and the longest wait until a retry after an outage of the database.
 CHECKPOINT_S, BACKOFF_S = 10.0, 70.0
-# Records that are not final are shipped each 300 ± 60 s.
+# Records that are not final are shipped every 300 ± 60 s.
 PERIOD_S = 361.0
 
 
 class Database:
-    """Keeps what it is sent, as slurm-gpudbd does; may be away. `jobs` is what it tells of jobs."""
+    """A slurm-gpudbd that stores shipments unless `is_down`; its answers contain `jobs`."""
 
     def __init__(self) -> None:
-        self.away = False
+        self.is_down = False
         self.posts = 0
         self.records: dict[tuple[str, str], Record] = {}
         self.events: dict[tuple[str, int], Mapping[str, Any]] = {}
         self.jobs: dict[str, Mapping[str, Any]] = {}
 
     def __call__(self, body: bytes) -> Reply:
-        if self.away:
+        if self.is_down:
             return Reply(0, failure="no route to host")
         self.posts += 1
         shipment = json.loads(gzip.decompress(body))
@@ -62,8 +62,8 @@ class Database:
         return [r for r in self.records.values() if (r.job_id, r.device) == (job_id, device)]
 
 
-class _Told(ShipmentSource):
-    """What the node and slurm-gpudbd tell each other besides records."""
+class _Source(ShipmentSource):
+    """The data other than records that the node and slurm-gpudbd exchange."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -97,7 +97,7 @@ class Wired(Machine):
         dice = random.Random(1)
         sender = DirectSender(self.database)
         self.scheduler = ShipmentScheduler(
-            self.spool.queue, sender, self.clock, "n1", _Told(self), random_source=dice
+            self.spool.queue, sender, self.clock, "n1", _Source(self), random_source=dice
         )
 
     def kill(self) -> None:
@@ -115,7 +115,7 @@ class Wired(Machine):
         self.clock.now_s = max(self.clock.now_s, at_s)
 
     def job(self, job_id: int, seconds: float, *, percent: float = 60, memory: int = 10 * GIB) -> float:
-        """A whole job on the first GPU, whose one process works all the time; returns when it began."""
+        """Run a job on the first GPU, with one process busy all the time, and return its start."""
         start_s = self.begin(job_id, seconds, percent=percent, memory=memory)
         self.run_until(start_s + seconds)
         self.hook("epilog", job_id, "0")
@@ -129,7 +129,7 @@ class Wired(Machine):
 
 
 class Merged:
-    """All records of a run on one device, as slurm-gpudbd adds them up."""
+    """All records of a run on one device, merged as slurm-gpudbd does."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         kept, self.doubled = resolve_double_watches(records)
