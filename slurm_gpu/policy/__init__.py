@@ -1,1 +1,1 @@
-"""policy.yaml in force: the checked model, the Lua bundle for slurmctld, and the same Lua run elsewhere."""
+"""Check policy.yaml, compile it into the Lua bundle for slurmctld, and run the same Lua code elsewhere."""

@@ -1,8 +1,7 @@
-"""Puts a policy into force, and takes it back: Slurm's own limits first, job_submit.lua last, or neither.
+"""Apply a policy and roll it back: Slurm's own limits first, then job_submit.lua, all or nothing.
 
-slurmdbd takes each change by itself, so the whole is made one by writing it down first and undoing what was
-done when anything fails. Limits are compared before they are undone: what somebody else has changed in the
-meantime is left alone, and told.
+slurmdbd commits each change separately. An apply is therefore written to the journal first, and undone if a
+step fails. A limit that was changed by hand since the apply is left as it is and reported.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from slurm_gpu.slurm.sacctmgr import Entity, Limits, Sacctmgr
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """What came of undoing an apply."""
+    """The result of undoing an apply."""
 
     entry: Entry
+    # Messages on changes that were not undone, such as limits that were changed by hand since.
     left: tuple[str, ...] = ()
-    """What was not undone, because somebody changed it since."""
+    # The steps that restored Slurm's own limits.
     steps: tuple[LimitChange, ...] = ()
-    """Those that gave Slurm's own limits back what they were."""
+    # Slurm's own limits before the undo; empty if no limits were to be undone.
     found: Mapping[Entity, Limits] = field(default_factory=dict)
-    """Slurm's own limits before; nothing where none were to be undone."""
+    # Whether the apply replaced job_submit.lua, and the previous script is in place again.
     script_is_back: bool = False
-    """Whether job_submit.lua is what it was before the apply, which had changed it."""
 
 
 class Force:
-    """Carries out applies of one host. `no_rules` is the script that lets everything through."""
+    """Apply and roll back policies on one host; `no_rules` is the script that accepts every job."""
 
     def __init__(
         self,
@@ -48,9 +47,9 @@ class Force:
         self.journal, self._store, self._no_rules, self._now = journal, store, no_rules, now
 
     def apply(self, change: Entry, replacement: Replacement | None, new_qos: Iterable[NewQos] = ()) -> Entry:
-        """Carry out a change; when anything fails, all is as it was, and the error is raised again.
+        """Carry out a change; if a step fails, undo the change and raise the error again.
 
-        But for QOS that were made for it, which stay, empty.
+        QOS that were created for it remain, without limits.
         """
         if replacement is not None:
             change = replace(
@@ -72,7 +71,7 @@ class Force:
             raise
 
     def recover(self) -> TakenBack | None:
-        """Undo an apply that was cut short (by a power cut, say); None where there is none."""
+        """Undo an apply that was interrupted, such as by a power failure; return None if there is none."""
         entry = self.journal.newest(ApplyState.BEGUN)
         if entry is None:
             return None
@@ -80,7 +79,7 @@ class Force:
         return replace(back, entry=self.journal.mark(entry, ApplyState.UNDONE))
 
     def rollback(self) -> TakenBack | None:
-        """Take the last apply back; None where there is none that could be."""
+        """Roll back the last apply; return None if there is none to roll back."""
         entry = self.journal.newest(ApplyState.DONE)
         if entry is None:
             return None
@@ -111,7 +110,9 @@ class Force:
                 elif value == step.new:
                     back.append(step.back)
                 elif value != step.old:
-                    left.append(f"{step.entity}: {step.limit.show(value)} was set by hand since, and stays")
+                    left.append(
+                        f"{step.entity}: {step.limit.show(value)} was set by hand since and is left as it is"
+                    )
             self._set(entry.cluster, back)
         is_back = entry.script is not None
         if entry.script is not None and not self._is_old(entry):
@@ -119,11 +120,11 @@ class Force:
                 restore(entry.previous, entry.script, self._no_rules, self._now)
             else:
                 is_back = False
-                left.append(f"{entry.script} was changed by hand since, and stays")
+                left.append(f"{entry.script} was changed by hand since and is left as it is")
         return TakenBack(entry, tuple(dict.fromkeys(left)), tuple(back), found, is_back)
 
     def _is_old(self, entry: Entry) -> bool:
-        """Whether the script is (still, or again) what it was before."""
+        """Return whether the script is the same as before the apply."""
         assert entry.script is not None
         with outside():
             now = entry.script.read_bytes() if entry.script.exists() else None

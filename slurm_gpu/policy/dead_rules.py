@@ -21,7 +21,7 @@ _Doubt = tuple[Location, str]
 
 
 def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today: dt.date) -> list[InputError]:
-    """Return all of them in the order of the file; `today` is the day in the site's time zone."""
+    """Return doubtful settings in the order of the file; `today` is the day in the site's time zone."""
     found = [
         *_ended(policy, today),
         *_empty_groups(policy, names),
@@ -92,7 +92,7 @@ def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
 
 def _unenforced_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[_Doubt]:
     for rule, key, why in unenforced_limits(policy, names, today):
-        yield (*rule.location, "limits", key), f"nothing holds {key} of rule {rule.id}: {why}"
+        yield (*rule.location, "limits", key), f"nothing enforces {key} of rule {rule.id}: {why}"
 
 
 def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
@@ -101,12 +101,10 @@ def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
         return
     rules = sorted(rule.id for rule in policy.rules if rule.limits.gpus_running is not None)
     if rules:
-        message = (
-            f"gpus_running of rule {', '.join(rules)} is Slurm's to count, which counts no job that shares"
-        )
+        message = f"Slurm does not count jobs that share a GPU in gpus_running of rule {', '.join(rules)}"
         yield ("colocation",), message
     if policy.owners:
-        yield ("colocation",), "owners' GPUs are Slurm's to count, which counts no job that shares among them"
+        yield ("colocation",), "Slurm does not count jobs that share a GPU in the GPUs of owners"
 
 
 def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
@@ -153,13 +151,16 @@ def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
             if step.limit_s > before.limit_s:
                 shorter, longer = format_duration(before.limit_s), format_duration(step.limit_s)
                 gpus = format_gpus(step.from_mgpu)
-                message = f"walltime grows from {shorter} to {longer} at {gpus}: asking for more buys time"
+                message = f"walltime grows from {shorter} to {longer} at {gpus}: more GPUs allow more time"
                 yield place, message
         most = None if rule.limits.gpus is None else rule.limits.gpus.all_mgpu
         for step in steps:
             if most is not None and step.from_mgpu > most:
                 gpus = format_gpus(step.from_mgpu)
-                yield place, f"no job has a walltime from {gpus} on: the rule allows {format_gpus(most)}"
+                yield (
+                    place,
+                    f"no job reaches the walltime from {gpus} on: the rule allows {format_gpus(most)}",
+                )
 
 
 def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
@@ -187,7 +188,7 @@ def _hidden_bundles(policy: Policy) -> Iterator[_Doubt]:
     for earlier, bundle in itertools.combinations(policy.bundles.values(), 2):
         if _takes_all(earlier, bundle):
             message = (
-                f"bundle {bundle.name} never applies: {earlier.name} comes first and has all of its jobs"
+                f"bundle {bundle.name} never applies: {earlier.name} comes first and takes all of its jobs"
             )
             yield ("bundles", bundle.name), message
 

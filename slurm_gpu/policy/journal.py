@@ -1,7 +1,7 @@
-"""What `policy apply` did, written down before it is done, so that it can be undone.
+"""Record each `policy apply` before it is carried out, so that it can be undone.
 
-It lies in /var/lib/slurm-gpu/policy, one JSON file per apply, `apply-TIME.json`, beside the scripts that were
-replaced. A file that still says `begun` is that of an apply that was cut short.
+/var/lib/slurm-gpu/policy has one JSON file per apply, `apply-TIME.json`, next to the scripts that were
+replaced. The state `begun` in a file means that the apply was interrupted.
 """
 
 from __future__ import annotations
@@ -23,56 +23,56 @@ from slurm_gpu.policy.native.difference import LimitChange, Owned
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
 from slurm_gpu.text.cells import utc_stamp
 
+# Number of applies that are kept and can be rolled back.
 KEPT = 20
-"""Applies that are kept, and can be rolled back."""
 _VERSION = 1
 
 
 class ApplyState(StrEnum):
-    """How far an apply came."""
+    """The progress of an apply."""
 
     BEGUN = "begun"
     DONE = "done"
+    # It failed, and everything is as before.
     UNDONE = "undone"
-    """It failed, and all is as it was."""
     ROLLED_BACK = "rolled back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One apply."""
+    """The journal entry of one apply."""
 
+    # Time of the apply, such as 20261121T183000Z; "" before the entry is written.
     name: str = ""
-    """When it was, as 20261121T183000Z; "" before it is written."""
     state: ApplyState = ApplyState.BEGUN
     cluster: str
+    # The policy file that was applied.
     policy: str
-    """The file that was applied."""
     steps: tuple[LimitChange, ...] = ()
+    # Limits in Slurm that the policy owns after the apply.
     owned: tuple[Owned, ...] = ()
-    """Limits of Slurm's that are the policy's own once it is done."""
+    # The job_submit.lua that was replaced or created; None if it was not changed.
     script: Path | None = None
-    """The job_submit.lua that was replaced or made; None where it stayed as it was."""
+    # A copy of the previous script; None if there was none.
     previous: Path | None = None
-    """A copy of the one before; None where there was none."""
+    # SHA-256 of the new script.
     digest: str = ""
-    """SHA-256 of the new script."""
 
     @property
     def at(self) -> str:
-        """When it was, for people."""
+        """Return the time of the apply for display."""
         n = self.name
         return f"{n[:4]}-{n[4:6]}-{n[6:8]} {n[9:11]}:{n[11:13]}:{n[13:15]} UTC"
 
 
 class ApplyJournal:
-    """The applies of one host; every method raises OutsideError where files cannot be read or written."""
+    """The applies of one host; methods raise OutsideError if files cannot be read or written."""
 
     def __init__(self, directory: Path, owner_uid: int = 0, now: Callable[[], float] = time.time) -> None:
         self.directory, self._owner_uid, self._now = directory, owner_uid, now
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Keep out every other apply and rollback of this host."""
+        """Exclude every other apply and rollback on this host."""
         return self._lock("lock", "`slurm-gpu policy apply` or `rollback`")
 
     def adjust_lock(self) -> contextlib.AbstractContextManager[None]:
@@ -84,7 +84,7 @@ class ApplyJournal:
         make_state_directory(self.directory, self._owner_uid)
         with outside(self.directory / name):
             file = (self.directory / name).open("w")
-            if os.geteuid() == 0:  # for SlurmUser to go on with
+            if os.geteuid() == 0:  # so that SlurmUser can open it later
                 os.fchown(file.fileno(), self._owner_uid, -1)
         with file:
             try:
@@ -94,7 +94,7 @@ class ApplyJournal:
             yield
 
     def entries(self) -> list[Entry]:
-        """All that are kept, oldest first."""
+        """Return all entries that are kept, the oldest first."""
         try:
             files = [file for file in self.directory.iterdir() if file.match("apply-*.json")]
             return sorted(map(_read, files), key=lambda entry: _age(entry.name))
@@ -106,11 +106,11 @@ class ApplyJournal:
             raise OutsideError(f"{error.filename}: {error.strerror}") from error
 
     def newest(self, *states: ApplyState) -> Entry | None:
-        """The last apply that came so far."""
+        """Return the last entry in one of these states; None if there is none."""
         return next((entry for entry in reversed(self.entries()) if entry.state in states), None)
 
     def taken_back(self) -> list[Entry]:
-        """The applies that were rolled back since the one that counts, oldest first."""
+        """Return the applies that were rolled back since the one in force, the oldest first."""
         found: list[Entry] = []
         for entry in reversed(self.entries()):
             if entry.state is ApplyState.DONE:
@@ -120,14 +120,14 @@ class ApplyJournal:
         return found[::-1]
 
     def owned(self, cluster: str) -> tuple[Owned, ...]:
-        """Limits of Slurm's that the policy in force has set."""
+        """Return the limits in Slurm that the policy in force has set."""
         for entry in reversed(self.entries()):
             if entry.state is ApplyState.DONE and entry.cluster == cluster:
                 return entry.owned
         return ()
 
     def begin(self, entry: Entry) -> Entry:
-        """Write an apply down before it is carried out; the entry comes back with its name."""
+        """Write the entry of an apply before it is carried out; return the entry with its name."""
         stamp, number = utc_stamp(self._now()), 0
         if entries := self.entries():
             newest, last = _age(entries[-1].name)
@@ -139,7 +139,7 @@ class ApplyJournal:
         return entry
 
     def mark(self, entry: Entry, state: ApplyState) -> Entry:
-        """Write down how far it came."""
+        """Write the new state of an entry; return the entry with it."""
         entry = replace(entry, state=state)
         self._write(entry)
         if state is ApplyState.DONE:
@@ -156,16 +156,16 @@ class ApplyJournal:
 
     def _prune(self) -> None:
         entries = self.entries()
-        # What is in force, and what a rollback makes so again, whatever was tried and taken back since.
+        # Keep applies that are in force or that a rollback restores, however many failed since.
         done = [entry for entry in entries if entry.state is ApplyState.DONE][-KEPT:]
-        with contextlib.suppress(OSError):  # no reason to undo what is done
+        with contextlib.suppress(OSError):  # a failure here must not undo a completed apply
             for entry in entries[:-KEPT]:
                 if entry not in done:
                     self._file(entry).unlink(missing_ok=True)
 
 
 def make_state_directory(directory: Path, owner_uid: int) -> None:
-    """Make the directory of scripts and journal, for SlurmUser alone."""
+    """Create the directory of scripts and journal, accessible only to SlurmUser."""
     with outside(directory):
         if not directory.exists():
             directory.mkdir(mode=0o700, parents=True)

@@ -36,14 +36,14 @@ def policy_file(installed: Installation, tmp_path: Path) -> Path:
 def test_what_is_lent_comes_back(installed: Installation, policy_file: Path) -> None:
     finding = worst(job_submit.lending(dataclasses.replace(installed.at(), policy_file=policy_file)))
     assert finding.level is Level.OK
-    assert finding.message.startswith("what is lent comes back within ")
+    assert finding.message.startswith("lent GPUs return within ")
 
 
 def test_without_preemption_it_never_does(installed: Installation, policy_file: Path) -> None:
     installed.conf["PreemptType"] = "(null)"
     finding = worst(job_submit.lending(dataclasses.replace(installed.at(), policy_file=policy_file)))
     assert finding.level is Level.FAIL
-    assert finding.message == "slurm.conf lacks PreemptType=preempt/qos: what is lent does not come back"
+    assert finding.message == "slurm.conf lacks PreemptType=preempt/qos: lent GPUs are not returned"
     assert "PreemptMode=REQUEUE in slurm.conf; restart slurmctld" in finding.remedy
 
 

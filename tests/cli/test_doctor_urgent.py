@@ -41,10 +41,10 @@ def test_all_is_there(installed: Installation, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("PreemptType", "preempt/none", "urgent jobs preempt no job"),
+        ("PreemptType", "preempt/none", "urgent jobs cannot preempt others"),
         ("PreemptMode", "OFF", "jobs that are preempted are not requeued"),
-        ("PriorityType", "priority/basic", "urgent jobs come before no others"),
-        ("AccountingStorageEnforce", "associations,limits", "nothing counts how many urgent jobs run"),
+        ("PriorityType", "priority/basic", "urgent jobs do not start before others"),
+        ("AccountingStorageEnforce", "associations,limits", "running urgent jobs are not limited"),
         ("AccountingStorageType", "accounting_storage/none", "urgent jobs require slurmdbd"),
     ],
 )

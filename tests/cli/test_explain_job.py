@@ -56,8 +56,8 @@ def test_a_job_that_got_its_own_constraint_back(tmp_path: Path, features: str) -
             "observe:zone1:700,zone2:40",
             "would be kept in one zone by mode: enforce: zone1 (score 700), zone2",
         ),
-        ("advise:-:constraint", "is not kept in one zone: its --constraint cannot have zones behind it"),
-        ("enforce:-:room", "is not kept in one zone: no zone could ever hold it"),
+        ("advise:-:constraint", "is not kept in one zone: zones cannot be added to its --constraint"),
+        ("enforce:-:room", "is not kept in one zone: it is too large for every zone"),
     ],
 )
 def test_what_only_the_log_tells(tmp_path: Path, zone: str, words: str) -> None:
@@ -78,7 +78,7 @@ def test_a_job_without_zones_is_said_to_be_known_better_only_where_the_log_canno
 def test_a_log_that_was_moved_aside_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "decisions.log").write_text("")
     (tmp_path / "decisions.log.1").write_text(LINE.format(zone="enforce:-:room"))
-    assert "no zone could ever hold it" in told(tmp_path, "slurm-gpu/1 t=abc1")
+    assert "it is too large for every zone" in told(tmp_path, "slurm-gpu/1 t=abc1")
 
 
 def test_a_job_that_was_not_decided_here(tmp_path: Path) -> None:

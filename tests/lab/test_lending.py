@@ -152,9 +152,9 @@ def test_what_somebody_changes_by_hand_is_seen_and_all_of_it_can_be_taken_back(l
     sacctmgr("modify", "qos", "sg-loans", "set", "GraceTime=30")
     sacctmgr("modify", "account", "where", "name=nlp", "set", "qos-=sg-loans")
     found = slurm_gpu("status", policy, check=False)
-    assert "QOS normal: Preempt sg-loans (rule owners) was taken away by hand" in found
+    assert "QOS normal: Preempt sg-loans (rule owners) was removed by hand" in found
     assert "QOS sg-loans: GraceTime=0 (rule owners.vision) was set to 30 by hand" in found
-    assert "account nlp: QOS sg-loans (rule owners.vision) was taken away by hand" in found
+    assert "account nlp: QOS sg-loans (rule owners.vision) was removed by hand" in found
     slurm_gpu("apply", policy)
     assert shown() == lent
     slurm_gpu("rollback")

@@ -251,7 +251,7 @@ def test_without_slurmdbd_the_script_alone_is_applied(lab: Lab, tmp_path: Path) 
         run_with("\n".join([*kept, "AccountingStorageType=accounting_storage/none", ""]))
         path = written(tmp_path, share=5)
         told = slurm_gpu(lab, "policy", "plan", path).stdout
-        assert "this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in told
+        assert "this Slurm has no slurmdbd, so only job_submit.lua enforces the policy" in told
         assert "is in force" in slurm_gpu(lab, "policy", "apply", path).stdout
         assert slurm_gpu(lab, "policy", "status", path).returncode == 0
     finally:

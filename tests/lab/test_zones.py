@@ -125,7 +125,7 @@ def test_a_job_waits_for_one_zone_though_nodes_are_free_in_two(cluster: Cluster)
 def test_explain_says_before_and_after_why_a_job_is_left_alone(cluster: Cluster) -> None:
     cluster.run_in("advise")
     ask = ["--nodes=3", "--gpus-per-node=1", "--output=/dev/null", "--wrap=true"]
-    words = "is not kept in one zone: no zone could ever hold it"
+    words = "is not kept in one zone: it is too large for every zone"
     assert words in cluster.lab.run_as("alice", ["slurm-gpu", "explain", "--", "sbatch", *ask]).stderr
     job = int(cluster.lab.run_as("alice", ["sbatch", *ask]).stdout.split()[-1])
     assert words in cluster.lab.output(["slurm-gpu", "explain", str(job)])

@@ -53,8 +53,8 @@ def test_bounds_are_read_in_the_unit_of_their_limit() -> None:
         ("[1, 4]", "[1, many]", "must be a number of GPUs from 0 up"),
         ("256G", "256", "has no unit"),
         ("gpus_running: 2", "gpus_running: {a100: 2}", "limits by type cannot be moved; write one"),
-        ("    why", "    mode: advise\n    why", "adjust: works only in rules with mode: enforce"),
-        ("    why", "    kind: batch\n    why", "adjust: works only in rules with mode: enforce"),
+        ("    why", "    mode: advise\n    why", "adjust: it works only in rules with mode: enforce"),
+        ("    why", "    kind: batch\n    why", "adjust: it works only in rules with mode: enforce"),
         ("adjust: {gpus_running: [1, 4], memory_running: [256G, 1T]}", "adjust: {}", "adjust is empty"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_move_applies_to_the_loaded_policy_and_leaves_the_file_unchanged(polic
     [
         ("gpus_running: 2", "gpus_running: 3", "policy.yaml has another value now"),
         ("gpus_running: [1, 4], ", "", "the rule has no adjust: for it any more"),
-        ("gpus_running: [1, 4]", "gpus_running: [1, 2.5]", "it lies outside of adjust: now"),
+        ("gpus_running: [1, 4]", "gpus_running: [1, 2.5]", "it is outside of adjust: now"),
         ("id: share", "id: portion", "there is no such rule any more"),
     ],
 )

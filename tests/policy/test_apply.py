@@ -213,8 +213,8 @@ def test_rollback_reports_and_keeps_later_changes_by_hand(host: Host) -> None:
     back = host.force.rollback()
     assert back is not None
     assert back.left == (
-        "account vision: MaxJobs=50 was set by hand since, and stays",
-        f"{host.script} was changed by hand since, and stays",
+        "account vision: MaxJobs=50 was set by hand since and is left as it is",
+        f"{host.script} was changed by hand since and is left as it is",
     )
     assert host.store.associations("c")[0].limits == fields(MaxJobs=50)
 

@@ -354,7 +354,7 @@ def test_apply_names_limits_on_running_jobs_that_are_not_enforced(
     cluster.raw["AccountingStorageType"] = "accounting_storage/none"
     assert cluster.run("apply") == 0
     printed = capsys.readouterr().err
-    assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in printed
+    assert "warning: this Slurm has no slurmdbd, so only job_submit.lua enforces the policy" in printed
     assert "share: gpus_running: this Slurm has no slurmdbd" in printed
     assert cluster.store.changes == 0
 
@@ -365,7 +365,7 @@ def test_apply_without_slurmdbd_warns_and_names_groups_that_users_can_avoid(
     cluster.raw["AccountingStorageType"] = "accounting_storage/none"
     assert cluster.run("apply") == 0
     printed = capsys.readouterr().err
-    assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in printed
+    assert "warning: this Slurm has no slurmdbd, so only job_submit.lua enforces the policy" in printed
     assert "group vision: without slurmdbd users can name any account or QOS, or no account" in printed
     cluster.write("{vision: {accounts: [vision]}}", "{vision: {users: [root]}}")
     assert cluster.run("apply") == 0
@@ -380,13 +380,13 @@ def test_apply_creates_the_qos_of_owners_before_the_script_uses_them(
     assert "the QOS of owners: are not made by --lua-only" in capsys.readouterr().err
     assert not cluster.script.exists()
     assert cluster.run("plan") == 0
-    assert "QOS sg-loans: to be made (idle GPUs of vision)" in capsys.readouterr().out
+    assert "QOS sg-loans: to be created (idle GPUs of vision)" in capsys.readouterr().out
     assert cluster.run("status") == 1
     capsys.readouterr()
     assert cluster.run("apply") == 0
     printed = capsys.readouterr()
     assert "QOS sg-loans: made (idle GPUs of vision)" in printed.out
-    assert "to be made" not in printed.out
+    assert "to be created" not in printed.out
     assert "account vision: QOS+=sg-vision (rule owners.vision)" in printed.out
     assert "slurm.conf lacks PreemptType=preempt/qos" in printed.err
     assert cluster.run("status") == 0

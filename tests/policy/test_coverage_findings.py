@@ -105,11 +105,11 @@ def find_warnings(
         ),
         (
             (rule("a", "all", "job", "walltime: {1: 2d, 8: 7d}"),),
-            "p.yaml:9:50: walltime grows from 2d to 7d at 8 GPUs: asking for more buys time",
+            "p.yaml:9:50: walltime grows from 2d to 7d at 8 GPUs: more GPUs allow more time",
         ),
         (
             (rule("a", "all", "job", "gpus: 4, walltime: {1: 2d, 8: 1d}"),),
-            "no job has a walltime from 8 GPUs on: the rule allows 4 GPUs",
+            "no job reaches the walltime from 8 GPUs on: the rule allows 4 GPUs",
         ),
         (
             (rule("a", "gpu", "job", "partitions: [cpu]"),),
@@ -217,7 +217,7 @@ def test_a_running_limit_on_gpus_is_reported_if_jobs_share_gpus() -> None:
     share = 'colocation: {why: "Small ones."}\n'
     limits = rule("share", "vision", "user", "gpus_running: 4")
     assert any(
-        "gpus_running of rule share is Slurm's to count, which counts no job that shares" in message
+        "Slurm does not count jobs that share a GPU in gpus_running of rule share" in message
         for message in find_warnings(limits, tail=share)
     )
     total = rule("share", "vision", "user", "gpus_total: 4")
@@ -319,5 +319,5 @@ def test_a_bundle_after_one_that_matches_all_its_jobs_is_reported() -> None:
         "  late: {gpus: 2, cpus: 8, partitions: [gpu]}\n"
     )
     assert find_warnings(tail=tail) == [
-        "p.yaml:12:3: bundle late never applies: any comes first and has all of its jobs"
+        "p.yaml:12:3: bundle late never applies: any comes first and takes all of its jobs"
     ]

@@ -49,12 +49,12 @@ def test_missing_options_are_derived(words: str, filled: tuple[int | None, ...])
 @pytest.mark.parametrize(
     ("words", "mistake"),
     [
-        ("--gpus=9 --gpus-per-node=4", "--gpus=9 is no multiple of --gpus-per-node=4; --gpus=8 would be"),
-        ("--gpus=2 --gpus-per-node=4", "--gpus=2 is no multiple of --gpus-per-node=4; --gpus=4 would be"),
-        ("--gpus=4 --gpus-per-task=3", "--gpus=4 is no multiple of --gpus-per-task=3; --gpus=3 would be"),
+        ("--gpus=9 --gpus-per-node=4", "--gpus=9 is not a multiple of --gpus-per-node=4; --gpus=8 would be"),
+        ("--gpus=2 --gpus-per-node=4", "--gpus=2 is not a multiple of --gpus-per-node=4; --gpus=4 would be"),
+        ("--gpus=4 --gpus-per-task=3", "--gpus=4 is not a multiple of --gpus-per-task=3; --gpus=3 would be"),
         (
             "-n4 --gpus-per-node=4 --gpus-per-task=3",
-            "--gpus-per-node=4 is no multiple of --gpus-per-task=3; --gpus-per-node=3 would be",
+            "--gpus-per-node=4 is not a multiple of --gpus-per-task=3; --gpus-per-node=3 would be",
         ),
         ("-N3 --gpus=8 --gpus-per-node=4", "--gpus=8 and --gpus-per-node=4 make --nodes=2, not --nodes=3"),
         ("-N3-5 --gpus=8 --gres=gpu:4", "--gpus=8 and --gpus-per-node=4 make --nodes=2, not --nodes=3-5"),

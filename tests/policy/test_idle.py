@@ -116,7 +116,7 @@ MISTAKES = [
     ("{warn: [30], after: 2h, why: x}", "warn: 30 has no unit; write 30h or 30d"),
     ("{warn: [2m], after: 2h, why: x}", "warn: 2m is already too soon: nothing is judged before 5m"),
     ("{warn: [60m, 30m], after: 2h, why: x}", "warn: 30m is already over at 1h"),
-    ("{warn: [30m, 2h], after: 2h, why: x}", "after: 2h is already over at the last warning, 2h; nothing is"),
+    ("{warn: [30m, 2h], after: 2h, why: x}", "after: 2h is already over at the last warning, 2h; no job is"),
     ("{warn: [30m], after: 2h, why: x, for: [visoin]}", "for: 'visoin' is not a group; did you mean vision"),
     ("{warn: [30m], after: 2h, why: x, exempt: []}", "exempt: [] must be a list of names"),
     (

@@ -194,7 +194,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         ("1: 7d", "1: 7", "walltime: 7 has no unit; write 7h or 7d"),
         ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours from 0 up, such as 500"),
         # Bounds, hours, types.
-        ("days: [sat, mon-tue]", "days: weekend", "'weekend', which is no day; "),
+        ("days: [sat, mon-tue]", "days: weekend", "'weekend', which is not a day; "),
         (
             '"22:30-24"',
             '"22-06"',
@@ -222,16 +222,16 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
             "'year' is not a setting of limits.gpu_hours of rule 2; allowed: day, week",
         ),
         # Settings in the wrong place.
-        ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' cannot stand in a rule with per"),
+        ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' is not allowed in a rule with per"),
         (
             "jobs_total: 20",
             "tasks: 20",
-            "'tasks' cannot stand in a rule with per: user; write it in a rule with per: job",
+            "'tasks' is not allowed in a rule with per: user; write it in a rule with per: job",
         ),
         ("limits: {gpus: {a100: 8}", "limits: {gpus: {h100: 8}", "'gpus:h100': rule job sets no such limit"),
         ("limits: {gpus: {a100: 8}", "limits: {gpus: 8", "'gpus': rule job sets no such limit to replace"),
         # Bundles, the chain.
-        ("gpus: 1, cpus: 8, memory: 64G, gpu_types: [A100]", "gpus: 1", "bundle train says nothing; give"),
+        ("gpus: 1, cpus: 8, memory: 64G, gpu_types: [A100]", "gpus: 1", "bundle train sets nothing; give"),
         ("gpus: 0, cpus: 16", "cpus: 16", "prep lacks gpus"),
         ("cpus: 16, partitions: [cpu]", "cpus: 0", "cpus: 0 must be a whole number from 1 to"),
         ("gpus: 0, cpus: 16", "gpus: 0, gpu_types: [a100]", "a bundle with gpus: 0 cannot have gpu_types"),

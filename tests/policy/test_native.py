@@ -74,7 +74,8 @@ def test_no_sum_is_set_on_an_account_with_children_because_slurm_would_count_the
     )
     assert numbers(wanted) == {name: {"MaxTRES=gres/gpu": 4} for name in ("vision/alice", "vision/bob")}
     assert [str(gap) for gap in wanted.gaps] == [
-        "r1: gpus_running: nothing holds it: in account vision Slurm would count its part vision-cv too"
+        "r1: gpus_running: nothing enforces it: "
+        "in account vision Slurm would also count sub-account vision-cv"
     ]
 
 
@@ -141,17 +142,17 @@ def test_a_walltime_by_gpus_is_bounded_by_its_longest_step() -> None:
 @pytest.mark.parametrize(
     ("line", "gaps"),
     [
-        ("for: grads, per: job, kind: batch, limits: {gpus: 4}", ["gpus: job_submit.lua alone holds it: "]),
-        ("for: grads, per: job, when: {days: mon}, limits: {gpus: 4}", ["gpus: job_submit.lua alone"]),
-        ("for: night, per: user, limits: {gpus_running: 4}", ["gpus_running: nothing holds it: "]),
-        ("for: undergrads, per: group, limits: {gpus_total: 4}", ["gpus_total: job_submit.lua alone"]),
-        ("for: grads, per: job, limits: {cpus_per_gpu: 4}", ["cpus_per_gpu: job_submit.lua alone"]),
+        ("for: grads, per: job, kind: batch, limits: {gpus: 4}", ["gpus: only job_submit.lua enforces it: "]),
+        ("for: grads, per: job, when: {days: mon}, limits: {gpus: 4}", ["gpus: only job_submit.lua"]),
+        ("for: night, per: user, limits: {gpus_running: 4}", ["gpus_running: nothing enforces it: "]),
+        ("for: undergrads, per: group, limits: {gpus_total: 4}", ["gpus_total: only job_submit.lua"]),
+        ("for: grads, per: job, limits: {cpus_per_gpu: 4}", ["cpus_per_gpu: only job_submit.lua"]),
         (
             "for: long, per: user, limits: {jobs_running: 4}",
-            ["jobs_running: nothing holds it: QOS sg-long: not"],
+            ["jobs_running: nothing enforces it: QOS sg-long: not"],
         ),
         # Slurm has no such limit, so the unmanaged QOS is not the reason.
-        ("for: long, per: job, limits: {tasks: 4}", ["tasks: job_submit.lua alone holds it: Slurm has no"]),
+        ("for: long, per: job, limits: {tasks: 4}", ["tasks: only job_submit.lua enforces it: Slurm has no"]),
     ],
 )
 def test_limits_that_slurm_cannot_enforce_are_reported(line: str, gaps: list[str]) -> None:
@@ -174,7 +175,7 @@ def test_unmanaged_accounts_are_reported(line: str, outside: list[str]) -> None:
     text = rules(f"{line}, limits: {{jobs_running: 4}}").replace("[vision, nlp], qos", "[vision], qos")
     wanted = wanted_limits(text, (*ASSOCIATIONS, account("empty")))
     assert [str(gap) for gap in wanted.gaps] == [
-        f"r1: jobs_running: nothing holds it: not for {names}: not managed, or not in slurmdbd"
+        f"r1: jobs_running: nothing enforces it: not for {names}: not managed, or not in slurmdbd"
         for names in outside
     ]
     assert {entity.name for entity in wanted.bounds} == {"vision"}

@@ -73,8 +73,8 @@ def steps(native: NativePlan) -> list[str]:
 def test_owners_other_jobs_and_loans_each_have_a_qos(store: MemoryStore) -> None:
     native = plan(store)
     assert list(map(str, native.new_qos)) == [
-        "QOS sg-loans: to be made (idle GPUs of vision)",
-        "QOS sg-vision: to be made (GPUs of vision)",
+        "QOS sg-loans: to be created (idle GPUs of vision)",
+        "QOS sg-vision: to be created (GPUs of vision)",
     ]
     assert sorted(steps(native)) == [
         "QOS normal: Flags+=DenyOnLimit",
@@ -104,7 +104,7 @@ def test_rollback_restores_everything_except_the_created_qos(store: MemoryStore,
     store.set_by_hand("qos:normal", **{"Preempt_sg-loans": None})
     changed = plan(store, owned=entry.owned)
     assert [str(one) for one in changed.drift] == [
-        "QOS normal: Preempt sg-loans (rule owners) was taken away by hand",
+        "QOS normal: Preempt sg-loans (rule owners) was removed by hand",
         "QOS sg-loans: GraceTime=0 (rule owners.vision) was set to 30 by hand",
     ]
     store.set_by_hand("qos:sg-loans", GraceTime=0)
@@ -191,7 +191,7 @@ def test_rules_for_loans_apply_with_the_apply_that_creates_their_qos(store: Memo
 @pytest.mark.parametrize(
     ("conf", "remark"),
     [
-        ({"PreemptType": "preempt/none"}, "slurm.conf lacks PreemptType=preempt/qos: what is lent"),
+        ({"PreemptType": "preempt/none"}, "slurm.conf lacks PreemptType=preempt/qos: lent GPUs"),
         ({"PreemptMode": "CANCEL"}, "slurm.conf has PreemptMode=CANCEL: jobs that are preempted are not"),
         ({"JobRequeue": "0"}, "slurm.conf has JobRequeue=0: borrowing jobs without --requeue are cancelled"),
         ({"AccountingStorageEnforce": "limits"}, "any user can run in an owner's QOS"),
@@ -215,9 +215,9 @@ def test_the_return_time_follows_from_slurm_conf() -> None:
 @pytest.mark.parametrize(
     ("more", "n_gpus", "remark"),
     [
-        ([qos("normal"), qos("debug")], 16, "QOS debug: not managed (manages: qos), so that jobs there"),
+        ([qos("normal"), qos("debug")], 16, "QOS debug: not managed (manages: qos), so its jobs"),
         ([qos("normal"), qos("sg-long")], 16, "ordinary jobs run in QOS normal, sg-long: each of them"),
-        ([qos("normal")], 8, "owners own 12 GPUs, and the cluster has 8: they cannot all have theirs"),
+        ([qos("normal")], 8, "owners own 12 GPUs, but the cluster has only 8"),
     ],
 )
 def test_risks_to_the_return_time_are_reported(more: list, n_gpus: int, remark: str) -> None:  # type: ignore[type-arg]
@@ -247,6 +247,6 @@ def test_a_return_time_that_cannot_be_guaranteed_is_reported_with_its_position()
     source = parse_yaml(POLICY, "policy.yaml")
     remarks = broken_promises(check_policy(source), source, settings(KillWait="600 sec"), 8)
     assert [str(error).partition(": ")[0] for error in remarks] == ["policy.yaml:4:1", "policy.yaml:4:48"]
-    assert "own 12 GPUs, and the cluster has 8" in remarks[0].message
+    assert "own 12 GPUs, but the cluster has only 8" in remarks[0].message
     assert "it may take 690s" in remarks[1].message
     assert broken_promises(check_policy(source), source, settings(), 16) == ()

@@ -39,11 +39,11 @@ def test_a_limit_that_no_rule_names_any_more_is_restored() -> None:
     now = (account("vision", MaxJobs=4),)
     (step,) = difference(wanted_limits(NONE, now), found(now), [owned(4, before=2)]).steps
     assert (step.old, step.new) == (4, 2)
-    assert str(step) == "account vision: MaxJobs=2 (was 4; no rule wants it any more)"
+    assert str(step) == "account vision: MaxJobs=2 (was 4; no rule requires it any more)"
     changed = (account("vision", MaxJobs=5),)
     left = difference(wanted_limits(NONE, changed), found(changed), [owned(4, before=2)])
     assert left.steps == ()
-    assert "MaxJobs=4 (rule r1) was set to 5 by hand; no rule wants it any more" in left.remarks[0]
+    assert "MaxJobs=4 (rule r1) was set to 5 by hand; no rule requires it any more" in left.remarks[0]
 
 
 def test_the_original_value_is_remembered_over_every_apply() -> None:
@@ -58,7 +58,7 @@ def test_the_original_value_is_remembered_over_every_apply() -> None:
 def test_changes_by_hand_are_drift_and_removed_entities_are_not() -> None:
     (one,) = drift(found((account("vision", MaxJobs=50),)), [owned(4)])
     assert str(one) == "account vision: MaxJobs=4 (rule r1) was set to 50 by hand"
-    assert str(drift(found((account("vision"),)), [owned(4)])[0]).endswith("was taken away by hand")
+    assert str(drift(found((account("vision"),)), [owned(4)])[0]).endswith("was removed by hand")
     assert drift(found((account("nlp"),)), [owned(4)]) == ()
 
 
@@ -67,7 +67,7 @@ def test_limits_of_an_unmanaged_entity_are_restored_and_then_left_alone() -> Non
     now = (account("vision", MaxJobs=4, GrpJobs=9),)
     change = difference(wanted_limits(unmanaged, now), found(now), [owned(4)])
     assert [str(step) for step in change.steps] == [
-        "account vision: MaxJobs=none (was 4; no rule wants it any more)"
+        "account vision: MaxJobs=none (was 4; no rule requires it any more)"
     ]
     assert change.owned == ()
 
@@ -257,7 +257,7 @@ def test_without_slurmdbd_limits_on_running_jobs_are_reported_as_not_enforced() 
     store = MemoryStore(())
     plan = plan_native(policy, names, settings(), store, (), list, TODAY, UIDS.get)
     assert plan.absent is not None
-    assert "job_submit.lua alone holds the policy" in plan.absent
+    assert "only job_submit.lua enforces the policy" in plan.absent
     assert [(gap.rule, gap.key) for gap in plan.unenforced] == [("r1", "gpus_running")]
     known = plan_native(policy, names, settings(), store, [owned(4)], list, TODAY, UIDS.get)
     assert known.difference.owned == (owned(4),)  # kept until slurmdbd is configured again

@@ -30,8 +30,12 @@ def test_an_owner_is_a_group_of_accounts_with_its_own_qos() -> None:
     ("old", "new", "message"),
     [
         ("  vision: {gpus", "  visoin: {gpus", "p.yaml:8:3: owner 'visoin' is not a group; did you mean"),
-        ("  nlp: {gpus", "  undergrads: {gpus", "a group that owns GPUs is one of accounts alone, such as"),
-        ("nlp: {accounts: [nlp]}", "nlp: {accounts: [nlp, CV]}", "account cv is one of vision's already"),
+        ("  nlp: {gpus", "  undergrads: {gpus", "a group that owns GPUs consists of accounts only, such as"),
+        (
+            "nlp: {accounts: [nlp]}",
+            "nlp: {accounts: [nlp, CV]}",
+            "account cv already belongs to owner vision",
+        ),
         ("gpus: 12", "gpus: 0", "p.yaml:8:18: gpus: 0 must be a whole number from 1 to 1000000, such as 8"),
         ("gpus: 12", "gpus: 1.5", "gpus: 1.5 must be a whole number"),
         ("gpus: 12, ", "", "vision lacks gpus"),
@@ -43,7 +47,7 @@ def test_an_owner_is_a_group_of_accounts_with_its_own_qos() -> None:
             "12, lend_in: sg scavenger",
             "'sg scavenger' must be letters, digits, _ . -",
         ),
-        ("qos: SG-own-nlp", "qos: sg-vision", "qos sg-vision is that of vision already"),
+        ("qos: SG-own-nlp", "qos: sg-vision", "qos sg-vision is already that of owner vision"),
         ("qos: SG-own-nlp", "qos: sg-scavenger", "p.yaml:9:66: sg-scavenger cannot be the QOS of nlp's own"),
         ("qos: SG-own-nlp", "qos: long", "qos: long is not under manages: qos, so that `policy apply` could"),
     ],

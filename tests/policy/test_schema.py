@@ -33,7 +33,7 @@ CHECK_ONLY = re.compile(
         (
             r"is not a group|is not a rule|is the id of an earlier|already has an exception",
             r"sets no such limit|counts the whole group",
-            r"cannot stand in a rule|must contain the limit|is not a limit of this rule",
+            r"is not allowed in a rule|must contain the limit|is not a limit of this rule",
             r"is not in the calendar|three decimals|whole minutes|days; the most is|past midnight",
             r"no time at all",
             r"not on the clock|less than any program|more than there is|whole MiB|would let no job run",

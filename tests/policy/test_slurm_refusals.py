@@ -79,23 +79,24 @@ def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
     [
         (
             "-p gpuu",
-            "--partition: 'gpuu' is no partition of this cluster; did you mean gpu? there are gpu, old, cpu",
+            "--partition: 'gpuu' is not a partition of this cluster; did you mean gpu? "
+            "there are gpu, old, cpu",
         ),
-        ("-p gpu,x", "--partition: 'x' is no partition of this cluster; there are gpu, old, cpu"),
+        ("-p gpu,x", "--partition: 'x' is not a partition of this cluster; there are gpu, old, cpu"),
         ("-A nlp", "--account: 'nlp' is not for alice; there are vision"),
         ("-q hihg", "--qos: 'hihg' is not for alice; did you mean high? there are high, normal"),
         ("--gpus=h100:1", "--gpus: no node there has GPUs of type 'h100'; there are a100"),
         ("--gres=gpu:v100:1", "GPUs per node: no node there has GPUs of type 'v100'; there are a100"),
         ("--gres=foo:1", "--gres: 'foo' is not in GresTypes; there are gpu, shard"),
-        ("--gpus=9", "--gpus: 9 asked for, gpu has 8"),
-        ("--gpus-per-node=8", "GPUs per node: 8 asked for, no node of gpu has more than 4"),
-        ("-p cpu --gres=gpu:1", "GPUs per node: 1 asked for, no node of cpu has more than 0"),
+        ("--gpus=9", "--gpus: 9 requested, gpu has 8"),
+        ("--gpus-per-node=8", "GPUs per node: 8 requested, no node of gpu has more than 4"),
+        ("-p cpu --gres=gpu:1", "GPUs per node: 1 requested, no node of cpu has more than 0"),
         ("--mem=999T", "--mem=999T: no node of gpu has more than 100G"),
         ("--mem-per-gpu=1T --gpus=1", "--mem-per-gpu=1T: no node of gpu has more than 100G"),
         ("-c 64", "--cpus-per-task=64: no node of gpu has more than 32 CPUs"),
         ("-N9", "--nodes=9: gpu has 2 nodes"),
-        ("-w n9", "--nodelist: 'n9' is no node of this cluster; there are n1, n2, n3, c1"),
-        ("--gpus=9 --gpus-per-node=4", "--gpus=9 is no multiple of --gpus-per-node=4; --gpus=8 would be"),
+        ("-w n9", "--nodelist: 'n9' is not a node of this cluster; there are n1, n2, n3, c1"),
+        ("--gpus=9 --gpus-per-node=4", "--gpus=9 is not a multiple of --gpus-per-node=4; --gpus=8 would be"),
     ],
 )
 def test_requests_that_slurm_refuses_are_reported_with_alternatives(words: str, refusal: str) -> None:
@@ -127,7 +128,7 @@ FEATURES = replace(
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        ("-C z3", "--constraint: 'z3' is no feature of any node; there are a100, z1, z2"),
+        ("-C z3", "--constraint: 'z3' is not a feature of any node; there are a100, z1, z2"),
         ("-C z1&z2", "--constraint=z1&z2: no node of gpu has that"),
         ("-p old --constraint=z1", "--constraint=z1: no node of old has that"),
         ("-N2 -C z1", "--constraint=z1: of gpu only 1 node with that"),
@@ -164,7 +165,7 @@ def test_amounts_of_nodes_are_reported_exactly() -> None:
 def test_a_job_needs_a_partition() -> None:
     bare = replace(CLUSTER, partitions=[replace(part, is_default=False) for part in CLUSTER.partitions])
     (refusal,) = refusals("", bare)
-    assert refusal == "--partition is missing, and no partition is the default; there are gpu, old, cpu"
+    assert refusal == "--partition is missing, and there is no default partition; there are gpu, old, cpu"
 
 
 NOW_S = 1000
@@ -190,11 +191,11 @@ RESERVED = replace(
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        ("--reservation=sg_1 --gpus=5", "--gpus: 5 asked for, reservation sg_1 has 4"),
+        ("--reservation=sg_1 --gpus=5", "--gpus: 5 requested, reservation sg_1 has 4"),
         ("--reservation=sg_1 -N2", "--nodes=2: reservation sg_1 has 1 node"),
         (
             "--reservation=sg_1 --gpus-per-node=8",
-            "GPUs per node: 8 asked for, no node of reservation sg_1 has more than 4",
+            "GPUs per node: 8 requested, no node of reservation sg_1 has more than 4",
         ),
         ("--reservation=sg_1 -w n2", "--nodelist: 'n2' is not in reservation sg_1; there are n1"),
         ("--reservation=sg_2", "--reservation: sg_2 is not for alice; it is for users bob"),
@@ -203,7 +204,7 @@ RESERVED = replace(
         ("--reservation=but_alice", "--reservation: but_alice is not for alice; it is for users -alice"),
         (
             "--reservation=sg1",
-            "--reservation: 'sg1' is not there; did you mean sg_1? there are but_alice, but_bob, flex, "
+            "--reservation: 'sg1' does not exist; did you mean sg_1? there are but_alice, but_bob, flex, "
             "matlab, old, sg_1, sg_2, sg_3",
         ),
     ],

@@ -187,7 +187,7 @@ def test_the_bundle_passes_its_trial_and_names_the_urgent_qos() -> None:
     ("old", "new", "message"),
     [
         ("[leads, oncall]", "[leads, visitors]", "for: 'visitors' is not a group"),
-        ("[leads, oncall]", "[everyone]", "for: group everyone is everybody"),
+        ("[leads, oncall]", "[everyone]", "for: group everyone matches every user"),
         ("[leads, oncall]", "leads", "for: 'leads' must be a list of names of groups, such as [grads]"),
         ("{users: [alice]}", "{qos: [long]}", "for: group leads has qos or partitions"),
         ("for: [leads, oncall], ", "", "urgent lacks for"),
@@ -198,7 +198,11 @@ def test_the_bundle_passes_its_trial_and_names_the_urgent_qos() -> None:
         ("preempts: [normal]", "qos: normal", "jobs that name no QOS run in normal"),
         ("preempts: [normal]", "points: 3", "'points' is not a setting of urgent"),
         ("id: size", "id: urgent", "'urgent' is the id of `urgent:`"),
-        ("  everyone: {}", "  everyone: {}\n  urgent: {users: [bob]}", "group urgent is that of `urgent:`"),
+        (
+            "  everyone: {}",
+            "  everyone: {}\n  urgent: {users: [bob]}",
+            "group urgent is reserved for `urgent:`",
+        ),
     ],
 )
 def test_each_mistake_in_urgent_is_reported(old: str, new: str, message: str) -> None:
@@ -229,7 +233,7 @@ def steps(native: NativePlan) -> list[str]:
 
 def test_a_qos_with_the_limit_is_created() -> None:
     native = plan(MemoryStore(ASSOCIATIONS, [qos("normal")]))
-    assert list(map(str, native.new_qos)) == ["QOS urgent: to be made (urgent jobs)"]
+    assert list(map(str, native.new_qos)) == ["QOS urgent: to be created (urgent jobs)"]
     found = steps(native)
     assert {
         "QOS urgent: GrpJobs=2",
@@ -259,7 +263,9 @@ def test_missing_settings_are_reported_with_the_line_to_write() -> None:
             AccountingStorageEnforce="associations,limits",
         ).difference.remarks
     )
-    assert "PreemptType=preempt/qos: urgent jobs preempt no job; PreemptType=preempt/qos and" in message
+    assert (
+        "PreemptType=preempt/qos: urgent jobs cannot preempt others; PreemptType=preempt/qos and" in message
+    )
     assert "PriorityType=priority/multifactor in slurm.conf" in message
     assert "AccountingStorageEnforce=associations,limits,qos in slurm.conf" in message
     assert "urgent jobs cannot preempt QOS long: not in slurmdbd" in message

@@ -49,7 +49,7 @@ def plan_lines(plan: NativePlan) -> Iterator[str]:
     yield from warning_lines(plan)
     alone = [gap for gap in plan.gaps if not gap.unenforced]
     if alone:
-        yield "job_submit.lua alone holds:"
+        yield "Enforced only by job_submit.lua:"
         yield from _indented(f"{gap.rule}: {gap.key}: {gap.why}" for gap in alone)
 
 

@@ -1,4 +1,4 @@
-"""Features that --constraint asks for, as far as one can tell what Slurm makes of them."""
+"""Evaluate --constraint against the features of nodes, as far as its meaning in Slurm is unambiguous."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _COUNTED = re.compile(r"\*\d+$")
 
 
 def names_in(constraint: str) -> list[str]:
-    """The features that an expression names, each once; Slurm takes a space for part of a name."""
+    """Return the features that an expression names, each once; Slurm treats a space as part of a name."""
     words = (_COUNTED.sub("", word) for word in _SIGNS.split(constraint) if not _SIGNS.fullmatch(word))
     return list(dict.fromkeys(word for word in words if word))
 
 
 def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
-    """How many of the nodes have what an expression asks of each node; None where it is not for each alike.
+    """Return how many nodes satisfy an expression; None if it does not apply to each node separately.
 
-    That is so with counts and brackets, as in [a*2&b*1]. Slurm does not say which of & and | comes first, so
-    a node counts that has it in either order.
+    Expressions with counts and brackets, such as [a*2&b*1], do not. Slurm does not document the precedence of
+    & and |, so a node counts if it satisfies the expression with either one.
     """
     if not constraint or "[" in constraint or "*" in constraint:
         return None
@@ -39,7 +39,7 @@ def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
 
 
 class _ConstraintReading:
-    """One reading of an expression for one node; `binds_first` is the stronger of & and |."""
+    """One reading of an expression for one node; `binds_first` is the one of & and | with precedence."""
 
     def __init__(self, tokens: Sequence[str], features: Collection[str], binds_first: str) -> None:
         self._tokens = iter([*("&" if token == "," else token for token in tokens), ""])
@@ -47,7 +47,7 @@ class _ConstraintReading:
         self._next = next(self._tokens)
 
     def evaluate(self) -> bool:
-        """Raises ValueError where it is no expression."""
+        """Return whether the node satisfies the expression; raise ValueError if it is malformed."""
         value = self._weak()
         if self._next:
             raise ValueError(self._next)
@@ -61,7 +61,7 @@ class _ConstraintReading:
         return self._joined(self._first, self._operands(self._first, strong=False))
 
     def _joined(self, sign: str, values: Iterator[bool]) -> bool:
-        found = list(values)  # all of them, as each reads on
+        found = list(values)  # evaluate all, since each consumes tokens
         return all(found) if sign == "&" else any(found)
 
     def _operands(self, sign: str, *, strong: bool) -> Iterator[bool]:

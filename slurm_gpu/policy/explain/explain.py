@@ -1,4 +1,4 @@
-"""What the installed job_submit.lua would say to a job now: the same file, in the same language."""
+"""Predict the decision of the installed job_submit.lua on a job, by running the same file in Lua."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Explanation:
 
 
 def read_installed(script: Path) -> str:
-    """The installed bundle; raises OutsideError where there is none of ours."""
+    """Return the installed bundle; raise OutsideError if there is no script, or a site's own."""
     try:
         text = script.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise OutsideError(
-            f"{script} does not exist; explain asks the script itself: `slurm-gpu policy apply` makes it "
+            f"{script} does not exist; explain runs the installed script: `slurm-gpu policy apply` makes it "
             "on the host of slurmctld, and other hosts need its directory, or a copy of it"
         ) from None
     except OSError as error:
@@ -51,9 +51,9 @@ def explain(
     partitions: Sequence[Partition],
     gpu_types: Collection[str] = (),
 ) -> Explanation:
-    """Run the script for the request of `user` (uid, name) against the queue as it is.
+    """Run the script for the request of `user` (uid, name) against the current queue.
 
-    `gpu_types` are those of the cluster, in any case; where none is given, none is called unknown.
+    `gpu_types` are the GPU types of the cluster in upper or lower case; if empty, types are not checked.
     """
     policy = PolicyScript(script, considers=True)
     policy.set_jobs(job_record(job) for job in jobs)
@@ -67,7 +67,7 @@ def explain(
 
 
 def job_record(job: QueuedJob) -> Mapping[str, Any]:
-    """A job as the script would find it in slurm.jobs."""
+    """Return a job as the script would find it in slurm.jobs."""
     return {
         "job_id": job.job_id,
         "user_id": job.uid,
@@ -78,7 +78,7 @@ def job_record(job: QueuedJob) -> Mapping[str, Any]:
         "array_task_cnt": job.n_tasks if job.n_tasks > 1 else None,
         "min_nodes": job.n_nodes,
         "max_nodes": job.most_nodes,
-        # Slurm's total is that of the fewest nodes; with a range the script counts by the node instead.
+        # Slurm's total is for the minimum number of nodes. With a range, the script counts per node instead.
         "tres_per_node": None if job.most_nodes is None else job.tres_per_node or None,
         "tres_fmt_req_str": _tres(job.tres_requested),
         "tres_fmt_alloc_str": _tres(job.tres_allocated) if job.state != "PENDING" else None,
@@ -88,7 +88,7 @@ def job_record(job: QueuedJob) -> Mapping[str, Any]:
 
 
 def partition_record(partition: Partition) -> ScalarFields:
-    """A partition as the script would find it in its part_list."""
+    """Return a partition as the script would find it in its part_list."""
 
     def minutes(seconds: int | None, otherwise: int) -> int:
         return otherwise if seconds is None else seconds // 60
@@ -103,7 +103,7 @@ def partition_record(partition: Partition) -> ScalarFields:
 
 
 def _tres(amounts: Mapping[str, float]) -> str | None:
-    """A total as Slurm prints it; memory in MiB."""
+    """Return a total as Slurm prints it, with memory in MiB."""
     shown = (
         f"{name}={amount:.0f}{'M' if name == 'mem' else ''}"
         for name, amount in amounts.items()

@@ -1,7 +1,7 @@
-"""GPUs asked for by the job, node, task and socket, as sbatch, srun and salloc settle them before they ask.
+"""Combine GPU options per job, node, task and socket as sbatch, srun and salloc do before they submit a job.
 
-From what is said they work out what is not: `--gpus=8 --gpus-per-node=4` are two nodes. What does not come
-out even they refuse themselves. As Slurm 22.05 does it.
+They derive missing values from given ones: `--gpus=8 --gpus-per-node=4` means two nodes. They refuse options
+that do not divide evenly. Slurm 22.05 is the model.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class _Form:
 
 
 def settled(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> dict[str, int]:
-    """The fields of job_desc that follow from the others: nodes, tasks, tasks per node.
+    """Return the fields of job_desc that follow from the others: nodes, tasks, tasks per node.
 
-    `tres` has tres_per_job and its kin, `numbers` the fields of job_desc by name, None where the user said
-    nothing. Empty where the request does not come out even.
+    `tres` has tres_per_job and similar fields. `numbers` has fields of job_desc by name; None if the user did
+    not specify them. The result is empty if the request does not divide evenly.
     """
     forms = _forms(tres)
     if any(_uneven(forms, numbers)):
@@ -64,7 +64,7 @@ def settled(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -
 
 
 def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> list[str]:
-    """Why sbatch itself would refuse the GPUs of a request, in words that say what would be right."""
+    """Return messages on why sbatch itself would refuse the GPUs of a request, with remedies."""
     forms = _forms(tres)
     kinds = {form.kind is None for form in forms.values()}
     found = list(_uneven(forms, numbers))
@@ -82,7 +82,7 @@ def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) 
 
 
 def _forms(tres: Mapping[str, str | None]) -> dict[str, _Form]:
-    """The forms in which one kind of GPU is asked for; types apart (a100:2,v100:1) are left out."""
+    """Return the forms that request one kind of GPU, without those of several types (a100:2,v100:1)."""
     forms = {}
     for name, option in _OPTIONS.items():
         items = [item for item in (tres.get(name) or "").split(",") if re.match(r"gres/gpu(?![\w])", item)]
@@ -94,7 +94,7 @@ def _forms(tres: Mapping[str, str | None]) -> dict[str, _Form]:
 
 
 def _uneven(forms: Mapping[str, _Form], numbers: Mapping[str, int | None]) -> Iterator[str]:
-    """Where forms, nodes and tasks do not come out even."""
+    """Yield a message for each mismatch of forms, nodes and tasks."""
     job, node, task = (forms.get(name) for name in ("tres_per_job", "tres_per_node", "tres_per_task"))
     parts = [(part, whole) for part, whole in ((node, job), (task, job), (task, node)) if part and whole]
     odd = False
@@ -102,7 +102,7 @@ def _uneven(forms: Mapping[str, _Form], numbers: Mapping[str, int | None]) -> It
         if whole.count % part.count:
             odd = True
             right = max(part.count, whole.count // part.count * part.count)
-            yield f"{whole} is no multiple of {part}; {whole.option}={right} would be"
+            yield f"{whole} is not a multiple of {part}; {whole.option}={right} would be"
     least, most = numbers.get("min_nodes"), numbers.get("max_nodes")
     tasks, per_node = numbers.get("num_tasks"), numbers.get("ntasks_per_node")
     if job and node is None and least is not None and least > job.count:
@@ -125,7 +125,7 @@ def _listed(forms: Mapping[str, _Form]) -> str:
 
 
 def requested_gpus(description: Mapping[str, object]) -> int:
-    """How many GPUs a job description asks for, of all types; without --nodes as for one node."""
+    """Return how many GPUs a job description requests, of all types; without --nodes, for one node."""
 
     def number(name: str) -> int:
         value = description.get(name)

@@ -1,7 +1,7 @@
-"""What Slurm says to a job that names a reservation: who may be in it, and which nodes are left then.
+"""Predict whether Slurm accepts a job in the reservation that it names, and on which nodes.
 
-Measured on 22.05: it refuses at once a reservation that is not there, one that is not for the job's user or
-account, a job for which all of its nodes together are too few, and nodes by name that are not in it.
+Measured on 22.05: Slurm refuses a reservation that does not exist, or is not for the job's user or account.
+It also refuses a job that requires more than all nodes of the reservation, or names nodes outside of it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import few
 
 _MOST_NAMED = 12
+# Flag of reservations whose jobs may also use other nodes.
 _NOT_BOUND = "FLEX"
-"""Flag of those whose jobs may use other nodes as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownReservations:
-    """The reservations that Slurm has, as they were at `now_s`."""
+    """The reservations in Slurm at `now_s`."""
 
     all: Sequence[SlurmReservation]
     now_s: float
 
 
 def may_not(names: str, user: str, account: str | None, known: KnownReservations) -> Iterator[str]:
-    """Why Slurm lets the job into none of the reservations of a --reservation; nothing where into one."""
+    """Yield the reasons if Slurm accepts the job in no reservation of a --reservation."""
     reasons = [_reason(name, user, account, known) for name in names.split(",")]
     if None not in reasons:
         yield from (reason for reason in reasons if reason is not None)
 
 
 def nodes_in(names: str, nodes: Collection[SlurmNode], known: KnownReservations) -> list[SlurmNode] | None:
-    """Those that the job can have; None where its reservations do not say."""
+    """Return the nodes that the job can use; None if its reservations do not determine them."""
     named = [one for one in known.all if one.name in names.split(",")]
     if not named or any(_NOT_BOUND in one.flags or not one.nodes for one in named):
         return None
@@ -50,7 +50,7 @@ def _reason(name: str, user: str, account: str | None, known: KnownReservations)
         names = sorted(one.name for one in known.all)
         close = [f"did you mean {one}? " for one in difflib.get_close_matches(name, names, 1)]
         there = few(names, _MOST_NAMED) or "none"
-        return f"--reservation: {name!r} is not there; {''.join(close)}there are {there}"
+        return f"--reservation: {name!r} does not exist; {''.join(close)}there are {there}"
     if found.end_s <= known.now_s:
         return f"--reservation: {name} is over"
     for what, member, allowed in (
@@ -63,7 +63,7 @@ def _reason(name: str, user: str, account: str | None, known: KnownReservations)
 
 
 def _is_among(name: str, allowed: frozenset[str]) -> bool:
-    """Slurm writes those that may not with a - in front, and then all others may."""
+    """Return whether a reservation is for a name; names with a leading - are excluded, all others allowed."""
     if not allowed:
         return True
     if all(one.startswith("-") for one in allowed):

@@ -1,4 +1,4 @@
-"""Values of sbatch's options as job_desc holds them; a value that Slurm would refuse raises UsageError."""
+"""Convert values of sbatch's options to those of job_desc; raise UsageError if Slurm would refuse them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from slurm_gpu.slurm.tres import GPU_GRES
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import parse_slurm_time, parse_whole
 
+# job_desc.shared of each spelling; 0 gives the job exclusive nodes.
 _SHARING = {
     "exclusive": {"": 0, "exclusive": 0, "user": 2, "mcs": 3, "topo": 4},
     "oversubscribe": {"": 1},
 }
-"""What job_desc.shared says to each spelling; 0 gives the job its nodes to itself."""
 _SIZE = re.compile(r"(?:(?P<type>[A-Za-z_][\w.-]*)[:=])?(?P<count>\d{1,9}[kKmMgG]?)")
 _MEMORY = re.compile(r"(\d{1,15})([KMGTkmgt]?)[Bb]?")
 _TO_MIB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -26,7 +26,7 @@ _ARRAY = re.compile(rf"\[?{_RANGE}(?:,{_RANGE})*\]?(?:%\d+)?\]?")
 
 
 def shared(option: str, value: str) -> int:
-    """job_desc.shared of --exclusive and --oversubscribe."""
+    """Return job_desc.shared of --exclusive and --oversubscribe."""
     spellings = _SHARING[option]
     if value not in spellings:
         raise UsageError(f"--{option}: {value!r} is not one of {', '.join(filter(bool, spellings))}")
@@ -34,9 +34,9 @@ def shared(option: str, value: str) -> int:
 
 
 def gpus(option: str, value: str | None, types: Collection[str]) -> str | None:
-    """The TRES string of --gpus and its kin: [TYPE:]NUMBER, several with commas between them.
+    """Return the TRES string of --gpus and similar options: [TYPE:]NUMBER, separated by commas.
 
-    `types` are the GPU types of the cluster; where none is known, any is taken.
+    `types` are the GPU types of the cluster; if empty, any type is accepted.
     """
     if value is None:
         return None
@@ -44,7 +44,7 @@ def gpus(option: str, value: str | None, types: Collection[str]) -> str | None:
 
 
 def gres(option: str, value: str | None, types: Collection[str]) -> str | None:
-    """The TRES string of --gres or --tres-per-task: NAME[:TYPE][:NUMBER], several with commas."""
+    """Return the TRES string of --gres or --tres-per-task: NAME[:TYPE][:NUMBER], separated by commas."""
     if value is None or value in ("", "none"):
         return None
     items = []
@@ -60,7 +60,7 @@ def gres(option: str, value: str | None, types: Collection[str]) -> str | None:
 
 
 def number(option: str, value: str | None) -> int | None:
-    """A whole number from 1 up."""
+    """Return an option that is a whole number of at least 1; None if it is not given."""
     if value is None:
         return None
     try:
@@ -70,7 +70,10 @@ def number(option: str, value: str | None) -> int | None:
 
 
 def mib(option: str, value: str | None) -> int | None:
-    """An amount of memory, in MiB as Slurm rounds it; without a unit it is MiB. 0 means all of it."""
+    """Return an amount of memory in MiB, rounded up as in Slurm; None if it is not given.
+
+    A number without a unit is in MiB. 0 requests all memory.
+    """
     if value is None:
         return None
     match = _MEMORY.fullmatch(value)
@@ -80,7 +83,7 @@ def mib(option: str, value: str | None) -> int | None:
 
 
 def nodes(value: str | None, nodelist: str | None) -> tuple[int | None, int | None]:
-    """The fewest and the most nodes; those of --nodelist where --nodes says nothing."""
+    """Return the minimum and maximum number of nodes; without --nodes, the minimum is that of --nodelist."""
     if value is None:
         if nodelist is None or "/" in nodelist:
             return None, None
@@ -96,14 +99,14 @@ def nodes(value: str | None, nodelist: str | None) -> tuple[int | None, int | No
 
 
 def array(value: str | None) -> str | None:
-    """Indexes of an array."""
+    """Check the indexes of an array and return them unchanged."""
     if value is not None and not _ARRAY.fullmatch(value.replace(" ", "")):
         raise UsageError(f"--array: {value!r} must be indexes, such as 0-9, 1,3,5 or 0-99%10")
     return value
 
 
 def minutes(value: str | None) -> int | None:
-    """A time limit."""
+    """Return a time limit in minutes, rounded up; INFINITE for no limit, None if it is not given."""
     if value is None:
         return None
     if value.upper() in ("UNLIMITED", "INFINITE", "-1"):
@@ -115,7 +118,7 @@ def minutes(value: str | None) -> int | None:
 
 
 def _size(option: str, text: str, shown: str, types: Collection[str]) -> str:
-    """`text` if it is NUMBER, TYPE:NUMBER or, where types are known, TYPE."""
+    """Return `text` if it is NUMBER, TYPE:NUMBER or a TYPE in `types`; raise UsageError otherwise."""
     match = _SIZE.fullmatch(text)
     if match or (text.lower() in types and _TYPE.fullmatch(text)):
         return text

@@ -1,10 +1,10 @@
-"""What a partition keeps out: groups, accounts, QOS, and jobs that ask for more than it gives.
+"""Predict whether a partition rejects a job, by its groups, accounts and QOS, or by amounts.
 
-Measured on 22.05, 24.11 and 26.05. Partitions for root alone, or for reservations, refuse; up to 22.05 those
-that are for other groups, too. For the rest EnforcePartLimits decides: with NO, the default, Slurm takes the
-job and lets it wait indefinitely; with ANY one of the partitions has to be right, with ALL each of them. A
-partition that starts no jobs, or gives a job fewer CPUs of a node than one of its tasks needs, is passed over
-while there is another.
+Measured on 22.05, 24.11 and 26.05. Partitions that are only for root or for reservations refuse other jobs;
+up to 22.05, so do partitions for other groups. EnforcePartLimits decides about the rest. With NO (default),
+Slurm accepts the job and lets it wait indefinitely; with ANY, one of the partitions must fit; with ALL, each
+of them. A partition that starts no jobs, or has fewer CPUs per node for a job than one of its tasks requires,
+is skipped if there is another.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from slurm_gpu.policy.lua.script import NO_VAL
 from slurm_gpu.slurm.submission import Partition
 from slurm_gpu.text.units import counted, format_duration, format_memory_mib
 
+# From this version on, EnforcePartLimits also applies to AllowGroups.
 _GROUPS_ARE_A_LIMIT = (23, 2)
-"""From this version on EnforcePartLimits decides about AllowGroups, too."""
+# States of a partition that refuses jobs.
 _TAKES_NONE = ("DRAIN", "INACTIVE")
-"""States of a partition that refuses jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRequest:
-    """What of a job partitions look at; None where it says nothing of it."""
+    """The options of a job that partitions check; None if the job does not have them."""
 
+    # Minutes.
     time_limit: int | None = None
-    """Minutes."""
     least_nodes: int | None = None
+    # Upper end of a range of nodes.
     most_nodes: int | None = None
-    """Upper end of a range of nodes."""
     cpus_per_task: int | None = None
     memory_per_node_mib: int | None = None
     in_reservation: bool = False
@@ -39,7 +39,7 @@ class PartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """Why a job gets into none of its partitions, and whether Slurm says so or lets it wait."""
+    """The reasons why no partition fits a job, for which Slurm refuses the job or lets it wait."""
 
     refused: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
@@ -52,9 +52,9 @@ def barred(
     enforced: str,
     version: tuple[int, ...] = (22, 5),
 ) -> Barred:
-    """Judge a job by all partitions that it names.
+    """Check a job against all partitions that it names.
 
-    `enforced` is EnforcePartLimits: NO, ANY or ALL; `version` is Slurm's.
+    `enforced` is EnforcePartLimits: NO, ANY or ALL. `version` is that of Slurm.
     """
     shut = [next(_shut(part, requested, submitter, version), None) for part in partitions]
     closed = tuple(reason for reason in shut if reason is not None)
@@ -70,7 +70,7 @@ def barred(
     )
     if not all(reasons):
         return Barred()
-    # One that takes the job and lets it wait is enough for that.
+    # One partition in which the job may wait is enough.
     waits = any(
         part.state not in _TAKES_NONE and (other is not None or part.state == "DOWN")
         for part, other in zip(partitions, exceeded, strict=True)
@@ -81,7 +81,7 @@ def barred(
 def _shut(
     part: Partition, requested: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
 ) -> Iterator[str]:
-    """Why Slurm refuses, however it enforces limits."""
+    """Yield the reasons for which Slurm refuses the job, whatever EnforcePartLimits is."""
     if part.needs_reservation and not requested.in_reservation:
         yield f"partition {part.name} is for jobs in a reservation only (--reservation)"
     if part.root_only and not submitter.is_root:
@@ -99,7 +99,7 @@ def _other_groups(part: Partition, submitter: Submitter) -> Iterator[str]:
 def _exceeded_limits(
     part: Partition, requested: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
 ) -> Iterator[str]:
-    """Why Slurm refuses where it enforces limits, and lets the job wait where it does not."""
+    """Yield the reasons for which Slurm refuses the job if it enforces limits, and lets it wait otherwise."""
     where = f"partition {part.name}"
     account = submitter.account
     if version >= _GROUPS_ARE_A_LIMIT:
@@ -110,7 +110,7 @@ def _exceeded_limits(
             yield f"{where} is for {_any_of('account', part.allow_accounts)} only, not for {account}"
         if account in (part.deny_accounts or ()):
             yield f"{where} is not for account {account}"
-    # Slurm looks at each of several QOS, and takes none of a partition's rules as kept while one breaks it.
+    # Slurm checks each of several QOS; the partition fits only if all of them are allowed.
     for qos in () if submitter.qos is None else submitter.qos.split(","):
         if part.allow_qos is not None and qos not in part.allow_qos:
             yield f"{where} is for QOS {' or '.join(sorted(part.allow_qos))} only, not for {qos}"
@@ -139,7 +139,7 @@ def _amounts(part: Partition, requested: PartitionRequest, submitter: Submitter)
 
 
 def _useless(part: Partition, requested: PartitionRequest) -> Iterator[str]:
-    """Why no job like this starts there, which no setting makes a mistake."""
+    """Yield the reasons why the job cannot start in the partition, though no setting refuses it."""
     if part.state != "UP":
         yield f"partition {part.name} is {part.state} until an operator sets it UP"
     cpus, limit = requested.cpus_per_task, part.max_cpus_per_node

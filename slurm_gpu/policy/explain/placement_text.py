@@ -1,4 +1,4 @@
-"""What became of a distributed job's zones, in words."""
+"""Describe the decision on zones for a distributed job."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from slurm_gpu.policy.lua.script import ZoneDecision
 
 _REASONS = {
     "nodelist": "it names its nodes (--nodelist)",
-    "exclude": "it leaves nodes out (--exclude)",
-    "prefer": "it has --prefer, which Slurm puts in the place of every constraint",
+    "exclude": "it excludes nodes (--exclude)",
+    "prefer": "it has --prefer, which Slurm uses instead of constraints",
     "reservation": "it has a reservation",
     "batch": "it has --batch",
-    "sockets": "it says something of sockets",
-    "threads": "it says something of threads per core",
+    "sockets": "it has options for sockets",
+    "threads": "it has options for threads per core",
     "het": "it is part of a heterogeneous job",
     "switches": "it has --switches",
-    "tmp": "it asks for temporary disk space",
+    "tmp": "it requests temporary disk space",
     "contiguous": "it has --contiguous",
-    "gres": "it asks for more than GPUs by node, task or job",
-    "constraint": "its --constraint cannot have zones behind it",
+    "gres": "it requests GRES other than GPUs per node, task or job",
+    "constraint": "zones cannot be added to its --constraint",
     "zone": "its --constraint names a zone",
-    "room": "no zone could ever hold it",
+    "room": "it is too large for every zone",
 }
 
 
 def zones_in_words(placed: ZoneDecision) -> str:
-    """One sentence."""
+    """Return the decision as one sentence."""
     if placed.why is not None:
         reason = _REASONS.get(placed.why, placed.why)
         return f"it needs several nodes, and is not kept in one zone: {reason}"

@@ -26,9 +26,9 @@ _GPU = "gres/gpu"
 _NORMAL = "normal"
 # The limits of replaying lending.
 _LENDING = (
-    "owners: the replay lists jobs that would have borrowed, but rules are applied as if no job had been "
-    "requeued for an owner, or had waited for its own GPUs: all start and end as recorded. Records do not "
-    "contain the requested QOS: jobs that ran on loan count as having requested it, others do not"
+    "owners: the replay lists jobs that would have borrowed. It does not requeue jobs for owners, and owners "
+    "do not wait for their GPUs: all jobs start and end as recorded. Records do not contain the requested "
+    "QOS: jobs that ran on loan count as having requested it, others do not"
 )
 _URGENT = "urgent: records do not contain reasons: jobs in its QOS count as having one"
 
@@ -54,7 +54,7 @@ class PastJob:
     n_nodes: int
     # The requested total, memory in MiB.
     tres: Mapping[str, float]
-    # In accounting: allocated, or requested by a job that never started; None where not known.
+    # From accounting: allocated, or requested by a job that never started; None if not known.
     n_gpus: float | None
 
     @property
@@ -64,7 +64,7 @@ class PastJob:
 
     @property
     def gpu_hours(self) -> float:
-        """Return its allocated GPU-hours; 0 where not known."""
+        """Return its allocated GPU-hours; 0 if not known."""
         if self.start_s is None or self.end_s is None or self.n_gpus is None:
             return 0.0
         return self.n_gpus * max(0, self.end_s - self.start_s) / 3600
@@ -292,7 +292,7 @@ def as_request(tres: Mapping[str, float]) -> str:
 
 
 def _request(job: PastJob) -> str:
-    """Return the GPUs of a job as a request; nodes recorded them where Slurm does not account for any."""
+    """Return the GPUs of a job as a request, from records of nodes if Slurm does not account for GPUs."""
     requested = as_request(job.tres)
     return f"{_GPU}:{math.ceil(job.n_gpus)}" if not requested and job.n_gpus else requested
 

@@ -1,7 +1,7 @@
-"""Reads a command line as sbatch, srun and salloc do, as far as the policy can see it.
+"""Parse a command line as sbatch, srun and salloc do, as far as the policy depends on it.
 
-Command line, then variables such as SBATCH_GPUS, then #SBATCH lines of the script: the earlier wins. The
-result is the job description that would be sent, in the spellings of Slurm 23.11 and later (`gres/gpu:2`).
+The command line overrides variables such as SBATCH_GPUS, which override #SBATCH lines of the script. The
+result is the job description that would be sent, in the spelling of Slurm 23.11 and later (`gres/gpu:2`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slurm_gpu.policy.explain import gpu_options as gpuforms
 from slurm_gpu.policy.explain import option_values as optionvalues
 from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION
 
-# Of a job script: more than any max_script_size; Slurm's own is 4 MiB.
+# Maximum size of a job script, above any max_script_size; Slurm's default is 4 MiB.
 _MOST_CHARACTERS = 64 * 2**20
 COMMANDS = ("sbatch", "srun", "salloc")
 
@@ -185,14 +185,14 @@ _WITHOUT = frozenset((*_OPTIONAL, *_SHARING, *_FLAGS))
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """What one of Slurm's commands understands."""
+    """The options of one of Slurm's commands."""
 
     name: str
+    # Prefix of its environment variables for options.
     variables: str
-    """How the variables begin from which it takes options."""
     with_value: frozenset[str]
+    # Options that need no value; some accept one after `=`.
     without: frozenset[str]
-    """Options that need no value; some take one after `=`."""
     short: Mapping[str, str]
 
     @property
@@ -286,6 +286,7 @@ _VARIABLES = {
     "RESERVATION": "reservation",
     "JOB_NAME": "job-name",
 }
+# Fields of job_desc with the text of the user. Most of them are read only by a site's own script.
 _TEXTS = {
     "account": "account",
     "partition": "partition",
@@ -300,27 +301,27 @@ _TEXTS = {
     "licenses": "licenses",
     "wckey": "wckey",
 }
-"""Fields of job_desc that are what the user wrote. Most of them only a site's own script looks at."""
 _VARIABLES_OF_SRUN = {"NNODES": "nodes", "NTASKS": "ntasks"}
 
 
 @dataclass(frozen=True, slots=True)
 class SbatchRequest:
-    """What a command line asks for."""
+    """The options and the script of a command line."""
 
+    # Long option → value, for options that affect the policy or whether Slurm accepts the job.
     options: Mapping[str, str] = field(default_factory=dict)
-    """Long option → value, of those that matter to the policy, or to whether Slurm takes it."""
+    # sbatch, srun or salloc.
     command: str = "sbatch"
-    """sbatch, srun or salloc."""
+    # Text of the job script; None for srun and salloc.
     script: str | None = None
-    """Text of the job script; None of srun and salloc."""
 
     def description(
         self, user_id: int, user_name: str, gpu_types: Collection[str] = ()
     ) -> dict[str, str | int | float | bool | None]:
-        """The job description (the fields of job_desc that the Lua reads); raises UsageError.
+        """Return the job description, with the fields of job_desc that the Lua code reads.
 
-        `gpu_types` are those of the cluster in lower case; where there are none, any is taken.
+        `gpu_types` are the GPU types of the cluster in lower case; if empty, any type is accepted. Raise
+        UsageError if a value is invalid.
         """
         tres = self._tres(gpu_types)
         numbers = self._numbers()
@@ -337,7 +338,10 @@ class SbatchRequest:
         return desc | tres | {key: value for key, value in numbers.items() if value is not None}
 
     def mistakes(self) -> list[str]:
-        """Why the command itself would refuse options that are fine one by one; raises UsageError."""
+        """Return messages on combinations of valid options that the command would refuse.
+
+        Raise UsageError if a value is invalid.
+        """
         found = gpuforms.mistakes(self._tres(()), self._numbers())
         for names in (("mem", "mem-per-cpu", "mem-per-gpu"), ("cpus-per-task", "cpus-per-gpu")):
             given = [f"--{name}" for name in names if name in self.options]
@@ -346,7 +350,7 @@ class SbatchRequest:
         return found
 
     def _tres(self, gpu_types: Collection[str]) -> dict[str, str | None]:
-        """Fields of job_desc with amounts of TRES."""
+        """Return the fields of job_desc with amounts of TRES."""
         get = self.options.get
 
         def gpus(option: str) -> str | None:
@@ -365,7 +369,7 @@ class SbatchRequest:
         }
 
     def _numbers(self) -> dict[str, int | None]:
-        """Fields of job_desc that are numbers; None where nothing is said."""
+        """Return the fields of job_desc that are numbers; None if they are not given."""
         get = self.options.get
 
         def number(option: str) -> int | None:
@@ -399,10 +403,10 @@ class SbatchRequest:
 def parse_command(
     argv: Sequence[str], environ: Mapping[str, str], stdin: TextIO | None = None
 ) -> SbatchRequest:
-    """Read `sbatch [options] [script [arguments]]`, `srun [options] program` or `salloc [options]`.
+    """Parse `sbatch [options] [script [arguments]]`, `srun [options] program` or `salloc [options]`.
 
-    Without any of these words it is sbatch. `stdin` is where sbatch finds a script that is not named, None
-    where there is none. Raises UsageError.
+    sbatch is the default command. It reads its script from `stdin` if the command line names none. Raise
+    UsageError if the command line is invalid.
     """
     words = list(argv)
     name = Path(words[0]).name if words else ""
@@ -442,7 +446,7 @@ def parse_command(
 
 
 def _read_script(rest: Sequence[str], stdin: TextIO | None) -> str:
-    """The text of the named script, or of standard input."""
+    """Return the text of the named script, or of standard input."""
     script = rest[0] if rest else "standard input"
     try:
         if rest:
@@ -460,7 +464,7 @@ def _read_script(rest: Sequence[str], stdin: TextIO | None) -> str:
 
 
 def _script_options(text: str, script: str, command: _Command) -> dict[str, str]:
-    """What the #SBATCH lines of a script ask for."""
+    """Return the options in the #SBATCH lines of a script."""
     options: dict[str, str] = {}
     for line in _directives(text):
         try:
@@ -477,7 +481,7 @@ def _script_options(text: str, script: str, command: _Command) -> dict[str, str]
 
 
 def _directives(text: str) -> Iterator[str]:
-    """What follows #SBATCH, up to the first line that is a command."""
+    """Yield the text after each #SBATCH, up to the first line that is a command."""
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
             yield line.removeprefix("#SBATCH").strip()
@@ -486,7 +490,7 @@ def _directives(text: str) -> Iterator[str]:
 
 
 def _options(words: Sequence[str], command: _Command, where: str) -> tuple[dict[str, str], list[str]]:
-    """Options up to the first word that is none, and the rest."""
+    """Return the options up to the first word that is not an option, and the remaining words."""
     found: dict[str, str] = {}
     queue = list(words)
     while queue:
@@ -506,14 +510,14 @@ def _options(words: Sequence[str], command: _Command, where: str) -> tuple[dict[
 
 def _long_option(word: str, queue: list[str], command: _Command, where: str, found: dict[str, str]) -> None:
     name, equals, value = word[2:].partition("=")
-    # getopt takes any beginning that fits only one option.
+    # getopt accepts any unambiguous prefix of an option.
     known = command.known
     fitting = [name] if name in known else sorted(option for option in known if option.startswith(name))
     if len(fitting) > 1:
         raise UsageError(f"{where}: --{name} could be --{' or --'.join(fitting)}")
     if not fitting:
         close = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean --{close[0]}?" if close else f"leave it out if your {command.name} knows it"
+        hint = f"did you mean --{close[0]}?" if close else f"leave it out if your {command.name} supports it"
         raise UsageError(f"{where}: --{name} is not an option of {command.name} known here; {hint}")
     option = fitting[0]
     if option in command.with_value and not equals:
@@ -538,7 +542,7 @@ def _short_options(
                     raise UsageError(f"{where}: --{option} needs a value")
                 value = queue.pop(0)
             found[option] = value
-        elif option in ("immediate", "kill-command", "no-kill"):  # take a value only where it is attached
+        elif option in ("immediate", "kill-command", "no-kill"):  # accept a value only if it is attached
             letters, found[option] = "", value
         else:
             found[option] = ""

@@ -1,6 +1,6 @@
-"""What Slurm itself would refuse, whatever the policy says: unknown names, more than a node has.
+"""Predict which jobs Slurm itself refuses, and which it accepts but never starts.
 
-And what it would take, and never start.
+It refuses unknown names and more than a node has, for example, independently of the policy.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from slurm_gpu.slurm.submission import Partition, UserAssociations
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import counted, few
 
+# Maximum number of names in a message.
 _MOST_NAMED = 12
-"""So many names are told; more help nobody."""
 _GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
+# From this version on, --qos accepts several names with commas: the job runs in the first that allows it.
 _SEVERAL_QOS = (24, 11)
-"""From there on --qos takes several, joined by commas: the job runs in the first that lets it."""
 _FORMS = {
     "tres_per_job": "--gpus",
     "tres_per_node": "GPUs per node",
@@ -36,36 +36,36 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class RunningSlurm:
-    """What of a running Slurm decides whether it takes a job."""
+    """The parts of a running Slurm that decide whether it accepts a job."""
 
     settings: SlurmSettings
     nodes: Sequence[SlurmNode]
     partitions: Sequence[Partition]
     user: str
+    # Accounts and QOS of that user.
     places: UserAssociations
-    """Of that user."""
+    # That user's groups, and the job's account and QOS.
     submitter: Submitter = field(default_factory=Submitter)
-    """That user's groups, and the job's account and QOS."""
+    # None if they are not known, or if the job names none.
     reservations: namedreservation.KnownReservations | None = None
-    """None where they are not known, or the job names none."""
 
     @property
     def enforced(self) -> set[str]:
-        """What AccountingStorageEnforce names; limits and QOS enforce associations, too."""
+        """Return the names in AccountingStorageEnforce; limits and QOS imply associations."""
         return set(self.settings.raw.get("AccountingStorageEnforce", "").split(","))
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Of Slurm, such as (24, 11)."""
+        """Return the version of Slurm, such as (24, 11)."""
         return tuple(int(number) for number in re.findall(r"\d+", self.settings.version)[:2])
 
 
 def refusals_of_slurm(
     request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
 ) -> list[str]:
-    """Why Slurm would refuse the job, each with what would be right; empty where nothing speaks against it.
+    """Return the reasons for which Slurm would refuse the job, with remedies; empty if there are none.
 
-    `description` is the request's. Not all that Slurm looks at is looked at here.
+    `description` is that of the request. Not all checks of Slurm are covered.
     """
     found = [*request.mistakes(), *_names(request, cluster)]
     requested = _requested_partitions(request, cluster)
@@ -91,7 +91,7 @@ def refusals_of_slurm(
 def waits_of_slurm(
     request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
 ) -> tuple[str, ...]:
-    """Why Slurm would take the job and never start it, as long as the partition is as it is."""
+    """Return why Slurm would accept the job but never start it, unless the partition changes."""
     return _barred(request, description, cluster).waits
 
 
@@ -104,7 +104,7 @@ def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: 
     requested = _requested_partitions(request, cluster).split(",")
     partitions = [part for part in cluster.partitions if part.name in requested]
     enforced = cluster.settings.raw.get("EnforcePartLimits", "NO").upper()
-    # YES is how ALL was spelt once.
+    # YES is an earlier spelling of ALL.
     enforced = {"YES": "ALL"}.get(enforced, enforced)
     partition_request = _partition_request(request, description)
     return barred(partitions, partition_request, cluster.submitter, enforced, cluster.version)
@@ -128,7 +128,7 @@ def _partition_request(request: SbatchRequest, description: Mapping[str, object]
 def _features(
     request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], requested: str
 ) -> Iterator[str]:
-    """Fewer nodes than --nodes asks for that have what --constraint does."""
+    """Yield a message if fewer nodes than --nodes requests satisfy --constraint."""
     constraint = request.options.get("constraint", "")
     having = nodes_with(constraint, nodes)
     least = description.get("min_nodes")
@@ -143,15 +143,15 @@ def _features(
 
 
 def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
-    """Partitions, account, QOS and nodes that are not there, or not for this user."""
+    """Yield a message for each partition, account, QOS, feature and node that is unknown or not allowed."""
     get = request.options.get
     there = [part.name for part in cluster.partitions]
     partition = get("partition")
     for name in partition.split(",") if partition else ():
         if there and name not in there:
-            yield f"--partition: {name!r} is no partition of this cluster; {_there_are(name, there)}"
+            yield f"--partition: {name!r} is not a partition of this cluster; {_there_are(name, there)}"
     if there and not partition and not any(part.is_default for part in cluster.partitions):
-        yield f"--partition is missing, and no partition is the default; there are {_listed(there)}"
+        yield f"--partition is missing, and there is no default partition; there are {_listed(there)}"
     for option, allowed, enforcing in (
         ("account", cluster.places.accounts, {"associations", "limits", "safe", "qos", "wckeys", "all"}),
         ("qos", cluster.places.qos, {"qos", "all"}),
@@ -164,17 +164,17 @@ def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
     features = list(dict.fromkeys(feature for node in cluster.nodes for feature in node.features))
     for name in names_in(get("constraint", "")):
         if cluster.nodes and name not in features:
-            yield f"--constraint: {name!r} is no feature of any node; {_there_are(name, sorted(features))}"
+            yield f"--constraint: {name!r} is not a feature of any node; {_there_are(name, sorted(features))}"
     names = [node.name for node in cluster.nodes]
     for name in _nodelist(request):
         if names and name not in names:
-            yield f"--nodelist: {name!r} is no node of this cluster; {_there_are(name, names)}"
+            yield f"--nodelist: {name!r} is not a node of this cluster; {_there_are(name, names)}"
 
 
 def _gres(
     description: Mapping[str, object], nodes: Sequence[SlurmNode], cluster: RunningSlurm
 ) -> Iterator[str]:
-    """Kinds of GRES, and types of GPUs, that no node of the partition has."""
+    """Yield a message for each kind of GRES and GPU type that the cluster or the nodes do not have."""
     gres_types = cluster.settings.raw.get("GresTypes")
     kinds = None if gres_types is None else [] if gres_types == "(null)" else gres_types.split(",")
     types = sorted({kind for node in nodes for kind in node.gpus if kind})
@@ -192,7 +192,7 @@ def _gres(
 
 
 def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], requested: str) -> Iterator[str]:
-    """Nodes of --nodelist that are not among these."""
+    """Yield a message for each node of --nodelist that is not among `nodes`."""
     names = {node.name for node in nodes}
     for name in _nodelist(request):
         if name not in names:
@@ -200,7 +200,7 @@ def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], requested: str)
 
 
 def _nodelist(request: SbatchRequest) -> list[str]:
-    """Names; none where they lie in a file, or cannot be read."""
+    """Return the nodes of --nodelist; empty if they are in a file or cannot be parsed."""
     nodelist = request.options.get("nodelist")
     try:
         return expand(nodelist) if nodelist and "/" not in nodelist else []
@@ -211,7 +211,7 @@ def _nodelist(request: SbatchRequest) -> list[str]:
 def _amounts(
     request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], requested: str
 ) -> Iterator[str]:
-    """More than any node of the partition has."""
+    """Yield a message for each amount that is more than the nodes have."""
 
     def most(of: Callable[[SlurmNode], int]) -> int:
         return max(of(node) for node in nodes)
@@ -219,10 +219,10 @@ def _amounts(
     where = f"no node of {requested} has more than"
     gpus = _gpus(description, "tres_per_node")
     if gpus > most(lambda node: node.n_gpus):
-        yield f"GPUs per node: {gpus} asked for, {where} {most(lambda node: node.n_gpus)}"
+        yield f"GPUs per node: {gpus} requested, {where} {most(lambda node: node.n_gpus)}"
     in_all, there = _gpus(description, "tres_per_job"), sum(node.n_gpus for node in nodes)
     if in_all > there:
-        yield f"--gpus: {in_all} asked for, {requested} has {there}"
+        yield f"--gpus: {in_all} requested, {requested} has {there}"
     mib, per_gpu = description.get("min_mem_per_node"), request.options.get("mem-per-gpu")
     memory = most(lambda node: node.memory_mib)
     if isinstance(mib, int) and "mem" in request.options and mib > memory:
@@ -251,7 +251,7 @@ def _per_gpu_mib(description: Mapping[str, object]) -> int:
 
 
 def _memory(mib: int) -> str:
-    """As sbatch takes it, to the last MiB."""
+    """Return memory as sbatch accepts it, exact to one MiB."""
     return f"{mib}M" if mib % 1024 else f"{mib // 1024}G"
 
 

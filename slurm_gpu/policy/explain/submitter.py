@@ -1,4 +1,4 @@
-"""Whose job it is, as far as partitions ask: UNIX groups, accounts above the job's, and its QOS."""
+"""Read the properties of a submitter that partitions check: UNIX groups, parent accounts and QOS."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _PASSES = ("PartitionTimeLimit", "PartitionMaxNodes", "PartitionMinNodes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
-    """Whose job it is, and in what; None where that is not known, and so not judged."""
+    """The user, account and QOS of a job; None if unknown, which is then not checked."""
 
+    # UNIX groups.
     groups: Collection[str] | None = None
-    """UNIX groups."""
     account: str | None = None
+    # Parent accounts; whether partitions consider them depends on Slurm's version.
     ancestors: Collection[str] | None = None
-    """Accounts that the account is part of: whether they count for it depends on Slurm's version."""
+    # Several names separated by commas, from Slurm 24.11 on.
     qos: str | None = None
-    """Several, joined by commas, from Slurm 24.11 on."""
+    # Flags of the QOS that override limits of partitions, such as PartitionTimeLimit; all QOS must have them.
     passes: Collection[str] = ()
-    """Flags of the QOS (of each of several) by which partitions do not bind, such as PartitionTimeLimit."""
     is_root: bool = False
 
 
@@ -39,9 +39,9 @@ def read_submitter(
     qos: str | None,
     partitions: Sequence[Partition],
 ) -> Submitter:
-    """What is to be known of a user's job; what cannot be read is not.
+    """Return the groups, accounts and QOS flags of a user's job; unknown values are None or empty.
 
-    `store` is asked only where a partition's limits depend on it; None while slurmdbd is away.
+    `store` is queried only if limits of a partition depend on it; it is None if slurmdbd is unavailable.
     """
     above: Collection[str] | None = None
     passes: Collection[str] = ()
@@ -67,7 +67,7 @@ def _is_root(user: str) -> bool:
 
 
 def _groups_of(user: str) -> Collection[str] | None:
-    """None for root, whom partitions let in."""
+    """Return the UNIX groups of a user; None for root, which partitions allow, and for unknown users."""
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
@@ -77,7 +77,7 @@ def _groups_of(user: str) -> Collection[str] | None:
         try:
             names.add(grp.getgrgid(gid).gr_name)
         except KeyError:
-            continue  # a group without a name, which no partition can name
+            continue  # a group without a name; no partition can allow it
     return names if entry.pw_uid else None
 
 

@@ -1,1 +1,1 @@
-"""policy.yaml: its schema, its checks, and the typed model."""
+"""Schema, checks and typed model of policy.yaml."""

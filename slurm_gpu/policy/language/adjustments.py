@@ -1,7 +1,7 @@
-"""Limits that the weekly adjustment moved: beside policy.yaml, which only people write.
+"""Store the limits that the weekly adjustment moved, next to policy.yaml, which only people edit.
 
-`policy.moved.json` lists the moves in their order. One counts as long as policy.yaml has the value from which
-it started, and the bounds in which it lies: whoever writes another value there takes it back.
+`policy.moved.json` lists the moves in order. A move counts while policy.yaml has the value from which it
+started, and bounds that contain the new value. Another value in policy.yaml therefore revokes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One limit of one rule got another value, in its own unit (mgpu, MiB or a count)."""
+    """The change of one limit of one rule, in the unit of the limit (mgpu, MiB or a count)."""
 
     rule: str
     limit: str
@@ -31,8 +31,8 @@ class Move:
     new: int
     at_s: int
     why: str
+    # Time when a user undid it: the move does not count, and the limit is not moved again.
     undone_s: int | None = None
-    """When a person took it back: it does not count, and the limit is left alone from then on."""
 
     def __str__(self) -> str:
         old, new = (value_text(self.limit, value) for value in (self.old, self.new))
@@ -41,23 +41,23 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A policy with its moves."""
+    """A policy with its moves applied."""
 
     policy: Policy
     counting: tuple[Move, ...] = ()
+    # Moves that do not count any more, with the reason.
     void: tuple[tuple[Move, str], ...] = ()
-    """Those that do not count any more, with the reason."""
+    # Moves that were undone; their limits are not to be moved again.
     undone: tuple[Move, ...] = ()
-    """Those that were taken back, and stand where they began: their limits are not to be moved."""
 
 
 def moves_path(policy: Path) -> Path:
-    """Where the moves of a policy stand."""
+    """Return the path of the file with the moves of a policy."""
     return policy.with_name(f"{policy.stem}.moved.json")
 
 
 def read_moves(policy: Path) -> tuple[Move, ...]:
-    """All moves of a policy, the first first; raises InputError where the file is not what was written."""
+    """Return all moves of a policy, the oldest first; raise InputError if the file is invalid."""
     path = moves_path(policy)
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
@@ -80,7 +80,10 @@ def read_moves(policy: Path) -> tuple[Move, ...]:
 
 
 def write_moves(policy: Path, moves: Sequence[Move]) -> None:
-    """Replace the moves of a policy, readable for all as the policy is; raises OutsideError."""
+    """Replace the moves of a policy; like the policy, the file is readable for all users.
+
+    Raise OutsideError if it cannot be written.
+    """
     path = moves_path(policy)
     with outside(path):
         if not moves:
@@ -91,7 +94,7 @@ def write_moves(policy: Path, moves: Sequence[Move]) -> None:
 
 
 def with_moves(policy: Policy, moves: Iterable[Move]) -> Moved:
-    """The policy with the limits that `policy adjust` moved."""
+    """Apply the moves of `policy adjust` to the policy."""
     counting: list[Move] = []
     void: list[tuple[Move, str]] = []
     undone: list[Move] = []
@@ -117,7 +120,7 @@ def _in_the_way(policy: Policy, move: Move) -> str | None:
     if single_value(rule, move.limit) != move.old:
         return "policy.yaml has another value now"
     if not bounds.low <= move.new <= bounds.high:
-        return "it lies outside of adjust: now"
+        return "it is outside of adjust: now"
     return None
 
 

@@ -1,6 +1,6 @@
-"""Check policy.yaml: every mistake in one go, each with its place, the value, and what is allowed.
+"""Check policy.yaml and report every mistake at once, with its place, the value, and what is allowed.
 
-The model declares what single values may be. This checks what depends on several.
+The model declares the valid single values. This module checks values that depend on each other.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ from slurm_gpu.policy.language.model import (
 from slurm_gpu.policy.language.value_types import MOST_MEMORY_PER_GPU_MIB
 from slurm_gpu.text.units import format_duration, format_memory_mib
 
-# It lies next to the site file: /etc/slurm-gpu/policy.yaml.
+# Next to the site file: /etc/slurm-gpu/policy.yaml.
 FILE_NAME = "policy.yaml"
-# Slurm's own QOS, in which jobs run that name none.
+# Slurm's default QOS, for jobs that name none.
 _ORDINARY = "normal"
-# Of goal: considerate, where the file says nothing.
+# Default slowdown of goal: considerate.
 _SLOWDOWN = 1.10
-# slurm_gpu.alerts watches for four minutes before it judges.
+# slurm_gpu.alerts observes a job for four minutes before it judges the job.
 _LEAST_WARN_S = 300
 
 
 def load_policy(path: Path) -> tuple[Policy, YamlSource]:
     """Read and check a policy, with the limits that `policy adjust` moved.
 
-    Raises InputError or InvalidFileError naming every mistake.
+    Raise InputError or InvalidFileError naming every mistake.
     """
     moved, source = load_moved(path)
     return moved.policy, source
 
 
 def load_moved(path: Path) -> tuple[Moved, YamlSource]:
-    """Likewise, with the moves by themselves."""
+    """Read and check a policy as `load_policy` does, and return it together with its moves."""
     source = read_yaml(path)
     return with_moves(check_policy(source), read_moves(path)), source
 
 
 def check_policy(source: YamlSource) -> Policy:
-    """Turn a parsed policy.yaml into a Policy; raises InvalidFileError with every mistake in it."""
+    """Turn a parsed policy.yaml into a Policy; raise InvalidFileError with every mistake in it."""
     if source.value is None:
         message = "the file is empty; it should begin with version: 1, then groups and rules"
         raise InvalidFileError([source.error((), message)])
@@ -124,7 +124,7 @@ class _Check(Decoder):
             if key not in LIMITS or LIMITS[key].allowed_per(per):
                 continue
             where = "per: job" if LIMITS[key].allowed_per(Per.JOB) else "per: user or per: group"
-            message = f"{key!r} cannot stand in a rule with per: {per}; write it in a rule with {where}"
+            message = f"{key!r} is not allowed in a rule with per: {per}; write it in a rule with {where}"
             sums = [name for name in (f"{key}_total", f"{key}_running") if name in LIMITS]
             if sums:
                 message += f"; over all jobs of the {per} it is {' or '.join(sums)}"
@@ -134,13 +134,13 @@ class _Check(Decoder):
         seen: set[str] = set()
         for rule in rules:
             if rule.id and rule.id in seen:
-                message = f"id: {rule.id!r} is the id of an earlier rule; ids differ"
+                message = f"id: {rule.id!r} is the id of an earlier rule; ids must be unique"
                 self.fail((*rule.location, "id"), message)
             seen.add(rule.id)
 
     def bundle(self, at: Location, bundle: Bundle) -> None:
         if not any(self.has(*at, key) for key in ("cpus", "memory", "partitions")):
-            self.fail_once(at, f"bundle {bundle.name} says nothing; give cpus, memory or partitions")
+            self.fail_once(at, f"bundle {bundle.name} sets nothing; give cpus, memory or partitions")
         if bundle.gpu_types is not None and bundle.mgpu == 0:
             message = "a bundle with gpus: 0 cannot have gpu_types; leave them out"
             self.fail((*at, "gpu_types"), message, key=True)
@@ -193,7 +193,7 @@ class _Check(Decoder):
         ):
             self.fail(
                 at,
-                f"owner {owner.group}: a group that owns GPUs is one of accounts alone, "
+                f"owner {owner.group}: a group that owns GPUs consists of accounts only, "
                 f"such as {owner.group}: {{accounts: [{owner.group}]}}",
                 key=True,
             )
@@ -220,10 +220,10 @@ class _Check(Decoder):
         for owner in owners:
             for account in owner.accounts:
                 if (first := of_account.setdefault(account, owner)) is not owner:
-                    message = f"account {account} is one of {first.group}'s already"
+                    message = f"account {account} already belongs to owner {first.group}"
                     self.fail(owner.location, message, key=True)
             if (first := of_qos.setdefault(owner.qos, owner)) is not owner:
-                self.fail(owner.location, f"qos {owner.qos} is that of {first.group} already", key=True)
+                self.fail(owner.location, f"qos {owner.qos} is already that of owner {first.group}", key=True)
 
     def colocation(self, colocation: Colocation, groups: Mapping[str, Group]) -> Colocation:
         at: Location = ("colocation",)
@@ -233,7 +233,7 @@ class _Check(Decoder):
         if colocation.goal is Goal.CONSIDERATE:
             slowdown = _SLOWDOWN if slowdown is None else slowdown
         elif self.has(*at, "slowdown"):
-            message = "slowdown: only goal: considerate keeps to it; add that"
+            message = "slowdown: it applies only with goal: considerate; add that"
             self.fail_once((*at, "slowdown"), message)
         if planner in LEARNED_PLANNERS and not self.has(*at, "model"):
             self.fail(
@@ -242,7 +242,7 @@ class _Check(Decoder):
                 f"{planner}` writes",
             )
         elif planner not in LEARNED_PLANNERS and self.has(*at, "model"):
-            message = f"model: planner {planner} learns nothing that a model would have"
+            message = f"model: planner {planner} does not use a model; leave it out"
             self.fail_once((*at, "model"), message)
         return replace(colocation, slowdown=slowdown)
 
@@ -264,7 +264,7 @@ class _Check(Decoder):
             self.fail(
                 (*at, "after"),
                 f"after: {format_duration(idle.after_s)} is already over at the last warning, "
-                f"{format_duration(times[-1])}; nothing is ended unwarned",
+                f"{format_duration(times[-1])}; no job is ended without a warning",
             )
 
     def urgent(self, urgent: Urgent, policy: Policy) -> None:
@@ -281,7 +281,7 @@ class _Check(Decoder):
                     "accounts",
                 )
             elif group.users is group.unix_groups is group.accounts is None:
-                message = f"for: group {name} is everybody; name users, unix_groups or accounts"
+                message = f"for: group {name} matches every user; name users, unix_groups or accounts"
                 self.fail(place, message)
         if urgent.qos == _ORDINARY:
             message = f"qos: jobs that name no QOS run in {_ORDINARY}, and all would be urgent"
@@ -293,13 +293,13 @@ class _Check(Decoder):
             self.fail((*at, "preempts"), message)
 
     def with_urgent(self, urgent: Urgent, policy: Policy) -> Policy:
-        """The policy with its group and its rule: how many run at once is a rule like any other."""
+        """Return the policy with the group and the rule of `urgent:`, which limits how many run at once."""
         if URGENT in policy.groups:
-            message = f"group {URGENT} is that of `urgent:`; name this one otherwise"
+            message = f"group {URGENT} is reserved for `urgent:`; choose another name"
             self.fail(("groups", URGENT), message, key=True)
         for rule in policy.rules:
             if rule.id == URGENT:
-                message = f"id: {URGENT!r} is the id of `urgent:`; ids differ"
+                message = f"id: {URGENT!r} is the id of `urgent:`; choose another id"
                 self.fail((*rule.location, "id"), message)
         limits = RuleLimits(jobs_running=urgent.jobs_running)
         rule = PolicyRule(URGENT, URGENT, Per.GROUP, urgent.why, limits, Mode.ENFORCE, location=("urgent",))

@@ -1,4 +1,4 @@
-"""Partitions and types of GPUs that a policy names and the cluster lacks: most likely misspelt."""
+"""Find partitions and GPU types that a policy names and the cluster lacks: most likely misspelt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _Named = tuple[Location, str]
 def unknown_to_cluster(
     policy: Policy, source: YamlSource, nodes: Iterable[SlurmNode]
 ) -> tuple[InputError, ...]:
-    """Names for which there is no node, in the order of the file; none where the nodes tell no such names."""
+    """Return errors for partitions and GPU types without a node, in the order of the file.
+
+    Names of a kind are not checked if no node reports any name of that kind.
+    """
     nodes = list(nodes)
     partitions = {partition for node in nodes for partition in node.partitions}
     types = {gpu_type.lower() for node in nodes for gpu_type in node.gpus if gpu_type}

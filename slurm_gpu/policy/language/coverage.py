@@ -1,4 +1,4 @@
-"""Which rule's limits hold whenever another's do: of the looser one nobody ever hears."""
+"""Find limits that never bind, because a limit of another rule is always at least as strict."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
-# Whose sum contains the other's: a user's jobs are among the group's, a job among either.
+# Sums that contain the key's: the group's contains the user's, and both contain a single job.
 _WITHIN = {Per.JOB: (Per.JOB, Per.USER, Per.GROUP), Per.USER: (Per.USER, Per.GROUP), Per.GROUP: (Per.GROUP,)}
 
-# A week is no part of a month: it may begin in one and end in the next.
+# A week is not part of a month: it may begin in one and end in the next.
 _LONGER_PERIODS = {"gpu_hours:day": ("gpu_hours:week", "gpu_hours:month")}
 
 
@@ -23,16 +23,16 @@ class CoveredLimit:
     """A limit that can never be the one that binds."""
 
     rule: PolicyRule
+    # The key as in flat_limits.
     key: str
-    """As in flat_limits."""
     by: PolicyRule
     by_key: str
 
 
 def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
-    """Limits that another limit makes needless; of two equal ones the later."""
+    """Yield the limits that another limit makes needless; of two equal limits, the later one."""
     flat = [flat_limits(rule.limits) for rule in policy.rules]
-    excepted = {exception.rule for exception in policy.exceptions}  # for someone the rule gives way
+    excepted = {exception.rule for exception in policy.exceptions}  # these do not bind all users
     for position, rule in enumerate(policy.rules):
         for key in flat[position]:
             wider = _wider_keys(key)
@@ -49,7 +49,7 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
 
 
 def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
-    """Whether `wider` binds every job that `rule` binds, at least as strictly."""
+    """Return whether `wider` binds every job that `rule` binds, at least as strictly."""
     return (
         _contains(policy.groups[wider.group], policy.groups[rule.group])
         and _STRENGTH[wider.mode] >= _STRENGTH[rule.mode]
@@ -61,20 +61,20 @@ def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
 def _covers(
     policy: Policy, flat: Sequence[Mapping[str, object]], wider: tuple[int, str], limit: tuple[int, str]
 ) -> bool:
-    """Whether the limit `wider` (position of its rule, key) leaves `limit` nothing to refuse."""
+    """Return whether `limit` refuses nothing that `wider` allows; both are (position of the rule, key)."""
     if wider == limit:
         return False
     other, rule = policy.rules[wider[0]], policy.rules[limit[0]]
     first, second = flat[wider[0]][wider[1]], flat[limit[0]][limit[1]]
     if not _at_most(first, second, rule, other) or not _precedes(policy, other, rule):
         return False
-    # Of two that cover one another the later is needless.
+    # If two limits cover each other, the later one is needless.
     mutual = wider[1] == limit[1] and _at_most(second, first, other, rule) and _precedes(policy, rule, other)
     return not mutual or wider[0] < limit[0]
 
 
 def _precedes(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
-    """Whether `wider` sums over no less than `rule`, whenever that binds."""
+    """Return whether `wider` sums over at least as many jobs as `rule` whenever `rule` binds."""
     return wider.per in _WITHIN[rule.per] and binds_whenever(policy, wider, rule)
 
 
@@ -88,9 +88,9 @@ def _wider_keys(key: str) -> tuple[str, ...]:
 
 
 def _at_most(first: object, second: object, rule: PolicyRule, other: PolicyRule) -> bool:
-    """Whether a value `first` (of `other`) leaves nothing that `second` (of `rule`) would refuse."""
+    """Return whether the value `first` (of `other`) refuses all that `second` (of `rule`) refuses."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() <= second.keys()  # names that are allowed
+        return first.keys() <= second.keys()  # allowed names
     if isinstance(first, int | float) and isinstance(second, int | float):
         return first <= second
     steps, other_steps = rule.limits.walltime, other.limits.walltime
@@ -109,7 +109,7 @@ def _limit_at(steps: tuple[WalltimeStep, ...], mgpu: int) -> float:
 
 
 def _contains(wider: Group, group: Group) -> bool:
-    """Whether every job of `group` is one of `wider` too."""
+    """Return whether every job in `group` is also in `wider`."""
     pairs = (
         (wider.users, group.users),
         (wider.unix_groups, group.unix_groups),

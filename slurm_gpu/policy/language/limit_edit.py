@@ -1,4 +1,4 @@
-"""Changes one limit in the text of policy.yaml, and nothing else: comments and layout stay."""
+"""Change one limit in the text of policy.yaml, and keep comments and layout."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NO_END_OF_LINE = "\\ No newline at end of file"
 
 
 def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
-    """The text with another value of one limit.
+    """Return the text with another value for one limit.
 
-    Raises InputError where that cannot be done without changing anything else, as with an anchor that
-    several rules share.
+    Raise InputError if the edit would change anything else, for example with an anchor that several rules
+    share.
     """
     source = parse_yaml(text, path)
     policy = check_policy(source)
@@ -42,6 +42,6 @@ def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
 
 
 def unified_diff(old: str, new: str, path: str) -> str:
-    """What `patch` takes, from the directory of the file or with its whole path."""
+    """Return a diff for `patch`, to be run in the directory of the file or with its full path."""
     lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), path, path)
     return "".join(line if line.endswith("\n") else f"{line}\n{_NO_END_OF_LINE}\n" for line in lines)

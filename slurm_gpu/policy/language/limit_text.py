@@ -1,4 +1,4 @@
-"""Limits in words, and with stable keys as JSON."""
+"""Format limits as text, and as JSON with stable keys."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _COUNTED_JOBS = {
 
 
 def limit_texts(limits: RuleLimits, over: str = "") -> list[str]:
-    """Each limit that is set, such as "at most 12 GPUs running and pending".
+    """Return the text of each limit that is set, such as "at most 12 GPUs running and pending".
 
-    `over` is written after each that is an amount: " per user".
+    `over`, such as " per user", follows each limit that is an amount.
     """
     return [
         text if kind.measure in (LimitUnit.NAMES, LimitUnit.WALLTIME) else f"{text}{over}"
@@ -30,13 +30,13 @@ def limit_texts(limits: RuleLimits, over: str = "") -> list[str]:
 
 
 def flat_text(limits: RuleLimits, key: str) -> str:
-    """One of them, by its key as in flat_limits."""
+    """Return the text of one limit by its key, as in flat_limits."""
     texts = [pair for kind, value in set_limits(limits) for pair in _texts(kind, value)]
     return ", ".join(text for of_key, text in texts if of_key == key)
 
 
 def limits_json(limits: RuleLimits) -> dict[str, Any]:
-    """Limits by their keys in policy.yaml.
+    """Return the limits by their keys in policy.yaml.
 
     GPUs are numbers or {type: number}, memory is in MiB (`memory_mib`), walltime in seconds
     (`walltime_s`) or a list of {gpus, s}, gpu_hours {period: hours}.
@@ -67,7 +67,7 @@ def _steps_json(steps: list[WalltimeStep]) -> Any:
 
 
 def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
-    """(key as in flat_limits, text)."""
+    """Yield the key, as in flat_limits, and the text of each part of a limit."""
     counted_jobs = _COUNTED_JOBS[kind.scope]
     if isinstance(value, GpuLimit):
         if value.all_mgpu is not None:

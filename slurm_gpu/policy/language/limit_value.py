@@ -1,4 +1,4 @@
-"""Limits that are one number: in mgpu, MiB or a count."""
+"""Read and change limits that are one number: in mgpu, MiB or a count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.text.units import format_mgpu
 
 
 def single_value(rule: PolicyRule, key: str) -> int | None:
-    """The limit as one number (mgpu, MiB or a count); None where the rule has none, or several by type."""
+    """Return the limit as one number (mgpu, MiB or a count); None if it is not set, or set by type."""
     value = LIMITS[key].of(rule.limits)
     if isinstance(value, GpuLimit):
         return value.all_mgpu
@@ -19,7 +19,7 @@ def single_value(rule: PolicyRule, key: str) -> int | None:
 
 
 def with_value(policy: Policy, rule_id: str, key: str, value: int) -> Policy:
-    """The policy with another value of one limit."""
+    """Return the policy with another value for one limit."""
     kind = LIMITS[key]
     new: dict[str, Any] = {kind.field: GpuLimit(value) if kind.measure is LimitUnit.GPUS else value}
     return replace(
@@ -32,7 +32,7 @@ def with_value(policy: Policy, rule_id: str, key: str, value: int) -> Policy:
 
 
 def value_text(key: str, value: int) -> str:
-    """As it is written in policy.yaml."""
+    """Return the value as it is written in policy.yaml."""
     kind: LimitKind = LIMITS[key]
     if kind.measure is LimitUnit.GPUS:
         return format_mgpu(value)

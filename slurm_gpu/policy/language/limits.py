@@ -1,4 +1,4 @@
-"""Define the limits of policy.yaml: key, unit, scope, and what Slurm's own limits can do for each.
+"""Define the limits of policy.yaml: key, unit, scope, and whether Slurm's own limits can enforce them.
 
 The scope of a limit decides what is checked on `scontrol update` by the owner of a job. An update that does
 not raise the job's amount passes, unless it moves the job among the jobs of a rule that did not count it.
@@ -48,14 +48,14 @@ class LimitKind:
     key: str
     measure: LimitUnit
     scope: Scope
-    # For people: its noun in the plural, and in the singular where that differs.
+    # Its noun in messages in the plural, and in the singular if that differs.
     what: str
     one: str = ""
-    # The TRES in Slurm that it is an amount of; jobs, times and names have none.
+    # Its TRES in Slurm; "" for jobs, times and names.
     tres: str = ""
     # The limit on a sum that contains this amount: GPUs of one job are among those running and pending.
     part_of: str = ""
-    # Why no field of Slurm can hold it; "" where one can.
+    # The reason if no field in Slurm can enforce it; "" if one can.
     lua_alone: str = ""
 
     @property
@@ -68,7 +68,7 @@ class LimitKind:
         return self.one if self.one and number == 1 else self.what
 
     def of(self, limits: RuleLimits) -> LimitValue:
-        """Return its value in these limits; None where it is not set."""
+        """Return its value in these limits; None if it is not set."""
         value: LimitValue = getattr(limits, self.field)
         return value
 
@@ -155,7 +155,7 @@ _KINDS = (
     ),
 )
 
-# In the order in which they are shown to people.
+# In display order.
 LIMITS: Mapping[str, LimitKind] = MappingProxyType({kind.key: kind for kind in _KINDS})
 
 

@@ -1,4 +1,4 @@
-"""The site's time zone as numbers: job_submit.lua has no other clock than UTC, and no time-zone database."""
+"""Convert the site's time zone to numbers, since job_submit.lua has only UTC and no time-zone database."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import datetime as dt
 import functools
 from zoneinfo import ZoneInfo
 
+# Number of calendar years for which changes of the clock are listed, including the first.
 YEARS = 4
-"""For how many calendar years changes of the clock are told, the first one included."""
 
 
 def end_of_day(day: dt.date, zone: ZoneInfo) -> int:
-    """Epoch second at which a day is over."""
+    """Return the epoch second at which a day ends."""
     if day == dt.date.max:
         return 2**53
     midnight = dt.datetime.combine(day + dt.timedelta(days=1), dt.time(), zone)
@@ -20,9 +20,10 @@ def end_of_day(day: dt.date, zone: ZoneInfo) -> int:
 
 @functools.cache
 def utc_offsets(zone: ZoneInfo, first_year: int) -> tuple[tuple[int, int], ...]:
-    """(epoch second, seconds east of UTC from then on), ascending, from the beginning of `first_year` on.
+    """Return pairs (epoch second, seconds east of UTC from then on), ascending, from `first_year` on.
 
-    The first holds since ever, the last for ever: one alone where the zone does not change its clocks.
+    The first also applies to earlier times, and the last to later ones. A zone that does not change its
+    clocks has a single pair.
     """
 
     def offset(second: int) -> int:
@@ -35,7 +36,7 @@ def utc_offsets(zone: ZoneInfo, first_year: int) -> tuple[tuple[int, int], ...]:
     for before in range(begin, end, 86400):
         after = min(before + 86400, end)
         if offset(after) != found[-1][1]:
-            low, high = before, after  # the change lies in (low, high]
+            low, high = before, after  # the change is in (low, high]
             while high - low > 1:
                 middle = (low + high) // 2
                 if offset(middle) == found[-1][1]:

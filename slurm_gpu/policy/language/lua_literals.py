@@ -1,4 +1,4 @@
-"""Plain values as Lua literals that mean the same in Lua 5.1 to 5.4 and can hold nothing but data."""
+"""Write plain values as Lua literals that mean the same in Lua 5.1 to 5.4 and contain only data."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Plain = None | bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plai
 
 
 def to_lua(value: Plain, indent: int = 0) -> str:
-    """A Lua expression for the value; None in a mapping is left out, as Lua has it.
+    """Return a Lua expression for the value; None in a mapping is left out, as in Lua tables.
 
-    Strings are written with every byte but printable ASCII as a number, so that no quote, newline, bracket
+    In strings, every byte except printable ASCII is written as a number, so that no quote, newline, bracket
     or encoding can end them.
     """
     if value is None:
@@ -42,8 +42,8 @@ def to_lua(value: Plain, indent: int = 0) -> str:
 
 
 def lua_string(text: str) -> str:
-    """A double-quoted Lua string of the UTF-8 bytes of `text`."""
-    # \ddd takes up to three digits, so always writing three leaves nothing to the next character.
+    """Return a double-quoted Lua string of the UTF-8 bytes of `text`."""
+    # \ddd takes up to three digits. With exactly three, a digit that follows is not part of it.
     safe = (
         chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03d}"
         for byte in text.encode("utf-8", "surrogatepass")

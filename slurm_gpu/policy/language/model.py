@@ -1,6 +1,7 @@
-"""What policy.yaml says, typed (docs/contracts.md, section 3). GPUs are thousandths (mgpu), times seconds.
+"""Define the typed model of policy.yaml (docs/contracts.md, section 3).
 
-The fields declare how the file is decoded (slurm_gpu.config.decoder).
+GPUs are in thousandths (mgpu), times in seconds. The fields declare how the file is decoded
+(slurm_gpu.config.decoder).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from slurm_gpu.policy.language.value_types import (
 PLANNERS = ("annealing", "greedy", "blossom", "lp", "fgd", "tetris", "sjf")
 # `slurm-gpu colocation train` trains these and writes their model.
 LEARNED_PLANNERS = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")
-# The group and the rule that `urgent:` stands for, and its QOS where it names none.
+# Name of the group and of the rule of `urgent:`, and its default QOS.
 URGENT = "urgent"
 
 _NAMES = Items(least=1)
@@ -55,19 +56,19 @@ GroupNames = Annotated[tuple[Annotated[str, GROUP_NAME], ...], _NAMES]
 _AT_KEY = FromPlace(lambda at: str(at[-1]))
 _AT_PLACE = FromPlace(lambda at: at)
 _SCRIPT = path("/etc/slurm/site_job_submit.lua")
-# It depends on the rule: slurm_gpu.policy.language.check_adjust.
+# The bounds depend on the rule, so slurm_gpu.policy.language.check_adjust checks them.
 _ADJUST = ValueType("bounds", "{gpus_running: [8, 24]}", lambda value: value)
 
 
 class OnError(StrEnum):
-    """What happens to a job when our own code fails."""
+    """The decision on a job when slurm-gpu's own code fails."""
 
     ALLOW = "allow"
     DENY = "deny"
 
 
 class Mode(StrEnum):
-    """How far a rule goes: write it down, tell the user, or refuse the job."""
+    """The effect of a rule: log the violation, advise the user, or refuse the job."""
 
     OBSERVE = "observe"
     ADVISE = "advise"
@@ -75,7 +76,7 @@ class Mode(StrEnum):
 
 
 class Per(StrEnum):
-    """Over what a rule's limits are summed."""
+    """The jobs over which a rule's limits are summed."""
 
     USER = "user"
     GROUP = "group"
@@ -83,14 +84,14 @@ class Per(StrEnum):
 
 
 class JobKind(StrEnum):
-    """Whether a job came with a script (sbatch) or without one (srun, salloc)."""
+    """The kind of a job: batch with a script (sbatch), interactive without one (srun, salloc)."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
 
 
 class HoursPeriod(StrEnum):
-    """Over what GPU-hours are counted: the calendar's day, ISO week or month in the site's time zone."""
+    """The period over which GPU-hours are counted: day, ISO week or month in the site's time zone."""
 
     DAY = "day"
     WEEK = "week"
@@ -102,8 +103,8 @@ class GpuLimit:
     """GPUs of all types together, or of each named type; exactly one of the two is given."""
 
     all_mgpu: int | None = None
+    # Type in lower case → mgpu.
     by_type_mgpu: Mapping[str, int] = field(default_factory=dict)
-    """Type in lower case → mgpu."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,10 @@ _WALLTIME_STEPS = OneOrTable(WALLTIME, GPUS_FROM, _walltime_steps)
 
 @dataclass(frozen=True, slots=True)
 class RuleLimits:
-    """Upper bounds; None where the rule sets none. 0 lets nothing through.
+    """Upper bounds; None if the rule sets none, and 0 allows nothing.
 
-    Those up to `gpu_types` are of one job, the others sums over the jobs of a user or a group. limits.py
-    lists them by their keys.
+    Limits up to `gpu_types` apply to one job, the others to sums over the jobs of a user or a group.
+    limits.py lists them by their keys.
     """
 
     gpus: Annotated[_GpuLimit, "GPUs of one job."] = None
@@ -165,25 +166,25 @@ class RuleLimits:
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """When a rule applies, by the moment of submission in the site's time zone; Monday is 0."""
+    """The times of submission at which a rule applies, in the site's time zone; Monday is 0."""
 
     days: Annotated[frozenset[int], DAYS, "Days of the week."] = ALL_DAYS
     minutes: Annotated[tuple[int, int], HOURS, Key("hours"), "Hours of the day."] = (0, 1440)
 
     @property
     def from_min(self) -> int:
-        """The first minute since midnight that belongs to it."""
+        """Return the minute since midnight from which the rule applies."""
         return self.minutes[0]
 
     @property
     def to_min(self) -> int:
-        """The first that does not."""
+        """Return the minute since midnight from which the rule no longer applies."""
         return self.minutes[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Jobs that a rule is for: all the given conditions must match; none at all matches every job."""
+    """Jobs that a rule is for: all given conditions must match, and no condition matches every job."""
 
     name: Annotated[str, _AT_KEY]
     users: Annotated[Names | None, "Users."] = None
@@ -261,7 +262,7 @@ class GpuOwner:
     """A group whose idle GPUs are lent, and return when it needs them. QOS are in lower case, as in Slurm."""
 
     group: Annotated[str, _AT_KEY]
-    # Of the group, in lower case.
+    # The accounts of the group, in lower case.
     accounts: Annotated[tuple[str, ...], FromPlace(lambda _: ())]
     gpus: Annotated[int, WHOLE_GPUS, "The number that it owns."]
     qos: Annotated[
@@ -289,7 +290,7 @@ class Urgent:
 
 
 class Goal(StrEnum):
-    """For what jobs are put on one GPU together."""
+    """The goal by which co-runners are chosen."""
 
     THROUGHPUT = "throughput"
     CONSIDERATE = "considerate"
@@ -318,16 +319,16 @@ class Colocation:
 
 
 class IdleAction(StrEnum):
-    """What becomes of a job whose GPUs were never used."""
+    """The action on a job that never used its GPUs."""
 
     CANCEL = "cancel"
+    # Requeued, and held until its owner releases it.
     HOLD = "hold"
-    """Back into the queue, held until its owner releases it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelIdle:
-    """Ends jobs that never used a GPU."""
+    """The settings for ending jobs that never used a GPU."""
 
     after_s: Annotated[int, WALLTIME, "The idle time before the end."]
     warn_s: Annotated[
@@ -361,7 +362,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A whole policy, checked in itself; whether its names exist here is another question (names.py)."""
+    """A whole policy, checked in itself; names.py checks whether its names exist on this host."""
 
     version: Annotated[int, fixed(1), REQUIRED, "The version of the format."] = 1
     contact: Annotated[str | None, TEXT, "Where users ask; ends each refusal."] = None
@@ -378,7 +379,7 @@ class Policy:
     owners: Annotated[
         tuple[GpuOwner, ...], Items(keyed=True), "Groups whose idle GPUs are lent until they need them."
     ] = ()
-    # Its group and its rule are among the others.
+    # Its group and its rule are in `groups` and `rules`.
     urgent: Annotated[Urgent | None, "Jobs that start before all others."] = None
     colocation: Annotated[Colocation | None, "Jobs that share a GPU."] = None
     cancel_idle: Annotated[CancelIdle | None, "Ends jobs that never used a GPU."] = None

@@ -1,6 +1,6 @@
-"""Users and UNIX groups of a policy as numbers: slurmctld must not wait for a directory service.
+"""Resolve the users and UNIX groups of a policy to IDs, so that slurmctld does not wait for NSS.
 
-Membership is that of the moment in which the policy is applied; apply it again when it changes.
+Membership is resolved when the policy is applied; after a change, apply the policy again.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from slurm_gpu.policy.language.model import Policy
 
 
 class SystemDirectory:
-    """What NSS answers on this host."""
+    """The users and groups that NSS provides on this host."""
 
     def uid(self, user: str) -> int | None:
-        """The user's id; None where there is no such user."""
+        """Return the UID of a user; None if the user does not exist."""
         try:
             return pwd.getpwnam(user).pw_uid
         except KeyError:
             return None
 
     def member_uids(self, group: str) -> frozenset[int] | None:
-        """Ids of the members, also of those who have it as their primary group."""
+        """Return the UIDs of the members, including by primary group; None if the group does not exist."""
         try:
             entry = grp.getgrnam(group)
         except KeyError:
@@ -37,17 +37,17 @@ class SystemDirectory:
         return frozenset(uids)
 
     def known_users(self) -> Sequence[str]:
-        """All users that NSS enumerates."""
+        """Return all users that NSS enumerates."""
         return [user.pw_name for user in pwd.getpwall()]
 
     def known_groups(self) -> Sequence[str]:
-        """All groups that NSS enumerates."""
+        """Return all groups that NSS enumerates."""
         return [group.gr_name for group in grp.getgrall()]
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedNames:
-    """Ids behind the names of a policy, and a complaint for each name that has none."""
+    """IDs of the names in a policy, and an error for each unknown name."""
 
     uids: dict[str, int] = field(default_factory=dict)
     members: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -85,7 +85,10 @@ def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory
 
 
 def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, ...]:
-    """Accounts of groups that `manages: accounts` lacks, where it lists any: most likely misspelt."""
+    """Return an error for each account of a group that `manages: accounts` lacks: most likely misspelt.
+
+    Nothing is checked if `manages: accounts` is empty.
+    """
     managed = {name.lower() for name in policy.manages.accounts}
     return tuple(
         source.error(
@@ -99,6 +102,6 @@ def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, 
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The end of a message on a name that is not known."""
+    """Return the end of a message about an unknown name: a similar name, or `otherwise`."""
     close = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {close[0]}?" if close else otherwise

@@ -1,4 +1,4 @@
-"""The types of single values in policy.yaml: names, days, amounts with their units."""
+"""Define the types of single values in policy.yaml: names, days, amounts with their units."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ALL_DAYS = frozenset(range(len(DAY_NAMES)))
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MOST_GPUS = 1_000_000
 _MOST_COUNT = 10**9
-# More than a year is a slip: 70000h was to be minutes.
+# More than a year is a mistake: 70000h was meant as minutes.
 _MOST_WALLTIME_S = 366 * 86400
-# Less than a Python needs: 64M was to be 64G.
+# Less than Python needs: 64M was meant as 64G.
 _LEAST_MEMORY_MIB = 256
 _MOST_MEMORY_MIB = 2**30
 _MEMORY_UNITS = "KMGT"
@@ -48,7 +48,7 @@ def _words(what: str, example: str, plural: str = "texts", make: Callable[[str],
         if not isinstance(value, str) or not value.strip():
             raise InvalidValueError(f"must be {what}; put it in quotes")
         if _CONTROL.search(value):
-            raise InvalidValueError("holds a control character")
+            raise InvalidValueError("contains a control character")
         return make(" ".join(value.split()))
 
     return ValueType(what, example, parse, _WORDS_SCHEMA, plural)
@@ -71,7 +71,7 @@ def _parse_gpus(value: Any) -> int:
 
 
 def memory(most_mib: int = _MOST_MEMORY_MIB) -> ValueType:
-    """Memory with its unit, as MiB; improbable amounts are taken for slips of the unit."""
+    """Return the type of memory with its unit, as MiB; improbable amounts are rejected as wrong units."""
 
     def parse(value: Any) -> int:
         if _is_number(value):
@@ -111,7 +111,7 @@ def _parse_walltime(value: Any) -> int:
 
 
 def _other_unit(text: str, step: int) -> str:
-    """The same number in the next larger or smaller unit that makes sense: 64M → 64G."""
+    """Return the same number in G for a positive step, or else in the next smaller unit: 64M → 64G."""
     match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z])[iBb]*\s*", text)
     if match is None:
         return "64G"
@@ -149,7 +149,7 @@ def _parse_days(value: Any) -> frozenset[int]:
         wrong = [name for name in names if name not in DAY_NAMES]
         if wrong or len(names) > 2:
             hint = did_you_mean(wrong[0], DAY_NAMES) if wrong else "write mon-fri"
-            raise InvalidValueError(f"has {shown(part)}, which is no day; {hint}")
+            raise InvalidValueError(f"has {shown(part)}, which is not a day; {hint}")
         first, last = DAY_NAMES.index(names[0]), DAY_NAMES.index(names[-1])
         days.update((first + n) % 7 for n in range((last - first) % 7 + 1))
     return frozenset(days)
@@ -164,7 +164,7 @@ def _parse_hours(value: Any) -> tuple[int, int]:
     if begin >= 1440 or end > 1440 or int(match[2] or 0) > 59 or int(match[4] or 0) > 59:
         raise InvalidValueError("is not on the clock; hours go from 00:00 to 24:00")
     if end == begin:
-        raise InvalidValueError("is no time at all; leave hours out for the whole day")
+        raise InvalidValueError("is empty; leave hours out for the whole day")
     if end < begin:
         raise InvalidValueError(
             f'goes past midnight; write two rules, one with hours "{time_of_day(begin)}-24:00" and one with '

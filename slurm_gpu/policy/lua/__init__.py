@@ -1,1 +1,1 @@
-"""The script for slurmctld: bundling, installing and running it."""
+"""Bundle, install and run the script for slurmctld."""

@@ -1,4 +1,4 @@
-"""One job_submit.lua from the Lua modules and a policy as data (docs/contracts.md, section 4)."""
+"""Build one job_submit.lua from the Lua modules and a policy as data (docs/contracts.md, section 4)."""
 
 from __future__ import annotations
 
@@ -31,60 +31,60 @@ from slurm_gpu.text.units import counted, format_gpus, format_memory_mib
 RUN_DIRECTORY = Path("/run/slurm-gpu")
 SNAPSHOT = "snapshot.txt"
 DECISIONS_LOG = "decisions.log"
+# decisions.log is moved aside at this size, since it is in memory.
 DECISIONS_LOG_BYTES = 64 * 2**20
-"""decisions.log is moved aside at this size: it lies in memory."""
 
+# The start of every bundle; a site's own job_submit.lua does not have it.
 MARK = "-- slurm-gpu "
-"""How a bundle begins, so that a site's own job_submit.lua is told apart from ours."""
+# The start of the stub that a removal leaves (packaging/hooks/place-lua); the next apply replaces it.
 STUB_MARK = f"{MARK}was removed: "
-"""How what a removal leaves begins (packaging/hooks/place-lua); the next apply replaces it."""
 
-# The module that defines what slurmctld calls: the last, as its return value is the script's.
+# The module that defines the functions for slurmctld. It is the last, since its return value is the script's.
 _ENTRY = "entry"
 _REQUIRES = re.compile(r"-- requires: (.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class SiteFacts:
-    """What the Lua must know of this cluster besides the policy."""
+    """Facts about the cluster that the Lua code requires in addition to the policy."""
 
     slurm_user_uid: int = 0
+    # All GPUs of the cluster.
     n_gpus: int = 0
-    """All GPUs of the cluster."""
+    # Whether there are QOS, which lending requires and slurmdbd stores.
     has_qos: bool = True
-    """Whether there are QOS at all, without which nothing can be lent: they lie in slurmdbd."""
+    # Whether jobs without --requeue and --no-requeue are requeued when they are preempted (JobRequeue).
     requeues: bool = True
-    """Whether jobs that do not say are requeued when they are preempted (JobRequeue)."""
+    # None if no node has shards. If nodes differ, the largest number: sizes count at their lower bound.
     shards_per_gpu: int | None = None
-    """None where no node has shards. Where nodes differ, the most: sizes count at their lower bound."""
+    # Likewise for MPS.
     mps_per_gpu: int | None = None
-    """The same of MPS."""
+    # The fewest GPUs of a node of each partition.
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
-    """The fewest GPUs that a node of each partition has."""
+    # The fewest CPUs of a node of each partition.
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
-    """The fewest CPUs that a node of each partition has."""
+    # The least memory of a node of each partition.
     partition_mib: Mapping[str, int] = field(default_factory=dict)
-    """The least memory that a node of each partition has."""
+    # GPU types of the nodes of each partition, in lower case.
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Types of GPUs, in lower case, that the nodes of each partition have."""
+    # Memory of a job that requests none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` if it gets all memory
+    # of a node.
     default_mib: Mapping[str, int] = field(default_factory=dict)
-    """Memory of a job that asks for none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` where it gets all
-    that a node has."""
+    # Whether the shards of one job may come from several GPUs (MULTIPLE_SHARING_GRES_PJ).
     shards_span_gpus: bool = False
-    """Whether one job's shards may come from several GPUs (MULTIPLE_SHARING_GRES_PJ)."""
+    # The file in which slurmctld saves its jobs.
     job_state: Path | None = None
-    """Where slurmctld saves its jobs."""
     run_directory: Path = RUN_DIRECTORY
+    # The time zone of days such as `until:`, and of the hours of `when:`.
     timezone: str = "UTC"
-    """In which a day such as `until:` ends, and the hours of `when:` are."""
+    # The first year for which changes of the clock are listed.
     year: int = field(default_factory=lambda: dt.datetime.now(tz=dt.UTC).year)
-    """From which on changes of the clock are told."""
 
     @classmethod
     def of(
         cls, settings: SlurmSettings, nodes: Iterable[SlurmNode], run_directory: Path, timezone: str
     ) -> SiteFacts:
-        """The facts that a running Slurm shows."""
+        """Return the facts from the settings and nodes of a running Slurm."""
         nodes = list(nodes)
         types: dict[str, frozenset[str]] = {}
         for node in nodes:
@@ -112,7 +112,7 @@ class SiteFacts:
 
 
 def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> dict[str, Plain]:
-    """The policy as the plain table that the Lua modules read; looks into the scripts that it chains."""
+    """Return the policy as the plain table that the Lua modules read, with digests of the chained scripts."""
     index = {name: position for position, name in enumerate(policy.groups, 1)}
     zone = ZoneInfo(facts.timezone)
     groups: list[Plain] = [
@@ -123,7 +123,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "member_uids": None
             if group.unix_groups is None
             else _number_set(uid for unix_group in group.unix_groups for uid in names.members[unix_group]),
-            # Slurm keeps names of accounts and QOS in lower case, whatever was typed.
+            # Slurm stores names of accounts and QOS in lower case.
             "accounts": _name_set(group.accounts, lower=True),
             "qos": _name_set(group.qos, lower=True),
             "partitions": _name_set(group.partitions),
@@ -180,7 +180,8 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         ],
         "chain_before": _path(policy.chain.before),
         "chain_after": _path(policy.chain.after),
-        # Loaded with the bundle: a changed one makes another bundle, which the next apply installs.
+        # Chained scripts are loaded with the bundle. A change gives another bundle, which the next apply
+        # installs.
         "chained": [_content(path) for path in (policy.chain.before, policy.chain.after) if path is not None],
         "snapshot": str(facts.run_directory / SNAPSHOT),
         "slurm_user_uid": facts.slurm_user_uid,
@@ -196,7 +197,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
 
 
 def build_bundle(compiled: Mapping[str, Plain], directory: Path | None = None) -> str:
-    """The whole script; deterministic, so that equal policies give equal bundles."""
+    """Return the whole script; it is deterministic, so that equal policies give equal bundles."""
     parts = [
         f"{MARK}{__version__}: made from policy.yaml by `slurm-gpu policy apply`; changes here are lost.",
         f"local policy = {to_lua(compiled)}",
@@ -209,13 +210,16 @@ def build_bundle(compiled: Mapping[str, Plain], directory: Path | None = None) -
 
 
 def required_modules(text: str) -> list[str]:
-    """Return the modules that one requires: those named in its first line, `-- requires: NAME, NAME`."""
+    """Return the modules named in the first line of a module, `-- requires: NAME, NAME`."""
     match = _REQUIRES.match(text)
     return [] if match is None else match[1].split(", ")
 
 
 def lua_directory() -> Path:
-    """Where the Lua modules lie: the checkout, the installation's share/, or the package's."""
+    """Return the directory of the Lua modules: in the checkout, the installation's share/, or the package.
+
+    Raise OutsideError if there is none.
+    """
     candidates = (
         SOURCE_ROOT / "plugins" / "job_submit",
         Path(sys.prefix) / "share" / "slurm-gpu" / "job_submit",
@@ -230,7 +234,7 @@ def lua_directory() -> Path:
 
 
 def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> dict[str, int]:
-    """The least that a node of each partition has."""
+    """Return the smallest amount of any node of each partition."""
     least: dict[str, int] = {}
     for node in nodes:
         for partition in node.partitions:
@@ -239,7 +243,7 @@ def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> di
 
 
 def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
-    """What slurm.conf gives a job that asks for no memory, as scontrol shows it."""
+    """Return the default memory in slurm.conf of a job that requests none, from the output of scontrol."""
     found = {}
     for key, text in (
         ("per_gpu", raw.get("JobDefaults", "")),
@@ -254,7 +258,7 @@ def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
-    """Return name and text of each module, in an order in which each follows those that it requires."""
+    """Return the name and text of each module; each module follows those that it requires."""
     texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(directory.glob("*.lua"))}
     requires = {name: required_modules(text) for name, text in texts.items()}
     for name, required in requires.items():
@@ -268,7 +272,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 
 def _digest(value: Plain) -> str:
-    """A name for what decides how jobs are counted: a snapshot taken by something else is not used."""
+    """Return a digest of all that decides how jobs are counted; snapshots with another one are not used."""
     return hashlib.sha256(to_lua(value).encode()).hexdigest()[:16]
 
 
@@ -291,7 +295,7 @@ def _bundle(bundle: Bundle) -> dict[str, Plain]:
 
 
 def bundle_reason(bundle: Bundle) -> str:
-    """Why there is the bundle: the reason given, or what it is in words."""
+    """Return the reason given for a bundle, or else a description of it."""
     if bundle.why is not None:
         return bundle.why
     holder = format_gpus(bundle.mgpu) if bundle.mgpu > 0 else "a job without GPUs"
@@ -310,7 +314,7 @@ def _path(path: Path | None) -> str | None:
 
 
 def _content(path: Path) -> str:
-    """A name for what a chained script says; "" where it cannot be read, which the Lua tells of."""
+    """Return a digest of a chained script; "" if it cannot be read, which the Lua code reports."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError:

@@ -1,4 +1,4 @@
-"""Jobs that share a GPU as the Lua reads of them."""
+"""Compile `colocation:` for the Lua code, and describe its log entries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from slurm_gpu.policy.language.model import Colocation, Policy
 def compile_colocation(
     policy: Policy, index: Mapping[str, int], *, requeues: bool
 ) -> dict[str, Plain] | None:
-    """The `colocation` of the compiled policy; None where no jobs share. `index` is that of groups.
+    """Return the `colocation` of the compiled policy; None if no jobs share.
 
-    `requeues`: whether jobs that do not say may be requeued.
+    `index` is the number of each group; `requeues` is whether jobs that do not specify it may be requeued.
     """
     colocation = policy.colocation
     if colocation is None:

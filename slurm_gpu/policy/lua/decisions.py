@@ -1,4 +1,4 @@
-"""What job_submit.lua decided, and how sharing ended, from decisions.log (docs/contracts.md, section 4)."""
+"""Read decisions.log, with decisions of job_submit.lua and ends of sharing (docs/contracts.md, section 4)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _MARK = "slurm-gpu/1"
 _SECOND = re.compile(r"[0-9]{1,18}")
 _FIELD = re.compile(r"[a-z_]{1,40}=.*")
 _VERDICTS = {"submit": ("allow", "deny"), "modify": ("allow", "deny"), "share": ("end",)}
+# Mark, time, request, verdict, token.
 _FIELDS_BEFORE_RULES = 5
-"""Mark, time, what was asked, verdict, token."""
 
 
 @dataclass(slots=True)
 class RuleCount:
-    """How often a rule had something to say about a submission or an update."""
+    """The number of submissions and updates to which a rule objected."""
 
+    # With mode: enforce. A job that violates several rules counts for each.
     refused: int = 0
-    """mode: enforce. A job that several rules object to counts for each."""
     advised: int = 0
     observed: int = 0
+    # Submissions and updates for which the rule could not be checked.
     errors: int = 0
-    """Times when the rule itself could not be checked."""
 
     def count(self, kind: str) -> None:
-        """One more of a kind that a line of the log names."""
+        """Count one objection of a kind that a line of the log names."""
         match kind:
             case "enforce":
                 self.refused += 1
@@ -46,19 +46,19 @@ class RuleCount:
 
 @dataclass(slots=True)
 class DecisionCounts:
-    """All that the logs still hold."""
+    """Counts of all decisions in the logs."""
 
+    # Time of the oldest decision; None if there is none.
     since_s: int | None = None
-    """Of the oldest decision; None where there is none."""
     accepted: int = 0
     refused: int = 0
+    # Decisions during which slurm-gpu's own code failed.
     failed: int = 0
-    """Decisions in which our own code failed somewhere."""
+    # By rule ID, in the order of the first objections.
     rules: dict[str, RuleCount] = field(default_factory=dict)
-    """By the rule's id, in the order in which they first objected."""
 
     def add(self, line: str) -> None:
-        """Count one line; what is no whole decision (the last line may be half written) is passed over."""
+        """Count one line; ignore an incomplete decision, since the last line may be half written."""
         words = line.split(" ")
         if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not words[1].isdigit():
             return
@@ -77,7 +77,7 @@ class DecisionCounts:
 
 
 def count_decisions(run_directory: Path) -> DecisionCounts | None:
-    """Counts of the log and the one before it; None where there is none that the caller may read."""
+    """Return the counts of the log and the previous log; None if there is none that the caller may read."""
     log = run_directory / DECISIONS_LOG
     counts = DecisionCounts()
     try:
@@ -99,7 +99,7 @@ def _add_all(counts: DecisionCounts, lines: Iterable[str]) -> None:
 
 
 def _objections(encoded: str) -> Iterator[tuple[str, str]]:
-    """(rule, mode); a limit of one type of GPU has a colon more, as in grad-share:gpus:a100:enforce."""
+    """Yield pairs (rule, mode); a limit of one GPU type has one more colon: grad-share:gpus:a100:enforce."""
     if encoded != "-":
         for objection in unquote(encoded).split(","):
             rule, _, rest = objection.partition(":")
@@ -108,21 +108,21 @@ def _objections(encoded: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class DecisionLine:
-    """A line of the log, taken apart."""
+    """A parsed line of the log."""
 
     at_s: int
+    # submit or modify; share for the end of sharing a GPU.
     asked: str
-    """submit or modify; share of a GPU that was shared."""
+    # allow or deny; end for a share.
     verdict: str
-    """allow or deny; end of a share."""
+    # None for a refused job.
     token: str | None
-    """None of what was refused."""
+    # The fields that follow, by name, decoded.
     fields: Mapping[str, str]
-    """All that follows, by name, decoded."""
 
     @classmethod
     def read(cls, line: str) -> DecisionLine | None:
-        """None of what is no whole line: the last one may be half written, one before it cut off."""
+        """Parse a line; return None if it is incomplete: half written at the end, or cut off earlier."""
         words = line.split()
         if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not _SECOND.fullmatch(words[1]):
             return None
@@ -131,30 +131,33 @@ class DecisionLine:
             return None
         fields = words[_FIELDS_BEFORE_RULES:]
         if not all(map(_FIELD.fullmatch, fields)):
-            return None  # or the user of a line would be that of the one that it runs into
+            return None  # two lines run together; their fields must not be mixed
         decoded = {key: unquote(value) for key, _, value in (word.partition("=") for word in fields)}
         return cls(int(words[1]), asked, verdict, None if token == "-" else token, decoded)
 
 
 def find_decision(run_directory: Path, token: str) -> Mapping[str, str] | None:
-    """What the logs say of the job that was let in with this token; None where they say nothing."""
+    """Return the logged fields of the job that was accepted with this token; None if there are none."""
     newest_first = _lines_of(run_directory, token, (DECISIONS_LOG, f"{DECISIONS_LOG}.1"))
     return next((line.fields for line in newest_first if line.asked != "share"), None)
 
 
 def find_endings(run_directory: Path, token: str) -> list[DecisionLine]:
-    """How often sharing ended for the job of this token, and why, as far as the logs still tell."""
+    """Return the lines on ends of sharing for the job with this token that are still in the logs."""
     oldest_first = _lines_of(run_directory, token, (f"{DECISIONS_LOG}.1", DECISIONS_LOG))
     return [line for line in oldest_first if line.asked == "share"]
 
 
 def write_ending(run_directory: Path, at_s: float, token: str, fields: Mapping[str, str]) -> None:
-    """Append a line on a job that shared; raises OutsideError. Who ships the log ships it too."""
+    """Append a line on the end of sharing for a job, which is shipped with the rest of the log.
+
+    Raise OutsideError if it cannot be written.
+    """
     text = " ".join(f"{key}={quote(value, safe='')}" for key, value in fields.items())
     path = run_directory / DECISIONS_LOG
     with outside(path):
         log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:  # in one write, as job_submit.lua appends to it, too
+        try:  # in one write, since job_submit.lua also appends to the file
             os.write(log, f"{_MARK} {at_s:.0f} share end {token} {text}\n".encode())
         finally:
             os.close(log)

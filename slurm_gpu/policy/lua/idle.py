@@ -1,4 +1,4 @@
-"""Jobs that are ended because their GPUs were never used, as slurm-gpuctld reads of them in the bundle."""
+"""Compile `cancel_idle:`, which ends jobs that never used their GPUs, for slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from slurm_gpu.policy.language.model import Policy
 
 
 def compile_cancel_idle(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain] | None:
-    """The `cancel_idle` of the compiled policy; None where nothing is ended. `index` is that of groups."""
+    """Return the `cancel_idle` of the compiled policy; None if no jobs are ended.
+
+    `index` is the number of each group.
+    """
     cancel_idle = policy.cancel_idle
     if cancel_idle is None:
         return None

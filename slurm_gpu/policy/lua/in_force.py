@@ -1,4 +1,4 @@
-"""Whether the script that slurmctld asks is what a policy gives now."""
+"""Compare the script that slurmctld runs with the one that a policy gives now."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _IN_RUN_DIRECTORY = re.compile(r'\["(decisions_log|snapshot)"\] = "[^"]*"')
 
 
 class InForce(Enum):
-    """How an installed job_submit.lua stands to a policy."""
+    """The state of an installed job_submit.lua compared with a policy."""
 
     SAME = "same"
+    # The policy, members of its groups, the cluster's GPUs, or slurm-gpu changed since it was installed.
     DIFFERENT = "different"
-    """The policy, members of its groups, the cluster's GPUs, or slurm-gpu changed since it was installed."""
+    # It is a site's own script.
     FOREIGN = "foreign"
-    """It is a site's own."""
     MISSING = "missing"
 
 
@@ -35,7 +35,7 @@ def compare_installed(
     facts: SiteFacts,
     directory: SystemDirectory | None = None,
 ) -> InForce:
-    """Compare `script` with what `policy apply` would install; raises OutsideError if it cannot be read."""
+    """Compare `script` with what `policy apply` would install; raise OutsideError if it cannot be read."""
     try:
         text = script.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -45,9 +45,9 @@ def compare_installed(
     if not text.startswith(MARK):
         return InForce.FOREIGN
     names = resolve_names(policy, source, SystemDirectory() if directory is None else directory)
-    if names.unknown:  # it could not have been made here now
+    if names.unknown:  # this policy cannot be compiled on this host now
         return InForce.DIFFERENT
-    # One of an earlier year tells fewer future changes of the clock, and still those of this year.
+    # A bundle of an earlier year lists fewer future changes of the clock, but still those of this year.
     years = range(facts.year, facts.year - YEARS, -1)
     now = (build_bundle(compile_policy(policy, names, replace(facts, year=year))) for year in years)
     installed = without_run_directory(text)
@@ -56,5 +56,5 @@ def compare_installed(
 
 
 def without_run_directory(bundle: str) -> str:
-    """The text but for where decisions are logged and the snapshot lies: `apply --run-dir` chose that."""
+    """Return the text without the paths of decisions.log and the snapshot, which `apply --run-dir` sets."""
     return _IN_RUN_DIRECTORY.sub("", bundle)

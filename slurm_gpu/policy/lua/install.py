@@ -1,4 +1,4 @@
-"""Puts a bundle where slurmctld finds it: tried first, swapped in whole, the previous one kept."""
+"""Install a bundle for slurmctld: try it first, swap it in atomically, and keep the previous script."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from slurm_gpu.text.cells import utc_stamp
 
 SCRIPT_NAME = "job_submit.lua"
 STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
+# Number of previous bundles that are kept; the site's own scripts are never removed.
 KEPT = 20
-"""Previous scripts of our own that are kept; those of the site stay for good."""
 
+# A UID that no policy names.
 _STRANGER = 65533
-"""A user whom no policy names."""
 _TRIALS: tuple[dict[str, str | int], ...] = (
     {"num_tasks": 4},
     {"tres_per_job": "gres:gpu:a100:100000", "time_limit": 60},
@@ -42,25 +42,25 @@ _TRIALS: tuple[dict[str, str | int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A bundle that is ready to take the place of a script."""
+    """A bundle that is ready to replace a script."""
 
     bundle: str
     script: Path
+    # The copy of the script that it replaces; None if there is none.
     previous: Path | None
-    """Where the script that it replaces is kept; None where there is none."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the bundle."""
+        """Return the SHA-256 of the bundle."""
         return hashlib.sha256(self.bundle.encode()).hexdigest()
 
 
 def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], float] = time.time) -> None:
-    """Run jobs of every group through the bundle in every Lua that a Slurm may be linked with.
+    """Run jobs of every group through the bundle in every version of Lua that Slurm may be linked with.
 
-    All of them decide at one moment and find the same files: what the cluster admits meanwhile, or a second
-    that passes between two of them, would look like a disagreement.
-    Raises OutsideError when it does not load, raises an error, logs one, or the Luas disagree.
+    All versions run at the same time of day and read the same files. Otherwise jobs that the cluster admits
+    meanwhile, or a second between two runs, would look like a disagreement. Raise OutsideError if the bundle
+    does not load, raises or logs an error, or decides differently in two versions.
     """
     owners = [_STRANGER_OWNER, *(_member(group) for group in _tables(compiled["groups"]))]
     results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
@@ -85,10 +85,10 @@ def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], flo
 
 
 def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | None]]:
-    """What the bundle may find slurm-gpuctld to have told: that nothing is in use, and nothing at all.
+    """Return the files for the trials: with a snapshot in which nothing is used, and without a snapshot.
 
-    Nothing was admitted lately either. Without a word of slurm-gpuctld's a limit on GPU-hours cannot be
-    checked, and rightly says so.
+    No job was admitted recently. A policy with limits on GPU-hours is tried only with a snapshot, since
+    without one they cannot be checked and the bundle reports an error.
     """
     path, groups_id = compiled.get("snapshot"), compiled.get("groups_id")
     logs = (compiled.get("decisions_log"), compiled.get("job_state"))
@@ -103,7 +103,7 @@ def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, s
 
 
 def _keys(rule: Mapping[str, Any]) -> list[str]:
-    """Of all that a rule, or an exception to it, limits."""
+    """Return the keys of all limits of a rule and of its exceptions."""
     exceptions = rule.get("exceptions") or {}
     return [key for limits in (rule, *exceptions.values()) for key in limits["limits"]]
 
@@ -121,7 +121,7 @@ def _tables(value: Plain) -> list[Mapping[str, Any]]:
 
 
 def _member(group: Mapping[str, Any]) -> dict[str, str | int]:
-    """A job owner that the group's rules are for, as far as there is one."""
+    """Return a job owner in the group, as far as its conditions allow one."""
     users, members = group.get("uids"), group.get("member_uids")
     uids = [uid for uid in (users or members or {}) if members is None or uid in members]
     owner = dict(_STRANGER_OWNER)
@@ -172,10 +172,10 @@ def prepare_replacement(
     owner_uid: int = 0,
     now: Callable[[], float] = time.time,
 ) -> Replacement | None:
-    """Keep a copy of the job_submit.lua in `directory`; None where it is exactly this bundle already.
+    """Keep a copy of the job_submit.lua in `directory`; return None if it already is this bundle.
 
-    Raises UsageError when the script there is a site's own and `replace_foreign` is not set, OutsideError
-    when files cannot be read or written.
+    Raise UsageError if the script is a site's own and `replace_foreign` is not set, and OutsideError if files
+    cannot be read or written.
     """
     script = directory / SCRIPT_NAME
     with outside(script, "; nothing was installed"):
@@ -192,12 +192,12 @@ def prepare_replacement(
 
 
 def install(replacement: Replacement, now: Callable[[], float] = time.time) -> None:
-    """Make the bundle slurmctld's script; raises OutsideError when it cannot be written."""
+    """Install the bundle as slurmctld's script; raise OutsideError if it cannot be written."""
     _put(replacement.bundle.encode(), replacement.script, now)
 
 
 def is_installed(script: Path, digest: str) -> bool:
-    """Whether the script is still the one with this SHA-256."""
+    """Return whether the script still has this SHA-256."""
     try:
         return hashlib.sha256(script.read_bytes()).hexdigest() == digest
     except FileNotFoundError:
@@ -207,18 +207,18 @@ def is_installed(script: Path, digest: str) -> bool:
 
 
 def made_by(journal: ApplyJournal, script: Path) -> Entry | None:
-    """The apply that made the script as it is now; None where none of this host did.
+    """Return the apply on this host that created the current script; None if there is none.
 
-    An apply that only changes Slurm's own limits makes none.
+    An apply that changes only Slurm's own limits creates no script.
     """
     done = [entry for entry in journal.entries() if entry.state is ApplyState.DONE and entry.script == script]
     return done[-1] if done and is_installed(script, done[-1].digest) else None
 
 
 def restore(previous: Path | None, script: Path, no_rules: str, now: Callable[[], float] = time.time) -> None:
-    """Bring back the script that was kept, or a bundle without rules where there was none.
+    """Restore the script that was kept, or install a bundle without rules if there was no script.
 
-    Without any script slurmctld would not start again.
+    slurmctld does not start without a script.
     """
     with outside(previous, f"; {script} stays as it is"):
         content = no_rules.encode() if previous is None else previous.read_bytes()
@@ -228,8 +228,8 @@ def restore(previous: Path | None, script: Path, no_rules: str, now: Callable[[]
 def _put(content: bytes, script: Path, now: Callable[[], float]) -> None:
     """Swap a script in by an atomic rename.
 
-    slurmctld loads a script only when its modification time, in whole seconds, is newer than that of the one
-    it runs; so it is set past the old one's.
+    slurmctld loads a script only if its modification time, in whole seconds, is newer than that of the one it
+    runs. The new script therefore gets a later time than the old one.
     """
     with outside(script, "; nothing was installed"):
         newer = int(now())
@@ -239,7 +239,7 @@ def _put(content: bytes, script: Path, now: Callable[[], float]) -> None:
 
 
 def prepare_run_directory(directory: Path, owner_uid: int) -> None:
-    """Make the place of decisions.log: a file that slurmctld alone reads and writes."""
+    """Create the directory and decisions.log, which only slurmctld may read and write."""
     log = directory / DECISIONS_LOG
     with outside(log):
         if not directory.exists():
@@ -250,16 +250,16 @@ def prepare_run_directory(directory: Path, owner_uid: int) -> None:
 
 
 def put_aside(state_directory: Path) -> Path | None:
-    """The site's own script as it was when one of ours last took its place; None where none ever did.
+    """Return the site's own script that a bundle replaced last; None if none was replaced.
 
-    Raises OutsideError where copies cannot be read.
+    Raise OutsideError if copies cannot be read.
     """
     with outside():
         return next((copy for copy in reversed(_copies(state_directory)) if not _has_mark(copy)), None)
 
 
 def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
-    """Copy the script, unless the last copy is the same. Of our own the last ones stay, of the site's all."""
+    """Copy the script unless the last copy is the same; keep the last bundles and all scripts of the site."""
     make_state_directory(state_directory, owner_uid)
     copies = _copies(state_directory)
     for last in (copies[-1] if copies else None, None if _has_mark(script) else put_aside(state_directory)):
@@ -278,7 +278,7 @@ def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[],
 
 
 def _copies(state_directory: Path) -> list[Path]:
-    """The oldest first."""
+    """Return the kept copies, the oldest first."""
     return sorted(state_directory.glob("job_submit-*.lua"))
 
 
@@ -288,7 +288,7 @@ def _has_mark(script: Path) -> bool:
 
 
 def _swap_in(content: bytes, script: Path, mtime: int) -> None:
-    """Write beside the script, then rename: slurmctld sees the old one or the new one, never a part."""
+    """Write a new file next to the script and rename it, so that slurmctld never reads a partial script."""
     with whole_file(script) as fresh:
         fresh.write_bytes(content)
         fresh.chmod(0o644)

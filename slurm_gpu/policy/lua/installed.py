@@ -24,7 +24,7 @@ _CLOSING = "\n\nlocal lib = "
 
 @dataclass(frozen=True, slots=True)
 class GroupInForce:
-    """The jobs that a rule is for; a condition is None where the group does not have it."""
+    """The jobs that a rule is for; a condition that the group does not have is None."""
 
     name: str
     uids: frozenset[int] | None = None
@@ -42,10 +42,10 @@ class GroupInForce:
         )
 
     def matches(self, uid: int, account: str, qos: str, partition: str) -> bool:
-        """Return whether a job is in the group, as the Lua decides it.
+        """Return whether a job is in the group, as the Lua code decides it.
 
-        `partition`, and from Slurm 24.11 on `qos`, may be several names with commas: the job may start in
-        any.
+        `partition`, and from Slurm 24.11 on `qos`, may be several names separated by commas: the job may
+        start in any of them.
         """
         return (
             self.may_have(uid)
@@ -144,7 +144,7 @@ class CancelIdleInForce:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInForce:
-    """The part of an installed bundle that counting jobs and showing limits requires."""
+    """The part of an installed bundle that is used to count jobs and show limits."""
 
     groups: tuple[GroupInForce, ...] = ()
     rules: tuple[RuleInForce, ...] = ()
@@ -183,7 +183,7 @@ class PolicyInForce:
 def read_policy_in_force(script: Path) -> PolicyInForce | None:
     """Return the policy of the bundle at `script`; None without a file, or if it is a site's own script.
 
-    Raises OutsideError where the file cannot be read or is not what `policy apply` wrote.
+    Raise OutsideError if the file cannot be read or is not as `policy apply` wrote it.
     """
     return _read(script, _policy)
 
@@ -196,7 +196,7 @@ def policy_of(bundle: str) -> PolicyInForce:
 def read_chain(script: Path) -> Mapping[str, Path] | None:
     """Return the site's scripts that the bundle at `script` calls, by `before` and `after`.
 
-    None where it is not a bundle; raises OutsideError as `read_policy_in_force` does.
+    Return None if it is not a bundle; raise OutsideError as `read_policy_in_force` does.
     """
     return _read(script, _chain)
 
@@ -213,7 +213,7 @@ def _read(script: Path, part: Callable[[Mapping[Any, Any]], T]) -> T | None:
     try:
         return part(_table(text))
     except (KeyError, TypeError, ValueError) as error:
-        raise OutsideError(f"{script} holds no policy that can be read: {error!r}") from error
+        raise OutsideError(f"{script} contains no policy that can be read: {error!r}") from error
 
 
 def _chain(table: Mapping[Any, Any]) -> Mapping[str, Path]:
@@ -222,7 +222,7 @@ def _chain(table: Mapping[Any, Any]) -> Mapping[str, Path]:
 
 
 def _table(bundle: str) -> dict[Any, Any]:
-    """Return the policy table of a bundle, running nothing else of it; raises ValueError."""
+    """Return the policy table of a bundle without running the rest; raise ValueError if there is none."""
     start, end = bundle.find(_OPENING), bundle.find(_CLOSING)
     if not 0 <= start < end:
         raise ValueError("no policy table")

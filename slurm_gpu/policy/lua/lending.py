@@ -1,4 +1,4 @@
-"""Owners as the Lua reads them, and the sums by which one sees who lends how much to whom."""
+"""Compile `owners:` for the Lua code, with the groups by which slurm-gpuctld counts lent GPUs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from slurm_gpu.policy.native.lending import unowned_gpus
 
 
 def own_group(owner: str) -> str:
-    """The group of what runs on an owner's own GPUs."""
+    """Return the name of the group of jobs on an owner's own GPUs."""
     return f"own:{owner}"
 
 
 def loans_group(qos: str) -> str:
-    """The group of what runs on loan in a QOS."""
+    """Return the name of the group of jobs on loan in a QOS."""
     return f"loans:{qos}"
 
 
 def borrowed_group(owner: str, qos: str) -> str:
-    """The group of what an owner itself borrows in a QOS."""
+    """Return the name of the group of jobs for which an owner itself borrows in a QOS."""
     return f"borrowed:{qos}:{owner}"
 
 
 def compile_lending(policy: Policy, n_gpus: int, *, requeues: bool) -> dict[str, Plain] | None:
-    """The `lending` of the compiled policy; None where nobody owns anything."""
+    """Return the `lending` of the compiled policy; None if it has no owners."""
     if not policy.owners:
         return None
     owners: list[Plain] = [
@@ -45,7 +45,10 @@ def compile_lending(policy: Policy, n_gpus: int, *, requeues: bool) -> dict[str,
 
 
 def lending_groups(policy: Policy) -> list[Plain]:
-    """Groups that slurm-gpuctld counts besides those of the policy, which have no colon in their names."""
+    """Return the groups that slurm-gpuctld counts in addition to those of the policy.
+
+    Their names contain a colon, unlike those of policy groups.
+    """
     loans = sorted({owner.lend_in for owner in policy.owners})
     groups: list[Plain] = [{"name": loans_group(qos), "qos": {qos: True}} for qos in loans]
     for owner in policy.owners:

@@ -1,8 +1,8 @@
-"""Which job_submit.lua each host of slurmctld has, where there are backups.
+"""Compare the job_submit.lua of the hosts of slurmctld, where there are backups.
 
-Each host has its own copy, unless they share the directory of slurm.conf; a backup that lacks it does not
-start when it is needed. What hosts of slurmctld always share is StateSaveLocation, so `policy apply` leaves a
-word there, and `slurm-gpu doctor` on any of them compares.
+Each host has its own copy, unless they share the directory of slurm.conf. A backup without it does not start
+when it is needed. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report there,
+and `slurm-gpu doctor` on any of them compares the reports.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHARED = re.compile(r"nfs|lustre|gpfs|ceph|beegfs|glusterfs|afs|gfs2|ocfs2|cifs
 
 @dataclass(frozen=True, slots=True)
 class PeerScript:
-    """What a host said of its script when a policy was last applied there."""
+    """The script that a host reported when a policy was last applied there."""
 
     host: str
     digest: str
@@ -36,7 +36,7 @@ class PeerScript:
 
 
 def controllers(settings: SlurmSettings) -> list[str]:
-    """Short names of the hosts that slurmctld may run on, the primary one first."""
+    """Return the short names of the hosts on which slurmctld may run, the primary one first."""
     found = {
         int(match[1] or 0): value.partition("(")[0].partition(".")[0]
         for key, value in settings.raw.items()
@@ -46,17 +46,17 @@ def controllers(settings: SlurmSettings) -> list[str]:
 
 
 def this_host() -> str:
-    """The short name of this host."""
+    """Return the short name of this host."""
     return os.uname().nodename.partition(".")[0]
 
 
 def is_backup(settings: SlurmSettings, host: str) -> bool:
-    """Whether slurmctld runs there only when others are down."""
+    """Return whether slurmctld runs on `host` only while others are down."""
     return host in controllers(settings)[1:]
 
 
 def digest_of(script: Path) -> str | None:
-    """SHA-256 of a script but for where it writes; None where there is none."""
+    """Return the SHA-256 of a script without the paths in /run; None if there is no script."""
     try:
         text = script.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def digest_of(script: Path) -> str | None:
 
 
 def shared_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """The type of the network file system on which `path` lies; None where it is this host's own."""
+    """Return the type of the network file system that contains `path`; None if it is a local one."""
     best, kind = Path("/"), ""
     real = path.resolve()
     for line in mounts.read_text(errors="replace").splitlines():
@@ -79,20 +79,20 @@ def shared_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> 
 
 
 def write_report(settings: SlurmSettings, host: str, script: Path, at_s: float) -> None:
-    """Leave a word about the script of this host; raises OutsideError where StateSaveLocation refuses it."""
+    """Write the report on the script of `host`; raise OutsideError if StateSaveLocation is not writable."""
     directory = _directory(settings)
     file = directory / f"policy-{host}.json"
     report = {"version": _VERSION, "host": host, "digest": digest_of(script), "at_s": int(at_s)}
     with outside(file):
         if not directory.exists():
             directory.mkdir(mode=0o755)
-            if os.geteuid() == 0:  # for SlurmUser to go on with
+            if os.geteuid() == 0:  # so that SlurmUser can write here later
                 os.chown(directory, settings.slurm_user_uid, -1)
         write_whole(file, json.dumps(report) + "\n", mode=0o644, owner_uid=settings.slurm_user_uid)
 
 
 def parse_report(settings: SlurmSettings) -> dict[str, PeerScript]:
-    """What each host said; raises OutsideError where StateSaveLocation cannot be read."""
+    """Return the reports by host; raise OutsideError if StateSaveLocation cannot be read."""
     try:
         files = [file for file in _directory(settings).iterdir() if file.match("policy-*.json")]
         return {reports.host: reports for file in files for reports in _read(file)}
@@ -103,7 +103,7 @@ def parse_report(settings: SlurmSettings) -> dict[str, PeerScript]:
 
 
 def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[str, PeerScript | None]]:
-    """The other hosts that told of another script than this host has, or of none (None)."""
+    """Yield the other hosts that reported another script than that of `host`, or none (None)."""
     own_digest, reports = digest_of(script), parse_report(settings)
     for other in controllers(settings):
         if other != host and (other not in reports or reports[other].digest != own_digest):
@@ -111,7 +111,7 @@ def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[s
 
 
 def since_s(settings: SlurmSettings, host: str, script: Path) -> int:
-    """When the script of this host became what it is: as was told, or by its file where it changed since."""
+    """Return when `host` got its current script: as reported, or its mtime if it changed since then."""
     report = parse_report(settings).get(host)
     if report is not None and report.digest == digest_of(script):
         return report.at_s
@@ -129,4 +129,4 @@ def _read(file: Path) -> Iterator[PeerScript]:
         if plain["version"] == _VERSION:
             yield PeerScript(host=str(plain["host"]), digest=str(plain["digest"]), at_s=int(plain["at_s"]))
     except (ValueError, KeyError, TypeError):
-        return  # a later version's, or half of one: as if it had not told
+        return  # of a later version, or incomplete: treated as no report

@@ -1,6 +1,6 @@
-"""Runs a job_submit.lua outside slurmctld, in the real Lua, as slurmctld would run it.
+"""Run a job_submit.lua outside slurmctld, in the real Lua, as slurmctld would run it.
 
-Used by `policy apply` to try a bundle before it is installed, by `explain`, and by the tests.
+`policy apply` tries a bundle with it before the installation; `explain` and the tests use it too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from slurm_gpu.errors import OutsideError
 
+# Debian 12 links Slurm with 5.1, others with 5.3 or 5.4.
 LUA_VERSIONS = ("5.1", "5.2", "5.3", "5.4")
-"""Debian 12 links Slurm with 5.1, others with 5.3 or 5.4."""
 
 
 NO_VAL = 4294967294
@@ -22,7 +22,7 @@ NO_VAL16 = 65534
 
 ScalarFields = Mapping[str, str | int | float | bool | None]
 
-# What slurmctld gives a script. log_user passes its text through string.format, as the real one does.
+# The environment of a script in slurmctld. As in slurmctld, log_user passes its text through string.format.
 _PRELUDE = """
 local say, log, writes, now, read, uptime = ...
 local function logger(level)
@@ -106,13 +106,13 @@ class ScriptError(OutsideError):
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A limit that a script held a job to, in the words of its messages."""
+    """A limit that a script checked for a job, in the words of its messages."""
 
     rule: str
     mode: str
     label: str
+    # None if the limit applies to one job.
     used: str | None
-    """None where the limit is of one job."""
     limit: str
     requested: str
     fits: bool
@@ -120,19 +120,19 @@ class Considered:
 
 @dataclass(frozen=True, slots=True)
 class ZoneDecision:
-    """What a script makes of the zones for a distributed job."""
+    """A script's decision on zones for a distributed job."""
 
     mode: str
+    # Alternatives and their scores, the best first.
     zones: tuple[tuple[str, int], ...] = ()
-    """Alternatives and their scores, the best first."""
+    # The word for the reason to leave the job unchanged (docs/contracts.md, section 4); None if zones fit.
     why: str | None = None
-    """The word for what leaves the job as it is (docs/contracts.md, section 4); None where zones fit."""
+    # The user's own constraint followed by these zones; None if not known.
     constraint: str | None = None
-    """With these zones behind the user's own; None where that is not known."""
 
     @classmethod
     def read(cls, text: str, constraint: str | None = None) -> ZoneDecision:
-        """From a decision's `zone=`, such as enforce:zone1:812,zone2:350; raises ValueError."""
+        """Parse `zone=` of a decision, such as enforce:zone1:812,zone2:350; raise ValueError if invalid."""
         mode, _, rest = text.partition(":")
         if rest.startswith("-:"):
             return cls(mode, why=rest[2:])
@@ -142,35 +142,36 @@ class ZoneDecision:
 
 @dataclass(frozen=True, slots=True)
 class ScriptDecision:
-    """What a script decided about one job."""
+    """A script's decision on one job."""
 
+    # 0 accepts the job; any other value is the error code that sbatch reports.
     code: int
-    """0 accepts; anything else is the error code that sbatch reports."""
+    # Lines as sbatch shows them, without its own prefix.
     messages: tuple[str, ...]
-    """Lines as sbatch shows them, without its own prefix."""
+    # (level, text) that went to slurmctld's log.
     log: tuple[tuple[str, str], ...] = ()
-    """(level, text) that went to slurmctld's log."""
+    # The job description as the script left it.
     desc: Mapping[str, Any] = field(default_factory=dict)
-    """The job description as the script left it."""
+    # Every limit that was checked; only with `considers`.
     considered: tuple[Considered, ...] = ()
-    """Every limit that was looked at, where that was asked for."""
+    # Only with `considers`; None for a job that fits one node, and if the snapshot has no zones.
     placed: ZoneDecision | None = None
-    """Where that was asked for; None for a job that fits one node, and where no zones are told."""
 
     @property
     def accepted(self) -> bool:
-        """Whether slurmctld goes on with the job."""
+        """Return whether slurmctld continues with the job."""
         return self.code == 0
 
 
 class PolicyScript:
     """A loaded job_submit.lua with its own Lua state.
 
-    `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away. `now` is
-    what Lua's os.time and os.date take for the time, and `uptime` then the machine's, which does not tell
-    without it; its boot id is "boot". Of the paths in `files` it reads these texts, and None
-    is no such file. With `considers` verdicts tell every limit that was looked at.
-    Raises ScriptError where slurmctld would refuse to load the script.
+    With `writes` it may write files, as in slurmctld; otherwise its output is discarded. `now` replaces the
+    time of os.time and os.date. With `now`, `uptime` replaces the uptime of the machine, whose boot ID is
+    then "boot"; without `uptime`, neither can be read. `files` replaces the text of files by path; None means
+    that the file does not exist. With `considers`, decisions list every limit that was checked.
+
+    Raise ScriptError if slurmctld would refuse to load the script.
     """
 
     def __init__(
@@ -221,12 +222,12 @@ class PolicyScript:
         self._placed = ZoneDecision.read(text, constraint or None)
 
     def set_jobs(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """A new slurm.jobs table, as slurmctld builds one when a job has changed."""
+        """Replace the slurm.jobs table, as slurmctld does when a job has changed."""
         self._records = {str(record["job_id"]): self._table(record) for record in records}
         self._lua.globals().slurm.jobs = self._lua.table_from(self._records)
 
     def change_jobs(self, changes: Mapping[int, Mapping[str, Any] | None]) -> None:
-        """The last table with these records in place of theirs, and without the jobs that are None now."""
+        """Replace these records in the last slurm.jobs table, and remove jobs whose record is None."""
         for job_id, record in changes.items():
             if record is None:
                 self._records.pop(str(job_id), None)
@@ -276,7 +277,7 @@ class PolicyScript:
 
 
 def _reader(files: Mapping[str, str | None]) -> Callable[[str], str | bool | None]:
-    """For the prelude: the text of a path, false where it is not there, nil where it is none of these."""
+    """Return a function for the prelude: the text of a path, False if absent, None if not replaced."""
 
     def read(path: str) -> str | bool | None:
         if path not in files:

@@ -1,4 +1,4 @@
-"""Urgent jobs as the Lua reads them, and in words."""
+"""Compile `urgent:` for the Lua code, and describe its users."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import Group, Policy, Urgent
 
+# SiteFactor of an urgent job: above the sum of Slurm's own weights, and small enough for its priority.
 POINTS = 1_000_000_000
-"""SiteFactor of an urgent job: beyond all that Slurm's own weights come to, below what its sum can hold."""
 
 
 def compile_urgent(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain] | None:
-    """The `urgent` of the compiled policy; None where nobody has urgent jobs. `index` is that of groups."""
+    """Return the `urgent` of the compiled policy; None if there are no urgent jobs.
+
+    `index` is the number of each group.
+    """
     if policy.urgent is None:
         return None
     groups: list[Plain] = [index[name] for name in policy.urgent.groups]
@@ -28,7 +31,7 @@ def compile_urgent(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain]
 
 
 def describe_urgent_users(urgent: Urgent, groups: Mapping[str, Group]) -> str:
-    """Such as "alice, bob; members of gpuops in account nlp"."""
+    """Return the users with urgent jobs, such as "alice, bob; members of gpuops in account nlp"."""
     return "; ".join(_people(groups[name]) for name in urgent.groups)
 
 

@@ -1,8 +1,8 @@
 """Compare Slurm's own limits with those of a policy, and find the changes; pure functions.
 
 A policy owns only the limits that it set (`Owned`). A limit that was set by hand and that no rule names
-stays. A limit that no rule names any more, or whose account is no longer managed, gets its value from before
-the policy.
+remains. A limit that no rule names any more, or whose account is no longer managed, gets its value from
+before the policy.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """One limit that changes; None is no limit."""
+    """The change of one limit; None means no limit."""
 
     entity: Entity
     limit: LimitField
     old: int | None
     new: int | None
-    # The rule that requires it; "" where none does any more.
+    # The rule that requires it; "" if no rule does any more.
     rule: str = ""
-    # Whether it undoes another step, whatever the rules say.
+    # Whether it undoes another step, regardless of the rules.
     undoes: bool = False
 
     def __str__(self) -> str:
-        why = f"rule {self.rule}" if self.rule else "no rule wants it any more"
+        why = f"rule {self.rule}" if self.rule else "no rule requires it any more"
         if self.undoes:
             why = "as before the apply"
         if self.limit.holds_names:
@@ -74,9 +74,9 @@ class Drift:
 
     def __str__(self) -> str:
         one = self.owned
-        is_now = "taken away" if self.found is None else f"set to {one.limit.amount(self.found)}"
+        is_now = "removed" if self.found is None else f"set to {one.limit.amount(self.found)}"
         if one.limit.holds_names:
-            return f"{one.entity}: {one.limit.name} {one.limit.item} (rule {one.rule}) was taken away by hand"
+            return f"{one.entity}: {one.limit.name} {one.limit.item} (rule {one.rule}) was removed by hand"
         return f"{one.entity}: {one.limit.show(one.value)} (rule {one.rule}) was {is_now} by hand"
 
 
@@ -99,7 +99,7 @@ def difference(wanted: WantedLimits, found: Mapping[Entity, Limits], owned: Iter
             continue  # deleted with its limits
         value = found[entity].get(limit)
         if value != one.value:
-            remarks.append(f"{Drift(one, value)}; no rule wants it any more, so it stays as it is")
+            remarks.append(f"{Drift(one, value)}; no rule requires it any more, so it is left unchanged")
         elif value != one.before:
             steps.append(LimitChange(entity, limit, value, one.before))
     return Difference(tuple(steps), tuple(kept), tuple(remarks))

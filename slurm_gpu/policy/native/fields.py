@@ -1,4 +1,4 @@
-"""Which limit of policy.yaml becomes which field of an association or a QOS (the table in docs/policy.md)."""
+"""Map limits of policy.yaml to fields of an association or a QOS (the table in docs/policy.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_gpu.slurm.sacctmgr import LimitField
 
 
 class LimitScope(Enum):
-    """On what a rule's limits hang."""
+    """The kind of entity in Slurm on which a rule's limits are set."""
 
     ASSOCIATIONS = "associations"
     QOS = "QOS"
@@ -26,15 +26,16 @@ _SUMS = {
     (Per.GROUP, LimitScope.QOS): ("GrpTRES", "GrpJobs", "GrpSubmitJobs"),
 }
 
+# Fields that users of an account inherit unless they have a value of their own.
 INHERITED = frozenset({"MaxTRES", "MaxWall", "MaxJobs", "MaxSubmitJobs"})
-"""Fields that an account hands on to each of its users who has none of their own."""
 
 
 def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: LimitScope) -> dict[LimitField, int]:
-    """Fields that hold `value`, or as much of it as Slurm can; {} where there is none.
+    """Return the fields that enforce `value`, or as much of it as Slurm can; {} if there are none.
 
-    None of them is ever tighter than the limit itself: a sum over running and pending jobs bounds the running
-    ones, the longest of the walltimes by GPUs bounds all jobs, and of 4.5 GPUs, 4 whole ones fit.
+    A field never allows less than the limit itself. A limit on the TRES of running and pending jobs becomes
+    one on those of running jobs, walltimes by GPUs become the longest of them, and 4.5 GPUs become 4, since
+    Slurm counts whole GPUs.
     """
     if kind.lua_alone:
         return {}

@@ -1,8 +1,8 @@
-"""What Slurm itself holds of `owners:`, so that what an owner asks for of its own is idle, or on loan.
+"""Derive Slurm's own settings for `owners:`, so that an owner's GPUs are idle, on loan, or in its own use.
 
-slurmctld sums up the GPUs that run in a QOS at the moment in which it starts a job. Each owner's own jobs
-have a QOS that may run what it owns; the ordinary QOS may run what nobody owns; and either of them preempts
-the QOS of loans, which alone has no such limit.
+slurmctld sums up the GPUs of running jobs in a QOS when it starts a job. The QOS of each owner is limited to
+the GPUs that it owns, and the ordinary QOS to the GPUs without an owner. Both preempt the QOS of loans, which
+has no such limit.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ _DENY = LimitField("Flags", DENY_ON_LIMIT)
 
 @dataclass(frozen=True, slots=True)
 class NewQos:
-    """A QOS that is to be made."""
+    """A QOS to create."""
 
     name: str
     description: str
+    # Whether it is a QOS of loans, whose jobs are requeued when the owner needs its GPUs.
     lends: bool
-    """Whether it is one of loans, which are requeued when their owner needs them."""
 
     def __str__(self) -> str:
-        return f"QOS {self.name}: to be made ({self.description})"
+        return f"QOS {self.name}: to be created ({self.description})"
 
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """Bounds by entity and field, and what must be made for them."""
+    """Bounds by entity and field, and the QOS to create for them."""
 
     bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     new_qos: tuple[NewQos, ...] = ()
     remarks: tuple[str, ...] = ()
 
     def fresh(self) -> tuple[Qos, ...]:
-        """The new QOS as they are once they are made."""
+        """Return the new QOS as they are after their creation."""
         return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 
 def derive_lending(policy: Policy, found: SlurmdbdLimits, n_gpus: int) -> Lending:
-    """What lending needs of the accounting that was found, on a cluster of so many GPUs."""
+    """Return the bounds and QOS that lending requires, given the accounting and the GPUs of the cluster."""
     return _LendingWish(policy, found, n_gpus).lending() if policy.owners else Lending()
 
 
 def unowned_gpus(owners: Iterable[GpuOwner], n_gpus: int) -> int:
-    """GPUs that are everybody's."""
+    """Return the number of GPUs without an owner."""
     return max(0, n_gpus - sum(owner.gpus for owner in owners))
 
 
@@ -72,7 +72,7 @@ class _LendingWish:
     def lending(self) -> Lending:
         for name in self.loans:
             lender = next(owner for owner in self.owners if owner.lend_in == name)
-            # A job that dies of the signal with which a grace time begins has failed, and is not requeued.
+            # A grace time begins with a signal. A job that dies of it has failed, and is not requeued.
             self._add_bound(Entity(EntityKind.QOS, name), LimitField("GraceTime"), 0, _rule(lender))
         for owner in self.owners:
             self._capped(owner.qos, owner.gpus, _rule(owner))
@@ -99,7 +99,7 @@ class _LendingWish:
 
     def _access(self, account: str) -> None:
         entities = [Entity(EntityKind.ACCOUNT, account)]
-        # Whoever has a list of QOS of its own inherits none.
+        # A user with an own list of QOS does not inherit that of the account.
         entities += [
             one.entity
             for one in self.users
@@ -126,14 +126,14 @@ class _LendingWish:
     def _remarks(self, ordinary: list[str]) -> Iterator[str]:
         owned = sum(owner.gpus for owner in self.owners)
         if owned > self.n_gpus:
-            yield f"owners own {owned} GPUs, and the cluster has {self.n_gpus}: they cannot all have theirs"
+            yield f"owners own {owned} GPUs, but the cluster has only {self.n_gpus}"
         if not self.counts_gpus:
-            yield f"nothing keeps owners' GPUs free of others: {NOT_TRACKED.format(tres='gres/gpu')}"
+            yield f"other jobs can use owners' GPUs: {NOT_TRACKED.format(tres='gres/gpu')}"
         left = [name for name in self._ordinary() if name not in ordinary]
         if left:
             yield (
-                f"QOS {', '.join(left)}: not managed (manages: qos), so that jobs there may take what "
-                "owners own, and do not take back what is lent"
+                f"QOS {', '.join(left)}: not managed (manages: qos), so its jobs may use GPUs of "
+                "owners, and do not preempt loans"
             )
         if len(ordinary) > 1:
             yield (

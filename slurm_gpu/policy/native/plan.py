@@ -1,4 +1,4 @@
-"""What a policy would change of Slurm's own limits here and now, with all that is worth knowing before."""
+"""Plan the changes of Slurm's own limits that a policy requires, with gaps, remarks and stranded jobs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
 NO_SLURMDBD = (
-    "this Slurm has no slurmdbd, so job_submit.lua alone holds the policy. It decides before Slurm inserts a "
-    "job, and its ledger stands in for what is not one step; it has no say when jobs start or are requeued"
+    "this Slurm has no slurmdbd, so only job_submit.lua enforces the policy. It decides before Slurm inserts "
+    "a job, and its ledger counts accepted jobs until then. It is not called when jobs start or are requeued"
 )
 NO_URGENT = "urgent: urgent jobs require slurmdbd, which has their QOS"
 NO_LENDING = "owners: nothing is lent without slurmdbd, as there are no QOS"
@@ -33,21 +33,21 @@ NOTHING_MANAGED = "the policy names nothing under `manages:`, so Slurm's own lim
 
 @dataclass(frozen=True, slots=True)
 class NativePlan:
-    """The native part of a policy, compared with what slurmdbd holds."""
+    """The native part of a policy, compared with the contents of slurmdbd."""
 
     difference: Difference = field(default_factory=Difference)
     gaps: tuple[Gap, ...] = ()
     stranded: tuple[Stranded, ...] = ()
+    # Limits that were changed by hand since the last apply.
     drift: tuple[Drift, ...] = ()
-    """What somebody changed by hand since the last apply."""
+    # Created before limits are set; not removed by a rollback, since they may have jobs.
     new_qos: tuple[NewQos, ...] = ()
-    """To be made before anything is set; they stay when it is taken back, as jobs may be in them."""
+    # The reason if there is no native layer; None if there is one.
     absent: str | None = None
-    """Why there is no native layer at all; None where there is one."""
 
     @property
     def unenforced(self) -> tuple[Gap, ...]:
-        """Limits that nothing holds."""
+        """Return the limits that are not enforced at all."""
         return tuple(gap for gap in self.gaps if gap.unenforced)
 
 
@@ -62,10 +62,10 @@ def plan_native(
     uid_of: Callable[[str], int | None],
     n_gpus: int = 0,
 ) -> NativePlan:
-    """Read slurmdbd and compare; `jobs` is asked for the queue only where something would change.
+    """Compare a policy with slurmdbd; `jobs` returns the queue, and is called only if something would change.
 
-    `n_gpus` are those of the cluster.
-    `today` is the day in the site's time zone. Raises SlurmError where slurmdbd does not answer.
+    `n_gpus` is the number of GPUs of the cluster, `today` the day in the site's time zone. Raise SlurmError
+    if slurmdbd does not answer.
     """
     owned = tuple(owned)
     if not has_slurmdbd(settings):
@@ -78,7 +78,7 @@ def plan_native(
         gaps = lua_only(policy, today, "policy.yaml manages no accounts and QOS")
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
     accounting = read_accounting(store, settings.cluster)
-    # Rules for a QOS that this very apply makes, such as that of loans, are to hold from then on.
+    # Rules for a QOS that this apply creates, such as that of loans, apply from its creation on.
     urgent = derive_urgent(policy, accounting)
     accounting = replace(accounting, qos=(*accounting.qos, *urgent.fresh()))
     lending = derive_lending(policy, accounting, n_gpus)
@@ -107,7 +107,7 @@ def _is_left_to_users(group: Group) -> bool:
 
 
 def read_accounting(store: Sacctmgr, cluster: str) -> SlurmdbdLimits:
-    """Everything that slurmdbd holds for a cluster."""
+    """Return the associations, QOS and tracked TRES of a cluster."""
     return SlurmdbdLimits(
         cluster=cluster,
         associations=store.associations(cluster),
@@ -121,6 +121,6 @@ def _not_enforced(settings: SlurmSettings) -> tuple[str, ...]:
     if {"limits", "safe", "all"}.isdisjoint(enforced):
         return (
             "slurm.conf lacks AccountingStorageEnforce=associations,limits,qos: "
-            "slurmctld holds no job to these limits",
+            "slurmctld does not enforce these limits",
         )
     return ()

@@ -1,4 +1,4 @@
-"""Whether slurm.conf lets lent GPUs come back, and in what time."""
+"""Check whether slurm.conf lets lent GPUs return to their owners, and within what time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from slurm_gpu.policy.language.model import GpuOwner, Policy
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.text.units import format_duration
 
+# Slurm's default; the main scheduling loop runs once per interval.
 _SCHED_INTERVAL_S = 60
-"""Slurm's default; a long queue is looked through once in it."""
+# Time allowed for the epilog, and for Slurm to start the next job.
 _CLEAN_UP_S = 30
-"""Allowed for the epilog, and for Slurm to start the next job."""
 
 
 class Lack(NamedTuple):
-    """Something that lending needs of slurm.conf."""
+    """A setting that slurm.conf lacks, and the remedy."""
 
     problem: str
     remedy: str
@@ -29,9 +29,9 @@ class Lack(NamedTuple):
 
 
 def return_time_s(settings: SlurmSettings) -> int:
-    """The longest that it may take from an owner's submission until what was lent has come back.
+    """Return the longest time from an owner's submission to the return of lent GPUs.
 
-    Slurm sees that it must preempt, signals the job, kills what is left after KillWait, and cleans up.
+    Slurm finds that it must preempt, signals the job, kills what is left after KillWait, and cleans up.
     """
     raw = settings.raw
     interval = re.search(r"\bsched_interval=(\d+)", raw.get("SchedulerParameters", ""))
@@ -43,11 +43,11 @@ def return_time_s(settings: SlurmSettings) -> int:
 def broken_promises(
     policy: Policy, source: YamlSource, settings: SlurmSettings, n_gpus: int
 ) -> tuple[InputError, ...]:
-    """What owners are promised and a cluster of so many GPUs cannot keep, by where it stands in the file."""
+    """Return an error for each promise to owners that a cluster of `n_gpus` GPUs cannot keep."""
     found = []
     owned = sum(owner.gpus for owner in policy.owners)
     if owned > n_gpus:
-        told = f"owners own {owned} GPUs, and the cluster has {n_gpus}: they cannot all have theirs"
+        told = f"owners own {owned} GPUs, but the cluster has only {n_gpus}"
         found.append(source.error(("owners",), told, key=True))
     for owner in policy.owners:
         lack = _late(settings, owner)
@@ -57,12 +57,12 @@ def broken_promises(
 
 
 def lacks(settings: SlurmSettings, owners: Iterable[GpuOwner]) -> Iterator[Lack]:
-    """What slurm.conf lacks for these owners; nothing where there are none."""
+    """Yield the settings that slurm.conf lacks for these owners; none without owners."""
     owners = tuple(owners)
     if not owners:
         return
     raw = settings.raw
-    yield from preemption_lacks(settings, "what is lent does not come back")
+    yield from preemption_lacks(settings, "lent GPUs are not returned")
     if raw.get("JobRequeue", "1") == "0":
         yield Lack(
             "slurm.conf has JobRequeue=0: borrowing jobs without --requeue are cancelled",
@@ -81,7 +81,10 @@ def lacks(settings: SlurmSettings, owners: Iterable[GpuOwner]) -> Iterator[Lack]
 
 
 def preemption_lacks(settings: SlurmSettings, otherwise: str) -> Iterator[Lack]:
-    """What slurm.conf lacks so that jobs of one QOS are requeued for those of another."""
+    """Yield the settings that slurm.conf lacks for requeueing jobs of one QOS for those of another.
+
+    `otherwise` is the consequence of no preemption, for the message.
+    """
     raw = settings.raw
     if raw.get("PreemptType", "").lower() != "preempt/qos":
         yield Lack(

@@ -1,4 +1,4 @@
-"""Queued jobs that could never start once limits have changed."""
+"""Find queued jobs that could never start after a change of limits."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from slurm_gpu.policy.native.fields import INHERITED
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
 
-# Slurm asks for these anew each time it tries to start a job; MaxSubmitJobs and its like bind at submission.
+# Slurm checks these each time it tries to start a job; MaxSubmitJobs and similar limits bind at submission.
 _PER_TRES = frozenset({"GrpTRES", "MaxTRES", "MaxTRESPU"})
 _PER_JOBS = frozenset({"GrpJobs", "MaxJobs", "MaxJobsPU"})
 _QOS = "QOS"
 
 
+# The QOS that every Slurm has, and that accounts inherit by default.
 _NORMAL = "normal"
-"""The QOS that every Slurm has, and that accounts inherit unless somebody has changed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """A queued job that alone exceeds a limit to come, or waits in a QOS that it may no longer use."""
+    """A queued job that by itself exceeds a new limit, or waits in a QOS that it may no longer use."""
 
     job: QueuedJob
     entity: Entity
     limit: LimitField
+    # None if the job loses its QOS.
     value: int | None
-    """None where it is a QOS that is taken away."""
     requested: int | None
+    # A command after which it can start; None if it must request less.
     remedy: str | None = None
-    """A command that lets it start again; None where it would have to ask for less."""
 
     def __str__(self) -> str:
         job = self.job
@@ -50,7 +50,7 @@ class Stranded:
 def stranded(
     jobs: Iterable[QueuedJob], found: Mapping[Entity, Limits], steps: Iterable[LimitChange]
 ) -> tuple[Stranded, ...]:
-    """Pending jobs that `steps` keep from ever starting, and that could start with the limits `found`."""
+    """Return pending jobs that could start with the limits `found`, but never after `steps`."""
     after = {entity: dict(limits) for entity, limits in found.items()}
     for step in steps:
         limits = after.setdefault(step.entity, {})
@@ -73,7 +73,10 @@ def stranded(
 def _shut_out(
     job: QueuedJob, found: Mapping[Entity, Limits], after: Mapping[Entity, Limits]
 ) -> Stranded | None:
-    """A job whose QOS is taken from its user or account: Slurm lets it wait indefinitely, as InvalidQOS."""
+    """Return the job as stranded if its user or account loses its QOS; None otherwise.
+
+    Slurm lets such a job wait indefinitely, as InvalidQOS.
+    """
     names = {entity: _qos_of(entity, after) for entity in _associations(job)}
     job_qos = _named(job)
     lost = [entity for entity in names if job_qos & (_qos_of(entity, found) - names[entity])]
@@ -85,7 +88,7 @@ def _shut_out(
 
 
 def _named(job: QueuedJob) -> set[str]:
-    """The QOS in which it may start: several, from Slurm 24.11 on."""
+    """Return the QOS in which the job may start; from Slurm 24.11 on, there may be several."""
     return set(job.qos.split(","))
 
 
@@ -107,7 +110,7 @@ def _exceeded(
         yield from itertools.chain(*in_qos)
     yield from _over(job, user, limits)
     for one in _over(job, account, limits):
-        if one[1].name not in INHERITED or one[1] not in of_user:  # else the user's own counts in its place
+        if one[1].name not in INHERITED or one[1] not in of_user:  # a user's own limit overrides it
             yield one
 
 

@@ -1,7 +1,7 @@
-"""Limits on what runs that nothing could ever hold, whatever slurmdbd may have.
+"""Find limits on running jobs that cannot be enforced, whatever slurmdbd contains.
 
-No submission can be refused for them, since the job may wait; so they are Slurm's to hold, and what Slurm
-cannot hold of them is in vain. What is missing in a slurmdbd at hand, `policy plan` says.
+job_submit.lua cannot refuse a submission because of such a limit, since the job may wait. Only Slurm's own
+limits can enforce it. `policy plan` reports what is missing in an existing slurmdbd.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from slurm_gpu.slurm.sacctmgr import Association, Qos
 def unenforced_limits(
     policy: Policy, names: ResolvedNames, today: dt.date
 ) -> Iterator[tuple[PolicyRule, str, str]]:
-    """(rule, key, why) of each."""
+    """Yield the rule, the key and the reason of each limit that cannot be enforced."""
     for rule in policy.rules:
         if rule.mode is not Mode.ENFORCE:
             for kind, _ in _running(rule):
                 yield (
                     rule,
                     kind.key,
-                    "Slurm's own limits hold it back or not; write it in a rule with mode: enforce",
+                    "Slurm's own limits cannot observe or advise; write it in a rule with mode: enforce",
                 )
     rules = {rule.id: rule for rule in policy.rules}
     if policy.manages.qos or policy.manages.accounts:
@@ -37,7 +37,7 @@ def unenforced_limits(
 
 
 def _best_accounting(policy: Policy) -> SlurmdbdLimits:
-    """A slurmdbd that has all that the policy names, and something for each pattern in it."""
+    """Return a slurmdbd that contains every name in the policy, and a name for each of its patterns."""
     accounts = {name for group in policy.groups.values() for name in group.accounts or ()}
     accounts |= {_example(pattern) for pattern in policy.manages.accounts}
     qos = {name for group in policy.groups.values() for name in group.qos or ()}
@@ -58,7 +58,7 @@ def _best_accounting(policy: Policy) -> SlurmdbdLimits:
 
 
 def _example(pattern: str) -> str:
-    """A name that the pattern matches: sg-* → sg-."""
+    """Return a name that the pattern matches: sg-* → sg-."""
     return pattern.replace("*", "").replace("?", "x")
 
 

@@ -1,7 +1,7 @@
-"""What Slurm itself holds of `urgent:`: its QOS, whom that may preempt, and which accounts may use it.
+"""Derive Slurm's own settings for `urgent:`: its QOS, the QOS that it preempts, and accounts that may use it.
 
-How many run at once is a rule like any other (GrpJobs of the QOS), counted by slurmctld in the moment in
-which it starts a job. Who of an account's users may is for job_submit.lua.
+An ordinary rule limits how many urgent jobs run at once (GrpJobs of the QOS); slurmctld checks it when it
+starts a job. job_submit.lua decides which users of an account may submit urgent jobs.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _RULE = "urgent"
 
 @dataclass(frozen=True, slots=True)
 class UrgentWish:
-    """Bounds by entity and field, and the QOS to be made where it is not there."""
+    """Bounds by entity and field, and the QOS to create if it does not exist."""
 
     bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     new_qos: tuple[NewQos, ...] = ()
     remarks: tuple[str, ...] = ()
 
     def fresh(self) -> tuple[Qos, ...]:
-        """The new QOS as it is once it is made."""
+        """Return the new QOS as it is after its creation."""
         return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 
 def derive_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
-    """What urgent jobs need of the accounting that was found."""
+    """Return the bounds and the QOS that urgent jobs require, given the accounting that was found."""
     urgent = policy.urgent
     if urgent is None:
         return UrgentWish()
@@ -57,7 +57,7 @@ def derive_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
     for account in sorted(managed):
         bounds[Entity(EntityKind.ACCOUNT, account)] = {access: wanted}
     for one in found.associations:
-        # Whoever has a list of QOS of their own inherits none.
+        # A user with an own list of QOS does not inherit that of the account.
         own = one.user and not one.partition and any(limit.name == "QOS" for limit in one.limits)
         if own and one.account in managed:
             bounds[one.entity] = {access: wanted}
@@ -66,27 +66,27 @@ def derive_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
 
 
 def lacks(settings: SlurmSettings, policy: Policy) -> Iterator[Lack]:
-    """What slurm.conf lacks for urgent jobs; nothing where there are none."""
+    """Yield the settings that slurm.conf lacks for urgent jobs; none if the policy has no `urgent:`."""
     if policy.urgent is None:
         return
     raw = settings.raw
     if policy.urgent.preempts:
-        yield from preemption_lacks(settings, "urgent jobs preempt no job")
+        yield from preemption_lacks(settings, "urgent jobs cannot preempt others")
     if raw.get("PriorityType", "") != "priority/multifactor":
         yield Lack(
-            "slurm.conf lacks PriorityType=priority/multifactor: urgent jobs come before no others",
+            "slurm.conf lacks PriorityType=priority/multifactor: urgent jobs do not start before others",
             "PriorityType=priority/multifactor in slurm.conf; restart slurmctld",
         )
     enforced = set(raw.get("AccountingStorageEnforce", "").lower().split(","))
     if "all" not in enforced and ("qos" not in enforced or enforced.isdisjoint({"limits", "safe"})):
         yield Lack(
-            "slurm.conf lacks AccountingStorageEnforce=…,limits,qos: nothing counts how many urgent jobs run",
+            "slurm.conf lacks AccountingStorageEnforce=…,limits,qos: running urgent jobs are not limited",
             "AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
         )
 
 
 def _accounts(policy: Policy) -> frozenset[str] | None:
-    """Those that all of the groups name; None where one of them is of people in any account."""
+    """Return the accounts that the groups name; None if a group has users of any account."""
     assert policy.urgent is not None
     named: set[str] = set()
     for name in policy.urgent.groups:

@@ -1,7 +1,7 @@
-"""What a policy wants of Slurm's own limits, and what of it Slurm cannot hold.
+"""Derive the limits that a policy requires in Slurm, and the gaps that Slurm cannot enforce.
 
-A bound is never tighter than the rules themselves: a job that the policy lets in and lets run is never held
-back by a native limit. It may be looser, where Slurm has no sum over several accounts, say.
+A bound is never tighter than the rules: a native limit never delays a job that the policy accepts and lets
+run. It may be looser, for example because Slurm has no sum over several accounts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmdbdLimits:
-    """What slurmdbd holds for one cluster."""
+    """The associations, QOS and tracked TRES of one cluster in slurmdbd."""
 
     cluster: str
     associations: Sequence[Association] = ()
@@ -29,14 +29,14 @@ class SlurmdbdLimits:
     tres: frozenset[str] = frozenset()
 
     def limits(self) -> dict[Entity, FoundLimits]:
-        """The limits of each account, QOS, and user in an account; users by partition are left out."""
+        """Return the limits of each account, QOS, and user of an account, without users by partition."""
         found = {one.entity: one.limits for one in self.associations if not one.partition}
         return found | {one.entity: one.limits for one in self.qos}
 
 
 @dataclass(frozen=True, slots=True)
 class RuleBound:
-    """A limit that a rule wants; of several rules, the tightest."""
+    """A limit that a rule requires; of several rules, the tightest."""
 
     value: int
     rule: str
@@ -44,16 +44,16 @@ class RuleBound:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something of a rule that no field of Slurm's holds."""
+    """A limit of a rule, or a part of it, that no field in Slurm can enforce."""
 
     rule: str
     key: str
     why: str
+    # Whether it is not enforced at all: job_submit.lua cannot refuse a job because of running ones.
     unenforced: bool = False
-    """Whether nothing at all holds it: job_submit.lua cannot refuse for what is running."""
 
     def __str__(self) -> str:
-        by_whom = "nothing holds it" if self.unenforced else "job_submit.lua alone holds it"
+        by_whom = "nothing enforces it" if self.unenforced else "only job_submit.lua enforces it"
         return f"{self.rule}: {self.key}: {by_whom}: {self.why}"
 
 
@@ -63,13 +63,13 @@ class WantedLimits:
 
     bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+    # The entities that may be changed.
     managed: frozenset[Entity] = frozenset()
-    """All that may be written to."""
+    # Missing or conflicting settings, with remedies.
     remarks: tuple[str, ...] = ()
-    """What is missing or in the way, with what to do about it."""
 
     def also(self, bounds: Mapping[Entity, Mapping[LimitField, RuleBound]]) -> WantedLimits:
-        """With these besides; of two for one field the tighter."""
+        """Return these limits with further bounds; the tighter of two bounds on a field applies."""
         both = {entity: dict(fields) for entity, fields in self.bounds.items()}
         for entity, fields in bounds.items():
             of_entity = both.setdefault(entity, {})
@@ -87,12 +87,12 @@ def derive_wanted_limits(
     today: dt.date,
     uid_of: Callable[[str], int | None],
 ) -> WantedLimits:
-    """What `policy` wants on `today` (in the site's time zone) of the accounting that was found."""
+    """Return the limits that `policy` requires on `today` (in the site's time zone), given the accounting."""
     return _LimitWish(policy, names, found, today, uid_of).wanted()
 
 
 def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[Gap, ...]:
-    """The gaps where there is no native layer at all: limits on what runs, which nothing holds then."""
+    """Return the gaps without a native layer: all limits on running jobs, which are then not enforced."""
     return tuple(
         Gap(rule.id, kind.key, why, unenforced=True)
         for rule in _enforced(policy, today)
@@ -110,7 +110,7 @@ def _enforced(policy: Policy, today: dt.date) -> Iterator[PolicyRule]:
 
 @dataclass(frozen=True, slots=True)
 class _FieldLimit:
-    """One limit of a rule on one field: its value for everyone, and for the users who have exceptions."""
+    """One limit of a rule on one field: its value, and the values of users with exceptions."""
 
     rule: str
     value: int
@@ -132,14 +132,14 @@ class _LimitWish:
         self.gaps: list[Gap] = []
         by_partition = {(one.account, one.user) for one in found.associations if one.partition}
         associations = [one for one in found.associations if (one.account, one.user) not in by_partition]
-        # The account root is that of all accounts together.
+        # The account root is the parent of all accounts.
         accounts = [one.account for one in associations if not one.user and one.account != "root"]
         self.accounts = self._managed(policy.manages.accounts, accounts, "account")
+        # Users of all accounts, managed or not.
         self.users = {
             name: sorted(one.user for one in associations if one.account == name and one.user)
             for name in sorted(accounts)
         }
-        """Of all accounts, managed or not."""
         self.parts = {
             name: sorted(one.account for one in associations if not one.user and one.parent == name)
             for name in self.accounts
@@ -159,7 +159,7 @@ class _LimitWish:
         bounds = {entity: self._bounds(entity) for entity in self.field_limits}
         bounds = {entity: fields for entity, fields in bounds.items() if fields}
         for entity, fields in bounds.items():
-            if entity.kind is EntityKind.QOS:  # else what can never start would wait indefinitely
+            if entity.kind is EntityKind.QOS:  # without it, jobs that can never start wait indefinitely
                 fields[LimitField("Flags", DENY_ON_LIMIT)] = RuleBound(1, next(iter(fields.values())).rule)
         managed = {Entity(EntityKind.QOS, name) for name in self.qos}
         for account in self.accounts:
@@ -175,7 +175,7 @@ class _LimitWish:
     def _managed(self, patterns: Iterable[str], existing: Sequence[str], what: str) -> list[str]:
         chosen: set[str] = set()
         for pattern in patterns:
-            # Slurm keeps names of accounts and QOS in lower case, whatever was typed.
+            # Slurm stores names of accounts and QOS in lower case.
             matching = {name for name in existing if fnmatchcase(name, pattern.lower())}
             if not matching and not any(sign in pattern for sign in "*?["):
                 self.remarks.append(
@@ -199,13 +199,13 @@ class _LimitWish:
             if kind.lua_alone:
                 self._gap(rule, kind, kind.lua_alone)
                 continue
-            told = len(self.gaps)
+            n_gaps = len(self.gaps)
             (self._on_qos if by_qos else self._on_associations)(rule, group, kind, value)
-            if outside is not None and len(self.gaps) == told:
+            if outside is not None and len(self.gaps) == n_gaps:
                 self._gap(rule, kind, outside)
 
     def _hindrance(self, rule: PolicyRule, group: Group) -> str | None:
-        """Why Slurm can hold nothing of a rule."""
+        """Return the reason if Slurm can enforce no limit of a rule; None otherwise."""
         if rule.when is not None:
             return "Slurm's limits do not depend on the time of day"
         if rule.kind is not None:
@@ -213,7 +213,7 @@ class _LimitWish:
         if group.partitions is not None:
             return "Slurm limits a partition through a QOS that slurm.conf gives it"
         if group.qos is not None and not (group.accounts is group.users is group.unix_groups is None):
-            return "Slurm sums up a QOS, or an association, not what they have in common"
+            return "Slurm limits a QOS or an association, not the jobs that are in both"
         if group.qos is not None:
             missing = sorted({name.lower() for name in group.qos} - set(self.qos))
             if len(missing) == len({name.lower() for name in group.qos}):
@@ -224,7 +224,7 @@ class _LimitWish:
         return None
 
     def _outside(self, group: Group, *, by_qos: bool) -> str | None:
-        """Which of the rule's jobs lie outside of what the policy manages; None where none do."""
+        """Return a gap for jobs of the rule that are outside of managed entities; None if there are none."""
         if by_qos:
             what, named, managed = "QOS", group.qos, self.qos
             every = self.all_qos
@@ -261,12 +261,12 @@ class _LimitWish:
             if rule.per is Per.GROUP:
                 if self.parts[account]:
                     parts = ", ".join(self.parts[account])
-                    self._gap(rule, kind, f"in account {account} Slurm would count its part {parts} too")
+                    self._gap(rule, kind, f"in account {account} Slurm would also count sub-account {parts}")
                     continue
                 for limit, field_limit in field_limits.items():
                     self._add_limit(Entity(EntityKind.ACCOUNT, account), limit, field_limit)
                 continue
-            # What an account hands on reaches its parts too, which the rule is not for.
+            # Sub-accounts, for which the rule is not meant, inherit limits of their account too.
             hands_on = not chosen and not self.parts[account]
             for limit, field_limit in field_limits.items():
                 if hands_on and limit.name in INHERITED:
@@ -329,7 +329,7 @@ class _LimitWish:
                 if account is not None:
                     above = self._tightest(Entity(EntityKind.ACCOUNT, entity.name), account)
                     if above.value == bound.value:
-                        continue  # the account hands it on
+                        continue  # inherited from the account
             bounds[limit] = bound
         return bounds
 
@@ -340,7 +340,7 @@ class _LimitWish:
             value = field_limit.value
             if entity.kind is EntityKind.USER:
                 value = field_limit.excepted.get(entity.user, value)
-            elif entity.kind is EntityKind.QOS:  # one number for all who use it
+            elif entity.kind is EntityKind.QOS:  # one value for all of its users
                 value = max([value, *field_limit.excepted.values()])
             bounds.append(RuleBound(value, field_limit.rule))
         return min(bounds, key=lambda bound: bound.value)

@@ -1,1 +1,1 @@
-"""A policy as a page for users: HTML, Markdown, text, JSON."""
+"""Render a policy as a page for users: HTML, Markdown, text, JSON."""

@@ -1,4 +1,4 @@
-"""The page of a policy as one HTML file that needs nothing else: no script, no style sheet, no font."""
+"""Render the page of a policy as one self-contained HTML file: no script, no style sheet, no font."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ code { font-size: .95em; }"""
 
 
 def render_html(page: PolicyPage) -> str:
-    """A whole document; every text of the policy is escaped."""
+    """Return a whole document, with every text of the policy escaped."""
     return "\n".join(_lines(page))
 
 

@@ -1,4 +1,4 @@
-"""The page of a policy as Markdown, for a wiki or a site's documentation."""
+"""Render the page of a policy as Markdown, for a wiki or a site's documentation."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from slurm_gpu.policy.pages.page import CLOSING, TITLE, PolicyPage, Section
 
-# What is markup anywhere in a line, and what is at its beginning; a text from policy.yaml is only to be read.
+# Markup anywhere in a line, and at its beginning. It is escaped in texts from policy.yaml.
 _MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
 _OPENING = re.compile(r"^(\d*)([-+=.)])")
 
 
 def render_markdown(page: PolicyPage) -> str:
-    """A document of its own, beginning with a heading of the first level."""
+    """Return a whole document, which begins with a first-level heading."""
     return "\n".join(_lines(page))
 
 

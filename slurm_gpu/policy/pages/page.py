@@ -1,4 +1,4 @@
-"""A policy as a page for the people it binds: every rule, for whom, how much, when, and why."""
+"""Describe a policy for its users: the jobs, limits, times and reason of every rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy with stable keys as JSON: GPUs as numbers, memory in MiB, times in seconds, days as YYYY-MM-DD."""
+"""Write a policy as JSON with stable keys: memory in MiB, times in seconds, days as YYYY-MM-DD."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_gpu.policy.pages.page import conditions
 
 
 def to_json(policy: Policy) -> dict[str, Any]:
-    """All of it but what `policy apply` alone needs; null where something is not limited."""
+    """Return a policy without the settings that only `policy apply` uses; null means no limit."""
     return {
         "contact": policy.contact,
         "on_error": str(policy.on_error),
@@ -68,13 +68,13 @@ def to_json(policy: Policy) -> dict[str, Any]:
 
 
 def _bounds_json(bounds: Adjust) -> tuple[float, float]:
-    """In the unit of the limit's own value above: GPUs, MiB or a count."""
+    """Return the bounds in the unit of the limit's value: GPUs, MiB or a count."""
     per_unit = 1000 if LIMITS[bounds.key].measure is LimitUnit.GPUS else 1
     return bounds.low / per_unit, bounds.high / per_unit
 
 
 def _when(when: Hours) -> dict[str, Any]:
-    """`days` with 0 for Monday; from_min and to_min are minutes since midnight, the latter excluded."""
+    """Return the days, with 0 for Monday, and the minutes since midnight; `to_min` is excluded."""
     return {"days": sorted(when.days), "from_min": when.from_min, "to_min": when.to_min}
 
 

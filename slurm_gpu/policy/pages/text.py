@@ -1,4 +1,4 @@
-"""The page of a policy as plain text for a terminal."""
+"""Render the page of a policy as plain text for a terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from slurm_gpu.policy.pages.page import CLOSING, TITLE, PolicyPage, Section
 
+# Longer lines are hard to read.
 WIDTH = 88
-"""Lines that are longer are hard to read."""
 
 
 def render_text(page: PolicyPage, width: int = WIDTH) -> str:
-    """Lines of at most so many columns, but for words that are longer, such as addresses."""
+    """Return lines of at most `width` columns, except for longer words such as addresses."""
     return "\n".join(_lines(page, width))
 
 

@@ -122,7 +122,7 @@ def lending(at: DoctorContext) -> Iterator[CheckResult]:
         return
     found = [fail(lack.problem, lack.remedy) for lack in lacks(at.settings, policy.owners)]
     seconds = return_time_s(at.settings)
-    yield from found or [ok(f"what is lent comes back within {format_duration(seconds)}")]
+    yield from found or [ok(f"lent GPUs return within {format_duration(seconds)}")]
 
 
 def urgent(at: DoctorContext) -> Iterator[CheckResult]:
