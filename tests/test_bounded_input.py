@@ -114,7 +114,7 @@ def understated_rows(path: Path) -> Path:
 
 def npz(path: Path, header: bytes) -> Path:
     with zipfile.ZipFile(path / "m.npz", "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("told.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        packed.writestr("description.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     return path / "m.npz"
 
 
@@ -138,7 +138,7 @@ def many_parts(path: Path) -> Path:
 def zeros_zip(path: Path) -> Path:
     with (
         zipfile.ZipFile(path / "f.zip", "w", zipfile.ZIP_DEFLATED) as packed,
-        packed.open("told.json", "w") as file,
+        packed.open("header.json", "w") as file,
     ):
         for _ in range(600):
             file.write(bytes(1 << 20))

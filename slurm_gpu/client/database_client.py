@@ -67,7 +67,7 @@ T = TypeVar("T")
 _TIMEOUT_S = 30.0
 _JOB = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?")
 _PROBE_S = 1.0
-_SPREAD_S = 0.5
+_RETRY_JITTER_S = 0.5
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
 
@@ -268,7 +268,7 @@ class DatabaseClient:
 
     def send_audit_events(self, acts: Sequence[AuditEvent]) -> None:
         """Store audit events; only root and SlurmUser may. Repetition is harmless."""
-        self._tell(audit=acts)
+        self._post_controller(audit=acts)
 
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
         """Those that are not over, the last `past` that are, and those named; by their numbers."""
@@ -285,7 +285,7 @@ class DatabaseClient:
 
     def send_reservation_reports(self, reports: Sequence[Report]) -> None:
         """Report the outcome of reservations; only root and SlurmUser may. Repetition is harmless."""
-        self._tell(reservations=reports)
+        self._post_controller(reservations=reports)
 
     def _reserve(self, path: str, asked: Mapping[str, str | int | None]) -> Reservation:
         said = {name: value for name, value in asked.items() if value is not None}
@@ -307,7 +307,7 @@ class DatabaseClient:
 
         Returns whether the decision with the id `after`, which was stored before these, is missing.
         """
-        return "decisions" in self._tell(decisions=decisions, decisions_after=after).lacks
+        return "decisions" in self._post_controller(decisions=decisions, decisions_after=after).lacks
 
     def quota(self, user: str) -> Quota:
         """Return a user's limits and usage after some seconds; operators may request those of all users."""
@@ -319,7 +319,7 @@ class DatabaseClient:
 
     def send_quotas(self, quotas: Sequence[Quota]) -> None:
         """Report limits of users; only root and SlurmUser may."""
-        self._tell(quotas=quotas)
+        self._post_controller(quotas=quotas)
 
     def close(self) -> None:
         """Close the connections."""
@@ -333,8 +333,8 @@ class DatabaseClient:
     ) -> None:
         self.close()
 
-    def _tell(self, **told: Any) -> _Stored:
-        return self._ask(_Stored, "POST", "/v1/controller", content=msgspec.json.encode(told))
+    def _post_controller(self, **values: Any) -> _Stored:
+        return self._ask(_Stored, "POST", "/v1/controller", content=msgspec.json.encode(values))
 
     def _forecast(self, path: str, query: Mapping[str, str]) -> Forecast | str:
         found = self._get(_Forecast, path, query)
@@ -362,7 +362,7 @@ class DatabaseClient:
         response, left_s = self._response(method, path, **request), self._timeout_s
         while response.status_code == 429 and (after_s := _retry_after_s(response)) <= left_s:
             # Clients that were rejected together do not all return together.
-            wait_s = after_s + random.random() * _SPREAD_S
+            wait_s = after_s + random.random() * _RETRY_JITTER_S
             self._sleep(wait_s)
             left_s -= wait_s
             response = self._response(method, path, **request)

@@ -108,5 +108,5 @@ def did_you_mean(value: Any, allowed: Collection[object]) -> str:
 
 def shown(value: Any) -> str:
     """Return a value for a message, shortened if it is long."""
-    told = repr(value)
-    return told if len(told) <= _SHOWN_CHARACTERS else f"{told[:_SHOWN_CHARACTERS]}…"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

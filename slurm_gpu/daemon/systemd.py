@@ -42,32 +42,32 @@ class Notifier:
 
     def ready(self) -> None:
         """Notify systemd that the daemon is ready."""
-        self._ready_due = not self._tell("READY=1")
+        self._ready_due = not self._notify("READY=1")
 
     def starting(self, status: str, within_s: float) -> None:
         """Extend the start timeout to `within_s` from now on, with a status line."""
-        self._tell(f"STATUS={status}\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}", _OUT_OF_LOOP_S)
+        self._notify(f"STATUS={status}\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}", _OUT_OF_LOOP_S)
 
     def turned(self, now_s: float, status: str) -> float:
         """Notify the watchdog if it is due, and return the time of the next call."""
         if self._ready_due:
             self.ready()
         if now_s >= self._feed_at_s:
-            is_fed = self._tell("WATCHDOG=1")
+            is_fed = self._notify("WATCHDOG=1")
             self._feed_at_s = now_s + (self._feed_each_s if is_fed else self._again_after_s)
-        if now_s >= self._status_at_s and status != self._status and self._tell(f"STATUS={status}"):
+        if now_s >= self._status_at_s and status != self._status and self._notify(f"STATUS={status}"):
             self._status_at_s, self._status = now_s + STATUS_EACH_S, status
         return min(self._feed_at_s, now_s + self._again_after_s) if self._ready_due else self._feed_at_s
 
     def stopping(self) -> None:
         """Notify systemd that the daemon stops."""
-        self._tell("STOPPING=1", _OUT_OF_LOOP_S)
+        self._notify("STOPPING=1", _OUT_OF_LOOP_S)
 
     @property
     def _again_after_s(self) -> float:
         return min(AGAIN_AFTER_S, self._feed_each_s) if self._feed_each_s else AGAIN_AFTER_S
 
-    def _tell(self, text: str, within_s: float = 0.0) -> bool:
+    def _notify(self, text: str, within_s: float = 0.0) -> bool:
         """Return False if systemd has no room at present; without systemd, return True."""
         if not self._address:
             return True

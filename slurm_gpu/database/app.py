@@ -18,7 +18,7 @@ from slurm_gpu.database.api.quota import QuotaPages
 from slurm_gpu.database.api.reads import Reads
 from slurm_gpu.database.api.running_use import RunningPage
 from slurm_gpu.database.forecasts.api import ForecastApi
-from slurm_gpu.database.http.error_responses import FORESEEN, answer_to
+from slurm_gpu.database.http.error_responses import EXPECTED, answer_to
 from slurm_gpu.database.http.rate_limits import BoundedCallers
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.reservations.api import ReservationPages
@@ -55,7 +55,7 @@ def make_app(services: Services, posts: Posts) -> Starlette:
         Route("/v1/reservations/{id}", reservations.decide, methods=["POST"]),
         Route("/v1/health", reads.get_health, methods=["GET"]),
     ]
-    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = dict.fromkeys(FORESEEN, _answer)
+    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = dict.fromkeys(EXPECTED, _answer)
     handlers[HTTPException] = _http_error
     bounds = Middleware(BoundedCallers, bounds=services.bounds)
     return Starlette(routes=routes, exception_handlers=handlers, middleware=[bounds])

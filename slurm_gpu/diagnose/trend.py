@@ -24,7 +24,7 @@ _TREND_Z = 6.0
 _STEPS_EVEN_OUT = 3
 _MOST_OF_IT = 0.75
 _IDLE = 0.01
-_HARDLY_USED = 10.0
+_BARELY_USED = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def find_trend(case: Case) -> Trend | None:
     # Power is a weak signal of the pace, since waiting takes some too. Traffic per step is constant.
     for signal in (Signal.NVLINK, Signal.PCIE):
         job = case.job(signal)
-        used = job is not None and middle(job) > max(_IDLE / 10, _HARDLY_USED * case.series.step)
+        used = job is not None and middle(job) > max(_IDLE / 10, _BARELY_USED * case.series.step)
         if used and job is not None and (found := _fall(case, signal, job)) is not None:
             return found
     # If steps are long, a sample holds one or two, which hides a fall of link traffic.
@@ -104,7 +104,7 @@ def change_since(case: Case, signal: Signal, trend: Trend) -> float | None:
         return None
     if signal in (Signal.UTIL, Signal.CPU):
         return now - then
-    if not then > max(1e-3, _HARDLY_USED * case.series.step):
+    if not then > max(1e-3, _BARELY_USED * case.series.step):
         # The job hardly uses this link: rounding would dominate.
         return None
     return float(np.log(max(now, 1e-6) / then))

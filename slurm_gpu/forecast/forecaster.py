@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slurm_gpu.forecast.regression import Regression
 from slurm_gpu.forecast.samples import Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.tables import WaitTables, wait_tables
-from slurm_gpu.forecast.wait_grid import around, likeliest, quantile, spread_of
+from slurm_gpu.forecast.wait_grid import around, error_distribution, likeliest, quantile
 
 # The share of jobs whose wait should be inside the interval.
 INTERVAL = 0.8
@@ -44,11 +44,11 @@ class Errors:
         return (self.within(2.0) + self.within(3.0)) / 2
 
     def spread(self) -> Floats:
-        """Return the distribution of the errors, see `wait_grid.spread_of`.
+        """Return the distribution of the errors, see `wait_grid.error_distribution`.
 
         An array has the weight of the square root of its tasks, because their errors are correlated.
         """
-        return spread_of(self.log2_ratio, np.sqrt(self.weight * self.n_jobs))
+        return error_distribution(self.log2_ratio, np.sqrt(self.weight * self.n_jobs))
 
     def bounds(self) -> tuple[float, float]:
         """Return the octaves between which the central INTERVAL of the errors is."""
@@ -95,7 +95,7 @@ class Correction:
     within: Mapping[str, tuple[float, float]]
     """By source, the shares of forecasts within 2x and within 3x of the true wait."""
     spread: Sequence[float] = ()
-    """The distribution of the errors of the regression, see `wait_grid.spread_of`."""
+    """The distribution of the errors of the regression, see `wait_grid.error_distribution`."""
 
 
 @dataclass(frozen=True, slots=True)

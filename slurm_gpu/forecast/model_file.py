@@ -23,7 +23,7 @@ from slurm_gpu.forecast.queue import TABLE_ORDER, Vocabulary, feature_names
 from slurm_gpu.forecast.regression import LinearRegression, Regression, Trees
 from slurm_gpu.forecast.samples import Floats
 from slurm_gpu.forecast.tables import WaitTables
-from slurm_gpu.forecast.wait_grid import N_BINS, SPREAD_OCTAVES
+from slurm_gpu.forecast.wait_grid import ERROR_BIN_EDGES, N_BINS
 
 FORMAT = 3
 _TREES = {
@@ -157,9 +157,9 @@ def _correction(kind: str, judged: _Judged) -> Correction:
     for what in (judged.bounds, judged.within):
         if not {TABLES, judged.source} <= what.keys():
             raise DamagedError(f"corrections of {kind}: no values for {TABLES} or {judged.source}")
-    if len(judged.spread) != len(SPREAD_OCTAVES) - 1 and (judged.spread or judged.source == LEARNED):
+    if len(judged.spread) != len(ERROR_BIN_EDGES) - 1 and (judged.spread or judged.source == LEARNED):
         raise DamagedError(
-            f"corrections of {kind}: spread has {len(judged.spread)} values, not {len(SPREAD_OCTAVES) - 1}"
+            f"corrections of {kind}: spread has {len(judged.spread)} values, not {len(ERROR_BIN_EDGES) - 1}"
         )
     return Correction(**msgspec.structs.asdict(judged))
 

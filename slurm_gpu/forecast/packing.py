@@ -17,7 +17,9 @@ from numpy.typing import DTypeLike, NDArray
 # The largest model that training can make has 200 MiB.
 MAX_UNPACKED_BYTES = 512 * 2**20
 _MAX_ENTRIES = 100
-_HEADER = "told.json"
+_HEADER = "header.json"
+# Its name in models of 0.2.
+_FORMER_HEADER = "told.json"
 
 Header = TypeVar("Header", bound=msgspec.Struct)
 
@@ -58,10 +60,11 @@ class PackedArchive:
 
     def header(self, kind: type[Header]) -> Header:
         """Return the JSON as an object of this type."""
+        name = _HEADER if _HEADER in self or _FORMER_HEADER not in self else _FORMER_HEADER
         try:
-            return msgspec.json.decode(self._read(_HEADER), type=kind)
+            return msgspec.json.decode(self._read(name), type=kind)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise DamagedError(f"{_HEADER}: {error}") from error
+            raise DamagedError(f"{name}: {error}") from error
 
     def array(self, name: str, dtype: DTypeLike) -> NDArray[Any]:
         """Return (n) finite values of this type."""

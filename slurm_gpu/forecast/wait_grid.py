@@ -23,10 +23,10 @@ _BOUNDS = np.concatenate(
     [[np.log2(EDGES_S[0]) - 1], np.log2(EDGES_S), [np.log2(EDGES_S[-1]) + 1 / _PER_OCTAVE]]
 )
 # Jobs without a known end are distributed over this number of doublings after the longest known wait.
-_OCTAVES_BEYOND = 2
+_TAIL_OCTAVES = 2
 _SMOOTH = np.array([1.0, 2.0, 3.0, 2.0, 1.0]) / 9.0
 # Edges of the bins of errors: octaves by which the true wait exceeds the forecast.
-SPREAD_OCTAVES: Floats = np.arange(-12 * _PER_OCTAVE, 12 * _PER_OCTAVE + 1) / _PER_OCTAVE
+ERROR_BIN_EDGES: Floats = np.arange(-12 * _PER_OCTAVE, 12 * _PER_OCTAVE + 1) / _PER_OCTAVE
 
 
 def bin_of(wait_s: Floats) -> NDArray[np.intp]:
@@ -47,27 +47,27 @@ def distribution(started: Floats, waiting: Floats) -> Floats:
     after = np.cumprod(1.0 - hazard, axis=-1)
     before = np.concatenate([np.ones((*after.shape[:-1], 1)), after[..., :-1]], axis=-1)
     mass = before * hazard
-    rest = after[..., -1:] / (_OCTAVES_BEYOND * _PER_OCTAVE)
+    rest = after[..., -1:] / (_TAIL_OCTAVES * _PER_OCTAVE)
     last = np.where(seen > 0, np.arange(N_BINS), -1).max(axis=-1, keepdims=True)
-    for step in range(1, _OCTAVES_BEYOND * _PER_OCTAVE + 1):
-        beyond = np.minimum(last + step, N_BINS - 1)
-        np.put_along_axis(mass, beyond, np.take_along_axis(mass, beyond, -1) + rest, -1)
+    for step in range(1, _TAIL_OCTAVES * _PER_OCTAVE + 1):
+        later_bin = np.minimum(last + step, N_BINS - 1)
+        np.put_along_axis(mass, later_bin, np.take_along_axis(mass, later_bin, -1) + rest, -1)
     return np.asarray(mass)
 
 
-def spread_of(octaves: Floats, weight: Floats) -> Floats:
-    """Return the distribution of past errors, (n) octaves with `weight` (n), in bins of SPREAD_OCTAVES."""
-    inside = np.clip(octaves, SPREAD_OCTAVES[0], SPREAD_OCTAVES[-1])
-    counts = np.histogram(inside, SPREAD_OCTAVES, weights=weight)[0]
+def error_distribution(octaves: Floats, weight: Floats) -> Floats:
+    """Return the distribution of past errors, (n) octaves with `weight` (n), in bins of ERROR_BIN_EDGES."""
+    inside = np.clip(octaves, ERROR_BIN_EDGES[0], ERROR_BIN_EDGES[-1])
+    counts = np.histogram(inside, ERROR_BIN_EDGES, weights=weight)[0]
     smooth = np.convolve(counts, _SMOOTH, mode="same")
     return np.asarray(smooth / smooth.sum())
 
 
-def around(log2_wait: Floats, spread: Floats) -> Floats:
-    """Return (n, N_BINS) distributions around (n) forecasts with the error distribution of `spread_of`."""
-    total = np.concatenate([[0.0], np.cumsum(spread)])
+def around(log2_wait: Floats, errors: Floats) -> Floats:
+    """Return (n, N_BINS) distributions around (n) forecasts with the errors of `error_distribution`."""
+    total = np.concatenate([[0.0], np.cumsum(errors)])
     bounds = np.concatenate([[-np.inf], _BOUNDS[1:-1], [np.inf]])
-    return np.diff(np.interp(bounds - log2_wait[:, None], SPREAD_OCTAVES, total), axis=1)
+    return np.diff(np.interp(bounds - log2_wait[:, None], ERROR_BIN_EDGES, total), axis=1)
 
 
 def quantile(mass: Floats, share: float | Floats) -> Floats:

@@ -141,12 +141,12 @@ def is_operator(operators: Operators, user: str) -> bool:
 
 def _in_groups(user: str, groups: tuple[str, ...]) -> bool:
     try:
-        held = set(os.getgrouplist(user, pwd.getpwnam(user).pw_gid))
+        group_ids = set(os.getgrouplist(user, pwd.getpwnam(user).pw_gid))
     except KeyError:
         return False
     for name in groups:
         try:
-            if grp.getgrnam(name).gr_gid in held:
+            if grp.getgrnam(name).gr_gid in group_ids:
                 return True
         except KeyError:
             continue  # the site file may name a group that this host lacks

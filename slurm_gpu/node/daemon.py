@@ -194,12 +194,12 @@ class NodeDaemon:
             due.extend(watch.next_sample_s(now_s) for watch in self._sampled_watches())
         if self._needs_devices():
             due.append(self._find_at_s)
-        if (look_s := self._life.returning.next_poll_s) is not None:
-            due.append(look_s)
+        if (poll_s := self._life.returning.next_poll_s) is not None:
+            due.append(poll_s)
         if self._life.taken:
             due.append(self._spool_at_s)
-        if self._hosts is not None and (look_s := self._hosts.next_step_s()) is not None:
-            due.append(look_s)
+        if self._hosts is not None and (poll_s := self._hosts.next_step_s()) is not None:
+            due.append(poll_s)
         return min(due)
 
     def _sampled_watches(self) -> list[DeviceWatch]:

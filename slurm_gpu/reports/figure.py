@@ -78,8 +78,8 @@ class Axis:
     @property
     def label(self) -> str:
         """Return its name with its unit; without it if the name has it, such as WAIT_h."""
-        is_told = not self.unit or self.name.endswith(f"_{self.unit}")
-        return self.name if is_told else f"{self.name} / {self.unit}"
+        has_unit = not self.unit or self.name.endswith(f"_{self.unit}")
+        return self.name if has_unit else f"{self.name} / {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class ForecastScore:
         self.n += 1
         self.within_2x += factor <= 2
         self.within_3x += factor <= 3
-        self.in_interval += one.held
+        self.in_interval += one.is_correct
 
     def __add__(self, other: ForecastScore) -> ForecastScore:
         return ForecastScore(

@@ -96,13 +96,13 @@ class LimitField:
         return f"{self.name}={self.item}" if self.item else self.name
 
     @property
-    def holds_names(self) -> bool:
+    def is_list_item(self) -> bool:
         """Return whether it is a name, its `item`, in a list: the value is 1 or None, and no amount."""
         return self.name in _SETS
 
     def show(self, value: int | None) -> str:
         """Return the field with a value in sacctmgr's format."""
-        if self.holds_names:
+        if self.is_list_item:
             return f"{self.name}{'-' if value is None else '+'}={self.item}"
         return f"{self}={'none' if value is None else self.amount(value)}"
 
@@ -264,7 +264,7 @@ def _settings(values: Mapping[LimitField, int | None]) -> list[str]:
     """Return settings such as MaxTRES=cpu=8,mem=-1. Other TRES of a field keep their limit."""
     by_name: dict[str, list[str]] = {}
     for limit, value in sorted(values.items()):
-        if limit.holds_names:
+        if limit.is_list_item:
             by_name.setdefault(f"{limit.name}{'-' if value is None else '+'}", []).append(limit.item)
         else:
             amount = _REMOVED if value is None else value

@@ -162,10 +162,10 @@ def test_a_plan_says_who_runs_beside_whom(slurm_gpu: CommandLine, table: Path, m
     told = json.loads(slurm_gpu.out)
     assert told["one_by_one_s"] == pytest.approx(450)
     by_job = {one["job"]: one for one in told["jobs"]}
-    assert by_job[5]["beside"] == []
+    assert by_job[5]["co_runners"] == []
     assert by_job[5]["memory_mib"] is None
-    assert 5 not in by_job[2]["beside"]
-    assert by_job[2]["beside"]
+    assert 5 not in by_job[2]["co_runners"]
+    assert by_job[2]["co_runners"]
     assert slurm_gpu("colocation", "plan", str(table), str(jobs), "--model", str(model)) == 0
     assert "5 jobs by dqngpu: " in slurm_gpu.out
 

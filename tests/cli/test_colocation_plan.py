@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import CommandLine
 
 SPEEDS = """\
-gpu_model,application,alone_per_s,speed,beside_1
+gpu_model,application,alone_per_s,speed,co_runner_1
 card,light,1,,
 card,light,,0.97,light
 card,light,,0.5,loner

@@ -62,6 +62,14 @@ def test_csv_is_read_as_it_was_written(tmp_path: Path, table: Measured) -> None:
     assert by_name(read_table(tmp_path / "t.csv")) == by_name(table)
 
 
+def test_csv_of_the_previous_release_is_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "gpu_model,application,alone_per_s,speed,beside_1\nV100,a,1,,\nV100,a,,0.5,b\n"
+    )
+    (tmp_path / "new.csv").write_text(f"{HEADER}\nV100,a,1,,\nV100,a,,0.5,b\n")
+    assert by_name(read_table(tmp_path / "t.csv")) == by_name(read_table(tmp_path / "new.csv"))
+
+
 @ROUND
 @given(tables())
 def test_json_is_read_as_it_was_written(tmp_path: Path, table: Measured) -> None:
@@ -204,7 +212,7 @@ def test_what_is_wrong_in_our_json_is_named(tmp_path: Path, change: dict[str, An
         read_table(written(tmp_path, OURS | change))
 
 
-HEADER = "gpu_model,application,alone_per_s,speed,beside_1"
+HEADER = "gpu_model,application,alone_per_s,speed,co_runner_1"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +220,10 @@ HEADER = "gpu_model,application,alone_per_s,speed,beside_1"
     [
         ("", r"t\.csv:1:1: is empty; the first line must be gpu_model,"),
         ("application,speed\n", r":1:1: the columns 'application,speed' must be gpu_model,"),
-        (HEADER + ",beside_3\n", r"must be gpu_model,application,alone_per_s,speed,beside_1,beside_2"),
+        (
+            HEADER + ",co_runner_3\n",
+            r"must be gpu_model,application,alone_per_s,speed,co_runner_1,co_runner_2",
+        ),
         (f"{HEADER}\nV100,a,1\n", r":2:1: 3 cells must be 5"),
         (f"{HEADER}\n,a,1,,\n", r":2:1: gpu_model and application must be given"),
         (f"{HEADER}\nV100,a,x,,\n", r":2:1: alone_per_s 'x' must be a number"),

@@ -42,7 +42,7 @@ MODEL = learned_model()
 BODY = model_bytes(MODEL)
 with zipfile.ZipFile(io.BytesIO(BODY)) as _file:
     PARTS = {name: _file.read(name) for name in _file.namelist()}
-TOLD = json.loads(PARTS["told.json"])
+TOLD = json.loads(PARTS["header.json"])
 
 
 def packed(parts, compression=zipfile.ZIP_DEFLATED):
@@ -159,11 +159,16 @@ _JSON = st.recursive(
 )
 
 
+def test_a_model_of_the_previous_release_is_read():
+    parts = {"told.json" if name == "header.json" else name: content for name, content in PARTS.items()}
+    assert read_model(packed(parts)).n_samples == MODEL.n_samples
+
+
 @settings(max_examples=examples(40))
 @given(st.data())
 def test_other_words_are_refused_or_forecast(data):
     """One place of the JSON has another value."""
-    told = json.loads(PARTS["told.json"])
+    told = json.loads(PARTS["header.json"])
     place = told
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -172,10 +177,10 @@ def test_other_words_are_refused_or_forecast(data):
             break
         place = place[key]
     place[key] = data.draw(_JSON)
-    refused_or_forecasts(packed(PARTS | {"told.json": json.dumps(told)}))
+    refused_or_forecasts(packed(PARTS | {"header.json": json.dumps(told)}))
 
 
-@pytest.mark.parametrize("name", [name for name in PARTS if name != "told.json"])
+@pytest.mark.parametrize("name", [name for name in PARTS if name != "header.json"])
 def test_the_tables_forecast_if_the_regression_is_damaged(name):
     """The interval is that of the errors of the tables."""
     parts = {part: content for part, content in PARTS.items() if part != name}
@@ -206,13 +211,13 @@ def test_the_tables_forecast_if_the_regression_is_damaged(name):
 )
 def test_the_error_names_the_damaged_part(told, why):
     with pytest.raises(DatabaseError, match=why):
-        read_model(packed(PARTS | {"told.json": json.dumps(told)}))
+        read_model(packed(PARTS | {"header.json": json.dumps(told)}))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"format":3,"x":' + "[" * 100_000, "\ud800", "NaN", ""])
 def test_invalid_json_is_refused(text):
     content = text.encode("utf-8", "surrogatepass")
-    assert refused_or_forecasts(packed(PARTS | {"told.json": content}))
+    assert refused_or_forecasts(packed(PARTS | {"header.json": content}))
 
 
 def test_trees_that_never_end_are_refused():

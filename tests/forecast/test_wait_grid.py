@@ -11,9 +11,9 @@ from slurm_gpu.forecast.wait_grid import (
     around,
     bin_of,
     distribution,
+    error_distribution,
     likeliest,
     quantile,
-    spread_of,
 )
 
 _A_BIN = EDGES_S[1] / EDGES_S[0]
@@ -61,7 +61,7 @@ def test_the_likeliest_wait_is_in_a_peak_and_the_median_between():
 
 def test_forecasts_that_were_too_short_are_corrected():
     # Half of the forecasts were right, half said only a quarter of the wait.
-    spread = spread_of(np.array([0.0] * 50 + [2.0] * 50), np.ones(100))
+    spread = error_distribution(np.array([0.0] * 50 + [2.0] * 50), np.ones(100))
     mass = around(np.log2([3600.0, 1e9, 1.0]), spread)
     assert mass.sum(axis=1) == pytest.approx(1)
     assert quantile(mass, 0.25)[0] == pytest.approx(3600, rel=0.2)
@@ -69,6 +69,6 @@ def test_forecasts_that_were_too_short_are_corrected():
 
 
 def test_errors_are_weighted():
-    spread = spread_of(np.array([0.0, 2.0]), np.array([3.0, 1.0]))
+    spread = error_distribution(np.array([0.0, 2.0]), np.array([3.0, 1.0]))
     mass = around(np.log2([3600.0]), spread)
     assert quantile(mass, 0.74)[0] < 2 * 3600 < quantile(mass, 0.76)[0]

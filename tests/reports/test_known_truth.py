@@ -80,7 +80,7 @@ def test_the_generator_is_shaped_like_the_centre(of_gpus: list[dict[str, Any]]) 
 QUESTIONS = """
 usage-by-server-type allocation-over-time usage-by-application usage-by-field
 parallel-coordinates distributions waiting-by-resource-type waiting-by-scale forecasts-against-outcomes
-utilisation-by-zone-and-scale low-priority-small-jobs held-but-idle lent-gpu-hours charge-per-account
+utilisation-by-zone-and-scale low-priority-small-jobs allocated-but-idle lent-gpu-hours charge-per-account
 gpu-hours-by-user gpu-hours-by-team gpu-hours-by-account gpu-hours-by-server-type gpu-hours-by-zone
 month-over-month
 """
@@ -279,7 +279,7 @@ def test_utilisation_and_waste_are_read_back(
             sums[0] += held / 3_600_000
             sums[1] += bare / 3_600_000
             sums[2] += max(held * (1 - used / 100), bare) / 3_600_000
-    data = figures["held-but-idle"].table.data
+    data = figures["allocated-but-idle"].table.data
     names = ("measured_gpu_h", "no_process_gpu_h", "wasted_gpu_h")
     for place, name in enumerate(names):
         shown = dict(zip(data["user"], np.asarray(data[name]).tolist(), strict=True))

@@ -262,7 +262,7 @@ def test_a_run_with_an_unknown_part_leaves_others_unchanged(database: Database) 
         figure.id: figure
         for figure in all_figures(load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s))
     }
-    idle = figures["held-but-idle"]
+    idle = figures["allocated-but-idle"]
     assert (idle.table.data["user"], idle.table.data["wasted_gpu_h"].tolist()) == (["v"], [0.5])
     assert idle.reading.startswith("GPUs were idle in 50 % of 1 GPU-hour of measured jobs (33.3 % of all)")
     by_application, by_user = (

@@ -48,7 +48,7 @@ def test_a_limit_that_causes_waits_next_to_free_gpus_is_raised_by_a_step() -> No
     # Six jobs of an hour: two at a time wait 0, 0, 1, 1, 2, 2 hours, three at a time half of that.
     assert found.before[ALL].mean_h == pytest.approx(1, abs=0.01)
     assert found.after[ALL].mean_h == pytest.approx(0.5, abs=0.01)
-    assert found.before[ALL].held_h == pytest.approx(1, abs=0.02)
+    assert found.before[ALL].by_limits_h == pytest.approx(1, abs=0.02)
 
 
 def test_free_gpus_while_a_group_waited_are_counted() -> None:

@@ -217,7 +217,7 @@ def test_loans_by_hand(shown: dict[str, Figure]) -> None:
 
 def test_idle_hours_by_hand(shown: dict[str, Figure]) -> None:
     """A third of job 2 is in the day, so 1 of its 3 idle GPU-hours; the coverage of job 4 is too low."""
-    data = shown["held-but-idle"].table.data
+    data = shown["allocated-but-idle"].table.data
     assert data["user"] == ["ann"]
     assert [float(data[name][0]) for name in list(data)[1:]] == pytest.approx(
         [4, 1.25, 2 * 0.2 + 2 * 0.8, 2.5, 4]

@@ -27,7 +27,7 @@ from slurm_gpu.text.spreadsheet import bare
 from slurm_gpu.text.units import counted, few
 
 PRICES = "prices.yaml"
-_COLUMNS = ("start", "end", "GPU", "job", "application", "alone", "beside", "speed", "memory")
+_COLUMNS = ("start", "end", "GPU", "job", "application", "alone", "co-runners", "speed", "memory")
 _FIELDS = ("application", "seconds", "submit_s")
 _MOST_S = 10_000_000_000.0
 """More than any time in epoch seconds for three hundred years."""
@@ -55,7 +55,7 @@ def plan_jobs(
         _line(known, jobs, ran, job) for job in sorted(range(len(jobs)), key=lambda one: ran.start_s[one])
     ]
     # A job without co-runners pays for a whole GPU.
-    shares = any(line["beside"] for line in lines)
+    shares = any(line["co_runners"] for line in lines)
     saved = {one.name: one.saved(alone.makespan_s, ran.makespan_s) if shares else None for one in compared}
     if as_json:
         print_json(
@@ -153,13 +153,13 @@ def _line(known: SpeedTable, jobs: Sequence[SharingJob], ran: SharingOutcome, jo
         "start_s": float(ran.start_s[job]),
         "end_s": float(ran.end_s[job]),
         "alone_s": jobs[job].work_s,
-        "beside": [one + 1 for one in beside(ran, job)],
+        "co_runners": [one + 1 for one in co_runners_of(ran, job)],
         "speed": float(1 / ran.slowdown[job]),
         "memory_mib": profile.peak("memory_mib"),
     }
 
 
-def beside(ran: SharingOutcome, job: int) -> list[int]:
+def co_runners_of(ran: SharingOutcome, job: int) -> list[int]:
     """Return the co-runners of a job, in the order of their starts."""
     running: dict[int, int] = {}
     met: dict[int, None] = {}
@@ -174,7 +174,7 @@ def beside(ran: SharingOutcome, job: int) -> list[int]:
 
 
 def _cells(line: Mapping[str, object]) -> tuple[str, ...]:
-    others, memory = line["beside"], line["memory_mib"]
+    others, memory = line["co_runners"], line["memory_mib"]
     assert isinstance(others, list)
     return (
         f"{line['start_s']:.0f}",

@@ -34,11 +34,11 @@ def train(site: CommandSite, database_config: Path | None) -> None:
     if learner is None:
         remark("scikit-learn is not installed (extra learn): only tables are used")
     done = train_from_database(database, site.config.cluster, int(site.wall()), learner)
-    if not done.looks:
+    if not done.samples:
         click.echo("no job that waited is on record yet: nothing to train on")
         return
     click.echo(
-        f"trained on {counted(done.looks, 'observation')} of waiting jobs, in {counted(done.runs, 'run')}; "
+        f"trained on {counted(done.samples, 'observation')} of waiting jobs, in {counted(done.runs, 'run')}; "
         f"stored {max(1, done.bytes // 1024)} KiB"
     )
     for kind, words in (("gpu", "with GPUs"), ("cpu", "without GPUs")):

@@ -48,7 +48,7 @@ class SharingEnd:
     """The record of slurm-gpuctld about sharing a GPU."""
 
     at_s: int
-    beside: str
+    co_runners: str
     """Co-runners, joined by commas; "-" if unknown."""
     gone: int
     """The requeued job: this one or a co-runner."""
@@ -56,9 +56,9 @@ class SharingEnd:
 
     @classmethod
     def of(cls, at_s: int, said: Mapping[str, str]) -> SharingEnd | None:
-        """From what was logged; None where that is not whole."""
+        """From what was logged, also by 0.2 (`beside`); None where that is not whole."""
         try:
-            return cls(at_s, said["beside"], int(said["gone"]), said["why"])
+            return cls(at_s, said.get("co_runners") or said["beside"], int(said["gone"]), said["why"])
         except (KeyError, ValueError):
             return None
 
@@ -192,9 +192,11 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
     if decision.share is not None:
         yield f"  Sharing: {text(in_words(decision.share))}"
     if (now := decision.sharing) is not None:
-        whom = f"beside job{'s' if len(now.beside) > 1 else ''} {', '.join(map(str, now.beside))}"
+        whom = f"beside job{'s' if len(now.co_runners) > 1 else ''} {', '.join(map(str, now.co_runners))}"
         how = (
-            f"{whom}; {now.speed:.2f} of its speed alone is predicted" if now.beside else "by itself for now"
+            f"{whom}; {now.speed:.2f} of its speed alone is predicted"
+            if now.co_runners
+            else "by itself for now"
         )
         yield f"  It has {now.shards} of {now.of} shards of GPU {now.position} of {now.node}, {how}"
     for ending in decision.endings:

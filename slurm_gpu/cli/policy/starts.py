@@ -91,7 +91,7 @@ def print_starts(starts: Starts) -> None:
         (
             name,
             str(one.jobs),
-            *map(_h, (starts.recorded_h[name], one.mean_h, one.median_h, one.user_h, one.held_h)),
+            *map(_h, (starts.recorded_h[name], one.mean_h, one.median_h, one.user_h, one.by_limits_h)),
         )
         for name, one in starts.predicted.waits.items()
     ]

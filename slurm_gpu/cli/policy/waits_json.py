@@ -16,7 +16,7 @@ def waits_json(waits: GroupWaits) -> dict[str, Any]:
         "median_h": waits.median_h,
         "p90_h": waits.p90_h,
         "typical_user_h": waits.user_h,
-        "held_by_limits_h": waits.held_h,
+        "delayed_by_limits_h": waits.by_limits_h,
     }
 
 

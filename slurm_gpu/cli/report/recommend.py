@@ -137,7 +137,7 @@ def _predicted_rows(findings: Findings) -> Iterator[tuple[str, ...]]:
     for name, before in findings.before.items():
         after = findings.after[name]
         numbers = (before.mean_h, after.mean_h, before.median_h, after.median_h, before.user_h, after.user_h)
-        yield (name, str(before.jobs), *map(_h, numbers), _h(before.held_h))
+        yield (name, str(before.jobs), *map(_h, numbers), _h(before.by_limits_h))
 
 
 def _h(hours: float) -> str:

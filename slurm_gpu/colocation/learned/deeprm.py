@@ -48,7 +48,7 @@ class DeepRmEncoder:
         running: tuple[Places, Floats, Floats],
         slots: tuple[Places, Floats, Floats],
         alone: tuple[Mask, Mask],
-        n_beyond: Indices,
+        n_later: Indices,
     ) -> tuple[NDArray[np.bool_], Mask]:
         """Return inputs (n, N_INPUTS) and which options are allowed (n, S).
 
@@ -70,7 +70,7 @@ class DeepRmEncoder:
         fits = self._fits(running, of_running, slots, of_slots)
         starts = n_new > 0
         allowed &= ~starts | ~shares | (fits & ~has_alone)
-        return self.images.inputs(of_running.sum(axis=1), of_slots, n_beyond), allowed
+        return self.images.inputs(of_running.sum(axis=1), of_slots, n_later), allowed
 
     def _fits(
         self,
@@ -102,7 +102,7 @@ class ImagePlayer:
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
         """See play.Player."""
-        queues, nobody = episodes.queues, episodes.beliefs.empty
+        queues, empty_place = episodes.queues, episodes.beliefs.empty
         each = at[:, None]
         jobs = episodes.running[at, :r]
         waits = episodes.waiting[at]
@@ -111,7 +111,7 @@ class ImagePlayer:
         inputs, allowed = self._encoder.encode(
             (queues.place[each, jobs], episodes.done_s[each, jobs], episodes.left_s[each, jobs]),
             (
-                np.where(is_slot, queues.place[each, first], nobody),
+                np.where(is_slot, queues.place[each, first], empty_place),
                 np.zeros(first.shape, dtype=np.float32),
                 np.where(is_slot, episodes.left_s[each, first], np.float32(0)),
             ),

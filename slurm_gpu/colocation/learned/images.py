@@ -86,12 +86,12 @@ class Images:
         out: Floats = use * lasts[..., None, :]
         return out
 
-    def inputs(self, running: Floats, slots: Floats, n_beyond: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def inputs(self, running: Floats, slots: Floats, n_later: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return (n, N_INPUTS) from uses (n, resources, steps), those of the slots (n, M, …), and later
         jobs.
         """
         n = len(running)
         images = np.concatenate([running[:, None], slots], axis=1)
         filled = images[..., None] * LEVELS > np.arange(LEVELS) + 0.5
-        backlog = n_beyond[:, None] > np.arange(BACKLOG)
+        backlog = n_later[:, None] > np.arange(BACKLOG)
         return np.concatenate([filled.reshape(n, -1), backlog], axis=1)

@@ -29,7 +29,9 @@ _LARGEST = 16 * 2**20
 _MOST_LAYERS = 8
 # zipfile takes 700 bytes for each part, which may have 50 in the file.
 _MOST_PARTS = 1000
-_DESCRIPTION = "told"
+_DESCRIPTION = "description"
+# Its name in models of 0.2.
+_FORMER_DESCRIPTION = "told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float3
         raise _error(path, f"is no model, or damaged: {type(error).__name__}: {error}"[:160]) from None
     if size > _LARGEST:
         raise _error(path, f"holds {size} bytes; a model has at most {_LARGEST}")
-    text = found.pop(_DESCRIPTION, None)
+    text = found.pop(_DESCRIPTION if _DESCRIPTION in found else _FORMER_DESCRIPTION, None)
     if text is None or text.dtype.kind != "U" or text.shape != ():
         raise _error(path, f"lacks {_DESCRIPTION!r}, what it is")
     try:

@@ -62,11 +62,11 @@ Choose = Callable[[EpisodeOptions, Indices], Indices]
 def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = False) -> list[DecisionBatch]:
     """Play all episodes to their end. Decisions with a choice are recorded on request."""
     kept: list[DecisionBatch] = []
-    holds = np.zeros(len(episodes), dtype=bool)
+    pauses = np.zeros(len(episodes), dtype=bool)
     steps = np.zeros(len(episodes), dtype=np.intp)
     while not (over := episodes.over).all():
         n_running, waits = episodes.n_running, episodes.waiting.any(axis=1)
-        decides = waits & ~holds & ~over
+        decides = waits & ~pauses & ~over
         for r in range(episodes.beliefs.most):
             at = np.flatnonzero(decides & (n_running == r))
             if not len(at):
@@ -77,13 +77,13 @@ def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = Fal
             if keep and real.any():
                 kept.append(_kept(options, at, steps, episodes, choice, real))
             steps[at[real]] += 1
-            holds[at[choice == 0]] = True
+            pauses[at[choice == 0]] = True
             starts = np.flatnonzero(choice != 0)
             episodes.start(at[starts], options.jobs[starts, choice[starts]])
         full = episodes.n_running == episodes.beliefs.most
-        moves = np.flatnonzero(~over & (holds | full | ~episodes.waiting.any(axis=1)))
+        moves = np.flatnonzero(~over & (pauses | full | ~episodes.waiting.any(axis=1)))
         episodes.advance(moves)
-        holds[moves] = False
+        pauses[moves] = False
     return kept
 
 

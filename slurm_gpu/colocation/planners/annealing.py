@@ -26,7 +26,7 @@ _PRICE = 2.0
 # Factor on the duration of an evaluation if more than two share a GPU: so many fewer are made.
 _GROUPS_TAKE = 4
 # Share of evaluations for a continued plan if phases are known and all went as planned.
-_AS_FORESEEN = 1 / 8
+_SHARE_AS_PREDICTED = 1 / 8
 # Shortest time after which it must be called again.
 _SOONEST_S = 1e-3
 # Jobs that are planned at a time, in the order of submission.
@@ -138,7 +138,7 @@ class Annealing:
         search = OrderSearch(rollout, orders, self._consideration(rollout, len(gpus)), sets_apart=is_phased)
         if new:
             return search.anneal(self._evaluations, HOT, self._rng)
-        again = self._again * (_AS_FORESEEN if is_phased else 1)
+        again = self._again * (_SHARE_AS_PREDICTED if is_phased else 1)
         return search.anneal(int(self._evaluations * again), WARM, self._rng)
 
     def _consideration(self, rollout: Outlook, n_gpus: int) -> Consideration | None:

@@ -25,5 +25,5 @@ def demands(profiles: Sequence[ApplicationProfile], capacity_mib: float) -> Floa
         known[:, -1] /= capacity_mib
     else:
         known[:, -1] = 0.0
-    nobody = np.isnan(known).all(axis=0)
-    return np.where(np.isnan(known), np.where(nobody, 0.0, 1.0), known).clip(0.0, 1.0)
+    unmeasured = np.isnan(known).all(axis=0)
+    return np.where(np.isnan(known), np.where(unmeasured, 0.0, 1.0), known).clip(0.0, 1.0)

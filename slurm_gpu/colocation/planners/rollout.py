@@ -84,8 +84,8 @@ class Rollout(Outlook):
     def _speeds_of(self, kinds: tuple[int, ...]) -> tuple[float, ...]:
         known = self._speeds.get(kinds)
         if known is None:
-            believed = self._belief.speeds(tuple(self._of_kind[kind].application for kind in kinds))
-            known = self._speeds[kinds] = tuple(max(one, _SLOWEST) for one in believed)
+            predicted = self._belief.speeds(tuple(self._of_kind[kind].application for kind in kinds))
+            known = self._speeds[kinds] = tuple(max(one, _SLOWEST) for one in predicted)
         return known
 
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:

@@ -65,13 +65,15 @@ class Scales:
     odd: float = 1.0
     """Effect of a deviation from the family's line, for a unit of `Likeness.odd` squared."""
     own: float = 0.04
-    fares: float = 0.44
+    speed_distance: float = 0.44
     """Root mean square difference of speeds within which two are alike in how they fare or what they do."""
 
     def of(self, variance: float) -> Scales:
         """Return parameters for speeds of this variance."""
         parts = {name: getattr(self, name) * variance for name in _VARIANCES}
-        return replace(self, **parts, odd=self.odd * variance, fares=self.fares * math.sqrt(variance))
+        return replace(
+            self, **parts, odd=self.odd * variance, speed_distance=self.speed_distance * math.sqrt(variance)
+        )
 
     @property
     def variances(self) -> tuple[float, ...]:
@@ -140,7 +142,7 @@ class GaussianProcess:
     """The entries of the fit."""
     own_only: Entries
     """Entries outside the fit: each corrects only the speed of its own pair."""
-    believed: Floats
+    prior_mean: Floats
     """(n, n) its mean where nothing is known."""
     covariance: Covariance
     inverse: Floats
@@ -175,10 +177,10 @@ class GaussianProcess:
     @cached_property
     def _fitted_alone(self) -> tuple[Floats, Floats]:
         """Return (n, n) each: the speed, not bound by 1, and its variance, by the fitted entries."""
-        n = len(self.believed)
+        n = len(self.prior_mean)
         one, other = np.divmod(np.arange(n * n), n)
         across = self.covariance.across(one, other, self.entries)
-        speed = self.believed.ravel() + across @ (self.inverse @ self._residual)
+        speed = self.prior_mean.ravel() + across @ (self.inverse @ self._residual)
         explained = np.einsum("ij,jk,ik->i", across, self.inverse, across, optimize=True)
         variance = np.maximum(self.covariance.variance(one, other) - explained, 0.0)
         return speed.reshape(n, n), variance.reshape(n, n)
@@ -191,7 +193,7 @@ class GaussianProcess:
         """
         speed, deviation = self._left_out()
         found = (np.clip(speed, SLOWEST, 1.0) - self.entries.speed) / deviation
-        fitted_to = np.zeros(self.believed.shape, dtype=bool)
+        fitted_to = np.zeros(self.prior_mean.shape, dtype=bool)
         fitted_to[self.entries.one, self.entries.other] = True
         rest = self.own_only.at(~fitted_to[self.own_only.other, self.own_only.one])
         at = rest.one, rest.other
@@ -215,15 +217,17 @@ class GaussianProcess:
 
     @property
     def _residual(self) -> Floats:
-        return self.unbound - self.believed[self.entries.one, self.entries.other]
+        return self.unbound - self.prior_mean[self.entries.one, self.entries.other]
 
 
-def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales, most: int) -> GaussianProcess:
+def fitted(
+    like: Likeness, entries: Entries, prior_mean: Floats, scales: Scales, most: int
+) -> GaussianProcess:
     """Fit to `most` of at least one entry: first by the traits of applications, then also by their speeds.
 
     The cost is cubic in `most`, and quadratic for each further entry and pair of applications.
     """
-    residual = entries.speed - believed[entries.one, entries.other]
+    residual = entries.speed - prior_mean[entries.one, entries.other]
     scales = scales.of((USUAL_VARIANCE * _AS_MANY + (residual**2).sum()) / (_AS_MANY + len(residual)))
     prior = _covariance(like, scales, None)
     kept = np.ones(len(entries), dtype=bool)
@@ -231,10 +235,10 @@ def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales, m
         kept[:] = False
         kept[most_informative(prior, entries, scales.noise, most)] = True
     some, rest = entries.at(kept), entries.at(~kept)
-    first = _conditioned(prior, some, rest, believed, scales)
-    fares, _ = first.everywhere()
-    learned = _covariance(like, scales, np.clip(fares, 0, 1.2))
-    return _conditioned(learned, some, rest, believed, scales)
+    first = _conditioned(prior, some, rest, prior_mean, scales)
+    speeds, _ = first.everywhere()
+    learned = _covariance(like, scales, np.clip(speeds, 0, 1.2))
+    return _conditioned(learned, some, rest, prior_mean, scales)
 
 
 def most_informative(prior: Covariance, entries: Entries, noise: float, most: int) -> NDArray[np.intp]:
@@ -257,7 +261,7 @@ def most_informative(prior: Covariance, entries: Entries, noise: float, most: in
     return chosen
 
 
-def _covariance(like: Likeness, scales: Scales, fares: Floats | None) -> Covariance:
+def _covariance(like: Likeness, scales: Scales, speeds: Floats | None) -> Covariance:
     own = scales.own * np.eye(len(like.same_family))
     near = like.same_family * _near(like.octaves, scales.octaves) * _near(like.uses, scales.uses_family)
     return Covariance(
@@ -265,7 +269,9 @@ def _covariance(like: Likeness, scales: Scales, fares: Floats | None) -> Covaria
         near + scales.foreign_suffers * _near(like.uses, scales.uses_suffers) + own,
         near + scales.foreign_does * _near(like.uses, scales.uses_does) + own,
         like.odd @ like.odd.T,
-        None if fares is None else (_alike(fares, scales.fares), _alike(fares.T, scales.fares)),
+        None
+        if speeds is None
+        else (_alike(speeds, scales.speed_distance), _alike(speeds.T, scales.speed_distance)),
     )
 
 
@@ -279,11 +285,11 @@ def _alike(rows: Floats, distance: float) -> Floats:
 
 
 def _conditioned(
-    covariance: Covariance, entries: Entries, own_only: Entries, believed: Floats, scales: Scales
+    covariance: Covariance, entries: Entries, own_only: Entries, prior_mean: Floats, scales: Scales
 ) -> GaussianProcess:
     """Run expectation-maximisation: for the speeds behind the bound, and the weight of each entry."""
     prior = covariance.across(entries.one, entries.other, entries)
-    mean = believed[entries.one, entries.other]
+    mean = prior_mean[entries.one, entries.other]
     bound = entries.speed >= _BOUND
     usual = scales.noise / entries.count
     unbound, noise = entries.speed.copy(), usual
@@ -291,7 +297,7 @@ def _conditioned(
     for _ in range(_STEPS):
         weighed, own = inverse @ (unbound - mean), np.diag(inverse)
         # The prediction of all others for each, and its variance.
-        unbound[bound] = _beyond(unbound[bound] - weighed[bound] / own[bound], own[bound] ** -0.5)
+        unbound[bound] = _truncated_mean(unbound[bound] - weighed[bound] / own[bound], own[bound] ** -0.5)
         weighed = inverse @ (unbound - mean)
         # The square that is expected of what noise did to each.
         noise = _weighed(usual, noise**2 * (weighed**2 - own) + noise)
@@ -299,7 +305,7 @@ def _conditioned(
     return GaussianProcess(
         entries,
         own_only,
-        believed,
+        prior_mean,
         covariance,
         inverse,
         unbound,
@@ -317,7 +323,7 @@ def _inverse(prior: Floats, noise: Floats) -> Floats:
     return np.asarray(np.linalg.inv(prior + np.diag(noise)), dtype=np.float64)
 
 
-def _beyond(mean: Floats, deviation: Floats) -> Floats:
+def _truncated_mean(mean: Floats, deviation: Floats) -> Floats:
     """Return the mean of a normal distribution that is truncated below 1."""
     short = (1.0 - mean) / deviation
     return np.minimum(mean + deviation * _hazard(short), _FARTHEST)

@@ -70,13 +70,13 @@ def predict(
     if not ((measured >= 0) & (measured <= 1)).all():
         raise ValueError("speeds with co-runners must be from 0 to 1, relative to alone")
     level = float(measured[measured > 0].mean()) if (measured > 0).any() else _NOTHING_KNOWN
-    believed = np.full((n, n), level) if prior is None else np.where(np.isnan(prior), level, prior)
+    prior_mean = np.full((n, n), level) if prior is None else np.where(np.isnan(prior), level, prior)
     entries = _entries(speeds, counts)
     if len(entries.speed) == 0:
         parts = (scales or Scales()).of(USUAL_VARIANCE).variances
         deviation = np.full((n, n), math.sqrt(sum(parts)))
-        return Predicted(np.clip(believed, SLOWEST, 1.0), deviation, np.zeros(0))
-    process = fitted(likeness(traits), entries, believed, scales or Scales(), most)
+        return Predicted(np.clip(prior_mean, SLOWEST, 1.0), deviation, np.zeros(0))
+    process = fitted(likeness(traits), entries, prior_mean, scales or Scales(), most)
     n_not_fitted = len(process.own_only)
     if n_not_fitted:
         _warn_once(most)

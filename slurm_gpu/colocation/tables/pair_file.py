@@ -19,7 +19,9 @@ from slurm_gpu.text.spreadsheet import armoured, bare
 
 FORMAT = "slurm-gpu speeds 1"
 _FIRST_COLUMNS = ("gpu_model", "application", "alone_per_s", "speed")
-_BESIDE = "beside_"
+_CO_RUNNER = "co_runner_"
+# Its name in files of 0.2.
+_FORMER_CO_RUNNER = "beside_"
 
 
 class _Builder:
@@ -131,10 +133,10 @@ def tables_of_csv(path: Path) -> tuple[Measured, ...]:
     if not lines:
         raise InputError(str(path), 1, 1, f"is empty; the first line must be {_header(1)}")
     header = lines[0][1]
-    n_beside = len(header) - len(_FIRST_COLUMNS)
-    if n_beside < 1 or header != _columns(n_beside):
+    n_co_runners = len(header) - len(_FIRST_COLUMNS)
+    if n_co_runners < 1 or header not in (_columns(n_co_runners), _columns(n_co_runners, _FORMER_CO_RUNNER)):
         raise InputError(
-            str(path), 1, 1, f"the columns {','.join(header)!r} must be {_header(max(n_beside, 1))}"
+            str(path), 1, 1, f"the columns {','.join(header)!r} must be {_header(max(n_co_runners, 1))}"
         )
     builders: dict[str, _Builder] = {}
     for line, row in lines[1:]:
@@ -212,12 +214,12 @@ def _number(what: str, text: str, most: float = math.inf) -> float:
     return found
 
 
-def _columns(n_beside: int) -> list[str]:
-    return [*_FIRST_COLUMNS, *(f"{_BESIDE}{place}" for place in range(1, n_beside + 1))]
+def _columns(n_co_runners: int, prefix: str = _CO_RUNNER) -> list[str]:
+    return [*_FIRST_COLUMNS, *(f"{prefix}{place}" for place in range(1, n_co_runners + 1))]
 
 
-def _header(n_beside: int) -> str:
-    return ",".join(_columns(n_beside))
+def _header(n_co_runners: int) -> str:
+    return ",".join(_columns(n_co_runners))
 
 
 def write_json(path: Path, table: Measured) -> None:
@@ -246,13 +248,13 @@ def write_csv(path: Path, tables: Sequence[Measured]) -> None:
             writer.writerows(_rows(table, largest - 1))
 
 
-def _rows(table: Measured, n_beside: int) -> Iterator[list[str]]:
+def _rows(table: Measured, n_co_runners: int) -> Iterator[list[str]]:
     model, names = armoured(table.gpu_model), [armoured(name) for name in table.names]
     for name, alone in zip(names, table.alone_per_s, strict=True):
-        yield [model, name, "" if alone is None else repr(alone), "", *[""] * n_beside]
+        yield [model, name, "" if alone is None else repr(alone), "", *[""] * n_co_runners]
     for group in table.groups:
         for one, others in dict.fromkeys(views_of(group)):
             speed = table.speeds.get((one, others))
             if speed is not None:
-                empty = [""] * (n_beside - len(others))
+                empty = [""] * (n_co_runners - len(others))
                 yield [model, names[one], "", repr(speed), *(names[other] for other in others), *empty]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 Speed = Callable[[str, Sequence[str]], float]
 
 # Minimum time with a co-runner for a conclusion: Slurm reports starts and ends in whole seconds.
-_LEAST_BESIDE_S = 5.0
+_MIN_SHARED_S = 5.0
 # Minimum share of a run for a conclusion: otherwise the variation of runs would be attributed to it.
 _LEAST_PART = 0.2
 
@@ -71,7 +71,7 @@ class CorunHistory:
             for stretch, end_s in zip(self.stretches, self._cancellations(self.end_s), strict=True)
         ]
         shared_s = sum(seconds for seconds, others in spans if others)
-        if shared_s < max(_LEAST_BESIDE_S, _LEAST_PART * sum(seconds for seconds, _ in spans)):
+        if shared_s < max(_MIN_SHARED_S, _LEAST_PART * sum(seconds for seconds, _ in spans)):
             return {}
         left_s = alone_s - sum(seconds for seconds, others in spans if not others)
         predicted_s = sum(seconds * speed(self.key, others) for seconds, others in spans if others)

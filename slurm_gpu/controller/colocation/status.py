@@ -31,7 +31,7 @@ class Started:
     job_id: int
     node: str
     index: int
-    beside: list[int]
+    co_runners: list[int]
     speed: float
     """Predicted, relative to alone."""
 
@@ -43,7 +43,7 @@ class Sharing(NamedTuple):
     position: int
     shards: int
     of: int
-    beside: tuple[int, ...]
+    co_runners: tuple[int, ...]
     speed: float
 
 
@@ -52,7 +52,7 @@ def write(
     now_s: float,
     mode: str,
     shards_per_gpu: int | None,
-    rooms: Mapping[str, SharedNode],
+    shared_nodes: Mapping[str, SharedNode],
     agreed: Mapping[int, Agreed],
     store: ColocationStore,
     last: Sequence[Started],
@@ -72,7 +72,7 @@ def write(
         ],
         "gpus": [
             {"node": gpu.place.node, "index": gpu.place.position, "jobs": _jobs(gpu, agreed, store)}
-            for room in rooms.values()
+            for room in shared_nodes.values()
             for gpu in room.gpus
             if gpu.sharers
         ],

@@ -63,7 +63,13 @@ class Terminations:
             why,
             old=f"{one.shards} of {one.of} shards",
             new="alone",
-            evidence={"job": job_id, "key": one.key, "user": one.job.user, "beside": co_runners, **evidence},
+            evidence={
+                "job": job_id,
+                "key": one.key,
+                "user": one.job.user,
+                "co_runners": co_runners,
+                **evidence,
+            },
         )
         for who in (one, *others):
             self._notify(
@@ -76,7 +82,7 @@ class Terminations:
         said = {
             "uid": str(who.job.uid),
             "job": str(who.job.job_id),
-            "beside": ",".join(map(str, co_runners)) or "-",
+            "co_runners": ",".join(map(str, co_runners)) or "-",
             "gone": str(gone.job.job_id),
             "why": public_why,
         }

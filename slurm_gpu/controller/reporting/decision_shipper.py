@@ -40,7 +40,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}|[1-3][0-9]{9}")
 _TOKEN = re.compile(r"[0-9A-Za-z]{1,64}")
 # Maximum number of fields of a decision that slurm-gpudbd accepts.
 _MOST_FIELDS = 32
-_HELD_IN = ("uid", "rules", "zone")
+_OWN_COLUMNS = ("uid", "rules", "zone")
 
 # Ships decisions with the ID of the one before them; returns whether slurm-gpudbd lacks that one.
 Send = Callable[[Sequence[Decision], str | None], bool]
@@ -150,7 +150,7 @@ def decision_of(line: LogLine) -> Decision | None:
         token=read.token,
         rules=fields["rules"] if fields.get("rules", "-") != "-" else None,
         scores=fields.get("zone"),
-        job={key: value for key, value in fields.items() if key not in _HELD_IN},
+        job={key: value for key, value in fields.items() if key not in _OWN_COLUMNS},
     )
 
 

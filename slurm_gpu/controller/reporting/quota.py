@@ -13,7 +13,7 @@ from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.submission import UserAssociations
 
-_HELD = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
+_SUBJECTS = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
 _STATE = {Scope.JOB: "", Scope.TOTAL: " running + pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
 _UNITS = {
     LimitUnit.GPUS: "GPUs",
@@ -47,7 +47,7 @@ class QuotaLine:
     @property
     def on(self) -> str:
         """The limited resource in words, for example "GPUs (a100) running"."""
-        return f"{_HELD[self.kind.scope]}{self.kind.what}{self._of}{_STATE[self.kind.scope]}"
+        return f"{_SUBJECTS[self.kind.scope]}{self.kind.what}{self._of}{_STATE[self.kind.scope]}"
 
     @property
     def _of(self) -> str:

@@ -254,7 +254,7 @@ class ReservationReconciler(Duty):
         assert row.end_s is not None
         if use is None or not row.end_s - _LET_GO_S <= now_s < row.end_s:
             return
-        for job in use.beyond:
+        for job in use.outliving:
             nodes, until_s = expand(job.nodes), ends_s(job)
             if is_reserved(nodes, row.end_s, until_s, in_slurm, rows, row, self._timezone):
                 continue

@@ -37,7 +37,7 @@ class ReservationUse:
     """Whether a job runs in it."""
     waiting: ReservationUserJob | None
     """The first waiting job that could still start in its window."""
-    beyond: tuple[ReservationUserJob, ...] = ()
+    outliving: tuple[ReservationUserJob, ...] = ()
     """Running jobs that it would end: Slurm ignores time limits when it attracts jobs."""
 
     @property

@@ -22,7 +22,7 @@ class ForecastOutcome:
     at_s: int
     median_s: int
     """That it would start so long after `at_s`."""
-    held: bool
+    is_correct: bool
     """Whether the job started within the predicted interval."""
     started_s: int | None
     """The start; None if the job had not started by the end of the interval or later."""
@@ -72,7 +72,7 @@ def past_accuracy(
     rows = list(connection.execute(query.limit(2 * most)).mappings())
     known = list(outcomes(connection, cluster, rows))[:most]
     return ForecastRecord(
-        n=len(known), correct=sum(one.held for one in known), since_s=known[-1].at_s if known else None
+        n=len(known), correct=sum(one.is_correct for one in known), since_s=known[-1].at_s if known else None
     )
 
 
@@ -83,20 +83,20 @@ def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> ForecastOutcome | None:
     if begun:
         started_s, first = min(begun, key=lambda item: item[0])
         # Slurm reports whole seconds.
-        held = begin_s - 1 <= started_s <= end_s + 1
-        return _of(row, first, held=held, started_s=started_s)
+        is_correct = begin_s - 1 <= started_s <= end_s + 1
+        return _of(row, first, is_correct=is_correct, started_s=started_s)
     unstarted = [one for one in runs if one.start_s is None and (one.end_s is None or one.end_s >= at_s)]
     gone_s = [one.end_s for one in unstarted if one.end_s is not None]
     if not unstarted or (len(gone_s) == len(unstarted) and max(gone_s) <= end_s):
         return None
-    return _of(row, unstarted[0], held=False, started_s=None)
+    return _of(row, unstarted[0], is_correct=False, started_s=None)
 
 
-def _of(row: RowMapping, ran: _Ran, *, held: bool, started_s: int | None) -> ForecastOutcome:
+def _of(row: RowMapping, ran: _Ran, *, is_correct: bool, started_s: int | None) -> ForecastOutcome:
     return ForecastOutcome(
         at_s=row["at_s"],
         median_s=row["median_s"],
-        held=held,
+        is_correct=is_correct,
         started_s=started_s,
         partition=ran.partition.partition(",")[0],
     )

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.forecasts.outcomes import past_accuracy
-from slurm_gpu.database.forecasts.runs import UnsubmittedJob, asked_run, job_run, queue_runs
+from slurm_gpu.database.forecasts.runs import UnsubmittedJob, job_run, queue_runs, run_of_request
 from slurm_gpu.database.forecasts.store import (
     Prediction,
     read_model_body,
@@ -69,7 +69,7 @@ class Predictor:
 
     def of_asked(self, queue: QueueState, asked: UnsubmittedJob) -> Forecast:
         """Forecast a job that is not submitted yet. Raises NoForecastError."""
-        wanted = asked_run(asked, self._runs(queue), self._clock.wall())
+        wanted = run_of_request(asked, self._runs(queue), self._clock.wall())
         return self._forecast(queue, wanted, None, full=True)
 
     def _forecast(self, queue: QueueState, wanted: Runs, name: str | None, *, full: bool) -> Forecast:

@@ -114,7 +114,7 @@ def job_run(job: QueuedJob) -> Runs:
     return _runs([_of_queue(job)], [job.account], [_first(job.partition)])
 
 
-def asked_run(asked: UnsubmittedJob, queue: Runs, now_s: float) -> Runs:
+def run_of_request(asked: UnsubmittedJob, queue: Runs, now_s: float) -> Runs:
     """The run that a job would be, were it submitted now.
 
     Memory that is not said is what jobs in its partition have for a core.
@@ -122,8 +122,14 @@ def asked_run(asked: UnsubmittedJob, queue: Runs, now_s: float) -> Runs:
     cores = max(1.0, asked.nodes) if asked.cores is None else asked.cores
     memory_mib = asked.memory_mib
     if memory_mib is None:
-        beside = queue[(queue.partition == asked.partition) & (queue.cores > 0) & (queue.memory_mib > 0)]
-        per_core = np.median(beside.memory_mib / beside.cores) if len(beside) else _MIB_PER_CORE
+        same_partition = queue[
+            (queue.partition == asked.partition) & (queue.cores > 0) & (queue.memory_mib > 0)
+        ]
+        per_core = (
+            np.median(same_partition.memory_mib / same_partition.cores)
+            if len(same_partition)
+            else _MIB_PER_CORE
+        )
         memory_mib = float(per_core * cores)
     row = (now_s, None, None, cores, memory_mib, asked.gpus, asked.nodes, asked.time_limit_s)
     return _runs([row], [asked.account], [_first(asked.partition)])

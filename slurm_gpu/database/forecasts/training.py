@@ -29,7 +29,7 @@ class TrainingResult:
     """The result of a training."""
 
     runs: int
-    looks: int
+    samples: int
     bytes: int
     corrections: dict[str, Correction]
     """By kind of job, `cpu` and `gpu`: which forecast is the better one, and how near both were."""
@@ -55,7 +55,10 @@ def train_from_database(
     body = model_bytes(model)
     database.write(lambda connection: store_model(connection, cluster, now_s, body))
     return TrainingResult(
-        runs=len(runs), looks=model.n_samples, bytes=len(body), corrections=dict(model.forecaster.corrections)
+        runs=len(runs),
+        samples=model.n_samples,
+        bytes=len(body),
+        corrections=dict(model.forecaster.corrections),
     )
 
 

@@ -27,7 +27,7 @@ class ShipmentError(Exception):
 
 TRY_LATER = DatabaseError, MungedUnavailableError, SlurmError
 # All other errors are bugs: 500.
-FORESEEN = (
+EXPECTED = (
     NotAuthenticatedError,
     NotPermittedError,
     ShipmentError,

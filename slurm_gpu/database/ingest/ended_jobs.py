@@ -88,8 +88,8 @@ def ended(
 
 def _has_left(node: str, job: QueuedJob) -> bool:
     """Return whether the job was resized and no longer has the node. Only accounting has the time."""
-    holds_others = job.state in _HOLDING or job.state in _ENDED_STATES
-    return holds_others and job.resized_s is not None and bool(job.nodes) and node not in job.nodes
+    has_other_nodes = job.state in _HOLDING or job.state in _ENDED_STATES
+    return has_other_nodes and job.resized_s is not None and bool(job.nodes) and node not in job.nodes
 
 
 def _by_slurmctld(node: str, job: QueuedJob) -> RunsEnded | None:

@@ -52,11 +52,11 @@ class IngestConnection:
         connection: socket.socket,
         address: str,
         within_s: float,
-        held: RequestBody,
+        body_budget: RequestBody,
     ) -> None:
         """Expect the end of the head `within_s`; count the body in `held`."""
         self._server, self._connection, self.address = ingest, connection, address
-        self.held = held
+        self.body_budget = body_budget
         self.since_s, self.within_s = now_s(), within_s
         self.headers: dict[bytes, str] = {}
         self.body = b""
@@ -98,7 +98,7 @@ class IngestConnection:
         """Record a part of the body."""
         if self.is_whole:
             return
-        if self.held.grow(len(body)):
+        if self.body_budget.grow(len(body)):
             self._coming += body
         else:
             self._coming.clear()
@@ -221,7 +221,7 @@ class IngestServer:
         asyncio.get_running_loop().remove_reader(connection.fileno())
         self._stall_detector.begin()
         try:
-            visit.held.require_room()
+            visit.body_budget.require_room()
             self._take(visit)
         except Exception as error:
             visit.refuse(error)
@@ -241,7 +241,7 @@ class IngestServer:
         loop.remove_reader(connection.fileno())
         loop.remove_writer(connection.fileno())
         del self._visits[visit]
-        visit.held.close()
+        visit.body_budget.close()
         self.ended(visit.address)
 
     async def watch(self) -> None:

@@ -177,9 +177,9 @@ class SortOrder:
         """
         ascending, key = self.ascending, self.key
         in_turn = run.c.run_id.asc() if ascending else run.c.run_id.desc()
-        beyond: list[ColumnElement[bool]] = []
+        after_row: list[ColumnElement[bool]] = []
         if after is not None:
-            beyond = [run.c.run_id > after.run_id if ascending else run.c.run_id < after.run_id]
+            after_row = [run.c.run_id > after.run_id if ascending else run.c.run_id < after.run_id]
         if after is None or after.value is not None:
             where: list[ColumnElement[bool]] = [] if key is run.c.submit_s else [key.is_not(None)]
             if after is not None:
@@ -188,11 +188,11 @@ class SortOrder:
                     if ascending
                     else (key <= after.value, key < after.value)
                 )
-                where += [within, or_(past, *beyond)]
+                where += [within, or_(past, *after_row)]
             yield RowQuery(where, (key.asc() if ascending else key.desc(), in_turn))
-            beyond = []
+            after_row = []
         if key is not run.c.submit_s:
-            yield RowQuery([key.is_(None), *beyond], (in_turn,))
+            yield RowQuery([key.is_(None), *after_row], (in_turn,))
 
     def place(self, row: RowMapping) -> PageCursor:
         """Where a row stands; it has the key as `sort_key`."""

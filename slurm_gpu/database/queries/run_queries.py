@@ -224,8 +224,8 @@ def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Call
     """
 
     def own(node: str, job_id: int) -> bool:
-        held = None if queue is None else queue.by_id.get(job_id)
-        return held is not None and held.uid == caller.uid and node in held.nodes
+        queued = None if queue is None else queue.by_id.get(job_id)
+        return queued is not None and queued.uid == caller.uid and node in queued.nodes
 
     def show(node: str, live: Live) -> dict[str, Any]:
         devices = {

@@ -242,8 +242,8 @@ class GresOrder:
         """
         self._notice(devices)
         self._receive()
-        if not self._is_known(positions) or self._beyond(positions):
-            self._ask_of(self._beyond(positions))
+        if not self._is_known(positions) or self._unreported(positions):
+            self._ask_of(self._unreported(positions))
             self._receive()
         if not self._is_known(positions):
             self._warn_of_silence()
@@ -280,17 +280,17 @@ class GresOrder:
             self._query.reset_backoff()
         self._stamp, self._present = stamp, present or self._present
 
-    def _beyond(self, positions: Iterable[int]) -> frozenset[int]:
+    def _unreported(self, positions: Iterable[int]) -> frozenset[int]:
         """Return positions that the last answer did not have; slurmd may report them now."""
         return frozenset(position for position in positions if position >= self._n_positions)
 
     def _is_known(self, positions: Iterable[int]) -> bool:
         """Return whether the last answer is up to date for these positions."""
-        return self._answered_at_change == self._changes and self._beyond(positions) <= self._nowhere
+        return self._answered_at_change == self._changes and self._unreported(positions) <= self._nowhere
 
-    def _ask_of(self, beyond: frozenset[int]) -> None:
+    def _ask_of(self, positions: frozenset[int]) -> None:
         if self._query.ask():
-            self._asked_at_change, self._asked_of = self._changes, beyond
+            self._asked_at_change, self._asked_of = self._changes, positions
 
     def _receive(self) -> None:
         try:
@@ -309,7 +309,7 @@ class GresOrder:
         capabilities = read_capabilities(self._mig_minors) if any(len(f) > 1 for f in files) else {}
         self._places = [place_of(of_position, capabilities) for of_position in files]
         self._n_positions = len(files) or _count_without_files(text)
-        self._nowhere = self._beyond(self._nowhere | self._asked_of)
+        self._nowhere = self._unreported(self._nowhere | self._asked_of)
         if self._nowhere:
             self._query.back_off()
         else:

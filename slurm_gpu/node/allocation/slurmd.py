@@ -45,7 +45,7 @@ def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHI
 
     `ends_within_s` is how long to wait for a killed process; None waits until it ends.
     """
-    told = " ".join(command)
+    command_line = " ".join(command)
     path = f"{os.environ.get('PATH', os.defpath)}:{SBIN}"
     if shutil.which(command[0], path=path) is None:
         raise SlurmError(f"{command[0]} is not on the PATH ({path})")
@@ -59,18 +59,18 @@ def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHI
             env=environ,
         )
     except OSError as error:
-        raise SlurmError(f"{told}: {error.strerror}") from error
+        raise SlurmError(f"{command_line}: {error.strerror}") from error
     try:
-        said, _ = process.communicate(timeout=DEADLINE_S)
+        output, _ = process.communicate(timeout=DEADLINE_S)
     except subprocess.TimeoutExpired:
         _end(process, ends_within_s)
-        raise SlurmError(f"{told}: no answer within {DEADLINE_S:g} s") from None
-    text = said.decode("utf-8", "replace")
+        raise SlurmError(f"{command_line}: no answer within {DEADLINE_S:g} s") from None
+    text = output.decode("utf-8", "replace")
     if process.returncode != 0:
         reason = text.strip()[-300:] or (
             "no output; check that --node is the name in slurm.conf, or that slurmd runs on a dynamic node"
         )
-        raise SlurmError(f"{told}: exit status {process.returncode}: {reason}")
+        raise SlurmError(f"{command_line}: exit status {process.returncode}: {reason}")
     return text
 
 

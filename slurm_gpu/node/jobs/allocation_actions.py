@@ -201,8 +201,8 @@ class AllocationActions(ABC):
         else:
             log.info("job %d runs again without a prolog; recorded from the start of its cgroup", job.job_id)
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
-        told = job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s, since_s)
-        self._open(told, began_before=True)
+        allocation = job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s, since_s)
+        self._open(allocation, began_before=True)
 
     def end_earlier_run(self, job: ReportedJob) -> None:
         """End the run that was open when Slurm reported the next one."""

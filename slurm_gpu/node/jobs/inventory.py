@@ -56,7 +56,7 @@ class Inventory:
         self._seen: dict[str, DeviceProperties] = {}
         self._no_driver = False
         self._assumed_reported = False
-        self._silence_told: set[int] = set()
+        self._silence_reported: set[int] = set()
         # NVML's indices of GPUs that have answered, and of those that have never and were reported.
         self._named: set[int] = set()
         self._unnamed: set[int] = set()
@@ -154,9 +154,9 @@ class Inventory:
         if self._order.assumed and self._unnamed:
             return allocation  # the minor numbers of some GPUs are not known
         if not self._order.is_silent:
-            self._silence_told.clear()
-        elif len(found) < len(unknown) and allocation.key.job_id not in self._silence_told:
-            self._silence_told.add(allocation.key.job_id)
+            self._silence_reported.clear()
+        elif len(found) < len(unknown) and allocation.key.job_id not in self._silence_reported:
+            self._silence_reported.add(allocation.key.job_id)
             self._events.record("gres_order_unknown", job_id=allocation.key.job_id)
         for position in unknown:
             name = allocation.device_name(position)

@@ -108,16 +108,16 @@ class LifeCycle(AllocationActions):
     def update_jobs(self, jobs: JobFacts) -> None:
         """Apply slurm-gpudbd's report on all jobs of this node (docs/api.md, `jobs`)."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
-        told = [job for job_id, facts in jobs.items() if (job := ReportedJob.from_facts(job_id, facts))]
+        reported = [job for job_id, facts in jobs.items() if (job := ReportedJob.from_facts(job_id, facts))]
         # A job with a lost epilog leaves this set when Slurm no longer reports it.
-        self._without_gpus = jobs.keys() - {job.job_id for job in told}
-        self._suspensions.update_jobs(told, now_s)
-        for job in self._reconciliation.begun(told, self.allocations, now_s, wall_s):
+        self._without_gpus = jobs.keys() - {job.job_id for job in reported}
+        self._suspensions.update_jobs(reported, now_s)
+        for job in self._reconciliation.begun(reported, self.allocations, now_s, wall_s):
             state = self.state_of(job.job_id)
             self._move(transitions.ON_REPORT, state, AllocationEvent.RUNNING, job)
         self._expire()
         if self._unknown_jobs.are_possible:
-            self._unknown_jobs.update_jobs(told, self.allocations, now_s)
+            self._unknown_jobs.update_jobs(reported, self.allocations, now_s)
             self._update_unknown_jobs()
         self.segments.grant(self._grants.update_jobs(jobs, self.allocations))
 

@@ -118,12 +118,12 @@ class UnknownJobs:
         """Assume unknown jobs on any GPU."""
         self._anyone = True
 
-    def update_jobs(self, told: Iterable[ReportedJob], allocations: Allocations, now_s: float) -> None:
+    def update_jobs(self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float) -> None:
         """Apply a report; two reports are required, since a job is accepted only after two."""
         if self._first_report_s is None:
             self._first_report_s = now_s
         ago_s = now_s - self._first_report_s
-        all_known = all(allocations.of_job(job.job_id) is not None for job in told)
+        all_known = all(allocations.of_job(job.job_id) is not None for job in reported)
         if ago_s >= _UNKNOWN_JOBS_S or (all_known and ago_s >= TWICE_AFTER_S):
             self._anyone = False
 
@@ -141,13 +141,13 @@ class Reconciliation:
         self._first_reported_s: dict[tuple[int, int], float] = {}
 
     def begun(
-        self, told: Iterable[ReportedJob], allocations: Allocations, now_s: float, wall_s: float
+        self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float, wall_s: float
     ) -> list[ReportedJob]:
         """Return running jobs without a known prolog. `now_s` is Clock.monotonic(), since boot."""
         found: list[ReportedJob] = []
         reported_at_s: dict[tuple[int, int], float] = {}
         booted_s = wall_s - now_s
-        for job in told:
+        for job in reported:
             run = job.job_id, job.restart
             here = allocations.of_job(job.job_id)
             known = here is not None and here.key.restart >= job.restart
@@ -165,11 +165,11 @@ class Reconciliation:
         return found
 
     def over(
-        self, told: JobFacts, allocations: Allocations, now_s: float, wall_s: float
+        self, ended: JobFacts, allocations: Allocations, now_s: float, wall_s: float
     ) -> list[EndedAllocation]:
         """Return the open allocations in the report's `ended` whose epilog is overdue."""
         found: list[EndedAllocation] = []
-        for job_id, facts in told.items():
+        for job_id, facts in ended.items():
             allocation = allocations.of_job(job_id)
             restart, ended_at_s = _whole(facts.get("restart")), _moment(facts.get("end_s"))
             if allocation is None or ended_at_s is None:

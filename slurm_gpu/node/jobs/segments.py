@@ -189,12 +189,12 @@ class SegmentRegistry:
 
     def _recorded_until_s(self, allocation: Allocation) -> float:
         """Return the end (Clock.monotonic()) of its records in the spool."""
-        told = [allocation.start_s if allocation.recorded_until_s is None else allocation.recorded_until_s]
+        ends_s = [allocation.start_s if allocation.recorded_until_s is None else allocation.recorded_until_s]
         for device in allocation.device_names:
             last = self._last_record(allocation.key.segment, device)
             if last is not None:
-                told.append(allocation.start_s + last.allocated_s)
-        return max(told)
+                ends_s.append(allocation.start_s + last.allocated_s)
+        return max(ends_s)
 
     def _last_record(self, segment: str, device: str) -> Record | None:
         try:

@@ -191,8 +191,8 @@ class DetailCollector:
         if begin_s < from_s - _SAME_S:
             return
         begin_s = max(begin_s, from_s)
-        held_from_s = max(begin_s, start_s)
-        seconds = interval.end_s - held_from_s
+        allocated_from_s = max(begin_s, start_s)
+        seconds = interval.end_s - allocated_from_s
         if seconds <= 0:
             return
         allocated_part = seconds / (interval.at_s - begin_s)
@@ -213,7 +213,7 @@ class DetailCollector:
         if self._uses_gpm:
             values |= {"pcie_rx_bytes_per_s": rx, "pcie_tx_bytes_per_s": tx}
             series["pcie"] = self._pcie_by_gpm.load(rx, tx)
-        self._timeline.add(held_from_s, interval.end_s, series)
+        self._timeline.add(allocated_from_s, interval.end_s, series)
 
     def forget(self) -> None:
         """Treat all counters as reset, after a driver reload or an outage of the device."""

@@ -27,7 +27,7 @@ ABANDON_S = 30.0
 class _PendingSample:
     """A sample that is not counted yet."""
 
-    look: DeviceSample
+    sample: DeviceSample
     gap_s: float
     detail_gap_s: float
 
@@ -42,9 +42,9 @@ class _WatchedSegment:
 
     def count(self, until_s: float) -> None:
         """Count the samples up to then."""
-        while self.seen and self.seen[0].look.reading.at_s <= until_s:
+        while self.seen and self.seen[0].sample.reading.at_s <= until_s:
             seen = self.seen.popleft()
-            self.tally.add_sample(seen.look, seen.gap_s, seen.detail_gap_s)
+            self.tally.add_sample(seen.sample, seen.gap_s, seen.detail_gap_s)
 
 
 class DeviceWatch:
@@ -295,14 +295,14 @@ class DeviceWatch:
             segment.shared = segment.shared or shares
             if several and shares:
                 own = None if owners is None else owners.of(tally.key.job_id)
-                look = own_sample.part(reading, own, detailed=asked.detailed)
+                sample = own_sample.part(reading, own, detailed=asked.detailed)
             else:
                 if whole is None:
                     whole = own_sample.whole(reading, detailed=asked.detailed, free_after=not several)
-                look = replace(whole, alone=False) if segment.shared else whole
+                sample = replace(whole, alone=False) if segment.shared else whole
             if asked.detailed:
                 segment.shared = False
-            segment.seen.append(_PendingSample(look, gap_s, detail_gap_s))
+            segment.seen.append(_PendingSample(sample, gap_s, detail_gap_s))
 
     def _had_unknown_jobs(self) -> bool:
         """Return whether unknown jobs were possible since the last sample."""

@@ -33,12 +33,12 @@ LIVE_S = LIVE_INTERVAL_S
 BUSY_S = 60.0
 # The first record of a running job covers at least this much: one of its first second has next to no
 # utilization, and is all that slurm-gpudbd has until the next period.
-FIRST_HELD_S = 5.0
+FIRST_RECORD_S = 5.0
 # The maximum random delay of urgent items, so that a job on 1,000 nodes does not cause a burst.
-SPREAD_S = 1.0
+URGENT_DELAY_S = 1.0
 # The same if many jobs have ended on this node.
 MANY = 50
-SPREAD_MANY_S = 5.0
+URGENT_DELAY_MANY_S = 5.0
 BACKOFF_MAX_S = 60.0
 RETRY_AFTER_MAX_S = 3600.0
 # Packing this many takes about 10 ms, in which nothing is sampled.
@@ -135,7 +135,9 @@ class ShipmentScheduler:
             # A user who requests a job of one minute should see its first record.
             self._running.update(self._grown_up(self._queue.never_shipped()))
         if self._urgent_at_s is None and (urgent := self._queue.urgent(MANY)):
-            self._urgent_at_s = now_s + self._random.uniform(0, SPREAD_S if urgent < MANY else SPREAD_MANY_S)
+            self._urgent_at_s = now_s + self._random.uniform(
+                0, URGENT_DELAY_S if urgent < MANY else URGENT_DELAY_MANY_S
+            )
         while self._under_way is not None or now_s >= self._due_s():
             if self._under_way is None and not self._begin(now_s):
                 break
@@ -149,7 +151,7 @@ class ShipmentScheduler:
 
     def _grown_up(self, keys: Iterable[str]) -> set[str]:
         """Leave out records of new segments, which would stay outdated for minutes."""
-        return {key for key in keys if not self._queue.is_young(key, FIRST_HELD_S)}
+        return {key for key in keys if not self._queue.is_young(key, FIRST_RECORD_S)}
 
     def _due_s(self) -> float:
         """Return when the next shipment is due."""

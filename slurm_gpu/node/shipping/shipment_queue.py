@@ -151,13 +151,13 @@ class ShipmentQueue:
         """Return keys of items that were never shipped, oldest first."""
         return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
 
-    def is_young(self, key: str, least_held_s: float) -> bool:
+    def is_young(self, key: str, least_allocated_s: float) -> bool:
         """Return whether it is a record of an open segment with less allocated time than that."""
         if not key.startswith("record/") or self._waiting.get(key) is not False:
             return False
         match self._journal.get(key):
             case {"held_s": int() | float() as allocated_s}:
-                return allocated_s < least_held_s
+                return allocated_s < least_allocated_s
         return False
 
     def shipped_open_runs(self) -> dict[int, int]:

@@ -45,7 +45,7 @@ class LimitChange:
         why = f"rule {self.rule}" if self.rule else "no rule requires it any more"
         if self.undoes:
             why = "as before the apply"
-        if self.limit.holds_names:
+        if self.limit.is_list_item:
             return f"{self.entity}: {self.limit.show(self.new)} ({why})"
         was = "no limit" if self.old is None else self.limit.amount(self.old)
         return f"{self.entity}: {self.limit.show(self.new)} (was {was}; {why})"
@@ -75,7 +75,7 @@ class Drift:
     def __str__(self) -> str:
         one = self.owned
         is_now = "removed" if self.found is None else f"set to {one.limit.amount(self.found)}"
-        if one.limit.holds_names:
+        if one.limit.is_list_item:
             return f"{one.entity}: {one.limit.name} {one.limit.item} (rule {one.rule}) was removed by hand"
         return f"{one.entity}: {one.limit.show(one.value)} (rule {one.rule}) was {is_now} by hand"
 

@@ -25,7 +25,7 @@ from slurm_gpu.reports.figures.monthly import month_over_month
 from slurm_gpu.reports.figures.past_forecasts import forecasts_against_outcomes
 from slurm_gpu.reports.figures.utilisation import utilisation_by_zone_and_scale
 from slurm_gpu.reports.figures.waiting import waiting_by_resource_type, waiting_by_scale
-from slurm_gpu.reports.figures.waste import held_but_idle
+from slurm_gpu.reports.figures.waste import allocated_but_idle
 from slurm_gpu.reports.load import ReportData
 
 
@@ -50,7 +50,7 @@ def all_figures(
         forecasts_against_outcomes(data.forecasts),
         utilisation_by_zone_and_scale(jobs),
         low_priority_small_jobs(jobs, capacity, low_priority),
-        held_but_idle(jobs),
+        allocated_but_idle(jobs),
         lent_gpu_hours(jobs),
         charge_per_account(jobs),
         gpu_hours_by_user(jobs),

@@ -11,7 +11,7 @@ from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.wording import gpu_hours, percent, trimmed
 
 
-def held_but_idle(jobs: JobTable) -> Figure:
+def allocated_but_idle(jobs: JobTable) -> Figure:
     """Return by user the GPU-hours without a process, and those with an idle GPU (1 − utilisation).
 
     Jobs without sufficient coverage are left out.
@@ -36,7 +36,7 @@ def held_but_idle(jobs: JobTable) -> Figure:
     )
     shown = {name: values[order] for name, values in sums.items()}
     table = FigureTable(
-        name="held_but_idle",
+        name="allocated_but_idle",
         title="Allocated but idle GPUs",
         columns=[
             TableColumn("user", "", ""),
@@ -51,7 +51,7 @@ def held_but_idle(jobs: JobTable) -> Figure:
         data={"user": [names[place] for place in order], **shown},
     )
     return Figure(
-        id="held-but-idle",
+        id="allocated-but-idle",
         title=table.title,
         reading=_reading(jobs, {name: float(values.sum()) for name, values in sums.items()}),
         table=table,

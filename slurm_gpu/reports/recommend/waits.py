@@ -37,7 +37,7 @@ class GroupWaits:
     p90_h: float
     user_h: float
     """The median of the mean waits of its users."""
-    held_h: float
+    by_limits_h: float
     """The part of the mean wait that its limits caused."""
 
 

@@ -50,6 +50,13 @@ def test_a_model_for_something_else_is_refused(
     assert str(written) in str(refused.value)
 
 
+def test_a_model_of_the_previous_release_is_read(written: Path):
+    with np.load(written) as file:
+        parts = dict(file)
+    np.savez(written, told=parts.pop("description"), **parts)
+    assert read_model(written, "dqngpu", NAMES).provenance == {"seed": 3, "data": "table.json"}
+
+
 def test_no_file_is_said_so(tmp_path: Path):
     with pytest.raises(InputError, match="No such file"):
         read_model(tmp_path / "none.npz", "dqngpu", NAMES)
@@ -88,7 +95,7 @@ class _Runs:
 
 def test_pickled_code_is_never_run(tmp_path: Path):
     path = tmp_path / "hostile.npz"
-    np.savez(path, told=np.array([_Runs()], dtype=object))
+    np.savez(path, description=np.array([_Runs()], dtype=object))
     with pytest.raises(InputError, match="is no model, or damaged"):
         read_model(path, "dqngpu", NAMES)
     path.write_bytes(pickle.dumps(_Runs()))

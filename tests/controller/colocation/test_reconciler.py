@@ -77,7 +77,7 @@ def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: 
     (stays,) = co_runners_of_last(site)
     said = [find_endings(Path(cluster.directory), f"x{job}") for job in (gone.job_id, stays)]
     assert [[line.fields["gone"] for line in one] for one in said] == [[str(gone.job_id)]] * 2
-    assert said[0][0].fields["beside"] == str(stays)
+    assert said[0][0].fields["co_runners"] == str(stays)
     assert said[1][0].fields["why"] in (
         f"job {one} was slowed down by a factor of 1.67 with job {other}, over the 1.1 promised"
         for one, other in ((gone.job_id, stays), (stays, gone.job_id))
@@ -95,9 +95,9 @@ def co_runners_of_last(site: Site) -> list[int]:
     """Return the co-runners of the job in the last event."""
     evidence = site.evidence[-1]
     assert isinstance(evidence, dict)
-    assert {one["job"] for one in evidence["speeds"]} == {evidence["job"], *evidence["beside"]}
+    assert {one["job"] for one in evidence["speeds"]} == {evidence["job"], *evidence["co_runners"]}
     assert [round(one["measured"], 2) for one in evidence["speeds"]] == [0.6, 0.6]
-    return list(evidence["beside"])
+    return list(evidence["co_runners"])
 
 
 def test_without_a_promise_a_pair_ends_that_does_less_than_one_alone(site: Site, cluster: Cluster) -> None:

@@ -20,7 +20,7 @@ from slurm_gpu.forecast.forecaster import LEARNED, TABLES
 from slurm_gpu.forecast.model_file import model_bytes, read_model
 from slurm_gpu.forecast.queue import feature_names
 from slurm_gpu.forecast.regression import LinearRegression, Regression, Trees
-from slurm_gpu.forecast.wait_grid import SPREAD_OCTAVES
+from slurm_gpu.forecast.wait_grid import ERROR_BIN_EDGES
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from tests.database.conftest import empty
 from tests.database.running_server import NOBODY, ROOT, Running, acting_as
@@ -239,7 +239,7 @@ def test_the_tables_forecast_if_the_regression_is_damaged_and_a_remark_says_so(s
             source=LEARNED,
             bounds=dict.fromkeys((TABLES, LEARNED), (-1.0, 1.0)),
             within=dict.fromkeys((TABLES, LEARNED), (0.5, 0.7)),
-            spread=(0.0,) * (len(SPREAD_OCTAVES) - 1),
+            spread=(0.0,) * (len(ERROR_BIN_EDGES) - 1),
         )
         for kind, one in model.forecaster.corrections.items()
     }
