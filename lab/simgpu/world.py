@@ -167,9 +167,9 @@ class World:
     ) -> int:
         """Put a process with its schedule on a target and return its slot.
 
-        A GPU's target is its NVML index, a MIG instance's is in ``instances``. ``started`` is the process's
-        start time in ticks, read from /proc if None; with 0 the process need not exist, so that tests
-        may invent some.
+        The target of a GPU is its NVML index, and that of a MIG instance is in ``instances``. ``started`` is
+        the start time of the process in ticks, read from /proc if None. With 0 the process need not exist,
+        so that tests may invent some.
         """
         (slot,), _ = self.begin(
             [target], lambda: points, pid, started, activity=activity, footprint=footprint, mps=mps

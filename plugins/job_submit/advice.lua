@@ -3,7 +3,7 @@
 local _, lib = ...
 local wrap, width, WIDTH = lib.wording.wrap, lib.wording.width, lib.wording.WIDTH
 
--- Returns the command of lib.remedy; nil where that fails, so that the refusal itself is still shown.
+-- Returns the command of lib.remedy; nil if that fails, so that the refusal itself is still shown.
 local function remedy_for(job, judge)
   local fine, command, without = pcall(lib.remedy, job, judge)
   if fine then

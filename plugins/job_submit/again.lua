@@ -8,16 +8,16 @@
 -- value, a leaf, is the judged job with the limits on sums that it is subject to. Invariants:
 --
 -- 1. Only a new job that was accepted without a finding, a message or a queue error is kept.
--- 2. A judgement follows from the answers to its questions, the policy, the sums, and the second where a rule depends
---    on the clock. Each hit compares all answers and that second, and evaluates the sums again. A module that depends
---    on more has a function `again(job, state)`; with an unknown module that has none the cache is off.
+-- 2. A judgement follows from the answers to its questions, the policy, the sums, and the second if a rule depends on
+--    the clock. Each hit compares all answers and that second, and evaluates the sums again. A module that depends on
+--    more has a function `again(job, state)`; an unknown module without one disables the cache.
 -- 3. Any difference or error is a miss, and a miss is judged from the beginning.
 -- 4. It has at most MOST_LEAVES leaves, is emptied every KEPT_S seconds, and starts empty when the script is loaded.
 -- 5. Slurm's job_desc and partitions are not kept longer than the call.
--- 6. It is off while `slurm_gpu_considered` is set, which is called for each judgement.
+-- 6. It is disabled while `slurm_gpu_considered` is set, which is called for each judgement.
 --
 -- The keys form a tree. A node is a stretch of `questions` to which all its jobs gave the same `answers`, as flat
--- lists: each piece of memory that is touched costs more than what is done with it. At its end is the `leaf`, or the
+-- lists, since memory accesses cost more time than the comparisons. At its end is the `leaf`, or the
 -- `question` that its jobs answered differently, with the nodes that follow `by_answer` (`unset` for none). `fields`
 -- has the questions about a field of job_desc, false for the others.
 local policy, lib = ...
@@ -62,7 +62,7 @@ local function forget()
   roots, n_leaves = {}, 0
 end
 
--- Where the tree for a kind of job and its submitter begins.
+-- The root of the tree for a kind of job and its submitter.
 local function root_of(kind, submit_uid)
   local kinds = roots[kind]
   return kinds and kinds[submit_uid]
@@ -184,7 +184,7 @@ local function is_enabled()
   return usable and slurm_gpu_considered == nil
 end
 
--- The cached judgement of an equal job, with this job's job_desc, if it would still be accepted; nil where the job has
+-- The cached judgement of an equal job, with this job's job_desc, if it would still be accepted; nil if the job has
 -- to be judged.
 function again.find(state, ...)
   if not is_enabled() then
@@ -205,7 +205,7 @@ local function stretch(questions, answers, first, last)
     node.answers[at] = false
   end
   for at = 1, last - first + 1 do
-    node.answers[at] = answers[first + at - 1] -- a list that was full stays one, though some are nil
+    node.answers[at] = answers[first + at - 1] -- a full list remains one, although some values are nil
   end
   return node
 end
@@ -228,7 +228,7 @@ local function split(node, at)
   set_following(node, answers[at], after)
 end
 
--- The number of leading questions of a node with the same answers from `first` on; nil where the questions differ, so
+-- The number of leading questions of a node with the same answers from `first` on; nil if the questions differ, so
 -- that they depend on more than the answers.
 local function alike(node, questions, answers, first)
   for at = 1, #node.questions do
@@ -242,7 +242,7 @@ local function alike(node, questions, answers, first)
   return #node.questions
 end
 
--- The node for a judgement with these questions and answers; nil where it cannot be cached.
+-- The node for a judgement with these questions and answers; nil if it cannot be cached.
 local function place(kind, submit_uid, questions, answers)
   roots[kind] = roots[kind] or {}
   local node = root_of(kind, submit_uid)

@@ -6,7 +6,7 @@ local amounts = {}
 -- Slurm marks an unset number with the second largest of its width, and "no limit" with the largest.
 local UNSET_32, UNLIMITED_32, UNSET_16 = 4294967294, 4294967295, 65534
 
--- A 32-bit field as a number, nil where it is unset, math.huge where it is unlimited.
+-- A 32-bit field as a number, nil if it is unset, math.huge if it is unlimited.
 function amounts.u32(value)
   if type(value) ~= "number" or value == UNSET_32 or value > UNLIMITED_32 then
     return nil
@@ -14,7 +14,7 @@ function amounts.u32(value)
   return value == UNLIMITED_32 and math.huge or value + 0.0 -- from Lua 5.3 on integers wrap around
 end
 
--- A 16-bit field as a number, nil where it is unset or unlimited.
+-- A 16-bit field as a number, nil if it is unset or unlimited.
 function amounts.u16(value)
   if type(value) ~= "number" or value >= UNSET_16 then
     return nil
@@ -110,7 +110,7 @@ function amounts.requested_mgpu(text, times, only)
 end
 
 -- The GPUs in a total as Slurm prints it ("cpu=4,gres/gpu=2,gres/gpu:a100=2"), where typed counts are
--- part of the untyped one; nil where it names none.
+-- part of the untyped one; nil if it names none.
 function amounts.total_mgpu(text, only)
   local plain, typed, wanted, any = {}, {}, {}, false
   for _, item in ipairs(amounts.parse_tres(text)) do
@@ -140,12 +140,12 @@ function amounts.total_host(text)
   return tonumber(cpus), tonumber(memory) and tonumber(memory) * TO_MIB[unit]
 end
 
--- MiB in a field of job_desc or of a record; nil where it is unset (Slurm marks that with 2^64 or so).
+-- MiB in a field of job_desc or of a record; nil if it is unset (Slurm marks that with 2^64 or so).
 function amounts.mib(value)
   return type(value) == "number" and value < 1e12 and value + 0.0 or nil
 end
 
--- The amount per GPU in "gres:gpu:8" or "gpu:16384"; nil where there is none.
+-- The amount per GPU in "gres:gpu:8" or "gpu:16384"; nil if there is none.
 function amounts.per_gpu(text)
   local most
   for _, item in ipairs(type(text) == "string" and amounts.parse_tres(text) or {}) do
@@ -257,7 +257,7 @@ local function range_size(range)
   return math.floor((range[2] - range[1]) / range[3]) + 1.0
 end
 
--- A TRES string of a request that cannot be counted; nil where all can.
+-- A TRES string of a request that cannot be counted; nil if all can.
 function amounts.unreadable(request)
   local forms = { "per_job", "per_node", "per_task", "per_socket", "cpus_per_tres", "mem_per_tres" }
   for _, form in ipairs(forms) do
@@ -270,7 +270,7 @@ function amounts.unreadable(request)
   return nil
 end
 
--- Tasks in an array expression; an index named twice is one task. Nil where it cannot be read.
+-- Tasks in an array expression; an index named twice is one task. Nil if it cannot be read.
 function amounts.array_tasks(text)
   local ranges = parse_array(text)
   if ranges == nil then

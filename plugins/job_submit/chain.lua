@@ -36,7 +36,7 @@ local sites = { before = loaded(policy.chain_before), after = loaded(policy.chai
 chain.present = sites.before ~= nil or sites.after ~= nil
 
 -- Calls a function of the site's script at "before" or "after", and returns its code; SUCCESS without a script. Raises
--- an error where it cannot be called.
+-- an error if it cannot be called.
 function chain.ask(place, name, ...)
   local site = sites[place]
   if site == nil then

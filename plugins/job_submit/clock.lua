@@ -13,7 +13,7 @@ local function first_line(path)
   return line
 end
 
--- The ID of this boot: uptimes compare only within one boot. Nil where it cannot be read.
+-- The ID of this boot: uptimes compare only within one boot. Nil if it cannot be read.
 clock.boot = first_line(BOOT_ID)
 
 -- Kept open and unbuffered, so that each sample is one read of exactly the number, in a third of the time.
@@ -30,7 +30,7 @@ end
 
 local SPACE = string.byte(" ")
 
--- Seconds since boot, with hundredths; nil where it cannot be read.
+-- Seconds since boot, with hundredths; nil if it cannot be read.
 function clock.uptime()
   if not file then
     return nil

@@ -118,7 +118,7 @@ function decide.accept(job, state)
   local qos = job.qos:find(",", 1, true) and not job.qos:find("%s") and " q=" .. job.qos or ""
   local loan = job.loan and job.loan.always and " l=" .. table.concat(job.loan.owners, ",") or ""
   local nearest = job.nearest_rule and " r=" .. job.nearest_rule or ""
-  -- Only where a constraint was written: slurm-gpuctld relies on it.
+  -- Only if a constraint was written: slurm-gpuctld relies on it.
   local zones = job.writes.features and " z=" .. job.place.text or ""
   local foreign = job.desc.admin_comment
   foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
@@ -173,7 +173,7 @@ function decide.run(job, state)
     local token = ledger.next_token(state)
     for _, index in ipairs(job.class.scopes) do
       if not job.counted.scopes[index] then
-        -- It moves to a scope where it did not count. Where it did, it counts twice until the next table.
+        -- It moves to a scope in which it did not count. In other scopes it counts twice until the next table.
         growth = job.sum
       end
     end

@@ -66,7 +66,7 @@ local function write(line, job, state)
   end
 end
 
--- "a100:2000,h100:0" for the GPU types of a sum; nil where no type is counted separately.
+-- "a100:2000,h100:0" for the GPU types of a sum; nil if no type is counted separately.
 local function types_text(sum)
   local types = {}
   for kind in pairs(lib.size.watched) do

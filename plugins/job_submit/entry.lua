@@ -1,6 +1,6 @@
 -- requires: again, chain, clock, decide, job, state
--- The two functions that Slurm calls. They catch every error, and the policy's on_error decides: on an error in the
--- script Slurm accepts all jobs up to 25.11, and none from 26.05 on.
+-- The two functions that Slurm calls. They catch every error, and the policy's on_error decides: if the script raises
+-- an error, Slurm up to 25.11 accepts all jobs, and Slurm from 26.05 on refuses all jobs.
 local policy, lib = ...
 
 local state = lib.state.new()

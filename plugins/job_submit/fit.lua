@@ -1,6 +1,6 @@
 -- requires: amounts, size
--- Bundles: which one a job belongs to, and the values that mode: fit fills in where the job has none. Pure functions of
--- the job.
+-- Bundles: the one that a job belongs to, and the values that mode: fit adds if the job has none. Pure functions of the
+-- job.
 local policy, lib = ...
 local amounts = lib.amounts
 local fit = {}
@@ -54,7 +54,7 @@ local function type_matches(bundle, request, partitions)
   return false
 end
 
--- The first bundle that the job belongs to; nil where there is none.
+-- The first bundle that the job belongs to; nil if there is none.
 function fit.bundle_of(job)
   for _, bundle in ipairs(policy.bundles or {}) do
     if
@@ -68,7 +68,7 @@ function fit.bundle_of(job)
   return nil
 end
 
--- CPUs and MiB that the bundle allows the job; nil where it has no limit. CPUs are rounded up.
+-- CPUs and MiB that the bundle allows the job; nil if it has no limit. CPUs are rounded up.
 function fit.allowed(bundle, mgpu)
   local units = bundle.mgpu > 0 and mgpu / bundle.mgpu or 1
   return bundle.cpus and math.ceil(bundle.cpus * units - 1e-9), bundle.mib and bundle.mib * units

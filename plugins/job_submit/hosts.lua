@@ -4,7 +4,7 @@ local hosts = {}
 -- The most names that are expanded: users may submit any text.
 local MOST = 10000
 
--- Adds the names of one item; false where it cannot be parsed, as with several brackets.
+-- Adds the names of one item; false if it cannot be parsed, as with several brackets.
 local function add(names, item)
   local before, ranges, after = item:match("^([^%[%]]*)%[([^%[%]]+)%]([^%[%]]*)$")
   if before == nil then

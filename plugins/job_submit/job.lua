@@ -58,7 +58,7 @@ function job_module.kind_of(desc, state)
   return kind
 end
 
--- The command that submitted a job without a script; nil where unclear. salloc names no program on Slurm 22.05. On
+-- The command that submitted a job without a script; nil if unclear. salloc names no program on Slurm 22.05. On
 -- 24.11 it does, but only salloc names a job "interactive" by default; srun uses the name of its program.
 local function interactive_command(desc)
   local name = text(desc.name)
@@ -74,7 +74,7 @@ local function interactive_command(desc)
   return nil
 end
 
--- The only QOS that a user without a default may use: Slurm assigns it to a job without one, and reports it from 24.11
+-- The only QOS of a user without a default QOS: Slurm assigns it to a job without one, and reports it from 24.11
 -- on.
 local function only_qos(desc)
   local names = text(desc.assoc_qos)
@@ -96,7 +96,7 @@ function job_module.run(job, state)
 
   job.uid = job.record and record.user_id or desc.user_id
   job.user = text(desc.user_name)
-  -- The command that the user typed; nil where unclear. Only used for refusals: reading the script copies all of it.
+  -- The command that the user typed; nil if unclear. Only used for refusals: reading the script copies all of it.
   job.command = function()
     if text(desc.script) then
       return "sbatch"

@@ -1,9 +1,9 @@
 -- requires: remembered, snapshot, sums
 -- Admissions that neither slurm.jobs nor a snapshot shows yet.
 --
--- state.ledger is token → {at, up, claim}: the second of the decision, its uptime (nil where it cannot be read), and
+-- state.ledger is token → {at, up, claim}: the second of the decision, its uptime (nil if it cannot be read), and
 -- the claim. A claim {class, sum, whole_nodes} has the job's class, the amounts it adds, and whether it is exclusive
--- (nil where that is not known after a reload). Thousands of equal jobs share one claim. An admission may also have
+-- (nil if that is not known after a reload). Thousands of equal jobs share one claim. An admission may also have
 -- `missed` (after how many seconds a snapshot lacked it), `shown` (a table has it) or `saved` (slurmctld's saved state
 -- has it). A table of up to four fields takes half the memory of one with five.
 local _, lib = ...

@@ -1,6 +1,6 @@
 -- requires: amounts
--- Chooses the GPUs that a job runs on: its group's own, those without an owner, or borrowed ones. The job's QOS says
--- which, and Slurm counts by it; the choice does not depend on current use. Adds to job: loan = {owners, qos, within_s,
+-- Chooses the GPUs that a job runs on: its group's own, those without an owner, or borrowed ones. They follow from its
+-- QOS, by which Slurm counts; the choice does not depend on current use. Adds to job: loan = {owners, qos, within_s,
 -- always, own_mgpu, cancelled}. `always`: it can only run on borrowed GPUs; `own_mgpu` is set if the job named no QOS;
 -- `cancelled` is why it is cancelled, nil if it is requeued.
 --
@@ -41,7 +41,7 @@ local function qos_for(job)
 end
 
 -- Returns the loan of a job in the QOS that it names, or in several joined by commas, of which it runs in the first
--- that accepts it (Slurm 24.11 or later). Nil where no QOS of them lends.
+-- that accepts it (Slurm 24.11 or later). Nil if no QOS among them lends.
 local function loan_in(names)
   local found, seen, always = nil, {}, true
   for name in names:gmatch("[^,]+") do
@@ -63,7 +63,7 @@ local function loan_in(names)
   return found
 end
 
--- Returns why the job is cancelled when its GPUs return; nil where it is requeued.
+-- Returns why the job is cancelled when its GPUs return; nil if it is requeued.
 local function cancelled(job)
   local command = job.command()
   if command == "srun" or command == "salloc" then

@@ -1,7 +1,7 @@
 -- requires: amounts, fit, ledger, measures, scopes, state
 -- The limits that the job would exceed. A finding is {rule, key, label, used, recent, limit, requested (as text),
--- mode}, or {rule, error} where a rule could not be evaluated. `recent` is the part of `used` that was just
--- submitted. `retry_s` is then the time after which it stops counting if Slurm refused it, set where that would make
+-- mode}, or {rule, error} if a rule could not be evaluated. `recent` is the part of `used` that was just
+-- submitted. `retry_s` is then the time after which it stops counting if Slurm refused it, set if that would make
 -- room. Also sets job.room: the amounts that would be accepted. If job.checks is a list, every limit that applies to
 -- the job is appended to it: {rule, sum or hours (the sum to which the job adds), uid, bound, requested}.
 local policy, lib = ...
@@ -21,7 +21,7 @@ for _, rule in ipairs(policy.rules) do
   limits_by_rule[rule] = lib.measures.of_rule(rule)
 end
 
--- The user's exception, whose limits replace those of the rule; nil where none is in force.
+-- The user's exception, whose limits replace those of the rule; nil if none is in force.
 local function exception_for(rule, job)
   local exception = rule.exceptions and rule.exceptions[job.uid]
   if exception and job.now < exception.until_s then

@@ -33,7 +33,7 @@ local function longest(value, size)
 end
 
 -- One entry per limit, in the order in which messages list them. `of` measures a size (with its job, or job.past of an
--- updated one), and returns nil where the limit does not apply to the job. `sum` names the measure of a limit on the
+-- updated one), and returns nil if the limit does not apply to the job. `sum` names the measure of a limit on the
 -- sum over the rule's jobs. `bound` turns the rule's value into a number for this job. A limit of one GPU type
 -- (gpus:a100) is that of all types with the type added.
 local LIMITS = {
@@ -125,7 +125,7 @@ local function of_gpu_hours(period)
     text = amounts.format_number,
     hours = period,
     of = function(size, job)
-      -- Without GPUs none are used, however long it takes.
+      -- A job without GPUs uses no GPU-hours, whatever its time limit.
       return size.mgpu > 0 and size.mgpu / 1000 * job.tasks * (job.walltime_s or 0) / 3600 or 0
     end,
   }

@@ -13,7 +13,7 @@ local amounts = lib.amounts
 local TEXTS = {
   { "req_nodes", "nodelist" },
   { "exc_nodes", "exclude" },
-  { "prefer", "prefer" }, -- Slurm puts it in the constraint's place
+  { "prefer", "prefer" }, -- Slurm uses it instead of the constraint
   { "reservation", "reservation" },
   { "batch_features", "batch" },
   { "tres_per_socket", "sockets" },
@@ -149,7 +149,7 @@ local function place_of(job, found, state)
     return nil
   end
   local desc, place = job.desc, { mode = found.mode }
-  -- Slurm runs jobs in their user's reservation unasked, and it may have nodes of several zones.
+  -- Slurm runs jobs in a reservation of their user without --reservation; it may have nodes of several zones.
   local _, promised = lib.reserved.table_of(state.snapshot)
   place.why = peculiar(desc) or (promised and lib.reserved.holds(promised, job, job.user) and "reservation") or nil
   if place.why then

@@ -1,5 +1,5 @@
 -- requires: wording
--- The message about the zone of a distributed job; none where the zone was written into the constraint.
+-- The message about the zone of a distributed job; none if the zone was written into the constraint.
 local _, lib = ...
 
 local UNCHANGED = {

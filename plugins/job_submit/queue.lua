@@ -1,5 +1,5 @@
 -- requires: amounts, ledger, size, sums
--- Sums over slurm.jobs, which is read where no snapshot is valid.
+-- Sums over slurm.jobs, which is read if no snapshot is valid.
 --
 -- The table has bare pointers to job records, which are valid only in the call in which Slurm built it. So it is read
 -- once, at once, and only sums are kept.
@@ -97,7 +97,7 @@ function queue.read(state, jobs, now)
   end
   local known = {}
   for id, record in pairs(jobs) do
-    local base = record.job_state % 256 -- flags lie above; 0 pending, 1 running, 2 suspended, ended above
+    local base = record.job_state % 256 -- higher bits are flags; 0 pending, 1 running, 2 suspended, ended above
     local job = state.known[id]
     local entry = job == nil and settle(state, record, now)
     local claim = entry and entry.claim

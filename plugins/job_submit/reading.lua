@@ -78,7 +78,7 @@ local function default_of(parts)
   return nil
 end
 
--- The partition that a job without one gets; nil where there is none.
+-- The partition that a job without one gets; nil if there is none.
 function reading.default_partition(parts)
   local behind = rawget(parts, BEHIND)
   if behind == nil then

@@ -93,7 +93,7 @@ end
 -- Fields of job_desc without an option that may be left out: 65534 is an unset number of 16 bits.
 local WITHOUT = { ["--exclusive"] = { shared = 65534 } }
 
--- Returns the command, or nil where no smaller job of the same kind would be accepted now, and an option that it must
+-- Returns the command, or nil if no smaller job of the same kind would be accepted now, and an option that it must
 -- not have. `judge` judges the job with other fields in its job_desc.
 return function(job, judge)
   local order, options, fields = {}, {}, {}

@@ -68,7 +68,7 @@ local function never_had_a_job()
   return name ~= nil
 end
 
--- The text of slurmctld's saved jobs; nil where it cannot be read or is too long.
+-- The text of slurmctld's saved jobs; nil if it cannot be read or is too long.
 function remembered.saved_jobs()
   if not policy.job_state then
     return nil

@@ -48,7 +48,7 @@ local function parse(text)
 end
 
 -- Returns the text of the table, and the table: {mode, mgpu = from which jobs require a reservation, held = {user →
--- list of {account, partition, mgpu, name, begins_s, ends_s, nodes}}}; nil where no job requires one.
+-- list of {account, partition, mgpu, name, begins_s, ends_s, nodes}}}; nil if no job requires one.
 function reserved.table_of(snapshot)
   if snapshot == nil then
     return "", nil
@@ -65,7 +65,7 @@ local function draws(one, job)
   return one.account == job.account and at_partition ~= nil
 end
 
--- Whether a job fits a reservation of its user in which Slurm runs it unasked.
+-- Whether a job fits a reservation of its user in which Slurm runs it without --reservation.
 function reserved.holds(found, job, user)
   for _, one in ipairs(found.held[user] or {}) do
     if draws(one, job) and job.mgpu <= one.mgpu then

@@ -53,7 +53,7 @@ function shapes.fewer_nodes(request, wanted)
   return options
 end
 
--- Options for at most `cap` thousandths of a GPU per job, on no more nodes than GPUs; nil where not even one GPU fits.
+-- Options for at most `cap` thousandths of a GPU per job, on no more nodes than GPUs; nil if not even one GPU fits.
 function shapes.per_job(request, cap)
   local items = amounts.parse_tres(request.per_job or "")
   local count = math.floor(cap / 1000)
@@ -234,7 +234,7 @@ function shapes.even(request)
   return not node_tasks or node_tasks == node.count / task.count
 end
 
--- … with the same number of tasks for each GPU, which is all that such a request says.
+-- … with the same number of tasks for each GPU, which is the only value of such a request.
 local function tasks_per_gpu(request, cap)
   local gpus = math.floor(cap / 1000)
   return gpus >= 1 and { string.format("--ntasks=%.0f", gpus * request.tasks_per_gpu) } or nil
@@ -248,8 +248,8 @@ local SHAPES = {
   tasks_per_gpu = tasks_per_gpu,
 }
 
--- Options for as much of a request of this form as fits `cap` thousandths of a GPU; nil where nothing fits, or where
--- the form cannot be made smaller.
+-- Options for as much of a request of this form as fits `cap` thousandths of a GPU; nil if nothing fits, or if the form
+-- cannot be made smaller.
 function shapes.fit(request, form, cap, room)
   local items, forms, single = shapes.items(request)
   if forms > 1 then

@@ -22,7 +22,7 @@ for _, rule in ipairs(policy.rules) do
   end
 end
 
--- The least amount on any node of these partitions (policy.partition_gpus and so on); 0 where it is not known.
+-- The least amount on any node of these partitions (policy.partition_gpus and so on); 0 if it is not known.
 local function least_of(per_partition, partitions)
   local least
   for name in string.gmatch(partitions, "[^,]+") do
@@ -55,7 +55,7 @@ local function tasks_of(request, nodes)
   return math.max(request.tasks or nodes * math.max(request.tasks_per_node or 1, 1), 1)
 end
 
--- The least GPUs, in thousandths, and CPUs that an exclusive job gets with each node; 0 where not known.
+-- The least GPUs, in thousandths, and CPUs that an exclusive job gets with each node; 0 if not known.
 function size.of_whole_node(partitions)
   return 1000 * least_of(policy.partition_gpus, partitions), least_of(policy.partition_cpus, partitions)
 end
@@ -88,7 +88,7 @@ local function only_parts(request)
   return parts
 end
 
--- The memory that Slurm gives a job that requests none: the partition's default, else that of slurm.conf.
+-- The memory that Slurm gives a job that requests none: the partition's default, or that of slurm.conf without one.
 local function default_mib(request, found, partitions, parts)
   local defaults = policy.default_mib or {}
   -- For GPUs that only come with exclusive nodes, Slurm's default is per CPU.
@@ -175,8 +175,8 @@ function size.moved(found, partitions)
 end
 
 -- The memory request in a pending job's record. Slurm writes its defaults into the same fields. Its default per GPU is
--- written without "gres" and then counts alone; the default per CPU is no different from a request. --mem=0 appears
--- only in the printed total.
+-- written without "gres" and is then the only one; the default per CPU is indistinguishable from a request. --mem=0
+-- appears only in the printed total.
 function size.memory_of_record(record)
   local per_tres = type(record.mem_per_tres) == "string" and record.mem_per_tres or ""
   local per_gpu = amounts.per_gpu(per_tres)
@@ -196,7 +196,7 @@ function size.memory_of_record(record)
   return { mib_per_cpu = not per_gpu and per_cpu or nil, mib_per_gpu = per_gpu, mib_in_all = in_all }
 end
 
--- The size of a job in the table: its allocation if it runs, else its request. Slurm's printed total of a pending job
+-- The size of a job in the table: its allocation if it runs, or its request. Slurm's printed total of a pending job
 -- is used only for forms that require the number of tasks or sockets, since it is not updated with the job.
 -- `whole_nodes`: whether the job is exclusive, which no field of its record says.
 function size.of_record(record, running, whole_nodes)

@@ -1,7 +1,7 @@
 -- requires: amounts, shapes, size
 -- A list of steps, each of which makes a job smaller in one respect, in the form that it used. A step is a pure
 -- function of the job and its findings by key; job.room has the amounts that the enforced limits leave, by key of the
--- limit. A step returns nil where nothing is wrong in its respect, false where no option helps, or a list of options.
+-- limit. A step returns nil if nothing is wrong in its respect, false if no option helps, or a list of options.
 -- Its second result is an option that the command must not have.
 local _, lib = ...
 local amounts = lib.amounts
@@ -10,7 +10,7 @@ local function whole(value)
   return string.format("%.0f", value)
 end
 
--- Picks an allowed name, preferably one that the job named; nil where none is known to exist.
+-- Picks an allowed name, preferably one that the job named; nil if none is known to exist.
 local function pick(allowed, named, exists)
   local names = {}
   for name in pairs(allowed) do
@@ -94,7 +94,7 @@ local function least(room, ...)
   return cap
 end
 
--- For an exclusive job: fewer nodes, or no --exclusive where that does not help.
+-- For an exclusive job: fewer nodes, or no --exclusive if that does not help.
 local function fewer_whole_nodes(job)
   local request, size, cap = job.request, job.size, gpu_cap(job)
   local mgpu_each, cpus_each = lib.size.of_whole_node(job.partition)

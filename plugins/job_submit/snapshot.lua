@@ -40,8 +40,8 @@ local function read_body(file, generation, as_of)
 end
 
 -- Returns the snapshot in force, nil if there is none; `last` is the result of the last call. Second result: the
--- problem with an existing file. A snapshot with the groups of another policy is no problem: it is unusable only for a
--- moment after `policy apply`. Third: why there is no file.
+-- problem with an existing file. A snapshot with the groups of another policy is not a problem: it is unusable only for
+-- a moment after `policy apply`. Third: the reason if there is no file.
 function snapshot.read(last, now)
   if not policy.snapshot then
     return nil
@@ -138,7 +138,7 @@ function snapshot.shares(found, key)
   return tonumber(of), tonumber(shards)
 end
 
--- The name of a user, which an update does not have; nil where the user has no jobs.
+-- The name of a user, which an update does not have; nil if the user has no jobs.
 function snapshot.user_name(found, uid)
   local name = found.body:match(string.format("\nuser (%%S+) %.0f\n", uid))
   return name and decode(name)

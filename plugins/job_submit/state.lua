@@ -12,7 +12,7 @@
 local policy, lib = ...
 local state_module = {}
 
--- The most jobs that are read where the snapshot is not usable: above it, on_error decides.
+-- The most jobs that are read if the snapshot is not usable; with more jobs, on_error decides.
 local MOST_JOBS = 20000
 
 -- Seconds in which the snapshot file is not read again.
@@ -55,11 +55,11 @@ end
 function state_module.new()
   local state = {
     jobs = nil, -- The table of the last call, kept only to know a new one.
-    counting = nil, -- "table" or "snapshot": where the sums come from.
+    counting = nil, -- "table" or "snapshot": the source of the sums.
     counted = nil, -- The snapshot whose sums are in force.
     snapshot = nil, -- The last fresh one, for values that no table has.
     problem = nil, -- The problem with the snapshot, if the file exists.
-    missing = nil, -- Why there is no file.
+    missing = nil, -- The reason if there is no file.
     complained = false, -- Whether that was logged.
     read_at = nil, -- The uptime when the snapshot was last read.
     up = nil, -- The uptime of this call.
@@ -77,7 +77,7 @@ function state_module.new()
   return state
 end
 
--- Updates the state; must run first in every call. `up` is the machine's uptime; nil where it cannot be read.
+-- Updates the state; must run first in every call. `up` is the machine's uptime; nil if it cannot be read.
 function state_module.refresh(state, now, up)
   state.up = up
   local jobs = slurm.jobs or {}
@@ -85,13 +85,13 @@ function state_module.refresh(state, now, up)
   state.jobs = jobs
   if not state.restored then
     state.restored = true
-    local fine, reason = pcall(lib.ledger.restore, state, now) -- a log that cannot be read must cost no decision
+    local fine, reason = pcall(lib.ledger.restore, state, now) -- an unreadable log must not affect decisions
     if not fine then
       slurm.log_error("%s", "slurm-gpu: " .. policy.decisions_log .. " cannot be read: " .. tostring(reason))
     end
   end
   local snapshot, problem = current_snapshot(state, now, up)
-  -- The snapshot has no kinds: where a sum is over one kind, the table is read instead.
+  -- The snapshot does not distinguish kinds: for sums over one kind, the table is read instead.
   if snapshot and not lib.scopes.sums_by_kind then
     if state.counting ~= "snapshot" or state.counted ~= snapshot then
       read_snapshot(state, snapshot, now)
@@ -107,13 +107,13 @@ function state_module.refresh(state, now, up)
   elseif state.counting == "table" and not state.whole then
     error("the queue could not be read; see the first error of this kind")
   else
-    -- No job has changed since the sums were made, be they of the table or of a snapshot.
+    -- No job has changed since the sums of the table or of a snapshot were made.
     lib.ledger.expire(state, now)
   end
 end
 
 -- The use of a rule's jobs, of its whole group or of one user in it, as two tables by measure: jobs counted here, and
--- jobs in the snapshot; nil for none. `user` is the name of uid, nil where it is not known.
+-- jobs in the snapshot; nil for none. `user` is the name of uid, nil if it is not known.
 function state_module.sums(state, rule, uid, user)
   local own = state.use[rule.scope]
   if rule.per == "user" then
@@ -140,7 +140,7 @@ function state_module.used(state, rule, measure, uid, user)
   return (own and own[measure] or 0) + (reported and reported[measure] or 0)
 end
 
--- GPU-hours used in the current period; raises an error where the snapshot does not have them.
+-- GPU-hours used in the current period; raises an error if the snapshot does not have them.
 function state_module.gpu_hours(state, rule, period, uid, user)
   local snapshot = state.snapshot
   if not (snapshot and snapshot.has_hours) then
@@ -161,7 +161,7 @@ function state_module.forget(state, job_id)
   state.known[string.format("%.0f", job_id)] = nil
 end
 
--- The youngest pending job of a user that counts for a rule; nil where none is known. `user` as in `used`.
+-- The youngest pending job of a user that counts for a rule; nil if none is known. `user` as in `used`.
 function state_module.youngest_pending(state, rule, uid, user)
   if state.counting == "snapshot" then
     local name = user or lib.snapshot.user_name(state.counted, uid)

@@ -32,7 +32,7 @@ local function memory_of(record, was)
   local memory = lib.size.memory_of_record(record)
   local by_gpu = (memory.mib_per_gpu or 0) * was.mgpu / 1000
   if amounts.mib(record.min_mem_per_node) == 0 and (memory.mib_in_all or 0) > by_gpu then
-    return { mib_per_node = 0 } -- all memory of its nodes, whatever they become
+    return { mib_per_node = 0 } -- all memory of its nodes, also after the update
   end
   memory.mib_in_all = nil -- a total of before the update
   return memory

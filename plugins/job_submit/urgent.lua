@@ -1,7 +1,7 @@
 -- requires: scopes
 -- Urgent jobs: checks who may use their QOS, and requires a reason. Slurm counts how many run at once (GrpJobs of the
 -- QOS), and their SiteFactor puts them before all other jobs. Adds to job: urgent = the reason, for any job that names
--- the QOS ("" where it gives none).
+-- the QOS ("" if it gives none).
 local policy, lib = ...
 local urgent = policy.urgent
 

@@ -35,7 +35,7 @@ local function names_of(text)
   return found
 end
 
--- The lines about placement, contiguous and last in a snapshot; "" where no job is to be scored.
+-- The lines about placement, contiguous and last in a snapshot; "" if no job is to be scored.
 local function section(snapshot)
   local body = snapshot.body
   local at = body:find("\nplacement ", 1, true)
@@ -78,7 +78,7 @@ local function parse(text)
   return found
 end
 
--- Returns the text of the table, and the table, nil where no job is to be scored: {mode, most_medium, scores, pools,
+-- Returns the text of the table, and the table, nil if no job is to be scored: {mode, most_medium, scores, pools,
 -- most_gpus}. `most_medium` is the number of nodes up to which a job is medium; `scores` is {zone → {small, medium,
 -- large}}. `pools` is {partition → list of {zone, nodes, gpus, cpus, mib, types, features}}, each a set of equal nodes;
 -- zone is "-" outside of all zones. `most_gpus` is {partition → GPUs of one node}.
@@ -92,7 +92,7 @@ function zones.table_of(snapshot)
   return snapshot.placement_text, snapshot.placement
 end
 
--- Parses a user's own constraint as {sign = "&", "|" or nil, names}; {names = {}} for none. Nil where zones cannot be
+-- Parses a user's own constraint as {sign = "&", "|" or nil, names}; {names = {}} for none. Nil if zones cannot be
 -- appended without changing its meaning or making it invalid.
 function zones.read_own(text)
   if type(text) ~= "string" or text == "" then
@@ -102,7 +102,7 @@ function zones.read_own(text)
   end
   local has_and, has_or = text:find("&", 1, true), text:find("|", 1, true)
   if has_and and has_or then
-    return nil -- Slurm does not say which comes first
+    return nil -- Slurm does not document their precedence
   end
   local sign, names = has_and and "&" or has_or and "|" or nil, {}
   for name in (text .. (sign or "&")):gmatch(sign == "|" and "([^|]*)|" or "([^&]*)&") do

@@ -114,6 +114,13 @@ def test_ours_is_known_by_its_text_whatever_its_name(installed: Installation):
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
 
 
+def test_a_hook_of_an_earlier_release_is_recognised(installed: Installation):
+    text = (ROOT / "prolog" / "10-slurm-gpu").read_text()
+    earlier = text.replace(": notify slurm-gpud ", ": tell slurm-gpud ", 1)
+    assert earlier != text
+    assert all(hookfile.HookFile(Path("50-gpus"), one).is_ours for one in (text, earlier))
+
+
 def test_a_hook_of_the_sites_is_its_own_whatever_its_name(installed: Installation):
     for kind in ("prolog", "epilog"):
         hook(installed, kind, "50-slurm-gpu-health")

@@ -67,6 +67,18 @@ def test_a_new_version_replaces_the_old_one(tree: Tree):
     assert not list(tree.slurm.glob("*.kept"))
 
 
+def test_a_hook_of_an_earlier_release_is_replaced(tree: Tree):
+    text = (tree.texts / "prolog").read_text()
+    (tree.texts / "prolog").write_text(text.replace(": notify slurm-gpud ", ": tell slurm-gpud ", 1))
+    tree.done("install")
+    (tree.texts / "prolog").write_text(text)
+    assert ": tell slurm-gpud " in tree.hook["prolog"].read_text()
+    assert "10-slurm-gpu is of another version" in tree.refused("status")
+    tree.done("install")
+    assert is_hook(tree, "prolog")
+    assert not list(tree.slurm.glob("*.kept"))
+
+
 def test_one_that_was_put_there_by_hand_is_taken_over(tree: Tree):
     for kind in KINDS:
         tree.hook[kind].parent.mkdir(parents=True)
@@ -116,7 +128,7 @@ def test_what_somebody_edited_is_kept(tree: Tree):
     ("make", "said"),
     [
         (Path.mkdir, "is a directory, which drains nodes"),
-        (os.mkfifo, "is no regular file, which drains nodes"),
+        (os.mkfifo, "is not a regular file, which drains nodes"),
         (lambda path: path.symlink_to("/nowhere"), "is a symbolic link"),
     ],
 )

@@ -108,7 +108,7 @@ def test_what_is_no_lua_never_becomes_slurmctlds_script(lua: Tree, reader: str):
     own.write_text(own.read_text() + "oops oops\n")
     done = lua("remove")
     assert done.returncode == 0
-    assert "site.lua, which the policy called, is no Lua (" in done.stderr
+    assert "site.lua, which the policy called, is not valid Lua (" in done.stderr
     assert "near 'oops'): left out" in done.stderr
     assert submitted(script.read_text()) == {(0, ())}
     own_script(lua, "site.lua")
@@ -132,7 +132,7 @@ def test_reading_a_script_runs_nothing(lua: Tree, tmp_path: Path):
     own = own_script(lua, "site.lua")
     apply(lua, before=own)
     own.write_text(own.read_text() + f'x = "%(touch {tmp_path}/run) %{{lua:os.exit(3)}}\n')
-    assert "is no Lua" in lua("remove").stderr
+    assert "is not valid Lua" in lua("remove").stderr
     assert not (tmp_path / "run").exists()
 
 

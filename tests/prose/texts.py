@@ -90,7 +90,8 @@ def _of_python_comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_comments(text: str, mark: str) -> Iterator[tuple[int, str]]:
-    for match in _BLOCK_COMMENT.finditer(text):
+    # In scripts of a shell, /* is a pattern of files.
+    for match in _BLOCK_COMMENT.finditer(text) if mark != "#" else ():
         yield text.count("\n", 0, match.start()) + 1, match[0].strip("/*-[]<>! \n")
     if mark:
         for number, line in enumerate(text.splitlines(), start=1):

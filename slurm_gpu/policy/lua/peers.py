@@ -1,4 +1,4 @@
-"""Compare the job_submit.lua of the hosts of slurmctld, where there are backups.
+"""Compare the job_submit.lua of the hosts of slurmctld, if there are backups.
 
 Each host has its own copy, unless they share the directory of slurm.conf. A backup without it does not start
 when it is needed. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report there,

@@ -14,7 +14,11 @@ PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
 NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
 """File names that `place` gives them: our prolog runs last, our epilog first."""
 
-_HEAD = re.compile(r"#!.*\n# Slurm (?:prolog|epilog): (?:tell slurm-gpud |(?P<stub>slurm-gpu was removed ))")
+# The verb in the second line of a hook, and that of earlier releases.
+_VERBS = "notify|tell"
+_HEAD = re.compile(
+    rf"#!.*\n# Slurm (?:prolog|epilog): (?:(?:{_VERBS}) slurm-gpud |(?P<stub>slurm-gpu was removed ))"
+)
 _EVENT = re.compile(r"^event=(prolog|epilog)\s*(?:#.*)?$", re.MULTILINE)
 _WRITES = 'mv -f -- "$jobs/.$file" "$jobs/$file"'
 _ENDS = re.compile(r"^(?:exit|return|exec)\b", re.MULTILINE)
