@@ -291,7 +291,7 @@ def test_where_jobs_are_in_the_way_it_is_made_all_the_same(cluster: Cluster) -> 
         return [act for act in cluster.database.acts() if act.subject == f"sg_{number}" and "made" in act.act]
 
     cluster.wait(acts, "the audit has it")
-    assert "jobs may still be on its nodes" in acts()[0].why
+    assert "jobs may still run on its nodes" in acts()[0].why
 
 
 def test_the_sites_own_are_planned_around_and_never_touched(cluster: Cluster) -> None:
