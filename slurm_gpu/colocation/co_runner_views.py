@@ -1,4 +1,4 @@
-"""Describe speeds of applications that share a GPU: relative to alone, 1 at most."""
+"""Describe speeds of applications that share a GPU, relative to running alone (at most 1)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ def views_of(group: Sequence[int]) -> Iterator[CoRunnerView]:
 
 
 class Speeds(Protocol):
-    """A pure function of who runs together; applications are indices into a list of profiles."""
+    """The speeds of applications that run together: a pure function of indices into a list of profiles."""
 
     def together(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Return each one's speed, in their order: 1 is as fast as alone. All are 0 if they cannot run
-        together.
+        """Return the speed of each, in their order: 1 is as fast as alone.
+
+        All are 0 if they cannot run together.
         """
         ...
 
 
 def speed_with_all(pairwise: Sequence[float]) -> float:
-    """Return the speed with several co-runners from the speeds with each of them alone (all above 0).
+    """Return the speed with several co-runners from the speeds with each of them singly (all above 0).
 
-    The time that each one adds to a unit of work is summed. Under time slicing, with a share for every
+    The result sums the time that each one adds to a unit of work. Under time slicing, with a share for every
     process that has work, this is exact; if the sum of use is below 1, it is a lower bound.
     """
     return 1 / (1 + sum(1 / speed - 1 for speed in pairwise))

@@ -1,4 +1,4 @@
-"""The one protocol of all planners: what they see, what they believe, and what they answer."""
+"""The common protocol of all planners: their views, assumptions and decisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A job as a planner sees it."""
+    """A job in the view of a planner."""
 
     job: int
     application: int
@@ -21,28 +21,28 @@ class Member:
     """Completed work, which determines the phase."""
     submit_s: float = 0.0
     killed: int = 0
-    """How often it ran out of memory with co-runners and was restarted."""
+    """How many times it ran out of memory with co-runners and was restarted."""
     ran_s: float = 0.0
     """How long it has been running, if known: at least its completed work."""
 
     @property
     def lost_s(self) -> float:
-        """Time lost through co-runners until now."""
+        """Return the time lost through co-runners until now."""
         return max(self.ran_s - self.done_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerGpu:
-    """One GPU and who runs on it."""
+    """One GPU and the jobs that run on it."""
 
     running: tuple[Member, ...] = ()
     name: str | None = None
-    """Identity of a GPU across views that contain different GPUs; None: its position."""
+    """Identity of a GPU across views that contain different GPUs; None for its position."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerView:
-    """All that a planner may know at a moment; nothing of the future but what waits."""
+    """All information that a planner may use at a moment; of the future, only the waiting jobs."""
 
     now_s: float
     waiting: tuple[Member, ...]
@@ -52,19 +52,19 @@ class PlannerView:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """These jobs start now on this GPU, together, with those that run there."""
+    """The jobs that start now on this GPU, together with those that run there."""
 
     gpu: int
     jobs: tuple[int, ...]
 
 
 class Belief(Protocol):
-    """The planner's assumptions about applications: recorded, predicted, or (known) the truth."""
+    """A planner's assumptions about applications: recorded, predicted, or (known) the true values."""
 
     most_together: int
-    """Jobs that may share a GPU at most."""
+    """Maximum number of jobs that share a GPU."""
     cap: float
-    """Greatest slowdown of any job: 1.10 with `considerate`; math.inf: no cap.
+    """Maximum slowdown of any job: 1.10 with `considerate`; math.inf for no cap.
 
     It applies to the whole run: single phases may be slower.
     """
@@ -76,52 +76,53 @@ class Belief(Protocol):
     def fits(self, members: Sequence[Member]) -> bool:
         """Return whether they run together to the end without running out of memory, with headroom.
 
-        This is checked at each time: they continue from their current phases.
+        They continue from their current phases, and memory is checked at each time.
         """
         ...
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Return whether they fit, are few enough, and no slowdown (1/speed) exceeds the cap. One alone
-        always may.
+        """Return whether they fit, are few enough, and no slowdown (1/speed) exceeds the cap.
+
+        A single job always may.
         """
         ...
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """Return the time until the last of them ends without further co-runners, at the lowest likely
-        speeds.
+        """Return the time until the last one ends without further co-runners, at the lowest likely speeds.
 
-        math.inf if they may run out of memory.
+        The result is math.inf if they may run out of memory.
         """
         ...
 
 
 class Planner(Protocol):
-    """Decides who starts; called after every arrival, end and kill, until it answers with nothing.
+    """A planner decides which jobs start.
 
-    One that is a `Waker`, too, is called at the times that it says.
-
-    Deterministic: what is random in it comes from a seed that it was made with.
+    It is called after every arrival, end and kill, until it returns no more jobs. A planner that is also a
+    `Waker` is called at the times that it returns. Planners are deterministic: randomness comes from a seed
+    that was passed when the planner was created.
     """
 
     name: str
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Return the jobs that start now. Empty: all wait until the next event (never if every GPU is
-        idle).
+        """Return the jobs that start now; empty if all wait until the next event.
+
+        The result must not be empty if every GPU is idle.
         """
         ...
 
 
 @runtime_checkable
 class Waker(Protocol):
-    """A planner that may want to be asked again at a time at which nothing ends."""
+    """A planner that may have to be called again at a time at which no job ends."""
 
     @property
     def wake_s(self) -> float:
-        """Return the next such time after that of the last view; math.inf: none."""
+        """Return the next such time after that of the last view; math.inf if there is no such time."""
         ...
 
 
 def wake_s(planner: Planner) -> float:
-    """Return when it must be called again at the latest; math.inf: no limit."""
+    """Return the latest time for the next call; math.inf for no limit."""
     return planner.wake_s if isinstance(planner, Waker) else math.inf

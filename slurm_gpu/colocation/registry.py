@@ -20,7 +20,7 @@ SLOWED = 1 / 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The inputs from which a planner is made."""
+    """The inputs from which a planner is created."""
 
     belief: Belief
     profiles: Sequence[ApplicationProfile]
@@ -32,7 +32,7 @@ class Setting:
     evaluations: int | None = None
     """Orders of jobs that annealing evaluates for a new plan; None: as many as in its benchmark."""
     slowed: float = SLOWED
-    """The part of the jobs that annealing may slow down noticeably, where the belief has a cap; 1: all."""
+    """The fraction of jobs that annealing may slow down noticeably, if the belief has a cap; 1: all."""
     nets: Mapping[str, Net] = field(default_factory=dict)
     """Trained nets of the planners in LEARNED, by name."""
 
@@ -83,7 +83,7 @@ def _annealing(setting: Setting) -> Planner:
     return Annealing(setting.belief, seed=setting.seed, evaluations=evaluations, slowed=setting.slowed)
 
 
-# Each is imported on demand: some need libraries that others do not.
+# Each module is imported on demand: some need libraries that others do not.
 PLANNERS: Mapping[str, Callable[[Setting], Planner]] = MappingProxyType(
     {
         "sjf": _sjf,
@@ -111,7 +111,7 @@ DEFAULT = "annealing"
 
 
 def planner(name: str, setting: Setting) -> Planner:
-    """Return a planner; raises ValueError with all names for an unknown or untrained one."""
+    """Return a planner; raise ValueError naming all planners if this one is unknown or untrained."""
     if name in LEARNED:
         if name not in setting.nets:
             raise ValueError(f"planner {name!r} has not learned anything yet: `slurm-gpu colocation train`")

@@ -1,4 +1,4 @@
-"""Trains a planner by its name, for what is believed of some applications; the one way to a model's file."""
+"""Train a planner by its name from assumptions about some applications; the only way to a model file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.learned.training import Method, Progress, TrainedNet, TrainingSettings, train
 from slurm_gpu.colocation.registry import Setting
 
-# Applications for training; more are sampled to this number. The training does not depend on single
+# Number of applications for training; more are sampled to this number. The training does not depend on single
 # applications.
 MOST_APPLICATIONS = 48
 
 
 def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
-    """Return settings for a planner in learned.LEARNED. `again`: it has a net, and there is new data."""
+    """Return settings for a planner in learned.LEARNED; with `again`, a net exists and there is new data."""
     if name == "dqngpu":
         settings = TrainingSettings(seed=seed)
     else:
@@ -46,7 +46,7 @@ def teach(
     checkpoint: Path | None = None,
     report_progress: Callable[[Progress], None] = lambda _: None,
 ) -> TrainedNet:
-    """See training.train. `setting` says what is believed of which applications."""
+    """See training.train; `setting` contains the assumptions about the applications."""
     n = len(setting.profiles)
     drawn = np.random.default_rng([n]).permutation(n)[:MOST_APPLICATIONS]
     chosen = sorted(int(one) for one in drawn)

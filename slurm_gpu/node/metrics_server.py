@@ -36,7 +36,7 @@ class MetricsServer:
     """Listens after construction; `wake` ends the loop's wait, which then has to call `answer`."""
 
     def __init__(self, host: str, port: int, wake: Callable[[], None]) -> None:
-        """Raises OutsideError if it cannot listen on the address."""
+        """Raise OutsideError if it cannot listen on the address."""
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)

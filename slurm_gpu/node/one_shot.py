@@ -57,7 +57,7 @@ def _job_of(pid: int) -> int | None:
 
 
 def summary(seen: CachingReader, jobs_by_device: Mapping[str, Sequence[int]], now_s: float) -> str:
-    """Return a table of the devices, with a dash for missing values; raises OutsideError without devices."""
+    """Return a table of the devices, with a dash for missing values; raise OutsideError without devices."""
     if not seen.facts:
         raise OutsideError("no GPU answers; is the NVIDIA driver loaded?")
     rows: list[Sequence[str]] = [_HEADER]

@@ -71,7 +71,7 @@ class Service:
     """The whole of slurm-gpud."""
 
     def __init__(self, options: ServiceOptions, config: SiteConfig, clock: Clock, notifier: Notifier) -> None:
-        """Raises OutsideError if the machine prevents it from running, for example AlreadyRunningError."""
+        """Raise OutsideError if the machine prevents it from running, for example AlreadyRunningError."""
         self._options, self._clock, self._notifier = options, clock, notifier
         self._name = options.node or os.uname().nodename.partition(".")[0]
         self._cluster = HOST_CLUSTER + self._name if options.no_slurm else config.cluster

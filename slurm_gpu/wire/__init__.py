@@ -1,8 +1,8 @@
 """The types that a node ships (docs/contracts.md, section 1).
 
-0 is a measurement, None a gap. Every statistic carries the seconds that it covers, so that statistics of
-several segments and devices merge without bias. `from_wire` checks each type and raises RecordError naming
-the field; `to_wire` leaves gaps out.
+None means not measured; 0 is a measurement. Every statistic carries the seconds that it covers, so that
+statistics of several segments and devices merge without bias. `from_wire` checks each type and raises
+RecordError naming the field; `to_wire` omits fields that are None.
 """
 
 from slurm_gpu.wire.device import DeviceFacts

@@ -10,7 +10,7 @@ from slurm_gpu.wire import fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """A device on `node` at `at_s`; key uuid. None: the driver does not report it.
+    """A device on `node` at `at_s`, with key uuid. None: not reported by the driver.
 
     `parent` is the GPU of a MIG instance. Bandwidths are the maximum of the links in one direction.
     """
@@ -33,15 +33,15 @@ class DeviceFacts:
     driver: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without gaps, since a missing key means null on the wire."""
+        """Return a dict for json.dumps without None, since a missing key means null on the wire."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> DeviceFacts:
-        """Return checked facts from decoded JSON; unknown fields are ignored.
+        """Return checked facts from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, an invalid field is left out and added to it, except for the key and `at_s`. Otherwise
-        RecordError names the field.
+        With `dropped`, omit an invalid field and add it to `dropped`, except for the key and `at_s`.
+        Otherwise raise RecordError naming the field.
         """
         return cls(**fields.checked("a device", wire, _CHECKS, ("uuid", "node", "at_s"), dropped))
 

@@ -1,4 +1,4 @@
-"""The event: something that happened on a node at a moment."""
+"""Events: what happened on a node at a moment, such as the loss of a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_LEVELS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened on a node at a moment, such as `gpu_lost`; key (node, boot_id, n)."""
+    """An event on a node at a moment, such as `gpu_lost`; its key is (node, boot_id, n)."""
 
     node: str
     boot_id: str
@@ -33,10 +33,10 @@ class Event:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Event:
-        """Return a checked event from decoded JSON; unknown fields are ignored.
+        """Return a checked event from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, an invalid field is left out and added to it, except for the key, `at_s` and `kind`.
-        Otherwise RecordError names the field.
+        With `dropped`, omit an invalid field and add it to `dropped`, except for the key, `at_s` and `kind`.
+        Otherwise raise RecordError naming the field.
         """
         required = ("node", "boot_id", "n", "at_s", "kind")
         return cls(**fields.checked("an event", wire, _CHECKS, required, dropped))
@@ -48,7 +48,7 @@ def _data(name: str, data: Any) -> Mapping[str, Any]:
     _check_levels(data)
     try:
         size = len(json.dumps(data, allow_nan=False))
-        # A lone surrogate can be stored, but no answer could contain it.
+        # A lone surrogate can be stored, but cannot be encoded in an answer.
         json.dumps(data, ensure_ascii=False).encode()
     except ValueError as error:
         raise RecordError(f"{name}: cannot be stored: {error}") from None

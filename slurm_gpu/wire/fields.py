@@ -1,7 +1,7 @@
-"""Checks of single fields: each takes the field's name and its decoded JSON, and returns the value.
+"""Check single fields: each function takes the field's name and its decoded JSON, and returns the value.
 
-All raise RecordError, which names the field, the value and the valid values. slurm_gpu.plausible has the
-ranges of measured quantities. The other limits keep sums finite and times printable.
+All raise RecordError, which names the field, the value and the valid values. The ranges of measured
+quantities are in slurm_gpu.plausible. The other limits keep sums finite and times printable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Checks = Mapping[str, Callable[[str, Any], Any]]
 """Field name → check, which takes the name and decoded JSON and returns the value."""
 
 Dropped = dict[str, str]
-"""Field name → reason, for fields that are left out."""
+"""Field name → reason, for omitted fields."""
 
 SEGMENT_PATTERN = "[0-9a-f]{16}"
 _HEX = re.compile(SEGMENT_PATTERN)
@@ -36,7 +36,7 @@ _PLAIN = frozenset({str, int, float, bool})
 
 
 def to_wire(item: DataclassInstance) -> dict[str, Any]:
-    """Return a dataclass as a dict for json.dumps without gaps: a missing key means null on the wire."""
+    """Return a dataclass as a dict for json.dumps without None: a missing key means null on the wire."""
     values = ((name, getattr(item, name)) for name in _names(type(item)))
     return {name: _inner(value) for name, value in values if value is not None}
 
@@ -47,7 +47,7 @@ def _names(kind: type[DataclassInstance]) -> Sequence[str]:
 
 
 def _inner(value: Any) -> Any:
-    # Most frequent types first: a node encodes thousands of values every 10 s.
+    # The most frequent types come first, since a node encodes thousands of values every 10 s.
     if type(value) in _PLAIN:
         return value
     if isinstance(value, tuple):
@@ -60,10 +60,10 @@ def _inner(value: Any) -> Any:
 def checked(
     what: str, wire: Any, checks: Checks, required: Collection[str], dropped: Dropped | None = None
 ) -> dict[str, Any]:
-    """Return the present fields of an item, such as "a record"; unknown ones are ignored.
+    """Return the present fields of an item, such as "a record", ignoring unknown ones.
 
-    With `dropped`, an invalid field that is not required is left out and added to it. Raises RecordError if
-    the item is not an object, or naming the first field that is missing or invalid.
+    With `dropped`, omit an invalid field that is not required and add it to `dropped`. Otherwise raise
+    RecordError naming the first field that is missing or invalid. Also raise it if the item is not an object.
     """
     an_object(what, wire)
     values: dict[str, Any] = {}
@@ -87,9 +87,9 @@ def number(name: str, value: Any, low: float = 0.0, high: float = MAX_AMOUNT) ->
         raise RecordError(f"{name}: {shown(value)} must be a number")
     try:
         amount = float(value)
-    except OverflowError:  # a whole number of hundreds of digits is valid JSON
+    except OverflowError:  # valid JSON may have a whole number of hundreds of digits
         amount = math.inf
-    if not low <= amount <= high:  # nan is in no interval
+    if not low <= amount <= high:  # nan is outside every interval
         raise RecordError(f"{name}: {shown(value)} must lie from {low:g} to {high:g}")
     return amount
 
@@ -170,7 +170,7 @@ def numbers(name: str, value: Any, length: int) -> list[Any]:
 
 
 def an_object(what: str, value: Any) -> dict[str, Any]:
-    """Return an item, such as a record, if it is an object."""
+    """Return an item, such as a record, after checking that it is an object."""
     if not isinstance(value, dict):
         raise RecordError(f"{what} must be an object, not {type(value).__name__}")
     return value

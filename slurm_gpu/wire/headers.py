@@ -1,5 +1,5 @@
 """Headers of requests to slurm-gpudbd."""
 
-# slurm-gpuweb sends it with READS_ALL: refuse the request if its sender may not see every run in full.
+# slurm-gpuweb sends it with READS_ALL, to have a request refused if its sender may not see every run in full.
 READS_HEADER = "X-Slurm-Gpu-Reads"
 READS_ALL = "all"

@@ -14,10 +14,10 @@ _MAX_PARAMETERS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The cumulative values of one segment, and the recognised application; None is a gap.
+    """The cumulative values of one segment, and the recognised application; None: not measured.
 
-    `uptime_s` is the start of the segment in seconds since the boot `boot_id`; None from an older slurm-gpud.
-    The net_ and ib_ counters are those of the node, measured only while no other job ran on it.
+    `uptime_s` is the start of the segment in seconds since the boot `boot_id`; an older slurm-gpud sends
+    None. The net_ and ib_ counters are those of the node, measured only while no other job ran on it.
     `app_params` are named captures of the rule that recognised `app`, never a command line.
     """
 
@@ -47,15 +47,15 @@ class Host:
     container: bool | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without gaps, since a missing key means null on the wire."""
+        """Return a dict for json.dumps without None, since a missing key means null on the wire."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Host:
-        """Return a checked host record from decoded JSON; unknown fields are ignored.
+        """Return a checked host record from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, an invalid field is left out and added to it, except for the identity fields.
-        Otherwise RecordError names the first field that is missing or invalid.
+        With `dropped`, omit an invalid field and add it to `dropped`, except for the identity fields.
+        Otherwise raise RecordError naming the first field that is missing or invalid.
         """
         host = cls(**fields.checked("a host record", wire, _CHECKS, IDENTITY, dropped))
         check_times(host.first_s, host.last_s)

@@ -1,4 +1,4 @@
-"""A run on a machine without Slurm, as its node reports it: user, GPUs and time."""
+"""Runs on a machine without Slurm, as its node reports them: user, GPUs and time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _MAX_DEVICES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRun:
-    """A run with the key (cluster, job_id); the greatest seq is current. `end_s` is None while it runs."""
+    """A run with the key (cluster, job_id); the version with the greatest seq is current.
+
+    `end_s` is None while it runs.
+    """
 
     cluster: str
     job_id: int
@@ -37,15 +40,15 @@ class HostRun:
         return replace(self, seq=self.seq + 1, end_s=None)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without gaps."""
+        """Return a dict for json.dumps without None."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> HostRun:
-        """Return a checked run from decoded JSON; unknown fields are ignored.
+        """Return a checked run from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, invalid `devices` are left out and added to it. All other fields identify the run, so
-        RecordError names an invalid one.
+        With `dropped`, omit invalid `devices` and add them to `dropped`. All other fields identify the run:
+        raise RecordError naming an invalid one.
         """
         required = _CHECKS.keys() - {"devices"}
         if isinstance(wire, dict) and wire.get("end_s") is None:

@@ -1,4 +1,4 @@
-"""Live values: the last samples of a node's devices, kept in memory only and for a short time."""
+"""Live values: the last samples of a node's devices, kept briefly and only in memory."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ MAX_DEVICES = 512
 MAX_JOBS = 1000
 MAX_REASONS = 64
 MAX_HOST_VALUES = 64
-# A host value: how often the process that calls NVML ended in the last ten minutes, and its name in wire 1.
+# A host value: how many times the process that calls NVML ended in the last ten minutes, and its name in wire 1.
 READER_EXITS = "reader_exits"
 READER_EXITS_IN_WIRE_1 = "reader_deaths"
-# How often a node posts its live values, in seconds: while a reader needs them, and otherwise.
+# The interval in seconds at which a node posts its live values: while a reader needs them, and otherwise.
 LIVE_INTERVAL_S = 10.0
 IDLE_LIVE_INTERVAL_S = 60.0
-# Older values say nothing about the present: the longer interval, its jitter, and a slow answer.
+# Older values do not describe the present: the longer interval, its jitter, and a slow answer.
 LIVE_VALID_S = 90.0
-# The nodes that are to post each LIVE_INTERVAL_S for a reader: all, those with jobs on GPUs, or none.
+# The nodes that must post every LIVE_INTERVAL_S for a reader: all, those with jobs on GPUs, or none.
 Refresh = Literal["all", "jobs", "none"]
-# Utilisation up to this is idle.
+# Utilisation up to this counts as idle.
 IDLE_PCT = 1.0
 QUANTITIES = (
     *("util_pct", "idle_s", "mem_used_mib", "mem_used_frac", "power_w", "temp_c", "sm_clock_mhz"),
@@ -51,7 +51,7 @@ class LiveDevice:
     jobs: Sequence[int] = ()
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without gaps."""
+        """Return a dict for json.dumps without None."""
         return fields.to_wire(self)
 
 
@@ -64,15 +64,15 @@ class Live:
     host: Mapping[str, float] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without gaps."""
+        """Return a dict for json.dumps without None."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Live:
-        """Return checked live values from decoded JSON; unknown fields are ignored.
+        """Return checked live values from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, invalid values of devices and of the host are left out and added to it. RecordError
-        names another invalid field.
+        With `dropped`, omit invalid values of devices and of the host, and add them to `dropped`. Raise
+        RecordError naming any other invalid field.
         """
         fields.an_object("live", wire)
         if wire.get("at_s") is None:

@@ -38,7 +38,7 @@ Histogram = Mapping[int, int]
 
 
 def read_mean(name: str, value: Any) -> Mean:
-    """Return a Mean from [seconds, mean, min, max]; raise RecordError if the mean is outside."""
+    """Return a Mean from [seconds, mean, min, max]; raise RecordError if mean is outside min and max."""
     seconds, *values = fields.numbers(name, value, 4)
     mean, low, high = (fields.quantity(name, item) for item in values)
     slack = 1e-6 * max(1.0, high)
@@ -63,7 +63,7 @@ def read_histogram(name: str, value: Any) -> Histogram:
             if not (isinstance(key, str) and _PERCENT.fullmatch(key) and int(key) < HISTOGRAM_BINS):
                 raise RecordError(f"{name}: {fields.shown(key)} must be a whole percent from 0 to 100")
             percent = int(key)
-        # Checked without a call in the valid case, since matching reads millions of these.
+        # The valid case avoids function calls, since matching reads millions of these.
         is_whole = type(milliseconds) is int and 0 <= milliseconds < _FEW_MS
         histogram[percent] = milliseconds if is_whole else fields.whole(f"{name}[{key}]", milliseconds)
     return histogram
@@ -89,7 +89,7 @@ def histogram_quantile(histogram: Histogram, q: float) -> int | None:
 
 
 def merge_histograms(histograms: Iterable[Histogram | None]) -> dict[int, int] | None:
-    """Return the sum of the parts; None only if every part is a gap."""
+    """Return the sum of the parts; None if all parts are None."""
     merged: dict[int, int] | None = None
     for histogram in histograms:
         if histogram is not None:
@@ -100,7 +100,7 @@ def merge_histograms(histograms: Iterable[Histogram | None]) -> dict[int, int] |
 
 
 def merge_means(means: Iterable[Mean | None]) -> Mean | None:
-    """Return the mean weighted by seconds; None only if every part is a gap."""
+    """Return the mean weighted by seconds; None if all parts are None."""
     parts = [mean for mean in means if mean is not None]
     if not parts:
         return None
@@ -114,7 +114,7 @@ def merge_means(means: Iterable[Mean | None]) -> Mean | None:
 
 
 def merge_totals(totals: Iterable[Total | None]) -> Total | None:
-    """Return the sum of the parts; None only if every part is a gap."""
+    """Return the sum of the parts; None if all parts are None."""
     parts = [total for total in totals if total is not None]
     if not parts:
         return None

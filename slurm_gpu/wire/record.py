@@ -1,6 +1,6 @@
 """The record: the statistics of one job on one device during one segment.
 
-It is cumulative: the node ships the whole record repeatedly with a growing `seq`, and the database keeps the
+It is cumulative: the node repeatedly ships the whole record with a growing `seq`, and the database keeps the
 newest.
 """
 
@@ -67,15 +67,15 @@ class Record:
     timeline: Timeline | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without gaps, since a missing key means null on the wire."""
+        """Return a dict for json.dumps without None, since a missing key means null on the wire."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Record:
-        """Return a checked record from decoded JSON; unknown fields are ignored.
+        """Return a checked record from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, an invalid field is left out and added to it, except for the identity fields.
-        Otherwise RecordError names the first field that is missing or invalid.
+        With `dropped`, omit an invalid field and add it to `dropped`, except for the identity fields.
+        Otherwise raise RecordError naming the first field that is missing or invalid.
         """
         values = fields.checked("a record", with_current_names(wire), _CHECKS, _IDENTITY, dropped)
         if dropped is not None and "sampled_s" in dropped:
@@ -95,12 +95,12 @@ class Record:
 
 
 def as_of_wire_1(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with the names of version 1 of the wire; the previous release reads these alone."""
+    """Return a record with the field names of version 1, the only ones that the previous release reads."""
     return {_NAME_IN_WIRE_1.get(name, name): value for name, value in wire.items()}
 
 
 def with_current_names(wire: Any) -> Any:
-    """Return a record of version 1 with the names of this version; any other value as it is."""
+    """Return a record of version 1 with the names of this version; return any other value unchanged."""
     if not isinstance(wire, Mapping) or wire.keys().isdisjoint(NAMES_OF_WIRE_1):
         return wire
     return {NAMES_OF_WIRE_1.get(name, name): value for name, value in wire.items()}
@@ -130,7 +130,7 @@ def _reasons(name: str, value: Any) -> Mapping[str, float]:
 
 
 WHOLE_GPU_MGPU = 1000
-# Names that nodes and spools of the previous release use, and the current ones.
+# Field names in nodes and spools of the previous release, and the current ones.
 NAMES_OF_WIRE_1: Mapping[str, str] = {"held_s": "allocated_s"}
 _NAME_IN_WIRE_1 = {new: old for old, new in NAMES_OF_WIRE_1.items()}
 _FIELDS = dataclasses.fields(Record)

@@ -25,7 +25,8 @@ MAX_WIDTH_S = 2**31
 class Timeline:
     """Bins of `width_s` (a power of two) from `start_s` (a multiple of it), by the wall clock.
 
-    `series` have one byte per bin: a fraction (0–1) × FULL, or GAP. All have the same length.
+    `series` have one byte per bin: a fraction (0–1) × FULL, or GAP for a bin without measurements. All have
+    the same length.
     """
 
     width_s: int
@@ -43,7 +44,7 @@ class Timeline:
         return self.start_s + self.n_bins * self.width_s
 
     def fractions(self, name: str) -> list[float | None]:
-        """Return a series as fractions of 1, with None for gaps; only gaps if it was never measured."""
+        """Return a series as fractions of 1, with None if not measured; a missing series has only None."""
         levels = self.series.get(name, bytes([GAP]) * self.n_bins)
         return [None if level == GAP else level / FULL for level in levels]
 
@@ -54,12 +55,12 @@ class Timeline:
 
 
 def level(fraction: float | None) -> int:
-    """Return the byte of a fraction, clipped to 0–1, or of a gap."""
+    """Return the byte of a fraction, clipped to 0–1; GAP for None."""
     return GAP if fraction is None else round(min(max(fraction, 0.0), 1.0) * FULL)
 
 
 def read_timeline(name: str, value: Any) -> Timeline:
-    """Return a checked timeline from decoded JSON; unknown series are left out."""
+    """Return a checked timeline from decoded JSON, ignoring unknown series."""
     wire = fields.mapping(name, value, "width_s, start_s, series", 64)
     width_s = fields.whole(f"{name}.width_s", wire.get("width_s"), MAX_WIDTH_S)
     if width_s < 1 or width_s & (width_s - 1):
@@ -95,10 +96,11 @@ def _levels(name: str, value: Any) -> bytes:
 def merge_timelines(
     timelines: Iterable[Timeline | None], spans: Iterable[tuple[int, int]] = ()
 ) -> Timeline | None:
-    """Return one timeline for all parts, with bins at least as wide as their widest; None if there are none.
+    """Return one timeline for all parts, or None if there are no parts.
 
-    A bin is the mean of the values in it, weighted by their widths, without gaps. `spans` are first_s and
-    last_s of each segment, where known: of its first and last bin, only the time within the segment counts.
+    Its bins are at least as wide as the widest of the parts. A bin is the mean of the measured values in it,
+    weighted by their widths. `spans` are first_s and last_s of each segment, if known: of its first and last
+    bin, only the time within the segment counts.
     """
     parts = [
         (timeline, span)

@@ -1,4 +1,4 @@
-"""The window: the last minutes of a run on a device at full resolution, sent on request."""
+"""The window: the last ten minutes of a run on a device at full resolution, sent on request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Window:
     """The window of one (segment, device): one value per `width_s` from `start_s` (wall clock) per series.
 
     The names of `series` are those of the fields of Reading, with units. Each series is float32,
-    little-endian, with NaN for a gap, and all have the same length.
+    little-endian, with NaN for a missing value, and all have the same length.
     """
 
     job_id: int
@@ -35,7 +35,7 @@ class Window:
     series: Mapping[str, bytes]
 
     def values(self, name: str) -> list[float | None]:
-        """Return a series with None for gaps; [] if it was never measured."""
+        """Return a series with None for missing values; [] if it was never measured."""
         packed = self.series.get(name, b"")
         unpacked = struct.unpack(f"<{len(packed) // _FLOAT_BYTES}f", packed)
         return [None if math.isnan(value) else value for value in unpacked]
@@ -53,16 +53,16 @@ class Window:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Window:
-        """Return a checked window from decoded JSON; unknown fields are ignored.
+        """Return a checked window from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, implausible values become gaps, and their series is added to it. RecordError names an
-        invalid field.
+        With `dropped`, replace implausible values with None, and add their series to `dropped`. Raise
+        RecordError naming an invalid field.
         """
         window = cls(**fields.checked("a window", wire, _CHECKS, _CHECKS))
         return window if dropped is None else window.plausible(dropped)
 
     def plausible(self, dropped: fields.Dropped) -> Self:
-        """Return the window with gaps instead of implausible values, and add their series to `dropped`."""
+        """Return the window with NaN instead of implausible values, and add their series to `dropped`."""
         series = dict(self.series)
         for name in series:
             within, values = range_of(name), self.values(name)
@@ -75,7 +75,7 @@ class Window:
 
 
 def pack(values: Iterable[float | None]) -> bytes:
-    """Return a series in the format of Window.series; None is a gap."""
+    """Return a series in the format of Window.series, with NaN for None."""
     floats = [math.nan if value is None else value for value in values]
     return struct.pack(f"<{len(floats)}f", *floats)
 

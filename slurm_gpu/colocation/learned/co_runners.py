@@ -1,4 +1,4 @@
-"""Store a belief about two and three applications that run together, in arrays that fill on demand."""
+"""Store the assumptions about two and three applications that run together, in arrays that fill on demand."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from slurm_gpu.colocation.planner import Belief, Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 Places = NDArray[np.intp]
-# Jobs per GPU at most, even if a belief permits more: four and more were never measured.
+# Maximum jobs per GPU, even if a belief permits more: four and more were never measured.
 MOST = 3
-# The sum of speeds must exceed 1 by this for sharing to pay, since beliefs have errors.
+# Sharing pays if the sum of speeds exceeds 1 by this margin, since predicted speeds have errors.
 MARGIN = 0.03
-# Places of applications: a decision considers fewer, and the arrays stay small.
+# Number of applications in the arrays: a decision considers fewer, and the arrays remain small.
 ROOM = 48
-# Groups of three that are looked up before a decision waits for them: those of sixteen applications.
+# Maximum groups of three that are looked up in advance, not in a decision: those of sixteen applications.
 _ASKED_BEFORE = 1000
 _UNKNOWN = -1
 
 
 class CoRunnerBeliefs:
-    """Give applications places from 0 on; the place `empty` stands for no job.
+    """Assign each application its place, an index into the arrays; the place `empty` stands for no job.
 
-    If there are more applications than places, those that were requested last have places.
+    If there are more applications than places, the most recently requested ones have places.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class CoRunnerBeliefs:
         self.pair_speed = np.zeros((n, n), dtype=np.float32)
         """(places, places) the speed of the first with the second."""
         self.pair_may = np.zeros((n, n), dtype=np.float32)
-        """(places, places) 1 where they may share and it pays, were both to begin now; else 0."""
+        """(places, places) 1 if they may share and sharing pays, if both began now; otherwise 0."""
         self.util = np.zeros(n, dtype=np.float32)
         """(places) mean use of each, a fraction."""
         self.memory = np.zeros(n, dtype=np.float32)
-        """(places) greatest use of each, a fraction of the GPU's."""
+        """(places) greatest use of each, as a fraction of the GPU's memory."""
 
     def place(self, applications: Iterable[int]) -> Places:
-        """Return the places of all applications of a decision at once: another call may move them."""
+        """Return the places of all applications of a decision at once: another call may change them."""
         wanted = list(applications)
         new = {one for one in wanted if one not in self._place}
         if new:
@@ -88,7 +88,7 @@ class CoRunnerBeliefs:
         known = np.arange(len(self.applications))
         if self.most < 2:
             return
-        asked = np.append(known, self.empty)  # each alone, too: no decision is to wait for the first answer
+        asked = np.append(known, self.empty)  # each one alone too: no decision waits for the first
         group = np.full((len(asked), len(asked), 3), self.empty, dtype=np.intp)
         group[..., 0], group[..., 1] = asked[:, None], asked[None, :]
         inner = np.ix_(known, known)
@@ -104,7 +104,7 @@ class CoRunnerBeliefs:
             self.may_share(threes)
 
     def speeds(self, groups: Places) -> Floats:
-        """Map (..., 3) places to the speed of each with the others; 0 for an empty place."""
+        """Map (..., 3) places to the speed of each with the others; an empty place has 0."""
         out = self._speeds.reshape(-1, 3).take(self._flat(groups), axis=0)
         unknown = np.isnan(out[..., 0])
         if unknown.any():
@@ -119,7 +119,7 @@ class CoRunnerBeliefs:
         return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
-        """Map (..., 3) places to whether they may share and it pays, if all began now."""
+        """Map (..., 3) places to whether they may share and sharing pays, if all began now."""
         out = self._may.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -141,9 +141,9 @@ class CoRunnerBeliefs:
         return np.asarray(out == 1)
 
     def pays(self, groups: Places) -> NDArray[np.bool_]:
-        """Map (..., 3) places to whether each pair of them, and all, complete more work than one alone.
+        """Map (..., 3) places to whether each pair, and all together, complete more work than one alone.
 
-        With these speeds alone, no order of ends makes sharing slower than one after the other.
+        Given only these speeds, sharing is then never slower than one after the other, in any order of ends.
         """
         out = self._pays.take(self._flat(groups))
         unknown = out == _UNKNOWN
@@ -181,7 +181,7 @@ class CoRunnerBeliefs:
 
     def _ask_may(self, group: tuple[int, ...]) -> None:
         here = [one for one in group if one != self.empty]
-        # If two may not share, three may not either; looking up three takes longest.
+        # If two may not share, three may not either. Looking up three takes longest.
         may = all(
             self.may_share(np.array([*pair, self.empty])) for pair in combinations(here, 2) if len(here) > 2
         ) and bool(self.pays(np.array(group)))
@@ -191,5 +191,5 @@ class CoRunnerBeliefs:
 
 
 def _or_middle(use: float | None) -> float:
-    """Return the use, or the middle if unknown: the real one is as likely above as below."""
+    """Return the use, or the middle of the range if unknown: the real one may be above or below."""
     return 0.5 if use is None else use

@@ -1,13 +1,13 @@
 """DeepRM Max, DeepRM Mean, and the planner of the DqnGPU thesis: one net over images of free resources.
 
-The thesis leaves most details open. Chosen here are the hidden layer (DeepRM's 20), steps and levels
+The thesis leaves most details open. This module chooses the hidden layer (DeepRM's 20), steps and levels
 (`images`), REINFORCE with return - baseline (the thesis writes the opposite difference, with which it would
 learn the worst), and DeepRM's reward. As in the thesis, there are three slots in the order of submission and
-a backlog. DeepRM takes one job at a time, the thesis all groups of the slots as virtual slots; waiting is an
-option.
+a backlog. DeepRM starts one job at a time; the thesis treats all groups of the slots as virtual slots. Both
+may also wait.
 
-Options are limited by the believed uses: constant ones for DeepRM, for the thesis the area under their
-course. With means or areas memory can run out, which the simulator shows. A job that was killed runs alone.
+Options are limited by the assumed uses: constant ones for DeepRM, and for the thesis the area under the use
+over time. With means or areas memory can run out, as the simulator shows. A killed job then runs alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHOWN = {
 
 
 class DeepRmEncoder:
-    """The view of one of the three planners on n GPUs, and the options it considers possible."""
+    """The view of one of the three planners on n GPUs, and the options that it considers possible."""
 
     def __init__(self, name: str, beliefs: CoRunnerBeliefs, capacity_mib: float) -> None:
         self.images, self.beliefs = Images(beliefs, capacity_mib, SHOWN[name]), beliefs
@@ -79,7 +79,7 @@ class DeepRmEncoder:
         slots: tuple[Places, Floats, Floats],
         of_slots: Floats,
     ) -> Mask:
-        """Return (n, S) by the planner's own bound, even if that is wrong."""
+        """Return (n, S) by the planner's own bound, even if the bound is wrong."""
         n = len(of_slots)
         padded = np.concatenate([of_slots, np.zeros((n, 1, *of_slots.shape[2:]), np.float32)], axis=1)
         use = of_running.sum(axis=1)[:, None] + padded[:, self.options].sum(
@@ -147,11 +147,11 @@ class ImageMethod:
         return None
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """See training.Method: seconds in the system, each in parts of the job's own."""
+        """See training.Method: seconds in the system, as a multiple of each job's own length."""
         return episodes.delay[kept.episode] - kept.delay
 
     def judged(self, episodes: Episodes) -> float:
-        """See training.Method: how many times its length a job is in the system, the mean."""
+        """See training.Method: the mean time of a job in the system, as a multiple of its own length."""
         there = episodes.queues.place != episodes.beliefs.empty
         return float((episodes.delay / there.sum(axis=1)).mean())
 

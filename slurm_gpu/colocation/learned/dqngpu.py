@@ -1,11 +1,10 @@
-"""Our planner: a small net scores each group of waiting jobs with the running ones; the best permitted group
-starts.
+"""Our planner: it starts the permitted group with the best score by a small net.
 
-Waiting jobs get prices (`prices`). Among the first 32, the eight that fit best by price are slots, and the
-net sees each group of slots (`rows`). Groups are excluded if sharing cannot pay by the believed speeds, or if
-the belief does not permit these members in their current phases. So with true speeds one GPU is never slower
-than with one job after the other. With predicted speeds this holds while no job is slower than is likely
-(`planners.account`).
+The net scores each group of waiting jobs with the running ones. Waiting jobs get prices (`prices`). Among the
+first 32, the eight that fit best by price are slots, and the net scores each group of slots (`rows`). Groups
+are excluded if sharing cannot pay by the assumed speeds, or if the belief does not permit these members in
+their current phases. With true speeds, one GPU is therefore never slower than with one job after the other.
+With predicted speeds this holds while no job is slower than is likely (`planners.account`).
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.account import Account
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
-# Waiting jobs that are considered, in the order of submission.
+# Number of waiting jobs that are considered, in the order of submission.
 WINDOW = 32
 HIDDEN = (32, 16)
-# For this many waiting jobs at most, the best by price, the belief is asked whether they may join.
+# Number of waiting jobs, the best by price, for which the belief is queried whether they may join.
 _ASKED = 24
 
 _BY_PRICE = np.zeros(len(NAMES), dtype=np.float32)
@@ -84,12 +83,12 @@ class GroupPlayer:
         jobs_of = np.where(seen.members == n_jobs, NO_JOB, seen.members)[:, :, : 3 - r]
         allowed = seen.allowed
         if r == 0:
-            allowed[:, 0] = False  # who has an idle GPU, and jobs for it, does not wait
+            allowed[:, 0] = False  # an idle GPU with waiting jobs does not wait
         return EpisodeOptions(seen.inputs, allowed, jobs_of, (work * moment.price).sum(axis=1))
 
 
 def usual_prices(beliefs: CoRunnerBeliefs) -> Floats:
-    """Return (places) initial prices: those for equal work of all applications."""
+    """Return (places) initial prices for equal work of all applications."""
     price = np.full((1, beliefs.empty + 1), FIRST_PRICE, dtype=np.float32)
     price[0, beliefs.empty] = 0
     some = np.arange(len(beliefs.applications))
@@ -102,7 +101,7 @@ def usual_prices(beliefs: CoRunnerBeliefs) -> Floats:
 
 
 def _repriced(beliefs: CoRunnerBeliefs, moment: Moment, work: Floats, waiting: Floats) -> Floats:
-    """Return (n, places) prices for the current waiting and running jobs; `work_of` returns both."""
+    """Return (n, places) prices for the current waiting and running jobs, from the results of `work_of`."""
     counts = waiting.copy()
     np.add.at(counts, (np.arange(len(moment))[:, None], moment.running), np.float32(1))
     counts[:, beliefs.empty] = 0
@@ -115,7 +114,7 @@ def _repriced(beliefs: CoRunnerBeliefs, moment: Moment, work: Floats, waiting: F
 
 
 class GroupMethod:
-    """See training.Method: the makespan, with the bound that prices give as what a state is worth."""
+    """See training.Method: the makespan; the value of a state is the bound that follows from the prices."""
 
     name = "dqngpu"
 
@@ -132,16 +131,16 @@ class GroupMethod:
         return scores(net, inputs.astype(np.float32, copy=False))
 
     def teacher(self) -> Choose:
-        """See training.Method: the group of the best price, of like ones that with the longest job."""
+        """See training.Method: the group with the best price, and the longest job if prices are equal."""
         return likeliest(lambda inputs: inputs @ _BY_PRICE)
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """See training.Method: by how much the rest took longer than its bound."""
+        """See training.Method: how much longer than its bound the rest took."""
         total_s = _work_s(episodes)[kept.episode]
         return (episodes.now_s[kept.episode] - kept.now_s - kept.options.bound_s) / total_s
 
     def judged(self, episodes: Episodes) -> float:
-        """See training.Method: the mean makespan, in parts of all jobs one after the other."""
+        """See training.Method: the mean makespan, relative to running all jobs one after the other."""
         return float((episodes.now_s / _work_s(episodes)).mean())
 
 
@@ -154,7 +153,7 @@ def _work_s(episodes: Episodes) -> NDArray[np.float64]:
 class DqnGpu:
     """See planner.Planner.
 
-    The belief is asked for the speeds of applications once: make a new planner when it has learned.
+    The belief is queried once for the speeds of applications: create a new planner when it changes.
     """
 
     name = "dqngpu"
@@ -172,9 +171,7 @@ class DqnGpu:
         room = min(len(profiles), ROOM)  # small arrays stay in the processor's cache
         self._beliefs = CoRunnerBeliefs(belief, profiles, capacity_mib, margin=margin, room=room)
         if len(profiles) <= self._beliefs.empty:
-            self._beliefs.place(
-                range(len(profiles))
-            )  # asks the belief now, rather than in the first decisions
+            self._beliefs.place(range(len(profiles)))  # query the belief now, not in the first decisions
             self._beliefs.ask_threes()
         usual = usual_prices(self._beliefs)
         self._price: dict[int, float] = dict(zip(self._beliefs.applications, usual.tolist(), strict=False))
@@ -182,16 +179,14 @@ class DqnGpu:
         self._account = Account(belief)
 
     def choose(self, view: PlannerView) -> list[Start]:
-        """Return one group, on the idle GPU or with running jobs, for which the net is surest; empty to
-        wait.
-        """
+        """Return the group with the highest score, on the idle GPU or with running jobs; empty to wait."""
         self._account.update(view)
         if not view.waiting:
             return []
         window = view.waiting[:WINDOW]
         idle = [index for index, gpu in enumerate(view.gpus) if not gpu.running]
         if idle:
-            # As many together as leaves a job for each other idle GPU.
+            # The largest number of jobs together that leaves one for each other idle GPU.
             most = max(1, len(view.waiting) - len(idle) + 1)
             _, members = self._best((), window, min(most, self._beliefs.most))
             return [Start(idle[0], tuple(one.job for one in members))]
@@ -233,7 +228,7 @@ class DqnGpu:
         return 0.0, ()
 
     def _joining(self, running: tuple[Member, ...], window: Sequence[Member], fit: Floats) -> Indices:
-        """Return (1, SLOTS) the best waiting jobs by price that the belief lets join the running ones."""
+        """Return (1, SLOTS) the best waiting jobs by price that may join the running ones."""
         found: list[int] = []
         for i in np.argsort(-fit[0], kind="stable")[:_ASKED]:
             if len(found) == SLOTS or not fit[0, i] > -np.inf:
@@ -243,7 +238,7 @@ class DqnGpu:
         return np.array([[*found, *[len(window)] * (SLOTS - len(found))]])
 
     def _moment(self, running: tuple[Member, ...], window: Sequence[Member]) -> tuple[Moment, Floats]:
-        """Return the moment with current prices, and how many jobs of each application wait, (1, places)."""
+        """Return the moment with current prices, and the waiting jobs of each application, (1, places)."""
         members = (*running, *window)
         applications = [one.application for one in members]
         place = self._beliefs.place(applications)

@@ -1,8 +1,8 @@
 """Simulate many queues of jobs at once for learning, each on its own GPU: the simulator's model, in arrays.
 
-It is simpler than `colocation.simulator` where that costs the learner nothing. Speeds are those of whole
-runs, and applications fit together or not as if all began at once. A job that does not fit is sent back with
-no work done, and then runs alone.
+It is simpler than `colocation.simulator` wherever the learner loses nothing. Speeds are those of whole runs,
+and memory is checked as if all jobs began at once. A job that does not fit returns to the queue with no work
+done, and then runs alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_JOB = -1
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """n queues of up to N jobs."""
+    """The jobs of n queues, up to N in each."""
 
     place: Places
     """(n, N) place of each job's application; the empty place if a queue has fewer jobs."""
@@ -34,7 +34,7 @@ class Queues:
         return len(self.place)
 
     def repeated(self, times: int) -> Queues:
-        """Return each queue this many times, one after the other."""
+        """Return each queue this many times, consecutively."""
         return Queues(
             np.repeat(self.place, times, axis=0),
             np.repeat(self.work_s, times, axis=0),
@@ -43,8 +43,9 @@ class Queues:
 
 
 class Episodes:
-    """The state of n queues. The player decides for queue i job by job; `advance` continues to the next
-    event.
+    """The state of n queues.
+
+    The player decides for queue i job by job; `advance` continues to the next event.
     """
 
     def __init__(self, beliefs: CoRunnerBeliefs, queues: Queues) -> None:
@@ -54,11 +55,11 @@ class Episodes:
         self.left_s = queues.work_s.astype(np.float32)
         self.done_s = np.zeros((n, n_jobs), dtype=np.float32)
         self.pending = queues.place != beliefs.empty
-        """(n, N) neither running nor done, submitted or not."""
+        """(n, N) not running and not done, whether submitted or not."""
         self.running = np.full((n, MOST), NO_JOB, dtype=np.intp)
-        """(n, 3) jobs, those that run first."""
+        """(n, 3) running jobs, before the empty entries."""
         self.alone = np.zeros((n, n_jobs), dtype=bool)
-        """(n, N) ran out of memory once."""
+        """(n, N) must run alone, since it once ran out of memory."""
         self.ran_out = np.zeros(n, dtype=np.intp)
         self.delay = np.zeros(n, dtype=np.float64)
         """DeepRM's cost so far: the sum over jobs in the system of seconds ÷ the job's seconds alone."""
@@ -73,7 +74,7 @@ class Episodes:
 
     @property
     def waiting(self) -> Mask:
-        """Return (n, N) which jobs wait."""
+        """Return (n, N) whether each job waits."""
         return np.asarray(self.pending & (self.queues.submit_s <= self.now_s[:, None]))
 
     @property
@@ -82,7 +83,7 @@ class Episodes:
         return np.asarray(~self.pending.any(axis=1) & (self.n_running == 0))
 
     def start(self, episodes: NDArray[np.intp], jobs: NDArray[np.intp]) -> None:
-        """Start in each of these episodes the jobs (k, up to 3), NO_JOB for none; they fit by number."""
+        """Start the jobs (k, up to 3) in each of these episodes, NO_JOB for none; their number must fit."""
         before = self.running[episodes]
         wide = np.concatenate([before, jobs], axis=1)
         order = np.argsort(wide == NO_JOB, axis=1, kind="stable")[:, :MOST]
@@ -111,7 +112,7 @@ class Episodes:
         return (n_after < 2) | self.beliefs.fits(group)
 
     def advance(self, episodes: NDArray[np.intp]) -> None:
-        """Advance each to the next end or arrival of a job; nothing if all is over."""
+        """Advance each to the next end or arrival of a job; do nothing if all jobs are done."""
         jobs = self.running[episodes]
         there = jobs != NO_JOB
         speed = self.beliefs.speeds(self._places(episodes, jobs))

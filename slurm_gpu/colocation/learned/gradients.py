@@ -1,6 +1,6 @@
-"""Gradient descent on a net's weights: in numpy, or on another device with torch (torchgradients.py).
+"""Gradient descent on a net's weights: in numpy, or on another device with torch (torch_gradients.py).
 
-These nets are so small that to import torch takes longer than to teach one what is new.
+These nets are so small that importing torch takes longer than training one on new data.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from slurm_gpu.colocation.learned.net import Floats, Net
 
 # The device that needs no torch.
 HERE = "cpu"
-# Parameters of Adam: the share of its two means that stays, the constant against division by 0, and the
-# greatest length of a gradient.
+# Parameters of Adam: the fraction of its two means that is kept, the constant against division by 0, and the
+# maximum length of a gradient.
 RATES, TINY, LONGEST = (0.9, 0.999), 1e-8, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """n decisions: which option was chosen, and how much more of that is wanted."""
+    """The lesson of n decisions: the chosen option of each, and how much more likely it should become."""
 
     inputs: NDArray[np.float32] | NDArray[np.bool_]
     """(n, S, F) for a net with one output, or (n, F) for one with S."""
@@ -32,14 +32,14 @@ class Lesson:
     choice: NDArray[np.intp]
     """(n)"""
     weight: NDArray[np.float32]
-    """(n) 1 to imitate it; its advantage, of either sign, to reinforce it."""
+    """(n) 1 to imitate the choice; its advantage, of either sign, to reinforce it."""
 
 
 class Learner(Protocol):
     """Adam on a net."""
 
     rate: float
-    """The learning rate, of the steps to come."""
+    """The learning rate of the next steps."""
 
     @property
     def net(self) -> Net:
@@ -47,8 +47,9 @@ class Learner(Protocol):
         ...
 
     def step(self, lessons: Sequence[Lesson], entropy: float = 0.0) -> float:
-        """Take one step on all of these, and return the loss before it. `entropy` prevents early
-        certainty.
+        """Take one step on all lessons, and return the loss before it.
+
+        `entropy` prevents early certainty.
         """
         ...
 
@@ -57,12 +58,12 @@ class Learner(Protocol):
         ...
 
     def restore(self, state: Mapping[str, Floats]) -> None:
-        """Restore a learner's state. Raises ValueError if it belongs to another net."""
+        """Restore a learner's state; raise ValueError if it belongs to another net."""
         ...
 
 
 def learner_on(device: str, net: Net, rate: float, *, threads: int = 1) -> Learner:
-    """Return a learner on a device. `threads` is for torch, if that is used."""
+    """Return a learner on a device; `threads` applies only to torch."""
     if device == HERE:
         return NumpyLearner(net, rate)
     from slurm_gpu.colocation.learned.torch_gradients import TorchLearner
@@ -78,7 +79,7 @@ class NumpyLearner:
         self._layers = [
             array.copy() for layer in zip(net.weights, net.biases, strict=True) for array in layer
         ]
-        """Weights and biases in turn."""
+        """Alternating weights and biases."""
         self._n_steps = 0
         self._means = [np.zeros_like(array) for array in self._layers]
         self._squares = [np.zeros_like(array) for array in self._layers]
@@ -109,9 +110,9 @@ class NumpyLearner:
         return loss
 
     def _learn(self, lesson: Lesson, entropy: float, n: int, slopes: Sequence[Floats]) -> float:
-        """Return its part of the loss, and add its gradient to `slopes`."""
+        """Return the loss of these lessons, and add their gradient to `slopes`."""
         each, allowed = np.arange(len(lesson.choice)), lesson.allowed
-        # Where each option has a row of its own, those that are not allowed are passed over.
+        # If each option has a row of its own, options that are not allowed are skipped.
         rows = lesson.inputs[allowed] if lesson.inputs.ndim == 3 else lesson.inputs
         seen = self._forward(rows.astype(np.float32, copy=False))
         scores = np.full(allowed.shape, -np.inf, dtype=np.float32)
@@ -152,7 +153,7 @@ class NumpyLearner:
                 slope *= before > 0
 
     def state(self) -> dict[str, Floats]:
-        """See Learner; nothing before the first step."""
+        """See Learner; it is empty before the first step."""
         if not self._n_steps:
             return {}
         steps = np.array(self._n_steps, dtype=np.float32)

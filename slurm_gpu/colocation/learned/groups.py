@@ -1,4 +1,4 @@
-"""The groups that can be made of a few slots: virtual slots, as the DqnGPU thesis calls them."""
+"""Groups of a few slots: the virtual slots of the DqnGPU thesis."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 @cache
 def groups(n_slots: int, most: int, width: int) -> NDArray[np.intp]:
-    """Return (S, width) slots of each group of at most `most`, the empty one (wait) first, filled up with
-    `n_slots`.
+    """Return (S, width) the slots of each group of at most `most`, padded with `n_slots`.
+
+    The empty group (wait) is first.
     """
     found = [
         [*group, *[n_slots] * (width - len(group))]

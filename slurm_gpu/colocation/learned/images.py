@@ -1,8 +1,8 @@
-"""What DeepRM and the DqnGPU thesis show their nets: flat binary images of resources over time.
+"""Inputs of the nets of DeepRM and of the DqnGPU thesis: flat binary images of resources over time.
 
-One image for each resource of the GPU and of each job slot: steps of time from now on by tenths of the
-resource, filled up to the use. The thesis names the images and the slots, but not steps or levels; they are
-chosen here: twenty steps that hold twice the longest profile, and ten levels.
+There is one image for each resource of the GPU and of each job slot: columns are steps of time from now on,
+rows are tenths of the resource, filled up to the use. The thesis names the images and the slots, but not
+steps or levels. This module uses twenty steps, which cover twice the longest profile, and ten levels.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, sampled
 
-# In the thesis: gpu, gpumem, gpucore, pcie.
+# The thesis calls them gpu, gpumem, gpucore and pcie.
 RESOURCES = ("util", "memory_mib", "sm", "pcie")
 STEPS, LEVELS, SLOTS = 20, 10, 3
-# Jobs after the slots that are distinguished at most.
+# Maximum number of distinguished jobs after the slots.
 BACKLOG = 30
 N_INPUTS = (1 + SLOTS) * len(RESOURCES) * STEPS * LEVELS + BACKLOG
 
 
 class ImageContent(StrEnum):
-    """The shown content of a profile."""
+    """The part of a profile that the images show."""
 
     MAX = "max"
-    """Its greatest use, throughout."""
+    """The greatest use, in all steps."""
     MEAN = "mean"
-    """Its mean use, throughout."""
+    """The mean use, in all steps."""
     COURSE = "course"
-    """Its course, in steps."""
+    """The use in each step."""
 
 
 def options_of(name: str) -> NDArray[np.intp]:
-    """Return (S, 3) the slots of each option of a planner, waiting first, filled up with `SLOTS`."""
+    """Return (S, 3) the slots of each option of a planner, padded with `SLOTS`; waiting is first."""
     return groups(SLOTS, SLOTS if name == "dqngpu_thesis" else 1, SLOTS)
 
 
 class Images:
-    """Uses of the applications that `beliefs` has places for, as fractions of the GPU.
+    """Uses of the applications that have places in `beliefs`, as fractions of the GPU.
 
-    A value that a profile lacks is the mean of the others; if all lack it, the image is empty and sets no
-    limit.
+    A missing value of a profile is the mean of the others; if it is missing in all, the image is empty and
+    sets no limit.
     """
 
     def __init__(self, beliefs: CoRunnerBeliefs, capacity_mib: float, shown: ImageContent) -> None:
@@ -53,7 +53,7 @@ class Images:
         self.shown, self.empty = shown, beliefs.empty
         self.step_s = 2 * max(profile.seconds for profile in profiles) / STEPS
         self._use = np.zeros((beliefs.empty + 1, len(RESOURCES), STEPS), dtype=np.float32)
-        """(places, resources, steps) from the start; after its end the last one is repeated."""
+        """(places, resources, steps) from the start; the last value is repeated after the end."""
         self.bounded = np.zeros(len(RESOURCES), dtype=bool)
         for number, name in enumerate(RESOURCES):
             unit = capacity_mib if name == "memory_mib" else 1.0
@@ -77,7 +77,7 @@ class Images:
         return np.where(np.isnan(course), one, course)
 
     def uses(self, place: Places, done_s: Floats, left_s: Floats) -> Floats:
-        """Map (...) jobs to (..., resources, steps) from now on; 0 for an empty place."""
+        """Map (...) jobs to (..., resources, steps) from now on; an empty place has 0."""
         step = np.arange(STEPS)
         begun = (done_s / self.step_s).astype(np.intp)[..., None]
         at = np.minimum(begun + step, STEPS - 1)
@@ -87,9 +87,7 @@ class Images:
         return out
 
     def inputs(self, running: Floats, slots: Floats, n_later: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return (n, N_INPUTS) from uses (n, resources, steps), those of the slots (n, M, …), and later
-        jobs.
-        """
+        """Return (n, N_INPUTS) from uses (n, resources, steps), of slots (n, M, …), and later jobs."""
         n = len(running)
         images = np.concatenate([running[:, None], slots], axis=1)
         filled = images[..., None] * LEVELS > np.arange(LEVELS) + 0.5

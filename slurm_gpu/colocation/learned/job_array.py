@@ -1,4 +1,4 @@
-"""Training as a Slurm job array: a seed for each task, and the best one's net wins."""
+"""Training as a Slurm job array: one seed per task, of which the best net is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def script(command: Sequence[str], out: Path, n_seeds: int, *, minutes: int = 30
     """Return a script for sbatch that runs `command` (its options except --seed, --checkpoint and --out).
 
     Each task has its own checkpoint, so a requeued task resumes from it. A task of the next array, which may
-    have other speeds, starts from the beginning. `--if-better` leaves the best model in `out`, regardless of
+    have other speeds, starts from the beginning. `--if-better` keeps the best model in `out`, regardless of
     the order in which tasks end.
     """
     if n_seeds < 1:

@@ -1,6 +1,6 @@
-"""Store a trained net with its provenance as one small file, and checkpoints of a training.
+"""Store a trained net with its provenance in one small file, and checkpoints of a training.
 
-The file is numpy's .npz, read without pickle, and fully validated: the result is a net of this version that
+The file is numpy's .npz, read without pickle and fully validated: the result is a net of this version that
 evaluates to numbers, or an error with the reason.
 """
 
@@ -24,10 +24,10 @@ from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.files.bounded_read import read_bytes
 
 FORMAT = "slurm-gpu colocation model 1"
-# Bytes of all arrays; our nets are far smaller.
+# Maximum bytes of all arrays; our nets are far smaller.
 _LARGEST = 16 * 2**20
 _MOST_LAYERS = 8
-# zipfile takes 700 bytes for each part, which may have 50 in the file.
+# zipfile takes 700 bytes per part. The file may have 50 parts.
 _MOST_PARTS = 1000
 _DESCRIPTION = "description"
 # Its name in models of 0.2.
@@ -48,8 +48,9 @@ class PlannerModel:
 
 
 def write_model(path: Path, model: PlannerModel) -> None:
-    """Write a model, readable like other files of the caller, since slurm-gpuctld reads it. Raises
-    OSError.
+    """Write a model, readable like other files of the caller, since slurm-gpuctld reads it.
+
+    Raise OSError if that fails.
     """
     description = {
         "format": FORMAT,
@@ -61,7 +62,7 @@ def write_model(path: Path, model: PlannerModel) -> None:
 
 
 def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> PlannerModel:
-    """Read a model for this planner and these inputs; raises InputError if the file has none."""
+    """Return a model for this planner and these inputs; raise InputError if the file has no such model."""
     description, arrays = read_arrays(path)
     if description.get("format") != FORMAT:
         raise _error(path, f"format {_shown(description.get('format'))} must be {FORMAT!r}")
@@ -87,7 +88,7 @@ def net_arrays(net: Net, prefix: str = "") -> dict[str, NDArray[np.float32]]:
 
 
 def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = "") -> Net:
-    """Return the net of a file; raises InputError."""
+    """Return the net of a file; raise InputError if it is invalid."""
     n_layers = sum(key.startswith(f"{prefix}weight") for key in arrays)
     if not 0 < n_layers <= _MOST_LAYERS:
         raise _error(path, f"has {n_layers} layers; there must be 1 to {_MOST_LAYERS}")
@@ -103,7 +104,7 @@ def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = 
 
 
 def _mode_of(path: Path) -> int:
-    """Return the mode of the existing file, or else that of the umask."""
+    """Return the mode of the existing file, otherwise that of the umask."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:
@@ -115,7 +116,7 @@ def _mode_of(path: Path) -> int:
 def write_arrays(
     path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.float32]], mode: int = 0o600
 ) -> None:
-    """Write all or nothing. Raises OSError."""
+    """Write the file atomically; raise OSError if that fails."""
     text = np.array(json.dumps(description, ensure_ascii=False))
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **{_DESCRIPTION: text}, **arrays)
@@ -123,8 +124,8 @@ def write_arrays(
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """Return the description, and the arrays, all of finite float32. Raises InputError."""
-    # Packed it is no larger than unpacked, but for what zip says of each part.
+    """Return the description, and the arrays, all of finite float32; raise InputError if invalid."""
+    # Compressed data is no larger than uncompressed data, except for the zip header of each part.
     content = read_bytes(path, 2 * _LARGEST)
     if content.count(b"PK\x01\x02") > _MOST_PARTS:
         raise _error(path, f"has more than {_MOST_PARTS} parts")
@@ -136,7 +137,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float3
             file.seek(0)
             with np.load(file, allow_pickle=False) as loaded:
                 found = {key: loaded[key] for key in loaded.files}
-    except Exception as error:  # zipfile, zlib, struct, numpy: each has errors of its own for damaged files
+    except Exception as error:  # zipfile, zlib, struct and numpy raise different errors for damaged files
         raise _error(path, f"is no model, or damaged: {type(error).__name__}: {error}"[:160]) from None
     if size > _LARGEST:
         raise _error(path, f"holds {size} bytes; a model has at most {_LARGEST}")

@@ -1,4 +1,4 @@
-"""Models of all planners that learn: what each sees, and which of two is kept."""
+"""Models of all planners that learn: their inputs, and which of two models is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def inputs_of(name: str) -> tuple[str, ...]:
 
 
 def read_for(path: Path, name: str) -> PlannerModel:
-    """Read a model of this planner, whose net evaluates to numbers. Raises InputError."""
+    """Return a model of this planner, whose net evaluates to numbers; raise InputError if missing."""
     model = read_model(path, name, inputs_of(name))
     if name == "dqngpu":
         n_inputs, n_outputs = len(NAMES), 1
@@ -51,7 +51,7 @@ def read_for(path: Path, name: str) -> PlannerModel:
 
 
 def read_any(path: Path) -> PlannerModel:
-    """Read a model of any planner. Raises InputError."""
+    """Return a model of any planner; raise InputError if the file has none."""
     for name in LEARNED:
         try:
             return read_for(path, name)
@@ -62,11 +62,10 @@ def read_any(path: Path) -> PlannerModel:
 
 
 def write_if_better(path: Path, model: PlannerModel) -> bool:
-    """Write a model unless the existing one was trained on the same data and is at least as good; return
-    whether it was written.
+    """Write a model unless the existing one is at least as good; return whether it was written.
 
-    An existing model that is damaged or of another version is replaced. Several processes may do this at
-    once. Raises OSError.
+    Only a model that was trained on the same data counts. An existing model that is damaged or of another
+    version is replaced. Several processes may call this at once. Raise OSError if writing fails.
     """
     with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

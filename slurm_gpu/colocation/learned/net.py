@@ -48,9 +48,7 @@ class Net:
 
 
 def new_net(widths: Sequence[int], rng: np.random.Generator) -> Net:
-    """Return random layers (He); the last one begins near 0, so that at first all choices are equally
-    likely.
-    """
+    """Return random layers (He); the last begins near 0, so that all choices are almost equally likely."""
     weights = [(rng.normal(size=(n, m)) * (2 / n) ** 0.5).astype(np.float32) for n, m in pairwise(widths)]
     weights[-1] *= np.float32(0.1)
     return Net(tuple(weights), tuple(np.zeros(m, dtype=np.float32) for m in widths[1:]))

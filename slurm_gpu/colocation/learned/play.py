@@ -1,4 +1,4 @@
-"""Plays episodes to their end: what a player sees, what it chooses, and what is kept to learn from."""
+"""Play episodes to their end: inputs and choices of a player, and the decisions kept for training."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ Inputs = Floats | NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOptions:
-    """Options in n episodes, as the net sees them."""
+    """Options in n episodes, as the inputs of the net."""
 
     inputs: Inputs
     """(n, S, F) a row for each of S options, or (n, F) one for all of them."""
     allowed: Mask
     """(n, S)"""
     jobs: Indices
-    """(n, S, k) who would start; NO_JOB for none."""
+    """(n, S, k) jobs that would start; NO_JOB for none."""
     bound_s: Floats
-    """(n) lower bound of the remaining time, as far as the player knows; 0 if unknown."""
+    """(n) lower bound of the remaining time, according to the player; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionBatch:
-    """Decisions of like shape, to learn from."""
+    """Decisions of the same shape, for training."""
 
     options: EpisodeOptions
     episode: Indices
     """(n)"""
     step: Indices
-    """(n) which decision of its episode it was, from 0 on."""
+    """(n) index of the decision in its episode, from 0."""
     now_s: NDArray[np.float64]
     delay: NDArray[np.float64]
-    """(n) DeepRM's cost up to then."""
+    """(n) DeepRM's cost before the decision."""
     choice: Indices
-    """(n) among the options."""
+    """(n) index of the chosen option."""
 
 
 class Player(Protocol):
-    """Decides in episodes with r running jobs each and at least one waiting job."""
+    """A player decides in episodes with r running jobs each and at least one waiting job."""
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
         """Return the options of the episodes `at`; the first option is to wait."""
         ...
 
 
-# From options of the given episodes to (n) choices.
+# Maps the options of the given episodes to (n) choices.
 Choose = Callable[[EpisodeOptions, Indices], Indices]
 
 
 def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = False) -> list[DecisionBatch]:
-    """Play all episodes to their end. Decisions with a choice are recorded on request."""
+    """Play all episodes to their end; with `keep`, return the decisions that had a choice."""
     kept: list[DecisionBatch] = []
     pauses = np.zeros(len(episodes), dtype=bool)
     steps = np.zeros(len(episodes), dtype=np.intp)
@@ -98,7 +98,7 @@ def _kept(
 
 
 def likeliest(scores: Callable[[Inputs], Floats]) -> Choose:
-    """Return the allowed option with the highest score."""
+    """Return a chooser of the allowed option with the highest score."""
 
     def choose(options: EpisodeOptions, at: Indices) -> Indices:
         return np.asarray(np.where(options.allowed, scores(options.inputs), -np.inf).argmax(axis=1))
@@ -107,7 +107,7 @@ def likeliest(scores: Callable[[Inputs], Floats]) -> Choose:
 
 
 def drawn(scores: Callable[[Inputs], Floats], rng: np.random.Generator) -> Choose:
-    """Draw an allowed option by the softmax of the scores (Gumbel trick)."""
+    """Return a chooser that draws an allowed option by the softmax of the scores (Gumbel trick)."""
 
     def choose(options: EpisodeOptions, at: Indices) -> Indices:
         noisy = scores(options.inputs) + rng.gumbel(size=options.allowed.shape).astype(np.float32)

@@ -1,10 +1,10 @@
 """Compute the price of a second of each application's work on an optimally shared GPU.
 
 The least time of a queue is a linear program (seconds that each pair runs together). Its dual gives every
-application a price in GPU seconds per second of its work: 1 for one that runs alone, little for one that fits
-well with others that run anyway. A group whose speeds, weighted by price, sum to 1 belongs to the best
-schedule; the raw sum of speeds would waste easy partners on each other. Exact prices require an LP solver.
-These are of the program with softened constraints (entropy), by damped fixed-point steps.
+application a price in GPU seconds per second of its work: 1 if it runs alone, little if it fits well with
+others that run anyway. A group whose speeds, weighted by price, sum to 1 belongs to the best schedule; the
+raw sum of speeds would waste compatible partners on each other. Exact prices require an LP solver. These
+prices are those of the program with softened constraints (entropy), computed by damped fixed-point steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST_STEPS = 24
 NEXT_STEPS = 4
 
 _SOFTNESS = np.float32(0.03)
-# Share of a queue's time for each pair whose value is exactly 1.
+# Fraction of a queue's time for each pair whose value is exactly 1.
 _SPREAD = np.float32(0.02)
 # Damped: a whole step (1) oscillates.
 _STEP = np.float32(0.9) * _SOFTNESS
@@ -31,8 +31,9 @@ _STEEPEST = np.float32(3.0)
 def refine(speed: Floats, pairs: Floats, work: Floats, price: Floats, steps: int) -> Floats:
     """Return (n, A) better prices of A applications for each of n queues.
 
-    `speed` is (A, A): [a, b] is that of a with b. `pairs` (n, A, A) is 1 if both have work and may run
-    together, else 0. `work` (n, A) is in any unit; without work a price stays.
+    `speed` is (A, A): [a, b] is the speed of a with b. `pairs` (n, A, A) is 1 if both have work and may run
+    together, otherwise 0. `work` (n, A) is in any unit; the price of an application without work does not
+    change.
     """
     has_work = work > 0
     share = np.where(has_work, work, 1) / np.maximum(work.sum(axis=1, keepdims=True), np.float32(1e-30))

@@ -1,4 +1,4 @@
-"""Queues to learn on: drawn from the applications that there are, each of another mix."""
+"""Queues for training, drawn from the available applications, each with another mix."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs
 from slurm_gpu.colocation.learned.episodes import Queues
 
 FEWEST_JOBS, MOST_JOBS = 10, 36
-# Share of an application's profile: jobs are drawn with this length up to twice the whole length.
+# Fraction of an application's profile: lengths of jobs are drawn from this to twice the whole length.
 _SHORTEST = 0.1
 _LONGEST = 2.0
 
 
 def draw_queues(beliefs: CoRunnerBeliefs, rng: np.random.Generator, n: int) -> Queues:
-    """Draw queues of the applications that `beliefs` has places for.
+    """Draw queues of the applications that have places in `beliefs`.
 
     Each has its own number of jobs and of applications, from two to all. In one third, all jobs have the
     length of their profiles; in the others, factors are uniform within bounds. In one quarter, jobs arrive

@@ -1,5 +1,4 @@
-"""Build the inputs of the shared scorer: a row of numbers for each group of waiting jobs with the running
-ones.
+"""Build the inputs of the shared scorer: a row of numbers for each group of waiting and running jobs.
 
 All functions handle n GPUs (or n models of one) with equally many running jobs: the planner uses one,
 training uses hundreds.
@@ -16,7 +15,7 @@ from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs, Places
 from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 
-# Groups consist of this many waiting jobs: those that fit best by price.
+# Number of waiting jobs from which groups are formed: those that fit best by price.
 SLOTS = 8
 # Names of the numbers of a row; all are ratios, about from -1 to 1.
 NAMES = (
@@ -51,16 +50,16 @@ _MANY = np.float32(4.0)
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """n GPUs with r running each, and what waits for each; places are those of `beliefs.CoRunnerBeliefs`."""
+    """The running jobs (r each) and waiting jobs of n GPUs; places are those of `beliefs.CoRunnerBeliefs`."""
 
     running: Places
     """(n, r)"""
     running_left: Floats
     """(n, r) seconds alone."""
     waiting: Places
-    """(n, w); the empty place if fewer wait."""
+    """(n, w); the empty place if fewer jobs wait."""
     waiting_left: Floats
-    """(n, w) seconds alone; 0 where fewer wait."""
+    """(n, w) seconds alone; 0 if fewer jobs wait."""
     price: Floats
     """(n, places), 0 for the empty place."""
 
@@ -70,20 +69,21 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class GroupRows:
-    """S groups for each of n GPUs, the first of them the empty one."""
+    """The S groups for each of n GPUs; the first is empty."""
 
     inputs: Floats
     """(n, S, len(NAMES))"""
     allowed: NDArray[np.bool_]
-    """(n, S): a group of jobs that are there, and may and do well to share. Holding is."""
+    """(n, S): whether the jobs of the group wait, may share, and sharing pays.
+
+    Starting no job is always allowed.
+    """
     members: NDArray[np.intp]
-    """(n, S, 3) jobs that would start, as indices of waiting jobs; w for none."""
+    """(n, S, 3) jobs that would start, as indices of waiting jobs; w for no job."""
 
 
 def work_of(beliefs: CoRunnerBeliefs, moment: Moment) -> tuple[Floats, Floats]:
-    """Return (n, places) the seconds of work of each application, waiting or running, and its waiting
-    jobs.
-    """
+    """Return (n, places) the seconds of work of each application, and its number of waiting jobs."""
     n = len(moment)
     each = np.arange(n)[:, None]
     work = np.zeros((n, beliefs.empty + 1), dtype=np.float32)
@@ -96,15 +96,13 @@ def work_of(beliefs: CoRunnerBeliefs, moment: Moment) -> tuple[Floats, Floats]:
 
 
 def square(table: Floats, some: Places) -> Floats:
-    """Return (A, A) of a table of all places, for those of `some`; np.ix_ takes longer than the copy does."""
+    """Return (A, A) of a table of all places, for the places in `some`; np.ix_ takes longer than copying."""
     out: Floats = table[some[:, None], some]
     return out
 
 
 def pairs_of(beliefs: CoRunnerBeliefs, counts: Floats, some: Places) -> Floats:
-    """Return (n, A, A) 1 if two jobs of the applications `some` are among counts (n, places) and may
-    share.
-    """
+    """Return (n, A, A) 1 if two jobs of applications `some` are in counts (n, places) and may share."""
     here = counts[:, some]
     there = (here > 0).astype(np.float32)
     out: Floats = square(beliefs.pair_may, some) * there[:, :, None] * there[:, None, :]
@@ -114,11 +112,11 @@ def pairs_of(beliefs: CoRunnerBeliefs, counts: Floats, some: Places) -> Floats:
 
 
 def fitting(beliefs: CoRunnerBeliefs, moment: Moment, best: Floats) -> Floats:
-    """Return (n, w) how well each waiting job matches the running ones, or its best waiting partner, by
-    price.
+    """Return (n, w) how well each waiting job matches the running ones, or its best partner, by price.
 
-    `best` is the result of best_pair. -inf for the empty place, and with co-runners if it does not pay. The
-    longest two of each application come first.
+    The partner is a waiting job, and `best` is the result of best_pair. The value is -inf for the empty
+    place, and for a job that does not pay with the co-runners. The longest two jobs of each application come
+    first.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
@@ -147,7 +145,7 @@ def fitting(beliefs: CoRunnerBeliefs, moment: Moment, best: Floats) -> Floats:
 
 
 def best_pair(beliefs: CoRunnerBeliefs, moment: Moment, counts: Floats) -> Floats:
-    """Return (n, places) for each application the value of a GPU with its best waiting partner, by price.
+    """Return (n, places) for each application the value by price of a GPU with its best waiting partner.
 
     `counts` (n, places) are the waiting jobs, as from work_of.
     """
@@ -176,8 +174,8 @@ def rows(
 ) -> GroupRows:
     """Return the groups of the slots, (n, M) as from `slots_of`.
 
-    `as_if_new`: running jobs accept what they could if all began now. Otherwise this stays open, and the
-    caller must ask the belief, which knows the progress of each.
+    With `as_if_new`, running jobs accept the jobs that they could accept if all began now. Otherwise the
+    caller must query the belief, which has the progress of each.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
@@ -209,7 +207,7 @@ def _numbers(
     here: NDArray[np.bool_],
     allowed: NDArray[np.bool_],
 ) -> Floats:
-    # Small arrays, and a decision waits for them: what is written here is what numpy is quick at.
+    # The arrays are small, and a decision waits for them: this code uses operations that are fast in numpy.
     total, most, least = np.add.reduce, np.maximum.reduce, np.minimum.reduce
     tiny = np.float32(1e-6)
     n, n_groups, _ = group.shape

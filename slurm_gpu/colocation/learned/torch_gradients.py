@@ -1,4 +1,4 @@
-"""Gradient descent on a net's weights with torch, for devices other than the processor."""
+"""Gradient descent on a net's weights with torch, for devices other than the CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.errors import UsageError
 def checked_device(name: str) -> None:
     """Raise UsageError if torch does not have this device."""
     try:
-        # The device meta has shapes but no numbers.
+        # The device `meta` has shapes but no numbers.
         float(torch.zeros(1, device=name))
     except (AssertionError, NotImplementedError, RuntimeError) as error:
         why = (str(error).splitlines() or ["no reason given"])[0]

@@ -1,9 +1,9 @@
 """Train a net on an unlimited number of queues: imitation, then REINFORCE with a baseline for each step.
 
-An epoch is one set of queues. The current net plays each many times with randomly drawn choices. The result
-of a choice minus the mean of the same step over all plays of that queue is its advantage. All randomness
-depends on the seed and the epoch's number, so a training that is killed and resumed from its checkpoint has
-the same result.
+An epoch is one set of queues. The current net plays each many times with randomly drawn choices. The
+advantage of a choice is its result minus the mean of the same step over all plays of that queue. All
+randomness depends on the seed and the epoch's number, so a training that is killed and resumed from its
+checkpoint has the same result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slurm_gpu.colocation.learned.queues import draw_queues
 from slurm_gpu.errors import InputError
 
 _CHECKPOINT = "slurm-gpu colocation checkpoint 1"
-# Purposes of random numbers, in addition to the seed.
+# Purposes of random numbers, which are added to the seed.
 _TEACH, _PLAY, _JUDGE, _BEGIN = range(4)
 
 
@@ -42,7 +42,7 @@ class TrainingSettings:
     """Epochs of imitation; an epoch is twenty steps on all decisions of the teacher."""
     taught_queues: int = 48
     epochs: int = 40
-    """Epochs of reinforcement at most."""
+    """Maximum epochs of reinforcement."""
     queues: int = 12
     plays: int = 16
     """Plays of each queue in an epoch."""
@@ -50,11 +50,11 @@ class TrainingSettings:
     last_rate: float = 3e-4
     entropy: float = 0.0
     judged_queues: int = 96
-    """Queues that judge the net, the same ones throughout."""
+    """Number of queues for evaluating the net, the same ones throughout."""
     judged_every: int = 4
-    """Epochs."""
+    """Number of epochs between evaluations."""
     patience: int = 5
-    """Ends early where so many judgements found nothing better."""
+    """Training ends early after this many evaluations without improvement."""
     device: str = "cpu"
     threads: int = 1
     """Threads of torch on another device. The arrays are so small that a second one costs more than it
@@ -64,14 +64,14 @@ class TrainingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After an epoch."""
+    """Progress of a training after an epoch."""
 
     epoch: int
     of: int
     stage: str
     """"imitation" or "reinforcement"."""
     score: float | None
-    """The last judgement, in parts of the jobs one after the other; less is better."""
+    """The last evaluation, relative to running the jobs one after the other; less is better."""
     best: float
 
 
@@ -85,19 +85,19 @@ class Method(Protocol):
         ...
 
     def player(self, episodes: Episodes) -> Player:
-        """Return the player with the net's inputs."""
+        """Return the player that computes the net's inputs."""
         ...
 
     def scores(self, net: Net, inputs: Inputs) -> Floats:
-        """Return (n, S) scores of its options."""
+        """Return (n, S) scores of the player's options."""
         ...
 
     def teacher(self) -> Choose | None:
-        """Return the teacher to imitate first; None begins with reinforcement."""
+        """Return the teacher to imitate first; with None, training begins with reinforcement."""
         ...
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """Return (n) the later result of each decision, when all is over; less is better."""
+        """Return (n) the later result of each decision, once all jobs are done; less is better."""
         ...
 
     def judged(self, episodes: Episodes) -> float:
@@ -114,7 +114,7 @@ class _State:
     best: float
     epoch: int = 0
     worse: int = 0
-    """Judgements since the best one."""
+    """Number of evaluations since the best one."""
     last: float | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
 
@@ -127,7 +127,7 @@ class TrainedNet:
     score: float
     """Score by the method, on queues that are not used for learning."""
     taught_score: float | None
-    """After imitation alone; None where there was none."""
+    """The score after imitation; None without imitation."""
     epochs: int
     history: tuple[tuple[int, float], ...]
     """Epochs, and the score after each."""
@@ -144,10 +144,10 @@ def train(
     checkpoint: Path | None = None,
     report_progress: Callable[[Progress], None] = lambda _: None,
 ) -> TrainedNet:
-    """Return the best net of all that were judged, including the initial one and that after imitation.
+    """Return the best net that training evaluated, including the initial one and the one after imitation.
 
     `start`: a trained net, which skips imitation. `checkpoint`: written after each epoch; an existing one is
-    resumed. Raises InputError if it belongs to another training.
+    resumed. Raise InputError if it belongs to another training.
     """
     began_s = time.monotonic()
     run = _TrainingRun(method, beliefs, settings, start, checkpoint, report_progress)
@@ -172,7 +172,7 @@ class _TrainingRun:
             settings = replace(settings, taught_epochs=0)
         self._settings = settings
         self._of = settings.taught_epochs + settings.epochs
-        # Not of the seed: nets of different seeds are judged by the same.
+        # Independent of the seed, so that nets of different seeds are compared on the same queues.
         self._judges = draw_queues(beliefs, np.random.default_rng([_JUDGE]), settings.judged_queues)
         net = method.new_net(beliefs, self._rng(_BEGIN)) if start is None else start
         self._identity = {
@@ -205,7 +205,7 @@ class _TrainingRun:
             if at_end or state.epoch % settings.judged_every == 0:
                 self._consider(state)
             if state.epoch == settings.taught_epochs:
-                # Reinforcement begins with the best net so far, with its own momenta.
+                # Reinforcement begins with the best net so far, and with new momenta.
                 state.worse, state.net = 0, state.best_net
                 self._learner = self._new_learner(state.net)
             if self._checkpoint is not None:
@@ -334,7 +334,7 @@ def advantages(
 ) -> list[NDArray[np.float64]]:
     """Return how much better each decision was than the mean of the same step in plays of the same queue.
 
-    Divided by their overall deviation.
+    The result is divided by the overall standard deviation.
     """
     n_queues = max(int(one.episode.max()) for one in kept) // plays + 1
     n_steps = max(int(one.step.max()) for one in kept) + 1
@@ -349,7 +349,7 @@ def advantages(
 
 
 def joined(lessons: Sequence[Lesson]) -> list[Lesson]:
-    """Return one for each number of options."""
+    """Return one batch for each number of options."""
     by_options: dict[int, list[Lesson]] = {}
     for lesson in lessons:
         by_options.setdefault(lesson.allowed.shape[1], []).append(lesson)

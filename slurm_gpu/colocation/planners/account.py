@@ -1,9 +1,9 @@
-"""Track what sharing has gained, and risk no more than that, so that jobs do not end later than alone.
+"""Track what sharing has gained, and risk at most that, so that jobs do not end later than alone.
 
-Speeds are predicted, and sometimes a prediction is far off. A group that would be slower than its jobs one
-after the other at the lowest likely speeds is a stake: it is admitted if sharing has already gained as much.
-On one GPU with all jobs present, no makespan is then longer than that of one job after the other, as long as
-no job is slower than is likely.
+Speeds are predicted, and some predictions are far off. A group that would be slower than its jobs one after
+the other at the lowest likely speeds is a risk: it is admitted if sharing has already gained as much. On one
+GPU with all jobs present, the makespan is then at most that of one job after the other, as long as no job is
+slower than is likely.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _NOTHING_S = 1e-6
 
 
 class Account:
-    """The account of each GPU; it receives every view before a decision."""
+    """The account of each GPU; it must receive every view before a decision."""
 
     def __init__(self, belief: Belief) -> None:
         self._belief = belief
         self.gained_s = 0.0
-        """Work done in shared time, in seconds alone, less the time it took: of all GPUs together."""
+        """Work done in shared time, in seconds alone, less the time it took; the sum over all GPUs."""
         self._running: dict[object, tuple[float, tuple[Member, ...]]] = {}
         """The running jobs of each GPU when it was last seen, and that time."""
 
     def update(self, view: PlannerView) -> None:
-        """Update the account with what ran since the last view: jobs that are gone have completed their work,
-        those that wait again have not.
+        """Update the account with the jobs that ran since the last view.
 
-        GPUs that are not in this view stay unknown until they are.
+        Jobs that are gone have completed their work; jobs that wait again have not. GPUs that are missing in
+        this view remain unknown until a view has them.
         """
         there = {one.job: one.left_s for gpu in view.gpus for one in gpu.running}
         waits = {one.job for one in view.waiting}
@@ -44,7 +44,7 @@ class Account:
             self._running[key] = view.now_s, gpu.running
 
     def may(self, members: Sequence[Member]) -> bool:
-        """Return whether these on one GPU, and those that share others, risk no more than was gained."""
+        """Return whether these on one GPU, and the running groups on others, risk no more than was gained."""
         stake_s = self._stake_s(members)
         if stake_s <= _NOTHING_S:
             return True
@@ -73,7 +73,7 @@ class _Staked:
 
 
 class NeverSlower:
-    """A planner.Planner that has an account, and a belief that keeps to it."""
+    """A planner.Planner with an account, and a belief that respects it."""
 
     def __init__(self, make: Callable[[Belief], Planner], belief: Belief) -> None:
         self._account = Account(belief)

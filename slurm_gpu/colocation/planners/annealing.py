@@ -1,7 +1,7 @@
-"""Plan all starts at once, the order on each GPU, by simulated annealing with the believed speeds.
+"""Plan all starts at once, in an order on each GPU, by simulated annealing with the assumed speeds.
 
-The objective is the makespan. Under a cap, one job in six may also be noticeably slower; all others stay as
-fast as alone. After each event the rest of the last plan is improved with what really happened.
+The objective is the makespan. Under a cap, one job in six may also be noticeably slower; all others remain as
+fast as alone. After each event the planner improves the rest of the last plan with the actual state.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, OrderSearch
 from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 
-# Evaluations of a new plan if time does not matter: a fifth of a second for thirty jobs.
+# Evaluations of a new plan without a time limit: a fifth of a second for thirty jobs.
 EVALUATIONS = 16_000
 # Penalty of a slowed job above the limit, in units of the mean work of a job.
 _PRICE = 2.0
-# Factor on the duration of an evaluation if more than two share a GPU: so many fewer are made.
+# Factor on the duration of an evaluation if more than two share a GPU; the number of evaluations is divided
+# by it.
 _GROUPS_TAKE = 4
-# Share of evaluations for a continued plan if phases are known and all went as planned.
+# Fraction of the evaluations for a continued plan if phases are known and all events were as planned.
 _SHARE_AS_PREDICTED = 1 / 8
-# Shortest time after which it must be called again.
+# Minimum time until the next call.
 _SOONEST_S = 1e-3
-# Jobs that are planned at a time, in the order of submission.
+# Number of jobs that are planned at a time, in the order of submission.
 _MOST_WAITING = 128
 
 
 class Annealing:
-    """See Planner. Remembers its last plan, and when it started whom."""
+    """See Planner; it also stores its last plan, and the time when it started each job."""
 
     name = "annealing"
 
@@ -48,26 +49,25 @@ class Annealing:
         least_gain: float = LEAST_GAIN,
         slowed: float = 1 / 6,
     ) -> None:
-        """Configure a planner: `evaluations` of a GPU's order for a new plan, `again` times as many for a
-        continued one.
+        """Configure a planner: `evaluations` of a GPU's order for a new plan.
 
-        `least_gain`: see LEAST_GAIN. `slowed`: the share of jobs that may be noticeably slower, if the belief
-        has a cap.
+        A continued plan takes `again` times as many. `least_gain`: see LEAST_GAIN. `slowed`: the fraction of
+        jobs that may be noticeably slower, if the belief has a cap.
         """
         self._belief, self._rng, self._least_gain = belief, random.Random(seed), least_gain
         self._evaluations = evaluations if belief.most_together <= 2 else evaluations // _GROUPS_TAKE
         self._again, self._slowed = again, slowed
         self._plan: dict[str | int, list[int]] = {}
-        """By the GPU's name or place, jobs by number, with those that were to start."""
+        """By the GPU's name or position: jobs by number, with those that were to start."""
         self._apart: set[int] = set()
-        """Those of them that wait for an empty GPU."""
+        """The jobs in the plan that wait for an empty GPU."""
         self._history = StartHistory()
         self._wake_s = inf
         self._answered: tuple[object, ...] = ()
-        """The moment that was answered last, as it is after the answer."""
+        """The state after the last decision."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Start the heads of all orders, as far as they may join."""
+        """Start the first jobs of all orders, as far as they may join."""
         self._history.update(view)
         running = [gpu.running for gpu in view.gpus]
         if not view.waiting or all(0 < len(some) >= self._belief.most_together for some in running):
@@ -118,7 +118,7 @@ class Annealing:
         return Rollout(belief, waiting, running, elapsed_s, self._least_gain)
 
     def _improved(self, rollout: Outlook, waiting: Sequence[Member], gpus: Sequence[PlannerGpu]) -> Orders:
-        """Improve the rest of the last plan, with new jobs added."""
+        """Return the improved rest of the last plan, with new jobs added."""
         new = {member.job: index for index, member in enumerate(waiting)}
         orders: Orders = [[] for _ in gpus]
         for place, gpu in enumerate(gpus):

@@ -1,8 +1,8 @@
 """Choose pairs by maximum weight matching on the time that each saves, as Muri groups jobs, at each event.
 
-After Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022), where matching
-(Edmonds' blossom algorithm) is repeated for larger groups. Here a running pair is a vertex like a job that
-runs alone, and accepts a third job if that is believed to save time.
+Based on Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022), which repeats
+the matching (Edmonds' blossom algorithm) for larger groups. Here a running pair is a vertex like a job that
+runs alone, and accepts a third job if that is expected to save time.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision
 from slurm_gpu.colocation.planners.rollout import Rollout
 
-# Jobs that are matched at a time, in the order of submission: the cost is cubic.
+# Number of jobs that are matched at a time, in the order of submission: the cost is cubic.
 _MOST_WAITING = 128
-# Savings are integer multiples of it, with which matching is exact.
+# Savings are integer multiples of it, which makes the matching exact.
 _UNIT_S = 1e-3
 
 
@@ -32,7 +32,7 @@ class Blossom:
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Choose partners of running jobs; on idle GPUs the longest of what was matched or is left alone."""
+        """Choose partners of running jobs, and start the longest matched or unmatched jobs on idle GPUs."""
         decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
@@ -47,9 +47,7 @@ class Blossom:
         return decision.starts
 
     def _savings(self, decision: PlannerDecision, waiting: Sequence[Member]) -> dict[tuple[int, int], int]:
-        """Return pairs that save time: two waiting jobs, or those on a GPU (-1: the first) with a waiting
-        one.
-        """
+        """Return pairs that save time: two waiting jobs, or one and those on a GPU (-1: the first)."""
         empty = len(decision.running)
         running = [*decision.running, ()]
         elapsed_s = [[0.0] * len(gpu) for gpu in running]
@@ -68,7 +66,7 @@ class Blossom:
     def _fill(
         self, decision: PlannerDecision, waiting: Sequence[Member], pairs: list[tuple[int, int]]
     ) -> None:
-        """Fill idle GPUs with pairs and single jobs, the longest first. `pairs` is by saved time."""
+        """Fill idle GPUs with pairs and single jobs, the longest first; `pairs` are sorted by saved time."""
         paired = {one for pair in pairs for one in pair}
         groups = [
             [one] for one in range(len(waiting)) if one not in paired and waiting[one].job in decision.waiting

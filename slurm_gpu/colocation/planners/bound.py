@@ -1,21 +1,21 @@
 """Compute a lower bound of the makespan by a linear program whose constraints every schedule satisfies.
 
-Take any schedule, and sum how long each set of jobs ran together, each in one of its phases. In any order,
-these times complete every job's work in each phase (speed times time). All sets together have no more time
-than the GPUs, and no job runs longer than from its submission to the end. So the least end that satisfies
-these constraints is no later than that of any schedule. The program lets jobs stop, move and resume, and run
-their phases in any order, so often no schedule reaches it.
+For any schedule, sum how long each set of jobs ran together, each in one of its phases. In any order, these
+times complete every job's work in each phase (speed times time). All sets together have no more time than the
+GPUs, and no job runs longer than from its submission to the end. The least end that satisfies these
+constraints is therefore no later than that of any schedule. The program lets jobs stop, move and resume, and
+run their phases in any order, so often no schedule reaches it.
 
 Equal jobs are one class with one row per phase, which does not change the result. In any feasible times equal
 jobs may be exchanged; the mean over all exchanges is feasible, ends at the same moment, and treats them
-equally. So the size of the program grows with applications, not with jobs.
+equally. The size of the program therefore grows with applications, not with jobs.
 
 The bound holds for schedules that run the given work once, with at most `most_together` jobs per GPU. With a
 `cap`, no job's run takes longer than this factor times its work, and applications do not share a GPU if any
-of their phases would be slower than that, as in `belief.Known.may_share`. A job's run is as long as all times
-in which it is in a set: one more row per class. If only some jobs may be slowed noticeably, the runs of a
-class in total are at most those with that many of its jobs at the cap and the rest not noticeably slower. The
-program chooses how many of each class those are.
+of their phases would be slower than that, as in `known_belief.KnownBelief.may_share`. A job's run lasts as
+long as the sum of the times of all sets that contain it, which adds one row per class. If only some jobs may
+be slowed noticeably, the runs of a class in total are at most those with that many of its jobs at the cap and
+the rest not noticeably slower. The program chooses their number in each class.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TimedSet = tuple[tuple[int, ...], tuple[float, ...]]
 
 # A job that takes more than this factor of its time alone is slowed down.
 NOTICED = 1.02
-# A set that completes no more than this above one job's work per second could as well alternate.
+# A set that gains no more work per second than this could equally well alternate.
 _EVEN = 1e-9
 
 
@@ -53,31 +53,31 @@ class PhaseWork:
     """The work of all jobs of a class in one of their phases."""
 
     job: int
-    """Their class."""
+    """The class of the jobs."""
     application: int
     phase: int
     work_s: float
-    """Work of each of them."""
+    """The work of each job."""
     memory_mib: float
 
 
 @dataclass(frozen=True, slots=True)
 class Considerate:
-    """The promise to jobs that share."""
+    """The guarantee for jobs that share."""
 
     cap: float
-    """Greatest factor on the time alone of each."""
+    """Maximum factor on the time that each job takes alone."""
     most_slowed: float
-    """Jobs that may take longer than NOTICED times as long."""
+    """Maximum number of jobs that take longer than NOTICED times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class MakespanBound:
-    """The least makespan, and one way to have it."""
+    """The least makespan, and times that reach it."""
 
     makespan_s: float
     together_s: Mapping[tuple[int, ...], float]
-    """Duration for which applications run together, if they do."""
+    """How long each set of applications runs together."""
 
 
 def least_makespan(
@@ -91,8 +91,8 @@ def least_makespan(
 ) -> MakespanBound:
     """Return the least time from the first submission to the last end.
 
-    `cap`: see above; math.inf is none. Under a cap, no more than `most_slowed` jobs take longer than NOTICED
-    times their work. Raises ValueError if a job fits into no empty GPU.
+    `cap`: see above; math.inf for no cap. Under a cap, at most `most_slowed` jobs take longer than NOTICED
+    times their work. Raise ValueError if a job does not fit into an empty GPU.
     """
     if not jobs:
         return MakespanBound(0.0, {})
@@ -126,7 +126,7 @@ def least_makespan(
 
 
 def parts_of(index: int, job: SharingJob, world: World) -> Iterator[PhaseWork]:
-    """Return the phases that it runs through; work after its profile belongs to the last one."""
+    """Return the phases that a job runs through; work after its profile belongs to the last one."""
     profile: ApplicationProfile = world.profiles[job.application]
     begin_s, last = 0.0, len(profile.phases) - 1
     for number, (phase, end_s) in enumerate(zip(profile.phases, profile.ends_s, strict=True)):
@@ -140,9 +140,7 @@ def parts_of(index: int, job: SharingJob, world: World) -> Iterator[PhaseWork]:
 def _sets(
     world: World, parts: Sequence[PhaseWork], n_alike: Sequence[int], most_together: int, cap: float
 ) -> Iterator[TimedSet]:
-    """Return all useful sets: each part alone, and those that are faster together than one after the
-    other.
-    """
+    """Return all useful sets: each part alone, and those that are faster together than consecutively."""
     known: dict[tuple[tuple[int, int], ...], tuple[float, ...] | None] = {}
 
     @cache
@@ -186,15 +184,15 @@ def best_times(
 ) -> tuple[float, Floats]:
     """Return the least end at which all work can be done, and each set's time (n_sets).
 
-    `work_s` (n_parts) is of the jobs' classes `job` (n_parts), which have `n_alike` (n_classes) jobs each.
-    No job of a class runs longer than from `submit_s` (n_classes) to the end, and within the limits. Each
-    part must be in a set by itself; a set may have a part several times.
+    `work_s` (n_parts) is the work of the jobs' classes `job` (n_parts), which have `n_alike` (n_classes) jobs
+    each. No job of a class runs longer than from `submit_s` (n_classes) to the end, and within the limits.
+    Each part must be in a set by itself; a set may have a part several times.
     """
     n_sets, n_classes = len(sets), len(submit_s)
     of_part = np.array([one for members, _ in sets for one in members], dtype=np.intp)
     of_set = np.repeat(np.arange(n_sets), [len(members) for members, _ in sets])
     speed = np.array([one for _, speeds in sets for one in speeds])
-    # Columns: each set's time, the end, and how many jobs of each class are slowed down.
+    # Columns: each set's time, the end, and the number of slowed jobs of each class.
     n_columns, end = n_sets + 1 + n_classes, n_sets
     work = csr_array((speed, (of_part, of_set)), shape=(len(work_s), n_columns))
     runs = csr_array((np.ones(len(of_part)), (job[of_part], of_set)), shape=(n_classes, n_columns))

@@ -1,9 +1,9 @@
-"""Place each job where it strands least of the free share: fragmentation gradient descent on shares of GPUs.
+"""Place each job where it strands the smallest share: fragmentation gradient descent on shares of GPUs.
 
-After Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). A job's share of a GPU is the greatest of its
-mean uses. Its memory counts by its peak, and must also fit at each time. The free share of a GPU is stranded
-for those of the current jobs that do not fit into it or its free memory. Jobs are taken in the order of
-submission; one that does not fit lets the others pass. Interference is ignored.
+Based on Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). A job's share of a GPU is the greatest of
+its mean uses. Its memory counts by its peak, and must also fit at each time. The free share of a GPU is
+stranded for those of the current jobs that do not fit into it or its free memory. Jobs start in the order of
+submission; a job that does not fit does not delay the others. Interference is ignored.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class FragmentationGradient:
         self._belief = belief
         demand = demands(profiles, capacity_mib)
         self._asked = np.column_stack([demand[:, :-1].max(axis=1), demand[:, -1]])
-        """(applications, 2): share and memory, of the whole."""
+        """(applications, 2): share and memory, as fractions of the whole."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Place one after the other, each where it strands least."""
+        """Place one after the other, each where it strands the smallest share."""
         decision = PlannerDecision(view, self._belief)
         mix = self._asked[[one.application for one in (*view.waiting, *_all(decision.running))]]
         for member in view.waiting:

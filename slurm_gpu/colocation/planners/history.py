@@ -1,4 +1,4 @@
-"""Remember when jobs began, and how many recently ended ones were slowed down."""
+"""Record when jobs began, and how many of those that ended recently were slowed down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_gpu.colocation.planner import Member, PlannerView
 
 # A job is slowed down if its whole run takes longer than this, relative to alone.
 NOTICED = 1.02
-# Ended jobs that are remembered.
+# Number of ended jobs in the history.
 _REMEMBERED = 128
 
 
@@ -21,12 +21,12 @@ class _PlannedRun:
 
 
 class StartHistory:
-    """Remember starts; it receives every view before a decision, and every start."""
+    """A history of starts; it must receive every view before a decision, and every start."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _PlannedRun] = {}
         self._ended: deque[bool] = deque(maxlen=_REMEMBERED)
-        """Whether each was slowed down."""
+        """Whether each ended job was slowed down."""
         self._sees_ends = False
 
     @property
@@ -36,11 +36,11 @@ class StartHistory:
 
     @property
     def slowed(self) -> int:
-        """Return how many of them were slowed down."""
+        """Return the number of slowed jobs among them."""
         return sum(self._ended)
 
     def update(self, view: PlannerView) -> None:
-        """Record jobs that are gone as ended now, if a job waited; otherwise the time of the end is unknown.
+        """Record jobs that are gone as ended now if a job waited; otherwise the time of the end is unknown.
 
         A job that still waits although it was to start did not start: on a real cluster starts are delayed.
         """
@@ -59,12 +59,12 @@ class StartHistory:
         self._sees_ends = bool(view.waiting)
 
     def start(self, now_s: float, members: Iterable[Member], still_wait: bool) -> None:
-        """Record that these jobs start; `still_wait`: whether others continue to wait."""
+        """Record that these jobs start; `still_wait` is True if others continue to wait."""
         self._runs.update(
             (member.job, _PlannedRun(now_s, member.done_s + member.left_s)) for member in members
         )
         self._sees_ends = still_wait
 
     def elapsed_s(self, view: PlannerView) -> list[list[float]]:
-        """Return how long each has been running; if its start is unknown, as if it had been alone."""
+        """Return how long each has been running; if its start is unknown, assume that it ran alone."""
         return [[view.now_s - self._runs[member.job].began_s for member in gpu.running] for gpu in view.gpus]

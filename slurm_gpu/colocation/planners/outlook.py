@@ -1,4 +1,4 @@
-"""Predict the result of an order of starts on each GPU by the belief: the common part of all predictions."""
+"""Predict the result of an order of starts on each GPU from the belief: the part common to all."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from slurm_gpu.colocation.planner import Member
 
 
 class Outlook(ABC):
-    """Jobs are indices: waiting ones in their order, then running ones by GPU.
+    """A prediction; jobs are indices: waiting ones in their order, then running ones by GPU.
 
     A GPU starts the jobs of its order one after the other. The next one joins as soon as it may share with
-    those that run there and sharing pays. One that is to begin apart waits for an empty GPU. Until it starts,
-    those behind it wait.
+    the running jobs and sharing pays. A job that must begin apart waits for an empty GPU. Until it starts,
+    those after it wait.
     """
 
     def __init__(
@@ -27,9 +27,9 @@ class Outlook(ABC):
         self.members: list[Member] = [*waiting, *(one for gpu in running for one in gpu)]
         self.left_s = [member.left_s for member in self.members]
         self.apart = [False] * len(self.members)
-        """Which waiting jobs begin alone on an empty GPU, or are kept apart in another way."""
+        """The waiting jobs that begin alone on an empty GPU, or are kept apart in another way."""
         self.took_s = [0.0] * len(self.members)
-        """How long each one will have run at its end, for the orders of the last rollout."""
+        """The time that each one will have run at its end, for the orders of the last rollout."""
         n = len(waiting)
         self.here: list[tuple[int, ...]] = []
         """Running jobs by GPU."""
@@ -51,12 +51,12 @@ class Outlook(ABC):
 
     @abstractmethod
     def end_s(self, gpu: int, order: Sequence[int]) -> float:
-        """Return when a GPU with this order is idle, in seconds from now; sets `took_s` of all its jobs."""
+        """Return the seconds from now until a GPU with this order is idle; set `took_s` of all its jobs."""
 
     @abstractmethod
     def starts(self, gpu: int, order: Sequence[int]) -> int:
-        """Return how many of this order join the running jobs at once."""
+        """Return how many jobs of this order join the running jobs at once."""
 
     def wakes_s(self, gpu: int, order: Sequence[int]) -> float:
-        """Return when, in seconds from now, the first of this order joins if no job ends; math.inf: never."""
+        """Return the seconds from now until the first of this order joins if no job ends, or math.inf."""
         return math.inf

@@ -1,9 +1,9 @@
 """Predict the result of an order of starts if the effect of phases on each other is known.
 
-As `rollout`, but exact: speeds are those of the phases that meet, memory and cap are checked in them, and a
-job need not wait for another's end. If it may not join at once, it joins as soon as from then on no job runs
-out of memory or exceeds the cap. So a training loads its data while the previous one finishes, although both
-cannot compute together.
+It is like `rollout`, but exact: speeds are those of the phases that overlap, memory and cap are checked in
+these phases, and a job need not wait for another's end. If it may not join at once, it joins as soon as no
+job runs out of memory or exceeds the cap afterwards. A training thus loads its data while the previous one
+finishes, although both cannot compute together.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from slurm_gpu.colocation.speeds.groups import keeps
 if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
     from slurm_gpu.colocation.simulation.world import World
 
-# Speed of jobs that run together although they are believed unable to.
+# Speed of jobs that run together although the belief excludes it.
 _SLOWEST = 0.01
 # Delay of a join that waits for the end of a phase, since times are not exact.
 _LATER_S = 0.02
-# How often at most a join is delayed to the end of a conflicting phase.
+# Maximum number of delays of a join to the end of a conflicting phase.
 _TRIES = 12
 # A spared job takes at most this factor of its time alone, which is not noticeable.
 _SPARED = NOTICED - 1e-4
-# Less work counts as none.
+# Less work counts as 0.
 _DONE_S = 1e-9
 # Digits of seconds by which states are equal.
 _DIGITS = 3
 
 
-# For each job on a GPU: its kind, which of its remaining phases it is in, the rest of that phase, and how
-# many seconds others may still cost it.
+# For each job on a GPU: its kind, the index of its current phase among the remaining ones, the rest of that
+# phase, and the seconds that others may still cost it.
 State = tuple[tuple[int, int, float, float], ...]
 
 
@@ -59,13 +59,13 @@ class PhasedRollout(Outlook):
         self._capacity_mib = self._world.capacity_mib / (1 + belief.headroom)
         self._spares = math.isfinite(self._cap)
         self._codes: list[tuple[tuple[int, int], ...]] = []
-        """By sort, the phases that are left: application and phase."""
+        """By sort, the remaining phases as (application, phase)."""
         self._seconds: list[tuple[float, ...]] = []
-        """By sort, of each of them."""
+        """By sort, the seconds of each remaining phase."""
         self._caps: list[float] = []
-        """By sort, how many times as long as alone its run may take."""
+        """By sort, the maximum duration of its run relative to running alone."""
         self._slack_s: list[float] = []
-        """By sort, how many seconds others may still cost it."""
+        """By sort, the seconds that others may still cost it."""
         for kind in range(len(self._of_kind)):
             member = self._of_kind[kind]
             codes, seconds = _phases_left(self._world, member)
@@ -91,11 +91,11 @@ class PhasedRollout(Outlook):
 
     @property
     def spares(self) -> bool:
-        """Return whether a job apart is not alone, but slowed down unnoticeably."""
+        """Return whether a job apart is spared (slowed unnoticeably) instead of running alone."""
         return self._spares
 
     def starts(self, gpu: int, order: Sequence[int]) -> int:
-        """See Outlook. Each start is checked with the belief, which decides."""
+        """See Outlook; each start is checked with the belief, which decides."""
         members = [self.members[one] for one in self.here[gpu]]
         state = tuple(self._at_first(self._sort(one)) for one in self.here[gpu])
         at = 0
@@ -114,7 +114,7 @@ class PhasedRollout(Outlook):
         return at
 
     def _sort(self, job: int) -> int:
-        """Jobs of one kind have two sorts: those that may be slowed down up to the cap, and spared ones."""
+        """Return the sort of a job: those of one kind may be slowed down up to the cap, or are spared."""
         return 2 * self._kind[job] + (self._spares and self.apart[job])
 
     def _is_apart(self, job: int) -> bool:
@@ -125,7 +125,7 @@ class PhasedRollout(Outlook):
         return kind, 0, self._seconds[kind][0], self._slack_s[kind]
 
     def _roll(self, gpu: int, order: Sequence[int]) -> tuple[float, float]:
-        """Return when it is idle, and when the first job joins if no job ends."""
+        """Return when the GPU is idle, and when the first job joins if no job ends."""
         kind, apart = self._kind, self.apart
         key = (gpu, *[2 * kind[one] + apart[one] for one in order])
         known = self._rolled.get(key)
@@ -138,9 +138,7 @@ class PhasedRollout(Outlook):
         return end_s, wakes_s
 
     def _run(self, gpu: int, order: Sequence[int]) -> tuple[float, float, dict[int, float]]:
-        """Do the same as _roll, and return how long each takes, by its place among running jobs and the
-        order.
-        """
+        """Do the same as _roll, and return how long each takes, by its index in running jobs and order."""
         seconds, codes = self._seconds, self._codes
         n_here, n, most = len(self.here[gpu]), len(order), max(self._most, 1)
         who = list(range(n_here))
@@ -213,8 +211,9 @@ class PhasedRollout(Outlook):
                         del column[index]
 
     def _wait_s(self, state: State, kind: int) -> float:
-        """Return the time until it may join and that pays; math.inf: not before a running job changes its
-        phase.
+        """Return the time until it may join and that pays.
+
+        It is math.inf if the job cannot join before a running job changes its phase.
         """
         known = self._waits.get((state, kind))
         if known is None:
@@ -246,7 +245,7 @@ class PhasedRollout(Outlook):
         return math.inf
 
     def _course(self, running: Sequence[tuple[int, int, float, float]]) -> tuple[float, float, float]:
-        """Simulate that the last of them joins now and none later.
+        """Simulate that the last of them joins now and no job joins later.
 
         Return by how much it is too early (0: no conflict), when all are done, and for how long the last one
         was not alone.
@@ -257,7 +256,7 @@ class PhasedRollout(Outlook):
         left_s = [left for _, _, left, _ in running]
         slack_s = [slack for _, _, _, slack in running]
         slowest = [1.0] * len(running)
-        is_there = True  # the newcomer, as the last of all
+        is_there = True  # the newcomer, like the last of all
         now_s = shared_s = 0.0
         while kinds:
             meeting = tuple([codes[k][step] for k, step in zip(kinds, phase, strict=True)])
@@ -282,7 +281,7 @@ class PhasedRollout(Outlook):
                     left_s[index] = seconds[kinds[index]][phase[index]]
                     continue
                 if slack_s[index] < -_DONE_S:
-                    # In a second less together it loses so much less at most.
+                    # In a second less together it loses at most so much less.
                     return -slack_s[index] / max(1 - slowest[index], _DONE_S), 0.0, 0.0
                 is_there = is_there and index < len(kinds) - 1
                 for column in (kinds, phase, left_s, slack_s, slowest):
@@ -290,7 +289,7 @@ class PhasedRollout(Outlook):
         return 0.0, now_s, shared_s
 
     def _meet(self, meeting: tuple[tuple[int, int], ...]) -> tuple[tuple[float, ...], bool, bool]:
-        """Return speeds in these phases, whether they fit together at all, and whether the cap is kept."""
+        """Return speeds in these phases, whether they fit together, and whether the cap is respected."""
         known = self._meeting.get(meeting)
         if known is None:
             known = self._meeting[meeting] = self._meeting_result(meeting)
@@ -306,7 +305,7 @@ class PhasedRollout(Outlook):
         return tuple(max(speed, _SLOWEST) for speed in speeds), fits, keeps(speeds, self._cap)
 
     def _always_may(self, kinds: tuple[int, ...]) -> bool:
-        """Return whether any of their phases may meet without exceeding the cap for any job."""
+        """Return whether any of their phases may overlap without exceeding the cap for any job."""
         known = self._free.get(kinds)
         if known is None:
             known = self._free[kinds] = all(
@@ -320,7 +319,7 @@ class PhasedRollout(Outlook):
         return known
 
     def _ever_may(self, kinds: tuple[int, ...]) -> bool:
-        """Return whether some phases of their applications may meet without exceeding the cap."""
+        """Return whether some phases of their applications may overlap without exceeding the cap."""
         known = self._some.get(kinds)
         if known is None:
             applications = tuple(self._of_kind[one // 2].application for one in kinds)
@@ -334,7 +333,7 @@ class PhasedRollout(Outlook):
         return known
 
     def _gains(self, kinds: tuple[int, ...]) -> bool:
-        """Return whether more work per second is done with the last one than without it, over whole runs."""
+        """Return whether the last one increases the work per second, over whole runs."""
         known = self._pays.get(kinds)
         if known is None:
             done = [
@@ -350,8 +349,9 @@ def _quotient(left_s: float, speed: float) -> float:
 
 
 def _phases_left(world: World, member: Member) -> tuple[tuple[tuple[int, int], ...], tuple[float, ...]]:
-    """Return the phases that it will run through, and the seconds of each; work after its profile is in the
-    last.
+    """Return the phases that it will run through, and the seconds of each.
+
+    Work after its profile is in the last one.
     """
     profile = world.profiles[member.application]
     last = len(profile.phases) - 1

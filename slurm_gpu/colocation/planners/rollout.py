@@ -1,8 +1,8 @@
-"""Predict the result of an order of starts on each GPU, by beliefs about whole runs.
+"""Predict the result of an order of starts on each GPU, from assumptions about whole runs.
 
 Sharing pays if more work per second is done with the joining job than without it. Any schedule in which jobs
-start when others end has such orders. Since every sharing pays, none is longer than its jobs one after the
-other. Speeds are those of whole runs, and memory is checked from the current progress of each job.
+start when others end has such orders. Since every sharing pays, each is at most as long as its jobs one after
+the other. Speeds are those of whole runs, and memory is checked from the current progress of each job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from slurm_gpu.colocation.planner import Belief, Member
 from slurm_gpu.colocation.planners.outlook import Outlook
 
-# Speed of jobs that run together although they are believed unable to.
+# Speed of jobs that run together although the belief excludes it.
 _SLOWEST = 0.01
 
 
@@ -53,7 +53,7 @@ class Rollout(Outlook):
         return not running or (not self.apart[job] and self.joins(running, job))
 
     def joins(self, running: tuple[int, ...], job: int) -> bool:
-        """Return whether it may start with these, and sharing pays."""
+        """Return whether it may start with these and sharing pays."""
         return not running or self._join(tuple(self._kind[one] for one in (*running, job)))
 
     def _join(self, kinds: tuple[int, ...]) -> bool:
@@ -67,15 +67,16 @@ class Rollout(Outlook):
         return known
 
     def _tables(self, n_waiting: int) -> tuple[list[list[float]], list[list[bool]]]:
-        """Return [a][b] by kind: the speed of a with b, and whether they may start so, for all that can
-        meet.
+        """Return [a][b] by kind: the speed of a with b, and whether they may start so.
+
+        It covers all pairs that can occur.
         """
         kind, n = self._kind, len(self._of_kind)
         speed_with = [[1.0] * n for _ in range(n)]
         joins = [[False] * n for _ in range(n)]
         for one in {(kind[a], kind[b]) for gpu in self.here for a in gpu for b in gpu if a < b}:
             speed_with[one[0]][one[1]], speed_with[one[1]][one[0]] = self._speeds_of(one)
-        for a in range(len(set(kind[:n_waiting]))):  # kinds are numbered as they come, those that wait first
+        for a in range(len(set(kind[:n_waiting]))):  # numbered by first appearance, waiting ones first
             for b in range(a, n):
                 speed_with[a][b], speed_with[b][a] = self._speeds_of((a, b))
                 joins[a][b] = joins[b][a] = self._join((b, a))
@@ -89,7 +90,7 @@ class Rollout(Outlook):
         return known
 
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
-        """Do the same as `_end_of_groups` for at most two at once: a search spends most of its time here."""
+        """Do the same as `_end_of_groups` for at most two at once: most of a search's time is spent here."""
         left_s, took_s, speed_with, joins = self.left_s, self.took_s, self._speed_with, self._with
         apart, kind = self.apart, self._kind
         here = self.here[gpu]

@@ -1,4 +1,4 @@
-"""Better orders of starts, by simulated annealing on what is believed to come of them."""
+"""Improve orders of starts by simulated annealing on their predicted results."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from math import exp
 from slurm_gpu.colocation.planners.history import NOTICED
 from slurm_gpu.colocation.planners.outlook import Outlook
 
-# By GPU: indices of waiting jobs in the order of their starts. The lists in it never change.
+# By GPU: indices of waiting jobs in the order of their starts. The inner lists never change.
 Orders = list[list[int]]
 
-# Initial temperatures as shares of the cost: for arbitrary orders, and for good ones.
+# Initial temperatures as fractions of the cost: for arbitrary orders, and for good ones.
 HOT, WARM = 0.02, 0.002
 # Final temperature.
 _COLD = 0.0002
 _MEAN_WEIGHT = 0.1
-# Changes within an order, cumulative: two swap places, one moves elsewhere; else some rotate.
+# Cumulative probabilities of changes within an order: two jobs swap, one moves elsewhere; otherwise some
+# rotate.
 _SWAP, _MOVE = 0.4, 0.85
-# If slowed jobs have a penalty, how often a job is set apart, or no longer.
+# Probability of setting a job apart, or no longer, if slowed jobs have a penalty.
 _PART = 0.1
-# Penalty of a permitted slowed job, as a share of that of one above the limit.
+# Penalty of a permitted slowed job, as a fraction of that of one above the limit.
 _NOTICED_PRICE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """The penalty of slowed jobs: `price_s` for each above the permitted number, and almost nothing below."""
+    """The penalty of slowed jobs: `price_s` for each above the permitted number, and almost 0 below."""
 
     price_s: float
     allowed: int
 
 
 class OrderSearch:
-    """Search by small changes.
+    """A search by small changes of the orders.
 
-    The cost is the time at which the last GPU is idle. A little of the mean over GPUs is added, so that
+    The cost is the time at which the last GPU is idle. A small part of the mean over GPUs is added, so that
     progress on others counts, and the penalty of slowed jobs.
     """
 
@@ -57,8 +58,9 @@ class OrderSearch:
         self._ends_s, self._slowed = [end_s for end_s, _ in rolled], [slowed for _, slowed in rolled]
 
     def anneal(self, evaluations: int, hot: float, rng: random.Random) -> Orders:
-        """Return the best order found in this many evaluations of a GPU's order. The rollout then knows which
-        jobs are apart.
+        """Return the best order found in this many evaluations of a GPU's order.
+
+        Afterwards the rollout stores which jobs are apart.
         """
         rollout, random_ = self._rollout, rng.random
         orders, ends_s, slowed = self._orders.copy(), self._ends_s.copy(), self._slowed.copy()
@@ -89,7 +91,7 @@ class OrderSearch:
         return best[0]
 
     def _roll(self, gpu: int, order: Sequence[int]) -> tuple[float, int]:
-        """Return when it is idle, and how many of its jobs are slowed down."""
+        """Return when the GPU is idle, and how many of its jobs are slowed down."""
         end_s = self._rollout.end_s(gpu, order)
         if self._consideration is None:
             return end_s, 0
@@ -108,7 +110,7 @@ class OrderSearch:
     def _change(
         self, orders: Orders, apart: list[bool], ends_s: Sequence[float], random_: Callable[[], float]
     ) -> tuple[Sequence[tuple[int, list[int]]], list[bool]]:
-        """Return one small change: the affected GPUs, with their new orders, and which jobs are apart."""
+        """Return one small change: the affected GPUs with their new orders, and which jobs are apart."""
         n = len(orders)
         here = there = 0
         if n > 1:

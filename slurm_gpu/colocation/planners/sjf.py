@@ -1,4 +1,4 @@
-"""Shortest job first, one job to a GPU: what sharing is compared with."""
+"""Shortest job first, one job per GPU: the baseline without sharing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Pack jobs by use: Tetris, on the resources of one GPU.
 
-After Grandl et al., "Multi-Resource Packing for Cluster Schedulers" (SIGCOMM 2014). Among jobs whose demand
-fits the free resources, it starts the one with the most aligned demand (dot product), and prefers less
+Based on Grandl et al., "Multi-Resource Packing for Cluster Schedulers" (SIGCOMM 2014). Among jobs whose
+demand fits the free resources, it starts the one with the most aligned demand (dot product), and prefers less
 remaining work, both on one scale. Memory must fit at each time. Interference is ignored.
 """
 
@@ -28,7 +28,7 @@ class Tetris:
         self._belief, self._demands = belief, demands(profiles, capacity_mib)
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Place one after the other, the best of all jobs on all GPUs."""
+        """Place jobs one after the other, each time the best of all jobs on all GPUs."""
         decision = PlannerDecision(view, self._belief)
         while (found := self._best(decision)) is not None:
             decision.start(*found)

@@ -1,4 +1,4 @@
-"""Models of GPU, and a rule that carries a profile from one to another."""
+"""GPU models, and a rule that converts a profile from one model to another."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 
 # An application that takes this share of a GPU's memory takes all available memory, like frameworks with a
-# pool.
+# memory pool.
 _ALL_OF_IT = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """The relevant properties of a GPU model; None is unknown."""
+    """The relevant properties of a GPU model; None if unknown."""
 
     name: str
     multiprocessors: int | None = None
@@ -34,9 +34,9 @@ def transferred(profile: ApplicationProfile, there: GpuModel, here: GpuModel) ->
     """Convert a profile from the model `there` to `here`: a rule of thumb, not a measurement.
 
     While kernels run (`util` of the time), their speed scales with the geometric mean of the ratios of
-    multiprocessors times clock and of memory bandwidth, or with the known one. All other time stays. Active
-    SMs and bytes over PCIe stay. Memory stays, except if it took nearly all of the old GPU: then it takes the
-    same share of the new one. If nothing is known, only the name changes.
+    multiprocessors times clock and of memory bandwidth, or with the known one. All other time remains the
+    same, and so do active SMs and bytes over PCIe. Memory does not change unless it took nearly all of the
+    old GPU: then it takes the same share of the new one. If nothing is known, only the name changes.
     """
     return replace(
         profile,
@@ -54,7 +54,7 @@ def faster(there: GpuModel, here: GpuModel) -> float:
 
 
 def _phase(phase: ProfilePhase, there: GpuModel, here: GpuModel) -> ProfilePhase:
-    # Without its use nothing says which part of the time kernels ran: then all of it.
+    # Without the use, the time during which kernels ran is unknown: assume all of it.
     util = 1.0 if phase.util is None else phase.util
     busy = util / faster(there, here)
     time = busy + 1 - util

@@ -1,4 +1,4 @@
-"""Profiles of a site's applications: several runs as one, and the nearest to a job that has none."""
+"""Profiles of a site's applications: merge several runs, and find the nearest profile for a job."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from slurm_gpu.colocation.profiles.gpu_models import GpuModel, transferred
 from slurm_gpu.colocation.profiles.phases import MOST_PHASES, segments
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase, scaled
 
-# Steps of the whole run when several are merged.
+# Number of steps of the whole run when several are merged.
 _STEPS = 64
 _USES = ("util", "memory_mib", "sm", "pcie")
-# Least distance of a profile of another application of the same kind, or of another kind.
+# Minimum distance of a profile of another application of the same kind, or of another kind.
 OTHER_APPLICATION, OTHER_KIND = 8.0, 16.0
 _OTHER_CARD = 0.5
 _UNKNOWN_SIZE = 2.0
@@ -28,8 +28,8 @@ def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
     """Merge profiles of one key: with their median length, counting all their runs.
 
     Times are fractions of each whole run. At each moment memory is the largest value, other uses are means
-    weighted by runs; gaps are left out if another profile has a value. Raises ValueError for no profiles, and
-    for different keys.
+    weighted by runs; unknown values are ignored if another profile has a value. Raise ValueError if there are
+    no profiles, or different keys.
     """
     if not profiles:
         raise ValueError("there are no profiles to merge")
@@ -65,9 +65,7 @@ def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
 
 
 def _steps(profile: ApplicationProfile, use: str) -> list[float]:
-    """Return a use in _STEPS equal parts of its run: that of the phase that covers most of it; NaN for a
-    gap.
-    """
+    """Return a use in _STEPS equal parts of the run, each from the longest phase in it; NaN if unknown."""
     parts = np.zeros((len(profile.phases), _STEPS))
     begin = 0.0
     for at, end_s in enumerate(profile.ends_s):
@@ -104,7 +102,7 @@ def _mean_or_peak(values: NDArray[np.float64], use: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The profile of a library that is nearest to a job, as it would be on the job's GPU."""
+    """The profile of a library that is nearest to a job, converted to the job's GPU."""
 
     profile: ApplicationProfile
     distance: float
@@ -113,7 +111,7 @@ class Match:
 
 
 class Library:
-    """Profiles by what they are of."""
+    """The profiles of a site, by key."""
 
     def __init__(
         self, profiles: Iterable[ApplicationProfile] = (), cards: Mapping[str, GpuModel] | None = None
@@ -125,7 +123,7 @@ class Library:
             self.add(profile)
 
     def add(self, profile: ApplicationProfile) -> None:
-        """Add one or several runs, perhaps of a known key."""
+        """Add the profile of one or several runs, possibly with a known key."""
         there = self._profiles.get(profile.key)
         self._profiles[profile.key] = profile if there is None else merged([there, profile])
 
@@ -144,11 +142,11 @@ class Library:
         input_size: float | None = None,
         parameters: tuple[tuple[str, str], ...] = (),
     ) -> Match | None:
-        """Return the profile of the same application with the nearest input, else of its kind, else any; None
-        without profiles.
+        """Return the profile of the same application with the nearest input.
 
-        A profile of another GPU model is converted if both are known. For equal distance, the one with more
-        runs is taken, then the first.
+        Otherwise return one of its kind, otherwise any; None if there are no profiles. A profile of another
+        GPU model is converted if both are known. For equal distance, the one with more runs precedes, then
+        the first.
         """
         wanted = ApplicationProfile(
             application, gpu_model, (ProfilePhase(seconds=1),), kind, input_size, parameters
@@ -164,7 +162,7 @@ class Library:
 
 
 def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
-    """Weight the name more than everything else together, and the input more than the GPU."""
+    """Return a distance in which the name outweighs everything else together, and the input the GPU."""
     far = 0.0
     if there.application != wanted.application:
         far += OTHER_APPLICATION if there.kind and there.kind == wanted.kind else OTHER_KIND

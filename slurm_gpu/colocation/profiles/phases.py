@@ -1,4 +1,4 @@
-"""A recorded run as phases: where its use of the GPU changed for good."""
+"""Split a recorded run into phases, at lasting changes of its GPU use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from slurm_gpu.wire.timeline import Timeline
 MOST_PHASES = 8
 _SERIES = ("util", "mem_used", "sm_active", "pcie")
 _MEMORY = _SERIES.index("mem_used")
-# Least deviation of any series within a phase: below it is the resolution of the record.
+# Minimum deviation of any series within a phase: the resolution of the record.
 _LEAST_DEVIATION = 0.02
 _GAP_DEVIATION = 0.2
-# A series that was measured in no more than this share of a phase is a gap there.
+# A series that was measured in at most this share of a phase is unknown in it.
 _MOSTLY = 0.5
 
 Floats = NDArray[np.float64]
@@ -29,9 +29,9 @@ def phases_of(
     """Return at most MOST_PHASES even stretches of a run on one device; () without bins.
 
     `memory_mib` is the device's; without it memory is unknown. `elapsed_s` is the duration, if the first and
-    last bins are not whole. Memory is the largest bin of a phase, other values are means; a mostly unmeasured
-    value is None. Phases end where that explains the series best, with as few as the noise permits (least
-    squares by dynamic programming, and the Bayesian information criterion).
+    last bins are partial. Memory is the largest bin of a phase, other values are means; a mostly unmeasured
+    value is None. The boundaries of phases explain the series best, with as few phases as the noise permits
+    (least squares by dynamic programming, and the Bayesian information criterion).
     """
     if timeline.n_bins == 0:
         return []
@@ -51,7 +51,10 @@ def phases_of(
 
 
 def segments(series: Floats, most: int) -> list[int]:
-    """Return where even stretches of (rows, n) end, at most `most`, n the last; NaN is a gap, n 1 or more."""
+    """Return the ends of even stretches of (rows, n), at most `most`; the last is n (at least 1).
+
+    NaN: not measured.
+    """
     standard = _standardised(series)
     cost = _costs(standard)
     n, rows = standard.shape[1], standard.shape[0]
@@ -62,7 +65,7 @@ def segments(series: Floats, most: int) -> list[int]:
         every = before[:, None] + cost
         came.append(np.argmin(every, axis=0))
         best.append(every[came[-1], np.arange(n)])
-    # Each stretch costs a level in every row and a place: so much must it explain.
+    # Each stretch costs a level in every row and a boundary, so it must explain at least this much.
     penalty = (rows + 1) * math.log(max(n, 2))
     chosen = int(np.argmin([row[-1] + penalty * k for k, row in enumerate(best)]))
     ends = [n]
@@ -72,7 +75,7 @@ def segments(series: Floats, most: int) -> list[int]:
 
 
 def _standardised(series: Floats) -> Floats:
-    """Return each row in units of its noise, estimated from its steps, and a row that marks its gaps."""
+    """Return each row in units of its noise, estimated from its steps, and a row that marks gaps."""
     rows = []
     for row in series:
         known = ~np.isnan(row)
@@ -91,7 +94,7 @@ def _standardised(series: Floats) -> Floats:
 
 
 def _costs(rows: Floats) -> Floats:
-    """Return (n, n): [i, j] squares about their mean of bins i to j, all rows together; inf if j < i."""
+    """Return (n, n): [i, j] the squares of bins i to j about their mean, over all rows; inf if j < i."""
     n = rows.shape[1]
     sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
     squares = np.concatenate([[0.0], np.cumsum((rows**2).sum(axis=0))])

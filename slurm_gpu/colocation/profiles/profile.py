@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilePhase:
-    """A stretch in which use is even. Fractions of the whole GPU, from 0 to 1; None is not known."""
+    """A stretch of even use, as fractions of the whole GPU (0 to 1); None if unknown."""
 
     seconds: float
     """Duration of the application alone on its GPU."""
@@ -24,7 +24,7 @@ class ProfilePhase:
     sm: float | None = None
     """Multiprocessors that had work."""
     pcie: float | None = None
-    """Fraction of the link's maximum, both directions together."""
+    """Fraction of the link's maximum, over both directions together."""
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
@@ -42,17 +42,17 @@ class ApplicationProfile:
     """One application with one input on one model of GPU (table 2 of the DqnGPU thesis)."""
 
     application: str
-    """Its name, as `/etc/slurm-gpu/applications.yaml` gives it."""
+    """Its name in `/etc/slurm-gpu/applications.yaml`."""
     gpu_model: str
     phases: tuple[ProfilePhase, ...]
     kind: str = ""
-    """Such as "training", "molecular dynamics"."""
+    """A kind such as "training" or "molecular dynamics"."""
     input_size: float | None = None
     """In any unit of the application: batch size, atoms."""
     parameters: tuple[tuple[str, str], ...] = ()
-    """Others that are known, by name."""
+    """Other known parameters, by name."""
     runs: int = 1
-    """Number of runs in it."""
+    """Number of runs in the profile."""
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -65,20 +65,20 @@ class ApplicationProfile:
 
     @cached_property
     def seconds(self) -> float:
-        """Return its duration alone."""
+        """Return the duration alone."""
         return sum(phase.seconds for phase in self.phases)
 
     @cached_property
     def ends_s(self) -> tuple[float, ...]:
-        """Return when each phase ends, from the start, alone."""
+        """Return the ends of the phases, in seconds from the start, running alone."""
         return tuple(accumulate(phase.seconds for phase in self.phases))
 
     def phase_at(self, done_s: float) -> int:
-        """Return the phase after this much work; the last one after its end."""
+        """Return the phase after this much work; after the end of the profile, the last one."""
         return min(bisect_right(self.ends_s, done_s), len(self.phases) - 1)
 
     def mean(self, name: str) -> float | None:
-        """Return a use over its whole time without gaps; None if no phase has it."""
+        """Return the mean of a use over the measured time; None if no phase has it."""
         known = [(getattr(one, name), one.seconds) for one in self.phases if getattr(one, name) is not None]
         return sum(value * seconds for value, seconds in known) / sum(s for _, s in known) if known else None
 
@@ -88,7 +88,7 @@ class ApplicationProfile:
 
 
 def sampled(profile: ApplicationProfile, name: str, width_s: float, n: int) -> NDArray[np.float64]:
-    """Return (n) a use in steps of `width_s`: the greatest of each step, 0 after the end, NaN for gaps."""
+    """Return (n) a use in steps of `width_s`: the greatest of each step, 0 after the end, NaN if unknown."""
     out = np.zeros(n)
     begin_s = 0.0
     for phase, end_s in zip(profile.phases, profile.ends_s, strict=True):

@@ -1,4 +1,4 @@
-"""Profiles as files, CSV (a line for each phase) and JSON: docs/colocation.md#profiles."""
+"""Files of profiles, as CSV (a line for each phase) and JSON: docs/colocation.md#profiles."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ _COLUMNS = (*_ABOUT, "phase", "seconds", *_USES)
 _PHASE_KEYS = {"seconds", *_USES}
 _DIGITS = 12
 _QUOTED = 60
-# Seconds or MiB: larger than any real value, and small enough for sums.
+# Maximum seconds or MiB: larger than any real value, and small enough for sums.
 _MOST = 1e10
 
 
 def read_profiles(path: Path) -> tuple[ApplicationProfile, ...]:
-    """Read every profile of a file, .csv or else JSON. Raises InputError, which names line or key, and
-    value.
+    """Return the profiles of a file, .csv or otherwise JSON.
+
+    Raise InputError naming the line or key, and the value.
     """
     return _read_csv(path) if path.suffix.lower() == ".csv" else _read_json(path)
 
 
 def write_profiles_json(path: Path, profiles: Iterable[ApplicationProfile]) -> None:
-    """Raises OSError."""
+    """Write profiles as JSON; raise OSError if that fails."""
     decoded = {"format": FORMAT, "profiles": [as_json(profile) for profile in profiles]}
     write_whole(path, json.dumps(decoded, ensure_ascii=True, indent=1) + "\n")
 
 
 def write_profiles_csv(path: Path, profiles: Iterable[ApplicationProfile]) -> None:
-    """Raises OSError."""
+    """Write profiles as CSV; raise OSError if that fails."""
     with whole_file(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_COLUMNS)
@@ -172,7 +173,7 @@ def _checked(
 
 @dataclass(slots=True)
 class _Lines:
-    """Lines of one profile."""
+    """The lines of one profile."""
 
     about: list[str]
     line: int

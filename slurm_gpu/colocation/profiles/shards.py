@@ -1,4 +1,4 @@
-"""Estimate the shards of an unknown job by the nearest profile."""
+"""Estimate the shards of an unknown job from the nearest profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_gpu.colocation.profiles.library import OTHER_APPLICATION, Match
 
-# Share of its memory that is left free, since the nearest profile is only an estimate.
+# Fraction of its memory that remains free, since the nearest profile is only an estimate.
 HEADROOM = 0.25
 
 
@@ -15,17 +15,17 @@ class Shards(NamedTuple):
     """Shards of one GPU."""
 
     needed: int | None
-    """None if the profile does not show it."""
+    """None if the profile does not contain it."""
     of: int
     why: str
-    """What `needed` is by, or why it is not known."""
+    """The basis of `needed`, or the reason why it is unknown."""
 
 
 def shards_of(match: Match, input_size: float | None, of: int, capacity_mib: float) -> Shards:
     """Return the shards for the memory of a job with this input, on a GPU of `of` shards and this capacity.
 
-    There is no estimate from another application, a smaller input, or partly measured memory: the job may
-    need more.
+    There is no estimate from another application, a smaller input, or partly measured memory, since the job
+    may need more.
     """
     profile = match.profile
     if match.distance >= OTHER_APPLICATION:

@@ -13,16 +13,16 @@ from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.read import application_and_size
 
 Floats = NDArray[np.float64]
-# A line always fits this many points.
+# A line fits this many points exactly.
 _LINE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits of one application with one input."""
+    """The traits of one application with one input."""
 
     family: str
-    """The application without its input: another batch size of one model is of the same family."""
+    """The application without its input: other batch sizes of a model belong to the same family."""
     size: float | None = None
     """Size of its input."""
     uses: tuple[float | None, ...] = ()
@@ -45,7 +45,7 @@ class Likeness:
     same_family: Floats
     """(n, n) 1 or 0."""
     octaves: Floats
-    """(n, n) between their sizes; of one that is not known, as if it were the middle of its family's."""
+    """(n, n) octaves between their sizes; an unknown size counts as the middle of its family's."""
     uses: Floats
     """(n, n) distance between their uses, in standard deviations of all; what is not known is taken for the
     mean."""
@@ -58,7 +58,7 @@ class Likeness:
 
 
 def likeness(traits: Sequence[Traits]) -> Likeness:
-    """Compute the similarity. Raises ValueError unless all have equally many uses."""
+    """Compute the similarity; raise ValueError unless all have equally many uses."""
     families = {family: at for at, family in enumerate(dict.fromkeys(one.family for one in traits))}
     family = np.array([families[one.family] for one in traits], dtype=np.intp)
     octave = _octaves(traits, family)
@@ -75,9 +75,7 @@ def likeness(traits: Sequence[Traits]) -> Likeness:
 
 
 def _octaves(traits: Sequence[Traits], family: NDArray[np.intp]) -> Floats:
-    """Return (n) octaves, each one a point on a line: a similarity by distances must be possible for
-    points.
-    """
+    """Return (n) octaves, each a point on a line: similarity by distances requires points."""
     size = np.array(
         [math.log2(one.size) if one.size is not None and one.size > 0 else math.nan for one in traits]
     )

@@ -1,1 +1,1 @@
-"""Experiments that no daemon imports: workloads, contests of planners, and what sharing costs."""
+"""Experiments that no daemon imports: workloads, comparisons of planners, and the cost of sharing."""

@@ -16,39 +16,39 @@ from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import World
 
 BASELINE = "sjf"
-# Jobs that fill the slots of the learned planner (M).
+# Number of jobs in the slots of the learned planner (M).
 FULL = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ContestResult:
-    """Result of one planner over all lists of jobs."""
+    """The result of one planner over all lists of jobs."""
 
     planner: str
     ratio: float
-    """Makespan in parts of SJF's, the mean."""
+    """Mean makespan relative to SJF's."""
     ratio_max: float
     gap: float
-    """Above the bound, the mean: 0.01 is one per cent."""
+    """Mean distance above the bound: 0.01 is one per cent."""
     not_slowed: float
-    """Share of the jobs that took at most 1.02 times as long as alone."""
+    """Fraction of the jobs that took at most 1.02 times as long as alone."""
     worst_slowdown: float
     together: float
-    """Jobs on a GPU, the mean over the time in which it had any."""
+    """Mean number of jobs on a GPU, over the time in which it had any."""
     out_of_memory: int
     decision_ms_p50: float
     decision_ms_p99: float
-    """Processor time of the calls in which something waited."""
+    """Processor time of the calls with waiting jobs."""
 
 
 class TimedPlanner:
-    """A planner, and how long each of its decisions took."""
+    """A planner with the duration of each of its decisions."""
 
     def __init__(self, inner: Planner, most_together: int = 2) -> None:
         self.name, self._inner, self._most = inner.name, inner, most_together
         self.took_ms: list[float] = []
         self.full_ms: list[float] = []
-        """Those of them with FULL jobs waiting or more, and a GPU that has room."""
+        """The decisions with at least FULL waiting jobs and a GPU that can accept one."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """See Planner."""
@@ -78,8 +78,9 @@ def contest(
 ) -> list[ContestResult]:
     """Return one result per planner, in the order of `names`.
 
-    `setting` is called for each planner and list, with the list's number. Gaps are relative to the bound of
-    the same jobs under the same cap. `report_progress` is called with the number of finished and of all runs.
+    `setting` is called for each planner and list, with the list's number. Results are relative to the bound
+    of the same jobs under the same cap. `report_progress` is called with the number of finished runs and of
+    all runs.
     """
     of, done = len(lists) * len(names), 0
     ran: dict[str, list[SharingOutcome]] = {name: [] for name in names}

@@ -1,4 +1,4 @@
-"""Compute the saved costs of sharing as in table 5 of the DqnGPU thesis: etc/prices.yaml."""
+"""Compute the cost saved by sharing, as in table 5 of the DqnGPU thesis: etc/prices.yaml."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Comparison:
 
     name: str
     alone_price: float
-    """Price per hour, like that of the part."""
+    """Price per hour of the exclusive GPU, in the same unit as that of the part."""
     part_price: float
     in_words: str = ""
     """The comparison in words: "1/2 of a g4dn.4xlarge instead of g3.xlarge"."""
@@ -44,13 +44,13 @@ class Comparison:
     def saved(self, alone_s: float, shared_s: float) -> float:
         """Return the saved share of the price if `shared_s` with sharing replace `alone_s` without.
 
-        Below 0 if sharing costs more.
+        It is below 0 if sharing costs more.
         """
         return 1 - self.part_price * shared_s / (self.alone_price * alone_s)
 
 
 def comparisons(source: YamlSource) -> tuple[Comparison, ...]:
-    """Return the comparisons in a file of prices; raises InvalidFileError with every mistake in it."""
+    """Return the comparisons in a file of prices; raise InvalidFileError with all its errors."""
     decoder = Decoder(source)
     file = decoder.read(_Prices)
     prices, compare = file.instances or {}, file.compare or {}

@@ -11,14 +11,14 @@ from slurm_gpu.colocation.simulation.simulator import SharingJob
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.measured import Measured
 
-# Jobs in each workload.
+# Number of jobs in each workload.
 JOBS = 30
-# Pair tables lack durations of jobs: they are drawn between these, log-uniformly.
+# Pair tables contain no durations of jobs: they are drawn between these, log-uniformly.
 TABLE_WORK_S = (60.0, 600.0)
-# Applications in a sweep.
+# Number of applications in a sweep.
 TABLE_KINDS = 3
-# Workloads of a pair table: all applications; the half that slows others most, or least; heavy and light ones
-# alternating; and a few applications, as in a hyperparameter search.
+# Workloads of a pair table: all applications; the half that slows others most, or least; alternating heavy
+# and light ones; and a few applications, as in a hyperparameter search.
 TABLE: tuple[str, ...] = ("random", "heavy", "light", "mixed", "sweep")
 
 
@@ -28,7 +28,7 @@ def random_of(workload: str, seed: int) -> np.random.Generator:
 
 
 def table_world(measured: Measured) -> TableWorld:
-    """Return applications of one phase each, of which only speeds are known."""
+    """Return applications with one phase each, of which only speeds are known."""
     return TableWorld(
         [
             ApplicationProfile(name, measured.gpu_model, (ProfilePhase(seconds=TABLE_WORK_S[1]),))
@@ -41,8 +41,8 @@ def table_world(measured: Measured) -> TableWorld:
 def weights_on_others(measured: Measured) -> list[float]:
     """Return by application how much longer others take with it, the mean over all; inf if unknown.
 
-    The value is at most twice as long, as one after the other takes; this also counts for those that cannot
-    run with it.
+    The value is at most 2, as when one runs after the other; this also counts for those that cannot run with
+    it.
     """
     lost: list[list[float]] = [[] for _ in measured.names]
     for (_, others), speed in measured.speeds.items():

@@ -1,4 +1,4 @@
-"""The belief of a planner that knows the truth."""
+"""The belief of a planner that has the true values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JUST_MORE = 1 + 1e-9
 
 
 class KnownBelief:
-    """See planner.Belief. `headroom` is a fraction of each job's memory that is left free."""
+    """See planner.Belief; `headroom` is a fraction of each job's memory that remains free."""
 
     def __init__(
         self, world: World, *, most_together: int = 2, cap: float = math.inf, headroom: float = 0.0
@@ -30,8 +30,9 @@ class KnownBelief:
         self._kept: dict[tuple[tuple[int, float, float, float], ...], bool] = {}
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Return speeds as if each ran through its phases many times during one of the others: any with
-        any.
+        """Return speeds as if each ran through its phases many times during one of the others.
+
+        Any phase meets any other.
         """
         known = self._speeds.get(applications)
         if known is None:
@@ -63,7 +64,7 @@ class KnownBelief:
         return peaks_mib * (1 + self.headroom) <= self.world.capacity_mib
 
     def _peak_mib(self, application: int) -> float:
-        """Return 0 if unknown."""
+        """Return the peak, or 0 if it is unknown."""
         known = self._peaks_mib.get(application)
         if known is None:
             peak_mib = self.world.profiles[application].peak("memory_mib")
@@ -71,9 +72,9 @@ class KnownBelief:
         return known
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """See planner.Belief. The cap holds to the end of each job in the current situation.
+        """See planner.Belief; the cap holds to the end of each job in the current situation.
 
-        This also holds after later joins, which are checked too. Jobs do not share if any meeting of their
+        This also holds after later joins, which are checked too. Jobs do not share if any overlap of their
         phases exceeds the cap: without phases, a pair above the cap never runs together.
         """
         if len(members) < 2:
@@ -91,7 +92,7 @@ class KnownBelief:
         return any(meetings) and self._keeps_cap(members)
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """See planner.Belief: what is known is exact."""
+        """See planner.Belief: known values are exact."""
         key = tuple(sorted((one.application, one.done_s, one.left_s) for one in members))
         known = self._ends_s.get(key)
         if known is None:
@@ -100,7 +101,7 @@ class KnownBelief:
         return known
 
     def _meetings_of(self, applications: tuple[int, ...]) -> tuple[bool, ...]:
-        """Return for all possible meetings of their phases whether the cap is kept."""
+        """Return for all possible overlaps of their phases whether the cap is respected."""
         known = self._meetings.get(applications)
         if known is None:
             profiles = [self.world.profiles[one] for one in applications]
@@ -111,7 +112,7 @@ class KnownBelief:
         return known
 
     def _keeps_cap(self, members: Sequence[Member]) -> bool:
-        """Return whether they fit, and no job's whole run exceeds the cap."""
+        """Return whether they fit and no job's whole run exceeds the cap."""
         key = tuple(sorted((one.application, one.done_s, one.left_s, one.lost_s) for one in members))
         known = self._kept.get(key)
         if known is None:
@@ -134,8 +135,8 @@ class KnownBelief:
 def over_phases(world: World, applications: tuple[int, ...]) -> tuple[float, ...]:
     """Return each one's speed with the others over its whole run, at any phases of the others.
 
-    A phase's work has the mean of its speeds with the others' phases, weighted by their time alone. All are 0
-    if any phases cannot run together.
+    The work of a phase has the mean of its speeds with the others' phases, weighted by their time alone. All
+    are 0 if any phases cannot run together.
     """
     if len(applications) == 1:
         return (1.0,)

@@ -23,10 +23,10 @@ class SharingTransition(StrEnum):
     SUBMIT = "submit"
     START = "start"
     PHASE = "phase"
-    """It went on to its next phase."""
+    """It entered its next phase."""
     END = "end"
     OUT_OF_MEMORY = "out of memory"
-    """It was killed, and will wait again, from its beginning."""
+    """It was killed, and will wait again and restart from its beginning."""
     REQUEUE = "requeue"
     """It waits again."""
 
@@ -38,7 +38,7 @@ class SharingEvent(NamedTuple):
     what: SharingTransition
     job: int
     gpu: int = -1
-    """The GPU on which it runs; -1 if it does not."""
+    """The GPU on which it runs; -1 if it does not run."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,17 @@ class SharingOutcome:
 
     submit_s: Floats
     start_s: Floats
-    """Start of the run that was completed."""
+    """Start of the completed run."""
     first_start_s: Floats
     end_s: Floats
     alone_s: Floats
-    """Its work, alone."""
+    """Its work, in seconds alone."""
     kills: NDArray[np.int32]
     """Number of times that it ran out of memory."""
     utilisation: float | None
-    """The part of the time in which kernels ran: the sum of the jobs' own, each by its speed, 1 at most.
-
-    None where the use of some application is not known.
-    """
+    """Fraction of the time in which kernels ran: the sum of each job's own times its speed, at most 1."""
     memory: float | None
-    """Share of the memory in use, the mean over time; None if unknown."""
+    """Mean fraction of the memory in use over time; None if unknown."""
     memory_peak_mib: float | None
     """Maximum of any GPU at any time."""
     together: float
@@ -75,7 +72,7 @@ class SharingOutcome:
 
     @property
     def slowdown(self) -> Floats:
-        """Return the duration of the completed run relative to alone: 1 is not slowed."""
+        """Return the duration of the completed run relative to running alone: 1 is not slowed."""
         return (self.end_s - self.start_s) / self.alone_s
 
     @property
@@ -134,8 +131,9 @@ class StretchTally:
         kills: NDArray[np.int32],
         log: Sequence[SharingEvent],
     ) -> SharingOutcome:
-        """Return the outcome of all added records, and of these columns; starts and ends come from the
-        log.
+        """Return the outcome of all added records, and of these columns.
+
+        Starts and ends are those in the log.
         """
         n = len(submit_s)
         first, last, end = (np.full(n, math.nan) for _ in range(3))

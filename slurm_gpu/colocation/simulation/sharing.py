@@ -1,4 +1,4 @@
-"""Jobs that run together on one GPU, through their phases: speeds that follow from each other's phases."""
+"""Jobs that run together on one GPU, through their phases, at speeds that depend on each other's phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_gpu.colocation.simulation.world import World
 
 
 class Work:
-    """Remaining work of a running job, in seconds that it would take alone (speed 1)."""
+    """Remaining work of a running job, in seconds of running alone (speed 1)."""
 
     __slots__ = ("_left_s", "_since_s", "speed")
 
@@ -53,10 +53,10 @@ class SharingStretch(NamedTuple):
 
 
 class SharingObserver(Protocol):
-    """Observes the GPUs, like a monitor of real ones: to measure or to learn."""
+    """An observer of the GPUs, like a monitor of real ones, for measuring or learning."""
 
     def ran(self, stretch: SharingStretch) -> None:
-        """Record a stretch that is over now."""
+        """Record a stretch that has ended."""
         ...
 
     def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
@@ -66,20 +66,23 @@ class SharingObserver(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PhaseProgress:
-    """A job's way through its phases. Work beyond its profile's end is done in the last phase."""
+    """The progress of a job through its phases.
+
+    Work after the end of its profile is done in the last phase.
+    """
 
     member: Member
     memory_factor: float
-    """Its memory is so many times its profile's."""
+    """Its memory is this many times its profile's."""
     phase: int
     work: Work
     """Work of this phase."""
     later_s: float
     """Work after this phase."""
     began_s: float
-    """When the job began, as far as its member shows."""
+    """When the job began, according to its member."""
     ends_at_s: float = math.inf
-    """The phase, as things are."""
+    """The end of the phase at the current speed."""
     speed: float = 1.0
 
     @classmethod
@@ -117,7 +120,7 @@ def _split(
 
 
 class SharedGpu:
-    """One GPU and who runs on it, from change to change."""
+    """One GPU and its jobs, from one change to the next."""
 
     def __init__(self, world: World, gpu: int = 0, now_s: float = 0.0) -> None:
         self._world, self._gpu, self._now_s = world, gpu, now_s
@@ -148,16 +151,16 @@ class SharedGpu:
         done_s = was.done_s + was.left_s - left_s
         profile = self._world.profiles[was.application]
         if course.phase + 1 < len(profile.phases):
-            # However that was rounded: it is in this phase, until that has ended.
+            # Regardless of rounding: it is in this phase until the phase has ended.
             done_s = min(done_s, math.nextafter(profile.ends_s[course.phase], 0.0))
         return Member(
             was.job, was.application, left_s, done_s, was.submit_s, was.killed, now_s - course.began_s
         )
 
     def end_phases(self, now_s: float) -> tuple[list[PhaseProgress], list[PhaseProgress]]:
-        """End phases at this moment: return jobs that are done, which leave, and those that begin a phase.
+        """End phases at this moment: return removed jobs that are done, and those that begin a phase.
 
-        `settle` must follow.
+        The caller must call `settle` afterwards.
         """
         done: list[PhaseProgress] = []
         changed: list[PhaseProgress] = []
@@ -169,10 +172,10 @@ class SharedGpu:
         return done, changed
 
     def settle(self, now_s: float) -> list[PhaseProgress]:
-        """Remove jobs that cannot continue, the last started first, and return them; all others continue at
-        new speeds.
+        """Remove and return jobs that cannot continue, the last started first.
 
-        Raises ValueError for a job that does not fit into an empty GPU, and for invalid speeds.
+        All others continue at new speeds. Raise ValueError if a job does not fit into an empty GPU, or for
+        invalid speeds.
         """
         killed: list[PhaseProgress] = []
         while (speeds := self._speeds()) is None:
@@ -212,10 +215,10 @@ class SharedGpu:
 def look_ahead(
     world: World, members: Sequence[Member], memory_factor: float = 1.0
 ) -> list[SharingStretch] | None:
-    """Return how they run to their ends on one GPU without further jobs, from their current progress; None:
-    out of memory.
+    """Return how they run to their ends on one GPU without further jobs, from their current progress.
 
-    Their memory is `memory_factor` times that of their profiles.
+    The result is None if they run out of memory. Their memory is `memory_factor` times that of their
+    profiles.
     """
     gpu = SharedGpu(world)
     gpu.courses = [

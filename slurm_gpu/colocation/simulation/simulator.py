@@ -1,9 +1,9 @@
 """Simulate jobs that share GPUs by a planner's decisions: event-driven, with work as a fluid.
 
-Between two events nothing changes: the jobs, their phases, and so (`world.World`) their speeds. Memory is a
-hard limit at every moment: if it would be exceeded, the job that started last is killed, waits again after
-`requeue_s`, and restarts from its beginning. Nothing here is random: same jobs, same planner, same log to the
-last event.
+Between two events nothing changes: the jobs, their phases, and therefore (`world.World`) their speeds. Memory
+is a hard limit at every moment: if it would be exceeded, the job that started last is killed, waits again
+after `requeue_s`, and restarts from its beginning. The simulation is deterministic: the same jobs and planner
+give the same log.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from slurm_gpu.colocation.simulation.world import World
 
 @dataclass(frozen=True, slots=True)
 class SharingJob:
-    """One job; its index in the sequence that is simulated is its number."""
+    """One job; its number is its index in the simulated sequence."""
 
     application: int
     """Index into the world's profiles."""
     work_s: float
-    """Seconds alone. Where its profile is shorter, it stays in the last phase; longer, it ends within."""
+    """Seconds alone.
+
+    If its profile is shorter, the job remains in the last phase; if longer, it ends within it.
+    """
     submit_s: float = 0.0
     memory_factor: float = 1.0
-    """Its memory is so many times its application's, in every phase."""
+    """Its memory is this many times its application's, in every phase."""
 
 
 def simulate(
@@ -48,10 +51,10 @@ def simulate(
     requeue_s: float = 30.0,
     watcher: SharingObserver | None = None,
 ) -> SharingOutcome:
-    """Run all jobs to their end. `watcher` receives every stretch of time on every GPU, and every kill.
+    """Run all jobs to their end; `watcher` receives every stretch of time on every GPU, and every kill.
 
-    Raises ValueError with the name of the planner if it starts a job that does not wait, or nothing while
-    jobs wait and every GPU is idle. It also does so for a job that fits into no empty GPU.
+    Raise ValueError naming the planner if it starts a job that does not wait, or starts nothing while jobs
+    wait and every GPU is idle. Also raise it if a job does not fit into an empty GPU.
     """
     if n_gpus < 1:
         raise ValueError(f"jobs run on 1 GPU or more, not on {n_gpus}")
@@ -123,7 +126,7 @@ class _SharingModel:
         )
 
     def _happen(self, now_s: float) -> bool:
-        """Process this moment except for starts; return whether the planner has something to decide."""
+        """Process this moment except for starts; return whether the planner must decide."""
         changed = self._wake_s <= now_s
         for index, gpu in enumerate(self._gpus):
             if gpu.next_s <= now_s:
@@ -202,7 +205,7 @@ class _SharingModel:
             self._write(now_s, SharingTransition.START, number, start.gpu)
 
     def _settle(self, index: int, now_s: float) -> bool:
-        """Run on as things are now, without those that do not fit; whether there were any."""
+        """Continue with the current jobs without those that do not fit; return whether there were any."""
         gpu = self._gpus[index]
         before = list(gpu.courses)
         killed = gpu.settle(now_s)

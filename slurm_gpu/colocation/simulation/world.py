@@ -1,6 +1,6 @@
-"""The truth in the simulator: real speeds of co-running applications, and their memory.
+"""The true values in the simulator: real speeds of co-running applications, and their memory.
 
-A planner never sees it; it has a `planner.Belief`.
+A planner has only its `planner.Belief`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 
 class World(Protocol):
-    """One model of GPU, and what applications do on it. Pure functions."""
+    """One model of GPU with the behaviour of applications on it; all methods are pure functions."""
 
     @property
     def profiles(self) -> Sequence[ApplicationProfile]:
@@ -28,7 +28,7 @@ class World(Protocol):
         ...
 
     def speeds(self, running: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
-        """Return each one's speed relative to alone while these run together: (application, phase) each.
+        """Return the speed of each (application, phase) relative to alone while these run together.
 
         Values above 1 count as 1. All are 0 if they cannot run together for a reason other than memory.
         """
@@ -39,7 +39,7 @@ class World(Protocol):
 class TableWorld:
     """Speeds without phases, from a pair table or another source by application.
 
-    Applications with unknown memory (None) take none; the speeds show which cannot run together.
+    Applications with unknown memory (None) take none; the speeds show which applications cannot run together.
     """
 
     profiles: Sequence[ApplicationProfile]

@@ -11,9 +11,9 @@ from slurm_gpu.colocation.tables.measured import Measured
 
 
 def completed(table: Measured) -> Measured:
-    """Return a table with the speed of each pair: measured, else predicted.
+    """Return a table with the speed of each pair, measured or otherwise predicted.
 
-    Which pairs cannot run together is not predicted: no predicted speed is 0.
+    Predictions exclude no pair: no predicted speed is 0.
     """
     lacking = table.lacking
     if not lacking:

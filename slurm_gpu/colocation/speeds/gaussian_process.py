@@ -2,13 +2,13 @@
 
 The speed of one with another is the sum of its own sensitivity, the other's effect on any co-runner, and an
 effect of this pair. Each part is similar for similar applications: of one family and near in size, or near in
-use alone. As learned from the pairs, also their speeds and effects with others count (Rasmussen and Williams,
+their use alone. Learned speeds and effects with others also count as similarity (Rasmussen and Williams,
 Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
 
 A use that deviates from its family's line, such as a step that takes longer than expected from smaller and
 larger inputs, changes the speed in proportion (odd).
 
-A speed of 1 is a bound: it hides how much room two applications leave each other (a Tobit regression). An
+A speed of 1 is a bound: it hides how much capacity two applications leave each other (a Tobit regression). An
 outlier counts less (Student's t noise).
 """
 
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from slurm_gpu.colocation.profiles.traits import Floats, Likeness
 
-# No prediction is below this speed.
+# Minimum of predictions.
 SLOWEST = 0.02
 # Higher speeds are not slowed down; how much faster they could be is unknown.
 _BOUND = 0.999
-# Greatest speed without that bound.
+# Maximum speed without that bound.
 _FARTHEST = 2.0
 # Degrees of freedom of the noise.
 _FREEDOM = 6.0
@@ -41,10 +41,11 @@ _AS_MANY = 10
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Variances, as parts of that of all speeds, and distances within which applications are alike.
+    """Variances relative to that of all speeds, and distances within which applications are similar.
 
-    Chosen by five folds of pairs, and of applications, of Gavel's table of the P100 alone; `uses_family` and
-    `odd` came later, as they are better on the V100 and no worse on the P100 and the K80.
+    The values were chosen by five folds of pairs, and of applications, of Gavel's table of the P100 only;
+    `uses_family` and `odd` were added later, as they are better on the V100 and no worse on the P100 and the
+    K80.
     """
 
     suffers: float = 1.2
@@ -58,15 +59,15 @@ class Scales:
     uses_suffers: float = 0.9
     uses_does: float = 1.5
     foreign_suffers: float = 0.09
-    """Similarity of two of different families at most, relative to those of one."""
+    """Maximum similarity of two applications of different families, relative to those of one."""
     foreign_does: float = 1.5
     uses_family: float = 2.5
-    """In octaves: within a family, by their use alone."""
+    """In octaves within a family, for their use alone."""
     odd: float = 1.0
     """Effect of a deviation from the family's line, for a unit of `Likeness.odd` squared."""
     own: float = 0.04
     speed_distance: float = 0.44
-    """Root mean square difference of speeds within which two are alike in how they fare or what they do."""
+    """Root mean square difference of speeds within which two are similar in their slowdowns or effects."""
 
     def of(self, variance: float) -> Scales:
         """Return parameters for speeds of this variance."""
@@ -86,7 +87,7 @@ _VARIANCES = ("suffers", "does", "pair", "learned", "level")
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """(m) each: what was measured."""
+    """The measurements, (m) each."""
 
     one: NDArray[np.intp]
     """The application with this speed."""
@@ -106,23 +107,21 @@ class Entries:
 
 @dataclass(frozen=True)
 class Covariance:
-    """Covariance of the speeds of pairs, without noise; (n, n) each of two applications, `of` their
-    variance.
-    """
+    """Covariance of the speeds of pairs, (n, n) each, without noise; `of` is their variance."""
 
     of: Scales
     suffers: Floats
     does: Floats
     odd: Floats
     learned: tuple[Floats, Floats] | None
-    """Alike in how they fare, and in what they do."""
+    """The learned similarity of their slowdowns and their effects."""
 
     def across(self, one: NDArray[np.intp], other: NDArray[np.intp], entries: Entries) -> Floats:
         """Return (k, m) of k pairs with m entries."""
         return self._total(np.ix_(one, entries.one), np.ix_(other, entries.other))
 
     def variance(self, one: NDArray[np.intp], other: NDArray[np.intp]) -> Floats:
-        """Return (k) of each pair itself, before any measurement."""
+        """Return (k) the variance of each pair itself, before any measurement."""
         return self._total((one, one), (other, other))
 
     def _total(self, ones: tuple[Any, ...], others: tuple[Any, ...]) -> Floats:
@@ -143,21 +142,19 @@ class GaussianProcess:
     own_only: Entries
     """Entries outside the fit: each corrects only the speed of its own pair."""
     prior_mean: Floats
-    """(n, n) its mean where nothing is known."""
+    """(n, n) the mean before any measurement."""
     covariance: Covariance
     inverse: Floats
-    """(m, m) of the entries' covariance, noise included."""
+    """(m, m) inverse of the entries' covariance, including noise."""
     unbound: Floats
-    """(m) the speeds, as they would be without the bound of 1."""
+    """(m) the speeds without the bound of 1."""
     noise: Floats
-    """(m) variance of each."""
+    """(m) variance of the noise of each entry."""
     fresh_noise: float
-    """Variance of one measurement that is as good as most."""
+    """Variance of one measurement of typical quality."""
 
     def everywhere(self) -> tuple[Floats, Floats]:
-        """Return (n, n) each: the speed, not bound by 1, and the standard deviation of one measurement of
-        it.
-        """
+        """Return (n, n) each: the speed, not bound by 1, and the standard deviation of one measurement."""
         speed, variance = self._fitted_alone
         at, own = (self.own_only.one, self.own_only.other), self.own_only
         if len(own):
@@ -202,9 +199,7 @@ class GaussianProcess:
         return np.concatenate((found, others))
 
     def _left_out(self) -> tuple[Floats, Floats]:
-        """Return (m) each: speed and deviation of each fitted entry, if its pair, both ways, was not
-        measured.
-        """
+        """Return (m) each: speed and deviation of each entry as if its pair, both ways, was not measured."""
         speed, deviation = np.empty(len(self.unbound)), np.empty(len(self.unbound))
         weighed = self.inverse @ self._residual
         at = {pair: k for k, pair in enumerate(zip(self.entries.one, self.entries.other, strict=True))}
@@ -223,7 +218,7 @@ class GaussianProcess:
 def fitted(
     like: Likeness, entries: Entries, prior_mean: Floats, scales: Scales, most: int
 ) -> GaussianProcess:
-    """Fit to `most` of at least one entry: first by the traits of applications, then also by their speeds.
+    """Fit to at most `most` entries (at least one): first by the traits of applications, then also by speeds.
 
     The cost is cubic in `most`, and quadratic for each further entry and pair of applications.
     """
@@ -287,7 +282,7 @@ def _alike(rows: Floats, distance: float) -> Floats:
 def _conditioned(
     covariance: Covariance, entries: Entries, own_only: Entries, prior_mean: Floats, scales: Scales
 ) -> GaussianProcess:
-    """Run expectation-maximisation: for the speeds behind the bound, and the weight of each entry."""
+    """Run expectation-maximisation for the speeds above the bound, and the weight of each entry."""
     prior = covariance.across(entries.one, entries.other, entries)
     mean = prior_mean[entries.one, entries.other]
     bound = entries.speed >= _BOUND
@@ -299,7 +294,7 @@ def _conditioned(
         # The prediction of all others for each, and its variance.
         unbound[bound] = _truncated_mean(unbound[bound] - weighed[bound] / own[bound], own[bound] ** -0.5)
         weighed = inverse @ (unbound - mean)
-        # The square that is expected of what noise did to each.
+        # The expected square of the noise of each entry.
         noise = _weighed(usual, noise**2 * (weighed**2 - own) + noise)
         inverse = _inverse(prior, noise)
     return GaussianProcess(
@@ -330,7 +325,7 @@ def _truncated_mean(mean: Floats, deviation: Floats) -> Floats:
 
 
 def _hazard(short: Floats) -> Floats:
-    """Return density over survival of the standard normal distribution (the inverse Mills ratio)."""
+    """Return density divided by survival of the standard normal distribution (the inverse Mills ratio)."""
     return np.array([_hazard_at(one) for one in short.tolist()])
 
 
@@ -341,5 +336,5 @@ def _hazard_at(short: float) -> float:
     return math.exp(-0.5 * short * short) / math.sqrt(2 * math.pi) / survival
 
 
-# Deviations above which the quotient is one of two numbers near 0; its limit is used.
+# Above these deviations the quotient is one of two numbers near 0; its limit is used.
 _FAR = 8.0

@@ -1,4 +1,4 @@
-"""Derive results from the speeds of several co-runners, from any source. Needs no numpy."""
+"""Derive results from the speeds of several co-runners, from any source, without numpy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 _JUST_MORE = 1 + 1e-12
-# 1/cap times the cap, regardless of rounding.
+# Speeds at the cap pass, regardless of rounding.
 _JUST_ONE = 1 - 1e-12
 
 
 def keeps(speeds: Iterable[float], cap: float) -> bool:
-    """Return whether all can run, and none is slower than 1/cap of alone."""
+    """Return whether all can run, and no speed is below 1/cap of running alone."""
     return all(speed > 0 and speed * cap >= _JUST_ONE for speed in speeds)
 
 
 def ends_s(left_s: Sequence[float], speeds_of: Callable[[tuple[int, ...]], Sequence[float]]) -> float:
-    """Return when the last of several is done that begin together without further jobs; math.inf: never.
+    """Return when the last of several jobs ends that begin together without further jobs; math.inf if never.
 
     `left_s` is by member; `speeds_of` returns the speeds of members that run together, in their order.
     """

@@ -16,31 +16,29 @@ from slurm_gpu.colocation.speeds.gaussian_process import SLOWEST, USUAL_VARIANCE
 log = logging.getLogger(__name__)
 
 _NOTHING_KNOWN = 0.7
-# A fit takes the cube of them: 1,000 of 52 applications take 2 s of processor time.
+# The cost of a fit is cubic in their number: 1,000 of 52 applications take 2 s of processor time.
 MOST_FITTED = 1000
-# Further measurements of one pair add no certainty: the remaining difference is systematic.
+# Further measurements of one pair do not reduce the uncertainty: the remaining difference is systematic.
 _MOST_COUNTED = 20.0
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """(n, n) each: [i, j] is i with j."""
+    """Predictions, (n, n) each: [i, j] is i with j."""
 
     speed: Floats
     deviation: Floats
-    """One standard deviation of what a new measurement would show."""
+    """One standard deviation of a new measurement."""
     shortfall: Floats = field(repr=False)
-    """Ascending: by how many deviations what was measured fell short of what the others had predicted."""
+    """Ascending: by how many deviations each measurement was below the prediction from the others."""
     n_not_fitted: int = 0
     """Measured speeds above the limit of a fit: each corrects only its own pair."""
 
     def lower(self, confidence: float) -> Floats:
-        """Return lower bounds that speeds exceed with this probability (0 to 1), as far as the errors
-        show.
-        """
+        """Return lower bounds that speeds exceed with this probability (0 to 1), according to the errors."""
         if len(self.shortfall) == 0:
             return np.full_like(self.speed, SLOWEST)
-        # The quantile of conformal prediction: one more, for the one that is to come.
+        # The quantile of conformal prediction counts one more, for the next value.
         at = math.ceil(confidence * (len(self.shortfall) + 1)) - 1
         far = self.shortfall[at] if at < len(self.shortfall) else max(self.shortfall[-1], 3.0)
         return np.asarray(np.clip(self.speed - far * self.deviation, SLOWEST, 1.0))
@@ -57,10 +55,10 @@ def predict(
     """Predict every pair's speed from the measured pairs.
 
     `speeds` (n, n): [i, j] of i with j, NaN if unmeasured; 0, cannot run together, has no information on
-    speeds. `counts`: measurements in each mean. `prior`: the prediction without data, else the mean of all.
-    Two of one application are a pair like any other. The cost is cubic in the number of speeds: 600 take half
-    a second. With more than `most`, the most informative ones are fitted; a warning names the number of the
-    others, once. Raises ValueError for invalid shapes or values.
+    speeds. `counts`: measurements in each mean. `prior`: the prediction without data, by default the mean of
+    all. Two of one application are a pair like any other. The cost is cubic in the number of speeds: 600 take
+    half a second. With more than `most`, only the most informative ones are fitted; a warning names the
+    number of the others, once. Raise ValueError if a shape or value is invalid.
     """
     n = len(traits)
     for what, given in (("speeds", speeds), ("counts", counts), ("prior", prior)):

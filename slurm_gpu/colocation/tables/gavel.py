@@ -3,7 +3,8 @@
 {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.35, "('LM (batch size 5)', 1)": [30.1, 99.0]}}}
 
 Each application and number of GPUs has its steps per second alone (`null`), and with each other: its own and
-the other's. A pair [0, 0] means that they cannot run together. 0 alone means that it cannot run on this GPU.
+the other's. A pair [0, 0] means that they cannot run together. 0 for `null` means that it cannot run on this
+GPU.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ Key = tuple[str, int]
 def tables_of(path: Path, decoded: Mapping[str, Any]) -> tuple[Measured, ...]:
     """Return the table of each GPU model for jobs of one GPU; for others only the form is checked.
 
-    An application that cannot run on a model is not in that model's table. Raises InputError with the keys
-    and the value.
+    An application that cannot run on a model is not in that model's table. Raise InputError with the keys and
+    the value if a value is invalid.
     """
     return tuple(_Reader(path, model).table(of_model) for model, of_model in decoded.items())
 
 
 class _Reader:
-    """Reads the table of one GPU model."""
+    """The reader of one GPU model's table."""
 
     def __init__(self, path: Path, model: str) -> None:
         self._path, self._model = path, model

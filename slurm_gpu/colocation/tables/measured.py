@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 
-if TYPE_CHECKING:  # what slurm-gpuctld learned is written as a table where there may be no numpy
+if TYPE_CHECKING:  # slurm-gpuctld writes what it learned as a table on hosts that may lack numpy
     from slurm_gpu.colocation.tables.pair_table import PairTable
 
 # Lower speeds count as 0: the applications cannot run together.
 LEAST_SPEED = 1e-6
 
-# Keys of slurm-gpuctld may have 481: a user and a job name of 80 bytes each, all encoded.
+# Keys of slurm-gpuctld may have 481 bytes: a user and a job name of 80 bytes each, all encoded.
 LONGEST_NAME = 512
 
 
@@ -22,15 +22,15 @@ LONGEST_NAME = 512
 class Measured:
     """Speeds of applications with their co-runners; applications are indices into `names`.
 
-    Raises ValueError with the names of the applications for invalid values.
+    Raise ValueError naming the applications if a value is invalid.
     """
 
     gpu_model: str
     names: tuple[str, ...]
     alone_per_s: tuple[float | None, ...]
-    """Steps, or whatever the application counts, in a second alone on the GPU; None is not known."""
+    """Steps, or another count of the application, per second alone on the GPU; None if unknown."""
     speeds: Mapping[CoRunnerView, float] = field(repr=False)
-    """Relative to alone, from 0 to 1. 0, then of all who were there: they cannot run together."""
+    """Relative to alone, from 0 to 1; 0, then for the whole group, if they cannot run together."""
 
     def __post_init__(self) -> None:
         for name in (self.gpu_model, *self.names):
@@ -76,12 +76,12 @@ class Measured:
 
     @property
     def lacking(self) -> list[tuple[int, int]]:
-        """Return unmeasured pairs; an application with itself is a pair."""
+        """Return unmeasured pairs, including those of an application with itself."""
         places = range(len(self.names))
         return [(one, other) for one in places for other in places if (one, (other,)) not in self.speeds]
 
     def together(self, group: Sequence[int]) -> tuple[float | None, ...]:
-        """Return each one's speed in the order of `group`; None if unmeasured."""
+        """Return the speed of each in the order of `group`; None if unmeasured."""
         return tuple(self.speeds.get((one, others)) for one, others in views_of(group))
 
     def table(self) -> PairTable:

@@ -1,4 +1,4 @@
-"""Our own format of measured speeds, as CSV and as JSON: docs/colocation.md#tables."""
+"""The project's own format of measured speeds, as CSV and as JSON: docs/colocation.md#tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORMER_CO_RUNNER = "beside_"
 
 
 class _Builder:
-    """Collects one model's speeds, whichever order they come in."""
+    """A collector of one model's speeds, in any order."""
 
     def __init__(self, gpu_model: str) -> None:
         self.gpu_model = gpu_model
@@ -33,13 +33,13 @@ class _Builder:
         self.alone: dict[int, float] = {}
         self.speeds: dict[CoRunnerView, float] = {}
         self.lines: dict[CoRunnerView, int] = {}
-        """In which line of a CSV each stands."""
+        """The line of each in a CSV file."""
 
     def index(self, name: str) -> int:
         return self._at.setdefault(name, len(self._at))
 
     def add(self, name: str, others: Sequence[str], speed: float, line: int = 0) -> None:
-        """Add a row. Raises ValueError if it exists."""
+        """Add a row; raise ValueError if it exists."""
         view = self.index(name), tuple(sorted(map(self.index, others)))
         if view in self.speeds:
             raise ValueError("is there twice")
@@ -60,7 +60,7 @@ class _Builder:
 
 
 def table_of_json(path: Path, decoded: Mapping[str, Any]) -> Measured:
-    """Decode a file with `"format": "slurm-gpu speeds 1"`. Raises InputError with key and value."""
+    """Decode a file with `"format": "slurm-gpu speeds 1"`; raise InputError with key and value if invalid."""
 
     def wrong(where: str, message: str) -> InputError:
         return InputError(str(path), 0, 0, f"{where}: {message}")
@@ -128,7 +128,7 @@ def _add_group(builder: _Builder, applications: Mapping[str, Any], group: Any) -
 
 
 def tables_of_csv(path: Path) -> tuple[Measured, ...]:
-    """Return one table for each model of GPU. Raises InputError with the line and the value."""
+    """Return one table for each model of GPU; raise InputError with the line and the value if invalid."""
     lines = read_rows(path)
     if not lines:
         raise InputError(str(path), 1, 1, f"is empty; the first line must be {_header(1)}")
@@ -223,7 +223,7 @@ def _header(n_co_runners: int) -> str:
 
 
 def write_json(path: Path, table: Measured) -> None:
-    """Write JSON. Raises OSError."""
+    """Write JSON; raise OSError if that fails."""
     decoded = {
         "format": FORMAT,
         "gpu_model": table.gpu_model,
@@ -239,7 +239,7 @@ def write_json(path: Path, table: Measured) -> None:
 
 
 def write_csv(path: Path, tables: Sequence[Measured]) -> None:
-    """Write CSV. Raises OSError."""
+    """Write CSV; raise OSError if that fails."""
     largest = max((len(group) for table in tables for group in table.groups), default=2)
     with whole_file(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

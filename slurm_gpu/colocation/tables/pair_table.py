@@ -34,7 +34,7 @@ class PairTable:
         self.names, self.speeds, self.larger = tuple(names), speeds, dict(larger or {})
 
     def together(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """See Speeds. Raises KeyError with both names where a pair is not known."""
+        """See Speeds; raise KeyError with both names if a pair is unknown."""
         if len(applications) == 1:
             return (1.0,)
         measured = self._measured(applications)

@@ -1,4 +1,4 @@
-"""Files of measured speeds, whichever of their formats they are in."""
+"""Read files of measured speeds in any supported format."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _BATCH = re.compile(r"(?P<application>.*\S)\s*\(batch size (?P<size>\d{1,9})\)")
 
 
 def read_tables(path: Path) -> tuple[Measured, ...]:
-    """Read one table per GPU model from a file: our CSV or JSON (docs/colocation.md), or Gavel's JSON.
+    """Return one table per GPU model from a file: our CSV or JSON (docs/colocation.md), or Gavel's JSON.
 
-    Gavel's tables are read for jobs of one GPU. Raises InputError, which names the key and the value.
+    Gavel's tables are read for jobs of one GPU. Raise InputError naming the key and the value if one is
+    invalid.
     """
     if path.suffix.lower() == ".csv":
         return pairfile.tables_of_csv(path)
@@ -47,8 +48,6 @@ def read_table(path: Path, gpu_model: str | None = None) -> Measured:
 
 
 def application_and_size(name: str) -> tuple[str, float | None]:
-    """Return the parts of a name such as "ResNet-18 (batch size 16)"; the size is None if the name has
-    none.
-    """
+    """Return the parts of a name such as "ResNet-18 (batch size 16)"; the size is None if it is missing."""
     found = _BATCH.fullmatch(name)
     return (found["application"], float(found["size"])) if found else (name, None)

@@ -1,4 +1,7 @@
-"""JSON files from people: what the standard reader lets pass is an error here."""
+"""Read JSON files from users, rejecting repeated keys and non-finite numbers.
+
+Python's reader accepts both.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ MOST_VALUES = 2_000_000
 
 
 def read_json(path: Path) -> Any:
-    """Read a file with unique keys and finite numbers. Raises InputError."""
+    """Read a file with unique keys and finite numbers; raise InputError if it is invalid."""
     text = read_text(path, MOST_BYTES)
     refuse_many_values(path, text, MOST_VALUES, ",[{")
     try:
@@ -42,7 +45,7 @@ def number(value: Any) -> float | None:
 
 
 def mapping(path: Path, where: str, value: Any, what: str) -> Mapping[str, Any]:
-    """Return a JSON object, else raise InputError with its place and purpose."""
+    """Return a JSON object; raise InputError naming its place and purpose for anything else."""
     if not isinstance(value, dict):
         raise InputError(str(path), 0, 0, f"{where}: {shown(value)} must be {what}")
     return value

@@ -70,7 +70,7 @@ class HookEvent:
 
 
 def read_event(path: Path) -> HookEvent:
-    """Read one event file; raises HookFileError."""
+    """Read one event file; raise HookFileError."""
     name = _FILE_NAME.fullmatch(path.name)
     if name is None:
         raise HookFileError("the name is not TIME-JOBID-prolog or -epilog")
@@ -99,7 +99,7 @@ def read_event(path: Path) -> HookEvent:
 
 
 def parse_positions(text: str) -> tuple[int, ...]:
-    """Parse SLURM_JOB_GPUS such as "0,1", "0-3" or ""; raises HookFileError."""
+    """Parse SLURM_JOB_GPUS such as "0,1", "0-3" or ""; raise HookFileError."""
     positions: list[int] = []
     for part in text.split(",") if text else ():
         match = _POSITIONS.fullmatch(part)
@@ -173,11 +173,11 @@ class HookDirectory:
         self._seen: set[str] = set()
 
     def create(self) -> None:
-        """Create the directory with mode 0700; raises OSError also if another user owns it."""
+        """Create the directory with mode 0700; raise OSError also if another user owns it."""
         own_directory(self.jobs)
 
     def claim(self) -> None:
-        """Lock the directory until this process ends; raises BlockingIOError if another process has the lock.
+        """Lock the directory until this process ends; raise BlockingIOError if another process has the lock.
 
         Two processes would each see only some events, and neither would have all allocations.
         """

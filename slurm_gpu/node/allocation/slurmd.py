@@ -41,7 +41,7 @@ _ENV = "/usr/bin/env"
 
 
 def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHIN_S) -> str:
-    """Return standard output and error together (-G prints to the latter); raises SlurmError on failure.
+    """Return standard output and error together (-G prints to the latter); raise SlurmError on failure.
 
     `ends_within_s` is how long to wait for a killed process; None waits until it ends.
     """
@@ -164,7 +164,7 @@ class SlurmdQuery:
             self._came.wait(seconds)
 
     def answer(self) -> str | None:
-        """Return a new answer, if any; raises SlurmError if the query failed."""
+        """Return a new answer, if any; raise SlurmError if the query failed."""
         said, self._said = self._said, None
         if said is None:
             return None

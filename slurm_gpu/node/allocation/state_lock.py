@@ -12,7 +12,7 @@ from pathlib import Path
 def own_directory(directory: Path) -> None:
     """Create the directory, or ensure that this user owns it and has sole access.
 
-    Raises OSError otherwise, because its content could come from another user.
+    Raise OSError otherwise, because its content could come from another user.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.lstat()
@@ -25,7 +25,7 @@ def own_directory(directory: Path) -> None:
 
 
 def lock_directory(directory: Path) -> None:
-    """Lock the directory itself until this process ends; raises BlockingIOError if it is locked."""
+    """Lock the directory itself until this process ends; raise BlockingIOError if it is locked."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,7 +38,7 @@ class StateLock:
     """A lock until `close` or the end of the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises BlockingIOError with the process that has the lock, OSError if it cannot be created."""
+        """Raise BlockingIOError with the process that has the lock, OSError if it cannot be created."""
         own_directory(directory)
         self._path = directory / "lock"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -136,7 +136,7 @@ def _number(text: str) -> int:
 
 
 def _job_number(text: str) -> int:
-    """Parse a raw job id, as in cgroup names; raises ArgumentTypeError for a task or component."""
+    """Parse a raw job id, as in cgroup names; raise ArgumentTypeError for a task or component."""
     if re.fullmatch(r"[0-9]+[_+][0-9]+", text):
         raise argparse.ArgumentTypeError(
             f"{text!r} has its own job id on a node; get it with `squeue -j {text} -o '%i %A'`"

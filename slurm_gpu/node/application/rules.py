@@ -196,12 +196,12 @@ def rules_path(site_file: Path) -> Path:
 
 
 def load_rules(path: Path) -> ApplicationRules:
-    """Read and check the file; raises InvalidFileError with all errors and their positions."""
+    """Read and check the file; raise InvalidFileError with all errors and their positions."""
     return check_rules(read_yaml(path))
 
 
 def check_rules(source: YamlSource) -> ApplicationRules:
-    """Convert a parsed applications.yaml to rules; raises InvalidFileError with all errors."""
+    """Convert a parsed applications.yaml to rules; raise InvalidFileError with all errors."""
     found = []
     for name, rule in decode(source, ApplicationsFile).applications.items():
         line, column = source.key_positions.get(("applications", name), (0, 0))

@@ -58,7 +58,7 @@ class Gpm:
         self._at_s: float | None = None
 
     def read(self, now_s: float) -> Activity | None:
-        """Return the activity since the previous sample; `now_s` is Clock.monotonic(). Raises GoneError."""
+        """Return the activity since the previous sample; `now_s` is Clock.monotonic(). Raise GoneError."""
         if self._at_s is not None and now_s - self._at_s < _MIN_S:
             return None
         if not self._samples and not self._start():

@@ -60,7 +60,7 @@ class NvmlReader:
     def find(self, leave_out: Collection[int] = ()) -> Iterator[tuple[int, Sequence[DeviceProperties]]]:
         """Yield each NVML index with the GPU and its MIG instances, or () if it does not answer.
 
-        Indices in `leave_out` are not accessed. Do not read before the iterator ends. Raises NvmlError.
+        Indices in `leave_out` are not accessed. Do not read before the iterator ends. Raise NvmlError.
         """
         count = self.start()
         before, self._devices = self._devices, {}
@@ -125,7 +125,7 @@ class NvmlReader:
                 self._once(WARNING, f"NVML failed to release resources: {type(error).__name__}")
 
     def start(self) -> int:
-        """Initialise NVML if necessary and return the number of GPUs; raises NvmlError."""
+        """Initialise NVML if necessary and return the number of GPUs; raise NvmlError."""
         if self._stale:
             self.close()
             self._stale = False
@@ -168,7 +168,7 @@ class NvmlReader:
         return [its for _, its, _ in found]
 
     def _instances(self, gpu: Any, facts: DeviceProperties) -> Iterator[tuple[Any, DeviceProperties]]:
-        """Yield its MIG instances; raises GoneError."""
+        """Yield its MIG instances; raise GoneError."""
         for instance in instances(gpu):
             try:
                 yield instance, instance_facts(instance, facts)

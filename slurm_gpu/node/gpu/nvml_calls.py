@@ -146,7 +146,7 @@ class NvmlCalls:
         self._pauses: dict[str, tuple[int, int]] = {}
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Call a function and return its code; raises GoneError.
+        """Call a function and return its code; raise GoneError.
 
         NOT_FOUND and INSUFFICIENT_SIZE are valid answers of functions that return a list. Other failures are
         retried once and then logged, since drivers err occasionally.

@@ -124,7 +124,7 @@ class NvmlDevice:
         self._counted_s = 0.0
 
     def read(self, request: ReadRequest) -> Reading:
-        """Read the requested fields; raises GoneError."""
+        """Read the requested fields; raise GoneError."""
         at_s, ask = self._now_s(), self._screen.ask
         if request.detailed:
             self._check_identity()

@@ -29,7 +29,7 @@ _NVLINK_SPEED, _NVLINK_COUNT, _NVLINK_SPEED_OF = 90, 91, 164
 
 
 def gpu_facts(handle: Any, index: int) -> DeviceProperties:
-    """Read the properties of a GPU; raises GoneError, or NvmlError if it has no UUID."""
+    """Read the properties of a GPU; raise GoneError, or NvmlError if it has no UUID."""
     milliwatts = _of(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     return DeviceProperties(
         uuid=_uuid(handle),
@@ -65,7 +65,7 @@ def instance_facts(handle: Any, gpu: DeviceProperties) -> DeviceProperties:
 
 
 def instances(gpu: Any) -> list[Any]:
-    """Return the handles of a GPU's MIG instances; [] without MIG mode. Raises GoneError."""
+    """Return the handles of a GPU's MIG instances; [] without MIG mode. Raise GoneError."""
     mode = _of(pynvml.nvmlDeviceGetMigMode, gpu)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return []
@@ -77,7 +77,7 @@ def instances(gpu: Any) -> list[Any]:
 
 
 def _of(ask: Callable[..., T], *arguments: Any) -> T | None:
-    """Call the binding; return None on an error. Raises GoneError."""
+    """Call the binding; return None on an error. Raise GoneError."""
     try:
         return twice(ask, *arguments)
     except pynvml.NVMLError as error:

@@ -22,7 +22,7 @@ class PlausibilityFilter:
     def ask(self, get: Callable[..., T], *arguments: object) -> T | None:
         """Return the result of `get`; retry once if implausible, since drivers err occasionally.
 
-        None if the binding raises. Raises GoneError.
+        None if the binding raises. Raise GoneError.
         """
         self._new = {}
         answer = self._answer(get, *arguments)

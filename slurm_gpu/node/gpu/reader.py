@@ -88,7 +88,7 @@ class Commands:
         self._pending = b""
 
     def next(self, timeout_s: float) -> Any:
-        """Return the next command; None after the timeout. Raises EOFError."""
+        """Return the next command; None after the timeout. Raise EOFError."""
         while b"\n" not in self._pending:
             # Rounded up, so that it does not wake up too early.
             if not self._poll.poll(None if timeout_s == math.inf else math.ceil(timeout_s * 1000)):

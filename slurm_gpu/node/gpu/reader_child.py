@@ -101,7 +101,7 @@ class ReaderChild:
         return None if index == ASKS_NONE else index
 
     def find(self, leave_out: Collection[int]) -> None:
-        """Start another search for devices; raises ReaderFailedError."""
+        """Start another search for devices; raise ReaderFailedError."""
         self._leave_out = frozenset(leave_out)
         self.count, self.found, self.ready = None, {}, False
         self.ask("find", sorted(leave_out))
@@ -109,7 +109,7 @@ class ReaderChild:
     def advance(self, timeout_s: float) -> bool:
         """Receive search results for at most that time; return True once it is ready.
 
-        Raises ReaderFailedError, or NvmlError without a driver.
+        Raise ReaderFailedError, or NvmlError without a driver.
         """
         end_s = time.monotonic() + timeout_s
         while not self.ready:
@@ -130,7 +130,7 @@ class ReaderChild:
         return True
 
     def ask(self, *message: Any) -> None:
-        """Send a command; raises ReaderFailedError."""
+        """Send a command; raise ReaderFailedError."""
         self._received_s = time.monotonic()
         self.unfollowed = False
         try:
@@ -141,7 +141,7 @@ class ReaderChild:
             ) from error
 
     def receive(self, timeout_s: float) -> list[Any] | None:
-        """Return the next message; None after the timeout. Raises ReaderFailedError."""
+        """Return the next message; None after the timeout. Raise ReaderFailedError."""
         end_s = time.monotonic() + timeout_s
         while True:
             while self._messages:
@@ -195,7 +195,7 @@ class ReaderChild:
 
 
 def _path() -> str:
-    """Return PYTHONPATH for the process; raises NvmlError."""
+    """Return PYTHONPATH for the process; raise NvmlError."""
     binding = find_spec("pynvml")
     if binding is None or binding.origin is None:
         raise NvmlError(
@@ -206,7 +206,7 @@ def _path() -> str:
 
 
 def _decode(line: bytes) -> list[list[Any]]:
-    """Return the messages of a line; raises ReaderFailedError."""
+    """Return the messages of a line; raise ReaderFailedError."""
     try:
         messages = json.loads(line)
     except ValueError:
@@ -217,7 +217,7 @@ def _decode(line: bytes) -> list[list[Any]]:
 
 
 def built(make: Callable[..., _Built], values: Sequence[Any]) -> _Built:
-    """Return `make(*values)`; raises ReaderFailedError if the values do not fit."""
+    """Return `make(*values)`; raise ReaderFailedError if the values do not fit."""
     try:
         return make(*values)
     except (TypeError, ValueError) as error:

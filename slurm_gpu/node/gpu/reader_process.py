@@ -205,7 +205,7 @@ class ReaderProcess:
         readings: dict[str, Reading],
         failures: dict[str, Failure],
     ) -> Sequence[Xid]:
-        """Send a read request and receive its answers; raises ReaderFailedError."""
+        """Send a read request and receive its answers; raise ReaderFailedError."""
         child.ask("read", wanted)
         for request in wanted:
             match child.receive(self._deadline_s):
@@ -242,7 +242,7 @@ class ReaderProcess:
     # The process
 
     def _ready(self, wait_s: float) -> ReaderChild:
-        """Return the process once it has found its devices; raises NvmlError, ReaderStartingError."""
+        """Return the process once it has found its devices; raise NvmlError, ReaderStartingError."""
         if self._child is None:
             self._start()
         child = self._child

@@ -179,7 +179,7 @@ class Reader(Protocol):
     def devices(self) -> Sequence[DeviceProperties]:
         """Return all GPUs and MIG instances that answer, in the driver's order.
 
-        Raises NvmlError without a driver, ReaderStartingError while it is starting.
+        Raise NvmlError without a driver, ReaderStartingError while it is starting.
         """
 
     @property
@@ -227,7 +227,7 @@ _MANY: Sequence[tuple[int, Any]] = [
 def reading_of(row: list[Any]) -> Reading:
     """Build a reading from a JSON array of its fields, which is modified.
 
-    Raises ValueError or TypeError if it is malformed.
+    Raise ValueError or TypeError if it is malformed.
     """
     if len(row) != len(Reading._fields):
         raise ValueError(f"{len(row)} fields instead of {len(Reading._fields)}")

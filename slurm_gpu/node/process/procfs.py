@@ -19,7 +19,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def read(path: str, limit: int) -> bytes:
-    """Return at most the first `limit` bytes of a file; raises OSError."""
+    """Return at most the first `limit` bytes of a file; raise OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = os.read(descriptor, min(limit, _CHUNK))

@@ -54,7 +54,7 @@ class DurableMap:
     def __init__(self, directory: Path) -> None:
         """Open or create the log in `directory` (created with mode 0700).
 
-        Raises OSError on failure, BlockingIOError if another process has it open.
+        Raise OSError on failure, BlockingIOError if another process has it open.
         """
         self._lock = StateLock(directory)
         self._directory = directory
@@ -316,7 +316,7 @@ class DurableMap:
 
 
 def _open(path: Path) -> int:
-    """Open or create the log; raises OSError if it is not a regular file."""
+    """Open or create the log; raise OSError if it is not a regular file."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         file = os.open(path, flags, 0o600)

@@ -114,7 +114,7 @@ class HttpPost:
 
 
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
-    """Send, and read until the connection ends; raises OSError, or ValueError if the answer is too long."""
+    """Send, and read until the connection ends; raise OSError, or ValueError if the answer is too long."""
     # The server may answer with an error before it has read everything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(request)
@@ -130,7 +130,7 @@ def _exchange(connection: socket.socket, request: bytes) -> bytes:
 
 
 def parse_reply(answer: bytes) -> Reply:
-    """Parse an HTTP/1.x answer; raises ValueError if malformed or truncated."""
+    """Parse an HTTP/1.x answer; raise ValueError if malformed or truncated."""
     head, blank, body = answer.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     protocol, _, rest = lines[0].partition(" ")

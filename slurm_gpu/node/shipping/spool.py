@@ -41,7 +41,7 @@ class NewerSpoolError(OutsideError):
 class Spool:
     """`<state-dir>/spool`; changes are durable once `commit` has returned True.
 
-    `queue` holds what is to be shipped. Raises OSError as Journal does, and NewerSpoolError.
+    `queue` holds what is to be shipped. Raise OSError as Journal does, and NewerSpoolError.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Spool:
         )
 
     def _sign(self, directory: Path) -> bool:
-        """Save the format and return whether it was written; raises NewerSpoolError for a newer one."""
+        """Save the format and return whether it was written; raise NewerSpoolError for a newer one."""
         written = self._journal.get(_FORMAT)  # None: by 0.1, whose format was 1
         match written:
             case {"format": int(number), "version": str(version)} if number > FORMAT:

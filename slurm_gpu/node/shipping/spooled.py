@@ -32,7 +32,7 @@ def is_of_segment(value: Any) -> bool:
 
 
 def restored(read: Callable[[Any, dict[str, str]], T], value: dict[str, Any]) -> T:
-    """Return the record that a value is; raises RecordError where it is none.
+    """Return the record that a value is; raise RecordError if it is none.
 
     Older versions wrote fields that are implausible, which it is without.
     """

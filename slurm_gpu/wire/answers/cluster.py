@@ -37,12 +37,12 @@ class ClusterJob:
     time_limit_s: int | None
     name: str | None
     uid: int | None = None
-    """None in answers of an older slurm-gpudbd."""
+    """None if the answer is from an older slurm-gpudbd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHolder:
-    """A job's part of a node: indices of its whole GPUs, and of the GPUs that it has shards of."""
+    """A job's share of a node: indices of its whole GPUs, and of the GPUs of which it has shards."""
 
     job_id: int
     gpus: Sequence[int]
@@ -51,7 +51,7 @@ class ClusterHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """One node, as slurmctld reports it."""
+    """One node according to slurmctld."""
 
     node: str
     state: str
@@ -76,7 +76,7 @@ class ClusterState:
     """All nodes and jobs at one time."""
 
     as_of_s: float
-    """When slurmctld reported it."""
+    """The time of slurmctld's report."""
     nodes: Sequence[ClusterNode]
     jobs: Sequence[ClusterJob]
 

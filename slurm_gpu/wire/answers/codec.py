@@ -17,9 +17,9 @@ def to_json(answer: Any) -> Any:
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """Return decoded JSON as `kind`; keys of a newer version are ignored.
+    """Return decoded JSON as `kind`, ignoring keys of a newer version.
 
-    Raises DatabaseError that names the field.
+    Raise DatabaseError naming an invalid field.
     """
     try:
         return msgspec.convert(value, kind, str_keys=True)
@@ -28,7 +28,7 @@ def from_json(kind: type[T], value: Any) -> T:
 
 
 def decode(kind: type[T], body: bytes) -> T:
-    """Return the body of an answer as `kind`, like `from_json`; raises ValueError where it is not JSON."""
+    """Return the body of an answer as `kind`, like `from_json`; raise ValueError if it is not JSON."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastRecord:
-    """The past forecasts since `since_s`: `correct` of `n` jobs started within their predicted interval."""
+    """The past forecasts since `since_s`: `correct` of `n` jobs started within the predicted interval."""
 
     n: int
     correct: int
@@ -17,7 +17,7 @@ class ForecastRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastAccuracy:
-    """The accuracy in training, for `kinds` groups of similar jobs, each predicted from earlier data."""
+    """The accuracy in training on `kinds` groups of similar jobs, each predicted from earlier data."""
 
     kinds: int
     within_2x: float
@@ -26,7 +26,7 @@ class ForecastAccuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """The wait is `factor` times as long as for a job with a typical `what`."""
+    """A reason for a long or short wait: it is `factor` times that of a job with a typical `what`."""
 
     what: str
     factor: float
@@ -45,7 +45,7 @@ class Forecast:
     median_s: float
     upper_s: float
     source: str
-    """`tables` or `learned`."""
+    """Either `tables` or `learned`."""
     reasons: Sequence[Reason]
     created_s: int
     """When the model was trained, from `samples` polls of pending jobs since `since_s`."""
@@ -56,4 +56,4 @@ class Forecast:
     """None if too few similar jobs have waited."""
     past: ForecastRecord
     remark: str | None = None
-    """Why the newest model is not used."""
+    """The reason for not using the newest model."""

@@ -1,4 +1,4 @@
-"""A reservation: asked for by a user, approved by an operator, made in Slurm by slurm-gpuctld."""
+"""A reservation that a user requests, an operator approves and slurm-gpuctld creates in Slurm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_REPORTS = 100
 MOST_IDS = 500
 """The most reports, and the most ids, in one request."""
 CLOCK_AHEAD = "slurm-gpuctld's clock is"
-"""The first words of the error if slurm-gpudbd rejects reports for their time (store.store_reports)."""
+"""The first words of the error if slurm-gpudbd rejects the time of reports (store.store_reports)."""
 _NAME = re.compile(r"sg_([1-9]\d{0,17})")
 
 
@@ -28,7 +28,7 @@ class ReservationState(StrEnum):
     DENIED = "denied"
     CANCELLED = "cancelled"
     RELEASED = "released"
-    """Ended early, because its user did not use it."""
+    """It ended early, because its user did not use it."""
 
     @property
     def is_over(self) -> bool:
@@ -37,13 +37,13 @@ class ReservationState(StrEnum):
 
     @property
     def is_promised(self) -> bool:
-        """Whether nodes are reserved for its window."""
+        """Whether an approved reservation has nodes for its window, now or later."""
         return self in (ReservationState.APPROVED, ReservationState.ACTIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """One row of the table; times are epoch seconds. `full` is False if `why` is not shown."""
+    """One row of the table; times are epoch seconds. `full` is False if `why` is hidden."""
 
     id: int
     cluster: str
@@ -69,7 +69,7 @@ class Reservation:
     """The end of the window in Slurm: the duration plus the allowed delay of the start."""
     nodes: str | None = None
     error: str | None = None
-    """Why slurm-gpuctld cannot create or delete it in Slurm."""
+    """The reason why slurm-gpuctld cannot create or delete it in Slurm."""
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None
@@ -92,7 +92,7 @@ class Reservation:
 
     @property
     def was_made(self) -> bool:
-        """Whether a finished reservation existed in Slurm; otherwise its error is kept."""
+        """Whether a finished reservation existed in Slurm. If not, its error remains."""
         return self.first_start_s is not None or self.error is None
 
 
@@ -110,7 +110,7 @@ class Report:
     first_eligible_s: int | None = None
     first_start_s: int | None = None
     nodes: str | None = None
-    """Its nodes after replacement of nodes that went out of service; None: unchanged."""
+    """Its nodes after replacement of nodes that went out of service; None if unchanged."""
 
 
 def in_words(nodes: str, start_s: int, end_s: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# The largest difference between the times of one start by Slurm's and slurm-gpudbd's clocks.
+# The largest difference between Slurm's and slurm-gpudbd's times of the same start.
 _SAME_START_S = 2
 
 
@@ -46,7 +46,7 @@ class Running:
     xids: Sequence[RecentXid]
 
     def uses_of(self, starts: Mapping[int, float | None]) -> dict[int, RunningUse]:
-        """Return the use by job id of runs that started at `starts`, not of runs before a requeue."""
+        """Return the use by job id of the runs that started at `starts`, without runs before a requeue."""
         return {
             use.job_id: use
             for use in self.jobs

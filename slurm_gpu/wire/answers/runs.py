@@ -26,7 +26,10 @@ _KEYS = {
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
-    """One run. `full` is False for another user's run, which shows the occupancy alone; the rest is None."""
+    """One run.
+
+    `full` is False for another user's run, which shows only the occupancy; all other fields are None.
+    """
 
     id: str
     """The job id as Slurm prints it: 17, 17_3 or 17+1."""
@@ -67,7 +70,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     """The job that received the GPUs which this run returned; only in the answer on one job."""
     returned_in_s: int | None = None
     """Seconds from the eligible time of that job until its start."""
-    # Below: the caller's own runs, or any for operators.
+    # The fields below are set for the caller's own runs, and for operators.
     name: str | None = None
     exit_code: str | None = None
     restart: int | None = None
@@ -80,7 +83,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     energy_j: float | None = None
     app: str | None = None
     app_field: str | None = None
-    # Below: only of one job, not in lists.
+    # The fields below are set in the answer for one job, not in lists.
     devices: Sequence[Record] | None = None
     hosts: Sequence[Host] | None = None
     events: Sequence[Event] | None = None
@@ -92,7 +95,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
         return self.start_s is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, without gaps of records, and without details where they are None."""
+        """Return JSON values, without missing fields of records, and without details that are None."""
         values: dict[str, Any] = to_json(self)
         for name in ("devices", "hosts", "events"):
             if (items := values.pop(name)) is not None:
@@ -108,7 +111,7 @@ def _without_gaps(item: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """Some runs, newest first; `cursor` requests the next ones, and is None at the end."""
+    """Some runs, newest first; `cursor` requests the next ones, and is None on the last page."""
 
     runs: Sequence[Run]
     cursor: str | None
@@ -133,7 +136,7 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """One change that slurm-gpu made to the cluster."""
+    """A change that slurm-gpu made to the cluster."""
 
     id: str
     """32 hexadecimal digits that the acting program chooses; the same event keeps its id when sent again."""
@@ -147,12 +150,12 @@ class AuditEvent:
     new: str | None = None
     evidence: Any = None
     who: str | None = None
-    """The user who reported it, as slurm-gpudbd authenticated the request."""
+    """The user who reported it, authenticated by slurm-gpudbd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A line of decisions.log: a decision of job_submit.lua, or the end of a job's sharing of a GPU."""
+    """A line of decisions.log: a decision of job_submit.lua, or the end of a job's GPU sharing."""
 
     id: str
     """32 hexadecimal digits that the sender chooses; the same decision keeps its id when sent again."""
@@ -177,7 +180,7 @@ class Decision:
 class Health:
     """The state of slurm-gpudbd: versions, progress of the accounting import, rejected items.
 
-    `rejected` counts items by kind since the start; None in answers of an older slurm-gpudbd.
+    `rejected` counts items by kind since the start; it is None in answers of an older slurm-gpudbd.
     """
 
     version: str
@@ -196,7 +199,7 @@ class Health:
     rejected: Mapping[str, int] | None = None
     last_rejected_s: float | None = None
     learned_s: float | None = None
-    """When the forecast model was trained; None: never, or unknown."""
+    """When the forecast model was trained; None if never, or unknown."""
     web_refused: Sequence[Mapping[str, Any]] = ()
     """Recently rejected requests in the name of slurm-gpuweb: uid, user, address, at_s."""
 
@@ -230,7 +233,7 @@ class NodeWindow(Window):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A node as its slurm-gpud reports it: time of the last shipment, version and devices.
+    """A node according to its slurm-gpud: time of the last shipment, version and devices.
 
     `last_seen_s` and `version` are None if it has sent nothing since slurm-gpudbd started.
     """
@@ -246,11 +249,11 @@ class NodeReport:
         return [item for item in self.devices if item.parent is None]
 
     def slurm_gpus(self) -> set[int]:
-        """Return the GPU counts that Slurm may report: a GPU with MIG instances counts once, or per each."""
+        """Return the GPU counts that Slurm may report: each MIG instance counts as one, or its GPU does."""
         parents = {item.parent for item in self.devices if item.parent is not None}
         return {len(self.gpus), sum(item.uuid not in parents for item in self.devices)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values without gaps of devices."""
+        """Return JSON values, without missing fields of devices."""
         values: dict[str, Any] = to_json(self)
         return {**values, "devices": list(map(_without_gaps, values["devices"]))}

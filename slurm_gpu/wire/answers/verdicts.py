@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerdict:
-    """A fault of a running job that no later result has contradicted."""
+    """A fault of a running job that later results have not contradicted."""
 
     job_id: int
     start_s: int
@@ -21,7 +21,7 @@ class JobVerdict:
     """The culprits, as (node, UUID)."""
     nodes: Sequence[str]
     since_s: float | None
-    """When it began; None: at the start of the job, or before the first sample that is available."""
+    """When it began; None if at the start of the job, or before the first available sample."""
     reported_at_s: int
     """When it was first reported."""
     last_s: int
@@ -32,7 +32,7 @@ class JobVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedSuspect:
-    """A GPU, or a node (`device` None), that was the cause in several jobs."""
+    """A GPU, or a node (`device` None), that caused the faults of several jobs."""
 
     node: str
     device: str | None
@@ -50,7 +50,7 @@ class Verdicts:
     """The current verdicts and suspects."""
 
     as_of_s: float | None
-    """When the running jobs were last examined; None: slurm-gpudbd does not watch jobs."""
+    """When the running jobs were last examined; None if slurm-gpudbd does not watch jobs."""
     watched: int
     """The number of running jobs with at least two GPUs."""
     verdicts: Sequence[JobVerdict]
