@@ -13,7 +13,7 @@ MAX_DEVICES = 512
 MAX_JOBS = 1000
 MAX_REASONS = 64
 MAX_HOST_VALUES = 64
-# A host value: how many times the process that calls NVML ended in the last ten minutes, and its name in wire 1.
+# A host value: recent exits (in ten minutes) of the process that calls NVML, and its name in wire 1.
 READER_EXITS = "reader_exits"
 READER_EXITS_IN_WIRE_1 = "reader_deaths"
 # The interval in seconds at which a node posts its live values: while a reader needs them, and otherwise.
