@@ -37,7 +37,7 @@ START_S = NOW_S - 7200
 
 
 def make_run(**changes: Any) -> Run:
-    """A finished run of alice on two GPUs, an hour long."""
+    """Return a finished run of alice on two GPUs, an hour long."""
     run = Run(
         id="17",
         full=True,
@@ -78,7 +78,7 @@ def make_run(**changes: Any) -> Run:
 
 
 def make_record(device: str, **changes: Any) -> Record:
-    """An hour on one GPU of n1, at 40 % for half of the time and idle for the other half."""
+    """Return the record of an hour on one GPU of n1, half of it at 40 % and half of it idle."""
     record = Record(
         cluster="neuron",
         job_id=17,
@@ -106,7 +106,7 @@ def make_record(device: str, **changes: Any) -> Record:
 
 
 def make_health(**changes: Any) -> Health:
-    """A slurm-gpudbd that is well."""
+    """Return the state of a healthy slurm-gpudbd."""
     health = Health(
         version=__version__,
         wire=(1, 1),
@@ -126,26 +126,26 @@ def make_health(**changes: Any) -> Health:
 
 
 class Database:
-    """What slurm-gpudbd would answer."""
+    """A DatabaseClient with the answers of slurm-gpudbd."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.left_out = 0
-        """Runs, and events, over what one answer has."""
-        self.courses: list[RunTimeline] = []
+        """Runs and events that one answer has no room for."""
+        self.run_timelines: list[RunTimeline] = []
         self.window_list: list[NodeWindow] | None = None
-        """None: the job does not run, and none was kept."""
+        """None: the job does not run, and no window was kept."""
         self.host_list: list[NodeMinutes] = []
         self.windows_asked = 0
         self.windows_of: Callable[[list[NodeWindow]], list[NodeWindow]] = lambda windows: windows
-        """Which of them are there, when they are asked for."""
+        """Select the windows that have arrived when they are requested."""
         self.lives: dict[str, Live] = {}
         self.reports: list[NodeReport] = []
         self.cluster_state: ClusterState | None = None
-        """None: slurm-gpudbd is away."""
-        self.verdicts_told: Verdicts | None = None
+        """None: slurm-gpudbd is unreachable."""
+        self.reported_verdicts: Verdicts | None = None
         self.running_state: Running | None = None
-        """None of an older slurm-gpudbd."""
+        """None with an older slurm-gpudbd."""
         self.state: Health | None = make_health()
         self.asked: dict[str, Any] = {}
         self.act_list: list[AuditEvent] = []
@@ -153,7 +153,7 @@ class Database:
         self.refused: list[Decision] = []
         """The newest first."""
         self.reserved: list[Reservation] | None = []
-        """None of a slurm-gpudbd that knows none."""
+        """None with a slurm-gpudbd without reservations."""
 
     def __enter__(self) -> Self:
         return self
@@ -185,7 +185,7 @@ class Database:
         return [one for one in self.reserved if one.id in ids]
 
     def timelines(self, job: str) -> list[RunTimeline]:
-        return self.courses
+        return self.run_timelines
 
     def windows(self, job: str) -> list[NodeWindow]:
         if self.window_list is None:
@@ -213,9 +213,9 @@ class Database:
         return self.running_state
 
     def verdicts(self) -> Verdicts:
-        if self.verdicts_told is None:
+        if self.reported_verdicts is None:
             raise NotFoundError("slurm-gpudbd answered 404: there is no /v1/verdicts")
-        return self.verdicts_told
+        return self.reported_verdicts
 
     def health(self) -> Health:
         if self.state is None:
@@ -224,12 +224,12 @@ class Database:
 
 
 class CommandLine:
-    """Runs `slurm-gpu` in this process, over the recorded Slurm and the Database."""
+    """Run `slurm-gpu` in this process, with the recorded Slurm and the Database."""
 
     def __init__(self, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.config, self.database, self._capsys = config, Database(), capsys
         self.site = CommandSite(
-            config, recorded_client, lambda _: self.database, lambda: NOW_S, connect_limits=_slurmdbd_is_away
+            config, recorded_client, lambda _: self.database, lambda: NOW_S, connect_limits=_refuse_slurmdbd
         )
         self.out = self.err = ""
 
@@ -239,12 +239,12 @@ class CommandLine:
         return code
 
     def rows(self) -> list[list[str]]:
-        """The printed table, cell by cell (cells without spaces)."""
+        """Return the printed table by cell (cells without spaces)."""
         return [line.split() for line in self.out.splitlines()]
 
 
-def _slurmdbd_is_away() -> Sacctmgr:
-    """A test that needs limits says which; sacctmgr, where the host has one, would try for minutes."""
+def _refuse_slurmdbd() -> Sacctmgr:
+    """Fail at once; on a host with sacctmgr the real client would retry for minutes."""
     raise SlurmError("slurmdbd: Connection refused")
 
 
@@ -261,8 +261,8 @@ def _triples(text: str) -> set[tuple[str, ...]]:
 
 
 @pytest.fixture
-def each_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No finding of doctor has three words in a row both in its message and in its remedy."""
+def no_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that no message of doctor shares three consecutive words with its remedy."""
     make = CheckResult.__init__
 
     def checked(self: CheckResult, level: Level, message: str, remedy: str | None = None) -> None:
@@ -274,9 +274,9 @@ def each_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def installed(each_thing_once: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A host with everything in place, for doctor; users may enter its directory, unlike tmp_path."""
-    from tests.cli.installation import Installation  # it uses the Database above
+def installed(no_repetition: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a complete installation for doctor, in a directory that, unlike tmp_path, users may enter."""
+    from tests.cli.installation import Installation  # it imports this module
 
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-doctor-") as directory:
         Path(directory).chmod(0o755)

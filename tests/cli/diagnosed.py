@@ -1,4 +1,4 @@
-"""A job whose GPUs did what a training does, as slurm-gpudbd has it."""
+"""Jobs for `slurm-gpu diagnose` with timelines and windows in the Database."""
 
 import numpy as np
 from msgspec import structs
@@ -14,8 +14,8 @@ from tests.slurm.recorded import NOW_S
 BEGINS_S = START_S // 16 * 16
 
 
-def a_job(slurm_gpu: CommandLine, training: Training, **records):
-    """A run on these GPUs, with timelines of 16 s that tell what they did."""
+def add_job(slurm_gpu: CommandLine, training: Training, **records):
+    """Add a run on these GPUs, with timelines of 16 s of their activity."""
     values = training.values()
     slurm_gpu.database.runs = [
         make_run(
@@ -43,13 +43,13 @@ def a_job(slurm_gpu: CommandLine, training: Training, **records):
         for row, w in enumerate(training.workers)
     )
     run = slurm_gpu.database.runs[0]
-    slurm_gpu.database.courses = [
+    slurm_gpu.database.run_timelines = [
         RunTimeline(id=run.id, job_id=run.job_id, submit_s=run.submit_s, devices=devices)
     ]
 
 
 def windows_of_a_throttled_gpu() -> list[NodeWindow]:
-    """Of the last ten minutes, in which GPU 5 of n1 is held down."""
+    """Return windows of ten minutes in which GPU 5 of n1 is throttled."""
     training = Training()
     training.clock[5] *= 0.85
     training.throttle[5] = 0.7
@@ -81,19 +81,19 @@ def windows_of(training: Training) -> list[NodeWindow]:
     ]
 
 
-def running(slurm_gpu: CommandLine, first_after: float, all_after: float) -> None:
-    """A job that runs, whose nodes answer after so many seconds: the first one, and all of them."""
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
+def add_running_job(slurm_gpu: CommandLine, first_after: float, all_after: float) -> None:
+    """Add a running job whose windows arrive after some seconds: those of n1 first, then all of them."""
+    add_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
     slurm_gpu.database.runs = [structs.replace(run, end_s=None) for run in slurm_gpu.database.runs]
     slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
     passed = [0.0]
 
-    def there(windows: list[NodeWindow]) -> list[NodeWindow]:
+    def arrived(windows: list[NodeWindow]) -> list[NodeWindow]:
         some = [item for item in windows if item.node == "n1"] if passed[0] >= first_after else []
         return windows if passed[0] >= all_after else some
 
     def sleep(seconds: float) -> None:
         passed[0] += seconds
 
-    slurm_gpu.database.windows_of = there
+    slurm_gpu.database.windows_of = arrived
     slurm_gpu.site.sleep, slurm_gpu.site.wall = sleep, lambda: NOW_S + passed[0]

@@ -1,4 +1,4 @@
-"""A host for `slurm-gpu doctor` to look at, in a directory."""
+"""Simulate a host for `slurm-gpu doctor` in a directory."""
 
 import dataclasses
 import os
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Slurm(CommandClient):
-    """The recorded Slurm, with a slurm.conf as a test wants it."""
+    """The recorded Slurm with changes in slurm.conf."""
 
     def __init__(self, changes: Mapping[str, str]) -> None:
         super().__init__(RecordedSlurm(), {})
@@ -30,20 +30,20 @@ class Slurm(CommandClient):
 
 
 class Installation:
-    """A host in a directory: site file, hooks, slurm-gpud's places, a slurm.conf to change."""
+    """A host in a directory: site file, hooks, directories of slurm-gpud, and a slurm.conf to change."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.conf = root, {"SLURM_CONF": str(root / "slurm" / "slurm.conf")}
         self.database = Database()
-        self.said = {"scontrol --version": "slurm 22.05.8\n", "squeue": "", "slurmd -G": ""}
-        self.said["scontrol --all --oneliner show partition"] = (DATA / "partitions.txt").read_text()
-        """What other commands print, by how they begin."""
+        self.outputs = {"scontrol --version": "slurm 22.05.8\n", "squeue": "", "slurmd -G": ""}
+        self.outputs["scontrol --all --oneliner show partition"] = (DATA / "partitions.txt").read_text()
+        """The output of other commands, by the beginning of the command line."""
         for directory in ("slurm", "prolog.d", "epilog.d", "run/jobs", "state/spool", "proc"):
             (root / directory).mkdir(parents=True, mode=0o700)
         (root / "proc" / "stat").write_text(f"btime {time.time() - 1000}\n")
         self.process(1, "/sbin/init")
         self.has_units = True
-        """Whether systemd runs, with units of all daemons, as packages install them."""
+        """Whether systemd runs, with units of all daemons as from packages."""
         (root / "slurm").chmod(0o755)
         self.site_file = root / "slurm-gpu.yaml"
         self.site_file.write_text("cluster: neuron\n")
@@ -54,7 +54,7 @@ class Installation:
             self.conf[kind] = f"{hook.parent}/*"
 
     def process(self, pid: int, *words: str, state: str = "S", age_s: float = 900.0) -> Path:
-        """A process in /proc of this host, which has been up for 1000 s."""
+        """Add a process to /proc of this host, which has been up for 1000 s."""
         directory = self.root / "proc" / str(pid)
         directory.mkdir(exist_ok=True)
         (directory / "cmdline").write_text("\0".join(words) + "\0")
@@ -68,7 +68,7 @@ class Installation:
             lambda: Slurm(self.conf),
             lambda _: self.database,
             lambda: NOW_S,
-            run=lambda argv, environ, timeout_s: self._say(argv),
+            run=lambda argv, environ, timeout_s: self._output(argv),
         )
         return DoctorContext(
             site,
@@ -78,16 +78,16 @@ class Installation:
             host=host,
             proc=self.root / "proc",
             systemd=self.root / "systemd",
-            slurmd=self._say,
+            slurmd=self._output,
             conf_cache=self.root / "cached" / "slurm.conf",
             devices=self.root / "dev",
             has_unit=lambda _: self.has_units,
             has_packages=lambda: self.has_units,
         )
 
-    def _say(self, argv: Sequence[str]) -> str:
+    def _output(self, argv: Sequence[str]) -> str:
         command = " ".join(argv)
-        return next(text for start, text in self.said.items() if command.startswith(start))
+        return next(text for start, text in self.outputs.items() if command.startswith(start))
 
 
 def levels(findings: Iterator[CheckResult]) -> list[str]:

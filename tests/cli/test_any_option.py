@@ -1,4 +1,4 @@
-"""Every option that takes a number, a time or a name takes or refuses any text."""
+"""Every option with a number, a time or a name accepts or refuses any text with a message."""
 
 from __future__ import annotations
 
@@ -78,18 +78,18 @@ def _refuse(*_: object, **__: object) -> None:
     raise UsageError("slurm-gpudbd answered 400")
 
 
-def _ends_well(slurm_gpu: CommandLine, argv: list[str]) -> None:
+def _check_exit(slurm_gpu: CommandLine, argv: list[str]) -> None:
     if any("\0" in word for word in argv):
-        return  # no program can be given that
+        return  # arguments of programs cannot contain NUL
     code = slurm_gpu(*argv)
-    told = f"{[word[:60] for word in argv]}: {code} {slurm_gpu.err[:400]}"
-    assert code in (0, 1, 2, 3), told
-    assert "SLURM_GPU_DEBUG" not in slurm_gpu.err, told
-    assert len(slurm_gpu.err) < 20_000, told
+    result = f"{[word[:60] for word in argv]}: {code} {slurm_gpu.err[:400]}"
+    assert code in (0, 1, 2, 3), result
+    assert "SLURM_GPU_DEBUG" not in slurm_gpu.err, result
+    assert len(slurm_gpu.err) < 20_000, result
 
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if _texts(command)])
-def test_any_text_is_taken_or_refused(filled: CommandLine, name: str) -> None:
+def test_any_text_is_accepted_or_refused(filled: CommandLine, name: str) -> None:
     command = COMMANDS[name]
     for one in _texts(command):
         needed = [
@@ -100,7 +100,7 @@ def test_any_text_is_taken_or_refused(filled: CommandLine, name: str) -> None:
         ]
         for text in TEXTS:
             for unit in _UNITS if isinstance(one.type, click.types.StringParamType) else ("",):
-                _ends_well(filled, [*name.split(), *needed, *_given(one, text + unit)])
+                _check_exit(filled, [*name.split(), *needed, *_given(one, text + unit)])
 
 
 @pytest.mark.parametrize("option", _OF_SBATCH)
@@ -108,4 +108,4 @@ def test_any_option_of_sbatch_is_explained_or_refused(filled: CommandLine, optio
     for text in TEXTS:
         for before in ("", "gpu:", "a100:"):
             for unit in ("", "G", ":0:0"):
-                _ends_well(filled, ["explain", "--", "sbatch", f"--{option}={before}{text}{unit}", "x.sh"])
+                _check_exit(filled, ["explain", "--", "sbatch", f"--{option}={before}{text}{unit}", "x.sh"])

@@ -1,4 +1,4 @@
-"""`slurm-gpu audit`: what was done to the cluster, the last one last."""
+"""`slurm-gpu audit` lists the changes to the cluster, the latest last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ URGENT = AuditEvent(
 MOVED = AuditEvent(
     id="2" * 32, at_s=NOW_S, host="head", act="limit moved", subject="share", why="w", old="1", new="2"
 )
-ASKED = Reservation(
+REQUESTED = Reservation(
     id=7,
     cluster="neuron",
     user="alice",
@@ -40,7 +40,7 @@ ASKED = Reservation(
 )
 
 
-def test_the_last_comes_last_and_nothing_steers_the_terminal(slurm_gpu: CommandLine):
+def test_the_latest_event_is_last_and_control_characters_are_replaced(slurm_gpu: CommandLine):
     slurm_gpu.database.act_list = [MOVED, URGENT]
     assert slurm_gpu("audit") == 0
     lines = slurm_gpu.out.splitlines()
@@ -50,23 +50,23 @@ def test_the_last_comes_last_and_nothing_steers_the_terminal(slurm_gpu: CommandL
     assert "limit moved" in lines[-1]
 
 
-def test_one_sort_of_act_and_as_json_with_its_evidence(slurm_gpu: CommandLine):
+def test_one_kind_of_event_as_json_with_its_evidence(slurm_gpu: CommandLine):
     slurm_gpu.database.act_list = [MOVED, URGENT]
     assert slurm_gpu("audit", "--act", "urgent", "--json") == 0
     (act,) = json.loads(slurm_gpu.out)["audit"]
     assert act["evidence"] == {"job_id": 7}
 
 
-def test_nothing_is_said_to_be_nothing(slurm_gpu: CommandLine):
+def test_an_empty_list_prints_a_remark(slurm_gpu: CommandLine):
     assert slurm_gpu("audit") == 0
     assert slurm_gpu("audit", "--act", "urgent") == 0
     assert (slurm_gpu.out, "no such act is on record" in slurm_gpu.err) == ("", True)
 
 
-def test_a_reservation_is_told_with_its_user(slurm_gpu: CommandLine):
+def test_a_reservation_is_shown_with_its_user(slurm_gpu: CommandLine):
     made = replace(MOVED, act="reservation made", subject="sg_7")
     slurm_gpu.database.act_list = [made, replace(made, subject="sg_8"), replace(made, subject="sg_7a")]
-    slurm_gpu.database.reserved = [ASKED]
+    slurm_gpu.database.reserved = [REQUESTED]
     assert slurm_gpu("audit") == 0
     *others, named = (line.split("reservation made")[1].split() for line in slurm_gpu.out.splitlines()[1:])
     assert [words[:2] for words in others] == [["sg_7a", "1"], ["sg_8", "1"]]
@@ -76,7 +76,7 @@ def test_a_reservation_is_told_with_its_user(slurm_gpu: CommandLine):
     assert "of alice" not in slurm_gpu.out
 
 
-def test_a_part_is_not_taken_for_all(slurm_gpu: CommandLine):
+def test_a_truncated_list_prints_a_remark(slurm_gpu: CommandLine):
     slurm_gpu.database.act_list = [replace(MOVED, id=f"{n:032x}", at_s=NOW_S - n) for n in range(21)]
     assert slurm_gpu("audit") == 0
     assert len(slurm_gpu.rows()) == 21
@@ -103,9 +103,9 @@ REFUSED = Decision(
 )
 
 
-def test_who_was_refused_an_urgent_job_and_with_what_reason(slurm_gpu: CommandLine):
-    nobody = replace(REFUSED, at_s=NOW_S - 5, uid=4_000_000_000, job={"urgent": "\x1b[1m"}, rules=None)
-    slurm_gpu.database.refused = [REFUSED, nobody]
+def test_refused_urgent_jobs_are_listed_with_user_and_reason(slurm_gpu: CommandLine):
+    unknown = replace(REFUSED, at_s=NOW_S - 5, uid=4_000_000_000, job={"urgent": "\x1b[1m"}, rules=None)
+    slurm_gpu.database.refused = [REFUSED, unknown]
     assert slurm_gpu("audit", "--refused", "urgent") == 0
     first, last = slurm_gpu.rows()[1:]
     assert last[2:] == ["root", "nlp", "2.5", "submit", "urgent", "please"]
@@ -117,16 +117,16 @@ def test_who_was_refused_an_urgent_job_and_with_what_reason(slurm_gpu: CommandLi
     assert "--limit 10 shows more" in slurm_gpu.err
 
 
-def test_nothing_refused_is_said_to_be_nothing(slurm_gpu: CommandLine):
+def test_an_empty_list_of_refusals_prints_a_remark(slurm_gpu: CommandLine):
     assert slurm_gpu("audit", "--refused", "urgent") == 0
     assert "no job refused by rule urgent is on record" in slurm_gpu.err
     assert slurm_gpu("audit", "--refused", "urgent", "--act", "limit") == 2
 
 
-def test_reservations_of_all_acts_have_their_users_however_many_there_are(slurm_gpu: CommandLine):
-    """slurm-gpudbd takes so many numbers at once."""
+def test_any_number_of_reservations_is_shown_with_users(slurm_gpu: CommandLine):
+    """slurm-gpudbd accepts at most MOST_IDS ids per request."""
     numbers = range(1, MOST_IDS + 101)
-    slurm_gpu.database.reserved = [replace(ASKED, id=number) for number in numbers]
+    slurm_gpu.database.reserved = [replace(REQUESTED, id=number) for number in numbers]
     slurm_gpu.database.act_list = [
         replace(MOVED, id=f"{number:032x}", act="reservation approved", subject=f"sg_{number}")
         for number in reversed(numbers)

@@ -1,4 +1,4 @@
-"""Values as people read them."""
+"""Values are formatted for people."""
 
 from zoneinfo import ZoneInfo
 
@@ -7,7 +7,7 @@ import pytest
 from slurm_gpu.text import cells
 
 
-def test_zero_is_a_measurement_and_none_a_gap_in_every_cell():
+def test_zero_is_printed_as_0_and_none_as_a_dash_in_every_cell():
     assert [cells.number(0, 2), cells.count(0), cells.memory(0), cells.energy(0), cells.span(0)] == [
         "0",
         "0",
@@ -46,6 +46,6 @@ def test_positions():
     assert [cells.positions(p) for p in ([0], [0, 1, 2], [5, 0, 1, 3], [])] == ["0", "0-2", "0-1,3,5", ""]
 
 
-def test_text_cannot_steer_a_terminal():
+def test_control_characters_are_replaced():
     assert cells.text("a\x1b[31m\nb\x9bc") == "a�[31m�b�c"
     assert cells.text("größe 한국") == "größe 한국"

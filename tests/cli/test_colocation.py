@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation`: a model trained, compared and put to use by its file alone."""
+"""`slurm-gpu colocation` trains a model, compares it with other planners, and plans with its file."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.cli.colocation.learned import measured_of
-from slurm_gpu.colocation import trainer as school
+from slurm_gpu.colocation import trainer
 from slurm_gpu.colocation.learned.job_array import script
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.tables.pair_file import write_csv
@@ -49,11 +49,11 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trains for an epoch of each kind; what more of them learn is tests/colocation's."""
-    usual = school.settings_of
+def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train for one epoch of each kind; tests/colocation tests the result of longer training."""
+    usual = trainer.settings_of
 
-    def short(name: str, *, seed: int = 0, again: bool = False) -> school.TrainingSettings:
+    def short(name: str, *, seed: int = 0, again: bool = False) -> trainer.TrainingSettings:
         return replace(
             usual(name, seed=seed, again=again),
             taught_epochs=1,
@@ -64,15 +64,15 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
             judged_queues=4,
         )
 
-    monkeypatch.setattr(school, "settings_of", short)
+    monkeypatch.setattr(trainer, "settings_of", short)
 
 
+# The file of `model`, which the first test that needs it creates for all.
 _TRAINED: list[bytes] = []
-"""The file of `model`, which the first test that needs it makes for all."""
 
 
 @pytest.fixture
-def model(slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None) -> Path:
+def model(slurm_gpu: CommandLine, table: Path, tmp_path: Path, short_training: None) -> Path:
     out = tmp_path / "model.npz"
     if _TRAINED:
         out.write_bytes(_TRAINED[0])
@@ -84,24 +84,24 @@ def model(slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None) ->
     return out
 
 
-def test_applications_that_it_is_not_trained_on_are_counted(
-    slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None, monkeypatch: pytest.MonkeyPatch
+def test_applications_left_out_of_the_training_are_counted(
+    slurm_gpu: CommandLine, table: Path, tmp_path: Path, short_training: None, monkeypatch: pytest.MonkeyPatch
 ):
     n = len(json.loads(table.read_text())["applications"])
-    monkeypatch.setattr(school, "MOST_APPLICATIONS", n - 1)
+    monkeypatch.setattr(trainer, "MOST_APPLICATIONS", n - 1)
     assert slurm_gpu("colocation", "train", str(table), "--out", str(tmp_path / "some.npz")) == 0
-    said = f"the table has {n} applications: the planner is trained on {n - 1}, drawn at random"
-    assert said in slurm_gpu.err
+    message = f"the table has {n} applications: the planner is trained on {n - 1}, drawn at random"
+    assert message in slurm_gpu.err
 
 
-def test_a_model_tells_what_it_was_trained_on(model: Path, table: Path):
-    told = read_any(model).provenance
-    assert told["data"]["file"] == table.name
-    assert told["data"]["gpu_model"] == "card"
-    assert told["most_together"] == 2
-    assert told["cap"] is None
-    assert {"slurm_gpu", "python", "numpy"} == set(told["versions"])
-    assert told["score"] < 1
+def test_a_model_records_its_training_data_and_versions(model: Path, table: Path):
+    data = read_any(model).provenance
+    assert data["data"]["file"] == table.name
+    assert data["data"]["gpu_model"] == "card"
+    assert data["most_together"] == 2
+    assert data["cap"] is None
+    assert {"slurm_gpu", "python", "numpy"} == set(data["versions"])
+    assert data["score"] < 1
 
 
 def test_planners_are_compared(slurm_gpu: CommandLine, table: Path, model: Path):
@@ -111,16 +111,16 @@ def test_planners_are_compared(slurm_gpu: CommandLine, table: Path, model: Path)
     assert [line.split()[0] for line in lines] == ["planner", "sjf", "greedy", "dqngpu"]
     assert lines[1].split()[1] == "1.000"
     assert slurm_gpu(*argv, "--planners", "sjf,dqngpu", "--json") == 0
-    told = json.loads(slurm_gpu.out)
-    ours = told["planners"][1]
-    assert told["gpu_model"] == "card"
+    data = json.loads(slurm_gpu.out)
+    ours = data["planners"][1]
+    assert data["gpu_model"] == "card"
     assert ours["planner"] == "dqngpu"
     assert ours["gap"] >= 0
     assert ours["ratio_max"] <= 1
     assert ours["out_of_memory"] == 0
 
 
-def test_on_80_columns_whole_columns_are_left_out(
+def test_at_80_columns_whole_columns_are_left_out(
     slurm_gpu: CommandLine, table: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COLUMNS", "80")
@@ -145,13 +145,15 @@ def test_on_80_columns_whole_columns_are_left_out(
     assert slurm_gpu.err == "columns not shown: ms_p50; use a wider terminal or --json\n"
 
 
-def test_under_a_cap_nobody_is_slower_than_that(slurm_gpu: CommandLine, table: Path, model: Path):
+def test_with_a_cap_no_job_is_slower(slurm_gpu: CommandLine, table: Path, model: Path):
     argv = ("colocation", "evaluate", str(table), "--lists", "2", "--jobs", "8", "--cap", "1.05", "--json")
     assert slurm_gpu(*argv, "--planners", "dqngpu", "--model", str(model)) == 0
     assert json.loads(slurm_gpu.out)["planners"][0]["worst_slowdown"] <= 1.05 + 1e-9
 
 
-def test_a_plan_says_who_runs_beside_whom(slurm_gpu: CommandLine, table: Path, model: Path, tmp_path: Path):
+def test_a_plan_lists_the_co_runners_of_each_job(
+    slurm_gpu: CommandLine, table: Path, model: Path, tmp_path: Path
+):
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("application,seconds\nlight,100\nheavy,100\nlight,100\nheavy,100\nloner,50\n")
     argv = ("colocation", "plan", str(table), str(jobs), "--planner", "annealing")
@@ -159,9 +161,9 @@ def test_a_plan_says_who_runs_beside_whom(slurm_gpu: CommandLine, table: Path, m
     assert "5 jobs by annealing: " in slurm_gpu.out
     assert "Price saved, cost 1 (1/2 of a g4dn.4xlarge instead of g3.xlarge): " in slurm_gpu.out
     assert slurm_gpu(*argv, "--json") == 0
-    told = json.loads(slurm_gpu.out)
-    assert told["one_by_one_s"] == pytest.approx(450)
-    by_job = {one["job"]: one for one in told["jobs"]}
+    data = json.loads(slurm_gpu.out)
+    assert data["one_by_one_s"] == pytest.approx(450)
+    by_job = {one["job"]: one for one in data["jobs"]}
     assert by_job[5]["co_runners"] == []
     assert by_job[5]["memory_mib"] is None
     assert 5 not in by_job[2]["co_runners"]
@@ -205,8 +207,8 @@ def test_a_plan_needs_no_more_than_its_planner(
     assert done.returncode == rc
 
 
-def test_planners_that_look_at_use_are_said_to_see_none_in_a_table(
-    slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None
+def test_planners_that_need_use_over_time_print_a_warning(
+    slurm_gpu: CommandLine, table: Path, tmp_path: Path, short_training: None
 ):
     argv = ("colocation", "train", str(table), "--out", str(tmp_path / "some.npz"))
     assert slurm_gpu(*argv, "--planner", "deeprm_max") == 0
@@ -217,8 +219,8 @@ def test_planners_that_look_at_use_are_said_to_see_none_in_a_table(
     assert "looks at" not in slurm_gpu.err
 
 
-def test_training_needs_no_torch_and_another_device_says_that_it_does(
-    slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None, monkeypatch: pytest.MonkeyPatch
+def test_training_needs_torch_only_for_another_device(
+    slurm_gpu: CommandLine, table: Path, tmp_path: Path, short_training: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delitem(sys.modules, "slurm_gpu.colocation.learned.torch_gradients", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -244,7 +246,7 @@ def test_training_needs_no_torch_and_another_device_says_that_it_does(
         ("application,seconds\n", "there is no job"),
     ],
 )
-def test_jobs_that_are_none_are_told_with_their_line(
+def test_invalid_jobs_are_reported_with_their_line(
     slurm_gpu: CommandLine, table: Path, tmp_path: Path, text: str, message: str
 ):
     jobs = tmp_path / "jobs.csv"
@@ -253,7 +255,7 @@ def test_jobs_that_are_none_are_told_with_their_line(
     assert message in slurm_gpu.err
 
 
-def test_jobs_come_as_spreadsheets_write_them(slurm_gpu: CommandLine, table: Path, tmp_path: Path):
+def test_jobs_are_read_as_spreadsheets_write_them(slurm_gpu: CommandLine, table: Path, tmp_path: Path):
     jobs = tmp_path / "jobs.csv"
     jobs.write_bytes(b"\xef\xbb\xbfapplication,seconds\r\n'light,100\r\n")
     assert slurm_gpu("colocation", "plan", str(table), str(jobs)) == 0
@@ -272,27 +274,25 @@ def test_jobs_come_as_spreadsheets_write_them(slurm_gpu: CommandLine, table: Pat
         (("--jobs", "151", "--together", "3"), "--jobs 151: with --together 3 150 at most"),
     ],
 )
-def test_what_cannot_be_compared_is_told(
+def test_invalid_options_of_evaluate_are_reported(
     slurm_gpu: CommandLine, table: Path, options: tuple[str, ...], message: str
 ):
     assert slurm_gpu("colocation", "evaluate", str(table), *options) == 2
     assert message in slurm_gpu.err
 
 
-def test_a_table_with_a_gap_is_no_table_to_plan_by(slurm_gpu: CommandLine, table: Path):
-    told = json.loads(table.read_text())
-    told["together"].pop()
-    table.write_text(json.dumps(told))
+def test_a_table_with_missing_speeds_is_refused(slurm_gpu: CommandLine, table: Path):
+    data = json.loads(table.read_text())
+    data["together"].pop()
+    table.write_text(json.dumps(data))
     assert slurm_gpu("colocation", "evaluate", str(table)) == 2
     assert "card: lacks the speed of 'loner' with 'loner'; measure it, or have it predicted" in slurm_gpu.err
 
 
-def test_what_a_table_lacks_is_predicted_where_that_is_asked_for(
-    slurm_gpu: CommandLine, table: Path, tmp_path: Path
-):
-    told = json.loads(table.read_text())
-    told["together"] = told["together"][:2]
-    table.write_text(json.dumps(told))
+def test_missing_speeds_are_predicted_on_request(slurm_gpu: CommandLine, table: Path, tmp_path: Path):
+    data = json.loads(table.read_text())
+    data["together"] = data["together"][:2]
+    table.write_text(json.dumps(data))
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("application,seconds\nlight,100\nheavy,100\n")
     argv = ("colocation", "plan", str(table), str(jobs), "--json")
@@ -321,7 +321,7 @@ def test_what_a_table_lacks_is_predicted_where_that_is_asked_for(
         (("--sbatch", "2", "--start", "nowhere.npz"), 2, "nowhere.npz: cannot be read: No such file"),
     ],
 )
-def test_what_keeps_a_training_from_its_end_is_told_before_it(
+def test_invalid_options_of_train_are_reported_before_the_training(
     slurm_gpu: CommandLine, table: Path, options: tuple[str, ...], rc: int, message: str
 ):
     if "--device" in options:
@@ -331,7 +331,7 @@ def test_what_keeps_a_training_from_its_end_is_told_before_it(
     assert slurm_gpu.out == ""
 
 
-def test_the_better_of_two_models_stays(slurm_gpu: CommandLine, table: Path, model: Path):
+def test_if_better_keeps_the_better_of_two_models(slurm_gpu: CommandLine, table: Path, model: Path):
     before = model.read_bytes()
     argv = ("colocation", "train", str(table), "--out", str(model), "--if-better")
     assert slurm_gpu(*argv) == 0
@@ -339,19 +339,19 @@ def test_the_better_of_two_models_stays(slurm_gpu: CommandLine, table: Path, mod
     assert model.read_bytes() == before
     assert slurm_gpu(*argv, "--cap", "1.05") == 0
     assert model.read_bytes() != before
-    model.write_bytes(before[:-100])  # or one of an older version
+    model.write_bytes(before[:-100])  # a truncated file, or one of an older version
     assert slurm_gpu(*argv) == 0
     assert read_any(model).kind == "dqngpu"
 
 
-def test_what_is_known_is_a_start_for_what_is_new(slurm_gpu: CommandLine, table: Path, model: Path):
+def test_training_can_start_from_an_existing_model(slurm_gpu: CommandLine, table: Path, model: Path):
     again = model.with_name("again.npz")
     argv = ("colocation", "train", str(table), "--out", str(again), "--start", str(model))
     assert slurm_gpu(*argv) == 0
     assert read_any(again).provenance["score_after_imitation"] is None
 
 
-def test_an_array_has_a_seed_and_a_checkpoint_for_each_task(slurm_gpu: CommandLine, table: Path):
+def test_each_task_of_an_array_has_its_own_seed_and_checkpoint(slurm_gpu: CommandLine, table: Path):
     assert slurm_gpu("colocation", "train", str(table), "--sbatch", "4", "--cap", "1.1", "--predict") == 0
     text = slurm_gpu.out
     assert text.startswith("#!/bin/sh\n")
@@ -361,10 +361,10 @@ def test_an_array_has_a_seed_and_a_checkpoint_for_each_task(slurm_gpu: CommandLi
     assert slurm_gpu("colocation", "train", str(table), "--sbatch", "4", "--seed", "1") == 2
 
 
-def test_an_array_runs_what_it_says_whatever_stands_in_paths(tmp_path: Path):
-    seen = tmp_path / "seen"
+def test_an_array_quotes_any_path(tmp_path: Path):
+    arguments = tmp_path / "seen"
     program = tmp_path / "a program"
-    program.write_text(f'#!/bin/sh\nprintf "%s|" "$@" > {seen}\n')
+    program.write_text(f'#!/bin/sh\nprintf "%s|" "$@" > {arguments}\n')
     program.chmod(0o755)
     text = script([str(program), "a b; touch $HOME"], tmp_path / "o u't.npz", 2)
     done = subprocess.run(
@@ -376,7 +376,7 @@ def test_an_array_runs_what_it_says_whatever_stands_in_paths(tmp_path: Path):
     )
     assert done.returncode == 0
     out = tmp_path / "o u't.npz"
-    assert seen.read_text().split("|")[:-1] == [
+    assert arguments.read_text().split("|")[:-1] == [
         "a b; touch $HOME",
         "--seed",
         "1",
@@ -388,8 +388,8 @@ def test_an_array_runs_what_it_says_whatever_stands_in_paths(tmp_path: Path):
     ]
 
 
-def test_what_slurm_gpuctld_learned_trains_a_planner_that_serves_there(
-    slurm_gpu: CommandLine, quickly: None, tmp_path: Path
+def test_speeds_learned_by_slurm_gpuctld_train_a_planner_that_it_then_uses(
+    slurm_gpu: CommandLine, short_training: None, tmp_path: Path
 ):
     store = ColocationStore()
     for key in ("alice/train", "bert"):
@@ -404,7 +404,7 @@ def test_what_slurm_gpuctld_learned_trains_a_planner_that_serves_there(
     train = ("colocation", "train", "--predict", str(tmp_path / "learned.csv"), "--out", str(model))
     assert slurm_gpu(*train) == 0
     assert planners.server("gpu", policy, store, store.profiles).name == "dqngpu"
-    # Of a new kind of job it learns what is new, and serves at once.
+    # Training continues with a new kind of job, and the new planner is used at once.
     store.ran_alone("md", 50, 0.2, 0.9)
     store.ran_with("md", "bert", 0.7), store.ran_with("bert", "md", 0.9)
     write_csv(tmp_path / "learned.csv", [measured_of(store, "card")])

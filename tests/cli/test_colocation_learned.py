@@ -1,4 +1,4 @@
-"""What slurm-gpuctld learned of jobs that share becomes a table that planners learn from."""
+"""Speeds that slurm-gpuctld learned of sharing jobs are written as a table for training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def store() -> ColocationStore:
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.json"])
-def test_it_is_read_as_any_table_is(
+def test_the_written_table_can_be_read(
     site: CommandSite, settings: SlurmSettings, store: ColocationStore, tmp_path: Path, name: str
 ) -> None:
     stores.write(stores.path_of(settings), store, 0, os.geteuid())
@@ -55,7 +55,7 @@ def test_it_is_read_as_any_table_is(
     assert table.together((1, 1)) == (0.7, 0.7)
 
 
-def test_a_pair_of_which_one_was_not_seen_is_left_out(store: ColocationStore) -> None:
+def test_a_pair_with_only_one_measured_speed_is_left_out(store: ColocationStore) -> None:
     del store.speeds["bert", "alice/train"]
     assert measured_of(store, "a100").groups == [(1, 1)]
 
@@ -65,7 +65,7 @@ def test_a_pair_that_ran_out_of_memory_cannot_run_together(store: ColocationStor
     store.part("large", "bert")
     store.part("large", "large")
     store.part("large", "forgotten")
-    store.part("alice/train", "bert")  # slower than was promised, as its speeds tell
+    store.part("alice/train", "bert")  # separated for being slower than promised, as its speeds show
     write_csv(tmp_path / "out.csv", [measured_of(store, "a100")])
     table = read_table(tmp_path / "out.csv")
     assert table.names == ("alice/train", "bert", "large")
@@ -73,7 +73,7 @@ def test_a_pair_that_ran_out_of_memory_cannot_run_together(store: ColocationStor
     assert (table.together((0, 1)), table.together((0, 2))) == ((0.8, 0.9), (None, None))
 
 
-def test_the_longest_key_that_job_submit_lua_writes_is_an_application(
+def test_the_longest_key_that_job_submit_lua_writes_is_accepted(
     store: ColocationStore, tmp_path: Path
 ) -> None:
     key = "/".join(quote("안녕" * 14)[: 80 * 3] for _ in range(2))
@@ -83,14 +83,16 @@ def test_the_longest_key_that_job_submit_lua_writes_is_an_application(
     assert key in read_table(tmp_path / "out.csv").names
 
 
-def test_nothing_learned_and_nothing_to_write_to_are_told(site: CommandSite, tmp_path: Path) -> None:
+def test_an_empty_store_and_an_unknown_format_are_reported(site: CommandSite, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing is known yet"):
         write_learned(site, tmp_path / "out.csv", "any")
     with pytest.raises(UsageError, match=r"ends in \.csv or \.json"):
         write_learned(site, tmp_path / "out.txt", "any")
 
 
-def test_a_damaged_book_is_no_empty_one(site: CommandSite, settings: SlurmSettings, tmp_path: Path) -> None:
+def test_a_damaged_store_is_an_error_and_not_an_empty_store(
+    site: CommandSite, settings: SlurmSettings, tmp_path: Path
+) -> None:
     path = stores.path_of(settings)
     path.parent.mkdir()
     path.write_text("{")

@@ -1,4 +1,4 @@
-"""What `slurm-gpu colocation plan` says is saved, by a planner that needs no model."""
+"""`slurm-gpu colocation plan` reports the saved price, with a planner that needs no model."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ card,loner,,0.4,loner
 
 
 @pytest.mark.parametrize(("names", "shares"), [(("light", "light"), True), (("loner", "loner"), False)])
-def test_a_price_is_saved_only_where_somebody_shares(
+def test_a_price_is_saved_only_if_jobs_share(
     slurm_gpu: CommandLine, tmp_path: Path, names: tuple[str, ...], shares: bool
 ) -> None:
     table, jobs = tmp_path / "speeds.csv", tmp_path / "jobs.csv"
@@ -34,7 +34,7 @@ def test_a_price_is_saved_only_where_somebody_shares(
     assert {part is not None for part in saved.values()} == {shares}
 
 
-def test_what_lacks_is_explained(slurm_gpu: CommandLine) -> None:
+def test_missing_arguments_are_explained(slurm_gpu: CommandLine) -> None:
     assert slurm_gpu("colocation", "plan") == 2
     assert "missing argument 'TABLE'. TABLE is a file of measured speeds" in slurm_gpu.err
     assert slurm_gpu("colocation", "plan", "speeds.csv") == 2

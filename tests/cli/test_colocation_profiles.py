@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation profiles` and `nearest`: from recorded runs and files to what a new job may do."""
+"""`slurm-gpu colocation profiles` and `nearest` collect profiles and find the nearest for a new job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER = ApplicationProfile("vgg", CARD, (ProfilePhase(seconds=50, util=0.9),), "
 
 @pytest.fixture
 def recorded(slurm_gpu: CommandLine) -> CommandLine:
-    """One run of GROMACS on a whole GPU."""
+    """Add one run of GROMACS on a whole GPU."""
     facts = DeviceFacts(uuid="GPU-1", node="n1", at_s=0, name=CARD, memory_mib=80000.0)
     host = make_host(app_params={"atoms": "5000"})
     run = make_run(
@@ -40,10 +40,12 @@ def recorded(slurm_gpu: CommandLine) -> CommandLine:
         device_facts={"GPU-1": facts},
         hosts=(host,),
     )
-    course = Timeline(width_s=360, start_s=run.start_s or 0, series={"util": bytes([125] * 10)})
-    device = DeviceTimeline(node="n1", device="GPU-1", timeline=course)
+    timeline = Timeline(width_s=360, start_s=run.start_s or 0, series={"util": bytes([125] * 10)})
+    device = DeviceTimeline(node="n1", device="GPU-1", timeline=timeline)
     slurm_gpu.database.runs = [run, make_run(id="18", job_id=18)]
-    slurm_gpu.database.courses = [RunTimeline(id="17", job_id=17, submit_s=run.submit_s, devices=(device,))]
+    slurm_gpu.database.run_timelines = [
+        RunTimeline(id="17", job_id=17, submit_s=run.submit_s, devices=(device,))
+    ]
     return slurm_gpu
 
 
@@ -68,7 +70,7 @@ def test_recorded_runs_and_files_become_one_file(
     assert found["GROMACS"].phases == (ProfilePhase(seconds=3600, util=0.5),)
 
 
-def test_files_alone_are_put_together_without_a_database(
+def test_files_only_merges_files_without_a_database(
     slurm_gpu: CommandLine, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out = str(tmp_path / "out.json")
@@ -87,7 +89,9 @@ def test_files_alone_are_put_together_without_a_database(
         (("out.csv", "nowhere.csv"), "nowhere.csv: cannot be read"),
     ],
 )
-def test_what_cannot_be_is_told(slurm_gpu: CommandLine, argv: tuple[str, ...], message: str) -> None:
+def test_invalid_options_of_profiles_are_reported(
+    slurm_gpu: CommandLine, argv: tuple[str, ...], message: str
+) -> None:
     assert slurm_gpu("colocation", "profiles", *argv) == 2
     assert message in slurm_gpu.err
 
@@ -109,7 +113,7 @@ def nearest(slurm_gpu: CommandLine, files: tuple[Path, Path], *argv: str) -> dic
         (("alexnet", "--gpu-model", CARD, "--kind", "training", "--input-size", "512"), "resnet", 512, 8),
     ],
 )
-def test_a_job_that_nobody_saw_has_the_nearest(
+def test_an_unknown_job_gets_the_nearest_profile(
     slurm_gpu: CommandLine,
     files: tuple[Path, Path],
     argv: tuple[str, ...],
@@ -123,9 +127,7 @@ def test_a_job_that_nobody_saw_has_the_nearest(
     assert (profile["application"], profile["input_size"], found["distance"]) == (application, size, distance)
 
 
-def test_people_read_how_near_it_is_and_what_it_does_phase_by_phase(
-    slurm_gpu: CommandLine, files: tuple[Path, Path]
-) -> None:
+def test_the_distance_and_the_phases_are_printed(slurm_gpu: CommandLine, files: tuple[Path, Path]) -> None:
     argv = ("resnet", "--gpu-model", CARD, "--input-size", "32")
     assert slurm_gpu("colocation", "nearest", str(files[0]), *argv) == 0
     lines = slurm_gpu.out.splitlines()
@@ -147,16 +149,14 @@ def test_people_read_how_near_it_is_and_what_it_does_phase_by_phase(
         (("--input-size", "-3"), "-3.0 is not in the range"),
     ],
 )
-def test_what_is_no_input_is_told(
+def test_invalid_inputs_are_reported(
     slurm_gpu: CommandLine, files: tuple[Path, Path], argv: tuple[str, ...], message: str
 ) -> None:
     assert slurm_gpu("colocation", "nearest", str(files[0]), "resnet", "--gpu-model", CARD, *argv) == 2
     assert message in slurm_gpu.err
 
 
-def test_people_are_told_how_many_shards_such_a_job_needs(
-    slurm_gpu: CommandLine, files: tuple[Path, Path]
-) -> None:
+def test_the_needed_number_of_shards_is_printed(slurm_gpu: CommandLine, files: tuple[Path, Path]) -> None:
     out = str(files[0].with_name("whole.json"))
     whole = ApplicationProfile(
         "bert", CARD, (ProfilePhase(seconds=90, util=0.8, memory_mib=9000),), "training", 64
@@ -187,7 +187,7 @@ def test_people_are_told_how_many_shards_such_a_job_needs(
         (("--shards", "0", "--gpu-memory", "80G"), "'--shards': 0 is not in the range 1<=x<=1024"),
     ],
 )
-def test_what_a_gpu_is_divided_into_and_has_go_together(
+def test_shards_and_gpu_memory_are_required_together(
     slurm_gpu: CommandLine, files: tuple[Path, Path], argv: tuple[str, ...], message: str
 ) -> None:
     assert slurm_gpu("colocation", "nearest", str(files[0]), "resnet", "--gpu-model", CARD, *argv) == 2

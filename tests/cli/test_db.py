@@ -1,4 +1,4 @@
-"""`slurm-gpu db`: on slurm-gpudbd's host only, and it says of which database it speaks."""
+"""`slurm-gpu db` works only on the host of slurm-gpudbd, and names its database."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ from tests.slurm.recorded import NOW_S
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty host's /etc and /var in one."""
+    """Return a directory that stands for /etc and /var of an empty host."""
     monkeypatch.setattr(settings, "DEFAULT_PATH", tmp_path / "slurm-gpudbd.yaml")
     monkeypatch.setattr(settings, "DEFAULT_DATABASE", tmp_path / "slurm-gpu.db")
     monkeypatch.setattr(settings, "DEFAULT_URL", f"sqlite:///{tmp_path}/slurm-gpu.db")
     return tmp_path
 
 
-def test_elsewhere_than_on_its_host_nothing_is_made(slurm_gpu: CommandLine, place: Path):
+def test_on_another_host_nothing_is_created(slurm_gpu: CommandLine, place: Path):
     before = set(place.iterdir())
     assert slurm_gpu("db", "upgrade") == 2
     assert f"there is no {place}/slurm-gpudbd.yaml" in slurm_gpu.err
@@ -48,22 +48,24 @@ def test_a_password_is_never_shown():
 
 @pytest.fixture
 def filled(place: Path) -> Database:
-    """A run of more than a year ago and one of today, each with a timeline and an event."""
+    """Fill a database with a run of over a year ago and one of today, each with a timeline and an event."""
     (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/slurm-gpu.db\n")
     database = Database(f"sqlite:///{place}/slurm-gpu.db")
     database.upgrade()
     for n, start_s in ((1, NOW_S - 400 * 86400), (2, NOW_S - 3600)):
         times = {"submit_s": start_s, "eligible_s": start_s, "start_s": start_s, "end_s": start_s + 10}
         runs = [run_row(row(job_id=n, **times), {})]
-        told = [record(job_id=n, first_s=start_s, segment=segment(n), timeline=timeline(7, start_s=start_s))]
+        records = [
+            record(job_id=n, first_s=start_s, segment=segment(n), timeline=timeline(7, start_s=start_s))
+        ]
         events = [Event(node="n1", boot_id="b", n=n, at_s=start_s, kind="gpu_lost")]
         database.write(lambda connection, runs=runs: store_changed_runs(connection, runs))  # type: ignore[misc]
-        database.write(lambda connection, told=told: store_records(connection, told))  # type: ignore[misc]
+        database.write(lambda connection, records=records: store_records(connection, records))  # type: ignore[misc]
         database.write(lambda connection, events=events: store_events(connection, events))  # type: ignore[misc]
     return database
 
 
-def test_prune_drops_what_is_older_than_retention_says_and_a_dry_run_only_tells(
+def test_prune_deletes_rows_older_than_the_retention_and_a_dry_run_only_counts(
     slurm_gpu: CommandLine, filled: Database
 ):
     counts = "1 timeline older than 90d, 0 windows older than 7d, 1 event older than 365d, "
@@ -79,18 +81,18 @@ def test_prune_drops_what_is_older_than_retention_says_and_a_dry_run_only_tells(
         assert connection.execute(select(func.count()).select_from(run_device)).scalar() == 2
 
 
-def test_export_writes_months_and_says_what(slurm_gpu: CommandLine, filled: Database, tmp_path: Path):
+def test_export_writes_months_and_prints_the_counts(slurm_gpu: CommandLine, filled: Database, tmp_path: Path):
     assert slurm_gpu("db", "export", "--out", str(tmp_path / "out"), "--since", "2d") == 0
-    told = slurm_gpu.out
-    assert told.endswith("run 1, run_device 2, run_host 0\n"), "no record has been matched yet: all are in it"
+    records = slurm_gpu.out
+    assert records.endswith("run 1, run_device 2, run_host 0\n"), (
+        "the export lacks records that are not matched yet"
+    )
     (path,) = (tmp_path / "out" / "run").rglob("*.parquet")
     assert parquet.ParquetFile(path).read().column("job_id").to_pylist() == [2]
 
 
 @pytest.mark.parametrize("words", [("export", "--out", "x"), ("prune",)])
-def test_a_database_that_is_not_there_is_not_made(
-    slurm_gpu: CommandLine, place: Path, words: tuple[str, ...]
-):
+def test_a_missing_database_is_not_created(slurm_gpu: CommandLine, place: Path, words: tuple[str, ...]):
     (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/own.db\n")
     assert slurm_gpu("db", *words) == 2
     assert slurm_gpu.err.startswith(f"slurm-gpu: sqlite:///{place}/own.db does not exist")

@@ -1,4 +1,4 @@
-"""`slurm-gpu diagnose ID`: the verdict of a job by what slurm-gpudbd has of it."""
+"""`slurm-gpu diagnose ID` prints the verdict on a job from the data of slurm-gpudbd."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from msgspec import structs
 
 from slurm_gpu.wire import Host
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
-from tests.cli.diagnosed import BEGINS_S, a_job, running
+from tests.cli.diagnosed import BEGINS_S, add_job, add_running_job
 from tests.diagnose.test_steps import a_table, a_training
 from tests.diagnose.training import Training
 
@@ -40,8 +40,8 @@ def a_slow_gpu() -> Training:
     return training
 
 
-def test_a_slow_gpu_is_named_with_its_node_and_since_when(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, a_slow_gpu())
+def test_a_slow_gpu_is_named_with_its_node_and_time(slurm_gpu: CommandLine):
+    add_job(slurm_gpu, a_slow_gpu())
     assert slurm_gpu("diagnose", "17") == 1
     assert "Job 17: slow or failing (clock), confidence" in slurm_gpu.out
     assert "  who       n2 GPU 1\n" in slurm_gpu.out
@@ -50,45 +50,50 @@ def test_a_slow_gpu_is_named_with_its_node_and_since_when(slurm_gpu: CommandLine
     assert "sbatch --exclude" in slurm_gpu.out
 
 
-def test_a_job_that_is_well_exits_with_0(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+def test_a_healthy_job_exits_with_0(slurm_gpu: CommandLine):
+    add_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     assert slurm_gpu("diagnose", "17") == 0
     assert "Job 17: healthy" in slurm_gpu.out
 
 
 @pytest.mark.parametrize(
-    ("state", "app", "told"),
+    ("state", "app", "verdict"),
     [
         ("CANCELLED", "PyTorch", "inconclusive (stalled at its end)"),
         ("TIMEOUT", None, "inconclusive (stalled at its end)"),
         ("COMPLETED", "PyTorch", "healthy"),
-        ("CANCELLED", "vLLM", "healthy"),  # nobody asked for anything
+        ("CANCELLED", "vLLM", "healthy"),  # a server without requests
     ],
 )
-def test_a_job_that_was_cut_short_while_it_stood_still_is_not_called_well(
-    slurm_gpu: CommandLine, state: str, app: str | None, told: str
+def test_a_job_that_ended_while_stalled_is_not_called_healthy(
+    slurm_gpu: CommandLine, state: str, app: str | None, verdict: str
 ):
     training = Training(n_bins=200, width_s=16.0)
     training.runs[-20:] = False
-    a_job(slurm_gpu, training)
+    add_job(slurm_gpu, training)
     run = slurm_gpu.database.runs[0]
     slurm_gpu.database.runs = [structs.replace(run, state=state, app=app, end_s=BEGINS_S + 3200)]
     slurm_gpu("diagnose", "17")
-    assert f"Job 17: {told}" in slurm_gpu.out
+    assert f"Job 17: {verdict}" in slurm_gpu.out
 
 
 def test_json_has_the_documented_keys(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, a_slow_gpu())
+    add_job(slurm_gpu, a_slow_gpu())
     slurm_gpu("diagnose", "17", "--json")
-    told = json.loads(slurm_gpu.out)
-    assert told["verdict"]["culprits"] == [{"node": "n2", "device": "GPU-009", "rank": None}]
+    verdict = json.loads(slurm_gpu.out)
+    assert verdict["verdict"]["culprits"] == [{"node": "n2", "device": "GPU-009", "rank": None}]
     text = (_DOCS / "diagnose.md").read_text()
-    keys = {*told, *told["verdict"], *told["verdict"]["evidence"][0], *told["verdict"]["culprits"][0]}
+    keys = {
+        *verdict,
+        *verdict["verdict"],
+        *verdict["verdict"]["evidence"][0],
+        *verdict["verdict"]["culprits"][0],
+    }
     assert all(f"`{key}`" in text for key in keys)
 
 
-def test_a_job_is_not_well_where_a_node_of_it_never_told_anything(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+def test_a_job_with_a_node_without_data_is_not_called_healthy(slurm_gpu: CommandLine):
+    add_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     slurm_gpu.database.runs = [structs.replace(run, n_gpus=24.0) for run in slurm_gpu.database.runs]
     assert slurm_gpu("diagnose", "17") == 0
     assert "Job 17: inconclusive" in slurm_gpu.out
@@ -96,11 +101,11 @@ def test_a_job_is_not_well_where_a_node_of_it_never_told_anything(slurm_gpu: Com
     assert "100% coverage from 16 of its 24 GPUs\n" in slurm_gpu.out
 
 
-def test_what_was_told_is_of_those_that_told_it(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
-    (course,) = slurm_gpu.database.courses
-    told = [item for item in course.devices or () if item.node == "n1"]
-    slurm_gpu.database.courses = [replace(course, devices=tuple(told))]
+def test_coverage_counts_only_gpus_with_data(slurm_gpu: CommandLine):
+    add_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    (run_timeline,) = slurm_gpu.database.run_timelines
+    verdict = [item for item in run_timeline.devices or () if item.node == "n1"]
+    slurm_gpu.database.run_timelines = [replace(run_timeline, devices=tuple(verdict))]
     assert slurm_gpu("diagnose", "17") == 0
     assert "100% coverage from 8 of its 16 GPUs\n" in slurm_gpu.out
     assert "8 GPUs on n2: no data" in slurm_gpu.out
@@ -121,14 +126,16 @@ def test_what_was_told_is_of_those_that_told_it(slurm_gpu: CommandLine):
         ({}, "job 17 has no GPU data"),
     ],
 )
-def test_of_what_nothing_was_told_it_says_why(slurm_gpu: CommandLine, more: dict[str, object], why: str):
+def test_a_job_without_data_is_an_error_with_a_reason(
+    slurm_gpu: CommandLine, more: dict[str, object], why: str
+):
     slurm_gpu.database.runs = [make_run(devices=(), **more)]
     assert slurm_gpu("diagnose", "17") == 2
     assert why in slurm_gpu.err
 
 
-def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, a_slow_gpu(), throttle_s={"sw_power_cap": 3000.0, "hw_thermal_slowdown": 0.0})
+def test_throttled_time_is_read_from_the_records(slurm_gpu: CommandLine):
+    add_job(slurm_gpu, a_slow_gpu(), throttle_s={"sw_power_cap": 3000.0, "hw_thermal_slowdown": 0.0})
     run = slurm_gpu.database.runs[0]
     hot = make_record("GPU-009", node="n2", throttle_s={"hw_thermal_slowdown": 1800.0})
     devices = tuple(hot if record.device == "GPU-009" else record for record in run.devices or ())
@@ -139,20 +146,20 @@ def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: Com
 
 
 def test_shared_gpus_are_not_judged(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, a_slow_gpu(), granted_mgpu=250)
+    add_job(slurm_gpu, a_slow_gpu(), granted_mgpu=250)
     assert slurm_gpu("diagnose", "17") == 0
     assert "inconclusive" in slurm_gpu.out
     assert "shared with other jobs" in slurm_gpu.out
 
 
-def test_timings_of_steps_are_read_of_parquet(slurm_gpu: CommandLine, tmp_path: Path):
+def test_timings_of_steps_are_read_from_parquet(slurm_gpu: CommandLine, tmp_path: Path):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     forward, backward = a_training()
     forward[:, 3] *= 2
     table = a_table(forward, backward)
     columns = {**table, "optype": pa.array(list(table["optype"])).dictionary_encode()}
     parquet.write_table(pa.table(columns), tmp_path / "steps.parquet")
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    add_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path / "steps.parquet")) == 1
     assert "workload imbalance (pipeline stage)" in slurm_gpu.out
     assert "most to do: stage 3; no GPU is at fault" in slurm_gpu.out
@@ -172,14 +179,14 @@ def test_timings_of_steps_are_read_of_parquet(slurm_gpu: CommandLine, tmp_path: 
         (("17", "--steps", "/nowhere.parquet"), "does not exist"),
     ],
 )
-def test_wrong_usage_says_what_would_be_right(slurm_gpu: CommandLine, argv, message):
-    a_job(slurm_gpu, a_slow_gpu())
+def test_invalid_arguments_are_explained(slurm_gpu: CommandLine, argv, message):
+    add_job(slurm_gpu, a_slow_gpu())
     assert slurm_gpu("diagnose", *argv) == 2
     assert message in slurm_gpu.err
 
 
-def test_groups_that_are_none_are_refused_before_nodes_are_waited_for(slurm_gpu: CommandLine):
-    running(slurm_gpu, 4.0, 10.0)
+def test_invalid_groups_are_refused_before_waiting_for_nodes(slurm_gpu: CommandLine):
+    add_running_job(slurm_gpu, 4.0, 10.0)
     assert slurm_gpu("diagnose", "17", "--groups", "pp=3") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: --groups pp=3: 3 pipeline stages do not divide 16")
     assert slurm_gpu.database.windows_asked == 0
@@ -191,8 +198,8 @@ def test_another_users_job_is_not_diagnosed(slurm_gpu: CommandLine):
     assert "another user's" in slurm_gpu.err
 
 
-def test_a_page_is_written_whole_and_for_its_owner_alone(slurm_gpu: CommandLine, tmp_path: Path):
-    a_job(slurm_gpu, a_slow_gpu())
+def test_a_page_is_written_atomically_and_only_its_owner_can_read_it(slurm_gpu: CommandLine, tmp_path: Path):
+    add_job(slurm_gpu, a_slow_gpu())
     assert slurm_gpu("diagnose", "17", "--html", str(tmp_path / "page.html")) == 1
     page = tmp_path / "page.html"
     assert page.stat().st_mode & 0o777 == 0o600
@@ -202,14 +209,14 @@ def test_a_page_is_written_whole_and_for_its_owner_alone(slurm_gpu: CommandLine,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "slurm-gpu.yaml"]
 
 
-def test_where_a_page_cannot_be_written_it_says_so(slurm_gpu: CommandLine, tmp_path: Path):
-    a_job(slurm_gpu, a_slow_gpu())
+def test_an_unwritable_page_is_reported(slurm_gpu: CommandLine, tmp_path: Path):
+    add_job(slurm_gpu, a_slow_gpu())
     assert slurm_gpu("diagnose", "17", "--html", f"/proc/{os.getpid()}/page.html") == 3
     assert "cannot be written: No such file" in slurm_gpu.err
 
 
-def test_a_page_that_cannot_be_is_refused_before_nodes_are_waited_for(slurm_gpu: CommandLine, tmp_path: Path):
-    running(slurm_gpu, 4.0, 10.0)
+def test_an_invalid_page_path_is_refused_before_waiting_for_nodes(slurm_gpu: CommandLine, tmp_path: Path):
+    add_running_job(slurm_gpu, 4.0, 10.0)
     os.mkfifo(tmp_path / "pipe")
     for file, message in (
         (tmp_path / "none" / "page.html", f"there is no directory {tmp_path}/none"),
@@ -223,8 +230,8 @@ def test_a_page_that_cannot_be_is_refused_before_nodes_are_waited_for(slurm_gpu:
     assert Path("/dev/null").is_char_device()
 
 
-def test_stages_are_those_that_the_program_was_started_with(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+def test_stages_come_from_the_arguments_of_the_program(slurm_gpu: CommandLine):
+    add_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     run = slurm_gpu.database.runs[0]
     host = make_host(app="Megatron-LM", app_params={"pipeline_parallel": "2", "tensor_parallel": "4"})
     slurm_gpu.database.runs = [structs.replace(run, app="Megatron-LM", hosts=(host,))]
@@ -236,26 +243,26 @@ def test_stages_are_those_that_the_program_was_started_with(slurm_gpu: CommandLi
     assert json.loads(slurm_gpu.out)["verdict"]["groups_by"] == "all workers are alike"
 
 
-def two_models(slurm_gpu: CommandLine):
-    """The second node's GPUs are faster: they wait for the first one's, and their clocks are others."""
+def add_job_on_two_models(slurm_gpu: CommandLine):
+    """Add a job on two nodes: the second node's GPUs are faster and wait for the first node's."""
     training = Training(n_bins=200, width_s=16.0)
     training.clock[8:] = 0.8
-    a_job(slurm_gpu, training)
+    add_job(slurm_gpu, training)
     (run,) = slurm_gpu.database.runs
     names = {w.device: "NVIDIA A100" if w.node == "n1" else "NVIDIA H100" for w in training.workers}
     facts = {uuid: replace(item, name=names[uuid]) for uuid, item in (run.device_facts or {}).items()}
     slurm_gpu.database.runs = [structs.replace(run, device_facts=facts)]
 
 
-def test_gpus_of_two_models_are_compared_each_with_their_own(slurm_gpu: CommandLine):
-    two_models(slurm_gpu)
+def test_gpus_are_compared_with_those_of_the_same_model(slurm_gpu: CommandLine):
+    add_job_on_two_models(slurm_gpu)
     assert slurm_gpu("diagnose", "17") == 0
     assert "who " not in slurm_gpu.out
     assert "compared  within NVIDIA A100: 8, NVIDIA H100: 8 GPUs; models of the GPUs" in slurm_gpu.out
 
 
-def test_stages_of_gpus_of_two_models_are_parted_by_these(slurm_gpu: CommandLine):
-    two_models(slurm_gpu)
+def test_stages_are_divided_by_gpu_model(slurm_gpu: CommandLine):
+    add_job_on_two_models(slurm_gpu)
     (run,) = slurm_gpu.database.runs
     host = make_host(app="Megatron-LM", app_params={"pipeline_parallel": 4, "tensor_parallel": 1})
     slurm_gpu.database.runs = [structs.replace(run, hosts=(host,), app="Megatron-LM")]
@@ -269,10 +276,10 @@ def test_stages_of_gpus_of_two_models_are_parted_by_these(slurm_gpu: CommandLine
     ]
 
 
-def test_a_job_that_is_suspended_does_not_hang(slurm_gpu: CommandLine):
+def test_a_suspended_job_is_not_reported_as_hanging(slurm_gpu: CommandLine):
     training = Training(n_bins=200, width_s=16.0)
     training.runs[150:] = False
-    a_job(slurm_gpu, training)
+    add_job(slurm_gpu, training)
     (run,) = slurm_gpu.database.runs
     for state, code in (("RUNNING", 1), ("SUSPENDED", 0)):
         slurm_gpu.database.runs = [structs.replace(run, state=state, end_s=None)]
@@ -280,8 +287,8 @@ def test_a_job_that_is_suspended_does_not_hang(slurm_gpu: CommandLine):
     assert "but       it is suspended" in slurm_gpu.out
 
 
-def test_a_message_that_quotes_a_file_controls_no_terminal(slurm_gpu: CommandLine, tmp_path: Path):
-    a_job(slurm_gpu, a_slow_gpu())
+def test_control_characters_quoted_from_a_file_are_replaced(slurm_gpu: CommandLine, tmp_path: Path):
+    add_job(slurm_gpu, a_slow_gpu())
     for number, head in enumerate(("rank,step", "\x1b[2Jrank,step")):
         (tmp_path / f"{number}.csv").write_text(f"{head}\n")
     assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path)) == 2

@@ -1,4 +1,4 @@
-"""Every check of `slurm-gpu doctor` finds what it is there to find, and says what to type."""
+"""Every check of `slurm-gpu doctor` finds its problem and names a remedy."""
 
 import dataclasses
 import hashlib
@@ -34,7 +34,7 @@ def test_a_valid_site_file(installed: Installation):
     assert levels(site_file.valid(installed.at())) == ["ok"]
 
 
-def test_a_broken_site_file_is_named_with_line_and_column(installed: Installation):
+def test_an_invalid_site_file_is_named_with_line_and_column(installed: Installation):
     installed.site_file.write_text("cluster: neuron\nzones: 4\n")
     finding = worst(site_file.valid(installed.at()))
     assert finding.level is Level.FAIL
@@ -54,7 +54,7 @@ def test_munge(installed: Installation):
     )
 
 
-def test_the_cluster_and_its_nodes_are_slurms(installed: Installation):
+def test_the_cluster_and_the_zones_match_slurm(installed: Installation):
     installed.site_file.write_text('cluster: neuron\nzones: {a: {nodes: "n[1-2]"}}\n')
     assert levels(site_file.same_cluster(installed.at())) == ["ok"]
     installed.site_file.write_text('cluster: other\nzones: {a: {nodes: "n[3-6]"}, b: {nodes: "n["}}\n')
@@ -74,7 +74,9 @@ def test_the_cluster_and_its_nodes_are_slurms(installed: Installation):
         ("placement: {partitions: [gpus]}", "placement.partitions names gpus, in which Slurm has no node"),
     ],
 )
-def test_nodes_and_partitions_of_the_site_file_are_slurms(installed: Installation, text: str, message: str):
+def test_unknown_nodes_and_partitions_of_the_site_file_are_reported(
+    installed: Installation, text: str, message: str
+):
     installed.site_file.write_text(f"cluster: neuron\n{text}\n")
     fine, finding = site_file.same_cluster(installed.at())
     assert fine.level.value == "ok"
@@ -85,25 +87,25 @@ def test_nodes_and_partitions_of_the_site_file_are_slurms(installed: Installatio
 # slurm.conf
 
 
-def test_slurm_answers(installed: Installation):
+def test_the_versions_of_slurm_are_compared(installed: Installation):
     (finding,) = slurm_conf.answers(installed.at())
     assert finding.message == "Slurm 22.05.8, 4 nodes, 12 GPUs"
-    installed.said["scontrol --version"] = "slurm 24.11.5\n"
+    installed.outputs["scontrol --version"] = "slurm 24.11.5\n"
     assert worst(slurm_conf.answers(installed.at())).message == (
         "Slurm's commands on this host are 24.11.5, slurmctld is 22.05.8"
     )
 
 
-def test_a_slurm_that_is_too_old(installed: Installation):
+def test_an_old_slurm_is_reported(installed: Installation):
     at = installed.at()
     at.settings = dataclasses.replace(at.settings, version="21.08.8")
     assert "made for 22.05 and later" in worst(slurm_conf.answers(at)).message
 
 
-def test_each_line_that_slurm_cannot_read_is_named(installed: Installation):
+def test_each_line_that_slurm_cannot_parse_is_named(installed: Installation):
     conf = Path(installed.conf["SLURM_CONF"])
     assert levels(slurm_conf.grammar(installed.at())) == ["skipped"]
-    conf.write_text("ClusterName=neuron\nNodeName=n1 Reason=no GPU Weight=5 # of ours\n Include more.conf\n")
+    conf.write_text("ClusterName=neuron\nNodeName=n1 Reason=no GPU Weight=5 # comment\n Include more.conf\n")
     conf.with_name("gres.conf").write_text("NodeName=n1 Name=gpu File=\n")
     assert [finding.message for finding in slurm_conf.grammar(installed.at())] == [
         f"{conf}:2: Slurm cannot read 'GPU Weight=5', and does not start with it",
@@ -141,7 +143,7 @@ def test_gpus_are_accounted(installed: Installation):
     assert "no accounting storage" in worst(slurm_conf.gpus_accounted(installed.at())).message
 
 
-def test_limits_that_do_not_bind(installed: Installation):
+def test_limits_that_slurm_does_not_enforce_are_reported(installed: Installation):
     installed.conf["AccountingStorageEnforce"] = "associations"
     assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok", "warn"]
     assert "lacks limits and qos: " in worst(slurm_conf.gpus_accounted(installed.at())).message
@@ -152,9 +154,9 @@ def test_limits_that_do_not_bind(installed: Installation):
 
 
 @pytest.mark.parametrize(("n_jobs", "level"), [(0, "ok"), (80, "ok"), (81, "warn")])
-def test_how_many_jobs_slurmctld_has_room_for(installed: Installation, n_jobs: int, level: str):
+def test_a_queue_near_max_job_count_is_reported(installed: Installation, n_jobs: int, level: str):
     installed.conf["MaxJobCount"] = "100"
-    installed.said["squeue"] = "".join(f"{n}\n" for n in range(n_jobs))
+    installed.outputs["squeue"] = "".join(f"{n}\n" for n in range(n_jobs))
     (finding,) = slurm_conf.room_for_jobs(installed.at())
     assert finding.level.value == level
     assert "MaxJobCount=100" in finding.message
@@ -192,7 +194,7 @@ def test_gpus_without_type(installed: Installation):
         ("a100", "Name=gpu Type=a100 File=/dev/nvidia0  # no MultipleFiles=", "gpu,shard", "ok"),
     ],
 )
-def test_slurm_22_05_cannot_have_mig_and_shards(
+def test_shards_with_mig_instances_are_reported_on_slurm_22_05(
     installed: Installation, kind: str, gres_conf: str, types: str, level: str
 ):
     (installed.root / "slurm" / "gres.conf").write_text(f"# instances\n{gres_conf}\n")
@@ -218,12 +220,12 @@ rules:
 """
 
 
-def test_a_site_without_policy_has_nothing_to_check(installed: Installation):
+def test_a_site_without_policy_is_skipped(installed: Installation):
     assert levels(job_submit.plugin(installed.at())) == ["skipped"]
     assert levels(job_submit.script(installed.at())) == ["skipped"]
 
 
-def test_a_policy_that_slurm_does_not_ask(installed: Installation):
+def test_a_policy_without_the_lua_plugin_is_reported(installed: Installation):
     (installed.root / "policy.yaml").write_text(_POLICY)
     installed.conf["JobSubmitPlugins"] = "throttle"
     finding = worst(job_submit.plugin(installed.at()))
@@ -232,14 +234,14 @@ def test_a_policy_that_slurm_does_not_ask(installed: Installation):
 
 
 @pytest.mark.parametrize("plugins", ["job_submit/lua", "throttle,job_submit/lua"])
-def test_slurms_longer_name_of_the_plugin_is_the_same_plugin(installed: Installation, plugins: str):
-    """Slurm loads `lua` twice where both are written."""
+def test_the_full_name_of_the_plugin_is_recognized(installed: Installation, plugins: str):
+    """Slurm loads `lua` twice if both names are written."""
     (installed.root / "policy.yaml").write_text(_POLICY)
     installed.conf["JobSubmitPlugins"] = plugins
     assert levels(job_submit.plugin(installed.at())) == ["ok"]
 
 
-def test_the_script_in_force_is_the_policys(installed: Installation):
+def test_the_installed_script_is_compared_with_the_policy(installed: Installation):
     installed.conf["JobSubmitPlugins"] = "lua"
     policy_file, script = installed.root / "policy.yaml", installed.root / "slurm" / "job_submit.lua"
     at = installed.at()
@@ -256,7 +258,7 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
         "slurm-gpu policy apply --replace",
     )
     policy, source = load_policy(policy_file)
-    facts = SiteFacts.of(at.settings, at.nodes, Path("/where/apply/was/told"), "UTC")
+    facts = SiteFacts.of(at.settings, at.nodes, Path("/given/to/apply"), "UTC")
     script.write_text(
         build_bundle(compile_policy(policy, resolve_names(policy, source, SystemDirectory()), facts))
     )
@@ -288,9 +290,9 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
 # Together
 
 
-def test_one_cause_gives_one_failure(installed: Installation):
+def test_checks_that_need_a_failed_check_are_skipped(installed: Installation):
     def dead(at: DoctorContext) -> Iterator[CheckResult]:
-        raise SlurmError("slurmctld is away")
+        raise SlurmError("slurmctld is down")
 
     checks = [
         Check("Slurm", dead),
@@ -303,7 +305,7 @@ def test_one_cause_gives_one_failure(installed: Installation):
 
 
 @pytest.mark.parametrize(("uid", "level"), [(0, "fail"), (1001, "skipped")])
-def test_what_only_root_may_see_is_no_failure_where_others_look(
+def test_a_check_that_only_root_can_do_is_skipped_for_other_users(
     installed: Installation, monkeypatch: pytest.MonkeyPatch, uid: int, level: str
 ):
     def closed(at: DoctorContext) -> Iterator[CheckResult]:
@@ -315,29 +317,29 @@ def test_what_only_root_may_see_is_no_failure_where_others_look(
     assert "/etc/slurm/job_submit.lua" in result.finding.message
 
 
-def test_every_check_has_a_name_of_its_own_and_needs_what_comes_before():
+def test_every_check_has_a_unique_name_and_needs_only_earlier_ones():
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
     for index, check in enumerate(CHECKS):
         assert set(check.needs) <= set(names[:index])
 
 
-def test_the_exit_code_says_whether_anything_failed(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
-    findings = [ok("fine"), fail("broken", "mend it")]
+def test_the_exit_code_is_1_if_a_check_failed(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
+    findings = [ok("fine"), fail("broken", "fix it")]
     checks = (Check("one", lambda _: findings[:1]), Check("two", lambda _: findings[1:]))
     monkeypatch.setattr(run_checks, "__defaults__", (checks,))
     assert slurm_gpu("doctor") == 1
     assert slurm_gpu.out.splitlines() == [
         "ok      one           fine",
         "fail    two           broken",
-        "                      → mend it",
+        "                      → fix it",
         "1 failed, 0 warnings, 1 fine",
     ]
     assert slurm_gpu("doctor", "--json") == 1
     assert json.loads(slurm_gpu.out) == {
         "checks": [
             {"check": "one", "level": "ok", "message": "fine", "remedy": None},
-            {"check": "two", "level": "fail", "message": "broken", "remedy": "mend it"},
+            {"check": "two", "level": "fail", "message": "broken", "remedy": "fix it"},
         ],
         "failed": 1,
         "warned": 0,
@@ -346,7 +348,7 @@ def test_the_exit_code_says_whether_anything_failed(slurm_gpu: CommandLine, monk
     assert slurm_gpu("doctor") == 0
 
 
-def test_who_is_not_root_may_call_it_where_root_has_closed_directories(
+def test_other_users_than_root_can_run_it_with_unreadable_directories(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(run_checks, "__defaults__", ((Check("one", lambda _: [skipped("is root's")]),),))
@@ -356,7 +358,7 @@ def test_who_is_not_root_may_call_it_where_root_has_closed_directories(
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
-def test_on_a_narrow_terminal_words_are_kept_whole_and_lines_in_their_column(
+def test_on_a_narrow_terminal_lines_wrap_between_words_in_their_column(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, columns: int
 ):
     message = "PrologFlags has neither Alloc nor Contain: of a job only the first node has a prolog"
@@ -370,23 +372,23 @@ def test_on_a_narrow_terminal_words_are_kept_whole_and_lines_in_their_column(
     indent = 4 if columns < 60 else 22
     assert max(map(len, (first, *rest))) <= columns
     assert {len(line) - len(line.lstrip()) for line in rest} == {indent}
-    told = " ".join(line.strip() for line in (first[22:], *rest)).strip()
-    assert told == f"{message} → PrologFlags=Alloc in slurm.conf"
+    text = " ".join(line.strip() for line in (first[22:], *rest)).strip()
+    assert text == f"{message} → PrologFlags=Alloc in slurm.conf"
 
 
-def test_of_several_mistakes_each_has_a_line_of_its_own(
-    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
-):
-    checks = (Check("site file", lambda _: [fail("a.yaml:1:1: one\na.yaml:2:1: two", "mend a.yaml")]),)
+def test_each_of_several_mistakes_has_its_own_line(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
+    checks = (Check("site file", lambda _: [fail("a.yaml:1:1: one\na.yaml:2:1: two", "fix a.yaml")]),)
     monkeypatch.setattr(run_checks, "__defaults__", (checks,))
     assert slurm_gpu("doctor") == 1
     lines = [line.strip() for line in slurm_gpu.out.splitlines()]
     assert lines[0].endswith("a.yaml:1:1: one")
-    assert lines[1:3] == ["a.yaml:2:1: two", "→ mend a.yaml"]
+    assert lines[1:3] == ["a.yaml:2:1: two", "→ fix a.yaml"]
 
 
-def test_what_others_wrote_steers_no_terminal(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
-    """Reasons of nodes are operators', and names of files whoever's who may write there."""
+def test_control_characters_of_other_users_are_replaced(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
+):
+    """Operators write reasons of nodes, and other users may choose file names."""
     checks = (Check("drained", lambda _: [fail("drained: n1 (x\x1b]0;title\x07\x1b[2J)", "a\tb")]),)
     monkeypatch.setattr(run_checks, "__defaults__", (checks,))
     assert slurm_gpu("doctor") == 1

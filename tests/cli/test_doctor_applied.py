@@ -1,4 +1,4 @@
-"""What `slurm-gpu doctor` says of what `policy apply` did: cut short, or changed by hand since."""
+"""`slurm-gpu doctor` reports an interrupted apply and limits that were changed since."""
 
 from slurm_gpu.cli.doctor.checks.finding import DoctorContext
 from slurm_gpu.cli.doctor.checks.slurm import journal
@@ -11,7 +11,7 @@ LIMIT = Owned(of("vision"), limit("MaxTRES_gpu"), 4, None, "size")
 
 
 def applied(installed: Installation, state: ApplyState, *owned: Owned, found: int = 4) -> DoctorContext:
-    """A controller on which an apply came so far; slurmdbd holds `found`."""
+    """Return a controller with an apply in this state, and slurmdbd with the limit `found`."""
     at = installed.at()
     written = ApplyJournal(at.policy_state)
     with written.lock():
@@ -21,21 +21,21 @@ def applied(installed: Installation, state: ApplyState, *owned: Owned, found: in
     return at
 
 
-def test_nothing_was_ever_applied(installed: Installation):
+def test_without_an_apply_the_check_is_skipped(installed: Installation):
     assert levels(journal.applied(installed.at())) == ["skipped"]
 
 
-def test_all_is_as_it_was_applied(installed: Installation):
+def test_unchanged_limits_are_ok(installed: Installation):
     assert levels(journal.applied(applied(installed, ApplyState.DONE, LIMIT))) == ["ok"]
 
 
-def test_an_apply_that_was_cut_short(installed: Installation):
+def test_an_interrupted_apply_is_reported(installed: Installation):
     finding = worst(journal.applied(applied(installed, ApplyState.BEGUN)))
     assert "(/etc/slurm-gpu/policy.yaml) was cut short" in finding.message
     assert finding.remedy == "slurm-gpu policy rollback undoes it"
 
 
-def test_a_limit_that_was_changed_by_hand(installed: Installation):
+def test_a_limit_changed_by_hand_is_reported(installed: Installation):
     finding = worst(journal.applied(applied(installed, ApplyState.DONE, LIMIT, found=7)))
     assert finding.message == (
         "Slurm's own limits are not as they were applied: "
@@ -43,7 +43,7 @@ def test_a_limit_that_was_changed_by_hand(installed: Installation):
     )
 
 
-def test_other_hosts_have_no_journal(installed: Installation):
+def test_other_hosts_are_skipped(installed: Installation):
     at = applied(installed, ApplyState.BEGUN)
     at.host = "n1"
     assert levels(journal.applied(at)) == ["skipped"]

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` on what will not be there after the next boot."""
+"""`slurm-gpu doctor` reports daemons and timers that will not start at the next boot."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,7 @@ rules:
 
 @pytest.fixture
 def host(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """systemd runs here, with all of our units, and nothing is enabled."""
+    """Return a host with systemd and all units of slurm-gpu, which are disabled."""
     (installed.root / "systemd").mkdir()
     monkeypatch.setattr(boot, "UNITS", (installed.root / "systemd",))
     for timer in (ADJUST, DAILY):
@@ -37,39 +37,39 @@ def host(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Installati
 
 
 def found(host: Installation, states: Mapping[str, str], *, is_node: bool = False) -> list[CheckResult]:
-    """The findings where systemd says so of units, as "loaded enabled active USER", else they are off."""
+    """Return the findings with these states of units ("loaded enabled active USER"; default: disabled)."""
     blocks = []
     for name in (NODE, DATABASE, CONTROLLER, WEB, ADJUST, DAILY, REPORT):
         load, file, active, *user = states.get(name, "loaded disabled inactive").split()
         properties = {"Id": name, "LoadState": load, "ActiveState": active, "UnitFileState": file.strip("-")}
         properties["User"] = "".join(user)
         blocks.append("".join(f"{key}={value}\n" for key, value in properties.items()))
-    host.said["systemctl show --property=Id"] = "\n".join(blocks)
+    host.outputs["systemctl show --property=Id"] = "\n".join(blocks)
     at = host.at("head")
     if not is_node:
         at.nodes = []
     return list(boot.enabled(at))
 
 
-def told(findings: list[CheckResult]) -> list[tuple[str, str | None]]:
+def levels_and_remedies(findings: list[CheckResult]) -> list[tuple[str, str | None]]:
     return [(finding.level.value, finding.remedy) for finding in findings]
 
 
-def test_without_systemd_there_is_nothing_to_look_at(installed: Installation) -> None:
-    assert told(list(boot.enabled(installed.at()))) == [("skipped", None)]
+def test_without_systemd_the_check_is_skipped(installed: Installation) -> None:
+    assert levels_and_remedies(list(boot.enabled(installed.at()))) == [("skipped", None)]
 
 
-def test_what_is_not_needed_here_may_be_off(host: Installation) -> None:
-    assert told(found(host, {})) == [("skipped", None)]
+def test_units_that_this_host_does_not_need_can_be_disabled(host: Installation) -> None:
+    assert levels_and_remedies(found(host, {})) == [("skipped", None)]
 
 
-def test_a_gpu_node_needs_its_daemon_at_boot(host: Installation) -> None:
+def test_a_gpu_node_needs_slurm_gpud_at_boot(host: Installation) -> None:
     enable = ("warn", f"systemctl enable --now {NODE}")
-    assert told(found(host, {}, is_node=True)) == [enable]
+    assert levels_and_remedies(found(host, {}, is_node=True)) == [enable]
     (finding,) = found(host, {NODE: "loaded disabled active"}, is_node=True)
     assert finding.message == f"{NODE} runs, and will not after the next boot: it is disabled"
-    assert told(found(host, {NODE: "loaded enabled-runtime active"}, is_node=True)) == [enable]
-    assert told(found(host, {NODE: "loaded enabled active"}, is_node=True)) == [("ok", None)]
+    assert levels_and_remedies(found(host, {NODE: "loaded enabled-runtime active"}, is_node=True)) == [enable]
+    assert levels_and_remedies(found(host, {NODE: "loaded enabled active"}, is_node=True)) == [("ok", None)]
 
 
 def test_a_masked_unit_has_to_be_unmasked_first(host: Installation) -> None:
@@ -77,60 +77,70 @@ def test_a_masked_unit_has_to_be_unmasked_first(host: Installation) -> None:
     assert finding.remedy == f"systemctl unmask {NODE}; systemctl enable --now {NODE}"
 
 
-def test_where_something_else_starts_the_daemon_systemd_is_not_asked_to(host: Installation) -> None:
-    assert told(found(host, {NODE: "not-found - inactive"}, is_node=True)) == [("skipped", None)]
+def test_a_daemon_without_a_unit_is_skipped(host: Installation) -> None:
+    assert levels_and_remedies(found(host, {NODE: "not-found - inactive"}, is_node=True)) == [
+        ("skipped", None)
+    ]
 
 
-def test_the_host_of_slurm_gpudbd_is_where_its_file_lies(host: Installation) -> None:
+def test_the_host_with_slurm_gpudbd_yaml_needs_slurm_gpudbd(host: Installation) -> None:
     (host.root / "slurm-gpudbd.yaml").touch()
-    assert told(found(host, {})) == [("warn", f"systemctl enable --now {DATABASE}")]
+    assert levels_and_remedies(found(host, {})) == [("warn", f"systemctl enable --now {DATABASE}")]
 
 
-def test_what_is_not_slurm_users_is_named_with_its_unit(host: Installation) -> None:
-    """A report that runs as slurm takes /var/lib/slurm-gpu from a slurm-gpudbd that does not."""
-    told = found(host, {DAILY: "loaded enabled active", REPORT: "loaded static inactive hpc"})
-    assert [finding.level.value for finding in told] == ["fail", "ok"]
-    assert told[0].message.startswith("slurm-gpu-report@day.service runs as hpc, and SlurmUser is slurm:")
-    assert str(told[0].remedy).startswith("systemctl edit slurm-gpu-report@: [Service], User=slurm and")
+def test_units_that_do_not_run_as_slurm_user_are_named(host: Installation) -> None:
+    """A report that runs as slurm takes /var/lib/slurm-gpu away from a slurm-gpudbd with another user."""
+    findings = found(host, {DAILY: "loaded enabled active", REPORT: "loaded static inactive hpc"})
+    assert [finding.level.value for finding in findings] == ["fail", "ok"]
+    assert findings[0].message.startswith("slurm-gpu-report@day.service runs as hpc, and SlurmUser is slurm:")
+    assert str(findings[0].remedy).startswith("systemctl edit slurm-gpu-report@: [Service], User=slurm and")
     (slurms,) = found(host, {DAILY: "loaded enabled active", REPORT: "loaded static inactive slurm"})
     assert slurms.message == f"will be there after the next boot: {DAILY}"
     running = found(host, {CONTROLLER: "loaded enabled active hpc"})
     assert str(running[0].remedy).startswith("systemctl edit slurm-gpuctld: ")
 
 
-def test_the_host_of_the_page_is_where_its_file_lies(host: Installation) -> None:
-    assert told(found(host, {WEB: "loaded disabled active"})) == [("warn", f"systemctl enable --now {WEB}")]
+def test_the_host_with_slurm_gpuweb_yaml_needs_slurm_gpuweb(host: Installation) -> None:
+    assert levels_and_remedies(found(host, {WEB: "loaded disabled active"})) == [
+        ("warn", f"systemctl enable --now {WEB}")
+    ]
     (host.root / "slurm-gpuweb.yaml").touch()
-    assert told(found(host, {})) == [("warn", f"systemctl enable --now {WEB}")]
+    assert levels_and_remedies(found(host, {})) == [("warn", f"systemctl enable --now {WEB}")]
 
 
-def test_the_controller_needs_its_daemon_once_a_policy_is_in_force(host: Installation) -> None:
+def test_a_controller_with_a_policy_needs_slurm_gpuctld(host: Installation) -> None:
     install(host, LIMITS)
-    assert told(found(host, {})) == [("warn", f"systemctl enable --now {CONTROLLER}")]
+    assert levels_and_remedies(found(host, {})) == [("warn", f"systemctl enable --now {CONTROLLER}")]
 
 
-def test_limits_that_may_move_need_their_timer(host: Installation) -> None:
+def test_a_policy_with_adjust_needs_its_timer(host: Installation) -> None:
     install(host, LIMITS)
     (host.root / "policy.yaml").write_text(ADJUSTED)
     daemon = {CONTROLLER: "loaded enabled active"}
-    assert told(found(host, daemon)) == [("warn", f"systemctl enable --now {ADJUST}"), ("ok", None)]
-    host.conf["SlurmctldHost[0]"], host.conf["SlurmctldHost[1]"] = "other", "head"  # a backup adjusts nothing
-    assert told(found(host, daemon)) == [("ok", None)]
+    assert levels_and_remedies(found(host, daemon)) == [
+        ("warn", f"systemctl enable --now {ADJUST}"),
+        ("ok", None),
+    ]
+    host.conf["SlurmctldHost[0]"], host.conf["SlurmctldHost[1]"] = (
+        "other",
+        "head",
+    )  # a backup does not adjust limits
+    assert levels_and_remedies(found(host, daemon)) == [("ok", None)]
 
 
-def test_a_timer_that_somebody_started_or_enabled_is_to_be_both(host: Installation) -> None:
-    assert told(found(host, {DAILY: "loaded disabled active"})) == [
+def test_a_timer_that_is_only_started_or_only_enabled_is_reported(host: Installation) -> None:
+    assert levels_and_remedies(found(host, {DAILY: "loaded disabled active"})) == [
         ("warn", f"systemctl enable --now {DAILY}")
     ]
     (finding,) = found(host, {DAILY: "loaded enabled inactive"})
     assert (finding.level.value, finding.remedy) == ("warn", f"systemctl start {DAILY}")
-    assert told(found(host, {DAILY: "loaded enabled active"})) == [("ok", None)]
+    assert levels_and_remedies(found(host, {DAILY: "loaded enabled active"})) == [("ok", None)]
 
 
-def test_a_systemd_that_does_not_answer_is_no_failure(host: Installation) -> None:
+def test_a_systemd_without_an_answer_is_skipped(host: Installation) -> None:
     def silent(argv: object, environ: object, timeout_s: object) -> str:
         raise SlurmError("`systemctl show` gave no answer within 10 s")
 
     at: DoctorContext = host.at("head")
     at.site.run = silent
-    assert told(list(boot.enabled(at))) == [("skipped", None)]
+    assert levels_and_remedies(list(boot.enabled(at))) == [("skipped", None)]

@@ -1,4 +1,4 @@
-"""Whether `slurm-gpu doctor` sees what keeps jobs from sharing GPUs."""
+"""`slurm-gpu doctor` reports what prevents jobs from sharing GPUs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ RIGHT = {"SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CORE_MEMO
 
 
 def found(
-    installed: Installation, policy: str = POLICY, shards: int = 32, age_s: float = 5, **told: object
+    installed: Installation, policy: str = POLICY, shards: int = 32, age_s: float = 5, **status: object
 ) -> CheckResult:
     compiled = compile_policy(check_policy(parse_yaml(policy, "p")), ResolvedNames({}, {}), SiteFacts())
     (installed.root / "slurm" / "job_submit.lua").write_text(build_bundle(compiled))
     at = installed.at()
     run = installed.root / "run"
     run.mkdir(exist_ok=True)
-    (run / "colocation.json").write_text(json.dumps({"as_of_s": at.site.wall() - age_s, **told}))
+    (run / "colocation.json").write_text(json.dumps({"as_of_s": at.site.wall() - age_s, **status}))
     at = dataclasses.replace(at, controller_run=run)
     at.__dict__["nodes"] = [make_node("n1", shards=shards), make_node("n2", gpus={}, shards=0)]
     return worst(colocation.colocation(at))
 
 
-def test_all_is_there(installed: Installation) -> None:
+def test_a_complete_setup_is_ok(installed: Installation) -> None:
     installed.conf.update(RIGHT)
     finding = found(installed)
     assert (finding.level, finding.message) == (
@@ -43,7 +43,7 @@ def test_all_is_there(installed: Installation) -> None:
     )
 
 
-def test_where_jobs_are_not_requeued_few_share(installed: Installation) -> None:
+def test_without_job_requeue_a_warning_is_given(installed: Installation) -> None:
     installed.conf.update(RIGHT | {"JobRequeue": "0"})
     finding = found(installed)
     assert (finding.level, "only jobs of `sbatch --requeue` share" in finding.message) == (Level.WARN, True)
@@ -57,7 +57,7 @@ def test_where_jobs_are_not_requeued_few_share(installed: Installation) -> None:
         ("SelectTypeParameters", "CR_CORE,MULTIPLE_SHARING_GRES_PJ", "shards of a job may be of several"),
     ],
 )
-def test_what_is_wrong_in_slurm_conf_is_said(
+def test_unsuitable_settings_in_slurm_conf_are_reported(
     installed: Installation, key: str, value: str, message: str
 ) -> None:
     installed.conf.update(RIGHT | {key: value})
@@ -66,32 +66,32 @@ def test_what_is_wrong_in_slurm_conf_is_said(
     assert finding.remedy
 
 
-def test_without_shards_there_is_nothing_to_share(installed: Installation) -> None:
+def test_nodes_without_shards_are_reported(installed: Installation) -> None:
     installed.conf.update(RIGHT)
     assert "no node has shards" in found(installed, shards=0).message
 
 
-def test_few_shards_are_too_coarse(installed: Installation) -> None:
+def test_too_few_shards_are_reported(installed: Installation) -> None:
     installed.conf.update(RIGHT)
     assert found(installed, shards=8).level is Level.WARN
 
 
-def test_a_slurm_gpuctld_that_gives_no_places_is_missed(installed: Installation) -> None:
+def test_a_missing_slurm_gpuctld_is_reported(installed: Installation) -> None:
     installed.conf.update(RIGHT)
     finding = found(installed, age_s=100)
     assert (finding.level, "no slurm-gpuctld here gives places" in finding.message) == (Level.FAIL, True)
 
 
-def test_where_no_policy_has_jobs_share_nothing_is_looked_at(installed: Installation) -> None:
+def test_a_policy_without_colocation_is_skipped(installed: Installation) -> None:
     assert found(installed, "version: 1\n").level is Level.SKIPPED
 
 
-def test_it_is_for_hosts_of_slurmctld(installed: Installation) -> None:
+def test_other_hosts_are_skipped(installed: Installation) -> None:
     (finding,) = colocation.colocation(installed.at("elsewhere"))
     assert finding.level is Level.SKIPPED
 
 
-def test_a_planner_that_cannot_serve_is_said(installed: Installation) -> None:
+def test_a_planner_that_cannot_be_used_is_reported(installed: Installation) -> None:
     installed.conf.update(RIGHT)
     planner = {"asked": "dqngpu", "serves": "annealing", "why": "/m.npz is not there yet"}
     finding = found(installed, planner=planner)

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` sees a daemon that does not find Slurm's commands, and says what to write where."""
+"""`slurm-gpu doctor` reports a daemon that does not find Slurm's commands, and names the remedy."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ def daemon(installed: Installation, number: int, name: str, path: str | None, *o
         (process / "environ").write_bytes(f"HOME=/\0PATH={path}\0LANG=C\0".encode())
 
 
-def slurm(root: Path, *names: str) -> str:
-    """A directory with these commands."""
+def make_commands(root: Path, *names: str) -> str:
+    """Create a directory with these commands."""
     directory = root / "opt"
     directory.mkdir()
     for name in names:
@@ -32,13 +32,13 @@ def slurm(root: Path, *names: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the machine of the tests has a Slurm makes no difference."""
+def no_sbin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the tests independent of a Slurm on this machine."""
     monkeypatch.setattr(commands, "SBIN", "/none")
 
 
-def test_a_daemon_that_finds_them(installed: Installation):
-    path = slurm(installed.root, "slurmd", "scontrol", "squeue", "sacct")
+def test_daemons_that_find_the_commands_are_ok(installed: Installation):
+    path = make_commands(installed.root, "slurmd", "scontrol", "squeue", "sacct")
     for number, name in enumerate(("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld"), 1):
         daemon(installed, number, name, f"/none:{path}")
     (finding,) = commands.found(installed.at())
@@ -48,8 +48,8 @@ def test_a_daemon_that_finds_them(installed: Installation):
     )
 
 
-def test_a_daemon_that_does_not(installed: Installation):
-    slurm(installed.root, "slurmd", "scontrol", "squeue", "sacct")
+def test_a_daemon_that_does_not_find_a_command_is_reported(installed: Installation):
+    make_commands(installed.root, "slurmd", "scontrol", "squeue", "sacct")
     daemon(installed, 1, "slurm-gpud", "/none/bin")
     finding = worst(commands.found(installed.at()))
     assert finding.message == "slurm-gpud does not find slurmd on its PATH, /none/bin"
@@ -60,26 +60,28 @@ def test_a_daemon_that_does_not(installed: Installation):
     assert messages[1].startswith("slurm-gpudbd does not find scontrol and squeue and sacct on its PATH")
 
 
-def test_where_none_runs_or_needs_none_there_is_nothing_to_find(installed: Installation):
+def test_without_a_daemon_that_needs_commands_nothing_is_reported(installed: Installation):
     assert levels(commands.found(installed.at())) == ["skipped"]
     daemon(installed, 1, "slurm-gpud", "/none", "--no-slurm")
     assert levels(commands.found(installed.at())) == ["ok"]
 
 
-def test_a_command_that_this_shell_does_not_find(installed: Installation):
-    def lost(at: DoctorContext) -> None:
+def test_a_command_missing_in_the_shell_of_doctor_is_reported(installed: Installation):
+    def fail(at: DoctorContext) -> None:
         raise SlurmError("scontrol is not on the PATH; install Slurm's client commands")
 
     (check,) = (check for check in CHECKS if check.name == "Slurm")
     at = installed.at()
-    at.site.connect_slurm = lambda: lost(at)
+    at.site.connect_slurm = lambda: fail(at)
     (result,) = run_checks(at, [check])
     assert result.finding.level is Level.FAIL
     assert "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor" in str(result.finding.remedy)
     assert "/etc/sysconfig/slurm-gpu" in str(result.finding.remedy)
 
 
-def test_a_slurmd_that_this_shell_does_not_find(installed: Installation, monkeypatch: pytest.MonkeyPatch):
+def test_a_slurmd_missing_in_the_shell_of_doctor_is_reported(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("PATH", "/none")
     monkeypatch.setattr(slurmd, "SBIN", "/none/sbin")
     with pytest.raises(SlurmError) as raised:

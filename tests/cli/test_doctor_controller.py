@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` on slurm-gpuctld."""
+"""`slurm-gpu doctor` checks slurm-gpuctld and its snapshot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.slurm.recorded import NOW_S
 
 
 def install(installed: Installation, limits: str) -> str:
-    """Put a policy into force; gives its groups' digest."""
+    """Install a policy and return the id of its groups."""
     text = (
         "version: 1\nmode: enforce\ngroups: {g: {}}\n"
         f"rules: [{{id: r, for: g, per: user, why: W., limits: {limits}}}]\n"
@@ -51,17 +51,17 @@ def write(installed: Installation, groups_id: str, age_s: int = 1, *, hours: boo
     installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")
 
 
-def test_elsewhere_and_without_a_policy_there_is_nothing_to_look_at(installed: Installation) -> None:
+def test_other_hosts_and_a_missing_policy_are_skipped(installed: Installation) -> None:
     assert levels(controller.snapshot(installed.at())) == ["skipped"]
     assert levels(controller.snapshot(installed.at(host="login"))) == ["skipped"]
 
 
-def test_a_snapshot_that_is_fresh_is_well(installed: Installation) -> None:
+def test_a_fresh_snapshot_is_ok(installed: Installation) -> None:
     write(installed, install(installed, "{gpus_total: 4}"))
     assert levels(controller.snapshot(installed.at())) == ["ok"]
 
 
-def test_a_slurm_gpuctld_that_has_just_died_is_seen_before_its_snapshot_is_old(
+def test_a_missing_slurm_gpuctld_is_reported_while_its_snapshot_is_fresh(
     installed: Installation,
 ) -> None:
     write(installed, install(installed, "{gpus_total: 4}"))
@@ -74,7 +74,7 @@ def test_a_slurm_gpuctld_that_has_just_died_is_seen_before_its_snapshot_is_old(
 @pytest.mark.parametrize(
     ("limits", "level"), [("{gpus_total: 4}", Level.WARN), ("{gpu_hours: {week: 1}}", Level.FAIL)]
 )
-def test_an_old_or_missing_snapshot_is_worse_where_gpu_hours_are_limited(
+def test_a_stale_or_missing_snapshot_is_a_failure_with_limits_on_gpu_hours(
     installed: Installation, limits: str, level: Level
 ) -> None:
     groups_id = install(installed, limits)
@@ -83,7 +83,7 @@ def test_an_old_or_missing_snapshot_is_worse_where_gpu_hours_are_limited(
     assert worst(controller.snapshot(installed.at())).level is level
 
 
-def test_a_snapshot_by_other_groups_or_without_the_hours_is_told(installed: Installation) -> None:
+def test_a_snapshot_with_other_groups_or_without_gpu_hours_is_reported(installed: Installation) -> None:
     groups_id = install(installed, "{gpu_hours: {week: 1}}")
     write(installed, "f" * 16)
     assert "another policy" in worst(controller.snapshot(installed.at())).message
@@ -93,7 +93,7 @@ def test_a_snapshot_by_other_groups_or_without_the_hours_is_told(installed: Inst
     assert levels(controller.snapshot(installed.at())) == ["ok"]
 
 
-def test_a_slurm_gpuctld_that_is_stopped_is_found_while_its_snapshot_is_fresh(
+def test_a_stopped_slurm_gpuctld_is_reported_while_its_snapshot_is_fresh(
     installed: Installation,
 ) -> None:
     write(installed, install(installed, "{gpus_running: 4}"))

@@ -1,4 +1,4 @@
-"""What `slurm-gpu doctor` learns from slurm-gpudbd, and says about the nodes that ship to it."""
+"""`slurm-gpu doctor` checks slurm-gpudbd and the nodes that send data to it."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ from tests.cli.test_doctor_outages import PERSISTENT
 from tests.slurm.recorded import NOW_S
 
 
-def test_the_database_is_well(installed: Installation):
+def test_a_healthy_database_is_ok(installed: Installation):
     assert levels(database.answers(installed.at())) == ["ok"]
     assert levels(database.import_fresh(installed.at())) == ["ok"]
 
 
-def test_the_database_is_away(installed: Installation):
+def test_an_unreachable_database_is_reported(installed: Installation):
     installed.database.state = None
     finding = worst(database.answers(installed.at()))
     assert finding.level is Level.FAIL
     assert "cannot be reached" in finding.message
 
 
-def test_a_schema_that_is_behind_slurm_gpudbd(installed: Installation):
+def test_an_old_schema_is_reported(installed: Installation):
     assert database.schema_here() == head_revision()
     installed.database.state = make_health(schema="0001")
     finding = worst(database.answers(installed.at()))
@@ -41,7 +41,7 @@ def test_a_schema_that_is_behind_slurm_gpudbd(installed: Installation):
     assert str(finding.remedy).startswith("slurm-gpu db upgrade on slurm-gpudbd's host")
 
 
-def test_the_clocks_of_nodes(installed: Installation):
+def test_wrong_clocks_of_nodes_are_reported(installed: Installation):
     assert levels(database.clocks(installed.at())) == ["skipped"]
     installed.database.reports = [_report("n1", 4), _report("n2", 4), _report("n3", 4)]
     installed.database.lives = {"n1": Live(at_s=NOW_S - 9.5), "n2": Live(at_s=NOW_S + 10.0)}
@@ -54,7 +54,7 @@ def test_the_clocks_of_nodes(installed: Installation):
     ]
 
 
-def test_readers_of_nvml_that_end_again_and_again(installed: Installation):
+def test_repeatedly_ending_nvml_readers_are_reported(installed: Installation):
     installed.database.lives = {"n1": Live(at_s=NOW_S), "n2": Live(at_s=NOW_S, host={"reader_exits": 2})}
     assert levels(readers.alive(installed.at())) == ["ok"]
     installed.database.lives["n3"] = Live(at_s=NOW_S, host={"reader_exits": 11})
@@ -66,7 +66,7 @@ def test_readers_of_nvml_that_end_again_and_again(installed: Installation):
     assert str(finding.remedy).startswith("ssh n3: ")
 
 
-def test_another_version_or_clock(installed: Installation):
+def test_another_version_or_clock_of_slurm_gpudbd_is_reported(installed: Installation):
     installed.database.state = make_health(version="9.9", now_s=NOW_S - 90)
     findings = list(database.answers(installed.at()))
     assert [finding.level.value for finding in findings] == ["ok", "warn", "warn"]
@@ -82,14 +82,14 @@ def test_another_version_or_clock(installed: Installation):
         ({"last_import_s": NOW_S - 190.0}, "fail"),
     ],
 )
-def test_an_import_that_lags(installed: Installation, changes: dict[str, object], level: str):
+def test_a_late_or_failed_import_is_reported(installed: Installation, changes: dict[str, object], level: str):
     installed.database.state = make_health(**changes)
-    installed.said["sacctmgr"] = "gres|gpu\n"
+    installed.outputs["sacctmgr"] = "gres|gpu\n"
     assert levels(database.import_fresh(installed.at())) == [level]
 
 
-def test_an_import_that_lags_as_slurmdbd_hangs_names_slurmdbd(installed: Installation):
-    """Until sacct gives up, after ten minutes, the import has no error."""
+def test_if_slurmdbd_hangs_a_late_import_names_it(installed: Installation):
+    """The import has no error until sacct times out after ten minutes."""
     installed.database.state = make_health(last_import_s=NOW_S - 190.0)
     at = installed.at()
 
@@ -104,13 +104,13 @@ def test_an_import_that_lags_as_slurmdbd_hangs_names_slurmdbd(installed: Install
     assert str(finding.remedy).startswith("systemctl start slurmdbd")
 
 
-def test_an_import_that_failed_for_a_daemon_names_that(installed: Installation):
+def test_a_failed_import_names_the_daemon_that_is_down(installed: Installation):
     installed.database.state = make_health(import_error=PERSISTENT)
     finding = worst(database.import_fresh(installed.at()))
     assert finding.message == "the last import failed: slurmdbd does not answer"
 
 
-def test_nodes_that_ship_nothing_are_seen_from_everywhere(installed: Installation):
+def test_nodes_that_send_no_records_are_reported_on_every_host(installed: Installation):
     installed.database.state = make_health(stale_nodes=("n1", "n3"))
     assert levels(database.nodes_ship(installed.at())) == ["fail"]
     finding = worst(database.nodes_ship(installed.at()))
@@ -119,7 +119,7 @@ def test_nodes_that_ship_nothing_are_seen_from_everywhere(installed: Installatio
     assert levels(database.nodes_ship(installed.at())) == ["ok"]
 
 
-def test_what_slurm_gpudbd_refused_is_told_for_a_day(installed: Installation):
+def test_data_that_slurm_gpudbd_refused_is_reported_for_a_day(installed: Installation):
     assert levels(database.nothing_refused(installed.at())) == ["ok"]
     installed.database.state = make_health(rejected={"records": 2, "events": 1}, last_rejected_s=NOW_S - 180)
     finding = worst(database.nothing_refused(installed.at()))
@@ -129,19 +129,19 @@ def test_what_slurm_gpudbd_refused_is_told_for_a_day(installed: Installation):
     )
     installed.database.state = make_health(rejected={"records": 2}, last_rejected_s=NOW_S - 86401)
     assert levels(database.nothing_refused(installed.at())) == ["ok"]
-    installed.database.state = make_health(rejected=None)  # an older one
+    installed.database.state = make_health(rejected=None)  # from an older slurm-gpudbd
     assert levels(database.nothing_refused(installed.at())) == ["skipped"]
 
 
 def _report(node: str, n_gpus: int, version: str | None = __version__, n_instances: int = 0) -> NodeReport:
-    """A node with its GPUs, the first of them cut into instances."""
+    """Return the report of a node with GPUs, the first of which is divided into instances."""
     uuids = [(f"{node}-GPU-{n}", None) for n in range(n_gpus)]
     uuids += [(f"{node}-MIG-{n}", f"{node}-GPU-0") for n in range(n_instances)]
     devices = tuple(DeviceFacts(uuid=uuid, node=node, at_s=5, parent=parent) for uuid, parent in uuids)
     return NodeReport(node=node, last_seen_s=NOW_S, version=version, devices=devices)
 
 
-def test_a_node_that_is_not_heard_any_more_is_named(installed: Installation):
+def test_a_silent_node_is_named(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 4), _report("n3", 4)]
     finding = worst(database.nodes_heard(installed.at()))
     assert finding.message == "slurm-gpud on n[1-3] reported within the last two minutes"
@@ -160,8 +160,8 @@ def test_a_node_that_is_not_heard_any_more_is_named(installed: Installation):
     assert found[0].remedy.startswith("systemctl start slurm-gpud")
 
 
-def test_five_hundred_nodes_with_the_same_trouble_are_one_finding(installed: Installation):
-    """As where a firewall keeps them from slurm-gpudbd; a line for each would hide all else."""
+def test_the_same_problem_on_500_nodes_is_one_finding(installed: Installation):
+    """A firewall may separate them from slurm-gpudbd; one line per node would hide other findings."""
     at = installed.at()
     names = [f"n{n}" for n in range(1, 501)]
     at.nodes = [dataclasses.replace(at.nodes[0], name=name) for name in names]
@@ -173,8 +173,8 @@ def test_five_hundred_nodes_with_the_same_trouble_are_one_finding(installed: Ins
     ]
     (late,) = database.nodes_heard(at)
     assert late.message == "slurm-gpud on n[1-500] has not reported for 3m20s to 11m39s"
-    few, *_ = database.devices_agree(at)
-    assert few.message == "Slurm has 4 GPUs on each of n[1-500], their slurm-gpud sees 3"
+    fewer, *_ = database.devices_agree(at)
+    assert fewer.message == "Slurm has 4 GPUs on each of n[1-500], their slurm-gpud sees 3"
     installed.database.lives = {name: Live(at_s=NOW_S + 900.0 + n) for n, name in enumerate(names)}
     (ahead,) = database.clocks(at)
     assert ahead.message.startswith(
@@ -182,7 +182,7 @@ def test_five_hundred_nodes_with_the_same_trouble_are_one_finding(installed: Ins
     )
 
 
-def test_what_was_just_started_may_still_be_silent(installed: Installation):
+def test_a_slurm_gpud_that_was_just_started_is_only_a_warning(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n3", 4)]
     at = installed.at("n2")
     installed.process(7, "python3", "/usr/bin/slurm-gpud", "--node=n2", age_s=4.0)
@@ -194,7 +194,7 @@ def test_what_was_just_started_may_still_be_silent(installed: Installation):
 
 
 @pytest.mark.parametrize(("age_s", "level"), [(3.0, Level.WARN), (90.0, Level.FAIL)])
-def test_a_slurm_gpudbd_that_was_just_started_has_heard_little(
+def test_silent_nodes_are_only_a_warning_while_slurm_gpudbd_is_new(
     installed: Installation, age_s: float, level: Level
 ):
     installed.database.reports = [_report("n1", 4), _report("n3", 4)]
@@ -202,19 +202,19 @@ def test_a_slurm_gpudbd_that_was_just_started_has_heard_little(
     assert [one.level for one in database.nodes_heard(installed.at())] == [level]
 
 
-def test_of_a_node_that_is_down_nothing_is_expected(installed: Installation):
+def test_nodes_that_are_down_are_not_expected_to_report(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(one, state="down+not_responding") for one in at.nodes]
     assert levels(database.nodes_heard(at)) == ["skipped"]
 
 
-def test_nodes_have_the_gpus_that_slurm_hands_out(installed: Installation):
+def test_equal_numbers_of_gpus_are_ok(installed: Installation):
     installed.database.reports = [_report(f"n{n}", 4) for n in (1, 2, 3)]
     (finding,) = database.devices_agree(installed.at())
     assert (finding.level, finding.message) == (Level.OK, "3 nodes have the GPUs that Slurm hands out")
 
 
-def test_a_gpu_that_slurm_hands_out_and_nobody_sees(installed: Installation):
+def test_a_gpu_of_slurm_that_slurm_gpud_does_not_see_is_reported(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 3), _report("n3", 5)]
     assert levels(database.devices_agree(installed.at())) == ["fail", "warn"]
     assert worst(database.devices_agree(installed.at())).message == (
@@ -222,25 +222,25 @@ def test_a_gpu_that_slurm_hands_out_and_nobody_sees(installed: Installation):
     )
 
 
-def test_instances_count_as_gpus_or_their_gpu_does(installed: Installation):
-    # Two GPUs of which one is three instances: four devices that Slurm may hand out.
+def test_mig_instances_count_individually_or_as_their_gpu(installed: Installation):
+    # Two GPUs, one of which has three instances: four devices that Slurm may allocate.
     installed.database.reports = [_report("n1", 2, n_instances=3), _report("n2", 4, n_instances=3)]
     installed.database.reports.append(_report("n3", 4))
     assert levels(database.devices_agree(installed.at())) == ["ok"]
 
 
-def test_a_daemon_that_runs_is_not_to_be_started_because_the_database_lost_its_gpus(
+def test_if_the_database_lost_the_gpus_of_a_node_no_restart_is_advised(
     installed: Installation,
 ):
-    heard = [_report(f"n{n}", 0) for n in (2, 3)]
-    installed.database.reports = [_report("n1", 4), *heard]
+    reports = [_report(f"n{n}", 0) for n in (2, 3)]
+    installed.database.reports = [_report("n1", 4), *reports]
     finding = worst(database.devices_agree(installed.at()))
     assert finding.level is Level.WARN
     assert finding.message.startswith("slurm-gpud runs on n[2-3], and the database does not have the GPUs")
     assert "start" not in str(finding.remedy)
 
 
-def test_nodes_that_have_told_nothing_of_their_gpus(installed: Installation):
+def test_nodes_without_a_report_refer_to_the_finding_on_nodes(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 4)]
     messages = [finding.message for finding in database.devices_agree(installed.at())]
     assert "n3: see the finding on nodes" in messages
@@ -260,14 +260,12 @@ def test_nodes_of_another_version_are_named(installed: Installation):
     ("learned_s", "level"),
     [(None, "skipped"), (NOW_S - 3600, "ok"), (NOW_S + 5, "ok"), (NOW_S - 4 * 86400, "warn")],
 )
-def test_what_forecasts_stand_on_is_of_the_last_days(
-    installed: Installation, learned_s: float | None, level: str
-):
+def test_an_old_forecast_model_is_reported(installed: Installation, learned_s: float | None, level: str):
     installed.database.state = make_health(learned_s=learned_s)
     assert levels(forecasts.learned(installed.at())) == [level]
 
 
-def test_a_slurm_gpuweb_that_is_refused_and_what_to_write(installed: Installation):
+def test_a_refused_slurm_gpuweb_is_reported_with_the_setting_to_write(installed: Installation):
     assert levels(web.reads_everything(installed.at())) == ["ok"]
     refused = {
         "uid": 987,
@@ -284,7 +282,7 @@ def test_a_slurm_gpuweb_that_is_refused_and_what_to_write(installed: Installatio
         "uid 987 from 10.0.0.7 asks slurm-gpudbd for every run, as slurm-gpuweb does, and is refused: "
         "web_hosts has no 10.0.0.7; last 3s ago",
     )
-    # The header can be anyone's: nothing says that it was slurm-gpuweb.
+    # Any user can send the header, so the request may not be slurm-gpuweb's.
     assert str(finding.remedy).startswith(
         "only if slurm-gpuweb runs there as that user, as any user can ask so"
     )

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` looks at what drains nodes on each of them, with GPUs or without."""
+"""`slurm-gpu doctor` reports on each node, with or without GPUs, what would drain it."""
 
 import dataclasses
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.cli.installation import Installation, levels, worst
 
 
 def without_gpus(installed: Installation) -> DoctorContext:
-    """A node of Slurm's that has none."""
+    """Return the context of a node without GPUs."""
     at = installed.at("c1")
     at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="c1", address="10.0.0.9", gpus={})]
     return at
@@ -20,13 +20,13 @@ def without_gpus(installed: Installation) -> DoctorContext:
 
 @pytest.fixture
 def bare(installed: Installation) -> Installation:
-    """No hooks are there."""
+    """Remove the hooks."""
     for kind in ("prolog", "epilog"):
         (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
     return installed
 
 
-def test_an_empty_glob_would_drain_a_node_without_gpus_too(bare: Installation):
+def test_an_empty_glob_is_reported_on_a_node_without_gpus_too(bare: Installation):
     found = list(hooks.configured(without_gpus(bare)))
     assert [one.level for one in found] == [Level.FAIL, Level.FAIL]
     assert found[0].message == (
@@ -36,7 +36,7 @@ def test_an_empty_glob_would_drain_a_node_without_gpus_too(bare: Installation):
     assert str(found[0].remedy).startswith(f"install -D -m 755 /usr/bin/true {stub} (or take Prolog out of")
 
 
-def test_what_is_said_to_be_typed_there_mends_it(bare: Installation):
+def test_the_remedy_for_an_empty_glob_works(bare: Installation):
     for pattern in (f"{bare.root}/prolog.d/*", f"{bare.root}/new/epilog.d/*.sh"):
         directory = Path(pattern).parent
         command = drains.nothing(pattern).split()
@@ -50,7 +50,7 @@ def test_what_is_said_to_be_typed_there_mends_it(bare: Installation):
     assert "copied to where /hooks/[a-c]* matches it" in drains.nothing("/hooks/[a-c]*")
 
 
-def test_a_node_without_gpus_needs_no_hook_of_ours(bare: Installation):
+def test_a_node_without_gpus_needs_no_slurm_gpu_hook(bare: Installation):
     for kind in ("prolog", "epilog"):
         hook = bare.root / f"{kind}.d" / "00-nothing"
         hook.write_text("#!/bin/sh\n")
@@ -63,7 +63,7 @@ def test_a_node_without_gpus_needs_no_hook_of_ours(bare: Installation):
 
 
 @pytest.mark.parametrize(
-    ("content", "said", "remedy"),
+    ("content", "problem", "remedy"),
     [
         (b"exit 0\n", "does not begin with #! and an interpreter", "write #!/bin/sh"),
         (b"\xef\xbb\xbf#!/bin/sh\nexit 0\n", "does not begin with #! and an interpreter", "write #!/bin/sh"),
@@ -74,20 +74,20 @@ def test_a_node_without_gpus_needs_no_hook_of_ours(bare: Installation):
         (b"#!/opt/none/bash -e\n", "its interpreter, /opt/none/bash, is not here", "install that, or fix"),
     ],
 )
-def test_what_slurmd_cannot_start_is_named_before_it_drains(
-    installed: Installation, content: bytes, said: str, remedy: str
+def test_hooks_that_slurmd_cannot_start_are_named(
+    installed: Installation, content: bytes, problem: str, remedy: str
 ):
-    """Each of them drained a node of Slurm 22.05; a shell would run the first without complaint."""
+    """Each of them drained a node of Slurm 22.05; a shell would run the first without an error."""
     hook = installed.root / "epilog.d" / "50-site"
     hook.write_bytes(content)
     hook.chmod(0o755)
     finding = worst(hooks.configured(installed.at()))
-    assert finding.message == f"{hook} is matched by Epilog, but {said}: Slurm drains nodes"
+    assert finding.message == f"{hook} is matched by Epilog, but {problem}: Slurm drains nodes"
     assert str(finding.remedy).startswith(remedy)
     assert str(hook) in str(finding.remedy)
 
 
-def test_a_name_with_blanks_is_quoted_in_what_is_to_be_typed(installed: Installation):
+def test_file_names_with_spaces_are_quoted_in_remedies(installed: Installation):
     hook = installed.root / "prolog.d" / "70-a hook; reboot"
     hook.write_text("#!/bin/sh\n")
     hook.chmod(0o644)
@@ -97,7 +97,7 @@ def test_a_name_with_blanks_is_quoted_in_what_is_to_be_typed(installed: Installa
     assert found == [f"chmod go-w '{hook}'; read before what is there"]
 
 
-def test_programs_and_scripts_of_any_language_are_no_trap(installed: Installation):
+def test_programs_and_scripts_of_any_language_are_ok(installed: Installation):
     for name, content in (("05-elf", Path("/bin/true").read_bytes()), ("06-sh", b"#! /usr/bin/env sh")):
         hook = installed.root / "epilog.d" / name
         hook.write_bytes(content)
@@ -105,7 +105,7 @@ def test_programs_and_scripts_of_any_language_are_no_trap(installed: Installatio
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
 
 
-def test_our_hook_where_nobody_takes_in_what_it_writes(
+def test_the_slurm_gpu_hook_on_a_node_without_slurm_gpud_is_reported(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ):
     at = without_gpus(installed)
@@ -115,19 +115,19 @@ def test_our_hook_where_nobody_takes_in_what_it_writes(
     assert (finding.level, finding.remedy) == (Level.WARN, f"install -m 755 /usr/bin/true {hook}")
     monkeypatch.setattr(hooks, "has_package", lambda: True)
     assert str(worst(hooks.configured(at)).remedy).startswith("dnf remove slurm-gpu-node")
-    monkeypatch.setattr(hooks, "shared_file_system", lambda path: "nfs4")  # nodes with GPUs need it
+    monkeypatch.setattr(
+        hooks, "shared_file_system", lambda path: "nfs4"
+    )  # nodes with GPUs share the directory
     assert levels(hooks.configured(at)) == ["ok", "ok"]
 
 
-def test_a_hook_that_only_root_may_run_is_no_trap(installed: Installation):
+def test_a_hook_that_only_root_can_run_is_ok(installed: Installation):
     (installed.root / "prolog.d" / "50-site").write_text("#!/bin/sh\n")
     (installed.root / "prolog.d" / "50-site").chmod(0o700)
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
 
 
-def test_a_directory_that_only_root_may_read_is_not_empty(
-    installed: Installation, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_unreadable_directory_is_skipped(installed: Installation, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hooks, "may_read", lambda directory: directory.name != "prolog.d")
     found = list(hooks.configured(installed.at()))
     assert [one.level for one in found] == [Level.SKIPPED, Level.OK]
@@ -146,7 +146,7 @@ def drained(installed: Installation, *states: tuple[str, str, str | None]) -> Do
     return at
 
 
-def test_nodes_that_a_hook_has_drained(installed: Installation):
+def test_nodes_drained_by_a_hook_are_reported(installed: Installation):
     at = drained(
         installed,
         ("n1", "idle+drain", "Prolog error"),
@@ -166,12 +166,12 @@ def test_nodes_that_a_hook_has_drained(installed: Installation):
     "reason",
     ["gres/gpu count too low (3 < 4)", "gres/gpu count reported lower than configured (3 < 4)"],
 )
-def test_nodes_that_lack_gpus(installed: Installation, reason: str):
+def test_nodes_drained_for_missing_gpus_are_reported(installed: Installation, reason: str):
     (finding,) = drains.drained(drained(installed, ("n1", "inval", reason)))
     assert finding.message == f"drained: n1 ({reason})"
     assert "compare nvidia-smi -L with slurmd -G" in str(finding.remedy)
 
 
-def test_nodes_that_somebody_drained_for_another_reason(installed: Installation):
-    at = drained(installed, ("n1", "idle+drain", "new disks"), ("n2", "idle", "Prolog error, mended"))
+def test_nodes_drained_by_operators_are_ok(installed: Installation):
+    at = drained(installed, ("n1", "idle+drain", "new disks"), ("n2", "idle", "Prolog error, fixed"))
     assert levels(drains.drained(at)) == ["ok"]

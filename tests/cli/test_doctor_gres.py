@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` compares the GPUs that Slurm counts on a node with those that its driver has."""
+"""`slurm-gpu doctor` compares the GPUs that Slurm has for a node with those of its driver."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tests.slurm.recorded import NOW_S
 
 
 def line(files: str, kind: str = "a100", count: int = 1) -> str:
-    """As Slurm 22.05 prints it on standard error."""
+    """Return a line that Slurm 22.05 prints on standard error."""
     return (
         f"slurmd: Gres Name=gpu Type={kind} Count={count} Index=0 ID=7696487 File={files} "
         "(null) Flags=HAS_FILE,HAS_TYPE,ENV_NVML\n"
@@ -23,7 +23,7 @@ def line(files: str, kind: str = "a100", count: int = 1) -> str:
 
 
 def report(*minors: int, name: str | None = "NVIDIA A100-SXM4-40GB", cut: int | None = None) -> NodeReport:
-    """A node with GPUs of these minors, of which one may be cut into an instance."""
+    """Return the report of a node with GPUs of these minors, one of which may have an instance."""
     devices = [
         DeviceFacts(uuid=f"GPU-{minor}", node="n1", at_s=5, minor=minor, name=name) for minor in minors
     ]
@@ -32,39 +32,39 @@ def report(*minors: int, name: str | None = "NVIDIA A100-SXM4-40GB", cut: int | 
     return NodeReport(node="n1", last_seen_s=NOW_S, version=__version__, devices=devices)
 
 
-def said(text: str, told: NodeReport) -> list[str]:
-    """Level and message of each finding."""
-    found = list(gres.compare("n1", gres.positions(text), told))
+def compared(text: str, node_report: NodeReport) -> list[str]:
+    """Return level and message of each finding."""
+    found = list(gres.compare("n1", gres.positions(text), node_report))
     assert all((one.remedy is None) == (one.level.value == "ok") for one in found)
     return [f"{one.level.value} {one.message}" for one in found]
 
 
-def test_count_type_and_files_agree():
+def test_equal_counts_types_and_files_are_ok():
     text = line("/none/nvidia[0-2]", count=3) + line("/none/nvidia3")
-    assert said(text, report(0, 1, 2, 3)) == ["ok 4 GPUs of n1: each File= is a GPU of the driver's"]
+    assert compared(text, report(0, 1, 2, 3)) == ["ok 4 GPUs of n1: each File= is a GPU of the driver's"]
 
 
-def test_a_file_that_is_no_gpu():
-    assert said(line("/none/nvidia0") + line("/none/nvidia7"), report(0)) == [
+def test_a_file_that_is_not_a_gpu_is_reported():
+    assert compared(line("/none/nvidia0") + line("/none/nvidia7"), report(0)) == [
         "fail /none/nvidia7 of n1 is no GPU of the driver's: jobs are given what is not there"
     ]
 
 
-def test_a_gpu_that_no_file_names():
-    assert said(line("/none/nvidia0"), report(0, 1)) == [
+def test_a_gpu_without_a_file_is_reported():
+    assert compared(line("/none/nvidia0"), report(0, 1)) == [
         "warn no File= names minor 1 (GPU-1) of n1: no job can have it"
     ]
-    assert said(line("/none/nvidia0"), report(0, 1, cut=1))[0].startswith("ok")
+    assert compared(line("/none/nvidia0"), report(0, 1, cut=1))[0].startswith("ok")
 
 
-def test_a_gpu_that_is_counted_twice():
-    assert said(line("/none/nvidia0") + line("/none/nvidia0"), report(0)) == [
+def test_a_gpu_that_is_counted_twice_is_reported():
+    assert compared(line("/none/nvidia0") + line("/none/nvidia0"), report(0)) == [
         "fail the GPU of minor 0 of n1 is counted 2 times: jobs share it"
     ]
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "is_said"),
+    ("kind", "name", "is_reported"),
     [
         ("h100", "NVIDIA A100-SXM4-40GB", True),
         ("rtx6000", "Quadro RTX 6000", False),
@@ -76,31 +76,31 @@ def test_a_gpu_that_is_counted_twice():
         ("a100", None, False),
     ],
 )
-def test_a_type_that_is_another_models_name(kind: str, name: str | None, is_said: bool):
-    found = said(line("/none/nvidia0", kind) + line("/none/nvidia1", kind), report(0, 1, name=name))
-    assert [text.startswith("warn") for text in found] == [is_said]
-    if is_said:
+def test_a_type_with_the_name_of_another_model_is_reported(kind: str, name: str | None, is_reported: bool):
+    found = compared(line("/none/nvidia0", kind) + line("/none/nvidia1", kind), report(0, 1, name=name))
+    assert [text.startswith("warn") for text in found] == [is_reported]
+    if is_reported:
         assert found == [f"warn Slurm calls 2 GPUs of n1 {kind}, the driver {name}"]
 
 
-def test_without_files_the_order_is_a_guess():
-    (text,) = said("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487\n", report(0, 1, 2, 3))
+def test_missing_files_are_reported():
+    (text,) = compared("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487\n", report(0, 1, 2, 3))
     assert text.startswith("warn slurmd -G names no File= on n1")
 
 
-def test_mig_instances_are_slurm_gpuds_to_tell():
+def test_files_of_mig_instances_are_ok():
     text = line("/none/nvidia0") + line("/none/nvidia1,/none/nvidia-cap21,/none/nvidia-cap22", "1g.5gb")
-    assert said(text, report(0, 1, cut=1)) == ["ok 2 GPUs of n1: each File= is a GPU of the driver's"]
+    assert compared(text, report(0, 1, cut=1)) == ["ok 2 GPUs of n1: each File= is a GPU of the driver's"]
 
 
-def test_the_node_that_this_host_is_is_asked(installed: Installation):
+def test_slurmd_is_run_only_on_the_node_itself(installed: Installation):
     at = installed.at("n1")
     at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="n1", address="10.0.0.1")]
     assert levels(gres.agrees(at)) == ["skipped"]
     installed.database.reports = [report(0, 1)]
-    installed.said["slurmd -G"] = line("/none/nvidia[0-1]", count=2)
+    installed.outputs["slurmd -G"] = line("/none/nvidia[0-1]", count=2)
     assert levels(gres.agrees(at)) == ["ok"]
-    installed.said["slurmd -G"] = line("/none/nvidia[2-3]", count=2)
+    installed.outputs["slurmd -G"] = line("/none/nvidia[2-3]", count=2)
     assert "is no GPU of the driver's" in worst(gres.agrees(at)).message
     at.slurmd = _no_slurmd
     assert worst(gres.agrees(at)).message == "slurmd -G: no such file"

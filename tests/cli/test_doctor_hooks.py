@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` names what drains nodes, and what keeps our hooks from telling of jobs."""
+"""`slurm-gpu doctor` reports what drains nodes and what prevents hooks from reporting jobs."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ STUB = "#!/bin/sh\n# Slurm prolog: slurm-gpu was removed from this host\nexit 0\
 
 @pytest.fixture
 def packaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package put the hooks on this host."""
+    """Simulate hooks from a package."""
     monkeypatch.setattr(hookfile, "has_package", lambda: True)
     monkeypatch.setattr(hooks, "has_package", lambda: True)
 
@@ -31,18 +31,18 @@ def hook(installed: Installation, kind: str, name: str, text: str = "#!/bin/sh\n
     return path
 
 
-def test_hooks_in_place(installed: Installation):
+def test_installed_hooks_are_ok(installed: Installation):
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
 
 
-def test_later_versions_print_hooks_as_a_list(installed: Installation):
+def test_hooks_printed_as_a_list_are_ok(installed: Installation):
     installed.conf["Prolog[0]"] = installed.conf.pop("Prolog")
     installed.conf["Prolog"] = "(null)"
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
 
 
 @pytest.mark.usefixtures("packaged")
-def test_no_hook_configured(installed: Installation):
+def test_a_missing_hook_setting_is_reported(installed: Installation):
     installed.conf["Epilog"] = "(null)"
     finding = worst(hooks.configured(installed.at()))
     assert finding.message == "slurm.conf has no Epilog: jobs leave no GPU records"
@@ -51,14 +51,14 @@ def test_no_hook_configured(installed: Installation):
     assert f"then Epilog={conf}/epilog.d/* in slurm.conf" in str(finding.remedy)
 
 
-def test_an_empty_glob_would_drain_nodes(installed: Installation):
+def test_an_empty_glob_is_reported(installed: Installation):
     (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
     first, second = hooks.configured(installed.at())
     assert "matches nothing: Slurm drains" in first.message
     assert (first.level, second.level) == (Level.FAIL, Level.OK)  # the epilog's
 
 
-def test_a_file_that_cannot_be_executed_would_drain_nodes(installed: Installation):
+def test_a_file_that_cannot_be_executed_is_reported(installed: Installation):
     (installed.root / "prolog.d" / "README").write_text("read me")
     finding = worst(hooks.configured(installed.at()))
     assert (finding.level, "README" in finding.message) == (Level.FAIL, True)
@@ -66,13 +66,13 @@ def test_a_file_that_cannot_be_executed_would_drain_nodes(installed: Installatio
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/nowhere")])
-def test_what_is_no_file_would_drain_nodes(installed: Installation, make: Callable[[Path], None]):
+def test_directories_and_dead_links_are_reported(installed: Installation, make: Callable[[Path], None]):
     make(installed.root / "epilog.d" / "old")
     (finding,) = [one for one in hooks.configured(installed.at()) if one.level is not Level.OK]
     assert "is no file: Slurm drains nodes" in finding.message
 
 
-def test_a_hook_that_others_may_write_makes_them_root(installed: Installation):
+def test_a_hook_that_others_can_write_is_reported(installed: Installation):
     hook(installed, "prolog", "50-site").chmod(0o775)
     finding = worst(hooks.configured(installed.at()))
     assert finding.level is Level.FAIL
@@ -81,11 +81,11 @@ def test_a_hook_that_others_may_write_makes_them_root(installed: Installation):
 
 @pytest.mark.parametrize("name", ["", "50-site"])
 @pytest.mark.parametrize(("uid", "level"), [(0, "ok"), (64030, "ok"), (1001, "fail")])
-def test_so_does_one_that_belongs_to_them_and_its_directory(
+def test_a_hook_or_directory_of_another_user_is_reported(
     installed: Installation, name: str, uid: int, level: str
 ):
     if os.geteuid() != 0:
-        pytest.skip("root alone may give files away")
+        pytest.skip("only root can change the owner of files")
     at = installed.at()
     at.settings = dataclasses.replace(at.settings, slurm_user_uid=64030)
     hook(installed, "prolog", "50-site")
@@ -96,39 +96,39 @@ def test_so_does_one_that_belongs_to_them_and_its_directory(
     assert (f"{path} belongs to uid 1001: " in finding.message) == (level == "fail")
 
 
-def test_a_directory_of_hooks_that_others_may_write_makes_them_root(installed: Installation):
+def test_a_directory_of_hooks_that_others_can_write_is_reported(installed: Installation):
     (installed.root / "epilog.d").chmod(0o1777)
     finding = worst(hooks.configured(installed.at()))
     assert finding.message.endswith("epilog.d: a file that is put there runs as root")
 
 
-def test_other_hooks_without_ours(installed: Installation):
+def test_other_hooks_without_that_of_slurm_gpu_are_reported(installed: Installation):
     (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
     hook(installed, "prolog", "50-site")
     assert "does not run our hook" in worst(hooks.configured(installed.at())).message
 
 
-def test_ours_is_known_by_its_text_whatever_its_name(installed: Installation):
+def test_the_slurm_gpu_hook_is_recognized_under_any_name(installed: Installation):
     (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
     hook(installed, "prolog", "50-gpus", (ROOT / "prolog" / "10-slurm-gpu").read_text())
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
 
 
-def test_a_hook_of_an_earlier_release_is_recognised(installed: Installation):
+def test_a_hook_of_an_earlier_release_is_recognized(installed: Installation):
     text = (ROOT / "prolog" / "10-slurm-gpu").read_text()
     earlier = text.replace(": notify slurm-gpud ", ": tell slurm-gpud ", 1)
     assert earlier != text
     assert all(hookfile.HookFile(Path("50-gpus"), one).is_ours for one in (text, earlier))
 
 
-def test_a_hook_of_the_sites_is_its_own_whatever_its_name(installed: Installation):
+def test_a_hook_of_the_site_is_not_mistaken_for_that_of_slurm_gpu(installed: Installation):
     for kind in ("prolog", "epilog"):
         hook(installed, kind, "50-slurm-gpu-health")
     assert not any("both our" in finding.message for finding in hooks.configured(installed.at()))
 
 
 @pytest.mark.usefixtures("packaged")
-def test_a_stub_tells_nothing(installed: Installation):
+def test_the_stub_of_a_removal_is_reported(installed: Installation):
     path = hook(installed, "prolog", "10-slurm-gpu", STUB)
     finding = worst(hooks.configured(installed.at()))
     assert (finding.level, finding.remedy) == (Level.FAIL, f"{PLACE} --conf {installed.root}")
@@ -162,13 +162,13 @@ def test_a_stub_tells_nothing(installed: Installation):
         ),
     ],
 )
-def test_our_hook_is_to_be_put_where_slurm_looks(kind: str, pattern: str, remedy: str):
+def test_the_remedy_installs_the_hook_where_slurm_runs_it(kind: str, pattern: str, remedy: str):
     assert hooks.placing(kind, [pattern]) == remedy
-    of_both = remedy.replace(f"a copy of {pattern}", "a copy of /site/one")
-    assert hooks.placing(kind, ["/site/one", pattern]) == of_both
+    for_both = remedy.replace(f"a copy of {pattern}", "a copy of /site/one")
+    assert hooks.placing(kind, ["/site/one", pattern]) == for_both
 
 
-def test_a_path_that_is_not_absolute_is_where_slurmctld_sent_it(installed: Installation):
+def test_a_relative_path_is_read_from_the_cache_of_slurmd(installed: Installation):
     cached = installed.root / "cached"
     cached.mkdir()
     for kind in ("prolog", "epilog"):
@@ -181,13 +181,13 @@ def test_a_path_that_is_not_absolute_is_where_slurmctld_sent_it(installed: Insta
     ]
 
 
-def test_two_of_ours_tell_everything_twice(installed: Installation):
+def test_a_second_slurm_gpu_hook_is_reported(installed: Installation):
     second = hook(installed, "epilog", "90-slurm-gpu", (ROOT / "epilog" / "10-slurm-gpu").read_text())
     finding = worst(hooks.configured(installed.at()))
     assert (finding.level, finding.remedy) == (Level.WARN, f"rm {second}")
 
 
-def test_ours_is_the_last_prolog_and_the_first_epilog(installed: Installation):
+def test_the_slurm_gpu_hook_must_be_the_last_prolog_and_the_first_epilog(installed: Installation):
     for kind in ("prolog", "epilog"):
         hook(installed, kind, "50-site")
     epilog = installed.root / "epilog.d"
@@ -202,7 +202,9 @@ def test_ours_is_the_last_prolog_and_the_first_epilog(installed: Installation):
     ]
 
 
-def test_of_another_version_than_the_package(installed: Installation, monkeypatch: pytest.MonkeyPatch):
+def test_a_hook_of_another_version_than_the_package_is_reported(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+):
     text = (ROOT / "prolog" / "10-slurm-gpu").read_text()
     packaged = installed.root / "hooks"
     packaged.mkdir()
@@ -213,11 +215,11 @@ def test_of_another_version_than_the_package(installed: Installation, monkeypatc
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
     (packaged / "prolog").write_text(text + "# new\n")
     assert "is not the prolog of the package" in worst(hooks.configured(installed.at())).message
-    hook(installed, "prolog", "10-slurm-gpu", text)  # put there by hand
+    hook(installed, "prolog", "10-slurm-gpu", text)  # installed by hand
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
 
 
-def test_a_line_that_slurm_passes_over_is_named_with_its_place(installed: Installation):
+def test_a_line_that_slurm_ignores_is_named_with_its_position(installed: Installation):
     conf = Path(installed.conf["SLURM_CONF"])
     more = conf.with_name("more.conf")
     more.write_text(f"\n# hooks\nPROLOG = {installed.root}/prolog.d/*\n")
@@ -233,7 +235,7 @@ def test_a_line_that_slurm_passes_over_is_named_with_its_place(installed: Instal
     assert not any("lines Prolog=" in one.message for one in hooks.configured(installed.at()))
 
 
-def test_on_other_hosts_only_the_lines_are_looked_at(installed: Installation):
+def test_on_other_hosts_hooks_are_skipped(installed: Installation):
     at = installed.at(host="login")
     at.nodes = []
     assert levels(hooks.configured(at)) == ["skipped", "skipped"]
@@ -255,7 +257,7 @@ DOES_NOTHING = {
 
 
 @pytest.mark.parametrize("name", DOES_NOTHING)
-def test_a_file_of_our_name_that_does_nothing_is_not_ours(installed: Installation, name: str):
+def test_a_file_with_the_hooks_name_that_does_nothing_is_reported(installed: Installation, name: str):
     path = hook(installed, "prolog", "10-slurm-gpu", DOES_NOTHING[name])
     finding = worst(hooks.configured(installed.at()))
     assert finding.level is Level.FAIL
@@ -265,8 +267,8 @@ def test_a_file_of_our_name_that_does_nothing_is_not_ours(installed: Installatio
 
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("kind", ["prolog", "epilog"])
-def test_a_hook_is_known_by_what_it_does(installed: Installation, kind: str, wrapped: bool):
-    """Ours, or a site's that runs it, under any name; the other one of ours is in the wrong place."""
+def test_a_hook_is_recognized_by_its_content(installed: Installation, kind: str, wrapped: bool):
+    """A copy or a wrapper, under any name; an epilog as prolog, or the reverse, is reported."""
     other = {"prolog": "epilog", "epilog": "prolog"}[kind]
     (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
     for event, level in ((kind, Level.OK), (other, Level.FAIL)):
@@ -280,7 +282,7 @@ def test_a_hook_is_known_by_what_it_does(installed: Installation, kind: str, wra
             assert finding.remedy == f"install -m 755 {ROOT}/{kind}/10-slurm-gpu {path}"
 
 
-def test_the_slurm_conf_of_the_node_runs_the_hook_too(installed: Installation):
+def test_the_slurm_conf_of_the_node_must_run_the_hook_too(installed: Installation):
     conf = Path(installed.conf["SLURM_CONF"])
     conf.write_text("".join(f"{kind}={installed.conf[kind]}\n" for kind in ("Prolog", "Epilog")))
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]

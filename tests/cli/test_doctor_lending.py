@@ -1,4 +1,4 @@
-"""Whether `slurm-gpu doctor` sees what keeps lent GPUs from coming back."""
+"""`slurm-gpu doctor` reports what prevents lent GPUs from returning."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def policy_file(installed: Installation, tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_lent_comes_back(installed: Installation, policy_file: Path) -> None:
+def test_a_complete_setup_is_ok(installed: Installation, policy_file: Path) -> None:
     finding = worst(job_submit.lending(dataclasses.replace(installed.at(), policy_file=policy_file)))
     assert finding.level is Level.OK
     assert finding.message.startswith("lent GPUs return within ")
 
 
-def test_without_preemption_it_never_does(installed: Installation, policy_file: Path) -> None:
+def test_missing_preemption_is_reported(installed: Installation, policy_file: Path) -> None:
     installed.conf["PreemptType"] = "(null)"
     finding = worst(job_submit.lending(dataclasses.replace(installed.at(), policy_file=policy_file)))
     assert finding.level is Level.FAIL
@@ -48,7 +48,7 @@ def test_without_preemption_it_never_does(installed: Installation, policy_file: 
 
 
 @pytest.mark.parametrize("text", [None, "version: 1\n", "version: 2\n"])
-def test_where_nothing_is_lent_nothing_is_missing(
+def test_a_policy_without_owners_is_skipped(
     installed: Installation, policy_file: Path, text: str | None
 ) -> None:
     installed.conf["PreemptType"] = "(null)"
@@ -61,7 +61,7 @@ def test_where_nothing_is_lent_nothing_is_missing(
     ]
 
 
-def test_what_is_not_for_everybody_to_read_is_no_mistake(
+def test_an_unreadable_policy_is_skipped(
     installed: Installation, policy_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed.conf["JobSubmitPlugins"] = "lua"
@@ -73,7 +73,7 @@ def test_what_is_not_for_everybody_to_read_is_no_mistake(
         assert finding.message.endswith(" is not for everybody to read; run doctor as root")
 
 
-def test_a_policy_with_mistakes_or_none_at_all_tells_of_no_owners(
+def test_an_invalid_or_unreadable_policy_leaves_owners_unknown(
     installed: Installation, policy_file: Path
 ) -> None:
     at = dataclasses.replace(installed.at(), policy_file=policy_file)

@@ -1,4 +1,4 @@
-"""What `slurm-gpu doctor` says of slurm-gpud on this host: it runs, takes in events, gets rid of records."""
+"""`slurm-gpu doctor` checks that slurm-gpud on this host runs, reads events and sends records."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from tests.cli.installation import Installation, levels, worst
 from tests.slurm.recorded import NOW_S
 
 
-def test_the_rules_of_applications(installed: Installation):
+def test_invalid_application_rules_are_reported(installed: Installation):
     assert levels(applications.rules(installed.at())) == ["ok"]
     own = installed.site_file.parent / "applications.yaml"
     own.write_text("version: 1\napplications:\n  App: {any: [{exec: app}]}\n")
@@ -22,7 +22,7 @@ def test_the_rules_of_applications(installed: Installation):
     assert f"{own}:3:16: 'exec' is not a setting" in finding.message
 
 
-def test_slurm_gpud_runs(installed: Installation):
+def test_a_missing_slurm_gpud_is_reported(installed: Installation):
     assert levels(node.alive(installed.at())) == ["fail"]
     installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud")
     at = installed.at("n1")
@@ -33,7 +33,7 @@ def test_slurm_gpud_runs(installed: Installation):
 @pytest.mark.parametrize(
     "place", [{"host": "head.cluster"}, {"address": "head.cluster"}, {"host": "head", "address": "10.0.0.1"}]
 )
-def test_a_host_that_slurm_calls_otherwise_is_that_node(installed: Installation, place: dict[str, str]):
+def test_a_slurm_gpud_with_another_node_name_is_reported(installed: Installation, place: dict[str, str]):
     at = installed.at("head")
     node_of_slurm = dataclasses.replace(
         at.site.slurm.nodes()[0], name="gpu1", **({"address": "10.0.0.1"} | place)
@@ -48,7 +48,7 @@ def test_a_host_that_slurm_calls_otherwise_is_that_node(installed: Installation,
     assert levels(node.alive(at)) == ["ok"]
 
 
-def test_where_one_host_is_several_nodes_the_one_without_a_slurm_gpud_is_named(installed: Installation):
+def test_on_a_host_with_several_nodes_one_without_slurm_gpud_is_named(installed: Installation):
     for number, name in enumerate(("n1", "n2"), 4711):
         installed.process(number, "python3", "/usr/sbin/slurm-gpud", f"--node={name}")
     finding = worst(node.alive(installed.at()))
@@ -60,7 +60,7 @@ def test_where_one_host_is_several_nodes_the_one_without_a_slurm_gpud_is_named(i
     assert worst(node.alive(installed.at())).message.startswith("no slurm-gpud runs for n2")
 
 
-def test_the_slurm_gpud_of_a_container_is_not_this_nodes(installed: Installation):
+def test_a_slurm_gpud_in_a_container_does_not_count(installed: Installation):
     process = installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud")
     (process / "status").write_text("Name:\tslurm-gpud\nNSpid:\t4711\t7\n")
     at = installed.at("n1")
@@ -70,7 +70,7 @@ def test_the_slurm_gpud_of_a_container_is_not_this_nodes(installed: Installation
     assert levels(node.alive(at)) == ["ok"]
 
 
-def test_a_slurm_gpud_is_looked_for_where_its_command_line_says(installed: Installation):
+def test_directories_come_from_the_command_line_of_slurm_gpud(installed: Installation):
     installed.process(4711, "python3", "slurm-gpud", "--run-dir=/a", "--state-dir", "/b")
     assert "/a/jobs" in worst(node.hook_directory(installed.at())).message
     assert "/b/spool" in worst(node.spool(installed.at())).message
@@ -83,7 +83,7 @@ def test_a_host_without_gpus_needs_no_slurm_gpud(installed: Installation):
     assert levels(applications.rules(at)) == ["skipped"]
 
 
-def test_events_that_nobody_takes_in(installed: Installation):
+def test_unread_events_are_reported(installed: Installation):
     assert levels(node.hook_directory(installed.at())) == ["ok"]
     event = installed.root / "run" / "jobs" / "1-7-prolog"
     event.write_text("EVENT=prolog\n")
@@ -94,12 +94,12 @@ def test_events_that_nobody_takes_in(installed: Installation):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the directory is root's")
-def test_a_directory_of_events_that_others_may_enter(installed: Installation):
+def test_a_directory_of_events_that_others_can_enter_is_reported(installed: Installation):
     (installed.root / "run" / "jobs").chmod(0o755)
     assert worst(node.hook_directory(installed.at())).remedy.endswith(f"chmod 700 {installed.root}/run/jobs")
 
 
-def test_records_that_wait(installed: Installation):
+def test_unsent_records_are_reported(installed: Installation):
     assert levels(node.spool(installed.at())) == ["skipped"]
     log = installed.root / "state" / "spool" / "log"
 
@@ -114,7 +114,7 @@ def test_records_that_wait(installed: Installation):
     just_now, before = NOW_S - 10, NOW_S - 90
     ended = {"final": True, "seq": 4}
     write(("record/a/GPU-1", {**ended, "last_s": just_now}), ("shipped/record/a/GPU-1", 3))
-    assert levels(node.spool(installed.at())) == ["ok"]  # on its way
+    assert levels(node.spool(installed.at())) == ["ok"]  # still being sent
     write(("record/a/GPU-1", {**ended, "last_s": before}))
     assert worst(node.spool(installed.at())).message.startswith("1 finished record still to be sent")
     write(("shipped/record/a/GPU-1", 4))
@@ -135,11 +135,11 @@ def test_records_that_wait(installed: Installation):
         ({}, None),
         ({"f_bavail": 4095}, "has no room: 15 MiB and 100 files are left"),
         ({"f_favail": 0}, "has no room: 16 MiB and 0 files are left"),
-        ({"f_favail": 0, "f_files": 0}, None),  # as Btrfs, which has no fixed number
+        ({"f_favail": 0, "f_files": 0}, None),  # as with Btrfs, which has no fixed number
         ({"f_flag": os.ST_RDONLY}, "is mounted read-only"),
     ],
 )
-def test_a_disk_on_which_nothing_can_be_written(
+def test_a_full_or_read_only_disk_is_reported(
     installed: Installation, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], message: str | None
 ):
     disk = {"f_bavail": 4096, "f_frsize": 4096, "f_favail": 100, "f_files": 1000, "f_flag": 0} | changes
@@ -147,5 +147,5 @@ def test_a_disk_on_which_nothing_can_be_written(
     (installed.root / "state" / "spool" / "log").write_text("")
     for check, place in ((node.spool, "state/spool"), (node.hook_directory, "run/jobs")):
         found = [finding for finding in check(installed.at()) if finding.level is Level.FAIL]
-        told = [finding.message for finding in found]
-        assert told == ([] if message is None else [f"{installed.root / place} {message}"])
+        messages = [finding.message for finding in found]
+        assert messages == ([] if message is None else [f"{installed.root / place} {message}"])

@@ -1,4 +1,4 @@
-"""Whether `slurm-gpu doctor` sees what keeps slurm-gpuctld from telling users, and itself tells nobody."""
+"""`slurm-gpu doctor` reports what prevents slurm-gpuctld from notifying users, and sends nothing itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def web() -> Iterator[WebServer]:
 def found(
     installed: Installation, text: str | None, policy: str = "version: 1\n", uid: int | None = None
 ) -> CheckResult:
-    """`uid` is SlurmUser's: who runs the test, where it is not given."""
+    """Return the worst finding; `uid` is that of SlurmUser (default: of the user that runs the test)."""
     compiled = compile_policy(check_policy(parse_yaml(policy, "p")), ResolvedNames({}, {}), SiteFacts())
     (installed.root / "slurm" / "job_submit.lua").write_text(build_bundle(compiled))
     if text is not None:
@@ -58,7 +58,7 @@ def hook(port: int, secret: Path, more: str = "mode: send\n") -> str:
     return f"{more}webhook: {{url: 'http://127.0.0.1:{port}/hook', secret_file: {secret}}}\n"
 
 
-def test_a_mail_server_that_takes_our_sender_is_fine_and_gets_no_mail(
+def test_a_mail_server_that_accepts_the_sender_is_ok_and_gets_no_mail(
     installed: Installation, mail: MailServer
 ) -> None:
     finding = found(installed, mail_to(mail.port))
@@ -66,7 +66,7 @@ def test_a_mail_server_that_takes_our_sender_is_fine_and_gets_no_mail(
     assert mail.got == []
 
 
-def test_a_user_that_is_exempt_exists(installed: Installation, mail: MailServer) -> None:
+def test_an_exempt_user_that_does_not_exist_is_reported(installed: Installation, mail: MailServer) -> None:
     finding = found(installed, mail_to(mail.port, "mode: send\nexempt_users: [root, no such]\n"))
     path = installed.root / "notices.yaml"
     assert finding.level is Level.WARN
@@ -74,16 +74,18 @@ def test_a_user_that_is_exempt_exists(installed: Installation, mail: MailServer)
     assert finding.remedy == "getent passwd 'no such' shows whether the name is right; fix it there"
 
 
-def test_one_that_is_not_there_is_told_with_its_address(installed: Installation) -> None:
+def test_an_unreachable_mail_server_is_reported_with_its_address(installed: Installation) -> None:
     port = unused_port()
     finding = found(installed, mail_to(port))
     assert finding.level is Level.FAIL
     assert f"mail server 127.0.0.1:{port}" in finding.message
     assert f"nc -v 127.0.0.1 {port}" in (finding.remedy or "")
-    assert found(installed, mail_to(port, "mode: observe\n")).level is Level.WARN, "nothing is sent yet"
+    assert found(installed, mail_to(port, "mode: observe\n")).level is Level.WARN, (
+        "in mode observe no mail is sent"
+    )
 
 
-def test_a_webhook_that_answers_is_fine_and_nothing_is_posted(
+def test_a_webhook_that_answers_is_ok_and_gets_no_post(
     installed: Installation, web: WebServer, tmp_path: Path
 ) -> None:
     secret = tmp_path / "webhook.secret"
@@ -95,7 +97,7 @@ def test_a_webhook_that_answers_is_fine_and_nothing_is_posted(
 
 
 @pytest.mark.parametrize(("mode", "why"), [(None, "No such file"), (0o644, "chmod 0600")])
-def test_a_secret_that_could_not_be_sent_is_told(
+def test_an_unusable_secret_is_reported(
     installed: Installation, web: WebServer, tmp_path: Path, mode: int | None, why: str
 ) -> None:
     secret = tmp_path / "webhook.secret"
@@ -107,9 +109,7 @@ def test_a_secret_that_could_not_be_sent_is_told(
     assert f"chown slurm {secret}" in (finding.remedy or "")
 
 
-def test_a_webhook_that_is_not_there_is_told_without_its_path(
-    installed: Installation, tmp_path: Path
-) -> None:
+def test_an_unreachable_webhook_is_reported_without_its_path(installed: Installation, tmp_path: Path) -> None:
     secret = tmp_path / "webhook.secret"
     secret.write_text("word\n")
     secret.chmod(0o600)
@@ -118,16 +118,16 @@ def test_a_webhook_that_is_not_there_is_told_without_its_path(
     assert "/hook" not in finding.message
 
 
-def test_mistakes_are_told_with_their_place(installed: Installation, tmp_path: Path) -> None:
+def test_mistakes_are_reported_with_their_position(installed: Installation, tmp_path: Path) -> None:
     finding = found(installed, "mode: sent\n")
     assert (finding.level, "notices.yaml:1:7: mode: 'sent'" in finding.message) == (Level.FAIL, True)
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "never_used.txt").write_text("Subject: $nobody\n\nHello\n")
+    (tmp_path / "texts" / "never_used.txt").write_text("Subject: $unknown\n\nHello\n")
     finding = found(installed, f"templates: {tmp_path}/texts\n")
-    assert (finding.level, "never_used.txt:1:1: $nobody" in finding.message) == (Level.FAIL, True)
+    assert (finding.level, "never_used.txt:1:1: $unknown" in finding.message) == (Level.FAIL, True)
 
 
-def test_what_slurm_user_may_not_read_is_told_with_what_keeps_it_out(installed: Installation) -> None:
+def test_a_file_unreadable_for_slurm_user_is_reported_with_the_chmod_command(installed: Installation) -> None:
     text = installed.root / "notices.yaml"
     text.write_text("mode: observe\n")
     text.chmod(0o600)
@@ -139,7 +139,9 @@ def test_what_slurm_user_may_not_read_is_told_with_what_keeps_it_out(installed: 
     assert (finding.level, finding.remedy) == (Level.FAIL, f"chmod o+x {text.parent}")
 
 
-def test_a_rule_that_ends_jobs_and_can_warn_nobody_is_told(installed: Installation, mail: MailServer) -> None:
+def test_a_rule_that_ends_jobs_without_a_channel_for_warnings_is_reported(
+    installed: Installation, mail: MailServer
+) -> None:
     finding = found(installed, None, ENDS)
     assert (finding.level, "ends no job" in finding.message) == (Level.WARN, True)
     finding = found(installed, mail_to(mail.port, "mode: observe\n"), ENDS)
@@ -147,7 +149,7 @@ def test_a_rule_that_ends_jobs_and_can_warn_nobody_is_told(installed: Installati
     assert found(installed, mail_to(mail.port), ENDS).level is Level.OK
 
 
-def test_without_the_file_users_are_told_nothing_and_elsewhere_nothing_is_looked_at(
+def test_without_notices_yaml_or_on_other_hosts_the_check_is_skipped(
     installed: Installation,
 ) -> None:
     assert found(installed, None).level is Level.SKIPPED

@@ -98,14 +98,16 @@ PERSISTENT = (
         ("something else", "something else", "look"),
     ],
 )
-def test_the_daemon_to_start_is_named(installed: Installation, error: str, message: str, remedy: str):
+def test_the_daemon_that_is_down_is_named_with_its_remedy(
+    installed: Installation, error: str, message: str, remedy: str
+):
     finding = trouble(installed.at(), error, "look")
     assert (finding.level, finding.message) == (Level.FAIL, message)
     assert finding.remedy is not None
     assert finding.remedy.startswith(remedy)
 
 
-def test_a_slurmctld_that_is_away_is_asked_once_and_not_waited_for(installed: Installation):
+def test_a_slurmctld_that_is_down_is_asked_once(installed: Installation):
     at, asked = installed.at(), []
 
     def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
@@ -125,16 +127,16 @@ def test_a_slurmctld_that_is_away_is_asked_once_and_not_waited_for(installed: In
         ("ClusterName=neuron\nNodeName=n1 Reason=no GPU\n", "{conf}:2: Slurm cannot read 'GPU', "),
     ],
 )
-@pytest.mark.parametrize("said", ["gave no answer within 5 s", "failed (1): scontrol: fatal: x"])
-def test_a_slurm_conf_that_no_command_can_read_is_no_slurmctld_to_restart(
-    installed: Installation, monkeypatch: pytest.MonkeyPatch, text: str, message: str, said: str
+@pytest.mark.parametrize("failure", ["gave no answer within 5 s", "failed (1): scontrol: fatal: x"])
+def test_for_an_invalid_slurm_conf_no_restart_of_slurmctld_is_advised(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch, text: str, message: str, failure: str
 ):
     at, conf = installed.at(), Path(installed.conf["SLURM_CONF"])
     conf.write_text(text)
     monkeypatch.setenv("SLURM_CONF", str(conf))
 
     def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
-        raise SlurmError(f"`scontrol ping` {said}")
+        raise SlurmError(f"`scontrol ping` {failure}")
 
     at.site.slurm.run = run  # type: ignore[attr-defined]
     results = list(run_checks(at, [check for check in CHECKS if check.name == "Slurm"]))
@@ -145,7 +147,7 @@ def test_a_slurm_conf_that_no_command_can_read_is_no_slurmctld_to_restart(
 
 
 @pytest.mark.parametrize("program", ["mariadbd", "mysqld"])
-def test_what_waits_for_a_stopped_mariadb_is_not_to_be_restarted(
+def test_for_a_stopped_mariadb_no_restart_of_its_clients_is_advised(
     installed: Installation, monkeypatch: pytest.MonkeyPatch, program: str
 ):
     at = installed.at()
@@ -168,7 +170,7 @@ def test_what_waits_for_a_stopped_mariadb_is_not_to_be_restarted(
         ("SlurmctldPort=7000-7009", "as slurm.conf says: systemctl restart slurmctld"),
     ],
 )
-def test_a_slurmctld_that_runs_here_hangs_or_listens_elsewhere(
+def test_a_running_slurmctld_without_an_answer_hangs_or_has_another_port(
     installed: Installation, monkeypatch: pytest.MonkeyPatch, line: str, remedy: str
 ):
     at, conf = installed.at(), Path(installed.conf["SLURM_CONF"])

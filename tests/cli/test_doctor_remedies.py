@@ -1,4 +1,4 @@
-"""What `slurm-gpu doctor` says to type can be typed on the host where it runs."""
+"""Remedies of `slurm-gpu doctor` can be typed on the host where it runs."""
 
 import ast
 import dataclasses
@@ -13,13 +13,13 @@ from slurm_gpu.cli.doctor.checks.finding import unit_is_here
 from tests.cli.installation import ROOT, Installation, worst
 
 _CHECKS = sorted((ROOT / "slurm_gpu" / "cli" / "doctor" / "checks").rglob("*.py"))
-# These ask whether systemd has the unit; of another host they say "on its host".
+# These check whether systemd has the unit, or write "on its host" for another host.
 _MAY_NAME_SYSTEMD = {"services.py", "boot.py"}
 _NEEDS_A_UNIT = re.compile(r"\b(?:systemctl|journalctl)\b")
 
 
 @pytest.mark.parametrize("path", _CHECKS, ids=lambda path: path.stem)
-def test_no_check_names_systemd_without_asking_whether_it_is_here(path: Path):
+def test_no_check_names_systemd_without_checking_for_it(path: Path):
     if path.name in _MAY_NAME_SYSTEMD:
         return
     text = path.read_text()
@@ -33,9 +33,7 @@ def test_no_check_names_systemd_without_asking_whether_it_is_here(path: Path):
     assert not named or any(ask in text for ask in asks), named
 
 
-def test_where_there_is_no_unit_the_program_is_named(
-    installed: Installation, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_a_unit_the_program_is_named(installed: Installation, monkeypatch: pytest.MonkeyPatch):
     at = installed.at()
     assert services.start(at, "slurm-gpud") == "systemctl start slurm-gpud"
     installed.has_units = False
@@ -50,7 +48,7 @@ def test_where_there_is_no_unit_the_program_is_named(
     assert services.start(at, "munge") == "start munged (no systemd unit here)"
 
 
-def test_what_runs_and_does_not_answer_is_restarted_not_started(installed: Installation):
+def test_a_running_daemon_without_an_answer_is_restarted(installed: Installation):
     at = installed.at()
     assert services.revive(at, "munge") == "systemctl start munge"
     installed.process(7, "munged", "--socket=/x y")
@@ -62,7 +60,7 @@ def test_what_runs_and_does_not_answer_is_restarted_not_started(installed: Insta
     assert services.revive(at, "munge") == "kill 7, then start it again: munged '--socket=/x y'"
 
 
-def test_a_unit_is_here_only_where_systemd_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_unit_counts_only_if_systemd_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr("slurm_gpu.cli.doctor.checks.finding._UNITS", (tmp_path,))
     monkeypatch.setattr("slurm_gpu.cli.doctor.checks.finding._SYSTEMD", tmp_path / "none")
     (tmp_path / "munge.service").touch()
@@ -81,7 +79,7 @@ def test_without_a_package_hooks_come_from_the_checkout(installed: Installation)
 # munged
 
 
-def test_a_mistyped_socket_is_not_a_munged_to_start(installed: Installation):
+def test_for_a_wrong_munge_socket_no_start_of_munged_is_advised(installed: Installation):
     at = installed.at()
     installed.site_file.write_text("cluster: neuron\nmunge_socket: /run/munge/nosuch\n")
     installed.process(7, "munged", "--socket", "/run/other")
@@ -93,7 +91,7 @@ def test_a_mistyped_socket_is_not_a_munged_to_start(installed: Installation):
     assert finding.remedy == f"write munge_socket: /run/other into {installed.site_file}"
 
 
-def test_a_munged_that_hangs_is_to_be_restarted(installed: Installation):
+def test_a_hanging_munged_is_restarted(installed: Installation):
     at = installed.at()
     installed.site_file.write_text("cluster: neuron\nmunge_socket: /run/munge/nosuch\n")
     installed.process(7, "munged", "--socket=/run/munge/nosuch")
@@ -107,14 +105,14 @@ def test_a_munged_that_hangs_is_to_be_restarted(installed: Installation):
 # slurm-gpud
 
 
-def test_a_slurm_gpud_that_is_stopped_is_to_be_continued(installed: Installation):
+def test_a_stopped_slurm_gpud_is_continued(installed: Installation):
     at = installed.at("n1")
     at.nodes = [dataclasses.replace(one, host=one.name, address=one.name) for one in at.nodes]
     installed.process(7, "slurm-gpud", "--node=n1", state="T")
     assert worst(node.alive(at)).remedy == "kill -CONT 7"
 
 
-def test_hooks_that_write_where_slurm_gpud_does_not_read(installed: Installation):
+def test_hooks_that_write_to_another_directory_are_reported(installed: Installation):
     at = installed.at("n1")
     at.nodes = [dataclasses.replace(one, host=one.name, address=one.name) for one in at.nodes]
     elsewhere = installed.root / "elsewhere"

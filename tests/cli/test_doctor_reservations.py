@@ -1,4 +1,4 @@
-"""What doctor says where Slurm's reservations and the table do not agree."""
+"""doctor reports differences between Slurm's reservations and those of slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from slurm_gpu.cli.doctor.checks.finding import DoctorContext
 from slurm_gpu.cli.doctor.checks.slurm.reservations import reservations
 from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 from tests.cli.conftest import CommandLine
-from tests.cli.test_reserve import ASKED, PROMISED, Commands, with_rows
+from tests.cli.test_reserve import APPROVED, REQUESTED, Commands, with_rows
 from tests.slurm.recorded import NOW_S
 
-OLD = replace(PROMISED, decided_s=NOW_S - 600)
+OLD = replace(APPROVED, decided_s=NOW_S - 600)
 OVER = replace(OLD, state=ReservationState.CANCELLED, ended_s=NOW_S - 600)
 IN_SLURM = "ReservationName=sg_5 StartTime=1 EndTime=2 Nodes=n3 Users=bob Accounts=nlp Flags=MAGNETIC\n"
 
@@ -22,7 +22,7 @@ def _at(command: CommandLine) -> DoctorContext:
     return DoctorContext(command.site, has_unit=lambda _: True)
 
 
-def looked(command: CommandLine, in_slurm: str, *rows: Reservation) -> list[tuple[str, str]]:
+def findings(command: CommandLine, in_slurm: str, *rows: Reservation) -> list[tuple[str, str]]:
     commands = Commands()
     commands.reservations, command.site.run = in_slurm, commands
     with_rows(command, *rows)
@@ -36,11 +36,11 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
 
 
 @pytest.mark.parametrize(
-    ("in_slurm", "rows", "level", "told"),
+    ("in_slurm", "rows", "level", "message"),
     [
         ("", (), "ok", "Slurm has what is promised: 0 reservations"),
-        (IN_SLURM, (OLD, ASKED), "ok", "1 reservation; 1 request for an operator to decide"),
-        ("", (PROMISED,), "ok", "1 reservation"),  # approved just now
+        (IN_SLURM, (OLD, REQUESTED), "ok", "1 reservation; 1 request for an operator to decide"),
+        ("", (APPROVED,), "ok", "1 reservation"),  # approved just now
         ("", (OLD,), "fail", "and Slurm does not have it → systemctl start slurm-gpuctld"),
         (
             IN_SLURM.replace("n3", "n9"),
@@ -67,15 +67,15 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
         (IN_SLURM.replace("sg_5", "maint"), (), "ok", "0 reservations"),
     ],
 )
-def test_what_does_not_agree_is_named_with_what_to_type(
-    command: CommandLine, in_slurm: str, rows: tuple[Reservation, ...], level: str, told: str
+def test_differences_are_named_with_a_remedy(
+    command: CommandLine, in_slurm: str, rows: tuple[Reservation, ...], level: str, message: str
 ) -> None:
-    ((found, message),) = looked(command, in_slurm, *rows)
+    ((found, message),) = findings(command, in_slurm, *rows)
     assert found == level
-    assert told in message
+    assert message in message
 
 
-def test_promised_nodes_that_are_out_of_service_are_named(command: CommandLine) -> None:
+def test_reserved_nodes_that_are_out_of_service_are_named(command: CommandLine) -> None:
     client = command.site.slurm
     nodes = [replace(node, state="idle+drain") if node.name == "n3" else node for node in client.nodes()]
     at = DoctorContext(command.site)
@@ -88,7 +88,7 @@ def test_promised_nodes_that_are_out_of_service_are_named(command: CommandLine) 
     assert "ten minutes after" in (found.remedy or "")
 
 
-def test_a_site_without_reservations_is_fine(slurm_gpu: CommandLine) -> None:
-    ((level, message),) = looked(slurm_gpu, IN_SLURM)
+def test_a_site_without_reservations_is_ok(slurm_gpu: CommandLine) -> None:
+    ((level, message),) = findings(slurm_gpu, IN_SLURM)
     assert level == "ok"
     assert "there are none here" in message

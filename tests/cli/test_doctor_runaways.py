@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` on jobs of which slurmctld knows nothing any more, and Slurm's accounting no end."""
+"""`slurm-gpu doctor` reports jobs that slurmctld no longer has and that accounting shows as running."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ RUNNING = make_run(state="RUNNING", end_s=None, nodes="n1")
 PENDING = make_run(id="18", job_id=18, state="PENDING", start_s=None, end_s=None, nodes="")
 
 
-class After(Slurm):
-    """Slurm once a slurmctld was killed: its queue is given, and accounting has these ends."""
+class LostJobs(Slurm):
+    """A Slurm whose slurmctld lost jobs, with this queue and these ends of jobs in accounting."""
 
     def __init__(self, queue: Sequence[QueuedJob], ends: dict[tuple[int, int], int | None]) -> None:
         super().__init__({})
@@ -43,38 +43,40 @@ def queued(job_id: int, submit_s: int) -> QueuedJob:
     return replace(recorded_client().jobs()[0], job_id=job_id, submit_s=submit_s)
 
 
-def look(installed: Installation, slurm: After, *runs: Run) -> Iterator[CheckResult]:
+def check(installed: Installation, slurm: LostJobs, *runs: Run) -> Iterator[CheckResult]:
     installed.database.runs = list(runs)
     at = installed.at()
     at.site.connect_slurm = lambda: slurm
     return ended(at)
 
 
-def test_what_slurmctld_knows_is_well_and_accounting_is_not_asked(installed: Installation) -> None:
-    slurm = After([queued(17, RUNNING.submit_s), queued(18, PENDING.submit_s)], {})
-    assert levels(look(installed, slurm, RUNNING, PENDING)) == ["ok"]
+def test_jobs_in_the_queue_are_ok_without_a_query_of_accounting(installed: Installation) -> None:
+    slurm = LostJobs([queued(17, RUNNING.submit_s), queued(18, PENDING.submit_s)], {})
+    assert levels(check(installed, slurm, RUNNING, PENDING)) == ["ok"]
     assert slurm.asked == []
 
 
-@pytest.mark.parametrize("given_again", [True, False])
-def test_jobs_that_nobody_ends_are_named_with_what_ends_them(
-    installed: Installation, *, given_again: bool
+@pytest.mark.parametrize("id_is_reused", [True, False])
+def test_runaway_jobs_are_named_with_the_command_that_ends_them(
+    installed: Installation, *, id_is_reused: bool
 ) -> None:
-    queue = [queued(17, START_S + 60), queued(18, START_S + 61)] if given_again else []
+    queue = [queued(17, START_S + 60), queued(18, START_S + 61)] if id_is_reused else []
     ends = dict.fromkeys(((17, RUNNING.submit_s), (18, PENDING.submit_s)))
-    finding = worst(look(installed, After(queue, ends), RUNNING, PENDING))
+    finding = worst(check(installed, LostJobs(queue, ends), RUNNING, PENDING))
     assert finding.level is Level.WARN
-    assert finding.message.startswith("2 jobs (17, 18) go on by Slurm's accounting, but not in slurmctld")
+    assert finding.message.startswith(
+        "2 jobs (17, 18) are active in Slurm's accounting, but not in slurmctld"
+    )
     assert str(finding.remedy).startswith("sacctmgr show runawayjobs")
 
 
-def test_a_job_that_has_ended_since_slurm_gpudbd_read_of_it_is_none(installed: Installation) -> None:
-    slurm = After([], {(17, RUNNING.submit_s): START_S + 60})
-    assert levels(look(installed, slurm, RUNNING)) == ["ok"]
+def test_a_job_that_ended_since_the_last_import_is_ok(installed: Installation) -> None:
+    slurm = LostJobs([], {(17, RUNNING.submit_s): START_S + 60})
+    assert levels(check(installed, slurm, RUNNING)) == ["ok"]
     assert slurm.asked == [17]
 
 
-def test_a_requeued_job_goes_on(installed: Installation) -> None:
+def test_a_requeued_job_is_ok(installed: Installation) -> None:
     again = START_S + 300
-    slurm = After([queued(17, again)], {(17, RUNNING.submit_s): again, (17, again): None})
-    assert levels(look(installed, slurm, RUNNING)) == ["ok"]
+    slurm = LostJobs([queued(17, again)], {(17, RUNNING.submit_s): again, (17, again): None})
+    assert levels(check(installed, slurm, RUNNING)) == ["ok"]

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` asks for each thing as the user who needs it does."""
+"""`slurm-gpu doctor` checks access to each file and service for the user that needs it."""
 
 import dataclasses
 import http.server
@@ -38,7 +38,7 @@ def _site(installed: Installation, **keys: object) -> None:
 
 
 @pytest.mark.parametrize("part", ["slurm-gpu.yaml", ""])
-def test_users_read_the_site_file(installed: Installation, part: str):
+def test_users_must_be_able_to_read_the_site_file(installed: Installation, part: str):
     path = installed.root / part
     path.chmod(0o700)
     finding = worst(site_file.for_users(installed.at()))
@@ -64,11 +64,11 @@ def test_users_read_the_site_file(installed: Installation, part: str):
         (0o000, 0, 0, False),
     ],
 )
-def test_who_may_read_is_as_the_kernel_says(
+def test_read_access_is_computed_as_by_the_kernel(
     installed: Installation, mode: int, owner: int, uid: int, denied: bool
 ):
     if os.geteuid() != 0:
-        pytest.skip("root alone may give files away")
+        pytest.skip("only root can change the owner of files")
     path = installed.root / "file"
     path.write_text("x")
     path.chmod(mode)
@@ -85,7 +85,7 @@ def test_who_may_read_is_as_the_kernel_says(
 
 
 @pytest.mark.parametrize(("mode", "level"), [(0o644, "ok"), (0o600, "fail")])
-def test_users_read_slurm_conf(installed: Installation, mode: int, level: str):
+def test_users_must_be_able_to_read_slurm_conf(installed: Installation, mode: int, level: str):
     path = Path(installed.conf["SLURM_CONF"])
     path.write_text("ClusterName=neuron\n")
     path.chmod(mode)
@@ -95,7 +95,7 @@ def test_users_read_slurm_conf(installed: Installation, mode: int, level: str):
 
 
 @pytest.mark.parametrize(("mode", "level"), [(0o777, "ok"), (0o700, "fail")])
-def test_users_reach_munged(installed: Installation, mode: int, level: str):
+def test_users_must_be_able_to_use_the_socket_of_munged(installed: Installation, mode: int, level: str):
     path = installed.root / "munge"
     path.touch()
     path.chmod(mode)
@@ -106,7 +106,7 @@ def test_users_reach_munged(installed: Installation, mode: int, level: str):
 
 
 @pytest.mark.parametrize(("key", "command"), [("users", "passwd"), ("unix_groups", "group")])
-def test_operators_exist(installed: Installation, key: str, command: str):
+def test_operators_that_do_not_exist_are_reported(installed: Installation, key: str, command: str):
     _site(installed, operators={"users": ["root"], "unix_groups": ["root"]})
     assert levels(site_file.for_users(installed.at())) == ["ok"]
     _site(installed, operators={key: ["root", "no such"]})
@@ -115,7 +115,7 @@ def test_operators_exist(installed: Installation, key: str, command: str):
     assert str(finding.remedy).startswith(f"getent {command} 'no such' shows whether the name is right; fix ")
 
 
-def test_the_user_of_slurm_gpuweb_exists(installed: Installation):
+def test_a_web_user_that_does_not_exist_is_reported(installed: Installation):
     at = installed.at()
     at.settings = dataclasses.replace(at.settings, slurm_user_uid=os.geteuid())
     path = installed.root / "slurm-gpudbd.yaml"
@@ -132,7 +132,7 @@ def test_the_user_of_slurm_gpuweb_exists(installed: Installation):
         assert levels(secretfiles.database_file(at)) == ["ok"], known
 
 
-def test_the_file_of_the_database(installed: Installation):
+def test_a_readable_database_password_is_reported(installed: Installation):
     at = installed.at()
     at.settings = dataclasses.replace(at.settings, slurm_user_uid=SLURM, slurm_user="slurm")
     assert levels(secretfiles.database_file(at)) == ["skipped"]
@@ -157,7 +157,7 @@ def test_the_file_of_the_database(installed: Installation):
 
 @pytest.fixture
 def host(installed: Installation) -> Installation:
-    """The host of slurm-gpudbd."""
+    """Return the host of slurm-gpudbd."""
     (installed.root / "socket").touch()
     _site(installed, database_socket=str(installed.root / "socket"), database="http://head:6829")
     return installed
@@ -178,12 +178,12 @@ def _address(host: Installation, by_network: Database | Exception) -> list[Check
     return list(databaseaddress.address(at))
 
 
-def test_slurm_gpudbd_answers_as_nodes_ask_it(host: Installation):
+def test_a_slurm_gpudbd_that_answers_over_the_network_is_ok(host: Installation):
     (finding,) = _address(host, host.database)
     assert finding.message == "slurm-gpudbd answers at http://head:6829, as nodes ask it"
 
 
-def test_a_wrong_port_on_its_own_host(host: Installation):
+def test_a_wrong_port_is_reported_on_the_database_host(host: Installation):
     (finding,) = _address(host, DatabaseError("Connection refused"))
     assert finding.level is Level.FAIL
     assert finding.message == (
@@ -192,12 +192,12 @@ def test_a_wrong_port_on_its_own_host(host: Installation):
     )
 
 
-def test_one_that_reports_an_outage_is_reached(host: Installation):
-    (finding,) = _address(host, DatabaseError("slurm-gpudbd at x cannot answer just now: MUNGE: away"))
+def test_a_slurm_gpudbd_that_reports_an_outage_is_skipped(host: Installation):
+    (finding,) = _address(host, DatabaseError("slurm-gpudbd at x cannot answer just now: MUNGE: down"))
     assert finding.level is Level.SKIPPED
 
 
-def test_another_slurm_gpudbd_at_that_port(host: Installation):
+def test_another_slurm_gpudbd_at_the_port_is_reported(host: Installation):
     other = Database()
     other.state = make_health(cluster="tiger")
     (finding,) = _address(host, other)
@@ -205,7 +205,7 @@ def test_another_slurm_gpudbd_at_that_port(host: Installation):
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
-def test_an_address_that_is_each_host_itself(host: Installation, name: str):
+def test_a_loopback_address_is_reported(host: Installation, name: str):
     _site(host, database_socket=str(host.root / "socket"), database=f"http://{name}:6829")
     (finding,) = _address(host, host.database)
     assert finding.level is Level.FAIL
@@ -213,7 +213,7 @@ def test_an_address_that_is_each_host_itself(host: Installation, name: str):
     assert "write database: http://head:6829" in str(finding.remedy)
 
 
-def test_the_ports_of_a_process_are_those_at_which_it_listens():
+def test_the_listening_ports_of_a_process_are_found():
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = [DaemonProcess(psutil.Process(), [])]
         assert server.getsockname()[1] in ports(here)
@@ -222,7 +222,7 @@ def test_the_ports_of_a_process_are_those_at_which_it_listens():
 # GPUs
 
 
-def test_no_gres_at_all(installed: Installation):
+def test_nodes_without_gres_are_reported(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(node, gpus={}) for node in at.nodes]
     finding = worst(slurm_conf.gres_types(at))
@@ -230,7 +230,7 @@ def test_no_gres_at_all(installed: Installation):
     assert finding.message.startswith("no node has Gres=gpu")
 
 
-def test_gpus_of_this_host_that_slurm_does_not_have(installed: Installation):
+def test_gpus_of_this_host_that_slurm_lacks_are_reported(installed: Installation):
     at = installed.at("n1")
     at.nodes = [dataclasses.replace(node, host=node.name, address=node.name) for node in at.nodes]
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
@@ -244,7 +244,7 @@ def test_gpus_of_this_host_that_slurm_does_not_have(installed: Installation):
     assert str(finding.remedy).startswith("Gres=gpu:TYPE:2 on the line NodeName=n1 in slurm.conf")
 
 
-def test_gpus_of_a_node_that_slurm_does_not_have(installed: Installation):
+def test_gpus_of_a_node_that_slurm_lacks_are_reported(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(node, gpus={} if node.name == "n1" else node.gpus) for node in at.nodes]
     facts = tuple(DeviceFacts(uuid=f"GPU-{i}", node="n1", at_s=5, minor=i) for i in range(2))
@@ -272,7 +272,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def page() -> Iterator[type[_Page]]:
-    """A server whose answer a test may change; its address is its `url`."""
+    """Return a web server with an answer to change; its address is `url`."""
     handler = type("Page", (_Page,), {})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     handler.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
@@ -287,7 +287,7 @@ def _web(installed: Installation, page: type[_Page]) -> DoctorContext:
     return installed.at("login")
 
 
-def test_there_need_be_no_page(installed: Installation):
+def test_a_site_without_a_page_is_skipped(installed: Installation):
     assert levels(web.answers(installed.at())) == ["skipped"]
 
 
@@ -303,21 +303,21 @@ def test_there_need_be_no_page(installed: Installation):
         (503, "", "warn"),
     ],
 )
-def test_the_page_answers_where_users_are_led(
+def test_the_page_at_the_configured_address_is_checked(
     installed: Installation, page: type[_Page], status: int, text: str, level: str
 ):
     page.status, page.text = status, text
     assert levels(web.answers(_web(installed, page))) == [level]
 
 
-def test_a_page_that_is_dead_on_its_own_host(installed: Installation, page: type[_Page]):
+def test_a_slurm_gpuweb_that_does_not_run_is_reported_on_its_host(installed: Installation, page: type[_Page]):
     (installed.root / "slurm-gpuweb.yaml").write_text("{}\n")
     finding = worst(web.answers(_web(installed, page)))
     assert (finding.level, "but slurm-gpuweb does not run" in finding.message) == (Level.FAIL, True)
     assert str(finding.remedy).startswith("systemctl start slurm-gpuweb; journalctl -u slurm-gpuweb")
 
 
-def test_a_key_of_sessions_that_others_may_read(installed: Installation):
+def test_a_readable_session_key_is_reported(installed: Installation):
     key = installed.root / "session.key"
     key.write_text("x" * 32)
     key.chmod(0o644)

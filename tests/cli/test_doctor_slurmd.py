@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` names nodes whose slurmd does not answer, except nodes that are out on purpose."""
+"""`slurm-gpu doctor` reports nodes whose slurmd does not answer, except nodes out of service on purpose."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def _with_n2(installed: Installation, state: str, reason: str | None = None) -> 
     return at
 
 
-# An idle node posts each minute, give or take a tenth.
+# An idle node posts every minute, ±10%.
 OLDEST_S = round(1.1 * IDLE_LIVE_INTERVAL_S) + 5
 
 
@@ -40,7 +40,7 @@ def _only(at: DoctorContext) -> CheckResult:
     return found
 
 
-def test_a_dead_slurmd_on_a_host_that_is_up(installed: Installation):
+def test_a_missing_slurmd_on_a_running_host_is_reported(installed: Installation):
     _report(installed, ["n1", "n2", "n3"])
     found = _only(_with_n2(installed, "down+not_responding", "Not responding"))
     assert (found.level, found.message) == (
@@ -51,14 +51,14 @@ def test_a_dead_slurmd_on_a_host_that_is_up(installed: Installation):
     assert found.remedy == "ssh n2 systemctl restart slurmd; journalctl -u slurmd there has the cause"
 
 
-def test_a_host_that_is_down(installed: Installation):
+def test_a_host_that_is_down_is_reported(installed: Installation):
     _report(installed, ["n1", "n3"])
     found = _only(_with_n2(installed, "down+not_responding", "Not responding"))
     assert "slurm-gpud on n2 has not reported for two minutes either" in found.message
     assert str(found.remedy).startswith("ping n2; if it answers, ssh n2 systemctl restart slurmd")
 
 
-def test_a_slurmd_before_slurmd_timeout(installed: Installation):
+def test_before_slurmd_timeout_a_silent_slurmd_is_a_warning(installed: Installation):
     _report(installed, ["n1", "n2", "n3"])
     found = _only(_with_n2(installed, "mixed+not_responding"))
     assert (found.level, found.message.partition(";")[0]) == (
@@ -74,7 +74,7 @@ def test_the_finding_needs_no_slurm_gpudbd(installed: Installation):
 
 
 @pytest.mark.parametrize("reason", ["Not responding", "Node unexpectedly rebooted"])
-def test_a_node_that_slurm_leaves_down(installed: Installation, reason: str):
+def test_a_node_that_slurm_keeps_down_is_reported(installed: Installation, reason: str):
     found = _only(_with_n2(installed, "down", reason))
     assert found.message == "slurmd on n2 answers again, but no job starts there (state DOWN)"
     assert found.remedy == "scontrol update nodename=n2 state=resume"
@@ -97,7 +97,7 @@ def test_a_node_that_slurm_leaves_down(installed: Installation, reason: str):
         ("unknown+not_responding", None),
     ],
 )
-def test_a_node_that_is_out_of_service_on_purpose(installed: Installation, state: str, reason: str | None):
+def test_a_node_out_of_service_on_purpose_is_ok(installed: Installation, state: str, reason: str | None):
     assert levels(slurmd.reached(_with_n2(installed, state, reason))) == ["ok"]
 
 
@@ -107,7 +107,7 @@ def test_a_node_without_gpus_is_not_checked(installed: Installation):
     assert levels(slurmd.reached(at)) == ["ok"]
 
 
-def test_one_of_several_nodes_on_this_host(installed: Installation):
+def test_one_of_several_nodes_on_this_host_is_reported(installed: Installation):
     _report(installed, ["n1", "n2", "n3"])
     at = _with_n2(installed, "down+not_responding", "Not responding")
     at.nodes = [dataclasses.replace(one, address="127.0.0.1") for one in at.nodes]

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` waits for a daemon that hangs once, and for all of them within one bound."""
+"""`slurm-gpu doctor` waits only once for a hanging daemon, and for all daemons within one time limit."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from slurm_gpu.errors import DatabaseError, MungedUnavailableError, SlurmError
 
 
 class Hanging:
-    """Slurm's commands, munged and slurm-gpudbd, of which each hangs; and the time that passes meanwhile."""
+    """Slurm's commands, munged and slurm-gpudbd, all of which hang, and the elapsed time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -56,14 +56,14 @@ def site(hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     return bounded(CommandSite(config, run=hanging.run, encode=hanging.encode))
 
 
-def test_a_daemon_that_hangs_is_waited_for_once(site: CommandSite, hanging: Hanging):
+def test_a_hanging_daemon_is_awaited_once(site: CommandSite, hanging: Hanging):
     for command in ("sacctmgr", "sacct", "sacctmgr"):
         with pytest.raises(SlurmError, match="`sacctmgr` gave no answer within 10 s"):
             site.run([command], {}, 60.0)
     assert hanging.asked == [("sacctmgr", 10.0)]
 
 
-def test_waits_for_several_daemons_share_one_bound(site: CommandSite, hanging: Hanging):
+def test_several_daemons_share_one_time_limit(site: CommandSite, hanging: Hanging):
     for command in ("squeue", "sacctmgr"):
         with pytest.raises(SlurmError):
             site.run([command], {}, 60.0)
@@ -74,24 +74,24 @@ def test_waits_for_several_daemons_share_one_bound(site: CommandSite, hanging: H
     assert hanging.asked == [("squeue", 10.0), ("sacctmgr", 4.0), ("/v1/health", 4.0)]
 
 
-def test_a_munged_that_hangs_is_not_waited_for_by_what_signs_requests(site: CommandSite, hanging: Hanging):
+def test_a_hanging_munged_is_not_awaited_again_for_signed_requests(site: CommandSite, hanging: Hanging):
     for _ in range(2):
         with pytest.raises(MungedUnavailableError):
             site.encode(b"", None)
     with pytest.raises(MungedUnavailableError):
         site.database()
-    with pytest.raises(MungedUnavailableError):  # a ping that takes too long is first put down to munged
+    with pytest.raises(MungedUnavailableError):  # a slow ping is first attributed to munged
         _ = site.slurm
     assert hanging.asked == [("munged", 10.0), ("scontrol", 4.0)]
 
 
-def test_limits_of_slurmdbd_are_within_the_bound(site: CommandSite, hanging: Hanging):
+def test_slurmdbd_is_awaited_within_the_time_limit(site: CommandSite, hanging: Hanging):
     with pytest.raises(SlurmError):
         site.limits.tracked_tres()
     assert hanging.asked == [("sacctmgr", 10.0)]
 
 
-def test_a_daemon_that_refuses_at_once_is_asked_again(hanging: Hanging):
+def test_a_daemon_that_refuses_immediately_is_asked_again(hanging: Hanging):
     asked = []
 
     def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
@@ -105,13 +105,13 @@ def test_a_daemon_that_refuses_at_once_is_asked_again(hanging: Hanging):
     assert asked == [10.0, 10.0]
 
 
-def test_a_command_that_asks_no_daemon_has_its_own_time(hanging: Hanging):
+def test_a_command_without_a_daemon_has_its_own_time_limit(hanging: Hanging):
     bound = TimeBound(hanging.monotonic)
     with pytest.raises(SlurmError, match="within 30 s"):
         bound.run(hanging.run)(["systemctl"], {}, 30.0)
 
 
-def test_a_database_of_a_test_stays(site: CommandSite):
+def test_a_replaced_database_connection_is_kept(site: CommandSite):
     def connect(_: SiteConfig) -> DatabaseClient:
         raise DatabaseError("mine")
 

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor uninstall` says what to take out of slurm.conf first, judging from what is there."""
+"""`slurm-gpu doctor uninstall` lists the steps of a removal for this host, slurm.conf first."""
 
 import sys
 from pathlib import Path
@@ -23,8 +23,8 @@ from tests.slurm.spellings import SPELLINGS, Spelling
 
 @pytest.fixture
 def conf(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A slurm.conf with all that an installation adds."""
-    monkeypatch.setattr(boot, "UNITS", ())  # whatever this host has
+    """Return a slurm.conf with all lines of an installation."""
+    monkeypatch.setattr(boot, "UNITS", ())  # ignore timers of this host
     path = Path(installed.conf["SLURM_CONF"])
     path.write_text(
         "ClusterName=neuron\n"
@@ -42,11 +42,11 @@ def apply(installed: Installation, chain: Path | None = None) -> None:
 
 
 def lines(installed: Installation, host: str = "head") -> list[str]:
-    """What is to be written or typed, from the first step to the last."""
+    """Return the lines to write or type, in the order of the steps."""
     return [line for step in uninstall_steps(installed.at(host)) for line in step.lines]
 
 
-def test_slurm_conf_comes_first_then_slurm_reads_it_then_the_packages_go(installed: Installation, conf: Path):
+def test_slurm_conf_is_changed_and_reread_before_packages_are_removed(installed: Installation, conf: Path):
     apply(installed)
     root = installed.root
     assert lines(installed) == [
@@ -63,12 +63,10 @@ def test_slurm_conf_comes_first_then_slurm_reads_it_then_the_packages_go(install
     ]
 
 
-def test_reservations_that_are_still_in_slurm_are_named_once_nobody_makes_them_again(
-    installed: Installation, conf: Path
-):
+def test_remaining_reservations_are_deleted_after_slurm_gpuctld_stops(installed: Installation, conf: Path):
     installed.site_file.write_text("cluster: neuron\nplacement: {reservations: {}}\n")
     rest = "StartTime=1 EndTime=2 Nodes=n3 Users=bob Accounts=nlp Flags=MAGNETIC\n"
-    installed.said["scontrol --oneliner show reservation"] = "".join(
+    installed.outputs["scontrol --oneliner show reservation"] = "".join(
         f"ReservationName={name} {rest}" for name in ("sg_5", "maint", "sg_3")
     )
     typed = lines(installed)
@@ -80,8 +78,8 @@ def test_reservations_that_are_still_in_slurm_are_named_once_nobody_makes_them_a
     assert not any("maint" in line for line in typed)
 
 
-def test_jobs_and_nodes_are_their_own_again_before_slurm_gpuctld_goes(installed: Installation, conf: Path):
-    """A job that waits for one zone has it in its constraint, and nobody else ever takes it out."""
+def test_placement_is_disabled_before_slurm_gpuctld_stops(installed: Installation, conf: Path):
+    """Only slurm-gpuctld removes the zone from the constraint of a job that waits for it."""
     installed.site_file.write_text("cluster: neuron\nplacement: {mode: enforce}\n")
     typed = lines(installed)
     at = typed.index(f"{installed.site_file}: placement: mode: observe instead of enforce")
@@ -91,7 +89,7 @@ def test_jobs_and_nodes_are_their_own_again_before_slurm_gpuctld_goes(installed:
     assert not any("placement" in line for line in lines(installed))
 
 
-def test_a_directory_with_hooks_of_the_sites_stays_in_slurm_conf(installed: Installation, conf: Path):
+def test_a_directory_with_hooks_of_the_site_remains_in_slurm_conf(installed: Installation, conf: Path):
     own = installed.root / "prolog.d" / "50-site"
     own.write_text("#!/bin/sh\n")
     assert lines(installed)[:2] == [
@@ -100,8 +98,8 @@ def test_a_directory_with_hooks_of_the_sites_stays_in_slurm_conf(installed: Inst
     ]
 
 
-def test_of_several_plugins_only_ours_goes(installed: Installation, conf: Path):
-    # Slurm takes a Prolog with a comma for one glob pattern, which matches nothing here.
+def test_only_lua_is_removed_from_several_plugins(installed: Installation, conf: Path):
+    # Slurm parses a Prolog with a comma as one glob pattern, which has no match here.
     conf.write_text(f"Prolog=/site,{installed.root}/prolog.d/*\nJobSubmitPlugins=throttle,lua\n")
     apply(installed)
     assert lines(installed)[:2] == [
@@ -135,7 +133,7 @@ def test_a_path_with_blanks_and_an_included_file(installed: Installation, conf: 
     ]
 
 
-def test_where_the_sites_own_script_comes_back_lua_stays(installed: Installation, conf: Path):
+def test_lua_remains_if_the_sites_own_script_is_restored(installed: Installation, conf: Path):
     for text in ("function slurm_job_submit() end\n", None):
         if text is None:
             apply(installed, Path("/etc/slurm/site.lua"))
@@ -144,7 +142,7 @@ def test_where_the_sites_own_script_comes_back_lua_stays(installed: Installation
         assert not any("JobSubmitPlugins" in line or "job_submit.lua" in line for line in lines(installed))
 
 
-def test_where_a_script_that_ours_replaced_comes_back_lua_stays_and_its_copy_is_named(
+def test_lua_remains_and_the_copy_is_named_if_a_replaced_script_is_restored(
     installed: Installation, conf: Path
 ):
     apply(installed)
@@ -158,7 +156,7 @@ def test_where_a_script_that_ours_replaced_comes_back_lua_stays_and_its_copy_is_
     assert last.lines == ("rm -r /etc/slurm-gpu /var/lib/slurm-gpu",)
 
 
-def test_where_hosts_share_slurms_directory_its_removal_is_for_the_last_of_them(
+def test_a_shared_slurm_directory_is_cleaned_by_the_last_host(
     installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
 ):
     apply(installed)
@@ -169,26 +167,26 @@ def test_where_hosts_share_slurms_directory_its_removal_is_for_the_last_of_them(
         "/usr/libexec/slurm-gpu/hooks/place remove --shared",
         "/usr/libexec/slurm-gpu/hooks/place-lua remove --shared",
     )
-    said = lines(installed)
-    assert said.index(step.lines[0]) < said.index(
+    typed = lines(installed)
+    assert typed.index(step.lines[0]) < typed.index(
         "dnf remove slurm-gpu-node slurm-gpu-controller slurm-gpu-client slurm-gpu"
     )
 
 
-def test_timers_that_are_here_are_disabled_and_what_brought_them_goes(
+def test_existing_timers_are_disabled_and_their_packages_removed(
     installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(boot, "UNITS", (tmp_path / "none", tmp_path))
     for name in ("slurm-gpu-report-daily.timer", "slurm-gpu-adjust.timer", "other.timer"):
         (tmp_path / name).touch()
-    said = lines(installed)
+    typed = lines(installed)
     timers = "slurm-gpu-adjust.timer slurm-gpu-report-daily.timer"
-    assert f"systemctl disable --now slurm-gpud slurm-gpuctld {timers}" in said
+    assert f"systemctl disable --now slurm-gpud slurm-gpuctld {timers}" in typed
     packages = "slurm-gpu-node slurm-gpu-controller slurm-gpu-report"
-    assert f"dnf remove {packages} slurm-gpu-client slurm-gpu" in said
+    assert f"dnf remove {packages} slurm-gpu-client slurm-gpu" in typed
 
 
-def test_limits_that_the_policy_set_are_given_back_first(installed: Installation, conf: Path):
+def test_limits_set_by_the_policy_are_restored_first(installed: Installation, conf: Path):
     apply(installed, Path("/etc/slurm/site.lua"))
     owned = Owned(Entity(EntityKind.QOS, "sg-a"), LimitField("MaxWall"), 60, None, "r")
     journal = ApplyJournal(installed.at().policy_state)
@@ -201,8 +199,8 @@ def test_limits_that_the_policy_set_are_given_back_first(installed: Installation
     ]
 
 
-def test_qos_that_stay_are_named_and_how_they_go(installed: Installation, conf: Path):
-    """Whatever `rollback` and a policy without rules take back, the QOS themselves they leave."""
+def test_remaining_qos_are_named_with_the_command_that_deletes_them(installed: Installation, conf: Path):
+    """`rollback` and a policy without rules keep the QOS that slurm-gpu created."""
     apply(installed)
     account = Entity(EntityKind.ACCOUNT, "vision")
     given = [
@@ -219,7 +217,7 @@ def test_qos_that_stay_are_named_and_how_they_go(installed: Installation, conf: 
     assert step.lines == ("sacctmgr delete qos sg-loans", "sacctmgr delete qos sg-vision")
 
 
-def test_who_may_not_see_these_limits_is_told_so(
+def test_without_access_to_the_journal_root_is_required(
     installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
 ):
     installed.at().policy_state.mkdir()
@@ -227,7 +225,7 @@ def test_who_may_not_see_these_limits_is_told_so(
     assert uninstall_steps(installed.at())[0].what.endswith(": run this as root.")
 
 
-def test_a_controller_without_the_hooks_asks_a_node(installed: Installation, conf: Path):
+def test_a_controller_without_hooks_refers_to_a_gpu_node(installed: Installation, conf: Path):
     for kind in ("prolog", "epilog"):
         (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
     at = installed.at()
@@ -239,7 +237,7 @@ def test_a_controller_without_the_hooks_asks_a_node(installed: Installation, con
     )
 
 
-def test_a_login_node_has_only_the_command(installed: Installation, conf: Path):
+def test_on_a_login_node_only_the_command_is_removed(installed: Installation, conf: Path):
     conf.write_text("ClusterName=neuron\n")
     at = installed.at("login")
     at.nodes = []
@@ -249,13 +247,13 @@ def test_a_login_node_has_only_the_command(installed: Installation, conf: Path):
     ]
 
 
-def test_the_database_host(installed: Installation, conf: Path):
+def test_on_the_database_host_slurm_gpudbd_and_its_database_are_removed(installed: Installation, conf: Path):
     (installed.root / "slurm-gpudbd.yaml").write_text("")
     assert "systemctl disable --now slurm-gpud slurm-gpuctld slurm-gpudbd" in lines(installed)
     assert lines(installed)[-1] == "(and drop the database that url in slurm-gpudbd.yaml names)"
 
 
-def test_the_host_of_the_page(installed: Installation, conf: Path):
+def test_on_the_web_host_slurm_gpuweb_is_removed(installed: Installation, conf: Path):
     (installed.root / "slurm-gpuweb.yaml").write_text("")
     at = installed.at("login")
     at.nodes = []
@@ -267,14 +265,12 @@ def test_the_host_of_the_page(installed: Installation, conf: Path):
     ]
 
 
-def test_the_host_of_the_page_needs_no_slurm(
-    installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_web_host_needs_no_slurm(installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch):
     (installed.root / "slurm-gpuweb.yaml").write_text("")
-    said = "scontrol is not on the PATH; install Slurm's client commands"
+    error = "scontrol is not on the PATH; install Slurm's client commands"
 
     def settings(self: DoctorContext) -> None:
-        raise SlurmError(said)
+        raise SlurmError(error)
 
     monkeypatch.setattr(DoctorContext, "settings", property(settings))
     monkeypatch.setattr(DoctorContext, "nodes", property(settings))
@@ -285,12 +281,12 @@ def test_the_host_of_the_page_needs_no_slurm(
         "dnf remove slurm-gpu-web slurm-gpu-client slurm-gpu",
         "rm -r /etc/slurm-gpu /var/lib/slurm-gpu /var/lib/slurm-gpu-web",
     ]
-    said = "slurmctld does not answer"
-    with pytest.raises(SlurmError, match=said):
+    error = "slurmctld does not answer"
+    with pytest.raises(SlurmError, match=error):
         uninstall_steps(installed.at("web"))
 
 
-def test_a_node_without_a_slurm_conf_goes_by_what_slurmctld_sent_it(installed: Installation, conf: Path):
+def test_on_a_configless_node_the_cached_slurm_conf_is_read(installed: Installation, conf: Path):
     cached = installed.at().conf_cache
     cached.parent.mkdir()
     conf.rename(cached)
@@ -299,7 +295,7 @@ def test_a_node_without_a_slurm_conf_goes_by_what_slurmctld_sent_it(installed: I
     assert step.lines[0] == f"{cached}:2: take out Prolog={installed.root}/prolog.d/*"
 
 
-def test_without_slurm_conf_nothing_can_be_told(installed: Installation):
+def test_without_slurm_conf_the_command_fails(installed: Installation):
     with pytest.raises(OutsideError, match="run this where slurm"):
         uninstall_steps(installed.at())
 
@@ -311,7 +307,7 @@ def test_the_command_numbers_the_steps(slurm_gpu: CommandLine, monkeypatch: pyte
     assert slurm_gpu.out.splitlines() == [" 1  First.", "      type this", " 2  Then that."]
 
 
-def test_from_a_checkout_nothing_is_said_that_only_packages_have(installed: Installation, conf: Path):
+def test_a_checkout_has_no_steps_for_packages(installed: Installation, conf: Path):
     apply(installed)
     installed.has_units = False
     installed.process(7, "slurm-gpud", "--node=n1")

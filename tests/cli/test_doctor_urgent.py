@@ -1,4 +1,4 @@
-"""Whether `slurm-gpu doctor` sees what keeps urgent jobs from starting first, and being counted."""
+"""`slurm-gpu doctor` reports what prevents urgent jobs from starting first and being counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def found(installed: Installation, tmp_path: Path, text: str = POLICY) -> CheckR
     return worst(job_submit.urgent(dataclasses.replace(installed.at(), policy_file=path)))
 
 
-def test_all_is_there(installed: Installation, tmp_path: Path) -> None:
+def test_a_complete_setup_is_ok(installed: Installation, tmp_path: Path) -> None:
     installed.conf.update(RIGHT)
     finding = found(installed, tmp_path)
     assert (finding.level, finding.message) == (Level.OK, "urgent jobs start first, 2 at once")
@@ -48,7 +48,7 @@ def test_all_is_there(installed: Installation, tmp_path: Path) -> None:
         ("AccountingStorageType", "accounting_storage/none", "urgent jobs require slurmdbd"),
     ],
 )
-def test_what_is_missing_is_said(
+def test_missing_settings_are_reported(
     installed: Installation, tmp_path: Path, key: str, value: str, message: str
 ) -> None:
     installed.conf.update(RIGHT | {key: value})
@@ -58,11 +58,11 @@ def test_what_is_missing_is_said(
     assert finding.remedy
 
 
-def test_who_preempts_nobody_needs_no_preemption(installed: Installation, tmp_path: Path) -> None:
+def test_without_preempts_no_preemption_is_needed(installed: Installation, tmp_path: Path) -> None:
     installed.conf.update(RIGHT | {"PreemptType": "preempt/none"})
     assert found(installed, tmp_path, POLICY.replace(" preempts: [normal],", "")).level is Level.OK
 
 
 @pytest.mark.parametrize("text", ["version: 1\n", "version: 2\n"])
-def test_without_urgent_jobs_nothing_is_missing(installed: Installation, tmp_path: Path, text: str) -> None:
+def test_a_policy_without_urgent_jobs_is_skipped(installed: Installation, tmp_path: Path, text: str) -> None:
     assert found(installed, tmp_path, text).level is Level.SKIPPED

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` on a slurm-gpuctld that goes by another mode of placement than the site file says."""
+"""`slurm-gpu doctor` reports a slurm-gpuctld that uses another placement mode than the site file."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from tests.slurm.recorded import NOW_S
 
 
 def started_with(installed: Installation, mode: str, age_s: int = 1) -> None:
-    """A slurm-gpuctld runs, and the site file had this mode when it was started."""
+    """Simulate a slurm-gpuctld that was started with this mode."""
     table = PlacementTable(int(NOW_S) - age_s, "head", mode, in_charge=True, cycle_s=10)
     placementtable.write(installed.root / "run" / placementtable.FILE_NAME, table)
     installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")
 
 
-def look(installed: Installation) -> Iterator[CheckResult]:
+def check(installed: Installation) -> Iterator[CheckResult]:
     return weights(replace(installed.at(), controller_run=installed.root / "run"))
 
 
-def says(installed: Installation, mode: str) -> None:
+def write_mode(installed: Installation, mode: str) -> None:
     (installed.root / "slurm" / "slurm.conf").write_text("NodeName=n[1-9] Weight=1\n")
     installed.conf["StateSaveLocation"] = str(installed.root / "state")
     installed.site_file.write_text(f"cluster: neuron\nplacement: {{mode: {mode}}}\n")
 
 
-@pytest.mark.parametrize(("was", "says_now"), [("enforce", "advise"), ("observe", "enforce")])
-def test_a_mode_that_was_changed_counts_after_a_restart_and_doctor_says_so(
-    installed: Installation, was: str, says_now: str
+@pytest.mark.parametrize(("was", "new_mode"), [("enforce", "advise"), ("observe", "enforce")])
+def test_a_changed_mode_requires_a_restart_of_slurm_gpuctld(
+    installed: Installation, was: str, new_mode: str
 ) -> None:
     started_with(installed, was)
-    says(installed, says_now)
-    finding = worst(look(installed))
+    write_mode(installed, new_mode)
+    finding = worst(check(installed))
     assert finding.level is Level.FAIL
     assert finding.message == (
-        f"placement's mode is {says_now}, but slurm-gpuctld goes by {was}, as when it was started"
+        f"placement's mode is {new_mode}, but slurm-gpuctld goes by {was}, as when it was started"
     )
     assert finding.remedy == "systemctl restart slurm-gpuctld"
-    started_with(installed, says_now)
-    assert levels(look(installed)) == ["ok"]
+    started_with(installed, new_mode)
+    assert levels(check(installed)) == ["ok"]
 
 
-def test_a_table_of_one_that_is_gone_says_nothing_of_the_mode(installed: Installation) -> None:
+def test_an_old_table_of_a_stopped_slurm_gpuctld_is_ignored(installed: Installation) -> None:
     started_with(installed, "enforce", age_s=3600)
-    says(installed, "observe")
-    assert levels(look(installed)) == ["ok"]
+    write_mode(installed, "observe")
+    assert levels(check(installed)) == ["ok"]

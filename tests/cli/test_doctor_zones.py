@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` on zones: features that jobs are kept together by, and waits that nobody ends."""
+"""`slurm-gpu doctor` reports missing node features of zones, and jobs that wait for a zone indefinitely."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(installed: Installation, zones: str) -> None:
 
 
 def wait_for_zones(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
-    """Have one job in the queue, which waits for a zone."""
+    """Put one job into the queue that waits for a zone."""
     job = dataclasses.replace(
         recorded_client().jobs()[0], job_id=7, state="PENDING", admin_comment=COMMENT, **changes
     )
@@ -33,11 +33,11 @@ def wait_for_zones(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
     monkeypatch.setattr(CommandClient, "jobs", jobs)
 
 
-def test_without_zones_there_is_nothing_to_look_at(installed: Installation) -> None:
+def test_without_zones_the_check_is_skipped(installed: Installation) -> None:
     assert levels(zones.zones(installed.at("node"))) == ["skipped"]
 
 
-def test_zones_whose_nodes_have_their_feature_are_well(installed: Installation) -> None:
+def test_zones_whose_nodes_have_their_feature_are_ok(installed: Installation) -> None:
     write(installed, '{zone1: {nodes: "n[1-2]"}, zone2: {nodes: n3, role: large}}')
     found = list(zones.zones(installed.at("node")))
     assert [finding.level for finding in found] == [Level.OK]
@@ -53,14 +53,14 @@ def test_a_zone_without_its_feature_is_named_with_the_line_to_write(installed: I
     assert finding.remedy.startswith("add Feature=rack7 to the line NodeName=n[1-2] of slurm.conf")
 
 
-def test_a_feature_beyond_the_zone_is_named(installed: Installation) -> None:
+def test_a_node_outside_the_zone_with_its_feature_is_named(installed: Installation) -> None:
     write(installed, "{zone1: {nodes: n1}}")
     assert worst(zones.zones(installed.at("node"))).message.startswith(
         "zone1: n2 outside the zone has the feature zone1 too"
     )
 
 
-def test_jobs_that_nobody_lets_go_are_named_with_what_to_type(
+def test_jobs_that_wait_indefinitely_are_named_with_a_remedy(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(installed, '{zone1: {nodes: "n[1-2]"}, zone2: {nodes: n3}}')
@@ -74,7 +74,7 @@ def test_jobs_that_nobody_lets_go_are_named_with_what_to_type(
     assert levels(zones.zones(installed.at())) == ["ok"]
 
 
-def test_a_constraint_of_the_owners_own_is_none_of_our_affair(
+def test_a_constraint_that_the_owner_wrote_is_ignored(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(installed, '{zone1: {nodes: "n[1-2]"}, zone2: {nodes: n3}}')

@@ -1,4 +1,4 @@
-"""docs/commands.md names every key that programs get, and no check that is not there."""
+"""docs/commands.md names every JSON key, every column and every check."""
 
 import json
 import re
@@ -23,8 +23,8 @@ _WORDS = set(
     .replace(",", " ")
     .split()
 )
+# Objects whose keys are names (GPU types, TRES), or documented elsewhere (records).
 _OWN_NAMES = {"gpus", "gpus_allocated", "tres_requested", "tres_allocated", "devices"}
-"""Objects whose keys are names of things (GPU types, TRES), or documented elsewhere (records)."""
 
 
 def _keys(value: Any, under: str = "") -> Iterator[str]:
@@ -53,7 +53,7 @@ def test_every_column_is_documented(slurm_gpu: CommandLine, argv: tuple[str, ...
     assert set(slurm_gpu.out.splitlines()[0].split(",")) <= _WORDS
 
 
-def test_the_columns_of_jobs_stand_in_the_documentation_in_their_order():
+def test_the_columns_of_jobs_are_documented_in_their_order():
     assert " ".join(CSV_COLUMNS) in " ".join((_DOCS / "commands.md").read_text().split())
 
 

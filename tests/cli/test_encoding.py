@@ -1,4 +1,4 @@
-"""No sign that a terminal's encoding lacks stops a command."""
+"""Commands work on terminals whose encoding lacks some characters."""
 
 import io
 import json
@@ -14,7 +14,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("encoding", ["latin1", "ascii", "cp1252", "utf-8"])
-def test_signs_are_spelt_out_where_the_encoding_lacks_them(encoding: str):
+def test_characters_that_the_encoding_lacks_are_replaced(encoding: str):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
     replace_unencodable(stream)
@@ -39,7 +39,7 @@ output.remark("→ see there")
 
 
 @pytest.mark.parametrize("encoding", ["latin1", "ascii", "utf-8"])
-def test_tables_json_csv_and_remarks_all_get_through(encoding: str):
+def test_tables_json_csv_and_remarks_print_in_any_encoding(encoding: str):
     environ = {"PYTHONPATH": str(_ROOT), "PYTHONIOENCODING": encoding, "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [sys.executable, "-c", _PRINT], env=environ, capture_output=True, check=False, timeout=60

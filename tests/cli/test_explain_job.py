@@ -1,4 +1,4 @@
-"""`slurm-gpu explain JOBID`: which zones, by which scores, what the owner's constraint was, and why not."""
+"""`slurm-gpu explain JOBID` prints zones, scores, the owner's constraint, and reasons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_gpu.policy.lua.decisions import find_decision, find_endings, write_en
 LINE = "slurm-gpu/1 1000 submit allow abc1 uid=1 account=a rules=- zone={zone}\n"
 
 
-def told(
+def explained(
     directory: Path,
     comment: str,
     features: str | None = "",
@@ -26,24 +26,25 @@ def told(
 ) -> str:
     job = ExplainedJob(7, state, comment, features)
     token = token_of(comment)
-    said = None if token is None else find_decision(directory, token)
-    return "\n".join(lines(decision_of(job, said), is_logged=is_logged))
+    decision = None if token is None else find_decision(directory, token)
+    return "\n".join(lines(decision_of(job, decision), is_logged=is_logged))
 
 
-def test_a_job_in_a_zone(tmp_path: Path) -> None:
-    assert told(
+def test_the_zones_of_a_job_are_printed(tmp_path: Path) -> None:
+    text = explained(
         tmp_path, "slurm-gpu/1 t=abc1 r=share z=zone1:700,zone2:40 by hand", "(a|b)&[zone2|zone1]"
-    ) == (
-        "Job 7  PENDING\n"
-        "  Nearest limit when it was submitted: rule share\n"
-        "  Zones: it needs several nodes, and is kept in one zone: zone1 (score 700), zone2 (score 40)\n"
-        "  Its constraint is (a|b)&[zone2|zone1], its owner's own a|b."
     )
+    assert text.splitlines() == [
+        "Job 7  PENDING",
+        "  Nearest limit when it was submitted: rule share",
+        "  Zones: it needs several nodes, and is kept in one zone: zone1 (score 700), zone2 (score 40)",
+        "  Its constraint is (a|b)&[zone2|zone1], its owner's own a|b.",
+    ]
 
 
 @pytest.mark.parametrize("features", ["a", "", "[zone1]"])
-def test_a_job_that_got_its_own_constraint_back(tmp_path: Path, features: str) -> None:
-    text = told(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700,zone2:40", features)
+def test_a_removed_zone_constraint_is_reported(tmp_path: Path, features: str) -> None:
+    text = explained(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700,zone2:40", features)
     assert text.endswith(
         f"It is no longer: its wait ran out, or its owner changed it. Its constraint is {features or 'none'}."
     )
@@ -60,33 +61,31 @@ def test_a_job_that_got_its_own_constraint_back(tmp_path: Path, features: str) -
         ("enforce:-:room", "is not kept in one zone: it is too large for every zone"),
     ],
 )
-def test_what_only_the_log_tells(tmp_path: Path, zone: str, words: str) -> None:
+def test_decisions_are_read_from_the_log(tmp_path: Path, zone: str, words: str) -> None:
     (tmp_path / "decisions.log").write_text("half a line\n" + LINE.format(zone=zone))
-    assert words in told(tmp_path, "slurm-gpu/1 t=abc1")
-    assert words not in told(tmp_path, "slurm-gpu/1 t=other")
+    assert words in explained(tmp_path, "slurm-gpu/1 t=abc1")
+    assert words not in explained(tmp_path, "slurm-gpu/1 t=other")
 
 
 @pytest.mark.parametrize(("is_logged", "more"), [(True, False), (False, True)])
-def test_a_job_without_zones_is_said_to_be_known_better_only_where_the_log_cannot_be_read(
-    tmp_path: Path, is_logged: bool, more: bool
-) -> None:
-    found = told(tmp_path, "slurm-gpu/1 t=abc1", is_logged=is_logged)
+def test_without_the_log_it_names_users_who_can_see_more(tmp_path: Path, is_logged: bool, more: bool) -> None:
+    found = explained(tmp_path, "slurm-gpu/1 t=abc1", is_logged=is_logged)
     assert ("Zones: not chosen" in found) is not more
     assert ("Slurm's record of it names none; its owner, operators, and root" in found) is more
 
 
-def test_a_log_that_was_moved_aside_is_read_too(tmp_path: Path) -> None:
+def test_a_rotated_log_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "decisions.log").write_text("")
     (tmp_path / "decisions.log.1").write_text(LINE.format(zone="enforce:-:room"))
-    assert "it is too large for every zone" in told(tmp_path, "slurm-gpu/1 t=abc1")
+    assert "it is too large for every zone" in explained(tmp_path, "slurm-gpu/1 t=abc1")
 
 
-def test_a_job_that_was_not_decided_here(tmp_path: Path) -> None:
-    assert told(tmp_path, "by hand").endswith("let in without slurm-gpu's job_submit.lua.")
+def test_a_job_without_a_decision_is_reported(tmp_path: Path) -> None:
+    assert explained(tmp_path, "by hand").endswith("let in without slurm-gpu's job_submit.lua.")
 
 
-def test_a_job_that_slurmctld_has_forgotten_has_no_constraint_any_more(tmp_path: Path) -> None:
-    assert told(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700", None, "COMPLETED") == (
+def test_a_job_that_slurmctld_no_longer_has_is_shown_without_constraint(tmp_path: Path) -> None:
+    assert explained(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700", None, "COMPLETED") == (
         "Job 7  COMPLETED\n  Zones: it needs several nodes, and is kept in one zone: zone1 (score 700)"
     )
 
@@ -100,40 +99,39 @@ def test_a_job_that_slurmctld_has_forgotten_has_no_constraint_any_more(tmp_path:
         ("enforce:-:what a later version says", "it keeps a GPU for itself, as "),
     ],
 )
-def test_whether_it_shares_a_gpu(tmp_path: Path, share: str, words: str) -> None:
+def test_the_decision_on_sharing_is_printed(tmp_path: Path, share: str, words: str) -> None:
     line = f"slurm-gpu/1 1000 submit allow abc1 uid=1 account=a rules=- share={quote(share, safe=':/')}\n"
     (tmp_path / "decisions.log").write_text(line)
-    assert words in told(tmp_path, "slurm-gpu/1 t=abc1", is_logged=True)
+    assert words in explained(tmp_path, "slurm-gpu/1 t=abc1", is_logged=True)
 
 
-def test_a_job_that_shares_says_so_itself(tmp_path: Path) -> None:
-    text = told(tmp_path, "slurm-gpu/1 t=abc1 c=2/8:bert r=share")
+def test_sharing_is_read_from_the_comment_of_the_job(tmp_path: Path) -> None:
+    text = explained(tmp_path, "slurm-gpu/1 t=abc1 c=2/8:bert r=share")
     assert "Sharing: it allowed sharing, and was to get 2 of 8 shards, as jobs of bert need" in text
 
 
-def test_its_partners_are_those_that_slurm_gpuctld_saw(tmp_path: Path) -> None:
+def test_co_runners_are_those_that_slurm_gpuctld_wrote(tmp_path: Path) -> None:
     path = tmp_path / "colocation.json"
     jobs = [{"job_id": number, "shards": 3, "speed": 0.93} for number in (7, 8)]
     gpus = [{"node": "n1", "index": 2, "jobs": jobs}]
     path.write_text(json.dumps({"version": 1, "as_of_s": 1000, "shards_per_gpu": 8, "gpus": gpus}))
     sharing = sharing_of(path, 7, 1010)
     decision = replace(decision_of(ExplainedJob(7, "RUNNING", "slurm-gpu/1 t=a", ""), {}), sharing=sharing)
-    assert (
-        "  It has 3 of 8 shards of GPU 2 of n1, beside job 8; 0.93 of its speed alone is predicted"
-        in lines(decision, is_logged=True)
+    assert "  It has 3 of 8 shards of GPU 2 of n1, with job 8; 0.93 of its speed alone is predicted" in lines(
+        decision, is_logged=True
     )
-    assert sharing_of(path, 7, 1100) is None  # nobody looks any more
+    assert sharing_of(path, 7, 1100) is None  # the file is too old
     assert sharing_of(path, 9, 1010) is None
     path.write_text("{")
     assert sharing_of(path, 7, 1010) is None
 
 
-def test_why_its_sharing_was_ended(tmp_path: Path) -> None:
+def test_the_reason_for_the_end_of_sharing_is_printed(tmp_path: Path) -> None:
     (tmp_path / "decisions.log").write_text(LINE.format(zone="-"))
     why = "job 8 was slowed down by a factor of 1.67 with job 7, over the 1.1 promised"
     for at_s, token, job, other in ((2000, "abc1", 7, 8), (2000, "abc2", 8, 7)):
-        said = {"uid": "1", "job": str(job), "beside": str(other), "gone": "7", "why": why}
-        write_ending(tmp_path, at_s, token, said)
+        fields = {"uid": "1", "job": str(job), "beside": str(other), "gone": "7", "why": why}
+        write_ending(tmp_path, at_s, token, fields)
     for job_id, token, what in (
         (7, "abc1", "it went back into the queue, and gets a GPU for itself"),
         (8, "abc2", "job 7 went back into the queue, and this one stayed"),
@@ -144,10 +142,10 @@ def test_why_its_sharing_was_ended(tmp_path: Path) -> None:
         assert ending is not None
         text = "\n".join(lines(replace(decision_of(job, None), endings=(ending,)), is_logged=True))
         assert f"  Sharing was ended 1970-01-01 00:33:20: {why};\n    {what}" in text
-    assert find_decision(tmp_path, "abc1") is not None  # of its submission
+    assert find_decision(tmp_path, "abc1") is not None  # the decision of its submission
     assert find_decision(tmp_path, "abc2") is None
 
 
-def test_a_line_of_an_ending_that_is_not_whole_is_passed_over() -> None:
+def test_an_incomplete_line_on_the_end_of_sharing_is_ignored() -> None:
     assert SharingEnd.of(1, {"beside": "7", "why": "x"}) is None
     assert SharingEnd.of(1, {"beside": "7", "gone": "me", "why": "x"}) is None

@@ -1,4 +1,4 @@
-"""`slurm-gpu forecast`: what it says of a job that waits, and of what has no forecast."""
+"""`slurm-gpu forecast` prints forecasts of pending jobs and commands, or the reason for having none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from slurm_gpu.wire.answers.forecast import Forecast, ForecastAccuracy, Forecast
 from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import NOW_S, recorded_client
 
-SAID = Forecast(
+FORECAST = Forecast(
     id="17",
     full=True,
     at_s=NOW_S,
@@ -48,28 +48,28 @@ SAID = Forecast(
 )
 
 
-def answering(slurm_gpu: CommandLine, said: Forecast | str | UsageError) -> list[Any]:
-    """Have slurm-gpudbd answer this; returns what it was asked."""
+def answering(slurm_gpu: CommandLine, answer_: Forecast | str | UsageError) -> list[Any]:
+    """Set the answer of slurm-gpudbd, and return a list of the questions that it receives."""
     asked: list[Any] = []
 
     def answer(question: Any) -> Forecast | str:
         asked.append(question)
-        if isinstance(said, UsageError):
-            raise said
-        return said
+        if isinstance(answer_, UsageError):
+            raise answer_
+        return answer_
 
     slurm_gpu.database.forecast = answer  # type: ignore[attr-defined]
     slurm_gpu.database.forecast_asked = lambda **given: answer(given)  # type: ignore[attr-defined]
     return asked
 
 
-def test_when_why_and_how_sure(slurm_gpu: CommandLine):
-    asked = answering(slurm_gpu, SAID)
+def test_the_interval_its_reasons_and_its_accuracy_are_printed(slurm_gpu: CommandLine):
+    asked = answering(slurm_gpu, FORECAST)
     assert slurm_gpu("forecast", "17") == 0
-    when, why, longer, shorter, sure, past, judged, source = slurm_gpu.out.splitlines()
+    when, why, longer, shorter, accuracy, past, judged, source = slurm_gpu.out.splitlines()
     assert asked == ["17"]
     assert when.startswith("job 17 will probably start in 21m04s to 5h12m (")
-    assert (why, sure) == ("why", "how sure")
+    assert (why, accuracy) == ("why", "how sure")
     assert longer == "  2.7 times longer than usual because of time limit"
     assert shorter == "  2.5 times shorter than usual because of the account"
     assert (
@@ -82,7 +82,7 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "text"),
     [
         ({"lower_s": 1.0, "median_s": 8.0, "upper_s": 40.0}, "start within a minute\n"),
         ({"lower_s": 20.0, "median_s": 90.0, "upper_s": 600.0}, "start within 10m00s (by "),
@@ -96,39 +96,39 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
         ({"source": "tables"}, "from tables made 5h00m ago"),
     ],
 )
-def test_what_else_there_is_to_say(slurm_gpu: CommandLine, changes: dict[str, Any], told: str):
-    answering(slurm_gpu, dataclasses.replace(SAID, **changes))
+def test_other_forms_of_the_answer(slurm_gpu: CommandLine, changes: dict[str, Any], text: str):
+    answering(slurm_gpu, dataclasses.replace(FORECAST, **changes))
     assert slurm_gpu("forecast", "17") == 0
-    assert told in slurm_gpu.out
+    assert text in slurm_gpu.out
 
 
-def test_without_reasons_no_heading_stands_alone(slurm_gpu: CommandLine):
-    answering(slurm_gpu, dataclasses.replace(SAID, reasons=()))
+def test_without_reasons_no_heading_is_printed(slurm_gpu: CommandLine):
+    answering(slurm_gpu, dataclasses.replace(FORECAST, reasons=()))
     slurm_gpu("forecast", "17")
     assert "why" not in slurm_gpu.out
 
 
-def test_another_day_is_named(slurm_gpu: CommandLine):
-    answering(slurm_gpu, dataclasses.replace(SAID, median_s=2 * 86400.0, upper_s=30 * 86400.0))
+def test_a_start_on_another_day_names_the_day(slurm_gpu: CommandLine):
+    answering(slurm_gpu, dataclasses.replace(FORECAST, median_s=2 * 86400.0, upper_s=30 * 86400.0))
     slurm_gpu("forecast", "17")
     first = slurm_gpu.out.splitlines()[0]
     assert any(f"around {day} " in first for day in ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"))
     assert " to 20" in first
 
 
-def test_what_was_learned_long_ago_is_remarked_on(slurm_gpu: CommandLine):
-    answering(slurm_gpu, dataclasses.replace(SAID, created_s=NOW_S - 9 * 86400))
+def test_an_old_model_prints_a_remark(slurm_gpu: CommandLine):
+    answering(slurm_gpu, dataclasses.replace(FORECAST, created_s=NOW_S - 9 * 86400))
     slurm_gpu("forecast", "17")
     assert "slurm-gpu-forecast.timer" in slurm_gpu.err
 
 
-def test_programs_get_all_of_it(slurm_gpu: CommandLine):
-    answering(slurm_gpu, SAID)
+def test_json_has_the_whole_forecast(slurm_gpu: CommandLine):
+    answering(slurm_gpu, FORECAST)
     assert slurm_gpu("forecast", "--json", "17") == 0
-    assert from_json(Forecast, json.loads(slurm_gpu.out)["forecast"]) == SAID
+    assert from_json(Forecast, json.loads(slurm_gpu.out)["forecast"]) == FORECAST
 
 
-def test_where_nothing_can_be_said_it_says_why(slurm_gpu: CommandLine):
+def test_without_a_forecast_the_reason_is_printed(slurm_gpu: CommandLine):
     answering(slurm_gpu, "nothing has been learned yet")
     assert slurm_gpu("forecast", "17") == 1
     assert slurm_gpu.out == "no forecast: nothing has been learned yet\n"
@@ -136,13 +136,13 @@ def test_where_nothing_can_be_said_it_says_why(slurm_gpu: CommandLine):
     assert json.loads(slurm_gpu.out) == {"forecast": None, "why": "nothing has been learned yet"}
 
 
-def test_a_job_that_does_not_wait_is_a_wrong_question(slurm_gpu: CommandLine):
+def test_a_job_that_is_not_pending_is_an_error(slurm_gpu: CommandLine):
     answering(slurm_gpu, UsageError("job 17 runs; it waited 30m00s"))
     assert slurm_gpu("forecast", "17") == 2
     assert "job 17 runs" in slurm_gpu.err
 
 
-def test_words_that_are_neither_job_nor_command_are_refused(slurm_gpu: CommandLine):
+def test_invalid_arguments_are_refused(slurm_gpu: CommandLine):
     assert slurm_gpu("forecast", "17", "18") == 2
     assert "write the ID of one job" in slurm_gpu.err
 
@@ -156,7 +156,7 @@ PartitionName=shut Default=NO DefaultTime=NONE MaxTime=UNLIMITED State=DOWN
 
 @pytest.fixture
 def cluster(slurm_gpu: CommandLine) -> None:
-    """Partitions, of which gpu is the default and one is down. slurmdbd is away."""
+    """Set the partitions, of which gpu is the default and one is down; slurmdbd is unreachable."""
 
     def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         if argv[0] == "sacctmgr":
@@ -180,24 +180,24 @@ def cluster(slurm_gpu: CommandLine) -> None:
         ("--partition=long", {"time_limit_s": None}),
     ],
 )
-def test_a_command_is_asked_with_what_slurm_fills_in(
+def test_a_command_is_completed_as_slurm_does(
     slurm_gpu: CommandLine, cluster: None, options: str, expected: dict[str, Any]
 ):
-    asked = answering(slurm_gpu, SAID)
+    asked = answering(slurm_gpu, FORECAST)
     assert slurm_gpu("forecast", "--", "sbatch", *options.split(), "--wrap=true") == 0, slurm_gpu.err
     assert slurm_gpu.out.startswith("this job, submitted now, will probably start")
     assert {name: asked[0][name] for name in expected} == expected
     assert asked[0]["account"] == "vision"
 
 
-def test_a_partition_that_is_not_there_is_named(slurm_gpu: CommandLine, cluster: None):
-    answering(slurm_gpu, SAID)
+def test_an_unknown_partition_is_named(slurm_gpu: CommandLine, cluster: None):
+    answering(slurm_gpu, FORECAST)
     assert slurm_gpu("forecast", "--", "sbatch", "--partition=gup", "--wrap=true") == 2
     assert "there is no partition 'gup'; there are gpu, long, shut" in slurm_gpu.err
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "text"),
     [
         ("--gpus=99", "Slurm would refuse this job: "),
         ("--gpus=h100:1", "Slurm would refuse this job: "),
@@ -205,13 +205,13 @@ def test_a_partition_that_is_not_there_is_named(slurm_gpu: CommandLine, cluster:
     ],
 )
 def test_a_job_that_would_never_start_has_no_forecast(
-    slurm_gpu: CommandLine, cluster: None, options: str, told: str
+    slurm_gpu: CommandLine, cluster: None, options: str, text: str
 ):
-    asked = answering(slurm_gpu, SAID)
+    asked = answering(slurm_gpu, FORECAST)
     assert slurm_gpu("forecast", "--", "sbatch", options, "--wrap=true") == 1
-    assert slurm_gpu.out.startswith(f"no forecast: {told}")
+    assert slurm_gpu.out.startswith(f"no forecast: {text}")
     assert slurm_gpu("forecast", "--json", "--", "sbatch", options, "--wrap=true") == 1
-    assert json.loads(slurm_gpu.out)["why"].startswith(told)
+    assert json.loads(slurm_gpu.out)["why"].startswith(text)
     assert not asked
 
 
@@ -229,7 +229,7 @@ rules:
 
 @pytest.fixture
 def policy(slurm_gpu: CommandLine, cluster: None, tmp_path: Path) -> None:
-    """The policy in force; the caller has two GPUs running, says slurm-gpuctld."""
+    """Install a policy; the snapshot shows two running GPUs of the caller."""
     source = parse_yaml(POLICY, "policy.yaml")
     checked = check_policy(source)
     names = resolve_names(checked, source, SystemDirectory())
@@ -260,7 +260,7 @@ def policy(slurm_gpu: CommandLine, cluster: None, tmp_path: Path) -> None:
 
 
 def test_a_job_that_the_policy_would_refuse_has_no_forecast(slurm_gpu: CommandLine, policy: None):
-    asked = answering(slurm_gpu, SAID)
+    asked = answering(slurm_gpu, FORECAST)
     words = ("--", "sbatch", "--gpus=7", "--time=30", "--wrap=true")
     assert slurm_gpu("forecast", *words) == 1
     assert slurm_gpu.out.splitlines()[:3] == [
@@ -269,17 +269,15 @@ def test_a_job_that_the_policy_would_refuse_has_no_forecast(slurm_gpu: CommandLi
         "    GPUs running + pending: used 0, limit 6, requested 7.",
     ]
     assert slurm_gpu("forecast", "--json", *words) == 1
-    told = json.loads(slurm_gpu.out)
-    assert (told["forecast"], told["why"]) == (None, "the policy would refuse this job")
-    assert told["policy"]["accepted"] is False
-    assert "Refused by rule share: Others." in told["policy"]["messages"]
+    text = json.loads(slurm_gpu.out)
+    assert (text["forecast"], text["why"]) == (None, "the policy would refuse this job")
+    assert text["policy"]["accepted"] is False
+    assert "Refused by rule share: Others." in text["policy"]["messages"]
     assert not asked
 
 
-def test_what_the_policy_says_comes_first_and_what_it_fills_in_is_forecast(
-    slurm_gpu: CommandLine, policy: None
-):
-    asked = answering(slurm_gpu, SAID)
+def test_messages_of_the_policy_come_first_and_its_defaults_are_used(slurm_gpu: CommandLine, policy: None):
+    asked = answering(slurm_gpu, FORECAST)
     words = ("--", "sbatch", "--gpus=1", "--time=90", "--wrap=true")
     assert slurm_gpu("forecast", *words) == 0, slurm_gpu.err
     lines = slurm_gpu.out.splitlines()
@@ -287,13 +285,13 @@ def test_what_the_policy_says_comes_first_and_what_it_fills_in_is_forecast(
     assert any(line.startswith("this job, submitted now, will probably start") for line in lines)
     assert (asked[0]["cores"], asked[0]["memory_mib"]) == (4, 32 * 1024)
     assert slurm_gpu("forecast", "--json", *words) == 0
-    told = json.loads(slurm_gpu.out)
-    assert told["forecast"]["upper_s"] == SAID.upper_s
-    assert told["policy"]["accepted"] is True
+    text = json.loads(slurm_gpu.out)
+    assert text["forecast"]["upper_s"] == FORECAST.upper_s
+    assert text["policy"]["accepted"] is True
 
 
-def test_a_limit_that_is_used_up_is_said_before_the_forecast(slurm_gpu: CommandLine, policy: None):
-    asked = answering(slurm_gpu, SAID)
+def test_a_limit_that_is_used_up_is_reported_before_the_forecast(slurm_gpu: CommandLine, policy: None):
+    asked = answering(slurm_gpu, FORECAST)
     assert slurm_gpu("forecast", "--", "sbatch", "--gpus=2", "--time=30", "--wrap=true") == 0, slurm_gpu.err
     first, second, third, *_ = slurm_gpu.out.splitlines()
     assert first == "the policy would delay the job"
@@ -309,8 +307,8 @@ def test_a_limit_that_is_used_up_is_said_before_the_forecast(slurm_gpu: CommandL
     assert not asked
 
 
-def test_where_no_policy_is_at_hand_it_is_said(slurm_gpu: CommandLine, cluster: None):
-    answering(slurm_gpu, SAID)
+def test_without_a_policy_on_this_host_a_remark_is_printed(slurm_gpu: CommandLine, cluster: None):
+    answering(slurm_gpu, FORECAST)
     words = ("--", "sbatch", "--gpus=2", "--wrap=true")
     assert slurm_gpu("forecast", *words) == 0
     assert "the policy was not checked: it is not on this host" in slurm_gpu.err
@@ -318,7 +316,7 @@ def test_where_no_policy_is_at_hand_it_is_said(slurm_gpu: CommandLine, cluster: 
     assert json.loads(slurm_gpu.out)["policy"] is None
 
 
-def test_the_stub_that_a_removal_or_a_rollback_left_has_no_limits(
+def test_the_stub_left_by_a_removal_or_rollback_has_no_limits(
     slurm_gpu: CommandLine, policy: None, tmp_path: Path
 ):
     (tmp_path / "job_submit.lua").write_text(
@@ -327,7 +325,7 @@ def test_the_stub_that_a_removal_or_a_rollback_left_has_no_limits(
         "function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end\n"
         "return slurm.SUCCESS\n"
     )
-    answering(slurm_gpu, SAID)
+    answering(slurm_gpu, FORECAST)
     assert slurm_gpu("forecast", "--", "sbatch", "--gpus=4", "--wrap=true") == 0, slurm_gpu.err
     assert slurm_gpu.out.startswith("this job, submitted now, will probably start")
 
@@ -350,7 +348,7 @@ def test_the_gpus_of_a_command_are_counted(options: str, gpus: int):
 
 
 def test_a_login_node_needs_no_numpy(tmp_path: Path):
-    """What the command and its question to slurm-gpudbd import, with numpy out of reach."""
+    """Import the command and its client with numpy unavailable."""
     code = (
         "import sys; sys.modules['numpy'] = sys.modules['sklearn'] = None\n"
         "import slurm_gpu.cli.main, slurm_gpu.cli.forecast.group, slurm_gpu.cli.db\n"

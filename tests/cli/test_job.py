@@ -1,4 +1,4 @@
-"""`slurm-gpu job ID`: every run, its times, each GPU, and a word about GPUs held for nothing."""
+"""`slurm-gpu job ID` prints every run with its times and GPUs, and a remark on unused GPUs."""
 
 import json
 
@@ -15,7 +15,7 @@ def _idle(device: str, **changes):
 
 
 def _use_rows(slurm_gpu: CommandLine) -> dict[str, list[str]]:
-    """The first table's rows, by GPU."""
+    """Return the rows of the first table by GPU."""
     rows: dict[str, list[str]] = {}
     for row in slurm_gpu.rows():
         if row[:1] == ["n1"]:
@@ -23,7 +23,7 @@ def _use_rows(slurm_gpu: CommandLine) -> dict[str, list[str]]:
     return rows
 
 
-def test_times_are_those_of_the_site(slurm_gpu: CommandLine):
+def test_times_are_in_the_time_zone_of_the_site(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),))]
     assert slurm_gpu("job", "17") == 0
     assert "Job 17 train  COMPLETED" in slurm_gpu.out
@@ -43,13 +43,13 @@ def test_times_are_those_of_the_site(slurm_gpu: CommandLine):
         ("gnp.\u202egpj.exe", "gnp.�gpj.exe"),
     ],
 )
-def test_a_name_is_text_on_the_terminal(slurm_gpu: CommandLine, name: str, shown: str):
+def test_names_are_printed_as_plain_text(slurm_gpu: CommandLine, name: str, shown: str):
     slurm_gpu.database.runs = [make_run(name=name)]
     assert slurm_gpu("job", "17") == 0
     assert slurm_gpu.out.splitlines()[0] == f"Job 17 {shown}  COMPLETED"
 
 
-def test_a_loan_is_told_and_to_whom_it_went_back(slurm_gpu: CommandLine):
+def test_a_loan_is_shown_with_the_job_to_which_it_returned(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(lender="vision")]
     slurm_gpu("job", "17")
     assert "  on loan from vision\n" in slurm_gpu.out
@@ -66,7 +66,7 @@ def test_a_loan_is_told_and_to_whom_it_went_back(slurm_gpu: CommandLine):
     assert "on loan" not in slurm_gpu.out
 
 
-def test_what_lies_between_submission_and_end_is_told(slurm_gpu: CommandLine):
+def test_eligible_and_suspended_times_are_printed(slurm_gpu: CommandLine):
     submit_s = START_S - 1800
     slurm_gpu.database.runs = [
         make_run(eligible_s=submit_s + 60, suspended_s=600, devices=(make_record(_A),))
@@ -84,10 +84,10 @@ def test_what_lies_between_submission_and_end_is_told(slurm_gpu: CommandLine):
     ("counted_s", "after_s", "is_odd"),
     [(0, 600, True), (120, 600, True), (602, 600, False), (0, 2, False)],
 )
-def test_of_a_job_cancelled_while_suspended_the_end_of_the_hold_is_told(
+def test_a_job_cancelled_while_suspended_shows_the_end_of_the_allocation(
     slurm_gpu: CommandLine, counted_s: int, after_s: int, is_odd: bool
 ):
-    """Slurm takes the suspension for the end, and counts only those before; an epilog may be late, too."""
+    """Slurm records the start of the last suspension as the end; an epilog may be late, too."""
     end_s = START_S + 3000
     record = _idle(_A, last_s=end_s + after_s, allocated_s=3000.0 + after_s, suspended_s=600.0)
     slurm_gpu.database.runs = [
@@ -98,13 +98,13 @@ def test_of_a_job_cancelled_while_suspended_the_end_of_the_hold_is_told(
     assert ("which takes the last suspension for the end" in slurm_gpu.out) == is_odd
 
 
-def test_a_suspension_is_not_time_that_was_missed(slurm_gpu: CommandLine):
+def test_suspended_time_does_not_reduce_the_coverage(slurm_gpu: CommandLine):
     record = _idle(_A, sampled_s=1800.0, suspended_s=1800.0)
     slurm_gpu.database.runs = [make_run(devices=(record,))]
     slurm_gpu("job", "17")
     (row,) = _use_rows(slurm_gpu).values()
     assert row[-1] == "1.00"
-    assert "held and not used" in slurm_gpu.out
+    assert "allocated and not used" in slurm_gpu.out
     slurm_gpu("job", "17", "--json")
     (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
     assert (gpu["allocated_s"], gpu["sampled_s"], gpu["suspended_s"]) == (3600, 1800, 1800)
@@ -118,7 +118,7 @@ def test_each_gpu_has_a_row(slurm_gpu: CommandLine):
     assert rows[_A][9:] == ["–", "1.00"]
 
 
-def test_power_and_energy_of_a_part_of_the_time_do_not_pass_for_the_whole(slurm_gpu: CommandLine):
+def test_power_and_energy_of_a_part_of_the_time_are_a_gap(slurm_gpu: CommandLine):
     shared = make_record(_A, power_w=Mean(1800, 100, 50, 300), energy_j=Total(1800, 360_000))
     slurm_gpu.database.runs = [make_run(devices=(shared,))]
     slurm_gpu("job", "17")
@@ -150,7 +150,7 @@ def test_segments_of_one_gpu_are_one_row(slurm_gpu: CommandLine):
     assert gpu["energy_j"] == 720_000
 
 
-def test_a_gpu_is_held_too_while_nobody_watches(slurm_gpu: CommandLine):
+def test_unobserved_time_counts_as_allocated(slurm_gpu: CommandLine):
     part = {
         "allocated_s": 600.0,
         "sampled_s": 600.0,
@@ -168,7 +168,7 @@ def test_a_gpu_is_held_too_while_nobody_watches(slurm_gpu: CommandLine):
     assert row[-2:] == ["–", "0.33"]
 
 
-def test_of_two_watches_at_once_the_longer_counts(slurm_gpu: CommandLine):
+def test_the_longer_of_two_concurrent_segments_counts(slurm_gpu: CommandLine):
     short = make_record(_A, segment="1" * 16, sampled_s=60.0, util_hist_ms={100: 60_000})
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A), short))]
     slurm_gpu("job", "17", "--json")
@@ -176,7 +176,7 @@ def test_of_two_watches_at_once_the_longer_counts(slurm_gpu: CommandLine):
     assert (gpu["allocated_s"], gpu["util_mean_pct"]) == (3600, 20)
 
 
-def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
+def test_zero_is_printed_as_0_and_none_as_a_dash(slurm_gpu: CommandLine):
     blind = make_record(
         _B,
         sampled_s=0.0,
@@ -193,16 +193,16 @@ def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
     assert rows[_B][2:] == ["–"] * 8 + ["0"]
 
 
-def test_a_gpu_held_idle_is_pointed_out(slurm_gpu: CommandLine):
+def test_an_unused_gpu_is_reported(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A),))]
     slurm_gpu("job", "17")
-    assert "The GPU of this run was held and not used; submit such work without --gpus" in slurm_gpu.out
+    assert "The GPU of this run was allocated and not used; submit such work without --gpus" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A), make_record(_B)))]
     slurm_gpu("job", "17")
-    assert "1 of 2 GPUs was held and not used; the run would have done with 1." in slurm_gpu.out
+    assert "1 of 2 GPUs was allocated and not used; the run would have done with 1." in slurm_gpu.out
 
 
-def test_nothing_is_judged_that_was_measured_too_little(slurm_gpu: CommandLine):
+def test_a_gpu_with_low_coverage_is_not_judged(slurm_gpu: CommandLine):
     thin = _idle(_A, sampled_s=2000.0)
     slurm_gpu.database.runs = [make_run(devices=(thin,))]
     slurm_gpu("job", "17", "--json")
@@ -212,7 +212,7 @@ def test_nothing_is_judged_that_was_measured_too_little(slurm_gpu: CommandLine):
     assert "not used" not in slurm_gpu.out
 
 
-def test_a_run_that_ended_at_once_is_not_judged(slurm_gpu: CommandLine):
+def test_a_short_run_is_not_judged(slurm_gpu: CommandLine):
     brief = _idle(_A, allocated_s=59.0, sampled_s=59.0)
     slurm_gpu.database.runs = [make_run(devices=(brief,), elapsed_s=59, state="FAILED")]
     slurm_gpu("job", "17")
@@ -220,7 +220,7 @@ def test_a_run_that_ended_at_once_is_not_judged(slurm_gpu: CommandLine):
 
 
 @pytest.mark.parametrize("coverage", [None, 0.0, 0.79])
-def test_a_run_that_was_hardly_measured_is_not_judged(slurm_gpu: CommandLine, coverage: float | None):
+def test_a_run_with_low_coverage_is_not_judged(slurm_gpu: CommandLine, coverage: float | None):
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A),), coverage=coverage)]
     slurm_gpu("job", "17")
     assert "not used" not in slurm_gpu.out
@@ -232,14 +232,14 @@ def test_a_requeued_job_shows_both_runs(slurm_gpu: CommandLine):
     assert slurm_gpu.out.count("Job 17 train") == 2
 
 
-def test_another_users_job_shows_its_occupancy_only(slurm_gpu: CommandLine):
+def test_a_job_of_another_user_is_shown_without_its_use(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(full=False, name=None, ugpucore=None, devices=None)]
     slurm_gpu("job", "17")
     assert "GPU use is shown to the job's owner and to operators." in slurm_gpu.out
     assert "uGPUcore" not in slurm_gpu.out
 
 
-def test_a_job_without_gpu_says_so(slurm_gpu: CommandLine):
+def test_a_job_without_gpus_is_reported(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(n_gpus=0.0, gpu_type=None, ugpucore=None, devices=())]
     slurm_gpu("job", "17")
     assert "It had no GPU." in slurm_gpu.out
@@ -262,7 +262,7 @@ _NEVER = {
 }
 
 
-def test_a_job_that_was_cancelled_in_the_queue_says_what_it_asked_for(slurm_gpu: CommandLine):
+def test_a_job_cancelled_while_pending_shows_its_request(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(state="CANCELLED", **_NEVER)]
     slurm_gpu("job", "17")
     assert "never started; asked for 1 GPU on 1 node" in slurm_gpu.out
@@ -275,7 +275,7 @@ def test_a_job_that_was_cancelled_in_the_queue_says_what_it_asked_for(slurm_gpu:
 
 
 @pytest.mark.parametrize(
-    ("asked", "tres", "said"),
+    ("asked", "tres", "gpus"),
     [
         (2.0, {}, "2 GPUs"),
         (0.0, {}, "0 GPUs"),
@@ -284,16 +284,16 @@ def test_a_job_that_was_cancelled_in_the_queue_says_what_it_asked_for(slurm_gpu:
         (None, None, "an unknown number of GPUs"),
     ],
 )
-def test_a_job_in_the_queue_says_what_it_asks_for(
-    slurm_gpu: CommandLine, asked: float | None, tres: dict[str, float] | None, said: str
+def test_a_pending_job_shows_its_request(
+    slurm_gpu: CommandLine, asked: float | None, tres: dict[str, float] | None, gpus: str
 ):
     waiting = {**_NEVER, "n_gpus_requested": asked, "tres_requested": tres, "end_s": None, "state": "PENDING"}
     slurm_gpu.database.runs = [make_run(**waiting)]
     slurm_gpu("job", "17")
-    assert f"not started yet; asks for {said} on 1 node" in slurm_gpu.out
+    assert f"not started yet; asks for {gpus} on 1 node" in slurm_gpu.out
 
 
-def test_a_job_without_records_yet_says_when_they_come(slurm_gpu: CommandLine):
+def test_a_job_without_records_shows_when_they_arrive(slurm_gpu: CommandLine):
     gaps = {"ugpucore": None, "ugpumem": None, "devices": ()}
     slurm_gpu.database.runs = [make_run(coverage=0.0, end_s=NOW_S - 120, **gaps)]
     slurm_gpu("job", "17")
@@ -331,7 +331,7 @@ def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
     assert "squeue -j 99 shows what waits" in slurm_gpu.err
 
 
-def test_what_an_answer_has_no_place_for_is_said(slurm_gpu: CommandLine):
+def test_a_truncated_answer_prints_a_remark(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run()]
     slurm_gpu("job", "17")
     assert "more" not in slurm_gpu.err
@@ -340,5 +340,5 @@ def test_what_an_answer_has_no_place_for_is_said(slurm_gpu: CommandLine):
     assert "40 more runs of 17, older than these" in slurm_gpu.err
     assert "40 events in between the first and last of a kind are left out" in slurm_gpu.err
     slurm_gpu("job", "17", "--json")
-    told = json.loads(slurm_gpu.out)
-    assert (told["left_out"], told["events_left_out"]) == (40, 40)
+    answer = json.loads(slurm_gpu.out)
+    assert (answer["left_out"], answer["events_left_out"]) == (40, 40)

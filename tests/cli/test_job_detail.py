@@ -1,4 +1,4 @@
-"""`slurm-gpu job ID`: hardware, course, processes, application, events; a dash where nothing was measured."""
+"""`slurm-gpu job ID` prints hardware, timeline, processes, application and events, with a dash for gaps."""
 
 import json
 from dataclasses import fields, replace
@@ -59,21 +59,21 @@ def make_host(**changes: Any) -> Host:
 
 
 def _line(slurm_gpu: CommandLine, beginning: str) -> str:
-    """The line after the header that begins so, with its runs of spaces made one."""
+    """Return the line after the header with this beginning, with single spaces."""
     lines = [" ".join(line.split()) for line in slurm_gpu.out.splitlines()]
     return lines[next(index for index, line in enumerate(lines) if line.startswith(beginning)) + 1]
 
 
-def test_what_the_hardware_did_has_a_row_for_each_gpu(slurm_gpu: CommandLine):
+def test_hardware_values_have_a_row_for_each_gpu(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A, **_FULL), make_record(_B)))]
     slurm_gpu("job", "17")
-    assert _line(slurm_gpu, "node GPU SM tensor MHz max W max °C ECC PCIe in/out held back") == (
+    assert _line(slurm_gpu, "node GPU SM tensor MHz max W max °C ECC PCIe in/out throttled") == (
         f"n1 {_A} 31.2 0 1310 300 83 0, 2 lost 530 GB / 0 5m12s power limit"
     )
     assert f"n1 {_B} – – – 300 – – – –" in " ".join(slurm_gpu.out.split())
 
 
-def test_a_run_that_goes_on_says_how_old_the_figures_are(slurm_gpu: CommandLine):
+def test_a_running_job_shows_the_time_of_its_values(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),), end_s=None, state="RUNNING")]
     slurm_gpu("job", "17")
     assert "as of 2026-11-21 20:15:42, the last report of its nodes" in slurm_gpu.out
@@ -82,13 +82,13 @@ def test_a_run_that_goes_on_says_how_old_the_figures_are(slurm_gpu: CommandLine)
     assert "as of" not in slurm_gpu.out
 
 
-def test_columns_that_nothing_measured_are_left_out(slurm_gpu: CommandLine):
+def test_columns_without_values_are_left_out(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A, power_w=None),))]
     slurm_gpu("job", "17")
-    assert not any(word in slurm_gpu.out for word in ("SM", "max W", "PCIe", "held back", "CPU time"))
+    assert not any(word in slurm_gpu.out for word in ("SM", "max W", "PCIe", "throttled", "CPU time"))
 
 
-def test_what_went_over_links_that_others_shared_is_a_gap(slurm_gpu: CommandLine):
+def test_traffic_over_shared_links_is_a_gap(slurm_gpu: CommandLine):
     shared = {**_FULL, "pcie_rx_bytes": Total(1800, 5.3e11), "pcie_tx_bytes": Total(1800, 0.0)}
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A, **shared),))]
     slurm_gpu("job", "17")
@@ -98,7 +98,7 @@ def test_what_went_over_links_that_others_shared_is_a_gap(slurm_gpu: CommandLine
     assert (gpu["pcie_rx_bytes"], gpu["pcie_s"], gpu["nvlink_rx_bytes"]) == (5.3e11, 1800, None)
 
 
-def test_each_statistic_of_a_record_counts_in_the_use_of_its_gpu():
+def test_each_statistic_of_a_record_is_part_of_the_use_of_its_gpu():
     examples = {
         "Mean | None": Mean(3600, 0.5, 0.1, 0.9),
         "Total | None": Total(3600, 7.0),
@@ -112,22 +112,22 @@ def test_each_statistic_of_a_record_counts_in_the_use_of_its_gpu():
     record = make_record(_A, **optional)
     use = device_uses([record])
     left_out = {name for name in optional if device_uses([replace(record, **{name: None})]) == use}
-    # uptime_s orders segments; the timeline is printed by itself; of these two quantities there are others.
+    # uptime_s orders segments, the timeline is printed separately, and the two others have equivalents.
     assert left_out == {"uptime_s", "timeline", "device_util_pct", "mem_hist_ms"}
 
 
-def test_the_course_shows_when_it_ran_and_where_nothing_was_measured(slurm_gpu: CommandLine):
+def test_the_timeline_shows_use_and_gaps(slurm_gpu: CommandLine):
     start_s = START_S // 64 * 64
     util = bytes(map(level, [0.0, 1.0, None, 0.5]))
-    course = Timeline(width_s=64, start_s=start_s, series={"util": util})
+    timeline = Timeline(width_s=64, start_s=start_s, series={"util": util})
     later = Timeline(width_s=64, start_s=start_s + 128, series={"util": bytes([250])})
     devices = (
-        DeviceTimeline(node="n1", device=_A, timeline=course),
+        DeviceTimeline(node="n1", device=_A, timeline=timeline),
         DeviceTimeline(node="n1", device=_B, timeline=later),
     )
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A), make_record(_B)))]
     submit_s = slurm_gpu.database.runs[0].submit_s
-    slurm_gpu.database.courses = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
+    slurm_gpu.database.run_timelines = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
     slurm_gpu("job", "17")
     assert _line(slurm_gpu, "node GPU utilisation memory") == f"n1 {_A} ▁█·▅ ····"
     assert f"n1    {_B}  ··█·" in slurm_gpu.out
@@ -137,36 +137,37 @@ def test_the_course_shows_when_it_ran_and_where_nothing_was_measured(slurm_gpu: 
     assert run["timelines"][0] == to_json(devices[0])
 
 
-def test_a_device_whose_clock_was_wrong_costs_nothing_but_width(slurm_gpu: CommandLine):
+def test_a_timeline_with_a_wrong_clock_only_widens_the_graph(slurm_gpu: CommandLine):
     at_boot = Timeline(width_s=1, start_s=0, series={"util": bytes([250])})
     now = Timeline(width_s=1, start_s=START_S, series={"util": bytes([250])})
     devices = tuple(
-        DeviceTimeline(node="n1", device=uuid, timeline=course) for uuid, course in ((_A, at_boot), (_B, now))
+        DeviceTimeline(node="n1", device=uuid, timeline=timeline)
+        for uuid, timeline in ((_A, at_boot), (_B, now))
     )
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A), make_record(_B)))]
     submit_s = slurm_gpu.database.runs[0].submit_s
-    slurm_gpu.database.courses = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
+    slurm_gpu.database.run_timelines = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
     assert slurm_gpu("job", "17") == 0
     assert _line(slurm_gpu, "node GPU utilisation memory").startswith(f"n1 {_A} █·")
 
 
-def test_the_last_moment_that_a_node_may_tell_is_a_date_everywhere(slurm_gpu: CommandLine):
+def test_the_latest_time_that_a_node_may_send_is_printed(slurm_gpu: CommandLine):
     far = Event(node="n1", boot_id="b", n=1, at_s=MAX_MOMENT_S, kind="gpu_lost", device=_A)
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),), events=(far,))]
     assert slurm_gpu("job", "17") == 0
     assert "9999-01-01 08:59:59" in slurm_gpu.out
 
 
-def test_a_course_that_was_not_kept_is_not_drawn(slurm_gpu: CommandLine):
+def test_a_deleted_timeline_is_not_drawn(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),))]
     submit_s = slurm_gpu.database.runs[0].submit_s
     gone = DeviceTimeline(node="n1", device=_A, timeline=None)
-    slurm_gpu.database.courses = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=(gone,))]
+    slurm_gpu.database.run_timelines = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=(gone,))]
     slurm_gpu("job", "17")
     assert "utilisation" not in slurm_gpu.out
 
 
-def test_the_processes_and_the_application_are_told(slurm_gpu: CommandLine):
+def test_processes_and_the_application_are_printed(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [
         make_run(
             devices=(make_record(_A),),
@@ -184,7 +185,7 @@ def test_the_processes_and_the_application_are_told(slurm_gpu: CommandLine):
     assert row == "n1 3h48m 3.8 of 8 12G 53.0 GB 0"
 
 
-def test_watches_of_one_node_are_one_row_and_double_ones_count_once():
+def test_segments_of_one_node_are_one_row_and_overlapping_ones_count_once():
     first = make_host(last_s=START_S + 1800, cpu_s=100.0, rss_max_mib=5.0)
     second = make_host(segment="1" * 16, first_s=START_S + 1800, cpu_s=50.0, rss_max_mib=7.0, read_bytes=None)
     double = make_host(segment="2" * 16, first_s=START_S + 1900, last_s=START_S + 2000, cpu_s=1e6)
@@ -194,8 +195,11 @@ def test_watches_of_one_node_are_one_row_and_double_ones_count_once():
     assert (n2.cpu_s, n2.cpus_busy, n2.write_bytes) == (None, None, 0)
 
 
-def test_watches_of_a_node_whose_clock_was_set_back_are_told_apart_by_what_they_told_of_gpus():
-    spans = ((0, 1800, 500.0), (600, 1800, 2300.0))  # the second began when the first ended, by another clock
+def test_segments_after_a_clock_change_are_separated_by_records_of_gpus():
+    spans = (
+        (0, 1800, 500.0),
+        (600, 1800, 2300.0),
+    )  # the second began when the first ended, with another clock
     hosts, records = [], []
     for n, (first_s, allocated_s, uptime_s) in enumerate(spans):
         when = {
@@ -207,13 +211,13 @@ def test_watches_of_a_node_whose_clock_was_set_back_are_told_apart_by_what_they_
         records.append(make_record(_A, **when, uptime_s=uptime_s, allocated_s=1800.0, sampled_s=1800.0))
     (n1,) = host_uses(hosts, records)
     assert (n1.cpu_s, n1.watched_s) == (200.0, 3600)
-    beside = make_record(_A, segment="1" * 16, uptime_s=600.0, allocated_s=1000.0, sampled_s=1000.0)
-    (n1,) = host_uses(hosts, [records[0], beside])
+    overlapping = make_record(_A, segment="1" * 16, uptime_s=600.0, allocated_s=1000.0, sampled_s=1000.0)
+    (n1,) = host_uses(hosts, [records[0], overlapping])
     assert n1.cpu_s == 100.0
 
 
 @pytest.mark.parametrize("set_by_s", [-86400, -1800, -60, 0, 60, 1800, 86400])
-def test_watches_that_told_of_no_gpu_are_told_apart_by_the_time_since_boot(set_by_s: int):
+def test_segments_without_records_of_gpus_are_separated_by_uptime(set_by_s: int):
     hosts = [
         make_host(segment="1" * 16, uptime_s=500.0, cpu_s=100.0, last_s=START_S + 1800),
         make_host(
@@ -223,7 +227,7 @@ def test_watches_that_told_of_no_gpu_are_told_apart_by_the_time_since_boot(set_b
             first_s=START_S + 1801 + set_by_s,
             last_s=START_S + 2401 + set_by_s,
         ),
-        make_host(  # beside the first
+        make_host(  # concurrent with the first
             segment="3" * 16,
             uptime_s=700.0,
             cpu_s=1.0,
@@ -235,7 +239,7 @@ def test_watches_that_told_of_no_gpu_are_told_apart_by_the_time_since_boot(set_b
     assert (n1.cpu_s, n1.watched_s) == (110.0, 2400)
 
 
-def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLine):
+def test_only_the_first_twenty_events_are_printed(slurm_gpu: CommandLine):
     events = [
         Event(node="n1", boot_id="b", n=n, at_s=START_S + n, kind="xid", device=_A, data={"code": 79})
         for n in range(25)
@@ -248,7 +252,7 @@ def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLi
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "said"),
+    ("kind", "data", "text"),
     [
         ("xid", {"code": 999}, "Xid 999"),
         ("xid", {"code": [1]}, "Xid [1]"),
@@ -272,19 +276,19 @@ def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLi
         ("something_new", {"x": 3}, "something new x=3"),
     ],
 )
-def test_each_kind_of_event_reads_well(kind: str, data: dict[str, Any], said: str):
+def test_each_kind_of_event_has_a_text(kind: str, data: dict[str, Any], text: str):
     event = Event(node="n1", boot_id="b", n=1, at_s=5, kind=kind, data=data)
-    assert event_text(event) == said
+    assert event_text(event) == text
 
 
-def test_a_line_of_blocks_tells_zero_from_a_gap():
+def test_a_sparkline_distinguishes_zero_from_a_gap():
     assert sparkline([0.0, 0.5, 1.0, None], 4) == "▁▅█·"
     assert sparkline([0.0, 1.0, None, None], 2) == "▅·"
     assert sparkline([], 10) == ""
 
 
 @given(st.lists(st.none() | st.floats(0, 1), max_size=300), st.integers(1, 60))
-def test_a_line_of_blocks_keeps_within_its_width(values: list[float | None], width: int):
+def test_a_sparkline_fits_its_width(values: list[float | None], width: int):
     line = sparkline(values, width)
     assert len(line) <= width
     assert ("·" in line) <= (None in values)

@@ -1,4 +1,4 @@
-"""`slurm-gpu jobs`: 0 is a measurement and prints as 0, a gap as a dash; filters reach the database."""
+"""`slurm-gpu jobs` prints 0 for a measured zero and a dash for a gap, and passes filters to the database."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ def test_one_row_per_run(slurm_gpu: CommandLine):
     ]
 
 
-def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
+def test_zero_is_printed_as_0_and_none_as_a_dash(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [
         make_run(id="1", wait_h=0.0, ugpucore=0.0, ugpumem=0.0, coverage=1.0),
         make_run(id="2", ugpucore=0.01),
@@ -51,7 +51,7 @@ def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
     assert cells["6"] == ["2", "0.500", "1.00", "–", "–", "0*"]
 
 
-def test_json_and_csv_keep_the_difference(slurm_gpu: CommandLine):
+def test_json_and_csv_distinguish_zero_and_gaps(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(ugpucore=0.0, ugpumem=None)]
     slurm_gpu("jobs", "--json")
     (run,) = json.loads(slurm_gpu.out)["runs"]
@@ -63,7 +63,7 @@ def test_json_and_csv_keep_the_difference(slurm_gpu: CommandLine):
     assert (row["uGPUcore"], row["uGPUmem"], row["id"], row["nGPU"]) == ("0.0", "", "17", "2.0")
 
 
-def test_what_was_measured_too_little_is_marked(slurm_gpu: CommandLine):
+def test_values_with_low_coverage_are_marked(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(coverage=0.79), make_run(id="18", coverage=0.8)]
     slurm_gpu("jobs")
     assert slurm_gpu.rows()[1][-3:] == ["42.2*", "10.0*", "0.79*"]
@@ -104,12 +104,12 @@ def test_filters_reach_the_database(slurm_gpu: CommandLine):
 
 
 @pytest.mark.parametrize("when", ["yesterday", "7", "2026-13-01", "9" * 12 + "d", "9" * 400 + "d"])
-def test_a_time_that_is_none_is_quoted(slurm_gpu: CommandLine, when: str):
+def test_an_invalid_time_is_quoted(slurm_gpu: CommandLine, when: str):
     assert slurm_gpu("jobs", "--since", when) == 2
     assert slurm_gpu.err.startswith(f"slurm-gpu: --since {when}: use a date")
 
 
-def test_a_time_that_ends_before_it_begins_is_wrong_usage(slurm_gpu: CommandLine):
+def test_an_interval_that_ends_before_it_begins_is_an_error(slurm_gpu: CommandLine):
     assert slurm_gpu("jobs", "--since", "2026-11-02", "--until", "2026-11-01T12:00") == 2
     assert slurm_gpu.err == (
         "slurm-gpu: --until 2026-11-01T12:00 (2026-11-01 12:00:00) must be later than "
@@ -119,7 +119,7 @@ def test_a_time_that_ends_before_it_begins_is_wrong_usage(slurm_gpu: CommandLine
     assert slurm_gpu("jobs", "--since", "1d", "--until", "2d") == 2
 
 
-def test_a_state_that_slurm_does_not_have_is_wrong_usage(slurm_gpu: CommandLine):
+def test_an_unknown_state_is_an_error(slurm_gpu: CommandLine):
     assert slurm_gpu("jobs", "--state", "FAILED,foo") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: --state FOO: Slurm has no such state; it has BOOT_FAIL, ")
     assert slurm_gpu("jobs", "--state", "pd, oom") == 0
@@ -137,12 +137,12 @@ def test_json_and_csv_have_the_same_short_numbers(slurm_gpu: CommandLine):
 
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
-def test_an_empty_answer_says_so(slurm_gpu: CommandLine, form: tuple[str, ...]):
+def test_an_empty_list_prints_a_remark(slurm_gpu: CommandLine, form: tuple[str, ...]):
     assert slurm_gpu("jobs", "--user", "nobody", *form) == 0
     assert slurm_gpu.err == "no runs match\n"
 
 
-def test_a_user_whom_nobody_knows_is_told_where_nothing_matches(slurm_gpu: CommandLine):
+def test_an_unknown_user_is_reported_if_no_run_matches(slurm_gpu: CommandLine):
     assert slurm_gpu("jobs", "--user", "nobody,nobody9") == 0
     assert slurm_gpu.err == "no runs match\nthis host has no user nobody9\n"
     slurm_gpu.database.runs = [make_run(user="nobody9")]
@@ -151,12 +151,12 @@ def test_a_user_whom_nobody_knows_is_told_where_nothing_matches(slurm_gpu: Comma
 
 
 @pytest.mark.parametrize("command", ["jobs", "nodes"])
-def test_two_formats_at_once_are_wrong_usage(slurm_gpu: CommandLine, command: str):
+def test_two_formats_are_an_error(slurm_gpu: CommandLine, command: str):
     assert slurm_gpu(command, "--json", "--csv") == 2
     assert slurm_gpu.err == "slurm-gpu: --json and --csv are mutually exclusive\n"
 
 
-def test_at_80_columns_a_long_name_is_cut_and_every_run_keeps_its_line(
+def test_at_80_columns_a_long_name_is_shortened_and_every_run_has_one_line(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COLUMNS", "80")
@@ -178,7 +178,7 @@ def test_at_80_columns_a_long_name_is_cut_and_every_run_keeps_its_line(
         (40, "1234567_12 CD 12.25 1.00 42.2", "nNODE, WAIT_h, account, coverage, user, uGPUmem"),
     ],
 )
-def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_cut(
+def test_on_a_narrower_terminal_whole_columns_are_left_out_and_named(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, columns: int, row: str, left_out: str
 ):
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -192,27 +192,27 @@ def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_
     assert slurm_gpu.err == f"columns not shown: {left_out}; use a wider terminal or --json\n"
 
 
-def test_a_cut_list_says_so(slurm_gpu: CommandLine):
+def test_a_truncated_list_prints_a_remark(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(id=str(n)) for n in range(9)]
     slurm_gpu("jobs", "--limit", "3")
     assert len(slurm_gpu.rows()) == 4
     assert slurm_gpu.err == "the last 3 runs; there are more (--limit, --page 2)\n"
 
 
-def test_names_cannot_steer_the_terminal(slurm_gpu: CommandLine):
+def test_control_characters_in_names_are_replaced(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(account="v\x1b[31mx[bold]y")]
     slurm_gpu("jobs")
     assert slurm_gpu.rows()[1][2] == "v�[31mx[bold]y"
 
 
-def test_no_name_is_a_formula_in_a_spreadsheet(slurm_gpu: CommandLine):
+def test_names_are_not_formulas_in_a_spreadsheet(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(app='=HYPERLINK("http://x","y")', account="-1+1")]
     slurm_gpu("jobs", "--csv")
     (row,) = csv.DictReader(io.StringIO(slurm_gpu.out))
     assert (row["app"], row["account"], row["user"]) == ('\'=HYPERLINK("http://x","y")', "'-1+1", "alice")
 
 
-def test_names_in_json_cannot_steer_the_terminal_either(slurm_gpu: CommandLine):
+def test_control_characters_in_json_are_escaped(slurm_gpu: CommandLine):
     account = "v\x1b[31m \x9b31m \u202egnp 연구"
     slurm_gpu.database.runs = [make_run(account=account)]
     slurm_gpu("jobs", "--json")
@@ -221,7 +221,7 @@ def test_names_in_json_cannot_steer_the_terminal_either(slurm_gpu: CommandLine):
     assert json.loads(slurm_gpu.out)["runs"][0]["account"] == account
 
 
-def test_a_page_goes_on_where_the_one_before_it_ended(slurm_gpu: CommandLine):
+def test_a_page_continues_where_the_previous_page_ended(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(id=str(n)) for n in range(8)]
     shown = []
     for page in (1, 2, 3):
@@ -272,31 +272,29 @@ def test_all_filters_reach_the_database(slurm_gpu: CommandLine):
     }
 
 
-def test_what_the_command_sorts_by_is_what_the_database_can():
+def test_the_sort_keys_are_those_of_the_database():
     assert SORTS == DATABASE_SORTS
 
 
-def test_a_team_is_its_accounts(slurm_gpu: CommandLine):
+def test_a_team_selects_its_accounts(slurm_gpu: CommandLine):
     path = slurm_gpu.config
     path.write_text(path.read_text() + "\nteam:\n  vision: ai\n  nlp: ai\n  chem: science\n")
     slurm_gpu("jobs", "--team", "ai")
     assert slurm_gpu.database.asked["accounts"] == ("ai", "nlp", "vision"), (
-        "an account that is not named is its own team"
+        "an account without a team is its own team"
     )
     slurm_gpu("jobs", "--team", "ai", "--account", "nlp")
     assert slurm_gpu.database.asked["accounts"] == ("nlp",)
     slurm_gpu("jobs", "--team", "physics")
-    assert slurm_gpu.database.asked["accounts"] == ("physics",), (
-        "an account that is not named is its own team"
-    )
+    assert slurm_gpu.database.asked["accounts"] == ("physics",), "an account without a team is its own team"
     assert slurm_gpu("jobs", "--team", "ai", "--account", "chem") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: --account chem: it is of team science, not of ai")
     assert slurm_gpu("jobs", "--team", "vision") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: --team vision: no account is of that team")
 
 
-def test_what_is_no_file_is_not_taken_away_for_one(slurm_gpu: CommandLine, tmp_path: Path):
-    """As root `--parquet /dev/null` would leave a file there."""
+def test_a_parquet_file_does_not_replace_a_pipe(slurm_gpu: CommandLine, tmp_path: Path):
+    """For root, `--parquet /dev/null` would otherwise leave a file there."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert slurm_gpu("jobs", "--parquet", str(pipe)) == 2
@@ -304,7 +302,7 @@ def test_what_is_no_file_is_not_taken_away_for_one(slurm_gpu: CommandLine, tmp_p
     assert pipe.is_fifo()
 
 
-def test_a_parquet_file_holds_all_with_gaps_as_null(slurm_gpu: CommandLine, tmp_path: Path):
+def test_a_parquet_file_has_all_runs_with_gaps_as_null(slurm_gpu: CommandLine, tmp_path: Path):
     path = tmp_path / "runs.parquet"
     slurm_gpu.database.runs = [make_run(id=str(n), ugpumem=None, gpu_type=None) for n in range(150)]
     assert slurm_gpu("jobs", "--parquet", str(path)) == 0
@@ -321,7 +319,7 @@ def test_a_parquet_file_holds_all_with_gaps_as_null(slurm_gpu: CommandLine, tmp_
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("--all --limit 3", "--all and --limit or --page are mutually exclusive"),
         ("--parquet x --csv", "--parquet writes a file and prints nothing"),
@@ -331,9 +329,9 @@ def test_a_parquet_file_holds_all_with_gaps_as_null(slurm_gpu: CommandLine, tmp_
         ("--min-gpus nan", "'nan' is not a number of GPUs"),
     ],
 )
-def test_what_does_not_go_together_is_wrong_usage(slurm_gpu: CommandLine, words: str, said: str):
+def test_conflicting_options_are_an_error(slurm_gpu: CommandLine, words: str, message: str):
     assert slurm_gpu("jobs", *words.split()) == 2
-    assert said in slurm_gpu.err
+    assert message in slurm_gpu.err
 
 
 def test_a_file_that_cannot_be_written_is_named(slurm_gpu: CommandLine, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Exit codes, and errors that are one message and no traceback."""
+"""Exit codes and error messages without tracebacks."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ def test_version_and_help(slurm_gpu: CommandLine):
 
 
 @pytest.mark.parametrize("command", main_module.SUMMARIES)
-def test_no_summary_in_a_list_of_commands_is_cut_off_at_80_columns(slurm_gpu: CommandLine, command: str):
+def test_every_summary_of_a_command_fits_80_columns(slurm_gpu: CommandLine, command: str):
     assert slurm_gpu(command, "--help") == 0
     _, _, commands = slurm_gpu.out.partition("\nCommands:\n")
     assert "..." not in commands
@@ -36,13 +36,13 @@ def test_every_command_can_be_loaded_and_has_help(slurm_gpu: CommandLine, comman
 
 
 @pytest.mark.parametrize("argv", [("nonsense",), ("jobs", "--colour"), ("job",), ("jobs", "--limit", "0")])
-def test_wrong_usage_is_2(slurm_gpu: CommandLine, argv: tuple[str, ...]):
+def test_wrong_usage_exits_with_2(slurm_gpu: CommandLine, argv: tuple[str, ...]):
     assert slurm_gpu(*argv) == 2
     assert slurm_gpu.err.startswith("slurm-gpu: ")
     assert slurm_gpu.err.endswith("--help`.\n")
 
 
-def test_a_broken_site_file_is_2_with_every_mistake_and_its_place(slurm_gpu: CommandLine):
+def test_an_invalid_site_file_exits_with_2_and_lists_every_mistake(slurm_gpu: CommandLine):
     slurm_gpu.config.write_text("cluster: neuron\nzones: 5\nteam: 6\n")
     assert slurm_gpu("jobs") == 2
     assert f"{slurm_gpu.config}:2:8: zones must hold" in slurm_gpu.err
@@ -57,7 +57,7 @@ def test_another_site_file_can_be_named(slurm_gpu: CommandLine, tmp_path):
 
 
 @pytest.mark.parametrize("argv", [["nodes"], ["explain", "--", "sbatch", "--gpus=1", "x"]])
-def test_a_site_file_that_is_named_counts_even_where_nothing_is_needed_of_it(
+def test_a_named_site_file_is_read_even_if_no_setting_is_needed(
     slurm_gpu: CommandLine, tmp_path: Path, argv: list[str]
 ):
     broken = tmp_path / "broken.yaml"
@@ -67,7 +67,7 @@ def test_a_site_file_that_is_named_counts_even_where_nothing_is_needed_of_it(
     assert slurm_gpu.out == ""
 
 
-def test_a_mistyped_command_is_answered_with_the_nearest(slurm_gpu: CommandLine):
+def test_a_mistyped_command_is_reported_with_the_nearest_one(slurm_gpu: CommandLine):
     assert slurm_gpu("jbos") == 2
     assert "no such command 'jbos'. Did you mean 'jobs'?" in slurm_gpu.err
     assert slurm_gpu("policy", "aply") == 2
@@ -84,7 +84,7 @@ def test_the_help_of_each_command_ends_with_examples_that_name_it(slurm_gpu: Com
             assert typed.split()[:2] == ["slurm-gpu", command]
 
 
-def test_what_fails_outside_is_3(slurm_gpu: CommandLine):
+def test_failures_of_slurm_exit_with_3(slurm_gpu: CommandLine):
     def no_slurm():
         raise SlurmError(
             "`scontrol show node` failed (1): slurm_load_node error: Unable to contact slurmctld"
@@ -96,9 +96,7 @@ def test_what_fails_outside_is_3(slurm_gpu: CommandLine):
     assert "Traceback" not in slurm_gpu.err
 
 
-def test_what_the_caller_may_not_see_is_2_as_nothing_failed(
-    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_request_that_is_not_allowed_exits_with_2(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise NotAllowedError("not allowed: acts are shown to operators (reported by slurm-gpudbd at /run/x)")
 
@@ -131,9 +129,7 @@ def test_the_daemon_that_is_down_is_named(slurm_gpu: CommandLine):
         ("yaml", "reinstall slurm-gpu"),
     ],
 )
-def test_a_part_that_is_not_installed_here_is_named_and_who_has_it(
-    slurm_gpu: CommandLine, module: str, remedy: str
-):
+def test_a_missing_python_module_is_named_with_its_package(slurm_gpu: CommandLine, module: str, remedy: str):
     def no_module():
         raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
@@ -142,7 +138,7 @@ def test_a_part_that_is_not_installed_here_is_named_and_who_has_it(
     assert slurm_gpu.err == (f"slurm-gpu: the Python module {module} is not installed: {remedy}\n")
 
 
-def test_whoever_lacks_a_module_is_sent_to_the_package_that_carries_it():
+def test_each_module_is_in_the_lock_file_of_its_package():
     for module, (package, extra) in main_module.CARRIED_BY.items():
         library = {"sklearn": "scikit-learn"}.get(module, module)
         lock = (ROOT / f"packaging/requirements/{extra}.txt").read_text()
@@ -151,9 +147,7 @@ def test_whoever_lacks_a_module_is_sent_to_the_package_that_carries_it():
 
 
 @pytest.mark.parametrize("argv", [["jobs", "--help"], ["nodes"], ["nodes", "--csv"]])
-def test_a_reader_that_has_seen_enough_is_no_finding(
-    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, argv: list[str]
-):
+def test_a_closed_pipe_exits_with_0(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, argv: list[str]):
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
@@ -161,7 +155,7 @@ def test_a_reader_that_has_seen_enough_is_no_finding(
         assert main_module.main(argv, slurm_gpu.site) == 0
 
 
-def test_debug_shows_where_an_error_came_from(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
+def test_with_slurm_gpu_debug_errors_are_raised(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SLURM_GPU_DEBUG", "1")
     slurm_gpu.database.state = None
     slurm_gpu.config.write_text("cluster: [\n")
@@ -169,7 +163,7 @@ def test_debug_shows_where_an_error_came_from(slurm_gpu: CommandLine, monkeypatc
         slurm_gpu("jobs")
 
 
-def test_our_own_mistakes_do_not_pass_for_a_finding(slurm_gpu: CommandLine):
+def test_an_unexpected_exception_exits_with_3(slurm_gpu: CommandLine):
     def broken():
         raise KeyError("n7")
 
@@ -178,12 +172,12 @@ def test_our_own_mistakes_do_not_pass_for_a_finding(slurm_gpu: CommandLine):
     assert slurm_gpu.err == "slurm-gpu: KeyError: 'n7' (SLURM_GPU_DEBUG=1 prints a traceback)\n"
 
 
-def test_a_user_whom_this_host_does_not_know_is_told_by_either_name_of_the_option(slurm_gpu: CommandLine):
+def test_an_unknown_user_is_reported_for_both_names_of_the_option(slurm_gpu: CommandLine):
     for option in ("--as", "--user"):
-        assert slurm_gpu("explain", option, "nobody-here", "--", "sbatch", "--wrap=true") == 2
-        assert "--as (--user): 'nobody-here' is not a user of this host" in slurm_gpu.err
-    assert slurm_gpu("quota", "--user", "nobody-here") == 2
-    assert "--user: 'nobody-here' is not a user of this host" in slurm_gpu.err
+        assert slurm_gpu("explain", option, "no-such-user", "--", "sbatch", "--wrap=true") == 2
+        assert "--as (--user): 'no-such-user' is not a user of this host" in slurm_gpu.err
+    assert slurm_gpu("quota", "--user", "no-such-user") == 2
+    assert "--user: 'no-such-user' is not a user of this host" in slurm_gpu.err
 
 
 @pytest.mark.parametrize(
@@ -194,7 +188,7 @@ def test_a_user_whom_this_host_does_not_know_is_told_by_either_name_of_the_optio
         ("explain", "--", "sbatch", "--wrap=true"),
     ],
 )
-def test_a_caller_without_a_name_is_told_the_uid(
+def test_a_caller_without_a_user_name_gets_a_message_with_the_uid(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
 ):
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)

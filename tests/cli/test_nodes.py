@@ -1,4 +1,4 @@
-"""`slurm-gpu nodes` over the recorded Slurm; also as a process, on a terminal and in a pipe."""
+"""`slurm-gpu nodes` with the recorded Slurm, also as a process on a terminal and in a pipe."""
 
 import csv
 import dataclasses
@@ -26,7 +26,7 @@ from tests.slurm.recorded import DATA
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_who_uses_which_gpu_and_when_it_frees(slurm_gpu: CommandLine):
+def test_the_jobs_of_each_gpu_are_listed(slurm_gpu: CommandLine):
     assert slurm_gpu("nodes", "--json") == 0
     nodes = {node["node"]: node for node in json.loads(slurm_gpu.out)["nodes"]}
     n1, n3 = nodes["n1"], nodes["n3"]
@@ -35,7 +35,7 @@ def test_who_uses_which_gpu_and_when_it_frees(slurm_gpu: CommandLine):
     assert by_user == {("alice", 1, 2), ("alice", 3), ("bob", 0)}
     (shards,) = (job for job in n3["jobs"] if job["shared_gpus"])
     assert (shards["user"], shards["shared_gpus"], shards["gpus"]) == ("alice", [3], [])
-    # Of four GPUs one is held whole and one in part; 16 shards less 4 in use and 4 of the GPU held whole.
+    # One of four GPUs is used whole, one in part: 16 shards, less 4 in use and 4 of the whole GPU.
     assert (n3["gpus_free"], n3["shards_free"]) == (2, 8)
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_free_on_a_drained_node(slurm_gpu: CommandLine):
     assert (n4["in_service"], n4["reason"], n4["cpus"], n4["cpus_free"]) == (False, "disk is full", 16, 0)
 
 
-def test_the_table_tells_the_same(slurm_gpu: CommandLine):
+def test_the_table_shows_the_jobs_of_each_gpu(slurm_gpu: CommandLine):
     slurm_gpu("nodes")
     assert "GPU 1-2 alice 25 (6d23h)" in slurm_gpu.out
     assert "all of 3 alice 32" in slurm_gpu.out
@@ -53,7 +53,7 @@ def test_the_table_tells_the_same(slurm_gpu: CommandLine):
     assert "mixed+drain: disk is full" in slurm_gpu.out
 
 
-def test_below_it_stand_the_gpus_that_are_free_and_why_jobs_wait(slurm_gpu: CommandLine):
+def test_free_gpus_and_reasons_of_pending_jobs_are_summed_below(slurm_gpu: CommandLine):
     slurm_gpu("nodes")
     table, _, totals = slurm_gpu.out.partition("\n\n")
     assert "n1" in table
@@ -64,7 +64,7 @@ def test_below_it_stand_the_gpus_that_are_free_and_why_jobs_wait(slurm_gpu: Comm
     ]
 
 
-def test_one_job_that_waits_for_one_gpu_is_told_in_the_singular(slurm_gpu: CommandLine):
+def test_one_pending_job_is_shown_in_the_singular(slurm_gpu: CommandLine):
     waiting = [job for job in slurm_gpu.site.slurm.jobs() if job.state == "PENDING"]
     one = dataclasses.replace(
         waiting[0], reason="Priority", n_tasks=1, tres_requested={"gres/gpu": 1.0}, start_s=None
@@ -74,7 +74,7 @@ def test_one_job_that_waits_for_one_gpu_is_told_in_the_singular(slurm_gpu: Comma
     assert slurm_gpu.out.splitlines()[-1] == "waiting: 1 job for 1 GPU (1 Priority)"
 
 
-def test_a_gpu_that_one_job_has_some_shards_of_is_held_in_part(slurm_gpu: CommandLine):
+def test_a_gpu_with_some_shards_in_use_is_shown_as_partly_used(slurm_gpu: CommandLine):
     changed = [
         dataclasses.replace(job, tres_allocated={"gres/shard": 3.0}) if job.job_id == 32 else job
         for job in slurm_gpu.site.slurm.jobs()
@@ -85,9 +85,9 @@ def test_a_gpu_that_one_job_has_some_shards_of_is_held_in_part(slurm_gpu: Comman
 
 
 def test_a_job_that_does_not_run_is_marked(slurm_gpu: CommandLine):
-    held = slurm_gpu.site.slurm.jobs()
+    jobs = slurm_gpu.site.slurm.jobs()
     states = {25: "SUSPENDED", 32: "COMPLETING"}
-    changed = [dataclasses.replace(job, state=states.get(job.job_id, job.state)) for job in held]
+    changed = [dataclasses.replace(job, state=states.get(job.job_id, job.state)) for job in jobs]
     slurm_gpu.site.slurm.jobs = lambda job_ids=None: changed  # type: ignore[method-assign]
     slurm_gpu("nodes")
     assert "GPU 1-2 alice 25 (suspended)" in slurm_gpu.out
@@ -101,7 +101,7 @@ def test_a_job_that_does_not_run_is_marked(slurm_gpu: CommandLine):
     }
 
 
-def test_components_of_a_heterogeneous_job_are_called_as_slurm_calls_them(slurm_gpu: CommandLine):
+def test_components_of_a_heterogeneous_job_have_slurms_names(slurm_gpu: CommandLine):
     slurm_gpu("nodes")
     assert "GPU 0 bob 35+0 (" in slurm_gpu.out
     slurm_gpu("nodes", "--json")
@@ -117,7 +117,7 @@ def test_filters(slurm_gpu: CommandLine):
     assert (row["node"], row["gpus"], row["in_service"]) == ("n4", "0", "False")
 
 
-def test_an_unknown_partition_is_wrong_usage(slurm_gpu: CommandLine):
+def test_an_unknown_partition_is_an_error(slurm_gpu: CommandLine):
     assert slurm_gpu("nodes", "--partition", "gpus") == 2
     assert slurm_gpu.err == (
         "slurm-gpu: --partition gpus: no node is in such a partition; there are cpu, gpu\n"
@@ -136,7 +136,7 @@ def test_csv_has_the_keys_of_json(slurm_gpu: CommandLine):
     assert (rows["n3"]["features"], rows["n4"]["reason"]) == ("zone2", "disk is full")
 
 
-def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLine):
+def test_live_values_of_gpus_are_shown_with_their_jobs(slurm_gpu: CommandLine):
     def facts(uuid: str, index: int) -> DeviceFacts:
         return DeviceFacts(uuid=uuid, node="n1", at_s=5, index=index)
 
@@ -144,8 +144,8 @@ def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLin
     idle = LiveDevice(util_pct=0.0, mem_used_frac=0.0, power_w=12.0)
     devices = {"GPU-a": idle, "GPU-b": busy, "GPU-c": LiveDevice(jobs=(7,))}
     slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={"cpu_pct": 3.0})}
-    told = (facts("GPU-b", 0), facts("GPU-a", 1), facts("GPU-c", 2))
-    slurm_gpu.database.reports = [NodeReport(node="n1", last_seen_s=5.0, version=None, devices=told)]
+    known_facts = (facts("GPU-b", 0), facts("GPU-a", 1), facts("GPU-c", 2))
+    slurm_gpu.database.reports = [NodeReport(node="n1", last_seen_s=5.0, version=None, devices=known_facts)]
     assert slurm_gpu("nodes", "--live") == 0
     lines = {
         line.split()[0]: " ".join(line.split()) for line in slurm_gpu.out.splitlines() if line[:1] == "n"
@@ -166,18 +166,18 @@ def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLin
 
 
 @pytest.mark.parametrize("n_known", [0, 1])
-def test_values_stand_at_no_gpu_while_it_is_not_known_which_is_which(slurm_gpu: CommandLine, n_known: int):
+def test_without_gpu_indexes_no_live_values_are_shown(slurm_gpu: CommandLine, n_known: int):
     devices = {uuid: LiveDevice(util_pct=97.0) for uuid in ("GPU-a", "GPU-b")}
     slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={})}
-    told = (DeviceFacts(uuid="GPU-b", node="n1", at_s=5, index=0),)[:n_known]
-    slurm_gpu.database.reports = [NodeReport(node="n1", last_seen_s=5.0, version=None, devices=told)]
+    known_facts = (DeviceFacts(uuid="GPU-b", node="n1", at_s=5, index=0),)[:n_known]
+    slurm_gpu.database.reports = [NodeReport(node="n1", last_seen_s=5.0, version=None, devices=known_facts)]
     slurm_gpu("nodes", "--live")
     assert "97" not in slurm_gpu.out
     slurm_gpu("nodes", "--live", "--json")
     assert slurm_gpu.out.count("97.0") == 2
 
 
-def test_on_a_narrow_terminal_the_values_of_many_gpus_take_two_lines(
+def test_on_a_narrow_terminal_values_of_many_gpus_wrap(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COLUMNS", "60")
@@ -185,8 +185,8 @@ def test_on_a_narrow_terminal_the_values_of_many_gpus_take_two_lines(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     devices = {f"GPU-{n}": LiveDevice(util_pct=100.0 - n, mem_used_frac=0.5) for n in range(8)}
     slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={})}
-    told = tuple(DeviceFacts(uuid=f"GPU-{n}", node="n1", at_s=5, index=n) for n in range(8))
-    slurm_gpu.database.reports = [NodeReport(node="n1", last_seen_s=5.0, version=None, devices=told)]
+    known_facts = tuple(DeviceFacts(uuid=f"GPU-{n}", node="n1", at_s=5, index=n) for n in range(8))
+    slurm_gpu.database.reports = [NodeReport(node="n1", last_seen_s=5.0, version=None, devices=known_facts)]
     slurm_gpu("nodes", "--live")
     lines = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out).splitlines()
     at = next(index for index, line in enumerate(lines) if line.startswith("n1"))
@@ -196,7 +196,7 @@ def test_on_a_narrow_terminal_the_values_of_many_gpus_take_two_lines(
     assert slurm_gpu.err == "columns not shown: state; use a wider terminal or --json\n"
 
 
-def test_without_live_slurm_gpudbd_is_not_asked(slurm_gpu: CommandLine):
+def test_without_live_slurm_gpudbd_is_not_queried(slurm_gpu: CommandLine):
     slurm_gpu.site.connect_database = None  # type: ignore[assignment]
     assert slurm_gpu("nodes") == 0
 
@@ -217,7 +217,7 @@ sed "s/<MARK>/$mark/g" {data}/$file
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """An environment in which Slurm's commands print the recordings."""
+    """Return an environment in which Slurm's commands print the recordings."""
     for name in ("scontrol", "squeue"):
         command = tmp_path / name
         command.write_text(_RECORDED_COMMAND.format(data=DATA))
@@ -251,7 +251,7 @@ def _on_terminal(environ: dict[str, str], columns: int) -> str:
     return printed.decode()
 
 
-def test_at_80_columns_no_line_is_longer_and_nothing_is_cut(environ: dict[str, str]):
+def test_at_80_columns_every_line_fits_and_nothing_is_shortened(environ: dict[str, str]):
     printed = _on_terminal({**environ, "NO_COLOR": "1"}, 80)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
     assert max(map(len, lines)) <= 80
@@ -263,12 +263,12 @@ def test_at_80_columns_no_line_is_longer_and_nothing_is_cut(environ: dict[str, s
 @pytest.mark.parametrize(
     ("columns", "left_out"), [(40, "shards, memory, CPUs"), (50, "shards, memory"), (64, None)]
 )
-def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_cut(
+def test_on_a_narrower_terminal_whole_columns_are_left_out_and_named(
     environ: dict[str, str], columns: int, left_out: str | None
 ):
     printed = re.sub(r"\x1b\[[0-9;]*m", "", _on_terminal({**environ, "NO_COLOR": "1"}, columns))
-    table, _, said = printed.partition("columns not shown: ")
-    assert said.partition("\n")[0].strip() == (
+    table, _, remark = printed.partition("columns not shown: ")
+    assert remark.partition("\n")[0].strip() == (
         f"{left_out}; use a wider terminal or --json" if left_out else ""
     )
     assert max(map(len, table.splitlines())) <= columns
@@ -279,19 +279,19 @@ def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_
     assert "…" not in table
 
 
-def test_colour_on_a_terminal_unless_the_user_wants_none(environ: dict[str, str]):
+def test_colors_are_used_on_a_terminal_unless_disabled(environ: dict[str, str]):
     assert "\x1b[" in _on_terminal(environ, 80)
     assert "\x1b[3" not in _on_terminal({**environ, "NO_COLOR": "1"}, 80)
 
 
-def test_in_a_pipe_no_colour_and_every_row_on_one_line(environ: dict[str, str]):
+def test_in_a_pipe_there_are_no_colors_and_every_row_is_one_line(environ: dict[str, str]):
     done = subprocess.run(_ARGV, env=environ, capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout
     assert "n4    mixed+drain: disk is full" in done.stdout
     assert not any(line != line.rstrip() for line in done.stdout.splitlines())
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(environ: dict[str, str]):
+def test_a_closed_pipe_is_no_error(environ: dict[str, str]):
     command = " ".join(_ARGV) + " | head -n 1"
     done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("node ")
@@ -314,10 +314,10 @@ SUSPECT = ReportedSuspect(
 )
 
 
-def test_suspects_are_listed_with_the_command_that_drains_their_node(slurm_gpu: CommandLine):
+def test_suspect_gpus_are_listed_with_the_command_that_drains_their_node(slurm_gpu: CommandLine):
     facts = (DeviceFacts(uuid="GPU-b", node="n17", at_s=5, index=3),)
     slurm_gpu.database.reports = [NodeReport(node="n17", last_seen_s=5.0, version=None, devices=facts)]
-    slurm_gpu.database.verdicts_told = suspects(SUSPECT, replace(SUSPECT, node="n9", device=None))
+    slurm_gpu.database.reported_verdicts = suspects(SUSPECT, replace(SUSPECT, node="n9", device=None))
     assert slurm_gpu("nodes", "--suspect") == 0
     assert slurm_gpu.rows()[1][:6] == ["n17", "3", "(GPU-b)", "4", "3", "1"]
     assert slurm_gpu.rows()[2][:5] == ["n9", "several", "4", "3", "1"]
@@ -326,31 +326,29 @@ def test_suspects_are_listed_with_the_command_that_drains_their_node(slurm_gpu: 
     assert json.loads(slurm_gpu.out)["suspects"][0] == asdict(SUSPECT)
 
 
-def test_nodes_that_are_named_are_shown_alone(slurm_gpu: CommandLine):
+def test_only_named_nodes_are_shown(slurm_gpu: CommandLine):
     assert slurm_gpu("nodes", "n1", "n[3]", "--json") == 0
     assert [node["node"] for node in json.loads(slurm_gpu.out)["nodes"]] == ["n1", "n3"]
     assert slurm_gpu("nodes", "n1") == 0
     assert "of 4 GPUs free" in slurm_gpu.out
 
 
-@pytest.mark.parametrize(("name", "told"), [("n9", "n9: no such node; there are n[1-"), ("n[1", "n[1")])
-def test_a_node_that_there_is_not_is_told_beside_those_that_there_are(
-    slurm_gpu: CommandLine, name: str, told: str
-):
+@pytest.mark.parametrize(("name", "message"), [("n9", "n9: no such node; there are n[1-"), ("n[1", "n[1")])
+def test_an_unknown_node_is_reported_with_the_known_ones(slurm_gpu: CommandLine, name: str, message: str):
     assert slurm_gpu("nodes", name) == 2
-    assert told in slurm_gpu.err
+    assert message in slurm_gpu.err
 
 
-def test_without_suspects_or_a_watch_that_is_said(slurm_gpu: CommandLine):
-    slurm_gpu.database.verdicts_told = suspects()
+def test_without_suspects_or_diagnosis_a_remark_is_printed(slurm_gpu: CommandLine):
+    slurm_gpu.database.reported_verdicts = suspects()
     assert slurm_gpu("nodes", "--suspect") == 0
     assert (slurm_gpu.out, slurm_gpu.err[:26]) == ("", "no GPU is a suspect in job")
-    slurm_gpu.database.verdicts_told = replace(suspects(), as_of_s=None)
+    slurm_gpu.database.reported_verdicts = replace(suspects(), as_of_s=None)
     slurm_gpu("nodes", "--suspect")
     assert slurm_gpu.err.startswith("slurm-gpudbd has not looked at running jobs yet\n")
 
 
 @pytest.mark.parametrize("more", ["--free", "--live", "--csv", "--partition=gpu"])
-def test_suspects_go_with_nothing_else(slurm_gpu: CommandLine, more: str):
+def test_suspect_can_only_be_combined_with_json(slurm_gpu: CommandLine, more: str):
     assert slurm_gpu("nodes", "--suspect", more) == 2
     assert "--suspect goes with --json alone" in slurm_gpu.err

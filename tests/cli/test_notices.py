@@ -1,4 +1,4 @@
-"""`slurm-gpu notices`: who is told what, without telling anybody; and bringing a job back."""
+"""`slurm-gpu notices` lists notices, previews them without sending, and undoes the end of a job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENDED = End(
     since_s=NOW_S - 9000.0,
     state=EndState.ENDED,
 )
-TOLD = Notice(
+SENT_NOTICE = Notice(
     id="a" * 32,
     user="alice",
     kind="warning",
@@ -51,7 +51,7 @@ TOLD = Notice(
 
 
 class Here:
-    """A host of slurmctld with what slurm-gpuctld left on it."""
+    """A host of slurmctld with the files of slurm-gpuctld."""
 
     def __init__(self, line: CommandLine, directory: Path) -> None:
         self.line, self.directory = line, directory
@@ -81,12 +81,12 @@ class Here:
         return ""
 
     def _jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
-        """Slurm's word on the job that was ended; None: it has forgotten it."""
+        """Return the ended job as Slurm has it; None: Slurm no longer has it."""
         assert job_ids is not None
         assert list(job_ids) == [17]
         return [] if self.state is None else [queued(job_id=17, state=self.state)]
 
-    def keeps(self, ledger: Ledger, *lines: OutlookEntry) -> None:
+    def write(self, ledger: Ledger, *lines: OutlookEntry) -> None:
         ledgers.write(self.directory / "slurm-gpu" / "notices.json", ledger, os.geteuid())
         seen = Status(as_of_s=NOW_S - 10.0, mode="send", cancels="enforce", outlook=lines)
         status.write(self.directory / status.FILE_NAME, seen, os.geteuid())
@@ -99,7 +99,7 @@ class Here:
 def here(slurm_gpu: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     found = Here(slurm_gpu, tmp_path)
     monkeypatch.setenv("SLURM_GPU_RUN_DIR", str(tmp_path))
-    found.keeps(Ledger([TOLD], [ENDED]))
+    found.write(Ledger([SENT_NOTICE], [ENDED]))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     return found
 
@@ -118,8 +118,8 @@ def line(**changes: object) -> OutlookEntry:
     return OutlookEntry(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_what_is_so_what_was_told_and_what_was_ended(here: Here) -> None:
-    here.keeps(Ledger([TOLD], [ENDED]), line())
+def test_current_alerts_sent_notices_and_ended_jobs_are_listed(here: Here) -> None:
+    here.write(Ledger([SENT_NOTICE], [ENDED]), line())
     assert here() == 0
     out = here.line.out
     assert "bob" in out
@@ -131,30 +131,30 @@ def test_what_is_so_what_was_told_and_what_was_ended(here: Here) -> None:
 
 
 def test_it_fits_80_columns(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    here.keeps(Ledger([TOLD], [ENDED]), line(user="somebody_with_a_long_name", says="word " * 40))
+    here.write(Ledger([SENT_NOTICE], [ENDED]), line(user="a_user_with_a_long_name", says="word " * 40))
     monkeypatch.setattr("slurm_gpu.cli.output._PIPE_WIDTH", 80)
     assert here() == 0
     assert max(len(one) for one in here.line.out.splitlines()) <= 80
 
 
-def test_for_programs(here: Here) -> None:
-    here.keeps(Ledger([TOLD], [ENDED]), line())
+def test_json_has_the_notices(here: Here) -> None:
+    here.write(Ledger([SENT_NOTICE], [ENDED]), line())
     assert here("--json") == 0
-    told = json.loads(here.line.out)
-    assert (told["mode"], told["cancels"]) == ("send", "enforce")
-    assert [one["user"] for one in told["now"]] == ["bob"]
-    assert [one["kind"] for one in told["notices"]] == ["warning"]
-    assert [(one["id"], one["state"]) for one in told["ended"]] == [("17_3", "ended")]
+    answer = json.loads(here.line.out)
+    assert (answer["mode"], answer["cancels"]) == ("send", "enforce")
+    assert [one["user"] for one in answer["now"]] == ["bob"]
+    assert [one["kind"] for one in answer["notices"]] == ["warning"]
+    assert [(one["id"], one["state"]) for one in answer["ended"]] == [("17_3", "ended")]
 
 
-def test_without_notices_yaml_it_says_that_nobody_is_told(here: Here) -> None:
+def test_without_notices_yaml_a_remark_is_printed(here: Here) -> None:
     (here.directory / "notices.yaml").unlink()
     assert here() == 0
     assert "no user is notified, and no job is ended" in here.line.err
     assert here("--dry-run") == 2
 
 
-def test_it_is_for_root_and_slurm_user(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_root_and_slurm_user_can_run_it(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1001)
     assert here() == 2
     assert "operators see with --dry-run" in here.line.err
@@ -166,7 +166,7 @@ def test_it_is_for_root_and_slurm_user(here: Here, monkeypatch: pytest.MonkeyPat
 class TestDryRun:
     @pytest.fixture(autouse=True)
     def _cluster(self, here: Here) -> None:
-        here.keeps(Ledger())
+        here.write(Ledger())
         start_s = NOW_S - 7200
         idle = job(20, "alice", start_s=start_s, n_gpus=2.0, name="x\r\nBcc: eve@evil.example")
         hot = job(21, "bob", start_s=start_s)
@@ -190,7 +190,7 @@ class TestDryRun:
         xid = RecentXid(job_id=21, device="GPU-9", at_s=NOW_S - 60, code=79)
         database.running_state = Running(as_of_s=NOW_S, jobs=uses, xids=[xid])
 
-    def test_who_would_get_what_and_nothing_is_sent_noted_or_ended(self, here: Here) -> None:
+    def test_the_preview_lists_recipients_and_changes_nothing(self, here: Here) -> None:
         before = (here.directory / "slurm-gpu" / "notices.json").read_bytes()
         assert here("--dry-run") == 0
         assert "alice@b.edu" in here.line.out
@@ -199,23 +199,23 @@ class TestDryRun:
         assert (here.directory / "slurm-gpu" / "notices.json").read_bytes() == before
         assert (here.commands, here.acts) == ([], [])
 
-    def test_the_messages_whole(self, here: Here) -> None:
+    def test_text_prints_the_whole_messages(self, here: Here) -> None:
         assert here("--dry-run", "--text") == 0
         assert "Hello alice," in here.line.out
         assert "Questions: help@b.edu" in here.line.out
         assert "\nBcc:" not in here.line.out
 
-    def test_for_programs(self, here: Here) -> None:
+    def test_json_has_the_preview(self, here: Here) -> None:
         assert here("--dry-run", "--json") == 0
-        told = json.loads(here.line.out)
-        assert [(one["to"], one["kind"]) for one in told["would"]] == [
+        answer = json.loads(here.line.out)
+        assert [(one["to"], one["kind"]) for one in answer["would"]] == [
             ("bob@b.edu", "xid"),
             ("alice@b.edu", "never_used"),
         ]
-        assert {one["says"] for one in told["now"]} == {"would be sent now"}
+        assert {one["says"] for one in answer["now"]} == {"would be sent now"}
 
-    def test_of_a_diagnosis_where_the_site_asks_for_it(self, here: Here) -> None:
-        told = JobVerdict(
+    def test_a_diagnosis_is_included_if_the_site_configured_it(self, here: Here) -> None:
+        answer = JobVerdict(
             job_id=21,
             start_s=NOW_S - 7200,
             user="bob",
@@ -229,7 +229,9 @@ class TestDryRun:
             last_s=NOW_S,
             verdict={"coverage": 1.0, "evidence": [], "next_step": "Look into the log."},
         )
-        here.line.database.verdicts_told = Verdicts(as_of_s=NOW_S, watched=1, verdicts=[told], suspects=[])
+        here.line.database.reported_verdicts = Verdicts(
+            as_of_s=NOW_S, watched=1, verdicts=[answer], suspects=[]
+        )
         draft = here.directory / "draft.yaml"
         for alerts, subjects in (("", 0), ("alerts: [unhealthy]\n", 1)):
             draft.write_text(SETTINGS + alerts)
@@ -237,7 +239,7 @@ class TestDryRun:
             assert here.line.out.count("slower than expected, or hanging") == subjects
         assert "hang, 90% confidence: n1\n      Look into the log." in here.line.out
 
-    def test_below_the_coverage_nobody_would(self, here: Here) -> None:
+    def test_with_low_coverage_no_notice_is_sent(self, here: Here) -> None:
         running = here.line.database.running_state
         assert running is not None
         uses = [replace(one, coverage=0.5) for one in running.jobs]
@@ -245,7 +247,7 @@ class TestDryRun:
         assert here("--dry-run") == 0
         assert "No notices would be sent now." in here.line.out
 
-    def test_other_settings_can_be_tried_and_mistakes_are_named(self, here: Here) -> None:
+    def test_other_settings_can_be_previewed_and_mistakes_are_named(self, here: Here) -> None:
         draft = here.directory / "draft.yaml"
         draft.write_text(SETTINGS + "alerts: [xid]\n")
         assert here("--dry-run", "--settings", str(draft)) == 0
@@ -256,47 +258,47 @@ class TestDryRun:
 
 
 class TestUndo:
-    def test_a_cancelled_job_is_requeued_and_the_audit_has_it(self, here: Here) -> None:
+    def test_a_cancelled_job_is_requeued_with_an_audit_event(self, here: Here) -> None:
         assert here("undo", "17_3") == 0
         assert here.commands == [["scontrol", "requeue", "17_3"]]
         (act,) = here.acts
         assert (act.act, act.subject) == ("idle job brought back", "job 17_3 of alice")
 
-    def test_a_held_one_is_released(self, here: Here) -> None:
-        here.keeps(Ledger([], [replace_end(how="hold")]))
+    def test_a_held_job_is_released(self, here: Here) -> None:
+        here.write(Ledger([], [replace_end(how="hold")]))
         here.state = "PENDING"
         assert here("undo", "17") == 0
         assert here.commands == [["scontrol", "release", "17_3"]]
 
     @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED"])
-    def test_one_that_is_back_already_is_not_thrown_out_of_its_new_run(self, here: Here, state: str) -> None:
+    def test_a_job_that_is_already_requeued_is_not_requeued_again(self, here: Here, state: str) -> None:
         here.state = state
         assert here("undo", "17_3") == 2
         assert f"job 17_3 is already {state}" in here.line.err
         assert (here.commands, here.acts) == ([], [])
 
-    def test_one_that_was_held_and_runs_again_is_left_alone(self, here: Here) -> None:
-        here.keeps(Ledger([], [replace_end(how="hold")]))
+    def test_a_held_job_that_runs_again_is_not_changed(self, here: Here) -> None:
+        here.write(Ledger([], [replace_end(how="hold")]))
         here.state = "RUNNING"
         assert here("undo", "17_3") == 2
         assert (here.commands, here.acts) == ([], [])
 
-    def test_tried_first(self, here: Here) -> None:
+    def test_a_dry_run_changes_nothing(self, here: Here) -> None:
         assert here("undo", "17_3", "--dry-run") == 0
         assert here.line.out == "Job 17_3 of alice would be requeued\n"
         assert (here.commands, here.acts) == ([], [])
 
     @pytest.mark.parametrize("name", ["18", "17_4", "1", "--", "17;reboot"])
-    def test_no_other_job_is_touched(self, here: Here, name: str) -> None:
+    def test_other_jobs_are_not_changed(self, here: Here, name: str) -> None:
         assert here("undo", name) == 2
         assert (here.commands, here.acts) == ([], [])
 
-    def test_what_could_not_be_ended_needs_no_undoing(self, here: Here) -> None:
-        here.keeps(Ledger([], [replace_end(state=EndState.FAILED, why="Invalid job id")]))
+    def test_a_job_that_could_not_be_ended_is_refused(self, here: Here) -> None:
+        here.write(Ledger([], [replace_end(state=EndState.FAILED, why="Invalid job id")]))
         assert here("undo", "17_3") == 2
         assert "could not end job 17_3" in here.line.err
 
-    def test_where_slurm_has_forgotten_it_it_says_what_to_do(self, here: Here) -> None:
+    def test_for_a_job_that_slurm_no_longer_has_sacct_is_advised(self, here: Here) -> None:
         here.refuses, here.state = True, None
         assert here("undo", "17_3") == 3
         assert "forgets each 300 sec after its end" in here.line.err

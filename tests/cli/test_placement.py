@@ -1,4 +1,4 @@
-"""`slurm-gpu placement`, and what doctor says of weights."""
+"""`slurm-gpu placement`, and the check of weights by doctor."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TABLE = PlacementTable(
 
 
 class Slurm(CommandClient):
-    """The recorded Slurm (n1, n2 and n3 have GPUs, all Weights are 1), whose weights can be set."""
+    """The recorded Slurm (n1, n2 and n3 have GPUs, all Weights are 1) with weights that can be set."""
 
     def __init__(self, root: Path, given: dict[str, int] | None = None) -> None:
         super().__init__(RecordedSlurm(), {})
@@ -100,7 +100,7 @@ def remember(slurm: Slurm, **nodes: RecordedWeights) -> Path:
     return path
 
 
-def test_the_table_of_slurm_gpuctld_is_shown_as_it_is(command: CommandLine, tmp_path: Path) -> None:
+def test_the_table_of_slurm_gpuctld_is_shown(command: CommandLine, tmp_path: Path) -> None:
     placementtable.write(tmp_path / "placement.json", TABLE)
     assert command("placement", "status") == 0
     assert command.rows()[0][:2] == ["Mode", "enforce;"]
@@ -135,7 +135,7 @@ def test_json_has_the_same_and_the_age(command: CommandLine, tmp_path: Path) -> 
     }
 
 
-def test_a_table_of_the_release_before_is_read_too(tmp_path: Path) -> None:
+def test_a_table_of_the_previous_release_can_be_read(tmp_path: Path) -> None:
     plain = dataclasses.replace(TABLE, mix=()).to_json()
     del plain["mix"]
     for node in plain["nodes"]:
@@ -148,43 +148,41 @@ def test_a_table_of_the_release_before_is_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("placement", "told"),
+    ("placement", "message"),
     [
         ("{mode: enforce}", ""),
         ("{mode: advise}", "The site file says mode: advise: restart slurm-gpuctld to have it so\n"),
         ("{mode: on}", "The site file has mistakes, with which slurm-gpuctld would not start again: "),
     ],
 )
-def test_a_site_file_that_slurm_gpuctld_has_not_read_is_told(
-    command: CommandLine, tmp_path: Path, placement: str, told: str
+def test_a_site_file_changed_since_the_start_is_reported(
+    command: CommandLine, tmp_path: Path, placement: str, message: str
 ) -> None:
     placementtable.write(tmp_path / "placement.json", dataclasses.replace(TABLE, nodes=TABLE.nodes[:1]))
     command.config.write_text(f"cluster: neuron\nplacement: {placement}\n")
     assert command("placement", "status") == 0
-    assert command.err.startswith(told)
-    assert bool(command.err) == bool(told)
+    assert command.err.startswith(message)
+    assert bool(command.err) == bool(message)
 
 
-def test_a_table_that_nobody_renews_is_called_old(command: CommandLine, tmp_path: Path) -> None:
+def test_an_old_table_is_reported(command: CommandLine, tmp_path: Path) -> None:
     placementtable.write(tmp_path / "placement.json", dataclasses.replace(TABLE, as_of_s=NOW_S - 40))
     command("placement", "status")
     assert "looked 40s ago, which is too long ago: does it run?" in command.out
 
 
-def test_without_slurm_gpuctld_it_is_worked_out_and_nothing_is_set(
-    command: CommandLine, slurm: Slurm
-) -> None:
+def test_without_slurm_gpuctld_weights_are_computed_and_not_set(command: CommandLine, slurm: Slurm) -> None:
     assert command("placement", "status", "--json") == 0
     found = json.loads(command.out)
     assert (found["from"], found["mode"], found["last_act"]) == ("now", "observe", None)
-    # n1 has no GPU left, n3 only shards in use, n4 has none at all. n4 is beside them with Weight 1.
+    # n1 has no free GPU, n3 only shards in use, and n4 no GPUs, with Weight 1.
     wanted = {line["name"]: line["wanted"] for line in found["nodes"]}
     assert set(wanted) == {"n1", "n2", "n3"}
     assert wanted["n1"] < wanted["n3"]
     assert slurm.given == {}
 
 
-def test_release_puts_back_what_a_killed_slurm_gpuctld_left(command: CommandLine, slurm: Slurm) -> None:
+def test_release_restores_weights_left_by_a_killed_slurm_gpuctld(command: CommandLine, slurm: Slurm) -> None:
     path = remember(
         slurm, n1=RecordedWeights(1, OURS), n2=RecordedWeights(1, OURS), n3=RecordedWeights(1, OURS)
     )
@@ -197,9 +195,7 @@ def test_release_puts_back_what_a_killed_slurm_gpuctld_left(command: CommandLine
     assert command.out == "No node has a Weight of slurm-gpuctld's\n"
 
 
-def test_release_refuses_while_slurm_gpuctld_would_set_them_again(
-    command: CommandLine, tmp_path: Path
-) -> None:
+def test_release_is_refused_while_slurm_gpuctld_runs(command: CommandLine, tmp_path: Path) -> None:
     placementtable.write(tmp_path / "placement.json", TABLE)
     assert command("placement", "release") == 2
     assert "slurm-gpuctld is at work here and would set them again: stop it" in command.err
@@ -215,7 +211,7 @@ class Host:
         self.at.site.connect_slurm = lambda: slurm
 
     def write(self, **changes: object) -> None:
-        """A table, by a slurm-gpuctld that runs."""
+        """Write a table of a running slurm-gpuctld."""
         self.installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")
         placementtable.write(
             self.at.controller_run / "placement.json",
@@ -223,12 +219,12 @@ class Host:
         )
 
 
-def test_doctor_is_content_where_nothing_is_set(installed: Installation, slurm: Slurm) -> None:
+def test_doctor_accepts_unset_weights(installed: Installation, slurm: Slurm) -> None:
     assert levels(weights.weights(Host(installed, slurm, "observe").at)) == ["ok"]
     assert levels(weights.weights(installed.at(host="login"))) == ["skipped"]
 
 
-def test_doctor_is_content_with_weights_that_are_looked_after(installed: Installation, slurm: Slurm) -> None:
+def test_doctor_accepts_weights_of_a_running_slurm_gpuctld(installed: Installation, slurm: Slurm) -> None:
     remember(slurm, n1=RecordedWeights(1, OURS), n2=RecordedWeights(1, OURS), n3=RecordedWeights(1, OURS))
     slurm.given = {"n1": 4, "n2": 1, "n3": 2}
     host = Host(installed, slurm, "enforce")
@@ -238,7 +234,7 @@ def test_doctor_is_content_with_weights_that_are_looked_after(installed: Install
     assert "on another host" in worst(weights.weights(host.at)).message
 
 
-def test_doctor_names_weights_that_somebody_typed(installed: Installation, slurm: Slurm) -> None:
+def test_doctor_names_weights_set_by_hand(installed: Installation, slurm: Slurm) -> None:
     remember(slurm, n1=RecordedWeights(1, OURS), n2=RecordedWeights(1, OURS), n3=RecordedWeights(1, OURS))
     slurm.given = {"n1": 400, "n2": 400, "n3": 2}
     host = Host(installed, slurm, "enforce")
@@ -251,7 +247,7 @@ def test_doctor_names_weights_that_somebody_typed(installed: Installation, slurm
 
 
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
-def test_doctor_fails_where_nobody_looks_after_our_weights(
+def test_doctor_reports_weights_without_a_slurm_gpuctld(
     installed: Installation, slurm: Slurm, mode: str
 ) -> None:
     remember(slurm, n1=RecordedWeights(1, OURS))
@@ -262,7 +258,7 @@ def test_doctor_fails_where_nobody_looks_after_our_weights(
     assert "on 1 node" in finding.message
 
 
-def test_doctor_notices_a_slurm_gpuctld_that_was_just_killed(installed: Installation, slurm: Slurm) -> None:
+def test_doctor_reports_a_slurm_gpuctld_that_was_just_killed(installed: Installation, slurm: Slurm) -> None:
     remember(slurm, n1=RecordedWeights(1, OURS))
     slurm.given = {"n1": 4}
     host = Host(installed, slurm, "enforce")
@@ -272,9 +268,7 @@ def test_doctor_notices_a_slurm_gpuctld_that_was_just_killed(installed: Installa
     assert "no slurm-gpuctld here renews its table (it is 4 s old)" in worst(weights.weights(host.at)).message
 
 
-def test_doctor_fails_where_placement_is_to_be_enforced_and_nobody_does(
-    installed: Installation, slurm: Slurm
-) -> None:
+def test_doctor_reports_mode_enforce_without_a_slurm_gpuctld(installed: Installation, slurm: Slurm) -> None:
     finding = worst(weights.weights(Host(installed, slurm, "enforce").at))
     assert (finding.level, finding.remedy) == (
         Level.FAIL,

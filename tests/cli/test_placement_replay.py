@@ -1,4 +1,4 @@
-"""`slurm-gpu placement replay` as an operator calls it, over the recorded Slurm: n1, n2 and n3 have GPUs."""
+"""`slurm-gpu placement replay` over the recorded Slurm, where n1, n2 and n3 have GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def tres(gpus: float, nodes: int = 1) -> dict[str, float]:
 
 
 def placed(job_id: int, at_s: int, gpus: int, hours: float, n_nodes: int = 1) -> object:
-    """A run that began as soon as it came."""
+    """Return a run that began when it was submitted."""
     return make_run(
         id=str(job_id),
         job_id=job_id,
@@ -34,7 +34,7 @@ def placed(job_id: int, at_s: int, gpus: int, hours: float, n_nodes: int = 1) ->
 
 @pytest.fixture
 def replay(slurm_gpu: CommandLine) -> CommandLine:
-    """Two whole nodes are asked for while small jobs come: n1 and n2 have four GPUs each, n3 fewer."""
+    """Add small jobs: n1 and n2 have four GPUs each, n3 fewer."""
     slurm_gpu.database.runs = [  # type: ignore[assignment]
         placed(1, START_S, 1, 1.0),
         placed(2, START_S + 60, 3, 1.0),
@@ -56,16 +56,14 @@ def test_the_same_jobs_under_each_rule(replay: CommandLine) -> None:
     assert answer["left_out"] == []
 
 
-def test_the_table_and_a_warning_where_the_model_is_not_to_be_believed(replay: CommandLine) -> None:
+def test_the_table_is_printed_with_a_warning_on_the_accuracy_of_the_model(replay: CommandLine) -> None:
     assert replay("placement", "replay", "--since", "1d") == 0
     assert replay.rows()[0] == ["4", "jobs", "of", "the", "period"]
     assert [row[0] for row in replay.rows()[2:6]] == ["slurm", "mostallocated", "weights", "ours"]
     assert "with Slurm's own placement only 4 jobs to compare with the model; 30 are required" in replay.err
 
 
-def test_a_job_of_several_nodes_stays_in_one_zone_by_our_rule_alone(
-    replay: CommandLine, tmp_path: Path
-) -> None:
+def test_only_the_rule_ours_keeps_a_job_in_one_zone(replay: CommandLine, tmp_path: Path) -> None:
     replay.config.write_text(
         "cluster: neuron\ntimezone: Asia/Seoul\nzones: {a: {nodes: 'n[1,3]'}, b: {nodes: 'n[2,4]'}}\n"
     )
@@ -80,7 +78,7 @@ def test_a_job_of_several_nodes_stays_in_one_zone_by_our_rule_alone(
     }
 
 
-def test_no_jobs_and_a_wait_that_is_none(replay: CommandLine) -> None:
+def test_an_empty_period_is_accepted_and_an_invalid_wait_is_an_error(replay: CommandLine) -> None:
     replay.database.runs = []
     assert replay("placement", "replay", "--since", "1d") == 0
     assert replay("placement", "replay", "--zone-wait", "60") == 2

@@ -1,4 +1,4 @@
-"""`slurm-gpu quota` as a user calls it."""
+"""`slurm-gpu quota` as users call it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ INTERACTIVE = (
 
 @dataclass
 class Command:
-    """The command over a policy in force, a queue of one job, and perhaps a snapshot."""
+    """The command with a policy in force, a queue of one job, and optionally a snapshot."""
 
     directory: Path
     slurm: Slurm
@@ -106,7 +106,7 @@ class Command:
 
 @pytest.fixture
 def quota(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    # The script in force says where the snapshot lies, and it counts.
+    # The script in force names the path of the snapshot, which takes precedence.
     monkeypatch.setenv("SLURM_GPU_RUN_DIR", "/nonexistent")
     return Command(tmp_path, Slurm(Clock(), str(tmp_path / "slurm.conf")), tmp_path, capsys)
 
@@ -115,7 +115,7 @@ def rows(quota: Command) -> list[list[str]]:
     return [re.split(r"\s{2,}", line.strip()) for line in quota.out.splitlines()]
 
 
-def test_the_user_guide_shows_it(quota: Command) -> None:
+def test_the_user_guide_shows_the_output(quota: Command) -> None:
     quota.write_snapshot()
     quota()
     shown = next(text for _, text in fences(DOCS / "user-guide.md", "console") if "slurm-gpu quota" in text)
@@ -123,7 +123,7 @@ def test_the_user_guide_shows_it(quota: Command) -> None:
     assert [re.split(r"\s{2,}", line) for line in shown.splitlines()[1:]] == printed
 
 
-def test_own_use_stands_beside_each_limit(quota: Command) -> None:
+def test_own_use_is_shown_with_each_limit(quota: Command) -> None:
     quota.write_snapshot()
     assert quota() == 0
     assert rows(quota) == [
@@ -135,7 +135,7 @@ def test_own_use_stands_beside_each_limit(quota: Command) -> None:
 
 
 @pytest.mark.parametrize("snapshot", ["none", "old", "of other groups"])
-def test_without_a_snapshot_to_go_by_the_queue_is_counted(quota: Command, snapshot: str) -> None:
+def test_without_a_valid_snapshot_the_queue_is_counted(quota: Command, snapshot: str) -> None:
     if snapshot == "old":
         quota.write_snapshot(as_of_s=NOON_S - 60)
     elif snapshot == "of other groups":
@@ -159,7 +159,7 @@ def test_without_a_snapshot_to_go_by_the_queue_is_counted(quota: Command, snapsh
     }
 
 
-def test_rules_for_interactive_jobs_count_these_alone(quota: Command) -> None:
+def test_rules_for_interactive_jobs_count_only_these(quota: Command) -> None:
     quota.install(
         "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
         "  - {id: shells, for: all, per: user, kind: interactive, why: W., limits: {jobs_total: 1}}\n"
@@ -174,7 +174,7 @@ def test_rules_for_interactive_jobs_count_these_alone(quota: Command) -> None:
     assert [row[3:6] for row in rows(quota)[1:]] == [["1", "1", "0"], ["4", "8", "4"]]
 
 
-def test_a_few_minutes_of_a_gpu_are_not_0_gpu_hours(quota: Command) -> None:
+def test_small_gpu_hours_are_not_rounded_to_0(quota: Command) -> None:
     quota.install(
         "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
         "  - {id: week, for: all, per: user, why: W., limits: {gpu_hours: {week: 500, day: 0.5}}}\n"
@@ -188,12 +188,12 @@ def test_a_few_minutes_of_a_gpu_are_not_0_gpu_hours(quota: Command) -> None:
     ]
 
 
-def test_an_unknown_user_is_wrong_usage(quota: Command) -> None:
-    assert quota("--user", "nobody-at-all") == 2
-    assert "'nobody-at-all' is not a user" in quota.err
+def test_an_unknown_user_is_an_error(quota: Command) -> None:
+    assert quota("--user", "no-such-user") == 2
+    assert "'no-such-user' is not a user" in quota.err
 
 
-def test_owners_and_what_they_lend_are_for_everyone_to_see(quota: Command) -> None:
+def test_owners_and_their_loans_are_shown_to_all_users(quota: Command) -> None:
     owners = "owners: {vision: {gpus: 12, lend_in: sg-loans, return_within: 10m}}\nmanages: {qos: [sg-*]}\n"
     quota.install(POLICY.replace("rules:", owners + "rules:"))
     usage = Usage(
@@ -227,13 +227,13 @@ def test_owners_and_what_they_lend_are_for_everyone_to_see(quota: Command) -> No
     ]
 
 
-def test_a_walltime_by_gpus_names_each_step(quota: Command) -> None:
+def test_each_step_of_a_walltime_by_gpus_is_shown(quota: Command) -> None:
     quota.install(POLICY.replace("{walltime: 2d}", "{walltime: {1: 7d, 8: 2d}}"))
     quota()
     assert "7d from 1 GPU, 2d from 8 GPUs" in quota.out
 
 
-def test_where_no_policy_is_in_force_it_says_what_is_missing_and_what_to_do(quota: Command) -> None:
+def test_without_a_policy_in_force_a_remedy_is_printed(quota: Command) -> None:
     quota.script.unlink()
     assert quota() == 3
     assert f"no limits are known on this host: {quota.script} is not there." in quota.err
@@ -244,7 +244,7 @@ def test_where_no_policy_is_in_force_it_says_what_is_missing_and_what_to_do(quot
     assert f"{quota.script} is not slurm-gpu's" in quota.err
 
 
-def test_nor_is_anybody_without_their_limits_where_there_is_a_page(quota: Command) -> None:
+def test_without_a_policy_in_force_the_web_page_is_named(quota: Command) -> None:
     quota.script.unlink()
     (quota.directory / "slurm-gpu.yaml").write_text("cluster: lab\nweb: https://gpu.example.edu\n")
     assert quota() == 3

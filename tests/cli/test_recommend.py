@@ -1,4 +1,4 @@
-"""`slurm-gpu report recommend` as an operator calls it."""
+"""`slurm-gpu report recommend` as operators call it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ rules:
 
 @pytest.fixture
 def recommend(slurm_gpu: CommandLine, tmp_path: Path) -> CommandLine:
-    """Each of twenty days two jobs of an hour at once, of which the limit lets one run at a time."""
+    """Add two jobs of an hour on each of twenty days, of which the limit lets one run at a time."""
     (tmp_path / "policy.yaml").write_text(POLICY)
     slurm_gpu.database.runs = [
         _run(20 * day + place, NOW_S - (21 - day) * DAY, place) for day in range(1, 21) for place in (0, 1)
@@ -54,14 +54,16 @@ def _run(job_id: int, at_s: int, place: int) -> object:
     )
 
 
-def test_the_patch_changes_the_limit_and_the_evidence_stands_beside_it(
+def test_the_patch_changes_the_limit_and_the_evidence_is_printed(
     recommend: CommandLine, tmp_path: Path
 ) -> None:
     patch = tmp_path / "limits.patch"
     assert recommend("report", "recommend", "--out", str(patch)) == 0
     assert "gpus_running of share: 1 → 2" in recommend.out
     gpus = int(re.findall(r"nodes with (\d+) GPUs", recommend.out)[0])
-    assert ["grads", "20.00", f"{gpus - 1:.1f}"] in recommend.rows(), "an hour each day, beside one that ran"
+    assert ["grads", "20.00", f"{gpus - 1:.1f}"] in recommend.rows(), (
+        "the row of waiting GPU-hours is missing"
+    )
     assert ["grads", "40", "0.50", "0.50", "100%"] in recommend.rows()
     assert any(row[:4] == ["grads", "40", "0.50", "0.00"] for row in recommend.rows())
     subprocess.run(("patch", "-s", str(tmp_path / "policy.yaml"), str(patch)), check=True)
@@ -69,7 +71,7 @@ def test_the_patch_changes_the_limit_and_the_evidence_stands_beside_it(
     assert text == POLICY.replace("gpus_running: 1", "gpus_running: 2")
 
 
-def test_the_patch_keeps_the_ends_of_lines(recommend: CommandLine, tmp_path: Path) -> None:
+def test_the_patch_keeps_line_endings(recommend: CommandLine, tmp_path: Path) -> None:
     policy, patch = tmp_path / "policy.yaml", tmp_path / "limits.patch"
     policy.write_bytes(POLICY.replace("\n", "\r\n").encode())
     assert recommend("report", "recommend", "--out", str(patch)) == 0
@@ -78,7 +80,7 @@ def test_the_patch_keeps_the_ends_of_lines(recommend: CommandLine, tmp_path: Pat
     assert policy.read_bytes() == changed.encode()
 
 
-def test_nothing_is_changed_by_it(recommend: CommandLine, tmp_path: Path) -> None:
+def test_the_policy_itself_is_not_changed(recommend: CommandLine, tmp_path: Path) -> None:
     assert recommend("report", "recommend") == 0
     assert "+  - {id: share, for: grads" in recommend.out
     assert (tmp_path / "policy.yaml").read_text() == POLICY
@@ -99,7 +101,7 @@ def test_waits_that_the_limits_do_not_explain_get_no_recommendation(recommend: C
     assert "→" not in recommend.out
 
 
-def test_json_has_all_of_it(recommend: CommandLine) -> None:
+def test_json_has_the_whole_recommendation(recommend: CommandLine) -> None:
     assert recommend("report", "recommend", "--json") == 0
     answer = json.loads(recommend.out)
     assert answer["changes"] == [{"rule": "share", "limit": "gpus_running", "old": "1", "new": "2"}]
@@ -120,13 +122,13 @@ def test_every_key_of_the_json_is_documented(recommend: CommandLine) -> None:
     assert {key for key in keys if key not in section} == set()
 
 
-def test_a_policy_without_such_limits_is_told_what_it_takes(recommend: CommandLine, tmp_path: Path) -> None:
+def test_a_policy_without_suitable_limits_is_an_error(recommend: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY.replace("gpus_running", "gpus_total"))
     assert recommend("report", "recommend") == 2
     assert "no limits on what runs (such as gpus_running) that Slurm holds" in recommend.err
 
 
-def test_somebody_who_does_not_see_everything_is_told_so(recommend: CommandLine) -> None:
+def test_a_user_who_cannot_see_all_jobs_gets_an_error(recommend: CommandLine) -> None:
     recommend.database.runs.append(make_run(full=False))
     assert recommend("report", "recommend") == 3
     assert "everybody's jobs" in recommend.err

@@ -1,4 +1,4 @@
-"""`slurm-gpu policy replay` as an operator calls it."""
+"""`slurm-gpu policy replay` as operators call it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def replay(slurm_gpu: CommandLine, tmp_path: Path) -> CommandLine:
             end_s=None,
             n_gpus_requested=2.0,
         ),
-        make_run(tres_requested=tres, id="19", job_id=19, user="somebody", submit_s=START_S + 60),
+        make_run(tres_requested=tres, id="19", job_id=19, user="bob", submit_s=START_S + 60),
     ]
     return slurm_gpu
 
 
-def test_who_would_have_been_refused_and_by_what(replay: CommandLine) -> None:
+def test_refused_jobs_are_listed_with_their_rules(replay: CommandLine) -> None:
     assert replay("policy", "replay", "--since", "1d") == 1
     assert replay.out.splitlines()[0] == "submissions: 3, refused: 1"
     assert replay.rows()[3] == ["share", "1", "0", "1", "0"]
@@ -47,7 +47,7 @@ def test_who_would_have_been_refused_and_by_what(replay: CommandLine) -> None:
     assert "GPUs running + pending: used 2, limit 3, requested 2." in replay.out
 
 
-def test_json_has_all_of_it(replay: CommandLine) -> None:
+def test_json_has_the_whole_replay(replay: CommandLine) -> None:
     assert replay("policy", "replay", "--since", "1d", "--json") == 1
     answer = json.loads(replay.out)
     (refused,) = answer["refused"]
@@ -55,15 +55,13 @@ def test_json_has_all_of_it(replay: CommandLine) -> None:
     assert (refused["id"], refused["rules"], refused["nGPU"], refused["tasks"]) == ("18", ["share"], 2.0, 1)
 
 
-def test_a_policy_that_everything_fits_is_done(replay: CommandLine, tmp_path: Path) -> None:
+def test_a_policy_without_refusals_exits_with_0(replay: CommandLine, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(POLICY.replace("gpus_total: 3", "gpus_total: 8"))
     assert replay("policy", "replay", str(other)) == 0
 
 
-def test_starts_tells_when_jobs_would_have_begun_under_limits_on_what_runs(
-    replay: CommandLine, tmp_path: Path
-) -> None:
+def test_starts_simulates_starts_under_limits_on_running_jobs(replay: CommandLine, tmp_path: Path) -> None:
     one_each = tmp_path / "one.yaml"
     one_each.write_text(
         "version: 1\nmode: enforce\nmanages: {accounts: [vision]}\ngroups: {vision: {accounts: [vision]}}\n"
@@ -93,19 +91,19 @@ def test_starts_tells_when_jobs_would_have_begun_under_limits_on_what_runs(
     assert answer["requeued"] == 0
 
 
-def test_starts_leaves_out_what_would_have_been_refused(replay: CommandLine) -> None:
+def test_starts_leaves_out_refused_jobs(replay: CommandLine) -> None:
     assert replay("policy", "replay", "--since", "1d", "--starts", "--json") == 1
     answer = json.loads(replay.out)
     assert answer["starts"]["waits"]["all jobs"]["jobs"] == 2
 
 
-def test_somebody_who_does_not_see_everything_is_told_so(replay: CommandLine) -> None:
+def test_a_user_who_cannot_see_all_jobs_gets_an_error(replay: CommandLine) -> None:
     replay.database.runs.append(make_run(full=False))
     assert replay("policy", "replay") == 3
     assert "everybody's jobs" in replay.err
 
 
-def test_what_would_have_been_on_loan_is_counted(replay: CommandLine, tmp_path: Path) -> None:
+def test_jobs_on_loan_are_counted(replay: CommandLine, tmp_path: Path) -> None:
     lending = tmp_path / "lending.yaml"
     lending.write_text(
         "version: 1\nmode: enforce\nmanages: {qos: [sg-*], accounts: [other]}\n"

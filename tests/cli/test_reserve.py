@@ -1,4 +1,4 @@
-"""`slurm-gpu reserve`: what is asked for, promised and shown, over the recorded Slurm."""
+"""`slurm-gpu reserve` requests, approves and shows reservations, with the recorded Slurm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.slurm.recorded import NOW_S, RecordedSlurm
 ME = pwd.getpwuid(os.getuid()).pw_name
 DAY_S = 86400
 SPARE_S = 1800
-ASKED = Reservation(
+REQUESTED = Reservation(
     id=7,
     cluster="neuron",
     user="alice",
@@ -34,8 +34,8 @@ ASKED = Reservation(
     state=ReservationState.REQUESTED,
     requested_s=NOW_S,
 )
-PROMISED = replace(
-    ASKED,
+APPROVED = replace(
+    REQUESTED,
     id=5,
     user="bob",
     account="nlp",
@@ -51,7 +51,7 @@ PROMISED = replace(
     decided_s=NOW_S,
 )
 ENDED = replace(
-    PROMISED,
+    APPROVED,
     id=2,
     state=ReservationState.ENDED,
     start_s=NOW_S - 5 * DAY_S,
@@ -78,31 +78,31 @@ MAINTENANCE = (
 )
 
 
+# APPROVED, as slurm-gpuctld created it in Slurm.
 IN_SLURM = (
     f"ReservationName=sg_5 StartTime={NOW_S + DAY_S} EndTime={NOW_S + 2 * DAY_S} Nodes=n3 "
     "Flags=SPEC_NODES,MAGNETIC Users=bob Accounts=nlp\n"
 )
-"""PROMISED, as slurm-gpuctld made it."""
 
 
 class Table(Database):
-    """slurm-gpudbd's reservations."""
+    """A Database with reservations."""
 
     def __init__(self, *rows: Reservation) -> None:
         super().__init__()
         self.rows = {row.id: row for row in rows}
-        self.said: dict[str, Any] = {}
+        self.request: dict[str, Any] = {}
 
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
         return [row for row in self.rows.values() if not row.state.is_over or row.id in ids or past]
 
     def request_reservation(self, **asked: Any) -> Reservation:
-        self.said = asked
+        self.request = asked
         known = {name: value for name, value in asked.items() if value is not None}
-        return replace(ASKED, user=ME, **known)
+        return replace(REQUESTED, user=ME, **known)
 
     def decide_reservation(self, number: int, act: str, **more: Any) -> Reservation:
-        self.said = {"act": act, **more}
+        self.request = {"act": act, **more}
         if number not in self.rows:
             raise UsageError(f"there is no reservation {number}")
         row = self.rows[number]
@@ -112,7 +112,7 @@ class Table(Database):
 
 
 class Commands(RecordedSlurm):
-    """Answers about reservations and accounts, too."""
+    """Commands that also print reservations and accounts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
         "cluster: neuron\ntimezone: Asia/Seoul\nplacement: {reservations: {}}\n"
         "zones: {zone1: {nodes: 'n[1-2]'}, zone2: {nodes: n3}}\n"
     )
-    with_rows(slurm_gpu, ASKED, PROMISED)
+    with_rows(slurm_gpu, REQUESTED, APPROVED)
     slurm_gpu.site.run = Commands()
     return slurm_gpu
 
@@ -151,10 +151,10 @@ def table_of(command: CommandLine) -> Table:
     return command.database
 
 
-def test_a_request_says_when_it_could_begin(command: CommandLine) -> None:
+def test_a_request_prints_its_earliest_start(command: CommandLine) -> None:
     assert command("reserve", "request", "--gpus=8", "--gpu-type=a100", "--time=3d", "--why=paper") == 0
-    said = table_of(command).said
-    assert (said["account"], said["partition"], said["n_nodes"], said["duration_s"]) == (
+    request = table_of(command).request
+    assert (request["account"], request["partition"], request["n_nodes"], request["duration_s"]) == (
         "vision",
         "gpu",
         2,
@@ -162,13 +162,13 @@ def test_a_request_says_when_it_could_begin(command: CommandLine) -> None:
     )
     assert command.out == (
         "Request 7: 8 a100 GPUs on 2 whole nodes for 3d, account vision. An operator decides.\n"
-        # What runs on n1 and n2 may go on for a week; then a minute for the epilog, up to the minute.
+        # Jobs on n1 and n2 may run for a week; a minute for the epilog follows, rounded up.
         "If approved now, it begins Sat 2026-11-28 21:16 on n[1-2].\n"
     )
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             ("--gpus=8", "--gpu-type=h100"),
@@ -193,18 +193,18 @@ def test_a_request_says_when_it_could_begin(command: CommandLine) -> None:
         (("--gpus=8", "--why= "), "it is empty: give a reason"),
     ],
 )
-def test_what_cannot_be_had_is_not_asked_for(
-    command: CommandLine, options: tuple[str, ...], told: str
+def test_an_impossible_request_is_refused(
+    command: CommandLine, options: tuple[str, ...], message: str
 ) -> None:
     assert command("reserve", "request", "--time=3d", "--why=paper", *options) == 2
-    assert told in command.err
-    assert table_of(command).said == {}
+    assert message in command.err
+    assert table_of(command).request == {}
 
 
-def test_an_operator_promises_the_first_window_and_says_what_to_type(command: CommandLine) -> None:
+def test_approve_uses_the_first_window_and_prints_the_command_to_type(command: CommandLine) -> None:
     assert command("reserve", "approve", "7") == 0
-    said = table_of(command).said
-    assert said["end_s"] - said["start_s"] == 3 * DAY_S + SPARE_S
+    request = table_of(command).request
+    assert request["end_s"] - request["start_s"] == 3 * DAY_S + SPARE_S
     assert command.out == (
         "Reservation 7 begins Sat 2026-11-28 21:16 on n[1-2], for 3d; in Slurm it is sg_7.\n"
         "alice's job enters it without further options:\n"
@@ -212,20 +212,20 @@ def test_an_operator_promises_the_first_window_and_says_what_to_type(command: Co
     )
 
 
-def test_what_is_to_be_typed_asks_for_no_more_gpus_than_were_promised(command: CommandLine) -> None:
-    """job_submit would refuse the job, for which there is no reservation of so many."""
-    with_rows(command, replace(ASKED, gpus=9, n_nodes=3), replace(ASKED, id=8, gpus=7))
+def test_the_printed_command_requests_no_more_gpus_than_approved(command: CommandLine) -> None:
+    """job_submit.lua would refuse a job with more GPUs than its reservation."""
+    with_rows(command, replace(REQUESTED, gpus=9, n_nodes=3), replace(REQUESTED, id=8, gpus=7))
     assert command("reserve", "approve", "8") == 0
     assert "--nodes=2 --gpus=7 --time=" in command.out
     assert command("reserve", "approve", "7") == 0
     assert "--nodes=3 --gpus-per-node=3 --time=" in command.out
 
 
-def test_what_is_promised_or_reserved_by_the_site_is_planned_around(command: CommandLine) -> None:
-    rows = [ASKED, replace(PROMISED, start_s=NOW_S + 8 * DAY_S, end_s=NOW_S + 9 * DAY_S, nodes="n[1-2]")]
+def test_other_reservations_are_avoided(command: CommandLine) -> None:
+    rows = [REQUESTED, replace(APPROVED, start_s=NOW_S + 8 * DAY_S, end_s=NOW_S + 9 * DAY_S, nodes="n[1-2]")]
     with_rows(command, *rows)
     command("reserve", "approve", "7")
-    assert table_of(command).said["start_s"] == NOW_S + 9 * DAY_S
+    assert table_of(command).request["start_s"] == NOW_S + 9 * DAY_S
     commands = Commands()
     daily = f"ReservationName=nightly StartTime={NOW_S} EndTime={NOW_S + 3600} Nodes=n[1-3] Flags=DAILY\n"
     commands.reservations, command.site.run = daily, commands
@@ -246,9 +246,9 @@ def test_an_operator_chooses_nodes_and_the_earliest_start(command: CommandLine) 
     assert "there is no reservation 99" in command.err
 
 
-def test_denying_and_cancelling_say_what_follows(command: CommandLine) -> None:
+def test_deny_and_cancel_print_their_effect(command: CommandLine) -> None:
     assert command("reserve", "deny", "7", "--why=no room") == 0
-    assert (table_of(command).said, command.out) == (
+    assert (table_of(command).request, command.out) == (
         {"act": "deny", "why": "no room"},
         "Request 7 is denied.\n",
     )
@@ -261,7 +261,7 @@ def test_denying_and_cancelling_say_what_follows(command: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_slurm", "said"),
+    ("in_slurm", "message"),
     [
         ("", "Reservation 5 is cancelled; Slurm has no such reservation.\n"),
         (
@@ -271,17 +271,17 @@ def test_denying_and_cancelling_say_what_follows(command: CommandLine) -> None:
         ),
     ],
 )
-def test_of_what_an_operator_moved_in_slurm_cancelling_does_not_say_that_it_goes(
-    command: CommandLine, in_slurm: str, said: str
+def test_cancel_reports_a_reservation_that_remains_in_slurm(
+    command: CommandLine, in_slurm: str, message: str
 ) -> None:
     commands = Commands()
     commands.reservations = IN_SLURM.replace("Nodes=n3", in_slurm) if in_slurm else MAINTENANCE
     command.site.run = commands
     assert command("reserve", "cancel", "5") == 0
-    assert command.out == said
+    assert command.out == message
 
 
-def test_the_calendar_shows_what_is_reserved_asked_for_and_the_sites_own(command: CommandLine) -> None:
+def test_the_calendar_shows_reservations_requests_and_those_of_the_site(command: CommandLine) -> None:
     commands = Commands()
     commands.reservations, command.site.run = MAINTENANCE, commands
     assert command("reserve", "list") == 0
@@ -289,7 +289,7 @@ def test_the_calendar_shows_what_is_reserved_asked_for_and_the_sites_own(command
     assert lines[0].split() == ["ID", "state", "user", "account", "GPUs", "nodes", "begins", "for", "note"]
     assert lines[1].split()[:8] == ["5", "approved", "bob", "nlp", "4", "v100", "n3", "Sun"]
     assert lines[2].split()[:7] == ["7", "requested", "alice", "vision", "8", "2", "nodes"]
-    # Today is Saturday, 21:15 in Seoul; a sign stands for an hour.
+    # Today is Saturday, 21:15 in Seoul; each character is an hour.
     assert lines[4].split() == ["Sat", "21", "Sun", "22", "Mon", "23"]
     bars = {line.split()[0]: line.split()[-1] for line in lines[5:7]}
     assert bars["5"] == "·" * (24 + 21) + "█" * 25 + "··"
@@ -297,8 +297,8 @@ def test_the_calendar_shows_what_is_reserved_asked_for_and_the_sites_own(command
     assert all(len(line) <= 100 for line in lines[4:])
 
 
-def test_json_has_every_key_and_the_past_its_sum(command: CommandLine) -> None:
-    with_rows(command, ASKED, ENDED, UNUSED)
+def test_json_has_every_key_and_a_summary_of_the_past(command: CommandLine) -> None:
+    with_rows(command, REQUESTED, ENDED, UNUSED)
     assert command("reserve", "list", "--past", "--json") == 0
     found = json.loads(command.out)
     assert [(row["id"], row["late_s"]) for row in found["reservations"]] == [(2, 90), (3, None)]
@@ -318,8 +318,8 @@ def test_json_has_every_key_and_the_past_its_sum(command: CommandLine) -> None:
     )
 
 
-def test_csv_has_a_row_for_each_and_gaps_are_empty(command: CommandLine) -> None:
-    with_rows(command, ASKED, ENDED, UNUSED)
+def test_csv_has_a_row_for_each_reservation_and_empty_gaps(command: CommandLine) -> None:
+    with_rows(command, REQUESTED, ENDED, UNUSED)
     assert command("reserve", "list", "--past", "--csv") == 0
     head, *rows = list(csv.DictReader(command.out.splitlines()))
     assert (head["id"], head["state"], head["late_s"], head["first_job_id"]) == ("2", "ended", "90", "99")
@@ -327,13 +327,13 @@ def test_csv_has_a_row_for_each_and_gaps_are_empty(command: CommandLine) -> None
     assert command("reserve", "list", "--json", "--csv") == 2
 
 
-def test_how_many_of_the_past_goes_with_the_past_alone(command: CommandLine) -> None:
+def test_limit_requires_past(command: CommandLine) -> None:
     assert command("reserve", "list", "--limit=3") == 2
     assert command.err == "slurm-gpu: --limit applies to past reservations: add --past\n"
 
 
-def test_the_past_shows_how_promises_were_kept(command: CommandLine) -> None:
-    with_rows(command, ASKED, ENDED, UNUSED)
+def test_past_shows_whether_reservations_began_in_time(command: CommandLine) -> None:
+    with_rows(command, REQUESTED, ENDED, UNUSED)
     assert command("reserve", "list", "--past") == 0
     lines = command.out.splitlines()
     assert [line.split()[:3] for line in lines[1:3]] == [["3", "released", "bob"], ["2", "ended", "bob"]]
@@ -345,7 +345,7 @@ def test_the_past_shows_how_promises_were_kept(command: CommandLine) -> None:
     ]
 
 
-def test_one_that_slurm_never_had_is_none_that_nobody_used(command: CommandLine) -> None:
+def test_a_reservation_that_slurm_never_had_does_not_count_as_unused(command: CommandLine) -> None:
     never = replace(UNUSED, state=ReservationState.ENDED, error="Invalid account or account/partition")
     with_rows(command, ENDED, never)
     assert command("reserve", "list", "--past") == 0
@@ -353,7 +353,7 @@ def test_one_that_slurm_never_had_is_none_that_nobody_used(command: CommandLine)
     assert "not used" not in command.out
 
 
-def test_where_there_is_nothing_that_is_said(command: CommandLine) -> None:
+def test_an_empty_list_prints_a_remark(command: CommandLine) -> None:
     with_rows(command)
     command("reserve", "list")
     assert command.out == "Nothing is reserved, and nothing asked for\n"
@@ -361,7 +361,7 @@ def test_where_there_is_nothing_that_is_said(command: CommandLine) -> None:
     assert command.out == "No reservation is over yet\n"
 
 
-def test_a_site_without_reservations_says_how_to_have_them(slurm_gpu: CommandLine) -> None:
+def test_a_site_without_reservations_gets_the_setting_to_add(slurm_gpu: CommandLine) -> None:
     assert slurm_gpu("reserve", "request", "--gpus=8", "--time=3d", "--why=paper") == 2
     assert "an admin adds `placement: {reservations: {}}` to slurm-gpu.yaml" in slurm_gpu.err
     with_rows(slurm_gpu)

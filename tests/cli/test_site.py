@@ -1,4 +1,4 @@
-"""Where slurmctld or munged is down the commands say so at once."""
+"""Commands report a slurmctld or munged that is down without waiting."""
 
 from pathlib import Path
 
@@ -13,29 +13,29 @@ SLOW = "`scontrol ping` gave no answer within 5 s"
 
 
 class Client:
-    """Answers a ping in one way."""
+    """A client whose ping fails with an error, or succeeds."""
 
-    def __init__(self, said: str | None) -> None:
-        self.said = said
+    def __init__(self, error: str | None) -> None:
+        self.error = error
 
     def ping(self) -> None:
-        if self.said is not None:
-            raise SlurmError(self.said)
+        if self.error is not None:
+            raise SlurmError(self.error)
 
 
-def test_a_slurmctld_that_is_down_is_not_asked_for_half_a_minute(monkeypatch: pytest.MonkeyPatch):
+def test_a_slurmctld_that_is_down_is_reported_immediately(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(site, "connect", lambda _: Client(DOWN))
     with pytest.raises(SlurmError, match="is DOWN"):
         _ = CommandSite().slurm
 
 
-@pytest.mark.parametrize("said", [None, SLOW])
-def test_one_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str | None):
-    monkeypatch.setattr(site, "connect", lambda _: Client(said))
+@pytest.mark.parametrize("error", [None, SLOW])
+def test_a_slow_slurmctld_is_awaited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: str | None):
+    monkeypatch.setattr(site, "connect", lambda _: Client(error))
     assert isinstance(CommandSite(tmp_path / "none.yaml").slurm, Client)
 
 
-def test_a_munged_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_missing_munged_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(site, "connect", lambda _: Client(SLOW))
     config = tmp_path / "slurm-gpu.yaml"
     config.write_text(f"cluster: neuron\nmunge_socket: {tmp_path}/munge.socket\n")

@@ -1,4 +1,4 @@
-"""`slurm-gpu top`: drawn at any size without losing a row, printed once in a pipe, followed on a terminal."""
+"""`slurm-gpu top` draws every row at any size, prints once in a pipe, and updates on a terminal."""
 
 import json
 import os
@@ -80,17 +80,17 @@ n[2-3]  mixed       0-3     carol           27   –           –  completing
 n4      idle+drain  0-1     out of service"""
 
 
-def test_at_80_columns_it_tells_who_what_waits_and_why_and_which_node_is_out() -> None:
+def test_the_screen_at_80_columns() -> None:
     assert "\n".join(_plain(_drawn(_small(), width=80))) == _AT_80_COLUMNS
 
 
-def test_a_terminal_s_lines_are_all_used_and_none_is_too_long() -> None:
+def test_all_lines_of_a_terminal_are_used() -> None:
     lines = _plain(_drawn(_small(), width=80, height=24))
     assert len(lines) == 24
     assert lines[-1] == "q: quit"
 
 
-def test_jobs_that_need_attention_are_told_and_marked() -> None:
+def test_jobs_with_alerts_are_listed_and_marked() -> None:
     alert = Alert(
         job_id=25, kind=AlertKind.PARTLY_UNUSED, devices=("b",), since_s=NOW_S - 3600.0, coverage=0.9
     )
@@ -99,19 +99,19 @@ def test_jobs_that_need_attention_are_told_and_marked() -> None:
     assert any(" 25! " in line for line in lines)
 
 
-def test_while_slurm_gpudbd_is_away_the_last_state_is_shown_with_its_age() -> None:
+def test_while_slurm_gpudbd_is_unreachable_the_last_state_is_shown_with_its_age() -> None:
     trouble = StaleReason(why="slurm-gpudbd at http://dbhost:6829 cannot be reached", since_s=NOW_S - 95)
     lines = _plain(_drawn(_small(), width=80, trouble=trouble))
     assert lines[1] == "! 1m35s old: slurm-gpudbd at http://dbhost:6829 cannot be reached"
     assert any("alice" in line for line in lines)
 
 
-def test_an_old_answer_of_slurmctld_is_told_as_old() -> None:
+def test_an_old_answer_of_slurmctld_is_shown_with_its_age() -> None:
     overview = make_overview("neuron", _small(), {}, [])
     assert "last answer, 5m00s ago" in draw(overview, NOW_S + 300, _ZONE).lines[0].plain
 
 
-def test_names_cannot_steer_the_terminal() -> None:
+def test_control_characters_in_names_are_replaced() -> None:
     state = cluster(
         [node("n1", holds(7, 0)), node("n2", state="down", reason="\x1b[2J\x07", in_service=False)],
         [job(7, "ev\x1bil"), waiting(8, "Bad\x1b]0;x\x07")],
@@ -144,7 +144,7 @@ def _clusters(draw: st.DrawFn) -> ClusterState:
 
 
 @given(_clusters(), st.integers(20, 200), st.integers(10, 60))
-def test_at_any_size_no_line_is_too_long_and_the_pages_show_each_row_once(
+def test_at_any_size_lines_fit_and_the_pages_show_each_row_once(
     state: ClusterState, width: int, height: int
 ) -> None:
     overview = make_overview("neuron", state, {}, [])
@@ -160,7 +160,7 @@ def test_at_any_size_no_line_is_too_long_and_the_pages_show_each_row_once(
     assert seen == len(overview.rows)
 
 
-def test_in_a_pipe_it_is_printed_once_without_colour(slurm_gpu: CommandLine) -> None:
+def test_in_a_pipe_it_is_printed_once_without_colors(slurm_gpu: CommandLine) -> None:
     slurm_gpu.database.cluster_state, slurm_gpu.database.lives = _small(), _live()
     slurm_gpu.site.wall = lambda: NOW_S
     assert slurm_gpu("top") == 0
@@ -172,37 +172,37 @@ def test_in_a_pipe_it_is_printed_once_without_colour(slurm_gpu: CommandLine) -> 
 def test_json_has_a_row_for_each_node(slurm_gpu: CommandLine) -> None:
     slurm_gpu.database.cluster_state, slurm_gpu.database.lives = _small(), _live()
     slurm_gpu("top", "--json")
-    told = json.loads(slurm_gpu.out)
-    assert [(row["nodes"], row["user"], row["util_pct"]) for row in told["rows"][:2]] == [
+    answer = json.loads(slurm_gpu.out)
+    assert [(row["nodes"], row["user"], row["util_pct"]) for row in answer["rows"][:2]] == [
         (["n1"], "alice", [100.0, 0.0]),
         (["n1"], "bob", [None]),
     ]
-    assert [row["nodes"] for row in told["rows"] if row["user"] == "carol"] == [["n2"], ["n3"]]
-    assert told["waiting"][0] == {
+    assert [row["nodes"] for row in answer["rows"] if row["user"] == "carol"] == [["n2"], ["n3"]]
+    assert answer["waiting"][0] == {
         "reason": "Priority",
         "meaning": "other jobs have a higher priority",
         "jobs": 10,
         "gpus": 10,
         "next_start_s": None,
     }
-    assert told["attention"] is None
+    assert answer["attention"] is None
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "message"),
     [
         (("--partition", "gpus"), "no node is in such a partition; there are gpu"),
         (("--interval", "5"), "use a duration from 1s to 1h"),
         (("--interval", "2h"), "use a duration from 1s to 1h"),
     ],
 )
-def test_wrong_usage(slurm_gpu: CommandLine, argv: tuple[str, ...], says: str) -> None:
+def test_wrong_usage(slurm_gpu: CommandLine, argv: tuple[str, ...], message: str) -> None:
     slurm_gpu.database.cluster_state = _small()
     assert slurm_gpu("top", *argv) == 2
-    assert says in slurm_gpu.err
+    assert message in slurm_gpu.err
 
 
-def test_without_slurm_gpudbd_it_says_so(slurm_gpu: CommandLine) -> None:
+def test_an_unreachable_slurm_gpudbd_is_reported(slurm_gpu: CommandLine) -> None:
     assert slurm_gpu("top") == 3
     assert "slurm-gpudbd at http://dbhost:6829 cannot be reached" in slurm_gpu.err
 
@@ -220,7 +220,7 @@ sys.exit(main(["top"], CommandSite(Path(sys.argv[1]), connect_database=lambda _:
 """
 
 
-def test_on_a_terminal_it_goes_on_until_q_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+def test_on_a_terminal_it_runs_until_q_and_restores_the_terminal(tmp_path: Path) -> None:
     config = tmp_path / "slurm-gpu.yaml"
     config.write_text("cluster: neuron\n")
     master, slave = pty.openpty()
@@ -243,7 +243,7 @@ def test_on_a_terminal_it_goes_on_until_q_and_leaves_the_terminal_as_it_was(tmp_
         assert process.wait() == 0
     os.close(master)
     assert b"alice" in printed
-    assert b"\x1b[3" not in printed  # no colour
+    assert b"\x1b[3" not in printed  # no color
     # The alternate screen was entered and left, and the cursor is back.
     assert printed.rindex(b"\x1b[?1049l") > printed.index(b"\x1b[?1049h")
     assert printed.rindex(b"\x1b[?25h") > printed.rindex(b"\x1b[?25l")

@@ -1,4 +1,4 @@
-"""docs/user-guide.md shows real output, and names commands and options that exist."""
+"""docs/user-guide.md shows real output, and names existing commands and options."""
 
 import shlex
 
@@ -13,14 +13,14 @@ _PAGE = DOCS / "user-guide.md"
 _SHOWN = {text.partition("\n")[0]: text for _, text in fences(_PAGE, "console")}
 
 
-def test_output_is_that_of_pages_that_are_tested_or_recorded():
+def test_output_is_copied_from_pages_with_tested_output():
     elsewhere = "".join((DOCS / name).read_text() for name in ("cookbook.md", "forecast.md", "diagnose.md"))
     for first, text in _SHOWN.items():
         if first not in ("$ slurm-gpu quota", "$ slurm-gpu job 17"):
             assert text.partition("\n")[2] in elsewhere, first
 
 
-def test_the_job_is_shown_as_the_command_prints_it(slurm_gpu: CommandLine):
+def test_the_output_of_job_is_that_of_the_command(slurm_gpu: CommandLine):
     used = make_record("GPU-aaaaaaaa-1111")
     nothing = Mean(3600, 0, 0, 0)
     idle = make_record(

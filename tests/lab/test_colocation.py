@@ -191,7 +191,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
     mine, other = together(lab, jobs)
     told = lab.output(["slurm-gpu", "explain", str(mine)])
     # By what the others showed, and not by its use alone: by that it would be 1.
-    predicted = re.search(rf"beside job {other}; ([01]\.\d\d) of its speed alone is predicted", told)
+    predicted = re.search(rf"with job {other}; ([01]\.\d\d) of its speed alone is predicted", told)
     assert predicted, told
     assert float(predicted[1]) > 1 / CAP
     lab.daemons["slurm-gpuctld"].kill9()

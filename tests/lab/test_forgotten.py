@@ -80,6 +80,6 @@ def test_a_number_that_is_given_again_is_two_jobs_and_the_forgotten_are_named(la
 
     level, message = runaways(lab)
     assert level == "warn"
-    assert f"2 jobs ({', '.join(map(str, (waits, runs)))}) go on" in message
+    assert f"2 jobs ({', '.join(map(str, (waits, runs)))}) are active" in message
     lab.run_as("root", ["sacctmgr", "-i", "show", "runawayjobs"])
     wait_for(lambda: runaways(lab)[0] == "ok", 60, "sacctmgr has ended them", interval_s=0.5)

@@ -82,7 +82,7 @@ def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: Database
     shares = [share for share in course.devices[0].timeline.fractions("util") if share is not None]
     assert max(shares) == pytest.approx(0.6, abs=0.02)
     printed = lab.run_as("alice", ["slurm-gpu", "job", str(job)]).stdout
-    for word in ("application Python", "held back", "CPUs busy", "PCIe in/out", "▅"):
+    for word in ("application Python", "throttled", "CPUs busy", "PCIe in/out", "▅"):
         assert word in printed
 
 

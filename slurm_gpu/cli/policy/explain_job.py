@@ -192,7 +192,7 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
     if decision.share is not None:
         yield f"  Sharing: {text(in_words(decision.share))}"
     if (now := decision.sharing) is not None:
-        whom = f"beside job{'s' if len(now.co_runners) > 1 else ''} {', '.join(map(str, now.co_runners))}"
+        whom = f"with job{'s' if len(now.co_runners) > 1 else ''} {', '.join(map(str, now.co_runners))}"
         how = (
             f"{whom}; {now.speed:.2f} of its speed alone is predicted"
             if now.co_runners

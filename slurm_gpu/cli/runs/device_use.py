@@ -121,9 +121,10 @@ def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str
         return None
     if len(idle) == len(uses):
         what = "The GPU of this run was" if len(uses) == 1 else f"All {len(uses)} GPUs of this run were"
-        return f"{what} held and not used; submit such work without --gpus, or check that the code uses CUDA."
+        advice = "submit such work without --gpus, or check that the code uses CUDA."
+        return f"{what} allocated and not used; {advice}"
     return (
-        f"{len(idle)} of {len(uses)} GPUs {'was' if len(idle) == 1 else 'were'} held and not used; "
+        f"{len(idle)} of {len(uses)} GPUs {'was' if len(idle) == 1 else 'were'} allocated and not used; "
         f"the run would have done with {len(uses) - len(idle)}."
     )
 

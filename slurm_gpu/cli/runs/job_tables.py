@@ -21,7 +21,7 @@ from slurm_gpu.wire.timeline import common_bins
 
 _USE_COLUMNS = ("node", "GPU", "util", "p5", "p50", "p95", "memory", "max", "power", "energy", "sampled")
 _USE_SPARE = ("p5", "p95", "energy", "p50", "max", "power", "sampled", "node")
-_HARDWARE_SPARE = ("occup.", "DRAM", "max W", "MHz", "held back", "NVLink in/out", "node")
+_HARDWARE_SPARE = ("occup.", "DRAM", "max W", "MHz", "throttled", "NVLink in/out", "node")
 _HOST_SPARE = ("read", "written", "InfiniBand in/out", "network in/out", "CPU time")
 """Columns of each table to drop on a narrow terminal, in order."""
 
@@ -100,12 +100,12 @@ def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float)
     links: dict[str, Callable[[DeviceUse], str]] = {
         "PCIe in/out": link("pcie"),
         "NVLink in/out": link("nvlink"),
-        "held back": _throttled,
+        "throttled": _throttled,
     }
     heads = [(use.node, names[use.device]) for use in uses]
     for columns in (busy, links) if is_narrow() else ({**busy, **links},):
         cells = {name: [cell(use) for use in uses] for name, cell in columns.items()}
-        _print_measured(heads, cells, ("node", "GPU"), _HARDWARE_SPARE, left=("held back",))
+        _print_measured(heads, cells, ("node", "GPU"), _HARDWARE_SPARE, left=("throttled",))
 
 
 def print_course(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo) -> None:

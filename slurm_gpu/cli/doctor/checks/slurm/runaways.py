@@ -37,7 +37,7 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
         yield ok("slurmctld has all running jobs of Slurm's accounting")
         return
     yield warn(
-        f"{_shown(list(lost.values()))} by Slurm's accounting, but not in slurmctld: reports count "
+        f"{_shown(list(lost.values()))} active in Slurm's accounting, but not in slurmctld: reports count "
         "their GPUs as allocated until now",
         "sacctmgr show runawayjobs lists them, and ends them if you confirm",
     )
@@ -50,5 +50,5 @@ def _is_lost(run: Run, known: Mapping[int, int | None]) -> bool:
 
 
 def _shown(runs: list[Run]) -> str:
-    verb = "goes on" if len(runs) == 1 else "go on"
+    verb = "is" if len(runs) == 1 else "are"
     return f"{counted(len(runs), 'job')} ({few((run.id for run in runs), _NAMED)}) {verb}"
