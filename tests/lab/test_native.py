@@ -172,7 +172,7 @@ def test_queued_jobs_that_a_change_would_strand_are_listed_and_left(lab: Lab, tm
         (large, 2, 4)
     ]
     told = slurm_gpu(lab, "policy", "apply", path)
-    assert f"job {large} of alice asks for 4 gres/gpu: account vision, MaxTRES=gres/gpu=2" in told.stderr
+    assert f"job {large} of alice requests 4 gres/gpu: account vision, MaxTRES=gres/gpu=2" in told.stderr
     assert set(queue(lab)) == {str(large), str(small)}
     assert "vision|alice" in seen(lab)[0]
 

@@ -205,8 +205,8 @@ def test_queued_jobs_that_can_no_longer_start_are_listed() -> None:
         job(6, "bob", tres_requested={"cpu": 1.0}, time_limit_s=None),
     ]
     assert [str(one) for one in stranded(queue, found(now), steps)] == [
-        "job 1 of alice asks for 01:00:00: user alice in account vision, MaxWall=00:30:00",
-        "job 1 of alice asks for 4 gres/gpu: account vision, MaxTRES=gres/gpu=3",
+        "job 1 of alice requests 01:00:00: user alice in account vision, MaxWall=00:30:00",
+        "job 1 of alice requests 4 gres/gpu: account vision, MaxTRES=gres/gpu=3",
     ]
 
 
@@ -228,8 +228,8 @@ def test_a_job_in_several_qos_is_listed_only_if_it_can_start_in_none() -> None:
     assert not stranded([job(1, qos="normal,high")], found_now, steps)
     steps.append(LimitChange(of("qos:normal"), limit_, None, 3, "r1"))
     assert [str(one) for one in stranded([job(1, qos="normal,high")], found_now, steps)] == [
-        "job 1 of alice asks for 4 gres/gpu: QOS high, MaxTRES=gres/gpu=2",
-        "job 1 of alice asks for 4 gres/gpu: QOS normal, MaxTRES=gres/gpu=3",
+        "job 1 of alice requests 4 gres/gpu: QOS high, MaxTRES=gres/gpu=2",
+        "job 1 of alice requests 4 gres/gpu: QOS normal, MaxTRES=gres/gpu=3",
     ]
     mine = LimitField("QOS", "high")
     taken = [LimitChange(of("vision"), mine, 1, None, "r1")]

@@ -49,7 +49,7 @@ def test_an_owner_is_a_group_of_accounts_with_its_own_qos() -> None:
         ),
         ("qos: SG-own-nlp", "qos: sg-vision", "qos sg-vision is already that of owner vision"),
         ("qos: SG-own-nlp", "qos: sg-scavenger", "p.yaml:9:66: sg-scavenger cannot be the QOS of nlp's own"),
-        ("qos: SG-own-nlp", "qos: long", "qos: long is not under manages: qos, so that `policy apply` could"),
+        ("qos: SG-own-nlp", "qos: long", "qos: long is not under manages: qos, so `policy apply` cannot"),
     ],
 )
 def test_each_mistake_in_owners_is_reported(old: str, new: str, message: str) -> None:

@@ -75,7 +75,7 @@ OWNERS = """\
 Owners of GPUs. Idle GPUs of an owner are lent, and return when it needs them.
 
 vision  (account vision, cv)
-    It owns 12 GPUs; its own jobs have them, in QOS sg-vision.
+    It owns 12 GPUs, for its own jobs in QOS sg-vision.
     sbatch --qos=sg-scavenger borrows idle GPUs.
     They return within 10m when their owner needs them. The job is then requeued; srun
     and salloc jobs are cancelled.

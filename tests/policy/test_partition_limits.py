@@ -27,7 +27,7 @@ GPU = partition("gpu")
 SHORT = partition("short", max_time_s=1800)
 GROUP = partition("grp", allow_groups={"undergrad"})
 ALICE = Submitter(groups={"alice"}, account="vision", ancestors=["root"], qos="normal")
-OVER = "partition short gives 30m at most (--time)"
+OVER = "partition short allows at most 30m (--time)"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ OVER = "partition short gives 30m at most (--time)"
         ({"deny_accounts": {"vision"}}, "partition p is not for account vision"),
         ({"allow_qos": {"high"}}, "partition p is for QOS high only, not for normal"),
         ({"deny_qos": {"normal"}}, "partition p is not for QOS normal"),
-        ({"max_time_s": 1800}, "partition p gives 30m at most (--time)"),
+        ({"max_time_s": 1800}, "partition p allows at most 30m (--time)"),
     ],
 )
 def test_enforce_part_limits_decides_between_waiting_and_refusal(limits: dict[str, Any], reason: str) -> None:
@@ -121,22 +121,26 @@ def test_unix_groups_are_an_ordinary_limit_from_23_02_on() -> None:
 @pytest.mark.parametrize(
     ("limits", "asked", "reason"),
     [
-        ({"max_nodes": 2}, PartitionRequest(least_nodes=3), "partition p gives 2 nodes at most (--nodes)"),
+        ({"max_nodes": 2}, PartitionRequest(least_nodes=3), "partition p allows at most 2 nodes (--nodes)"),
         (
             {"max_nodes": 2},
             PartitionRequest(least_nodes=2, most_nodes=3),
-            "partition p gives 2 nodes at most (--nodes)",
+            "partition p allows at most 2 nodes (--nodes)",
         ),
-        ({"min_nodes": 2}, PartitionRequest(least_nodes=1), "partition p gives 2 nodes at least (--nodes)"),
+        (
+            {"min_nodes": 2},
+            PartitionRequest(least_nodes=1),
+            "partition p requires at least 2 nodes (--nodes)",
+        ),
         (
             {"max_memory_per_node_mib": 8192},
             PartitionRequest(memory_per_node_mib=9216),
-            "partition p gives 8G of a node at most (--mem)",
+            "partition p allows at most 8G per node (--mem)",
         ),
         (
             {"max_memory_per_node_mib": 8192},
             PartitionRequest(memory_per_node_mib=0),
-            "partition p gives 8G of a node at most (--mem)",
+            "partition p allows at most 8G per node (--mem)",
         ),
     ],
 )
@@ -192,5 +196,5 @@ def test_a_partition_that_starts_no_job_is_skipped_if_another_can() -> None:
         )
         assert len(barred([drained], asked, ALICE, enforced).refused) == 1
         assert barred([small], asked, ALICE, enforced).refused == (
-            "partition p gives 8 CPUs of a node at most (--cpus-per-task)",
+            "partition p allows at most 8 CPUs per node (--cpus-per-task)",
         )

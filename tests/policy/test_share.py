@@ -287,7 +287,10 @@ class TestFile:
             300,
         )
         page = render_text(make_page(policy))
-        assert "Sharing is to slow no job down by more than a factor of 1.1." in " ".join(page.split())
+        assert (
+            "Co-runners are chosen so that no job is slowed down by more than a factor of 1.1."
+            in " ".join(page.split())
+        )
         installed = policy_of(build_bundle(compiled(text, tmp_path))).colocation
         assert installed is not None
         assert (installed.mode, installed.slowdown, installed.max_wait_s) == ("enforce", 1.1, 300)

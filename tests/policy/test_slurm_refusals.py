@@ -148,7 +148,7 @@ def test_the_time_limit_of_a_partition_is_reported_as_slurm_enforces_it() -> Non
     enforcing = replace(SETTINGS, raw={**SETTINGS.raw, "EnforcePartLimits": "ALL"})
     request = parse_command(["sbatch", "--time=60", "--wrap=true"], {})
     description = request.description(1001, "alice")
-    message = "partition gpu gives 30m at most (--time)"
+    message = "partition gpu allows at most 30m (--time)"
     assert (refusals("--time=60", timed), waits_of_slurm(request, description, timed)) == ([], (message,))
     timed = replace(timed, settings=enforcing)
     assert (refusals("--time=60", timed), waits_of_slurm(request, description, timed)) == ([message], ())

@@ -125,17 +125,17 @@ def _amounts(part: Partition, requested: PartitionRequest, submitter: Submitter)
     passes = submitter.passes
     too_long = part.max_time_s is not None and minutes is not None and minutes * 60 > part.max_time_s
     if part.max_time_s is not None and too_long and "PartitionTimeLimit" not in passes:
-        yield f"{where} gives {format_duration(part.max_time_s)} at most (--time)"
+        yield f"{where} allows at most {format_duration(part.max_time_s)} (--time)"
     most = requested.least_nodes if requested.most_nodes is None else requested.most_nodes
     too_many = part.max_nodes is not None and most is not None and most > part.max_nodes
     if part.max_nodes is not None and too_many and "PartitionMaxNodes" not in passes:
-        yield f"{where} gives {counted(part.max_nodes, 'node')} at most (--nodes)"
+        yield f"{where} allows at most {counted(part.max_nodes, 'node')} (--nodes)"
     too_few = requested.least_nodes is not None and requested.least_nodes < part.min_nodes
     if too_few and "PartitionMinNodes" not in passes:
-        yield f"{where} gives {counted(part.min_nodes, 'node')} at least (--nodes)"
+        yield f"{where} requires at least {counted(part.min_nodes, 'node')} (--nodes)"
     mib, limit = requested.memory_per_node_mib, part.max_memory_per_node_mib
     if mib is not None and limit is not None and (mib == 0 or mib > limit):
-        yield f"{where} gives {format_memory_mib(limit)} of a node at most (--mem)"
+        yield f"{where} allows at most {format_memory_mib(limit)} per node (--mem)"
 
 
 def _useless(part: Partition, requested: PartitionRequest) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _useless(part: Partition, requested: PartitionRequest) -> Iterator[str]:
         yield f"partition {part.name} is {part.state} until an operator sets it UP"
     cpus, limit = requested.cpus_per_task, part.max_cpus_per_node
     if cpus is not None and limit is not None and cpus > limit:
-        yield f"partition {part.name} gives {counted(limit, 'CPU')} of a node at most (--cpus-per-task)"
+        yield f"partition {part.name} allows at most {counted(limit, 'CPU')} per node (--cpus-per-task)"
 
 
 def _any_of(what: str, names: Collection[str]) -> str:

@@ -102,7 +102,7 @@ class _Check(Decoder):
         if name and not any(fnmatchcase(name, pattern.lower()) for pattern in policy.manages.qos or ()):
             self.fail_once(
                 (*at, key) if self.has(*at, key) else at,
-                f"{key}: {name} is not under manages: qos, so that `policy apply` could not make it",
+                f"{key}: {name} is not under manages: qos, so `policy apply` cannot create it",
             )
 
     def rule(self, rule: PolicyRule, policy: Policy) -> PolicyRule:
@@ -146,7 +146,7 @@ class _Check(Decoder):
             self.fail((*at, "gpu_types"), message, key=True)
         place, mib = (*at, "memory"), bundle.memory_mib
         if mib == 0:
-            self.fail(place, "memory: 0 would let no job run; give some, or leave it out")
+            self.fail(place, "memory: 0 allows no job; write more, or leave it out")
         elif mib and bundle.mgpu and (per_gpu := mib * 1000 / bundle.mgpu) > MOST_MEMORY_PER_GPU_MIB:
             what = f"{format_memory_mib(mib)} is {format_memory_mib(per_gpu)} for each GPU"
             self.fail(place, f"memory: {what}, more than there is")
@@ -255,7 +255,7 @@ class _Check(Decoder):
             text = format_duration(later)
             if index == 0 and later <= before:
                 least = format_duration(_LEAST_WARN_S)
-                message = f"warn: {text} is already too soon: nothing is judged before {least}"
+                message = f"warn: {text} is too soon: no job is judged before {least}"
                 self.fail((*at, "warn", 0), message)
             elif later <= before:
                 message = f"warn: {text} is already over at {format_duration(before)}"

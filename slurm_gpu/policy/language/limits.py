@@ -48,10 +48,10 @@ class LimitKind:
     key: str
     measure: LimitUnit
     scope: Scope
-    # Its noun in messages in the plural, and in the singular if that differs.
+    # The noun in messages: the plural, and the singular if it differs.
     what: str
     one: str = ""
-    # Its TRES in Slurm; "" for jobs, times and names.
+    # The TRES in Slurm; "" for jobs, times and names.
     tres: str = ""
     # The limit on a sum that contains this amount: GPUs of one job are among those running and pending.
     part_of: str = ""

@@ -379,7 +379,7 @@ class Policy:
     owners: Annotated[
         tuple[GpuOwner, ...], Items(keyed=True), "Groups whose idle GPUs are lent until they need them."
     ] = ()
-    # Its group and its rule are in `groups` and `rules`.
+    # The group and the rule that it adds are in `groups` and `rules`.
     urgent: Annotated[Urgent | None, "Jobs that start before all others."] = None
     colocation: Annotated[Colocation | None, "Jobs that share a GPU."] = None
     cancel_idle: Annotated[CancelIdle | None, "Ends jobs that never used a GPU."] = None

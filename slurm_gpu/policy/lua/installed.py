@@ -100,7 +100,7 @@ class LendingInForce:
 
 @dataclass(frozen=True, slots=True)
 class ColocationInForce:
-    """How jobs share GPUs."""
+    """The settings for jobs that share GPUs."""
 
     mode: str
     goal: str

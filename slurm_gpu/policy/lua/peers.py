@@ -56,7 +56,7 @@ def is_backup(settings: SlurmSettings, host: str) -> bool:
 
 
 def digest_of(script: Path) -> str | None:
-    """Return the SHA-256 of a script without the paths in /run; None if there is no script."""
+    """Return the SHA-256 of a script without the paths of `--run-dir`; None if there is no script."""
     try:
         text = script.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""Apply the part of a policy that Slurm's own limits can hold, and remove it again."""
+"""Apply the part of a policy that Slurm's own limits can enforce, and remove it again."""

@@ -43,7 +43,7 @@ class Stranded:
             return message if self.remedy is None else f"{message}; `{self.remedy}` moves it"
         what = "could not run"
         if self.requested is not None and self.limit.name not in _PER_JOBS:
-            what = f"asks for {self.limit.amount(self.requested)} {self.limit.item}".rstrip()
+            what = f"requests {self.limit.amount(self.requested)} {self.limit.item}".rstrip()
         return f"job {job.job_id} of {job.user} {what}: {self.entity}, {self.limit.show(self.value)}"
 
 

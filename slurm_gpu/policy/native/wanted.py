@@ -211,7 +211,7 @@ class _LimitWish:
         if rule.kind is not None:
             return "Slurm's limits do not distinguish interactive jobs"
         if group.partitions is not None:
-            return "Slurm limits a partition through a QOS that slurm.conf gives it"
+            return "Slurm limits a partition only through its QOS in slurm.conf"
         if group.qos is not None and not (group.accounts is group.users is group.unix_groups is None):
             return "Slurm limits a QOS or an association, not the jobs that are in both"
         if group.qos is not None:
@@ -289,7 +289,7 @@ class _LimitWish:
     ) -> dict[LimitField, _FieldLimit]:
         wanted = native_fields(kind, value, rule.per, place)
         if not wanted:
-            self._gap(rule, kind, "jobs with few GPUs have no limit, and Slurm has one for all")
+            self._gap(rule, kind, "the rule has no limit for few GPUs, but Slurm's limits apply to all jobs")
         field_limits = {}
         for limit, amount in wanted.items():
             if limit.item and limit.item.lower() not in self.tres:

@@ -114,7 +114,7 @@ def make_page(policy: Policy, built_in: tuple[Section, ...] = ()) -> PolicyPage:
     urgent = PagePart(
         "urgent",
         "Jobs that cannot wait",
-        "An urgent job starts before all others, and gives a reason.",
+        "An urgent job starts before all others, and must give a reason.",
         () if policy.urgent is None else (_urgent(policy.urgent, policy),),
     )
     sharing = PagePart(
@@ -194,7 +194,7 @@ def _owner(owner: GpuOwner) -> Section:
     return Section(
         owner.group,
         f"account {', '.join(owner.accounts)}",
-        f"It owns {_count(owner.gpus)}; its own jobs have them, in QOS {owner.qos}.",
+        f"It owns {_count(owner.gpus)}, for its own jobs in QOS {owner.qos}.",
         remarks=(
             f"sbatch --qos={owner.lend_in} borrows idle GPUs.",
             f"They return within {within} when their owner needs them. The job is then requeued; srun and "
@@ -204,7 +204,7 @@ def _owner(owner: GpuOwner) -> Section:
 
 
 def _urgent(urgent: Urgent, policy: Policy) -> Section:
-    requeued = f"Where no GPUs are free, jobs in QOS {', '.join(urgent.preempts)} are requeued for it."
+    requeued = f"If no GPUs are free, jobs in QOS {', '.join(urgent.preempts)} are requeued for it."
     return Section(
         f"sbatch --qos={urgent.qos} --comment='the reason'",
         f"for {describe_urgent_users(urgent, policy.groups)}",
@@ -282,7 +282,10 @@ def _colocation(colocation: Colocation) -> Section:
     )
     slowed = "Co-runners are chosen so that all jobs end as early as possible."
     if colocation.slowdown is not None:
-        slowed = f"Sharing is to slow no job down by more than a factor of {colocation.slowdown:g}."
+        slowed = (
+            "Co-runners are chosen so that no job is slowed down by more than a factor of "
+            f"{colocation.slowdown:g}."
+        )
     remarks = [
         f"At most {colocation.jobs_per_gpu} jobs share a GPU; a job waits for its place for at most "
         f"{format_duration(colocation.max_wait_s)}.",
@@ -292,7 +295,7 @@ def _colocation(colocation: Colocation) -> Section:
     if colocation.planner != Colocation().planner:
         remarks.append(f"The planner is {colocation.planner}.")
     if colocation.required_groups:
-        remarks.insert(0, f"Jobs of {', '.join(colocation.required_groups)} share without asking.")
+        remarks.insert(0, f"Jobs of {', '.join(colocation.required_groups)} always share.")
     if colocation.mode is Mode.ADVISE:
         remarks.append("On trial: users are notified, and their jobs keep a whole GPU.")
     elif colocation.mode is Mode.OBSERVE:
