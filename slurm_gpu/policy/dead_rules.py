@@ -21,7 +21,10 @@ _Doubt = tuple[Location, str]
 
 
 def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today: dt.date) -> list[InputError]:
-    """Return doubtful settings in the order of the file; `today` is the day in the site's time zone."""
+    """Return an error for each doubtful setting, in the order of the file.
+
+    `today` is the day in the site's time zone.
+    """
     found = [
         *_ended(policy, today),
         *_empty_groups(policy, names),
@@ -96,7 +99,7 @@ def _unenforced_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> 
 
 
 def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
-    """Find limits on running GPUs that do not count jobs that share, since Slurm counts them."""
+    """Find limits on running GPUs, which Slurm counts without the jobs that share a GPU."""
     if policy.colocation is None:
         return
     rules = sorted(rule.id for rule in policy.rules if rule.limits.gpus_running is not None)

@@ -111,7 +111,7 @@ def test_reports_that_are_truncated_or_of_a_later_version_are_ignored(hosts: Ins
     (file,) = (hosts.root / "shared" / "slurm-gpu").iterdir()
     for text in ("", "[]", '{"version": 2}', '{"version": 1, "host": "head2"}'):
         file.write_text(text)
-        assert peers.parse_report(settings(hosts)) == {}
+        assert peers.read_reports(settings(hosts)) == {}
 
 
 def test_a_shared_directory_needs_no_comparison(hosts: Installation, monkeypatch: pytest.MonkeyPatch):

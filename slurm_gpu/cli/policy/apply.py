@@ -30,10 +30,10 @@ from slurm_gpu.policy.lua.in_force import InForce
 from slurm_gpu.policy.lua.install import prepare_replacement, prepare_run_directory, try_bundle
 from slurm_gpu.policy.lua.peers import (
     controllers,
+    differing_hosts,
     is_backup,
     shared_file_system,
     this_host,
-    unlike,
     write_report,
 )
 from slurm_gpu.policy.native.difference import Difference, Owned
@@ -210,7 +210,7 @@ def _tell_peers(site: CommandSite, settings: SlurmSettings, script: Path) -> Non
     here = this_host()
     try:
         write_report(settings, here, script, site.wall())
-        others = [host for host, _ in unlike(settings, here, script)]
+        others = [host for host, _ in differing_hosts(settings, here, script)]
     except OutsideError as error:
         remark(f"warning: whether the other hosts of slurmctld have this policy is not known: {error}")
         return

@@ -1,7 +1,7 @@
 """Combine GPU options per job, node, task and socket as sbatch, srun and salloc do before they submit a job.
 
 They derive missing values from given ones: `--gpus=8 --gpus-per-node=4` means two nodes. They refuse options
-that do not divide evenly. Slurm 22.05 is the model.
+that do not divide evenly. The rules are those of Slurm 22.05.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class KnownReservations:
 
 
 def may_not(names: str, user: str, account: str | None, known: KnownReservations) -> Iterator[str]:
-    """Yield the reasons if Slurm accepts the job in no reservation of a --reservation."""
+    """Yield the reasons if Slurm accepts the job in no reservation that --reservation names."""
     reasons = [_reason(name, user, account, known) for name in names.split(",")]
     if None not in reasons:
         yield from (reason for reason in reasons if reason is not None)
@@ -63,7 +63,7 @@ def _reason(name: str, user: str, account: str | None, known: KnownReservations)
 
 
 def _is_among(name: str, allowed: frozenset[str]) -> bool:
-    """Return whether a reservation is for a name; names with a leading - are excluded, all others allowed."""
+    """Return whether a reservation is for a name; if its names begin with -, it is for all others."""
     if not allowed:
         return True
     if all(one.startswith("-") for one in allowed):

@@ -43,7 +43,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitKind:
-    """One limit of the format. `key` is that of policy.yaml and of the table that the Lua reads."""
+    """One limit of the format. `key` is that of policy.yaml and of the table that the Lua code reads."""
 
     key: str
     measure: LimitUnit
@@ -168,7 +168,7 @@ def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
 
 
 def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
-    """Return the limits as the Lua reads them, one value each.
+    """Return the limits as the Lua code reads them, one value each.
 
     `gpus:a100` is the limit of one type in mgpu, and `gpu_hours:week` that of one period in hours.
     `walltime` is a number of seconds or a list of {mgpu, s}. Names are {name: true}, memory is in MiB.

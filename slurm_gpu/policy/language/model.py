@@ -184,7 +184,7 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Jobs that a rule is for: all given conditions must match, and no condition matches every job."""
+    """Jobs that a rule is for: all given conditions must match; without conditions every job does."""
 
     name: Annotated[str, _AT_KEY]
     users: Annotated[Names | None, "Users."] = None

@@ -295,7 +295,7 @@ def _bundle(bundle: Bundle) -> dict[str, Plain]:
 
 
 def bundle_reason(bundle: Bundle) -> str:
-    """Return the reason given for a bundle, or else a description of it."""
+    """Return the reason given for a bundle, or a description of it if it has none."""
     if bundle.why is not None:
         return bundle.why
     holder = format_gpus(bundle.mgpu) if bundle.mgpu > 0 else "a job without GPUs"

@@ -58,8 +58,8 @@ class Replacement:
 def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], float] = time.time) -> None:
     """Run jobs of every group through the bundle in every version of Lua that Slurm may be linked with.
 
-    All versions run at the same time of day and read the same files. Otherwise jobs that the cluster admits
-    meanwhile, or a second between two runs, would look like a disagreement. Raise OutsideError if the bundle
+    All versions use the same current time and read the same files. Otherwise jobs that the cluster admits
+    meanwhile, or a second between two runs, would appear as a disagreement. Raise OutsideError if the bundle
     does not load, raises or logs an error, or decides differently in two versions.
     """
     owners = [_STRANGER_OWNER, *(_member(group) for group in _tables(compiled["groups"]))]
@@ -250,7 +250,7 @@ def prepare_run_directory(directory: Path, owner_uid: int) -> None:
 
 
 def put_aside(state_directory: Path) -> Path | None:
-    """Return the site's own script that a bundle replaced last; None if none was replaced.
+    """Return the copy of the site's own script that a bundle replaced last; None if there is none.
 
     Raise OutsideError if copies cannot be read.
     """

@@ -57,7 +57,7 @@ class GroupInForce:
 
 @dataclass(frozen=True, slots=True)
 class RuleInForce:
-    """A rule as the Lua reads it; limits by their compiled keys (docs/contracts.md, section 4)."""
+    """A rule as the Lua code reads it; limits by their compiled keys (docs/contracts.md, section 4)."""
 
     id: str
     group: GroupInForce

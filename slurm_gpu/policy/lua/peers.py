@@ -91,7 +91,7 @@ def write_report(settings: SlurmSettings, host: str, script: Path, at_s: float) 
         write_whole(file, json.dumps(report) + "\n", mode=0o644, owner_uid=settings.slurm_user_uid)
 
 
-def parse_report(settings: SlurmSettings) -> dict[str, PeerScript]:
+def read_reports(settings: SlurmSettings) -> dict[str, PeerScript]:
     """Return the reports by host; raise OutsideError if StateSaveLocation cannot be read."""
     try:
         files = [file for file in _directory(settings).iterdir() if file.match("policy-*.json")]
@@ -102,9 +102,11 @@ def parse_report(settings: SlurmSettings) -> dict[str, PeerScript]:
         raise OutsideError(f"{error.filename}: {error.strerror}") from error
 
 
-def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[str, PeerScript | None]]:
+def differing_hosts(
+    settings: SlurmSettings, host: str, script: Path
+) -> Iterator[tuple[str, PeerScript | None]]:
     """Yield the other hosts that reported another script than that of `host`, or none (None)."""
-    own_digest, reports = digest_of(script), parse_report(settings)
+    own_digest, reports = digest_of(script), read_reports(settings)
     for other in controllers(settings):
         if other != host and (other not in reports or reports[other].digest != own_digest):
             yield other, reports.get(other)
@@ -112,7 +114,7 @@ def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[s
 
 def since_s(settings: SlurmSettings, host: str, script: Path) -> int:
     """Return when `host` got its current script: as reported, or its mtime if it changed since then."""
-    report = parse_report(settings).get(host)
+    report = read_reports(settings).get(host)
     if report is not None and report.digest == digest_of(script):
         return report.at_s
     with outside(script):

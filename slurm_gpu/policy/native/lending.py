@@ -99,7 +99,7 @@ class _LendingWish:
 
     def _access(self, account: str) -> None:
         entities = [Entity(EntityKind.ACCOUNT, account)]
-        # A user with an own list of QOS does not inherit that of the account.
+        # A user with a list of QOS of their own does not inherit that of the account.
         entities += [
             one.entity
             for one in self.users

@@ -83,7 +83,7 @@ def lacks(settings: SlurmSettings, owners: Iterable[GpuOwner]) -> Iterator[Lack]
 def preemption_lacks(settings: SlurmSettings, otherwise: str) -> Iterator[Lack]:
     """Yield the settings that slurm.conf lacks for requeueing jobs of one QOS for those of another.
 
-    `otherwise` is the consequence of no preemption, for the message.
+    `otherwise` is the consequence of a missing PreemptType, for the message.
     """
     raw = settings.raw
     if raw.get("PreemptType", "").lower() != "preempt/qos":

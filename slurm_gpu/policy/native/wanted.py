@@ -224,7 +224,7 @@ class _LimitWish:
         return None
 
     def _outside(self, group: Group, *, by_qos: bool) -> str | None:
-        """Return a gap for jobs of the rule that are outside of managed entities; None if there are none."""
+        """Return the reason if some jobs of the rule are not in managed accounts or QOS; None otherwise."""
         if by_qos:
             what, named, managed = "QOS", group.qos, self.qos
             every = self.all_qos

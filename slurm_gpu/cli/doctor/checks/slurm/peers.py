@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
-from slurm_gpu.policy.lua.peers import PeerScript, controllers, shared_file_system, since_s, unlike
+from slurm_gpu.policy.lua.peers import PeerScript, controllers, differing_hosts, shared_file_system, since_s
 from slurm_gpu.text.cells import minute
 
 _APPLY = "slurm-gpu policy apply"
@@ -32,7 +32,7 @@ def same_script(at: DoctorContext) -> Iterator[CheckResult]:
     elif not os.access(state, os.R_OK | os.X_OK):
         yield skipped(f"{state} is SlurmUser's; run doctor as root")
     else:
-        different = list(unlike(at.settings, at.host, script))
+        different = list(differing_hosts(at.settings, at.host, script))
         for other, told in different:
             yield _different(at, script, other, told)
         if not different:
