@@ -53,7 +53,7 @@ from bench.colocation_runs import (
 )
 from bench.colocation_thesis import BUCKETS, buckets, mean_and_interval
 from bench.colocation_workloads import TITAN_XP
-from slurm_gpu.colocation.learned import LEARNED
+from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.registry import DEFAULT, PLANNERS
 from slurm_gpu.colocation.research.price import comparisons
@@ -62,7 +62,7 @@ from slurm_gpu.config.yaml_source import read_yaml
 
 PRICES = Path(__file__).resolve().parents[1] / "etc/prices.yaml"
 PLACEMENTS = 100_000
-ALL = (*PLANNERS, *LEARNED)
+ALL = (*PLANNERS, *LEARNED_PLANNERS)
 CONSIDERATE = (
     "ratio_to_sjf_max",
     "gap_to_lp",

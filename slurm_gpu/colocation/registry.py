@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from slurm_gpu.colocation.learned import LEARNED
+from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.colocation.planner import Belief, Planner
 
 if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
@@ -34,7 +34,7 @@ class Setting:
     slowed: float = SLOWED
     """The fraction of jobs that annealing may slow down noticeably, if the belief has a cap; 1: all."""
     nets: Mapping[str, Net] = field(default_factory=dict)
-    """Trained nets of the planners in LEARNED, by name."""
+    """Trained nets of the planners in LEARNED_PLANNERS, by name."""
 
 
 def _sjf(setting: Setting) -> Planner:
@@ -112,13 +112,13 @@ DEFAULT = "annealing"
 
 def planner(name: str, setting: Setting) -> Planner:
     """Return a planner; raise ValueError naming all planners if this one is unknown or untrained."""
-    if name in LEARNED:
+    if name in LEARNED_PLANNERS:
         if name not in setting.nets:
             raise ValueError(f"planner {name!r} has not learned anything yet: `slurm-gpu colocation train`")
         return _learned(name, setting.nets[name], setting)
     try:
         make = PLANNERS[name]
     except KeyError:
-        names = ", ".join([*PLANNERS, *LEARNED])
+        names = ", ".join([*PLANNERS, *LEARNED_PLANNERS])
         raise ValueError(f"there is no planner {name!r}; there are {names}") from None
     return make(setting)

@@ -29,7 +29,7 @@ MOST_APPLICATIONS = 48
 
 
 def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
-    """Return settings for a planner in learned.LEARNED; with `again`, a net exists and there is new data."""
+    """Return settings for a planner that learns; with `again`, a net exists and there is new data."""
     if name == "dqngpu":
         settings = TrainingSettings(seed=seed)
     else:

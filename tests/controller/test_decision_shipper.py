@@ -19,10 +19,10 @@ from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.controller.reporting.decision_log import MARK_FILE, LogLine
 from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper, decision_of
 from slurm_gpu.database.api.controller_body import MOST_DECISIONS, parse_report
-from slurm_gpu.database.http.request import MAX_BODY_BYTES
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import AuditEvent, Decision
+from slurm_gpu.wire.headers import MAX_BODY_BYTES
 from tests.controller.fakes import Clock
 
 LINE = "slurm-gpu/1 {at} submit allow t{at} uid=1001 account=nlp rules=- mgpu=1000 zone=observe:-:room\n"

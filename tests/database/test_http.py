@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from slurm_gpu.client.database_client import DatabaseClient, MungeAuth
 from slurm_gpu.daemon.outage_log import AGAIN_S
 from slurm_gpu.database.accounting.slurm_view import SlurmView
-from slurm_gpu.database.http.request import MAX_BODY_BYTES
 from slurm_gpu.database.ingest import posts
 from slurm_gpu.database.ingest import storage_threads as storers
 from slurm_gpu.database.ingest.shipment import parse_shipment
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.http.identity import Authenticator, Caller
+from slurm_gpu.wire.headers import MAX_BODY_BYTES
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
 from tests.database.samples import record, segment
 

@@ -13,7 +13,7 @@ import click
 
 from slurm_gpu.cli.colocation.train import SpeedTable
 from slurm_gpu.cli.output import console, print_json, print_table
-from slurm_gpu.colocation.learned import LEARNED
+from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.registry import PLANNERS
@@ -54,11 +54,13 @@ def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
 def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple[str, ...]:
     """Check the names of planners, and that their models are given; None means all of these."""
     if names is None:
-        return (*PLANNERS, *(name for name in LEARNED if name in nets))
+        return (*PLANNERS, *(name for name in LEARNED_PLANNERS if name in nets))
     for name in names:
-        if name not in PLANNERS and name not in LEARNED:
-            raise UsageError(f"there is no planner {name!r}; there are {', '.join([*PLANNERS, *LEARNED])}")
-        if name in LEARNED and name not in nets:
+        if name not in PLANNERS and name not in LEARNED_PLANNERS:
+            raise UsageError(
+                f"there is no planner {name!r}; there are {', '.join([*PLANNERS, *LEARNED_PLANNERS])}"
+            )
+        if name in LEARNED_PLANNERS and name not in nets:
             raise UsageError(
                 f"planner {name} needs what it learned: --model FILE, by "
                 f"`slurm-gpu colocation train --planner {name}`"

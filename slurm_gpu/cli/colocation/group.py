@@ -12,7 +12,7 @@ import click
 
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.site import CommandSite, with_site
-from slurm_gpu.colocation.learned import LEARNED
+from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -82,7 +82,7 @@ def _cap(cap: float | None) -> float:
 @_of_table
 @click.option(
     "--planner",
-    type=click.Choice(LEARNED),
+    type=click.Choice(LEARNED_PLANNERS),
     default="dqngpu",
     show_default=True,
     help="Planner to train.",

@@ -7,4 +7,4 @@ on devices other than the CPU.
 """
 
 # Planners that choose by a net, for `slurm-gpu colocation train`.
-LEARNED = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")
+LEARNED_PLANNERS = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_gpu.colocation.learned import LEARNED
+from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.colocation.learned.images import LEVELS, N_INPUTS, RESOURCES, SLOTS, STEPS, options_of
 from slurm_gpu.colocation.learned.model_file import PlannerModel, read_model, write_model
 from slurm_gpu.colocation.learned.rows import NAMES
@@ -18,7 +18,7 @@ _LARGEST_INPUT = 1e6
 
 
 def inputs_of(name: str) -> tuple[str, ...]:
-    """Return the input names of a planner in LEARNED."""
+    """Return the input names of a planner in LEARNED_PLANNERS."""
     if name == "dqngpu":
         return NAMES
     return (f"{SLOTS} slots", f"{STEPS} steps", f"{LEVELS} levels", *RESOURCES)
@@ -52,13 +52,15 @@ def read_for(path: Path, name: str) -> PlannerModel:
 
 def read_any(path: Path) -> PlannerModel:
     """Return a model of any planner; raise InputError if the file has none."""
-    for name in LEARNED:
+    for name in LEARNED_PLANNERS:
         try:
             return read_for(path, name)
         except InputError as error:
             if "is a model for planner" not in str(error):
                 raise
-    raise InputError(str(path), 0, 0, f"is a model for no planner that there is: {', '.join(LEARNED)}")
+    raise InputError(
+        str(path), 0, 0, f"is a model for no planner that there is: {', '.join(LEARNED_PLANNERS)}"
+    )
 
 
 def write_if_better(path: Path, model: PlannerModel) -> bool:

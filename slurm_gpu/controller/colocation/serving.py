@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_gpu.colocation.learned import LEARNED
+from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.colocation.planner import Planner
 from slurm_gpu.colocation.registry import DEFAULT, Setting, planner
 from slurm_gpu.controller.colocation.belief import StoreBelief
@@ -58,7 +58,7 @@ class Server:
     @property
     def answers_one_by_one(self) -> bool:
         """Whether it decides about one GPU per call."""
-        return self.name in LEARNED
+        return self.name in LEARNED_PLANNERS
 
 
 class Planners:
@@ -97,7 +97,7 @@ class Planners:
 
     def _selected(self, policy: ColocationInForce) -> Serving:
         """Return the planner in use, selected again after another request or a change of the file."""
-        learns = policy.planner in LEARNED
+        learns = policy.planner in LEARNED_PLANNERS
         mark = policy.planner, policy.model, _mark(policy.model) if learns and policy.model else None
         if self.serving is None or mark != self._mark:
             self._mark, self._net = mark, None

@@ -16,12 +16,11 @@ from slurm_gpu.http.identity import PEER_UID, Authenticator, Caller, NotAuthenti
 from slurm_gpu.http.networks import plain
 from slurm_gpu.http.web_reader import THIS_HOST, Origin
 from slurm_gpu.text.units import parse_whole
-from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
+from slurm_gpu.wire.headers import MAX_BODY_BYTES, READS_ALL, READS_HEADER
 
 CONTROLLER_TARGET = "/v1/controller"
 # Refused header: otherwise such a request would be answered with the rights of its sender.
 FOR_USER = "X-Slurm-Gpu-User"
-MAX_BODY_BYTES = 1 << 20
 BODY_WITHIN_S = 30.0
 # Time to wait before a retry.
 RETRY_AFTER_S = 10

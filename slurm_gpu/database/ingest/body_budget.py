@@ -14,8 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.database.http.request import MAX_BODY_BYTES, RETRY_AFTER_S
+from slurm_gpu.database.http.request import RETRY_AFTER_S
 from slurm_gpu.http.identity import PEER_UID
+from slurm_gpu.wire.headers import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from slurm_gpu.node.shipping.shipment_queue import Item
 from slurm_gpu.node.shipping.spooled import is_count
 from slurm_gpu.node.shipping.wire_version import Range, read_dropped, read_ignored, read_range
 from slurm_gpu.wire import WIRE_VERSION, DeviceFacts
+from slurm_gpu.wire.headers import MAX_BODY_BYTES
 from slurm_gpu.wire.record import with_current_names
 
-MAX_BODY_BYTES = 1 << 20
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
 
 # slurm-gpudbd's reports on jobs by raw job id; docs/api.md has the fields.

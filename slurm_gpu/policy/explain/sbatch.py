@@ -17,259 +17,18 @@ from typing import TextIO
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain import gpu_options as gpuforms
 from slurm_gpu.policy.explain import option_values as optionvalues
+from slurm_gpu.policy.explain.slurm_options import (
+    COMMANDS_BY_NAME,
+    READ_OPTIONS,
+    SHARING_OPTIONS,
+    SlurmCommand,
+)
 from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION
 
 # Maximum size of a job script, above any max_script_size; Slurm's default is 4 MiB.
 _MOST_CHARACTERS = 64 * 2**20
-COMMANDS = ("sbatch", "srun", "salloc")
+COMMANDS = tuple(COMMANDS_BY_NAME)
 
-_SHORT = {
-    "A": "account",
-    "a": "array",
-    "p": "partition",
-    "q": "qos",
-    "t": "time",
-    "N": "nodes",
-    "n": "ntasks",
-    "G": "gpus",
-    "w": "nodelist",
-    "M": "clusters",
-    "B": "extra-node-info",
-    "b": "begin",
-    "C": "constraint",
-    "c": "cpus-per-task",
-    "D": "chdir",
-    "d": "dependency",
-    "e": "error",
-    "F": "nodefile",
-    "i": "input",
-    "J": "job-name",
-    "L": "licenses",
-    "m": "distribution",
-    "o": "output",
-    "S": "core-spec",
-    "x": "exclude",
-    "H": "hold",
-    "h": "help",
-    "I": "immediate",
-    "k": "no-kill",
-    "O": "overcommit",
-    "Q": "quiet",
-    "s": "oversubscribe",
-    "V": "version",
-    "v": "verbose",
-    "W": "wait",
-}
-_READ = (
-    "account",
-    "array",
-    "partition",
-    "qos",
-    "time",
-    "nodes",
-    "ntasks",
-    "ntasks-per-node",
-    "ntasks-per-gpu",
-    "ntasks-per-socket",
-    "sockets-per-node",
-    "gpus",
-    "gpus-per-node",
-    "gpus-per-socket",
-    "gpus-per-task",
-    "gres",
-    "tres-per-task",
-    "nodelist",
-    "wrap",
-    "cpus-per-task",
-    "cpus-per-gpu",
-    "mincpus",
-    "mem",
-    "mem-per-cpu",
-    "mem-per-gpu",
-    "constraint",
-    "reservation",
-    "comment",
-    "dependency",
-    "exclude",
-    "job-name",
-    "licenses",
-    "wckey",
-)
-_PASSED_OVER = (
-    "acctg-freq",
-    "batch",
-    "bb",
-    "bbf",
-    "begin",
-    "chdir",
-    "clusters",
-    "cluster-constraint",
-    "container",
-    "container-id",
-    "core-spec",
-    "cores-per-socket",
-    "cpu-freq",
-    "deadline",
-    "delay-boot",
-    "distribution",
-    "error",
-    "export",
-    "export-file",
-    "extra",
-    "extra-node-info",
-    "gid",
-    "gpu-bind",
-    "gpu-freq",
-    "gres-flags",
-    "hint",
-    "input",
-    "mail-type",
-    "mail-user",
-    "mcs-label",
-    "mem-bind",
-    "network",
-    "nodefile",
-    "ntasks-per-core",
-    "open-mode",
-    "output",
-    "power",
-    "prefer",
-    "priority",
-    "profile",
-    "resv-ports",
-    "segment",
-    "signal",
-    "stepmgr",
-    "switches",
-    "thread-spec",
-    "threads-per-core",
-    "time-min",
-    "tmp",
-    "uid",
-    "wait-all-nodes",
-)
-_SHARING = ("exclusive", "oversubscribe")
-_OPTIONAL = ("get-user-env", "immediate", "kill-on-invalid-dep", "nice", "no-kill", "no-requeue", "propagate")
-_FLAGS = (
-    "contiguous",
-    "help",
-    "hold",
-    "ignore-pbs",
-    "overcommit",
-    "parsable",
-    "quiet",
-    "reboot",
-    "requeue",
-    "spread-job",
-    "test-only",
-    "usage",
-    "use-min-nodes",
-    "verbose",
-    "version",
-    "wait",
-)
-_BATCH_ONLY = (
-    "array",
-    "wrap",
-    "batch",
-    "ignore-pbs",
-    "parsable",
-    "requeue",
-    "no-requeue",
-    "test-only",
-    "wait",
-)
-_WITH_VALUE = frozenset((*_READ, *_PASSED_OVER))
-_WITHOUT = frozenset((*_OPTIONAL, *_SHARING, *_FLAGS))
-
-
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """The options of one of Slurm's commands."""
-
-    name: str
-    # Prefix of its environment variables for options.
-    variables: str
-    with_value: frozenset[str]
-    # Options that need no value; some accept one after `=`.
-    without: frozenset[str]
-    short: Mapping[str, str]
-
-    @property
-    def known(self) -> frozenset[str]:
-        return self.with_value | self.without
-
-
-_BY_NAME = {
-    "sbatch": _Command("sbatch", "SBATCH_", _WITH_VALUE, _WITHOUT, _SHORT),
-    "srun": _Command(
-        "srun",
-        "SLURM_",
-        _WITH_VALUE.difference(_BATCH_ONLY)
-        | {
-            "accel-bind",
-            "bcast-exclude",
-            "cpu-bind",
-            "epilog",
-            "het-group",
-            "jobid",
-            "kill-on-bad-exit",
-            "max-exit-timeout",
-            "max-threads",
-            "mpi",
-            "msg-timeout",
-            "ntasks-per-tres",
-            "pack-group",
-            "prolog",
-            "relative",
-            "slurmd-debug",
-            "task-epilog",
-            "task-prolog",
-            "threads",
-            "tres-bind",
-            "wait",
-        },
-        _WITHOUT.difference(_BATCH_ONLY)
-        | {
-            "bcast",
-            "compress",
-            "debugger-test",
-            "disable-status",
-            "exact",
-            "interactive",
-            "label",
-            "multi-prog",
-            "no-allocate",
-            "overlap",
-            "preserve-env",
-            "pty",
-            "quit-on-interrupt",
-            "send-libs",
-            "test-only",
-            "unbuffered",
-            "whole",
-            "x11",
-        },
-        _SHORT
-        | {
-            "E": "preserve-env",
-            "K": "kill-on-bad-exit",
-            "l": "label",
-            "r": "relative",
-            "T": "threads",
-            "u": "unbuffered",
-            "X": "disable-status",
-            "Z": "no-allocate",
-        },
-    ),
-    "salloc": _Command(
-        "salloc",
-        "SALLOC_",
-        _WITH_VALUE.difference(_BATCH_ONLY),
-        _WITHOUT.difference(_BATCH_ONLY) | {"bell", "kill-command", "no-bell", "no-shell", "x11"},
-        _SHORT | {"K": "kill-command"},
-    ),
-}
 
 _VARIABLES = {
     "ACCOUNT": "account",
@@ -417,7 +176,7 @@ def parse_command(
             f"{words[0][:100]!r} is neither a command ({', '.join(COMMANDS)}) nor an existing job script: "
             "write `slurm-gpu explain -- sbatch [options] SCRIPT`"
         )
-    command = _BY_NAME[name if name in COMMANDS else "sbatch"]
+    command = COMMANDS_BY_NAME[name if name in COMMANDS else "sbatch"]
     given, rest = _options(words, command, "the command line")
     if ":" in (rest[:1] if command.name == "sbatch" else rest):
         raise UsageError("`:` makes it a heterogeneous job; explain its components one by one")
@@ -439,7 +198,7 @@ def parse_command(
             options[option] = value
     options |= given
     return SbatchRequest(
-        {key: value for key, value in options.items() if key in _READ or key in _SHARING},
+        {key: value for key, value in options.items() if key in READ_OPTIONS or key in SHARING_OPTIONS},
         command.name,
         script,
     )
@@ -463,7 +222,7 @@ def _read_script(rest: Sequence[str], stdin: TextIO | None) -> str:
     return text
 
 
-def _script_options(text: str, script: str, command: _Command) -> dict[str, str]:
+def _script_options(text: str, script: str, command: SlurmCommand) -> dict[str, str]:
     """Return the options in the #SBATCH lines of a script."""
     options: dict[str, str] = {}
     for line in _directives(text):
@@ -489,7 +248,7 @@ def _directives(text: str) -> Iterator[str]:
             return
 
 
-def _options(words: Sequence[str], command: _Command, where: str) -> tuple[dict[str, str], list[str]]:
+def _options(words: Sequence[str], command: SlurmCommand, where: str) -> tuple[dict[str, str], list[str]]:
     """Return the options up to the first word that is not an option, and the remaining words."""
     found: dict[str, str] = {}
     queue = list(words)
@@ -508,7 +267,9 @@ def _options(words: Sequence[str], command: _Command, where: str) -> tuple[dict[
     return found, []
 
 
-def _long_option(word: str, queue: list[str], command: _Command, where: str, found: dict[str, str]) -> None:
+def _long_option(
+    word: str, queue: list[str], command: SlurmCommand, where: str, found: dict[str, str]
+) -> None:
     name, equals, value = word[2:].partition("=")
     # getopt accepts any unambiguous prefix of an option.
     known = command.known
@@ -528,7 +289,7 @@ def _long_option(word: str, queue: list[str], command: _Command, where: str, fou
 
 
 def _short_options(
-    letters: str, queue: list[str], command: _Command, where: str, found: dict[str, str]
+    letters: str, queue: list[str], command: SlurmCommand, where: str, found: dict[str, str]
 ) -> None:
     while letters:
         option = command.short.get(letters[0])
@@ -550,7 +311,7 @@ def _short_options(
 
 def _shared(options: Mapping[str, str]) -> int | None:
     value = None
-    for option in _SHARING:
+    for option in SHARING_OPTIONS:
         if option in options:
             value = optionvalues.shared(option, options[option])
     return value

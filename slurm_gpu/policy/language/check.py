@@ -11,6 +11,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.config.checker import did_you_mean, shown
 from slurm_gpu.config.decoder import Decoder
 from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
@@ -19,7 +20,6 @@ from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
 from slurm_gpu.policy.language.check_adjust import check_adjust
 from slurm_gpu.policy.language.limits import LIMITS, flat_limits
 from slurm_gpu.policy.language.model import (
-    LEARNED_PLANNERS,
     URGENT,
     Bundle,
     CancelIdle,

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.config.decoder import REQUIRED, FromPlace, Items, Key, OneOrTable
 from slurm_gpu.config.value_types import ValueType, choice, duration, fixed, number, path, whole_number
 from slurm_gpu.config.yaml_source import Location
@@ -42,8 +43,6 @@ from slurm_gpu.policy.language.value_types import (
 )
 
 PLANNERS = ("annealing", "greedy", "blossom", "lp", "fgd", "tetris", "sjf")
-# `slurm-gpu colocation train` trains these and writes their model.
-LEARNED_PLANNERS = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")
 # Name of the group and of the rule of `urgent:`, and its default QOS.
 URGENT = "urgent"
 

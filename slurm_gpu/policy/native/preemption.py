@@ -47,8 +47,8 @@ def broken_promises(
     found = []
     owned = sum(owner.gpus for owner in policy.owners)
     if owned > n_gpus:
-        told = f"owners own {owned} GPUs, but the cluster has only {n_gpus}"
-        found.append(source.error(("owners",), told, key=True))
+        message = f"owners own {owned} GPUs, but the cluster has only {n_gpus}"
+        found.append(source.error(("owners",), message, key=True))
     for owner in policy.owners:
         lack = _late(settings, owner)
         if lack is not None:

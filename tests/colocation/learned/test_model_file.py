@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.learned import LEARNED
+from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.colocation.learned.model_file import PlannerModel, read_model, write_arrays, write_model
 from slurm_gpu.colocation.learned.models import inputs_of, read_any, read_for
 from slurm_gpu.colocation.learned.net import Net, new_net
@@ -136,7 +136,7 @@ def test_slurm_gpuctld_which_is_slurmuser_can_read_what_root_trained(tmp_path: P
         os.umask(before)
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("name", LEARNED_PLANNERS)
 def test_a_net_that_cannot_see_what_its_planner_sees_is_refused(tmp_path: Path, name: str):
     path = tmp_path / "model.npz"
     good = any_scorer(1) if name == "dqngpu" else any_images_net(name, 1)
