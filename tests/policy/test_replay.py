@@ -211,7 +211,7 @@ def test_jobs_count_in_the_qos_that_the_policy_assigns() -> None:
 def test_the_remark_names_the_parts_of_lending_that_are_not_judged() -> None:
     (remark,) = without_unknown(compiled(LENDING))[1]
     assert remark.startswith(
-        "owners: the replay lists jobs that would have borrowed, but rules are applied as if"
+        "owners: the replay lists jobs that would have borrowed. It does not requeue jobs"
     )
     assert without_unknown(compiled())[1] == []
     assert replay(job(1)).on_loan == []
