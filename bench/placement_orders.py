@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.arguments import number
 from bench.placement_churn import GUESSES, LOADS, STAY_S
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.order import FreeRoom, NodeKind, NodeOrder
-from slurm_gpu.placement.weights import NodeRoom, WeightScale, level_of
+from slurm_gpu.placement.order import FreeCapacity, NodeKind, NodeOrder
+from slurm_gpu.placement.weights import NodeCapacity, WeightScale, level_of
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
 Asked = Mapping[tuple[int, int], int]
@@ -109,8 +109,8 @@ def _levels(asked: Asked, n_gpus: int, n_nodes: int, *, timed: bool) -> Key:
 
     def level(node: Node, now_s: float) -> int:
         free_mgpu = (0,) * (n_gpus - node.gpus) + (GPU_MGPU,) * node.gpus
-        stake = order.stake(kind, FreeRoom(free_mgpu, node.cpus, 1))
-        room = NodeRoom(
+        stake = order.stake(kind, FreeCapacity(free_mgpu, node.cpus, 1))
+        room = NodeCapacity(
             name="",
             gpus=n_gpus,
             gpus_used=n_gpus - node.gpus,

@@ -40,8 +40,8 @@ def noise(rows: Matrix) -> Matrix:
     """
     with np.errstate(invalid="ignore"):
         steps = np.abs(np.diff(rows, axis=1))
-    spread: Matrix = median(steps) * MAD_TO_SIGMA / np.sqrt(2.0)
-    return spread
+    sigma: Matrix = median(steps) * MAD_TO_SIGMA / np.sqrt(2.0)
+    return sigma
 
 
 def split(rows: Matrix, least: int = 3) -> Split:
@@ -103,8 +103,8 @@ def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
     starts = np.array([0], dtype=np.intp)
     for end in range(min(_LEAST_BINS, n), n + 1):
         lengths = end - starts
-        spread = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / lengths
-        total = cost[starts] + spread
+        squared_deviations = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / lengths
+        total = cost[starts] + squared_deviations
         best = int(np.argmin(total))
         cost[end], last[end] = total[best] + price, starts[best]
         starts = starts[total <= cost[end]]

@@ -199,8 +199,8 @@ def _cut(levels: Matrix, of: NDArray[np.intp], least: float, *, relative: bool) 
     if len(stages) < 2 or sum(map(len, stages)) < 0.75 * len(known):
         return None
     centres = np.array([np.median(levels[stage]) for stage in stages])
-    spread = max(sigma(levels[stage]) for stage in stages)
-    if np.diff(centres).min() < _GAP_IN_SIGMAS * spread:
+    largest_sigma = max(sigma(levels[stage]) for stage in stages)
+    if np.diff(centres).min() < _GAP_IN_SIGMAS * largest_sigma:
         return None
     cut = of.copy()
     reach = np.abs(levels[:, None] - centres[None, :])

@@ -169,10 +169,10 @@ def deviation(
     apart = level.copy()
     z = np.full(len(rows), np.nan)
     for members in groups.members():
-        centre, spread = _healthy_centre(whole[members], kind)
+        centre, std = _healthy_centre(whole[members], kind)
         level[members] -= centre
         apart[members] = level[members]
-        z[members] = level[members] / np.hypot(max(spread, kind.differs_by), errors[members])
+        z[members] = level[members] / np.hypot(max(std, kind.differs_by), errors[members])
         for row in members[(first[members] > 0) | (stop[members] < ratios.shape[1])]:
             change, sure = _changed(ratios, int(row), members, inside[row], kind, float(errors[row]))
             if abs(sure) > abs(z[row]) and sure * level[row] > 0:
@@ -180,7 +180,7 @@ def deviation(
             if not _lasts(own_part[row] - centre, float(level[row])):
                 z[row] = 0.0
             elif kind.ratio and (usual := _wander(ratios[members], int(first[row]), int(stop[row]))) > 0:
-                least = max(spread, kind.differs_by)
+                least = max(std, kind.differs_by)
                 z[row] *= least / np.hypot(least, usual)
     return Deviation(
         signal=signal,
@@ -253,9 +253,9 @@ def _changed(
     moved = median(ratios[np.ix_(members, inside)]) - median(ratios[np.ix_(members, ~inside)])
     mine = np.flatnonzero(members == row)[0]
     others = np.delete(moved, mine)
-    centre, spread = _healthy_centre(others, kind)
+    centre, std = _healthy_centre(others, kind)
     change = float(moved[mine] - centre)
-    return change, float(change / np.hypot(max(spread, kind.differs_by), error if kind.ratio else 0.0))
+    return change, float(change / np.hypot(max(std, kind.differs_by), error if kind.ratio else 0.0))
 
 
 def _to_peers(rows: Matrix, groups: Groups, kind: _SignalKind) -> Matrix:
@@ -292,18 +292,18 @@ def _healthy_centre(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
     centre = float(np.median(known))
     half = known[known <= centre] if kind.worse_up else known[known >= centre]
     within = float(np.median(half))
-    spread = float(np.median(np.abs(half - within))) / 0.399
-    return within + (0.674 if kind.worse_up else -0.674) * spread, spread
+    std = float(np.median(np.abs(half - within))) / 0.399
+    return within + (0.674 if kind.worse_up else -0.674) * std, std
 
 
 def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
     counts = np.isfinite(part).sum(axis=1)
     if kind.ratio:
         # Not by the median: samples of two steps or three only have these two values.
-        spread: Matrix = np.sqrt(_mean((part - level[:, None]) ** 2))
+        std: Matrix = np.sqrt(_mean((part - level[:, None]) ** 2))
     else:
-        spread = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))
-    error: Matrix = 1.25 * spread / np.sqrt(np.maximum(counts, 1))
+        std = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))
+    error: Matrix = 1.25 * std / np.sqrt(np.maximum(counts, 1))
     return np.where(np.isfinite(error), error, 0.0)
 
 

@@ -249,8 +249,8 @@ def _equalized(cost: Matrix, levels: Matrix) -> Matrix:
 
 def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
     """Find workers that take longer than others of their stage for the usual microbatch."""
-    spread = MAD_TO_SIGMA * median(np.abs(ratio - 1.0).T)
-    slow = (ratio > _SLOW_RATIO) & (ratio - 1.0 > _SLOW_Z * np.maximum(spread, _LEAST_SIGMA))
+    std = MAD_TO_SIGMA * median(np.abs(ratio - 1.0).T)
+    slow = (ratio > _SLOW_RATIO) & (ratio - 1.0 > _SLOW_Z * np.maximum(std, _LEAST_SIGMA))
     if not slow.any() or slow.sum() > 0.25 * ratio.size:
         return None
     places = np.argwhere(slow)
@@ -351,16 +351,16 @@ def _stage(stage: Matrix) -> Verdict | None:
 def _sequence(steps: StepSeries) -> Verdict | None:
     """Find microbatches that differ alike forward and backward, because of their content."""
     forward, backward = _residuals(steps.forward), _residuals(steps.backward)
-    spread = _spread(forward)
+    std = _std(forward)
     correlation = _correlation(forward, backward)
-    much = spread >= _SEQUENCE_CV and correlation >= _SEQUENCE_CORRELATION
-    if not (much or (spread >= _LITTLE_CV and correlation >= _LITTLE_CORRELATION)):
+    much = std >= _SEQUENCE_CV and correlation >= _SEQUENCE_CORRELATION
+    if not (much or (std >= _LITTLE_CV and correlation >= _LITTLE_CORRELATION)):
         return None
     evidence = [
         Evidence(
-            text=f"durations of one stage's microbatches vary by {spread:.0%} (3 % is usual)",
+            text=f"durations of one stage's microbatches vary by {std:.0%} (3 % is usual)",
             metric="forward_s",
-            value=spread,
+            value=std,
             expected=0.03,
         ),
         Evidence(
@@ -384,7 +384,7 @@ def _residuals(cost: Matrix) -> Matrix:
         return np.asarray(cost / usual - 1.0)
 
 
-def _spread(residuals: Matrix) -> float:
+def _std(residuals: Matrix) -> float:
     known = residuals[np.isfinite(residuals)]
     return float(known.std()) if known.size else 0.0
 

@@ -17,22 +17,22 @@ from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 _LEAST_POWER, _GUESS = 0.04, 0.55
 # GPUs with equal work may permanently differ by a tenth in power; few of them do.
-_POWER_SPREADS, _LASTING_POWER = 5.0, 0.09
+_POWER_SIGMAS, _LASTING_POWER = 5.0, 0.09
 # Stages of equally many layers differ by 2 to 3 %. The first or last one often has about 10 % more work for
 # its embedding or loss, which costs as much as any other, but is reported as a suspicion. If a stage has 6 %
 # more work, SM activity shows only a part, since spinning keeps some SMs active, and power shows half, since
 # waiting takes half.
 _STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.065, 1.03, 1.03, 1.12
 _STAGE_LEAST = {Signal.BUSY: _STAGE_BUSY, Signal.WORK: _STAGE_TIMES, Signal.POWER: _STAGE_TIMES_POWER}
-_STAGE_SPREADS = 3.5
-_REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SPREADS = 0.03, 0.005, 5.0
+_STAGE_SIGMAS = 3.5
+_REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SIGMAS = 0.03, 0.005, 5.0
 # Two GPUs may permanently differ by a tenth in power; a difference of a whole replica is its work.
 _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 # Microbatches of equal length vary by 2 to 3 %, of which a mean over seconds shows at most half.
-_SEQUENCE_SPREAD = 0.022
+_SEQUENCE_STD = 0.022
 _SEQUENCE_CORRELATION = 0.8
 # GPUs with equal work keep their places among each other to one percent, in means over ten seconds.
-_SEQUENCE_SPREAD_OF_POWER = 0.0135
+_SEQUENCE_STD_OF_POWER = 0.0135
 _SAMPLE_S = 10.0
 _BUSY_ALL_THE_TIME = 0.95
 # In samples. Differences that last this long do not come from the steps that a sample holds.
@@ -40,7 +40,7 @@ _LATER, _LASTING = 4, 0.3
 # Samples that are averaged to compare nodes.
 _SAMPLES = 4
 _LEAST_OF_NODES, _LEAST_BLOCKS_OF_NODES, _LASTING_OF_NODES = 16, 8, (-0.4, 0.5)
-_SPREAD_OF_NODES, _SPREAD_OF_NODES_IN_BINS = 0.018, 0.01
+_STD_OF_NODES, _STD_OF_NODES_IN_BINS = 0.018, 0.01
 # Nodes with equal work differ by half of it or less: a node, and many steps, vary less than a GPU.
 _POWER_OF_NODES, _POWER_OF_NODES_IN_BINS = 0.012, 0.0065
 
@@ -65,7 +65,7 @@ def heavier(case: Case) -> Verdict | None:
             with np.errstate(invalid="ignore"):
                 usual = sigma(case.level(signal) - middle(case.level(signal)))
                 rows &= case.has_changed(signal) | (
-                    case.level(signal) >= max(_LASTING_POWER, _POWER_SPREADS * usual)
+                    case.level(signal) >= max(_LASTING_POWER, _POWER_SIGMAS * usual)
                 )
         base = 0.65 if Signal.BUSY in case.deviations or (rows & case.has_changed(signal)).any() else _GUESS
     if not rows.any():
@@ -105,7 +105,7 @@ def stages(case: Case) -> Verdict | None:
         own, usual = float(levels[signal][busiest]), float(np.median(others))
         least = _STAGE_LEAST[signal] if Signal.WORK in asked or signal is Signal.POWER else _SURE_STAGE_TIMES
         apart = _apart(case, signal, busiest, others)
-        if not usual > 0 or own / usual < least or own - usual < _STAGE_SPREADS * apart:
+        if not usual > 0 or own / usual < least or own - usual < _STAGE_SIGMAS * apart:
             return None
         times = own / usual
         text = f"{groups.names[busiest]}: {own / usual:.2f} times the {signal.value} of the other groups"
@@ -129,9 +129,9 @@ def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
     levels = [median(case.signals[signal][rows]) for rows in members]
     within = np.concatenate([row - middle(row) for row in levels])
     within = within[np.isfinite(within)]
-    spread = float(np.sqrt((within**2).sum() / max(len(within) - len(members), 1)))
+    std = float(np.sqrt((within**2).sum() / max(len(within) - len(members), 1)))
     counts = [len(rows) for group, rows in enumerate(members) if group != busiest]
-    error = 1.25 * spread * np.sqrt(1 / len(members[busiest]) + 1.5 / sum(counts))
+    error = 1.25 * std * np.sqrt(1 / len(members[busiest]) + 1.5 / sum(counts))
     return float(np.hypot(others.std(ddof=len(others) > 1), error))
 
 
@@ -161,26 +161,26 @@ def replicas(case: Case) -> Verdict | None:
         within = (parts - means[:, None])[known]
         if (known.mean(axis=1) < 0.75).any():
             continue
-        spread = float(np.sqrt((within**2).sum() / max(within.size - len(means), 1)))
-        error = float(np.hypot(spread / np.sqrt(parts.shape[1]), _REPLICA_DIFFERS))
+        std = float(np.sqrt((within**2).sum() / max(within.size - len(means), 1)))
+        error = float(np.hypot(std / np.sqrt(parts.shape[1]), _REPLICA_DIFFERS))
         order = np.sort(means)
         # The better half is the reference; half of an even number of replicas may have more work.
         usual = float(np.median(order[: (len(order) + 1) // 2]))
-        more = (means - usual >= max(_REPLICA_POWER, _REPLICA_SPREADS * error)) & (
-            np.where(known, parts, np.inf).min(axis=1) > usual - _REPLICA_SPREADS * spread
+        more = (means - usual >= max(_REPLICA_POWER, _REPLICA_SIGMAS * error)) & (
+            np.where(known, parts, np.inf).min(axis=1) > usual - _REPLICA_SIGMAS * std
         )
         if not more.any() or 2 * more.sum() > len(means):
             continue
         rest = means[~more]
-        if means[more].min() - rest.max() < _REPLICA_SPREADS / 2 * error:
+        if means[more].min() - rest.max() < _REPLICA_SIGMAS / 2 * error:
             # There is no gap between them: power varies continuously.
             continue
         rows = np.concatenate([part.reshape(-1, tensor)[more].ravel() for part in members])
-        return _replica(case, np.isin(np.arange(case.n), rows), float(means[more].mean() - usual), spread)
+        return _replica(case, np.isin(np.arange(case.n), rows), float(means[more].mean() - usual), std)
     return None
 
 
-def _replica(case: Case, rows: NDArray[np.bool_], level: float, spread: float) -> Verdict:
+def _replica(case: Case, rows: NDArray[np.bool_], level: float, std: float) -> Verdict:
     names = tuple(worker.name for worker in case.workers(rows))
     text = f"{len(names)} workers, whole replicas: {level:.1%} more power than others of their stages"
     verdict = case.verdict(
@@ -188,7 +188,7 @@ def _replica(case: Case, rows: NDArray[np.bool_], level: float, spread: float) -
         _GUESS,
         kind="replica",
         roles=names,
-        evidence=(Evidence(text=text, metric="power", value=level, expected=spread, workers=names),),
+        evidence=(Evidence(text=text, metric="power", value=level, expected=std, workers=names),),
     )
     return verdict.limited("without SM activity this is judged by power alone", most=_GUESS)
 
@@ -208,33 +208,33 @@ def sequences(case: Case) -> Verdict | None:
     both = np.isfinite(one) & np.isfinite(other)
     if both.sum() >= 100:
         a, b = one[both], other[both]
-        spread, correlation = float(min(a.std(), b.std())), _correlation(a, b)
-        if spread >= _SEQUENCE_SPREAD and correlation >= _SEQUENCE_CORRELATION:
-            return _sequence(case, "workers", spread, correlation)
+        std, correlation = float(min(a.std(), b.std())), _correlation(a, b)
+        if std >= _SEQUENCE_STD and correlation >= _SEQUENCE_CORRELATION:
+            return _sequence(case, "workers", std, correlation)
     one, other = (_node_series(case, matrix) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
-    spread = min(_spread_of_nodes(one), _spread_of_nodes(other))
-    least = _SPREAD_OF_NODES if case.series.width_s <= _SAMPLE_S else _SPREAD_OF_NODES_IN_BINS
-    if both.sum() < _LEAST_OF_NODES or not spread >= least or not _is_independent(one):
+    std = min(_std_of_nodes(one), _std_of_nodes(other))
+    least = _STD_OF_NODES if case.series.width_s <= _SAMPLE_S else _STD_OF_NODES_IN_BINS
+    if both.sum() < _LEAST_OF_NODES or not std >= least or not _is_independent(one):
         return None
     correlation = _correlation(one[both], other[both])
     if correlation < _SEQUENCE_CORRELATION:
         return None
-    return _sequence(case, "nodes", spread, correlation)
+    return _sequence(case, "nodes", std, correlation)
 
 
 def _correlation(a: Matrix, b: Matrix) -> float:
     return float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else 0.0
 
 
-def _sequence(case: Case, who: str, spread: float, correlation: float) -> Verdict:
-    text = f"the work of {who} varies by {spread:.0%} independently, in SM activity and tensor work alike"
+def _sequence(case: Case, who: str, std: float, correlation: float) -> Verdict:
+    text = f"the work of {who} varies by {std:.0%} independently, in SM activity and tensor work alike"
     return case.verdict(
         Cause.IMBALANCE,
         0.7,
         kind="sequence",
         evidence=(
-            Evidence(text=text, metric="tensor", value=spread, expected=0.02),
+            Evidence(text=text, metric="tensor", value=std, expected=0.02),
             Evidence(
                 text=f"both vary together (correlation {correlation:.2f})",
                 metric="busy × work",
@@ -257,24 +257,24 @@ def _sequences_by_power(case: Case) -> Verdict | None:
     n = max(1, round(max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
     own = smooth(_relative_series(case, power), n)
     own = own - median(own)[:, None]
-    spread, who = middle(np.array([sigma(row) for row in own])), "the power of each"
+    std, who = middle(np.array([sigma(row) for row in own])), "the power of each"
     if not (
-        spread >= _SEQUENCE_SPREAD_OF_POWER
+        std >= _SEQUENCE_STD_OF_POWER
         and np.isfinite(own).sum() >= 100
         and abs(_autocorrelation(own, _LATER)) <= _LASTING
     ):
         nodes = _node_series(case, power)
-        spread, who = _spread_of_nodes(nodes), "the power of each node"
+        std, who = _std_of_nodes(nodes), "the power of each node"
         in_bins = case.series.width_s > _SAMPLE_S
         least = _POWER_OF_NODES_IN_BINS if in_bins else _POWER_OF_NODES
-        if np.isfinite(nodes).sum() < _LEAST_OF_NODES or not spread >= least or not _is_independent(nodes):
+        if np.isfinite(nodes).sum() < _LEAST_OF_NODES or not std >= least or not _is_independent(nodes):
             return None
-    text = f"{who} varies by {spread:.1%}, independently and in each sample, while all are busy"
+    text = f"{who} varies by {std:.1%}, independently and in each sample, while all are busy"
     verdict = case.verdict(
         Cause.IMBALANCE,
         0.55,
         kind="sequence",
-        evidence=(Evidence(text=text, metric="power", value=spread, expected=0.01),),
+        evidence=(Evidence(text=text, metric="power", value=std, expected=0.01),),
     )
     return verdict.limited("without SM activity this is judged by power alone", most=0.55)
 
@@ -327,7 +327,7 @@ def _node_series(case: Case, matrix: Matrix) -> Matrix:
     return np.array(found) if found else np.full((1, 1), np.nan)
 
 
-def _spread_of_nodes(nodes: Matrix) -> float:
+def _std_of_nodes(nodes: Matrix) -> float:
     """Return how far nodes differ in the median block: single events such as an evaluation have little
     effect.
     """

@@ -117,7 +117,7 @@ def _samples_at(
     waits = np.flatnonzero(here & ~begun & ~over)
     runs_now = np.flatnonzero(begun & ~over)
     came = np.flatnonzero((runs.eligible_s > moment_s) & (runs.eligible_s < until_s))
-    taken = np.concatenate([_spread(waits), _spread(came)])
+    taken = np.concatenate([_evenly_chosen(waits), _evenly_chosen(came)])
     return _queue_samples(runs, taken, waits, runs_now, vocabulary, scopes, moment_s)
 
 
@@ -131,7 +131,7 @@ def samples_for(runs: Runs, wanted: Runs, vocabulary: Vocabulary, now_s: float) 
     return _queue_samples(both, np.flatnonzero(~is_run), waits, runs_now, vocabulary, _scopes(both), now_s)
 
 
-def _spread(rows: NDArray[np.intp]) -> NDArray[np.intp]:
+def _evenly_chosen(rows: NDArray[np.intp]) -> NDArray[np.intp]:
     if len(rows) <= MAX_PER_MOMENT:
         return rows
     return rows[np.linspace(0, len(rows) - 1, MAX_PER_MOMENT).astype(np.intp)]

@@ -49,7 +49,7 @@ class NodeKind(NamedTuple):
     memory_mib: int
 
 
-class FreeRoom(NamedTuple):
+class FreeCapacity(NamedTuple):
     """The free resources of a node."""
 
     free_mgpu: tuple[int, ...]
@@ -87,7 +87,7 @@ class NodeOrder:
         self._scale = [] if scale is None else _scale(self._judges[scale])
         self._whole_ranks = _ranks({kind: judge.empty().place for kind, judge in self._judges.items()})
 
-    def stake(self, kind: NodeKind, room: FreeRoom) -> Stake:
+    def stake(self, kind: NodeKind, room: FreeCapacity) -> Stake:
         """Return the stake on a node; raise KeyError for an unknown kind."""
         return self._judges[kind].stake(room)
 
@@ -137,7 +137,7 @@ class _Judge:
 
     def __init__(self, kind: NodeKind, mix: Mix, prior: float) -> None:
         self.kind = kind
-        self._empty = FreeRoom((GPU_MGPU,) * len(kind.gpu_types), kind.cpus, kind.memory_mib)
+        self._empty = FreeCapacity((GPU_MGPU,) * len(kind.gpu_types), kind.cpus, kind.memory_mib)
         n = len(kind.gpu_types)
         share = ResourceRequest(gpus=1, cpus=kind.cpus // n, memory_mib=kind.memory_mib // n)
         seen = Mix.of(
@@ -155,7 +155,7 @@ class _Judge:
         self._classes.sort(key=lambda one: (one.mgpu > GPU_MGPU, -one.popularity))
         self._small = [one for one in self._classes[:_MOST_SMALL] if one.mgpu <= GPU_MGPU]
         """A prefix of `_classes`."""
-        self._known: dict[FreeRoom, Stake] = {}
+        self._known: dict[FreeCapacity, Stake] = {}
 
     def _class(self, request: ResourceRequest, popularity: float) -> _Class:
         level = (request.gpu_type, request.share_mgpu or GPU_MGPU)
@@ -180,7 +180,7 @@ class _Judge:
         """Return the stake on an empty node."""
         return self.stake(self._empty)
 
-    def stake(self, room: FreeRoom) -> Stake:
+    def stake(self, room: FreeCapacity) -> Stake:
         """Return the stake on a node with this room."""
         known = self._known.get(room)
         if known is None:
@@ -189,7 +189,7 @@ class _Judge:
             known = self._known[room] = self._reckoned(room)
         return known
 
-    def _reckoned(self, room: FreeRoom) -> Stake:
+    def _reckoned(self, room: FreeCapacity) -> Stake:
         enough = [self._enough(level, room.free_mgpu) for level in self._levels]
         useful, hosts = self._useful(enough, room.cpus, room.memory_mib)
         strands = weight = 0.0
@@ -253,7 +253,7 @@ class _Judge:
                 found.append((n, free - one.mgpu))
         return found
 
-    def _share(self, room: FreeRoom) -> float:
+    def _share(self, room: FreeCapacity) -> float:
         """Return the free GPUs, limited by the cores and memory left at each GPU's share of the node."""
         kind = self.kind
         parts = [
@@ -261,11 +261,11 @@ class _Judge:
         ]
         return min(sum(room.free_mgpu) / GPU_MGPU, len(kind.gpu_types) * min(parts))
 
-    def with_share(self, n_free: int) -> FreeRoom:
+    def with_share(self, n_free: int) -> FreeCapacity:
         """Return the room of a node with `n_free` free GPUs and their share of cores and memory."""
         n = len(self.kind.gpu_types)
         free_mgpu = (0,) * (n - n_free) + (GPU_MGPU,) * n_free
-        return FreeRoom(free_mgpu, self.kind.cpus * n_free // n, self.kind.memory_mib * n_free // n)
+        return FreeCapacity(free_mgpu, self.kind.cpus * n_free // n, self.kind.memory_mib * n_free // n)
 
 
 def _scale(judge: _Judge) -> list[float]:

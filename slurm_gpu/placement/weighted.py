@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from slurm_gpu.placement.choice import NodeShare, first_device, first_whole, fitting
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.order import FreeRoom, NodeKind, NodeOrder
+from slurm_gpu.placement.order import FreeCapacity, NodeKind, NodeOrder
 from slurm_gpu.placement.state import Mask, Nodes
-from slurm_gpu.placement.weights import NodeRoom, WeightScale, level_of
+from slurm_gpu.placement.weights import NodeCapacity, WeightScale, level_of
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
 # Interval at which nodes are rescored on which only the remaining time of jobs changed.
@@ -99,17 +99,17 @@ class NodeWeights:
         self._scale = WeightScale(max(largest, 1), ranks, self._timed and nodes.running is not None)
         self._rescore(nodes)
 
-    def _room(self, nodes: Nodes, index: int) -> NodeRoom:
+    def _room(self, nodes: Nodes, index: int) -> NodeCapacity:
         one = self._nodes[index]
         free_mgpu = nodes.free_mgpu[index].tolist()
         cpus, memory_mib = int(nodes.free_cpus[index]), int(nodes.free_memory_mib[index])
         worth, rank = None, 0
         if self._order is not None and one.kind.gpu_types:
-            room = FreeRoom(tuple(free_mgpu[at] for at in one.order), cpus, memory_mib)
+            room = FreeCapacity(tuple(free_mgpu[at] for at in one.order), cpus, memory_mib)
             worth = self._order.gpus_left(self._order.stake(one.kind, room))
             rank = self._order.whole_rank(one.kind)
         n_gpus, running = len(one.kind.gpu_types), nodes.running
-        return NodeRoom(
+        return NodeCapacity(
             name=nodes.names[index],
             gpus=n_gpus,
             gpus_used=n_gpus - sum(free_mgpu) / GPU_MGPU,

@@ -39,7 +39,7 @@ _DEAD_BAND = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRoom:
+class NodeCapacity:
     """The free resources of a node with GPUs."""
 
     name: str
@@ -90,7 +90,7 @@ class WeightScale:
     """Whether the remaining time of jobs counts."""
 
     @classmethod
-    def of(cls, rooms: Iterable[NodeRoom], whole_ranks: int = 1, *, timed: bool = False) -> WeightScale:
+    def of(cls, rooms: Iterable[NodeCapacity], whole_ranks: int = 1, *, timed: bool = False) -> WeightScale:
         """Return the scale for these nodes."""
         return cls(max((room.gpus for room in rooms), default=1), whole_ranks, timed)
 
@@ -105,7 +105,7 @@ class WeightScale:
         return self.below_whole + self.whole_ranks
 
 
-def level_of(room: NodeRoom, scale: WeightScale, before: int | None = None) -> int:
+def level_of(room: NodeCapacity, scale: WeightScale, before: int | None = None) -> int:
     """Return a level from FULL to the last of the scale; those from `below_whole` on are for whole nodes.
 
     `before` is the previous level, which is kept unless the node moved far enough.
@@ -132,7 +132,7 @@ def _place(usable: float, most: int, largest: int) -> float:
     return exact + (usable - exact) * (most - exact) / (largest - 1 - exact)
 
 
-def _timed_place(worth: float, room: NodeRoom, most: int, scale: WeightScale) -> float:
+def _timed_place(worth: float, room: NodeCapacity, most: int, scale: WeightScale) -> float:
     """Map GPUs left, minus one per doubling of the time until the node is whole, linearly to the levels.
 
     The lowest is FULL, for no GPU left and jobs that run for very long.

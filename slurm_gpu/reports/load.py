@@ -21,7 +21,7 @@ from slurm_gpu.reports.capacity import Capacity, capacity_of
 from slurm_gpu.reports.category import Integers
 from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.months import MonthTotals, months_of
-from slurm_gpu.reports.occupancy import OccupancySpans, occupancy, spread
+from slurm_gpu.reports.occupancy import OccupancySpans, distribute, occupancy
 from slurm_gpu.reports.past_forecasts import PastForecasts, past_forecasts
 from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import NodePeriod, Placing
@@ -84,7 +84,7 @@ def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: fl
         forecasts = past_forecasts(connection, config.cluster, period, now_s)
     until_s = max(period.since_s, min(period.until_s, int(now_s)))
     capacity = capacity_of(periods, placing, period.since_s, until_s)
-    on_nodes = spread(
+    on_nodes = distribute(
         rows.texts["nodes"],
         allocated.from_s,
         allocated.to_s,

@@ -47,7 +47,7 @@ class OccupancySpans:
     out: Integers
 
 
-def spread(
+def distribute(
     nodes: Category, from_s: Floats, to_s: Floats, mgpu: Floats, cpus: Floats, mib: Floats
 ) -> NodeOccupancy:
     """Return the allocations of rows by node; unknown amounts count as 0."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.controller.queue.job_mix import HALF_LIFE_S, MOST_CLASSES, JobMix, MixedOrder, request_of
-from slurm_gpu.placement.order import FreeRoom, NodeKind
+from slurm_gpu.placement.order import FreeCapacity, NodeKind
 from slurm_gpu.simulate.request import ResourceRequest
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 
@@ -206,4 +206,4 @@ def test_the_order_is_rebuilt_when_the_mix_moves_or_nodes_of_another_kind_appear
     more = kinds | {NodeKind(("a100",) * 8, 64, 64_000): 1}
     third = orders.of(more)
     assert third is not None
-    assert third.stake(NodeKind(("a100",) * 8, 64, 64_000), FreeRoom((0,) * 8, 64, 64_000)).useful == 0
+    assert third.stake(NodeKind(("a100",) * 8, 64, 64_000), FreeCapacity((0,) * 8, 64, 64_000)).useful == 0

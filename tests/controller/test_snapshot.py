@@ -20,7 +20,7 @@ from slurm_gpu.controller.snapshot.snapshot_file import (
     read_fresh,
     render,
 )
-from slurm_gpu.controller.snapshot.zones import ZoneRoom
+from slurm_gpu.controller.snapshot.zones import ZoneCapacity
 from slurm_gpu.errors import OutsideError
 
 from .fakes import NOON_S
@@ -54,7 +54,7 @@ snapshots = st.builds(
     ),
     seen=st.dictionaries(st.text("0123456789abcdefx", min_size=1), counts, max_size=3),
     timing=st.none() | st.builds(QueryTiming, quarters, quarters, st.just("6f3c-91")),
-    zones=st.lists(st.builds(ZoneRoom, names, st.none() | names, counts, counts), max_size=2).map(tuple),
+    zones=st.lists(st.builds(ZoneCapacity, names, st.none() | names, counts, counts), max_size=2).map(tuple),
 )
 
 
@@ -78,7 +78,7 @@ def test_the_file_has_the_form_of_the_contract() -> None:
         hours={Subject("alice", None): {CalendarPeriod.WEEK: 410.25, CalendarPeriod.DAY: 0.0}},
         period_starts={CalendarPeriod.DAY: 3, CalendarPeriod.WEEK: 2, CalendarPeriod.MONTH: 1},
         seen={"f00x1": 4},
-        zones=(ZoneRoom("zone 1", None, 12000, 1),),
+        zones=(ZoneCapacity("zone 1", None, 12000, 1),),
         timing=QueryTiming(35412.349, 0.081, "6f3c"),
     )
     assert render(snapshot).splitlines() == [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.placement.fragmentation import stranded_mgpu
 from slurm_gpu.placement.mix import Mix, coarse
-from slurm_gpu.placement.order import MOST_CLASSES, FreeRoom, NodeKind, NodeOrder, Stake
+from slurm_gpu.placement.order import MOST_CLASSES, FreeCapacity, NodeKind, NodeOrder, Stake
 from slurm_gpu.placement.state import Nodes, NodeState
 from slurm_gpu.simulate.jobs import ResourceRequest
 from tests.placement.building import mixes, requests
@@ -21,12 +21,14 @@ ONE, TWO, FOUR = (ResourceRequest(gpus=n, cpus=4 * n) for n in (1, 2, 4))
 MANY = 1e6
 
 
-def room(n_free: int, cpus: int | None = None, memory_mib: int = 64_000) -> FreeRoom:
+def room(n_free: int, cpus: int | None = None, memory_mib: int = 64_000) -> FreeCapacity:
     """Return `n_free` free GPUs, by default with their share of cores."""
-    return FreeRoom((0,) * (4 - n_free) + (1000,) * n_free, 8 * n_free if cpus is None else cpus, memory_mib)
+    return FreeCapacity(
+        (0,) * (4 - n_free) + (1000,) * n_free, 8 * n_free if cpus is None else cpus, memory_mib
+    )
 
 
-def left(order: NodeOrder, *rooms: FreeRoom) -> list[float]:
+def left(order: NodeOrder, *rooms: FreeCapacity) -> list[float]:
     return [order.gpus_left(order.stake(KIND, one)) for one in rooms]
 
 
@@ -81,7 +83,7 @@ def test_on_large_nodes_what_many_ask_for_is_kept_together() -> None:
         {kind: 4},
     )
     stakes = [
-        eight.gpus_left(eight.stake(kind, FreeRoom((0,) * (8 - n) + (1000,) * n, 8 * n, 0)))
+        eight.gpus_left(eight.stake(kind, FreeCapacity((0,) * (8 - n) + (1000,) * n, 8 * n, 0)))
         for n in (3, 4, 5, 6)
     ]
     assert sorted(stakes) == [stakes[0], stakes[2], stakes[1], stakes[3]]
@@ -137,11 +139,11 @@ def test_useful_gpus_are_those_that_are_not_stranded(
     types = tuple(sorted(data.draw(st.lists(st.sampled_from(("a100", "v100")), min_size=1, max_size=4))))
     kind = NodeKind(types, 16, 100)
     free_mgpu = tuple(data.draw(st.sampled_from((0, 250, 500, 1000))) for _ in types)
-    found = FreeRoom(free_mgpu, data.draw(st.integers(0, 16)), data.draw(st.integers(0, 100)))
+    found = FreeCapacity(free_mgpu, data.draw(st.integers(0, 16)), data.draw(st.integers(0, 100)))
     mix = Mix.of((coarse(request), times) for request, times in seen)
     n_seen = data.draw(st.sampled_from((1, 3, 1000)))
     stake = NodeOrder(mix, n_seen, {kind: 1}).stake(kind, found)
-    empty = Nodes.of([state(kind, FreeRoom((1000,) * len(types), 16, 100))])
+    empty = Nodes.of([state(kind, FreeCapacity((1000,) * len(types), 16, 100))])
     could = [
         (request, times)
         for request, times in zip(mix.requests, mix.popularity, strict=True)
@@ -159,7 +161,7 @@ def test_useful_gpus_are_those_that_are_not_stranded(
     assert stake.fits == any(nodes.fits(request).any() for request in judged.requests)
 
 
-def state(kind: NodeKind, found: FreeRoom) -> NodeState:
+def state(kind: NodeKind, found: FreeCapacity) -> NodeState:
     return NodeState(
         name="n",
         gpu_types=kind.gpu_types,
@@ -207,7 +209,7 @@ def test_the_same_room_is_computed_once_and_a_long_mix_is_cut() -> None:
 
 def test_a_node_of_an_unknown_kind_is_an_error() -> None:
     with pytest.raises(KeyError):
-        order((ONE, 1)).stake(NodeKind(("",), 1, 1), FreeRoom((1000,), 1, 1))
+        order((ONE, 1)).stake(NodeKind(("",), 1, 1), FreeCapacity((1000,), 1, 1))
 
 
 @given(requests())

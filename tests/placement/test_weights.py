@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.weights import FULL, NodeRoom, WeightScale, changes, layout, level_of
+from slurm_gpu.placement.weights import FULL, NodeCapacity, WeightScale, changes, layout, level_of
 
 
-def room(used: float = 0, gpus: int = 4, **given: Any) -> NodeRoom:
+def room(used: float = 0, gpus: int = 4, **given: Any) -> NodeCapacity:
     """Build a node of 32 cores and 1000 MiB, in use in proportion to its GPUs."""
     share = 1 - used / gpus
     values: dict[str, Any] = {"cpus_free": math.ceil(32 * share), "memory_free_mib": math.ceil(1000 * share)}
-    return NodeRoom(name="n", gpus=gpus, gpus_used=used, cpus=32, memory_mib=1000, **(values | given))
+    return NodeCapacity(name="n", gpus=gpus, gpus_used=used, cpus=32, memory_mib=1000, **(values | given))
 
 
-def level(node: NodeRoom, before: int | None = None, largest: int | None = None) -> int:
+def level(node: NodeCapacity, before: int | None = None, largest: int | None = None) -> int:
     largest = node.gpus if largest is None else largest
     return level_of(node, WeightScale(largest), before)
 
@@ -77,7 +77,7 @@ def test_the_worth_of_a_node_by_the_mix_replaces_the_gpus_left() -> None:
 HOUR_S = 3600.0
 
 
-def timed(node: NodeRoom, in_h: float | None, before: int | None = None, **more: Any) -> int:
+def timed(node: NodeCapacity, in_h: float | None, before: int | None = None, **more: Any) -> int:
     """Return the level of a node whose jobs end in `in_h` hours."""
     in_s = None if in_h is None else in_h * HOUR_S
     return level_of(

@@ -17,8 +17,8 @@ from slurm_gpu.controller.placement.original_weights import (
 )
 from slurm_gpu.errors import UsageError
 from slurm_gpu.placement.node import gpus_by_type
-from slurm_gpu.placement.order import FreeRoom, NodeKind, NodeOrder, Stake
-from slurm_gpu.placement.weights import NodeRoom, WeightScale, layout, level_of
+from slurm_gpu.placement.order import FreeCapacity, NodeKind, NodeOrder, Stake
+from slurm_gpu.placement.weights import NodeCapacity, WeightScale, layout, level_of
 from slurm_gpu.simulate.request import GPU_MGPU
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.occupancy import out_of_service
@@ -31,7 +31,7 @@ class NodePlan:
     """The plan for one managed node."""
 
     node: SlurmNode
-    room: NodeRoom
+    room: NodeCapacity
     known: RecordedWeights
     level: int | None
     """None if its Weight is left alone: it accepts no jobs, or its Weight was set by hand."""
@@ -67,7 +67,7 @@ class Managed:
         ]
 
 
-def kind_and_room(node: SlurmNode) -> tuple[NodeKind, FreeRoom]:
+def kind_and_room(node: SlurmNode) -> tuple[NodeKind, FreeCapacity]:
     """Return the kind of a node and its free resources; allocations in excess of the node are ignored."""
     types, free_mgpu = gpus_by_type(
         {kind.lower(): n for kind, n in node.gpus.items()},
@@ -75,7 +75,9 @@ def kind_and_room(node: SlurmNode) -> tuple[NodeKind, FreeRoom]:
         node.shared_mgpu,
     )
     cpus, memory_mib = node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib
-    return NodeKind(types, node.cpus, node.memory_mib), FreeRoom(free_mgpu, max(0, cpus), max(0, memory_mib))
+    return NodeKind(types, node.cpus, node.memory_mib), FreeCapacity(
+        free_mgpu, max(0, cpus), max(0, memory_mib)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +121,10 @@ def room_of(
     whole_rank: int = 0,
     running: RunningOnNode | None = None,
     now_s: float = 0.0,
-) -> NodeRoom:
+) -> NodeCapacity:
     """Return the free resources of a node; `running` is None if its jobs are unknown."""
     used = sum(node.gpus_allocated.values()) + node.shared_mgpu / GPU_MGPU
-    return NodeRoom(
+    return NodeCapacity(
         name=node.name,
         gpus=node.n_gpus,
         gpus_used=min(used, node.n_gpus),
@@ -184,7 +186,7 @@ def _judged(
     order_of: Callable[[Mapping[NodeKind, int]], NodeOrder | None],
     running: Mapping[str, RunningOnNode],
     now_s: float,
-) -> tuple[dict[str, Stake], dict[str, NodeRoom], int]:
+) -> tuple[dict[str, Stake], dict[str, NodeCapacity], int]:
     """Return the stakes, the free resources and the number of ranks of whole nodes."""
     found = [kind_and_room(node) for node in managed]
     order = order_of(Counter(kind for kind, _ in found))
@@ -192,7 +194,7 @@ def _judged(
         known = {node.name: running.get(node.name) for node in managed}
         return {}, {node.name: room_of(node, None, 0, known[node.name], now_s) for node in managed}, 1
     stakes: dict[str, Stake] = {}
-    rooms: dict[str, NodeRoom] = {}
+    rooms: dict[str, NodeCapacity] = {}
     for node, (kind, room) in zip(managed, found, strict=True):
         stake = stakes[node.name] = order.stake(kind, room)
         worth, rank = order.gpus_left(stake), order.whole_rank(kind)

@@ -15,7 +15,7 @@ from slurm_gpu.controller.snapshot.encoding import encode
 from slurm_gpu.controller.snapshot.reserve_table import ReserveTable
 from slurm_gpu.controller.snapshot.share_table import ShareTable
 from slurm_gpu.controller.snapshot.zone_table import ZoneTable
-from slurm_gpu.controller.snapshot.zones import ZoneRoom
+from slurm_gpu.controller.snapshot.zones import ZoneCapacity
 
 FILE_NAME = "snapshot.txt"
 # Maximum age of a valid snapshot.
@@ -53,7 +53,7 @@ class Snapshot:
     period_starts: Mapping[CalendarPeriod, int] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
     """Tokens of recently admitted jobs that are counted, with their submission time; the latest first."""
-    zones: tuple[ZoneRoom, ...] = ()
+    zones: tuple[ZoneCapacity, ...] = ()
     placement: ZoneTable | None = None
     """Only for job_submit.lua, like `shares` and `reserve`: `parse` omits them."""
     shares: ShareTable | None = None
@@ -103,7 +103,7 @@ def parse(text: str) -> Snapshot:
             seen[words[0]] = int(words[1])
         elif kind == "zone":
             role = None if words[1] == "-" else unquote(words[1])
-            zones.append(ZoneRoom(unquote(words[0]), role, int(words[2]), int(words[3])))
+            zones.append(ZoneCapacity(unquote(words[0]), role, int(words[2]), int(words[3])))
     return Snapshot(
         generation=int(header[1]),
         as_of_s=int(header[2]),

@@ -12,7 +12,7 @@ from slurm_gpu.slurm.occupancy import out_of_service
 
 
 @dataclass(frozen=True, slots=True)
-class ZoneRoom:
+class ZoneCapacity:
     """The free resources of a zone's nodes that accept jobs."""
 
     name: str
@@ -35,13 +35,13 @@ class ZoneMap:
     def __bool__(self) -> bool:
         return bool(self._zones)
 
-    def rooms(self, nodes: Iterable[SlurmNode]) -> Iterator[ZoneRoom]:
+    def rooms(self, nodes: Iterable[SlurmNode]) -> Iterator[ZoneCapacity]:
         """Yield one per zone, in the order of slurm-gpu.yaml."""
         by_name = {node.name: node for node in nodes if node.n_gpus and not out_of_service(node)}
         for name, role, hosts in self._zones:
             free = {host: _free_mgpu(by_name[host]) for host in hosts if host in by_name}
             whole = sum(mgpu == by_name[host].n_gpus * 1000 for host, mgpu in free.items())
-            yield ZoneRoom(name, role, sum(free.values()), whole)
+            yield ZoneCapacity(name, role, sum(free.values()), whole)
 
 
 def _free_mgpu(node: SlurmNode) -> int:

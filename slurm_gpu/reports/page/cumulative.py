@@ -56,7 +56,7 @@ def _panel(
     if not known:
         drawing.add(TextMark((left + right) / 2, (top + bottom) / 2, "nothing measured", anchor="middle"))
         return
-    scale = scale_of(_spread(known))
+    scale = scale_of(_weighted_values(known))
     for tick in scale.ticks(right - left, 44):
         at = left + scale.at(tick) * (right - left)
         text = compact(tick)
@@ -74,7 +74,7 @@ def _panel(
     drawing.add(segment(left, bottom, right, bottom, "muted"))
 
 
-def _spread(known: Sequence[StepCurve]) -> Floats:
+def _weighted_values(known: Sequence[StepCurve]) -> Floats:
     """Return values repeated roughly by their runs, so that the scale fits most runs."""
     shares = np.linspace(0, 1, 201)
     return np.concatenate([steps.x[_place(steps, shares)] for steps in known])
