@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -21,8 +22,11 @@ _SLURMS_OWN = {
     "AssocMaxGRESPerJob",
     "QOSMaxGRESPerUser",
 }
-_SEEN = [span for row in rows(_PAGE) for span in row[0].split("`")[1::2]]
-MESSAGES = [span.replace("\\|", "|") for span in _SEEN if span not in _SLURMS_OWN]
+_SYMPTOMS = [row[0] for row in rows(_PAGE)]
+# Lists begin with one or more messages, then a colon.
+_QUOTED = re.findall(r"^- ((?:`[^`]+`(?:, )?)+): ", _PAGE.read_text(), re.MULTILINE)
+_SEEN = [span for text in (*_SYMPTOMS, *_QUOTED) for span in text.split("`")[1::2]]
+MESSAGES = [span for span in _SEEN if span not in _SLURMS_OWN]
 
 
 @functools.cache
