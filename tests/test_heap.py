@@ -32,7 +32,7 @@ def test_holes_between_what_stays_are_given_back() -> None:
     assert without_kib < with_holes_kib / 3
 
 
-def test_that_is_done_once_a_minute() -> None:
+def test_memory_is_returned_once_a_minute() -> None:
     clock = FakeClock()
     times: list[float] = []
     heap = Heap(clock, lambda: times.append(clock.monotonic()))

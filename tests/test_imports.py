@@ -132,12 +132,12 @@ def test_the_daemon_that_places_jobs_needs_no_numpy():
     assert "numpy" not in _pulled_in("slurm_gpu.controller.main")
 
 
-def test_what_was_learned_of_jobs_that_share_is_written_without_numpy():
+def test_learned_properties_of_shared_jobs_are_written_without_numpy():
     assert "numpy" not in _pulled_in("slurm_gpu.cli.colocation.learned")
 
 
 @pytest.mark.parametrize("module", ["dqngpu", "deeprm", "model_file"])
-def test_what_was_learned_is_used_with_numpy_alone(module: str):
+def test_learned_planners_need_only_numpy(module: str):
     assert _pulled_in(f"slurm_gpu.colocation.learned.{module}").keys() <= {"numpy"}
 
 

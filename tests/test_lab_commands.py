@@ -16,7 +16,7 @@ from lab.programs import users_of
 
 
 @pytest.mark.parametrize("command", [["restart", "slurmctld"], ["as", "alice", "true"]])
-def test_what_needs_a_lab_says_so(command: list[str], tmp_path: Path):
+def test_commands_that_need_a_lab_report_a_missing_one(command: list[str], tmp_path: Path):
     environ = os.environ | {"SLURM_GPU_LAB_DIR": str(tmp_path / "lab")}
     done = subprocess.run(
         [sys.executable, "-m", "lab", *command], env=environ, capture_output=True, text=True, check=False
@@ -34,7 +34,7 @@ def test_the_process_that_uses_a_directory_is_found(tmp_path: Path):
 
 
 @pytest.mark.parametrize("far", [0.4, 3.0])
-def test_a_demo_that_is_wrong_says_what_may_cause_it_and_what_to_do(far: float):
+def test_an_inaccurate_demo_shows_possible_causes_and_advice(far: float):
     told = io.StringIO()
     good = show_accuracy(Console(file=told), [Difference("1", None, None), Difference("2", far, 0.1)])
     assert good == (far < 1)

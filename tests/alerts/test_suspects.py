@@ -48,7 +48,7 @@ def test_a_job_counts_once_however_often_it_accuses():
     assert named(says(1), says(1), says(2, "bob")) == []
 
 
-def test_jobs_that_were_well_there_since_speak_for_it():
+def test_later_healthy_jobs_exonerate_a_gpu():
     well = says(9, "carol", accuses=False, at_s=NOW_S - 60)
     assert named(*THREE, well) == []
     assert named(*THREE, says(4, "bob"), well) == [("n1", "GPU-3", 4, 2)]
@@ -60,7 +60,7 @@ def test_jobs_that_were_well_before_or_elsewhere_do_not():
     assert named(*THREE, before, elsewhere) == [("n1", "GPU-3", 3, 2)]
 
 
-def test_a_job_that_accused_it_cannot_speak_for_it():
+def test_a_job_that_accused_a_gpu_cannot_exonerate_it():
     assert named(*THREE, says(1, accuses=False, at_s=NOW_S - 60)) == [("n1", "GPU-3", 3, 2)]
 
 
@@ -84,6 +84,6 @@ def test_since_when_is_of_the_first_that_accused_it():
     assert (one.first_s, one.last_s) == (NOW_S - 9000, NOW_S - 3600)
 
 
-def test_the_next_step_is_one_command_that_says_why():
+def test_the_next_step_is_one_command_with_its_reason():
     said = "slurm-gpu: GPU 3 slow or failing in 4 jobs of 2 users"
     assert drain("n1", 3, 4, 2) == f'scontrol update nodename=n1 state=drain reason="{said}"'

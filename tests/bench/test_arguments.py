@@ -27,7 +27,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         ("plain_loops", "fork", "usage: "),
     ],
 )
-def test_what_cannot_be_measured_with_is_named(
+def test_invalid_arguments_are_named(
     script: str, words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Run here: what the scripts import takes longer than all that they say."""

@@ -62,7 +62,7 @@ def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_it_says_how_it_is_used(path: Path, helps: dict[str, tuple[int, str]]) -> None:
+def test_help_shows_the_usage(path: Path, helps: dict[str, tuple[int, str]]) -> None:
     if (needed := NEEDS.get(path.stem)) and importlib.util.find_spec(needed) is None:
         pytest.skip(f"needs {needed}")
     status, said = helps[str(path)]

@@ -61,7 +61,7 @@ def run_it(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
     colocation.main()
 
 
-def test_a_table_is_told_with_stable_keys_and_nobody_is_below_the_bound(
+def test_results_for_a_table_have_stable_keys_and_respect_the_bound(
     table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = ("--planners", "greedy,annealing")  # training has tests of its own
@@ -84,7 +84,7 @@ def test_a_table_is_told_with_stable_keys_and_nobody_is_below_the_bound(
     assert not any(line.startswith("figure 10") for line in text)  # these are of the thesis's applications
 
 
-def test_the_thesis_is_told_beside_ours_and_what_is_no_target_is_marked(
+def test_results_of_the_thesis_are_shown_next_to_ours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run_it(
@@ -106,7 +106,7 @@ def test_the_thesis_is_told_beside_ours_and_what_is_no_target_is_marked(
     }
 
 
-def test_an_unknown_planner_is_told_which_there_are(
+def test_an_unknown_planner_is_rejected_with_the_known_ones(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -120,7 +120,7 @@ def few() -> list[Run]:
     return runs(task)
 
 
-def test_every_planner_runs_the_same_jobs_in_both_modes_beside_the_modes_own_bound(few: list[Run]) -> None:
+def test_every_planner_runs_the_same_jobs_in_both_modes_with_the_bound_of_the_mode(few: list[Run]) -> None:
     assert [(run.mode, run.planner) for run in few] == [
         ("throughput", "sjf"),
         ("throughput", "greedy"),
@@ -146,7 +146,7 @@ def test_without_headroom_memory_that_is_off_runs_out_and_with_it_never() -> Non
         assert placed.together > 1.3
 
 
-def test_who_has_predictions_alone_learns_the_speed_of_pairs_that_it_sees_running(tmp_path: Path) -> None:
+def test_a_belief_from_predictions_learns_the_observed_speeds_of_pairs(tmp_path: Path) -> None:
     one = ApplicationProfile("one", "card", (ProfilePhase(seconds=100.0),))
     two = ApplicationProfile("two", "card", (ProfilePhase(seconds=100.0),))
     names = ["one", "two"]

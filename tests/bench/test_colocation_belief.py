@@ -29,7 +29,7 @@ def of(application: int, left_s: float = 60.0) -> Member:
     return Member(0, application, left_s)
 
 
-def test_who_was_seen_is_as_fast_as_seen_and_who_was_not_is_predicted() -> None:
+def test_observed_speeds_are_used_and_others_are_predicted() -> None:
     belief = Learned([LIGHT, HEAVY], CAPACITY_MIB)
     belief.experience.add((0, 1), (0.9, 0.4), 60)
     before = belief.speeds((0, 0))
@@ -76,7 +76,7 @@ def test_one_alone_always_may() -> None:
     assert belief.may_share([])
 
 
-def test_who_ran_out_of_memory_may_again_where_less_is_expected_of_them() -> None:
+def test_a_pair_that_ran_out_of_memory_may_share_with_less_expected_memory() -> None:
     grows = profile("grows", (60, 7000.0), (60, 500.0))
     belief = Learned([LIGHT, grows], CAPACITY_MIB, most_together=3)
     pair = [of(0), of(1, 120.0)]
@@ -91,7 +91,7 @@ def test_who_ran_out_of_memory_may_again_where_less_is_expected_of_them() -> Non
     assert not belief.may_share(later)
 
 
-def test_who_ran_out_of_memory_that_nobody_knows_may_again_once_larger_ones_did() -> None:
+def test_a_pair_with_unknown_memory_may_share_again_once_larger_ones_have() -> None:
     names = [f"net (batch size {size})" for size in (8, 16, 32)]
     table = Measured("card", tuple(names), (1.0,) * 3, {})
     profiles = [ApplicationProfile(name, "card", (ProfilePhase(seconds=60),)) for name in names]
@@ -118,7 +118,7 @@ def test_who_ran_out_of_memory_that_nobody_knows_may_again_once_larger_ones_did(
     assert belief.may_share(pair)
 
 
-def test_what_a_table_says_of_a_pair_is_not_outdone_by_what_it_says_of_others() -> None:
+def test_a_measured_pair_is_not_overruled_by_other_pairs() -> None:
     names = [f"net (batch size {size})" for size in (8, 16)]
     speeds = {(0, (0,)): 0.0, (0, (1,)): 0.9, (1, (0,)): 0.9, (1, (1,)): 0.9}
     table = Measured("card", tuple(names), (1.0,) * 2, speeds)
@@ -129,7 +129,7 @@ def test_what_a_table_says_of_a_pair_is_not_outdone_by_what_it_says_of_others() 
 
 
 @pytest.mark.parametrize(("memory_mib", "capacity_mib"), [(0.0, 1000.0), (10.0, math.inf)])
-def test_who_cannot_run_together_though_memory_is_no_reason_is_not_tried_again(
+def test_a_group_that_failed_despite_enough_memory_is_not_tried_again(
     memory_mib: float, capacity_mib: float
 ) -> None:
     belief = Learned([profile("a", (60, memory_mib))], capacity_mib)
@@ -138,7 +138,7 @@ def test_who_cannot_run_together_though_memory_is_no_reason_is_not_tried_again(
     assert not belief.may_share([of(0), of(0)])
 
 
-def test_a_pair_that_takes_more_than_anybody_knew_runs_out_of_memory_once_and_shares_where_it_can() -> None:
+def test_a_pair_with_unexpected_memory_fails_once_and_then_shares_where_possible() -> None:
     big, small = profile("big", (60, 9000.0), (60, 1000.0)), profile("small", (300, 2700.0))
     true = TableWorld([big, small], PairTable(["big", "small"], np.full((2, 2), 0.9)), CAPACITY_MIB)
     belief = Learned(true.profiles, CAPACITY_MIB, headroom=Headroom(0.0, 0.0))
@@ -148,7 +148,7 @@ def test_a_pair_that_takes_more_than_anybody_knew_runs_out_of_memory_once_and_sh
     assert ran.together > 1.3
 
 
-def test_what_does_not_fit_does_not_share() -> None:
+def test_a_group_that_does_not_fit_does_not_share() -> None:
     belief = Learned([LIGHT, HEAVY], CAPACITY_MIB)
     assert belief.fits([of(0), of(1)])
     assert not belief.fits([of(1), of(1)])
@@ -211,7 +211,7 @@ def jobs(seed: int, n: int = 40, error: float = 0.2) -> list[SharingJob]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nobody_runs_out_of_memory_though_profiles_are_a_fifth_off(seed: int) -> None:
+def test_no_job_runs_out_of_memory_with_profiles_off_by_a_fifth(seed: int) -> None:
     true = world(seed)
     belief = Learned(true.profiles, CAPACITY_MIB, most_together=3)
     ran = simulate(true, jobs(seed), Trusting(belief), n_gpus=2, watcher=belief)
@@ -219,7 +219,7 @@ def test_nobody_runs_out_of_memory_though_profiles_are_a_fifth_off(seed: int) ->
     assert ran.together > 1.1
 
 
-def test_without_room_for_errors_somebody_would() -> None:
+def test_without_headroom_jobs_run_out_of_memory() -> None:
     killed = 0
     for seed in range(6):
         belief = Learned(world(seed).profiles, CAPACITY_MIB, headroom=Headroom(0.0, 0.0), most_together=3)
@@ -227,7 +227,7 @@ def test_without_room_for_errors_somebody_would() -> None:
     assert killed > 0
 
 
-def test_what_it_sees_of_shared_jobs_is_what_it_believes_thereafter() -> None:
+def test_observed_speeds_of_shared_jobs_are_used_afterwards() -> None:
     true = world(3)
     belief = Learned(true.profiles, CAPACITY_MIB)
     simulate(true, jobs(3, 80, 0.0), Trusting(belief), watcher=belief)
@@ -240,7 +240,7 @@ def test_what_it_sees_of_shared_jobs_is_what_it_believes_thereafter() -> None:
     assert belief.headroom.part.value == pytest.approx(0.02)
 
 
-def test_the_cap_is_kept_for_nearly_all_pairs_that_it_lets_share() -> None:
+def test_the_cap_holds_for_nearly_all_pairs_that_may_share() -> None:
     rng = np.random.default_rng(0)
     slowed = []
     for seed in range(4):
@@ -263,7 +263,7 @@ def test_the_cap_is_kept_for_nearly_all_pairs_that_it_lets_share() -> None:
 
 @settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(1, 4))
-def test_the_same_is_believed_every_time(seed: int, most: int) -> None:
+def test_equal_input_gives_equal_beliefs(seed: int, most: int) -> None:
     true = world(seed % 5)
     first, second = (
         Learned(true.profiles, CAPACITY_MIB, headroom=Headroom(), most_together=most) for _ in "ab"

@@ -46,7 +46,7 @@ def test_each_group_is_seen_for_itself_and_two_of_one_application_are_two_runs()
     assert experience.seen(1, (1,)) is None
 
 
-def test_alone_and_for_no_time_tells_nothing_and_more_than_alone_is_alone() -> None:
+def test_single_jobs_and_zero_seconds_are_ignored_and_speeds_are_capped_at_1() -> None:
     experience = Experience()
     experience.add((3,), (0.5,), 100)
     experience.add((3, 4), (0.5, 0.5), 0)
@@ -60,12 +60,12 @@ def test_alone_and_for_no_time_tells_nothing_and_more_than_alone_is_alone() -> N
 @pytest.mark.parametrize(
     ("speeds", "seconds"), [((0.5,), 1.0), ((0.5, -0.1), 1.0), ((0.5, math.nan), 1.0), ((1.0, 1.0), math.nan)]
 )
-def test_what_cannot_be_is_refused(speeds: tuple[float, ...], seconds: float) -> None:
+def test_impossible_speeds_are_refused(speeds: tuple[float, ...], seconds: float) -> None:
     with pytest.raises(ValueError, match=r"speed|seconds"):
         Experience().add((0, 1), speeds, seconds)
 
 
-def test_who_cannot_run_together_cannot_with_more_beside_them() -> None:
+def test_a_refused_pair_is_refused_in_larger_groups() -> None:
     experience = Experience()
     experience.refuse((2, 1))
     experience.refuse((3, 3))
@@ -98,7 +98,7 @@ def test_a_table_goes_in_and_comes_out_and_counts_for_many_runs() -> None:
         experience.measured("V100", ("a", "b"), (None, None))
 
 
-def test_what_was_kept_elsewhere_is_as_if_it_had_been_seen_here() -> None:
+def test_restored_experience_equals_the_original() -> None:
     here, there = Experience(), Experience()
     for speed in (0.5, 0.6, 0.9):
         here.add((0, 1), (speed, speed), 30)

@@ -32,7 +32,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_and_is_content(tmp_path: Path) -> None:
+def test_without_a_gpu_the_benchmark_is_skipped(tmp_path: Path) -> None:
     done = run(tmp_path, "--json")
     assert (done.returncode, done.stdout) == (0, 'skipped: no GPU\n{"skipped": "no GPU"}\n')
 
@@ -73,9 +73,7 @@ def test_a_table_of_stand_ins_is_read_as_any_table_is(tmp_path: Path) -> None:
         ("--out nowhere --device cpu", "nowhere is not a directory"),
     ],
 )
-def test_what_cannot_be_measured_with_is_refused(
-    capsys: pytest.CaptureFixture[str], arguments: str, said: str
-) -> None:
+def test_invalid_options_are_refused(capsys: pytest.CaptureFixture[str], arguments: str, said: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         read_options(arguments.split())
     assert said in capsys.readouterr().err
@@ -122,12 +120,12 @@ def test_steps_of_a_window_are_those_between_and_add_up(
         steps.between(0.0, now_s + 1)
 
 
-def test_a_program_that_does_not_run_is_named_with_what_it_said() -> None:
+def test_a_failed_program_is_named_with_its_message() -> None:
     with pytest.raises(GroupError, match=r"nothing ended: .*invalid choice: 'nothing'"):
         run_together(("nothing",), "cpu", 0.01, Window(0.0, 0.1), os.environ, lambda: None)
 
 
-def test_a_service_that_is_not_there_or_refuses_is_told_and_ended(tmp_path: Path) -> None:
+def test_a_missing_or_failing_mps_is_reported_and_stopped(tmp_path: Path) -> None:
     with (
         pytest.raises(NotSharedError, match="mps-control-that-is-missing is not here"),
         Mps({}, "mps-control-that-is-missing"),

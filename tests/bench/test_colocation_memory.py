@@ -31,7 +31,7 @@ def running(draw: st.DrawFn) -> tuple[World, list[Member]]:
 
 
 @given(running(), st.floats(0, 0.3))
-def test_no_moment_takes_more_than_was_said(case: tuple[World, list[Member]], timing: float) -> None:
+def test_memory_never_exceeds_the_estimate(case: tuple[World, list[Member]], timing: float) -> None:
     world, members = case
     ran = look_ahead(world, members)
     assume(ran is not None)
@@ -45,7 +45,7 @@ def test_no_moment_takes_more_than_was_said(case: tuple[World, list[Member]], ti
     assert needed_mib(known, Headroom(0.2, 100.0)) >= most * 1.2 - 1e-6
 
 
-def test_what_is_over_before_the_other_grows_does_not_count() -> None:
+def test_a_job_that_ends_before_the_other_grows_does_not_count() -> None:
     grows = profile("grows", (100, 1000.0), (100, 9000.0))
     short, later = Member(0, 0, 200.0), Member(1, 0, 50.0)
     steady = profile("steady", (100, 6000.0))
@@ -110,14 +110,14 @@ def test_a_margin_is_never_below_what_was_seen(errors: list[float]) -> None:
         assert margin.value >= max(0.0, error)
 
 
-def test_what_is_no_error_is_refused() -> None:
+def test_an_invalid_error_is_refused() -> None:
     with pytest.raises(ValueError, match="not nan"):
         Margin(0.1).add(math.nan)
     with pytest.raises(ValueError, match="margin begins"):
         Margin(-0.1)
 
 
-def test_several_need_room_for_what_they_take_more_together() -> None:
+def test_groups_need_headroom_for_their_extra_memory() -> None:
     headroom = Headroom(0.0, 300.0)
     assert headroom.needed_mib([1000.0]) == 1000
     assert headroom.needed_mib([1000.0, 500.0]) == 1800
@@ -129,7 +129,7 @@ def test_several_need_room_for_what_they_take_more_together() -> None:
     assert CAPACITY_MIB > 0
 
 
-def test_who_ran_out_of_memory_has_room_for_what_they_took_more() -> None:
+def test_a_group_that_ran_out_of_memory_has_more_headroom() -> None:
     headroom = Headroom(0.1, 0.0)
     headroom.saw_run_out((1, 0), 8000.0, 10000.0)
     assert headroom.needed_mib([8000.0, 0.0], headroom.times((0, 1))) > 11000
@@ -144,7 +144,7 @@ def test_who_ran_out_of_memory_has_room_for_what_they_took_more() -> None:
 
 
 @given(st.floats(1, 9999), st.floats(0, 1), st.floats(0, 500))
-def test_what_ran_out_of_memory_does_not_fit_again(
+def test_a_group_that_ran_out_of_memory_does_not_fit_again(
     expected_mib: float, part: float, group_mib: float
 ) -> None:
     headroom = Headroom(part, group_mib)

@@ -32,7 +32,7 @@ def table() -> Floats:
 
 
 @pytest.mark.parametrize("kind", ["pairs", "applications", "families", "met 2"])
-def test_what_is_asked_is_not_known_either_way(kind: str) -> None:
+def test_test_pairs_are_in_no_training_data(kind: str) -> None:
     speeds = table()
     times = np.zeros((N, N))
     for seen, asked in folds(kind, TRAITS, speeds, seed=1):
@@ -73,7 +73,7 @@ def test_a_pairs_features_do_not_change_with_the_pair_itself() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if "boosting" not in name and "trees" not in name])
-def test_every_method_tells_every_pair(name: str) -> None:
+def test_every_method_predicts_every_pair(name: str) -> None:
     rng = np.random.default_rng(3)
     suffers, does = rng.uniform(0.6, 1, N), rng.uniform(0.6, 1, N)
     speeds = suffers[:, None] * does
@@ -93,7 +93,7 @@ def test_a_bounded_fit_that_chooses_is_better_than_one_by_order() -> None:
     assert errors["chosen"] < errors["by order"]
 
 
-def test_how_often_a_lower_bound_holds_is_told_of_each_fold_and_confidence() -> None:
+def test_the_coverage_of_lower_bounds_is_reported_per_fold_and_confidence() -> None:
     rng = np.random.default_rng(4)
     speeds = np.clip(rng.uniform(0.6, 0.9, N)[:, None] + rng.normal(0, 0.05, (N, N)), 0.1, 1)
     report = covered("pairs", TRAITS, speeds, seeds=2)

@@ -91,7 +91,7 @@ def test_figure_3_who_is_short_of_memory_and_who_is_slow_though_little_is_in_use
     assert level(sum(one.pcie or 0 for one in phases), 0, 1) == 1
 
 
-def test_three_light_jobs_at_once_hardly_slow_each_other_and_two_heavy_ones_gain_little() -> None:
+def test_three_light_jobs_barely_slow_each_other_and_two_heavy_ones_gain_little() -> None:
     alexnet, gromacs, vgg11, resnet50 = (
         (application(name), 1) for name in ("alexnet", "GROMACS", "vgg11", "resnet50")
     )
@@ -105,7 +105,7 @@ some_phases = st.builds(
 
 
 @given(st.lists(some_phases, min_size=2, max_size=5), st.floats(0, 0.5))
-def test_nobody_runs_faster_than_alone_and_no_more_is_used_than_there_is(
+def test_no_job_is_faster_than_alone_and_resources_are_not_exceeded(
     phases: list[ProfilePhase], refill: float
 ) -> None:
     profiles = [ApplicationProfile(f"app{i}", "card", (phase,)) for i, phase in enumerate(phases)]

@@ -56,7 +56,7 @@ def test_a_step_takes_every_worker_as_long(number: int) -> None:
     assert job.step_s == pytest.approx(float(np.median(steps.total_s)), rel=0.15)
 
 
-def test_what_is_counted_is_no_more_than_there_was_time() -> None:
+def test_counters_do_not_exceed_the_elapsed_time() -> None:
     for number in range(4):
         job = a_job(number)
         play = Play(job=job, rng=rng(), start=-EDGE_S)
@@ -118,7 +118,7 @@ def test_a_pipeline_takes_as_long_as_is_known() -> None:
     assert makespan(forward, backward)[0, 0] > (8 + 4 - 1) * 3.0
 
 
-def test_who_is_lost_tells_nothing_any_more() -> None:
+def test_a_lost_worker_reports_nothing() -> None:
     case = first(Cause.SLOW, lambda case: case.fault is not None and case.fault.lost is not None)
     assert case.fault is not None
     assert case.fault.lost is not None
@@ -128,7 +128,7 @@ def test_who_is_lost_tells_nothing_any_more() -> None:
     assert {event.kind for event in case.recording.events} == {"xid", "gpu_lost"}
 
 
-def test_nothing_is_told_before_it_is_known() -> None:
+def test_a_partial_series_has_no_later_values() -> None:
     case = healthy(1, 0)
     whole, part = case.recording.series(), case.recording.series(300.0)
     assert part.n_bins == 300
@@ -152,7 +152,7 @@ def test_a_hang_moves_nothing() -> None:
     assert np.ptp(moved, axis=0).max() < 1e-6
 
 
-def test_what_happens_keeps_to_its_order_and_end() -> None:
+def test_a_play_ends_at_the_given_time() -> None:
     job = a_job()
     play = Play(job=job, rng=rng(), start=0.0)
     perform(play, 100.0, None, [])

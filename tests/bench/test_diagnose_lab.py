@@ -96,7 +96,7 @@ def test_each_fault_is_drawn_for_two_nodes_of_four_gpus(name: str) -> None:
     assert diagnose(case.recording.series()).cause in Cause
 
 
-def test_the_table_says_what_was_told_wrong() -> None:
+def test_the_table_marks_wrong_verdicts() -> None:
     right = Said(cause="hang", kind="", who=["n1 GPU 2"], confidence=0.9, by="window", right=True, named=True)
     wrong = Said(cause="healthy", kind="", who=[], confidence=0.8, by="timeline", right=False, named=False)
     told = {"synthetic": right, "live": right, "over": wrong, "asked_s": 95.0, "over_can_tell": False}

@@ -68,7 +68,7 @@ def test_consecutive_steps_stay_together() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
-def test_streams_and_timings_tell_of_one_training(kind: str, folder: Path) -> None:
+def test_streams_and_timings_belong_to_one_training(kind: str, folder: Path) -> None:
     case = resampled(1, KINDS.index(kind), folder)
     again = resampled(1, KINDS.index(kind), folder)
     assert case.steps is not None

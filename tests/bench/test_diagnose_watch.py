@@ -16,7 +16,7 @@ def a_hang():
     )
 
 
-def test_what_runs_is_watched_and_a_hang_is_told():
+def test_running_jobs_are_watched_and_a_hang_is_reported():
     case = a_hang()
     played = Played({1: case, 2: case})
     watch, _ = watched(played)

@@ -65,7 +65,7 @@ def test_columns_that_came_later_change_nothing(tmp_path: Path):
     np.testing.assert_array_equal(read_folder(one).features, read_folder(other).features)
 
 
-def test_a_job_that_became_eligible_after_the_look_does_not_tell_when(tmp_path: Path):
+def test_a_later_eligible_time_is_not_used(tmp_path: Path):
     write(
         tmp_path / "jobs_2021-05-01.csv",
         _ROW | {"eligible_time": "2021-05-01 12:10:00"},

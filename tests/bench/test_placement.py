@@ -27,7 +27,7 @@ def trace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_pods_ask_for_whole_gpus_parts_of_one_or_none(trace: Path) -> None:
+def test_pods_request_whole_gpus_parts_of_one_or_none(trace: Path) -> None:
     assert placement.read_pods(trace) == [
         ResourceRequest(gpus=1, cpus=4000, memory_mib=8192),
         ResourceRequest(share_mgpu=250, cpus=1000, memory_mib=1024),
@@ -37,7 +37,7 @@ def test_pods_ask_for_whole_gpus_parts_of_one_or_none(trace: Path) -> None:
     assert placement.read_nodes(trace).n_gpus.tolist() == [4, 4, 4, 4]
 
 
-def test_they_come_until_they_have_asked_for_130_percent(trace: Path) -> None:
+def test_pods_arrive_until_they_have_requested_130_percent(trace: Path) -> None:
     pods = list(placement.arrivals(placement.read_pods(trace), 16_000, seed=3))
     asked = sum(pod.mgpu for pod in pods)
     assert asked - pods[-1].mgpu < 1.3 * 16_000 <= asked
@@ -51,7 +51,7 @@ def test_a_pod_that_may_have_some_types_only_is_not_passed_over_in_silence(trace
         placement.read_pods(trace)
 
 
-def test_all_rules_are_told_with_stable_keys(
+def test_results_of_all_rules_have_stable_keys(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["placement", "--data", str(trace), "--seeds", "2", "--nodes", "4", "--json"]

@@ -14,7 +14,7 @@ from slurm_gpu.simulate.jobs import ResourceRequest
 ASKED = {ResourceRequest(gpus=1, cpus=8): 3, ResourceRequest(gpus=8, cpus=64): 1}
 
 
-def test_a_cluster_that_is_asked_for_little_turns_nobody_away() -> None:
+def test_a_cluster_with_little_load_rejects_no_job() -> None:
     nodes = placement_churn.empty_nodes(16)
     for rule in placement_churn.rules(Mix.of(ASKED.items()), 1).values():
         found = placement_churn.run(rule(), ASKED, nodes, 0.1, 3, 300)
@@ -23,7 +23,7 @@ def test_a_cluster_that_is_asked_for_little_turns_nobody_away() -> None:
         assert found.whole > 8
 
 
-def test_one_that_is_asked_for_twice_what_it_has_turns_half_away_and_a_seed_repeats_it() -> None:
+def test_a_cluster_with_twice_its_capacity_requested_rejects_half_reproducibly() -> None:
     nodes = placement_churn.empty_nodes(2)
     make = placement_churn.rules(Mix.of(ASKED.items()), 1)["weights"]
     one, other = (placement_churn.run(make(), ASKED, nodes, 2.0, 1, 600) for _ in range(2))
@@ -32,7 +32,7 @@ def test_one_that_is_asked_for_twice_what_it_has_turns_half_away_and_a_seed_repe
     assert one.by_gpus[8] > one.by_gpus[1]
 
 
-def test_all_rules_are_told_with_stable_keys(
+def test_results_of_all_rules_have_stable_keys(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["placement_churn", "--seeds", "2", "--events", "20", "--nodes", "2", "--json"]

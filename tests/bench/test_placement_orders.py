@@ -14,13 +14,13 @@ ASKED = SMALL_LOADS["CPUs in proportion"]
 
 
 @pytest.mark.parametrize("name", orders(ASKED, 4, 2))
-def test_where_there_is_room_for_all_nobody_is_turned_away(name: str) -> None:
+def test_with_enough_capacity_no_job_is_rejected(name: str) -> None:
     found = run(orders(ASKED, 4, 12)[name](), ASKED, 4, 12, 0.1, 3, 300)
     assert found.turned_away == 0
     assert 9 < found.whole < 12
 
 
-def test_the_same_seed_gives_the_same_and_more_than_there_is_turns_some_away() -> None:
+def test_results_are_reproducible_and_overload_rejects_some_jobs() -> None:
     def once(seed: int, order: str = "applied") -> Found:
         return run(orders(ASKED, 4, 3)[order](), ASKED, 4, 3, 1.5, seed, 400)
 
@@ -39,7 +39,7 @@ def test_places_that_follow_late_cost_something() -> None:
     assert whole(1) > whole(8)
 
 
-def test_all_orders_are_told_with_stable_keys(
+def test_results_of_all_orders_have_stable_keys(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["placement_orders", "--seeds", "2", "--events", "30", "--nodes", "2", "--gpus", "4", "--json"]

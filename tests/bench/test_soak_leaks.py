@@ -79,6 +79,6 @@ def test_the_longest_life_of_each_kind_is_judged():
     assert found["slurm-gpud"]["mib_per_h_of_all"] > LEAK_MIB_PER_H
 
 
-def test_of_too_short_a_life_nothing_is_said():
+def test_a_short_life_gives_no_growth():
     assert of_one(life(40, lambda at_s: 80 + at_s))["mib_per_h"] is None
     assert settled_per_h([]) is None

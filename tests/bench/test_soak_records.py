@@ -41,7 +41,7 @@ def test_a_submission_that_slurmctld_forgot_is_no_second_record_of_the_job_with_
     assert found_wrong(1, HELD, runs) is None
 
 
-def test_nobody_waits_for_the_end_of_a_run_that_slurmctld_forgot() -> None:
+def test_a_run_that_slurmctld_lost_is_not_waited_for() -> None:
     forgotten = make_run(state="RUNNING", end_s=None, submit_s=RUN.submit_s - 60, devices=())
     client = Client(forgotten, RUN)
     runs, n_never_begun = runs_of(client, 17, 1, until=float("inf"))
@@ -57,7 +57,7 @@ def test_a_job_that_slurmctld_forgot_once_it_had_begun_is_no_second_record_eithe
     assert found_wrong(1, held, [begun]) is Wrong.LOST  # it is the only one, and counts: GPU-a is missing
 
 
-def test_what_is_missing_or_too_much_is_told() -> None:
+def test_missing_and_duplicate_records_are_found() -> None:
     elsewhere = make_run(devices=(make_record("GPU-a"), make_record("GPU-b")))
     assert found_wrong(1, HELD, [RUN, RUN]) is Wrong.TWICE
     assert found_wrong(2, HELD, [RUN]) is Wrong.LOST
@@ -72,7 +72,7 @@ def share(uuid: str, seconds: float, own_pct: float, by_all_pct: float) -> GpuSh
     return GpuShare(gpu, 0, 100.0, 100.0 + seconds, 0.0, Usage(own_pct, 0.1, by_all_pct, 0.1, 1))
 
 
-def test_on_a_gpu_held_alone_what_it_does_is_the_jobs_whoever_did_it() -> None:
+def test_on_an_exclusive_gpu_all_activity_is_the_job_s() -> None:
     alone, shared = share("GPU-a", 30, 60, 70), share("GPU-b", 10, 20, 90)
     holds = {
         "GPU-a": [Hold(17, 100, 130), Hold(18, 50, 100), Hold(19, 130, 140)],

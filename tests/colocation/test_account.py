@@ -61,7 +61,7 @@ def test_a_rosy_belief_costs_no_job_more_than_sharing_has_gained(
     assert ran.makespan_s <= sum(one.work_s for one in some) * (1 + 1e-6)
 
 
-def test_what_was_gained_may_be_risked_and_no_more() -> None:
+def test_at_most_the_gained_time_may_be_risked() -> None:
     world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
     account = Account(KnownBelief(world))
     good, bad = (Member(0, 0, 90.0), Member(1, 0, 90.0)), (Member(2, 0, 100.0), Member(3, 1, 100.0))
@@ -75,7 +75,7 @@ def test_what_was_gained_may_be_risked_and_no_more() -> None:
     assert not account.may((Member(4, 0, 400.0), Member(5, 1, 400.0)))
 
 
-def test_who_restarted_has_lost_what_it_did() -> None:
+def test_a_restarted_job_has_lost_its_work() -> None:
     world = pairs([[0.9]], profile("a", (100.0, 0.0)))
     account = Account(KnownBelief(world))
     one, other = Member(0, 0, 100.0), Member(1, 0, 100.0)
@@ -88,7 +88,7 @@ def test_who_restarted_has_lost_what_it_did() -> None:
     assert account.gained_s == pytest.approx(-5)
 
 
-def test_whose_gpu_is_not_asked_about_has_not_done_its_work() -> None:
+def test_jobs_on_gpus_missing_from_a_view_have_not_ended() -> None:
     world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
     account = Account(KnownBelief(world))
     one, other = Member(0, 0, 100.0), Member(1, 0, 100.0)

@@ -15,7 +15,7 @@ def busy(name: str, job: int, left_s: float) -> PlannerGpu:
     return PlannerGpu((Member(job, 0, left_s, 1000.0 - left_s),), name)
 
 
-def test_what_is_planned_for_a_gpu_is_found_again_by_its_name() -> None:
+def test_the_plan_of_a_gpu_is_found_by_its_name() -> None:
     planner = Annealing(KnownBelief(LONERS), evaluations=400, again=0.0)
     one, two = busy("n1/0", 100, 300.0), busy("n1/1", 101, 50.0)
     assert planner.choose(PlannerView(0.0, WAITING, (one, two))) == []

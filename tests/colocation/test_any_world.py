@@ -97,7 +97,7 @@ def test_one_at_a_time_takes_the_sum_of_the_times_alone(data: st.DataObject) -> 
 
 
 @given(st.data(), st.integers(1, 2), st.integers(1, 4))
-def test_who_knows_the_world_never_runs_out_of_memory(data: st.DataObject, n_gpus: int, most: int) -> None:
+def test_with_true_beliefs_no_job_runs_out_of_memory(data: st.DataObject, n_gpus: int, most: int) -> None:
     world = data.draw(worlds())
     some = data.draw(jobs(world))
     ran = simulate(world, some, Trusting(KnownBelief(world, most_together=most)), n_gpus=n_gpus)

@@ -44,7 +44,7 @@ def test_two_of_a_kind_run_together_from_end_to_end() -> None:
     assert found.together_s == {(0, 0): pytest.approx(125)}
 
 
-def test_who_is_left_runs_on_alone() -> None:
+def test_the_remaining_job_continues_alone() -> None:
     world = pairs([[0.0, 1.0], [0.5, 0.0]], A, B)  # b has half speed with a
     found = least_makespan(world, [SharingJob(0, 100.0), SharingJob(1, 100.0)])
     assert found.makespan_s == pytest.approx(150)
@@ -57,7 +57,7 @@ def test_sharing_that_cannot_pay_is_none() -> None:
     assert found.together_s == {(0,): pytest.approx(160)}
 
 
-def test_three_that_share_in_turn_end_together() -> None:
+def test_three_jobs_that_share_in_pairs_end_together() -> None:
     # Each pair has 75 s: every job runs for 150 s at 0.8, and none is ever alone.
     found = least_makespan(EVEN, [SharingJob(0, 120.0)] * 3)
     assert found.makespan_s == pytest.approx(225)
@@ -227,7 +227,7 @@ def test_no_schedule_at_all_is_shorter_than_the_bound_and_the_best_is_not_far(na
         assert free_s * (1 - 1e-9) <= bound_s <= best_s * (1 + 1e-9)
 
 
-def test_who_may_not_be_slowed_down_costs_what_the_bound_says() -> None:
+def test_jobs_that_may_not_be_slowed_down_raise_the_bound() -> None:
     # Two at 0.95 would take 1.05 times as long: none may, one may, both may.
     world = pairs([[0.95]], A)
     some = [SharingJob(0, 95.0)] * 2

@@ -10,7 +10,7 @@ TRIPLE = {(0, (0, 0)): 0.5}
 TABLE = Measured("card", ("A", "B", "C"), (1.0, None, 2.0), PAIRS | TRIPLE)
 
 
-def test_what_was_measured_stays_and_every_pair_has_a_speed() -> None:
+def test_measured_speeds_remain_and_every_pair_has_a_speed() -> None:
     whole = completed(TABLE)
     assert (len(TABLE.lacking), whole.lacking) == (5, [])
     assert {group: whole.speeds[group] for group in TABLE.speeds} == TABLE.speeds
@@ -24,5 +24,5 @@ def test_a_pair_of_which_one_speed_is_there_gets_the_other() -> None:
     assert completed(half).speeds[0, (1,)] == 0.8
 
 
-def test_of_a_table_that_knows_nothing_all_is_a_guess() -> None:
+def test_an_empty_table_is_completed_with_guesses() -> None:
     assert set(completed(Measured("card", ("A",), (None,), {})).speeds) == {(0, (0,))}

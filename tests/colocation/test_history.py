@@ -19,7 +19,7 @@ def after(member: Member, done_s: float) -> Member:
     return Member(member.job, 0, 100.0 - done_s, done_s)
 
 
-def test_who_took_longer_than_alone_was_slowed_down() -> None:
+def test_a_job_that_took_longer_than_alone_was_slowed_down() -> None:
     history = StartHistory()
     history.update(view(0.0, [], [SLOW, FAST, OTHER]))
     history.start(0.0, [SLOW, FAST], still_wait=True)
@@ -30,7 +30,7 @@ def test_who_took_longer_than_alone_was_slowed_down() -> None:
     assert (history.ended, history.slowed) == (2, 1)
 
 
-def test_who_ended_unobserved_is_not_judged() -> None:
+def test_a_job_that_ended_unobserved_is_not_counted() -> None:
     history = StartHistory()
     history.update(view(0.0, [], [SLOW]))
     history.start(0.0, [SLOW], still_wait=False)
@@ -38,14 +38,14 @@ def test_who_ended_unobserved_is_not_judged() -> None:
     assert (history.ended, history.slowed) == (0, 0)
 
 
-def test_who_ran_before_the_first_view_has_not_been_slowed_down_so_far() -> None:
+def test_a_job_that_ran_before_the_first_view_counts_as_not_slowed_down() -> None:
     history = StartHistory()
     seen = view(500.0, [after(SLOW, 60.0)], [OTHER])
     history.update(seen)
     assert history.elapsed_s(seen) == [[pytest.approx(60.0)]]
 
 
-def test_who_was_to_start_and_waits_on_has_not_ended() -> None:
+def test_a_job_that_still_waits_after_its_start_has_not_ended() -> None:
     history = StartHistory()
     history.update(view(0.0, [], [SLOW, FAST]))
     history.start(0.0, [SLOW, FAST], still_wait=True)

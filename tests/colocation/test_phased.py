@@ -46,7 +46,9 @@ class InOrder:
 
 
 @given(data=st.data(), most=st.integers(1, 3), cap=st.sampled_from((math.inf, 1.1, 1.5)))
-def test_an_order_ends_when_the_simulator_says(data: st.DataObject, most: int, cap: float) -> None:
+def test_the_predicted_end_of_an_order_matches_the_simulator(
+    data: st.DataObject, most: int, cap: float
+) -> None:
     world = data.draw(worlds())
     some = [SharingJob(job.application, job.work_s) for job in data.draw(jobs(world))]
     belief = KnownBelief(world, most_together=most, cap=cap)
@@ -67,14 +69,14 @@ LOADS = profile("loads", (10.0, CAPACITY_MIB / 3), (90.0, CAPACITY_MIB * 0.6))
 LOADING = pairs([[1.0]], LOADS)
 
 
-def test_who_loads_may_do_so_while_the_one_before_comes_to_its_end() -> None:
+def test_a_job_may_load_while_the_previous_one_ends() -> None:
     some = [SharingJob(0, 100.0)] * 5
     ran = simulate(LOADING, some, Annealing(KnownBelief(LOADING), evaluations=200))
     assert ran.makespan_s == pytest.approx(5 * 100 - 4 * 10, abs=0.5)
     assert ran.out_of_memory == 0
 
 
-def test_that_is_so_under_a_cap_as_well_and_on_several_gpus() -> None:
+def test_jobs_may_load_early_also_with_a_cap_and_several_gpus() -> None:
     some = [SharingJob(0, 100.0)] * 6
     ran = simulate(LOADING, some, Annealing(KnownBelief(LOADING, cap=1.1), evaluations=200), n_gpus=2)
     assert ran.makespan_s == pytest.approx(3 * 100 - 2 * 10, abs=0.5)

@@ -22,7 +22,7 @@ for library in ("networkx", "scipy"):
 
 @pytest.mark.parametrize("name", NOT_LEARNED)
 @given(data=st.data(), n_gpus=st.integers(1, 3), most=st.integers(1, 3), cap=st.sampled_from((math.inf, 1.1)))
-def test_starts_only_what_waits_where_it_may_share_and_never_holds_all(
+def test_planners_start_only_waiting_jobs_where_they_may_share(
     name: str, data: st.DataObject, n_gpus: int, most: int, cap: float
 ) -> None:
     world = data.draw(worlds())
@@ -52,7 +52,7 @@ GOOD = pairs([[0.8]], EVEN)
 
 
 @pytest.mark.parametrize("name", ["sjf", "greedy", "blossom", "lp", "annealing"])
-def test_who_knows_speeds_shares_nothing_where_that_cannot_pay(name: str) -> None:
+def test_planners_with_speeds_do_not_share_without_a_gain(name: str) -> None:
     ran = simulate(POOR, [SharingJob(0, 100.0)] * 5, made(name, POOR, KnownBelief(POOR)))
     assert ran.makespan_s == pytest.approx(500)
     assert ran.most_together == 1
@@ -60,7 +60,7 @@ def test_who_knows_speeds_shares_nothing_where_that_cannot_pay(name: str) -> Non
 
 @pytest.mark.parametrize("name", ["greedy", "blossom", "lp", "annealing"])
 @given(data=st.data(), most=st.integers(2, 3))
-def test_who_knows_speeds_is_never_slower_than_one_after_the_other(
+def test_planners_with_speeds_are_never_slower_than_sequential_runs(
     name: str, data: st.DataObject, most: int
 ) -> None:
     world = data.draw(worlds(phases=False))
@@ -130,7 +130,7 @@ def test_under_a_cap_annealing_slows_one_job_in_six(n: int, slowed: int) -> None
     assert ran.makespan_s < 100 * n - 40 * slowed + 1
 
 
-def test_who_runs_is_asked_how_far_it_is() -> None:
+def test_the_progress_of_running_jobs_is_considered() -> None:
     # Two of them are too much together, but not once the first is beyond its peak.
     peak = profile("peak", (50.0, 7000.0), (50.0, 1000.0))
     world = pairs([[1.0]], peak)

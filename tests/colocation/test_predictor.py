@@ -60,7 +60,7 @@ def test_an_application_that_never_shared_is_predicted_from_its_family_and_size(
     assert found.deviation[unseen].mean() > 1.2 * found.deviation[~unseen].mean()
 
 
-def test_what_is_measured_is_above_the_lower_bound_as_often_as_that_says() -> None:
+def test_measured_speeds_exceed_the_lower_bound_at_its_confidence() -> None:
     above = []
     for seed in range(6):
         traits, speeds = zoo(seed, noise=0.05)
@@ -72,7 +72,7 @@ def test_what_is_measured_is_above_the_lower_bound_as_often_as_that_says() -> No
     assert 0.85 <= np.mean(above) <= 0.99
 
 
-def test_the_surer_one_wants_to_be_the_lower_is_the_bound() -> None:
+def test_a_higher_confidence_gives_a_lower_bound() -> None:
     traits, speeds = zoo(3, noise=0.05)
     found = predict(traits, some_missing(speeds, 3, 0.25))
     bounds = [found.lower(confidence) for confidence in (0.5, 0.8, 0.95, 1.0)]
@@ -105,7 +105,7 @@ def test_the_order_of_applications_does_not_matter() -> None:
     assert other.speed == pytest.approx(predict(traits, seen).speed[np.ix_(order, order)], abs=1e-6)
 
 
-def test_where_nothing_was_measured_the_prior_is_returned_with_no_certainty() -> None:
+def test_without_measurements_the_prior_is_returned_without_certainty() -> None:
     traits, speeds = zoo(6)
     nothing = np.full_like(speeds, np.nan)
     found = predict(traits, nothing, prior=speeds)
@@ -114,7 +114,7 @@ def test_where_nothing_was_measured_the_prior_is_returned_with_no_certainty() ->
     assert predict(traits, nothing).speed == pytest.approx(0.7)
 
 
-def test_what_cannot_run_together_says_nothing_of_speeds() -> None:
+def test_pairs_that_cannot_run_together_do_not_affect_speeds() -> None:
     traits, speeds = zoo(7)
     without, with_zeros = speeds.copy(), speeds.copy()
     without[3, 3], with_zeros[3, 3] = np.nan, 0.0
@@ -139,7 +139,7 @@ def anything(draw: st.DrawFn) -> tuple[list[Traits], Floats, Floats]:
 
 
 @given(anything())
-def test_whatever_was_measured_speeds_are_speeds_and_errors_are_finite(
+def test_predicted_speeds_and_errors_are_finite_for_any_input(
     case: tuple[list[Traits], Floats, Floats],
 ) -> None:
     traits, speeds, counts = case
@@ -165,7 +165,7 @@ def test_shapes_that_do_not_match_are_refused() -> None:
         likeness([Traits("a", None, (1.0,)), Traits("b")])
 
 
-def test_of_more_pairs_than_a_fit_takes_those_that_say_least_of_others_are_not_fitted_to() -> None:
+def test_a_bounded_fit_omits_the_least_informative_pairs() -> None:
     speeds, counts = np.array([[np.nan, 0.2], [0.9, np.nan]]), np.array([[0.0, 1.0], [5.0, 0.0]])
     found = predict([Traits("a"), Traits("b")], speeds, counts, most=1)
     assert found.speed[0, 0] == pytest.approx(0.8, abs=0.15)
@@ -207,7 +207,7 @@ def test_a_bounded_fit_is_better_than_one_to_the_first_or_to_chance(most: int, s
 
 
 @pytest.mark.parametrize("most", [30, 60])
-def test_the_lower_bound_of_a_bounded_fit_holds_as_often_as_it_says(most: int) -> None:
+def test_the_lower_bound_of_a_bounded_fit_holds_at_its_confidence(most: int) -> None:
     above, own = [], []
     for seed in range(6):
         traits, speeds = zoo(seed, noise=0.05)
@@ -255,7 +255,7 @@ def test_traits_come_from_a_table_of_names() -> None:
     assert traits_of_table(table) == (Traits("ResNet-18", 16, (-2.0,)), Traits("A3C", None, (None,)))
 
 
-def test_what_is_off_its_familys_line_over_sizes_is_odd_by_so_much() -> None:
+def test_oddness_is_the_deviation_from_the_family_s_line_over_sizes() -> None:
     steady = [Traits("a", size, (at + 1.0,)) for at, size in enumerate(_SIZES)]
     assert likeness(steady).odd == pytest.approx(0.0, abs=1e-9)
     slow = [*steady[:2], Traits("a", 32, (4.5,)), steady[3]]
@@ -271,7 +271,7 @@ def test_what_is_off_its_familys_line_over_sizes_is_odd_by_so_much() -> None:
     assert same[2] == pytest.approx(-2 * same[0])
 
 
-def test_who_is_slower_alone_than_its_family_lets_expect_loses_less_with_others() -> None:
+def test_an_application_slow_alone_for_its_family_loses_less_when_sharing() -> None:
     """CoRunnerView others all are as fast as their sizes let expect; alone one of each family is not."""
     traits, speeds = [], []
     for family, slow in (("a", 1), ("b", 2), ("c", 1), ("d", 2)):

@@ -63,7 +63,7 @@ def whole(*profiles: Any) -> dict[str, Any]:
     return {"format": "slurm-gpu profiles 1", "profiles": list(profiles)}
 
 
-def test_what_is_left_out_is_not_known(tmp_path: Path) -> None:
+def test_omitted_values_are_unknown(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps(whole(ONE)))
     assert read_profiles(path) == (ApplicationProfile("a", "V100", (ProfilePhase(seconds=1, util=0.5),)),)
@@ -94,7 +94,7 @@ def test_what_is_left_out_is_not_known(tmp_path: Path) -> None:
         (whole(ONE | {"phases": [{"seconds": 1, "memory": 50}]}), "must be an object of seconds, util"),
     ],
 )
-def test_what_is_wrong_in_json_is_named(tmp_path: Path, decoded: Any, said: str) -> None:
+def test_errors_in_json_are_named(tmp_path: Path, decoded: Any, said: str) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps(decoded))
     with pytest.raises(InputError, match=said):
@@ -123,7 +123,7 @@ HEADER = "application,gpu_model,kind,input_size,parameters,runs,phase,seconds,ut
         (HEADER + '"a', "is not CSV"),
     ],
 )
-def test_what_is_wrong_in_csv_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_errors_in_csv_are_named_with_their_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "p.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=said):

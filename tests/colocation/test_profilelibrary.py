@@ -71,7 +71,7 @@ LEVEL = st.integers(0, 250) | st.just(GAP)
 
 
 @given(st.data(), st.integers(1, 256), st.sampled_from([None, 0.0, 81920.0]))
-def test_whatever_was_recorded_its_phases_are_few_and_as_long(
+def test_phases_are_few_and_as_long_as_the_timeline(
     data: st.DataObject, n: int, memory_mib: float | None
 ) -> None:
     one = st.lists(LEVEL, min_size=n, max_size=n)
@@ -209,12 +209,12 @@ def test_on_a_card_four_times_as_fast_only_the_time_in_which_kernels_ran_is_shor
     assert faster(SMALL, LARGE) == 4
 
 
-def test_who_took_the_whole_memory_takes_it_again() -> None:
+def test_a_job_that_used_the_whole_memory_does_so_on_other_gpus() -> None:
     pool = run(ProfilePhase(seconds=1, memory_mib=9500), gpu_model="small")
     assert transferred(pool, SMALL, LARGE).phases[0].memory_mib == 38000
 
 
-def test_of_unknown_gpus_only_the_name_changes() -> None:
+def test_a_transfer_between_unknown_gpus_changes_only_the_name() -> None:
     here = run(ProfilePhase(seconds=100, util=0.8, memory_mib=3000, sm=0.4, pcie=0.1))
     there = transferred(here, GpuModel(name="V100"), GpuModel(name="new"))
     assert there.gpu_model == "new"
@@ -240,7 +240,7 @@ CARD = st.builds(
 
 
 @given(RUN, CARD, CARD)
-def test_whatever_the_cards_a_profile_stays_one_with_its_gaps(
+def test_a_transferred_profile_keeps_its_gaps(
     profile: ApplicationProfile, one: GpuModel, two: GpuModel
 ) -> None:
     there = transferred(profile, one, two)

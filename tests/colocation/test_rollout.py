@@ -51,7 +51,7 @@ def rolled(belief: KnownBelief, some: list[SharingJob]) -> Rollout:
 
 
 @given(data=st.data(), most=st.integers(1, 3))
-def test_an_order_ends_when_the_simulator_says(data: st.DataObject, most: int) -> None:
+def test_the_predicted_end_of_an_order_matches_the_simulator(data: st.DataObject, most: int) -> None:
     world = data.draw(worlds_of_speeds())
     some = [SharingJob(job.application, job.work_s) for job in data.draw(jobs(world))]
     apart = data.draw(st.lists(st.booleans(), min_size=len(some), max_size=len(some)))

@@ -51,7 +51,7 @@ def test_its_memory_fits_with_headroom_and_in_one_shard_less_it_does_not(
         ({"memory_mib": 9000.0, "there": None}, "which input it had is not known"),
     ],
 )
-def test_where_it_may_need_more_than_the_nearest_had_there_is_no_answer(asked: dict[str, object], why: str):
+def test_without_a_similar_job_there_is_no_answer(asked: dict[str, object], why: str):
     assert told(**asked) == Shards(None, 8, why)  # type: ignore[arg-type]
 
 

@@ -85,7 +85,7 @@ def test_memory_that_runs_out_in_a_later_phase_kills_who_started_last_which_rest
     assert ran.placements == 3
 
 
-def test_a_table_that_says_they_cannot_run_together_counts_as_out_of_memory() -> None:
+def test_a_pair_with_speed_0_counts_as_out_of_memory() -> None:
     world = pairs([[0.0]], SMALL)
     ran = simulate(world, [SharingJob(0, 100.0), SharingJob(0, 100.0)], AllAtOnce())
     assert ran.out_of_memory == 4  # at 0, 30, 60 and 90 s
@@ -101,7 +101,7 @@ def test_jobs_own_memory_may_differ_from_their_applications() -> None:
     assert simulate(world, [larger] * 2, planner).out_of_memory == 0
 
 
-def test_who_arrives_later_waits_for_its_time() -> None:
+def test_a_job_starts_only_after_its_submission() -> None:
     world = pairs([[1.0]], SMALL)
     ran = simulate(world, [SharingJob(0, 10.0, submit_s=50.0), SharingJob(0, 10.0)], OneAtATime())
     assert ran.start_s.tolist() == [50.0, 0.0]
@@ -129,7 +129,7 @@ def test_unknown_use_is_a_gap_and_no_zero() -> None:
         ([Start(0, ())], "starts no job on GPU 0"),
     ],
 )
-def test_what_a_planner_may_not_do_is_an_error_that_names_it(answer: list[Start], complaint: str) -> None:
+def test_an_invalid_start_is_an_error_that_names_the_planner(answer: list[Start], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as error:
         simulate(pairs([[1.0]], SMALL), [SharingJob(0, 10.0)] * 2, Stubborn(answer))
     assert "planner stubborn" in str(error.value)
@@ -156,7 +156,7 @@ def test_an_outcome_of_no_jobs_is_empty() -> None:
     assert (ran.makespan_s, ran.placements, ran.log) == (0.0, 0, ())
 
 
-def test_who_knows_the_world_sees_when_memory_will_be_free_again() -> None:
+def test_a_true_belief_predicts_when_memory_becomes_free() -> None:
     peaks = profile("peaks", (10, 9000), (90, 1000))
     world = pairs([[1, 1], [1, 1]], peaks, profile("steady", (100, 5000)))
     belief = KnownBelief(world)
@@ -194,7 +194,7 @@ class Alarmed:
         return []
 
 
-def test_a_planner_is_asked_at_the_time_that_it_wants() -> None:
+def test_a_planner_is_called_at_its_requested_time() -> None:
     planner = Alarmed(30.0)
     ran = simulate(pairs([[1.0]], SMALL), [SharingJob(0, 100.0)] * 2, planner)
     assert ran.start_s.tolist() == [0.0, 30.0]
@@ -213,7 +213,7 @@ def test_a_time_that_is_not_to_come_is_an_error() -> None:
         simulate(pairs([[1.0]], SMALL), [SharingJob(0, 100.0)] * 2, Late())
 
 
-def test_members_know_how_long_they_have_run_and_what_that_has_cost_them() -> None:
+def test_members_have_their_elapsed_and_lost_time() -> None:
     seen: list[Member] = []
 
     class Looks(AllAtOnce):

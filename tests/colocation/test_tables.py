@@ -116,7 +116,7 @@ def test_a_speed_is_relative_to_alone_and_never_above_it(tmp_path: Path) -> None
     assert dict(table.speeds) == {(0, (1,)): 0.5, (1, (0,)): 1.0, (0, (0,)): 0.5}
 
 
-def test_what_cannot_run_together_or_at_all_differs_from_what_is_unmeasured(tmp_path: Path) -> None:
+def test_impossible_pairs_differ_from_unmeasured_ones(tmp_path: Path) -> None:
     rows = gavel(a={"null": 10, B: [0, 0]}, b={"null": 20}, c={"null": 0, A: [0, 0]})
     table = read_table(written(tmp_path, rows))
     assert table.names == ("a", "b")
@@ -164,7 +164,7 @@ def test_jobs_of_other_numbers_of_gpus_are_left_out(tmp_path: Path) -> None:
         ({"v100": {"('a\\n', 1)": {"null": 1}}}, r"printable"),
     ],
 )
-def test_what_is_wrong_in_gavels_format_is_named(tmp_path: Path, decoded: Any, said: str) -> None:
+def test_errors_in_gavel_s_format_are_named(tmp_path: Path, decoded: Any, said: str) -> None:
     with pytest.raises(InputError, match=said) as raised:
         read_table(written(tmp_path, decoded))
     assert "t.json" in str(raised.value)
@@ -207,7 +207,7 @@ def test_two_of_one_application_in_a_group_have_their_mean(tmp_path: Path) -> No
         ({"together": 2 * [{"applications": ["a", "b"], "speeds": [1, 1]}]}, r"\[1\]: 'a' with 'b' is the"),
     ],
 )
-def test_what_is_wrong_in_our_json_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_errors_in_our_json_are_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         read_table(written(tmp_path, OURS | change))
 
@@ -253,7 +253,7 @@ HEADER = "gpu_model,application,alone_per_s,speed,co_runner_1"
         (f"{HEADER}\nV100,a\udcff,,1,b\n", r"is not UTF-8"),
     ],
 )
-def test_what_is_wrong_in_our_csv_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_errors_in_our_csv_are_named_with_their_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(InputError, match=said):

@@ -196,14 +196,14 @@ def test_a_mistake_is_named_with_its_place_its_value_and_what_is_right(text: str
     assert f"site.yaml:{message}" in str(caught.value)
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file():
+def test_all_errors_are_reported_together_in_the_order_of_the_file():
     with pytest.raises(InvalidFileError) as caught:
         _read("cluster: n\ntimezone: Mars\nsampling: {interval: 5}\nteam: 1\n")
     assert [error.line for error in caught.value.errors] == [2, 3, 4]
     assert caught.value.exit_code == 2
 
 
-def test_the_place_of_the_file_can_be_said(tmp_path: Path):
+def test_the_path_of_the_file_can_be_configured(tmp_path: Path):
     assert default_path({}) == Path("/etc/slurm-gpu/slurm-gpu.yaml")
     assert default_path({"SLURM_GPU_CONF": "/etc/lab/site.yaml"}) == Path("/etc/lab/site.yaml")
     with pytest.raises(InputError, match="cannot be read"):

@@ -28,7 +28,7 @@ def test_values_and_keys_have_places():
     assert str(source.error(("rules", 1, "id"), "is odd", key=True)) == "policy.yaml:5:5: is odd"
 
 
-def test_what_is_not_there_is_reported_at_what_encloses_it():
+def test_a_missing_value_is_reported_at_its_parent():
     source = parse_yaml(_TEXT, "policy.yaml")
     assert str(source.error(("rules", 1, "why"), "is missing")) == "policy.yaml:5:5: is missing"
     assert str(source.error(("groups",), "is missing")) == "policy.yaml:1:1: is missing"
@@ -45,7 +45,7 @@ def test_what_is_not_there_is_reported_at_what_encloses_it():
         ("? [a, b]\n: 1\n", "f.yaml:1:3: a key must be a plain word"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(text: str, message: str):
+def test_errors_are_named_with_their_position(text: str, message: str):
     with pytest.raises(InputError) as caught:
         parse_yaml(text, "f.yaml")
     assert message in str(caught.value)
@@ -56,7 +56,7 @@ def test_merged_defaults_are_no_duplicates():
     assert source.value["e"] == {"x": 1, "y": 2}
 
 
-def test_files_that_cannot_be_read_say_why(tmp_path: Path):
+def test_unreadable_files_are_errors_with_the_reason(tmp_path: Path):
     with pytest.raises(InputError, match=r"missing\.yaml: cannot be read: No such file"):
         read_yaml(tmp_path / "missing.yaml")
     latin = tmp_path / "latin.yaml"
@@ -114,7 +114,7 @@ _BOMBS = {
         ),
     ],
 )
-def test_what_would_take_all_memory_or_time_is_refused_where_it_begins(bomb: str, message: str):
+def test_yaml_that_would_exhaust_memory_or_time_is_refused(bomb: str, message: str):
     with pytest.raises(InputError) as caught:
         parse_yaml(_BOMBS[bomb], "f.yaml")
     assert str(caught.value).startswith(message)

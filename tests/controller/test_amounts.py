@@ -28,7 +28,7 @@ def test_a_running_job_counts_what_it_was_given() -> None:
     assert (amounts.mgpu, amounts.cpus, amounts.mib, amounts.nodes) == (2000, 8, 65536, 1)
 
 
-def test_a_running_job_that_was_given_no_gpus_counts_those_it_asked_for() -> None:
+def test_a_running_job_without_allocated_gpus_counts_its_requested_ones() -> None:
     """As slurmctld 22.05 starts jobs just after a restart."""
     amounts = amounts_of(make_job(per_node="", per_job="gres:gpu:a100:3", tres="cpu=1,mem=48G,node=1"), FACTS)
     assert (amounts.mgpu, amounts.mgpu_by_type) == (3000, {"a100": 3000})

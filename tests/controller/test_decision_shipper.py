@@ -85,7 +85,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_a_line_says_all_that_was_decided(site: Site):
+def test_a_line_contains_the_whole_decision(site: Site):
     site.log.write_text(
         "slurm-gpu/1 7 modify deny - uid=1001 account=n%6Cp qos=x tasks=1 rules=share:gpus%3Aa100:enforce\n"
     )
@@ -144,7 +144,7 @@ def test_a_mark_of_an_earlier_release_is_read_on_from(site: Site):
     assert site.sent == 4
 
 
-def test_two_lines_that_say_the_same_are_two(site: Site):
+def test_two_equal_lines_are_two_decisions(site: Site):
     site.log.write_text(LINE.format(at=1) * 2)
     site.ship()
     assert site.seconds == [1, 1]
@@ -177,7 +177,7 @@ def test_a_log_rotated_twice_is_reported(site: Site, caplog: pytest.LogCaptureFi
     assert len(site.reported) == 1
 
 
-def test_a_line_that_is_no_decision_holds_nothing_up(site: Site, caplog: pytest.LogCaptureFixture):
+def test_invalid_lines_are_skipped(site: Site, caplog: pytest.LogCaptureFixture):
     site.log.write_bytes(b"what\n\xff\xfe\n" + b"x" * 2**20 + b"\n" + LINE.format(at=9).encode())
     site.ship()
     assert site.seconds == [9]

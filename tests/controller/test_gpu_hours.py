@@ -36,7 +36,7 @@ def test_periods_begin_at_the_sites_midnight_and_weeks_on_monday() -> None:
     assert period_starts(NOON_S, ZoneInfo("Asia/Seoul"))[CalendarPeriod.DAY] == NOON_S - 21 * HOUR_S
 
 
-def test_a_run_counts_in_each_period_as_far_as_it_lies_in_it() -> None:
+def test_a_run_counts_in_each_period_by_its_overlap() -> None:
     store = GpuHours(ZONE)
     store.note_ended(run(1, NOON_S - 14 * HOUR_S, NOON_S - 10 * HOUR_S))  # from 22:00 to 02:00
     assert hours(store) == {CalendarPeriod.DAY: 4.0, CalendarPeriod.WEEK: 8.0, CalendarPeriod.MONTH: 8.0}
@@ -72,7 +72,7 @@ def test_runs_that_took_no_time_or_no_gpu_leave_no_trace() -> None:
     assert hours(store) == {}
 
 
-def test_the_accounting_knows_better_than_the_queue_when_a_run_was_resized() -> None:
+def test_accounting_replaces_the_queue_for_a_resized_run() -> None:
     store, start_s = GpuHours(ZONE), NOON_S - 10 * HOUR_S
     store.note_gone(run(7, start_s, NOON_S, mgpu=1000))
     assert hours(store)[CalendarPeriod.DAY] == 10.0

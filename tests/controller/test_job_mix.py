@@ -101,7 +101,7 @@ def test_jobs_of_partitions_that_are_not_managed_do_not_count(clock: Clock) -> N
     assert mix.counted == 1
 
 
-def test_a_job_asks_for_a_type_only_where_its_owner_named_one() -> None:
+def test_a_job_requests_a_type_only_if_its_owner_named_one() -> None:
     given_one = job(1, tres="cpu=8,node=1,gres/gpu=1,gres/gpu:a100=1")
     assert request_of(given_one, FACTS) == ResourceRequest(gpus=1, cpus=8)
     asked = job(1, per_node="gres:gpu:A100:2", tres="cpu=8,node=1,gres/gpu=2,gres/gpu:a100=2")
@@ -178,7 +178,7 @@ def test_a_mix_that_cannot_be_saved_is_logged_once(
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 10_000)), min_size=300, max_size=600))
-def test_memory_is_bounded_whatever_is_asked_for(tmp_path: Path, asked: list[tuple[int, int]]) -> None:
+def test_memory_is_bounded_for_any_requests(tmp_path: Path, asked: list[tuple[int, int]]) -> None:
     clock, path = Clock(), tmp_path / "jobmix.json"
     mix = JobMix(clock, path)
     mix.update([job(number, gpus, cpus) for number, (gpus, cpus) in enumerate(asked)], FACTS)

@@ -109,7 +109,7 @@ def test_a_value_set_by_hand_stays(site: Site):
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_nothing_is_changed_before_the_site_says_enforce(site: Site, mode: str):
+def test_nothing_is_changed_unless_the_mode_is_enforce(site: Site, mode: str):
     site.start(mode)
     site.job(1, n_nodes=4, waited_h=5, site_factor=40)
     assert site.run_cycle() == {1: 40}

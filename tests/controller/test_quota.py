@@ -102,7 +102,7 @@ def test_groups_that_none_of_the_users_jobs_can_be_in_are_left_out() -> None:
     assert len(lines(rule({"jobs_total": 5}, group=nlp), places=UserAssociations())) == 1
 
 
-def test_an_exception_of_the_users_own_replaces_the_limit_and_says_until_when() -> None:
+def test_a_user_s_exception_replaces_the_limit_until_its_end() -> None:
     exceptions = {1001: {"until_s": NOON_S + 1, "why": "deadline", "limits": {"jobs_total": 50}}}
     limits: dict[str, object] = {"jobs_total": 5, "gpus_total": 1}
     gpus, jobs = lines(rule(limits, exceptions=exceptions))

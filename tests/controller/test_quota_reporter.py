@@ -111,7 +111,7 @@ def test_many_viewing_users_take_several_messages() -> None:
     assert (len(site.reported), site.messages) == (45, 3)
 
 
-def test_accounts_are_asked_of_slurm_once_in_ten_minutes_but_again_while_it_is_silent() -> None:
+def test_accounts_are_queried_every_ten_minutes_and_retried_after_failures() -> None:
     site = Site()
     site.wanted, site.places = ["alice"], UserAssociations(from_slurmdbd=False)
     site.run_cycle()

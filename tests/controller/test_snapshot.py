@@ -118,7 +118,7 @@ def test_unknown_hours_are_a_gap_and_no_hours_are_zero() -> None:
     assert parse(render(known)).hours_of("alice", None, CalendarPeriod.DAY) == 0.0
 
 
-def test_an_old_half_written_or_missing_snapshot_says_nothing(tmp_path: Path) -> None:
+def test_an_old_incomplete_or_missing_snapshot_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.txt"
     assert read_fresh(path, NOON_S) is None
     write_run_file(path, render(example()))

@@ -191,7 +191,7 @@ def test_a_preempted_job_is_attributed_to_one_job(world: World):
     assert second.evidence["preempted"] == []
 
 
-def test_the_reason_is_waited_for_but_not_for_ever(world: World):
+def test_an_audit_event_waits_for_its_reason_for_a_limited_time(world: World):
     world.reasons.clear()
     world.runs(7)
     assert world.run_cycle(after_s=60) == []

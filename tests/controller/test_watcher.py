@@ -101,7 +101,7 @@ def test_as_of_is_before_the_query_of_slurmctld(site: Site) -> None:
     assert poll.boot_id == site.clock.boot_id()
 
 
-def test_a_busy_slurmctld_is_asked_less_often_but_in_time(site: Site) -> None:
+def test_a_busy_slurmctld_is_polled_less_often_but_in_time(site: Site) -> None:
     site.run_cycle()  # also polls configuration and nodes
     pauses = []
     for answers_after_s in (0.05, 0.5, 1.0, 5.0):
@@ -283,7 +283,7 @@ def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(sit
     assert hours() == whole
 
 
-def test_the_accounting_is_asked_day_by_day_from_the_month_on_and_then_for_what_is_new(site: Site) -> None:
+def test_accounting_is_read_day_by_day_for_the_month_and_then_incrementally(site: Site) -> None:
     site.slurm.answers_after_s = 0.0
     site.run_cycle()
     site.clock.advance(EVERY_S)

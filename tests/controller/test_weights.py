@@ -221,7 +221,7 @@ def test_equally_full_nodes_with_longer_jobs_come_first(site: Site) -> None:
     assert weights["n1"] < site.weights["n1"] < site.weights["n4"]
 
 
-def test_a_node_that_one_job_holds_has_the_weight_of_whole_nodes_before_it_is_one(site: Site) -> None:
+def test_a_node_with_a_single_job_already_has_the_weight_of_a_whole_node(site: Site) -> None:
     site.busy({"n1": 4, "n2": 4, "n3": 1, "n4": 0})
     site.jobs = [runs_on("n1", 1, site), runs_on("n2", 1, site), runs_on("n[2-3]", 1, site)]
     site.start()

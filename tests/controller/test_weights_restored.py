@@ -100,7 +100,7 @@ def test_the_sites_own_order_and_weights_come_back_as_they_were(site: Site) -> N
     assert site.weights == own
 
 
-def test_a_weight_that_slurm_conf_says_now_is_the_sites_own(site: Site) -> None:
+def test_a_weight_added_to_slurm_conf_is_the_site_s_own(site: Site) -> None:
     site.start()
     site.conf.write_text(CONF.replace("n[1-4]", "n[1-4] Weight=300"))
     site.slurm.forget_weights({"n1": 300, "n2": 300, "n3": 300, "n4": 300})

@@ -165,7 +165,7 @@ def test_no_job_waits_for_a_zone_once_zones_are_not_enforced(tmp_path: Path, mod
     assert site.constraint == "a100"
 
 
-def test_nor_where_there_are_no_zones(tmp_path: Path) -> None:
+def test_without_zones_the_constraint_is_unchanged(tmp_path: Path) -> None:
     site = Site(tmp_path, "a100")
     site.wait.run(QueueView(answered=True, in_charge=True, jobs=site.queue))
     assert site.constraint == "a100"
@@ -198,7 +198,7 @@ def test_a_constraint_that_its_owner_has_changed_is_never_touched(tmp_path: Path
     assert site.features.written == []
 
 
-def test_a_job_in_whose_constraint_no_zone_was_written_is_never_asked_about(tmp_path: Path) -> None:
+def test_a_job_without_a_zone_in_its_constraint_is_never_queried(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.queue = [
         make_job(7, JobPhase.PENDING, n_nodes=2, admin_comment="slurm-gpu/1 t=abc1 r=share by hand z=zone1:1")
@@ -207,7 +207,7 @@ def test_a_job_in_whose_constraint_no_zone_was_written_is_never_asked_about(tmp_
     assert site.features.asked == 0
 
 
-def test_jobs_are_asked_about_every_twenty_seconds_and_those_alike_changed_in_one_call(
+def test_jobs_are_queried_every_twenty_seconds_and_equal_ones_changed_in_one_call(
     tmp_path: Path,
 ) -> None:
     site = Site(tmp_path)

@@ -52,7 +52,7 @@ def emit(at_s: float, text: str, lineno: int = 1, level: int = logging.WARNING) 
     logging.getLogger().handle(record)
 
 
-def test_senders_that_take_turns_cannot_fill_the_log(log: io.StringIO) -> None:
+def test_alternating_senders_cannot_fill_the_log(log: io.StringIO) -> None:
     refusals = WebRefusals(WebReader(), FakeClock())
     for uid in islice(cycle(range(1000, 1000 + MOST_REFUSALS + 1)), 5000):
         refusals.refuse(uid, None, Origin("10.0.0.9", is_this_host=False))

@@ -75,7 +75,7 @@ def test_another_cause_is_logged_too_and_one_of_ours_with_its_traceback_once(
     assert [record.exc_info is not None for record in caplog.records] == [False, True]
 
 
-def test_what_comes_and_goes_is_logged_once_a_minute(
+def test_repeated_outages_are_logged_once_a_minute(
     outage: OutageLog, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(240):
@@ -359,7 +359,7 @@ def _is_warning(node: ast.AST) -> bool:
 
 
 @pytest.mark.parametrize("package", ["database", "controller", "monitor", "node", "notices"])
-def test_what_a_daemon_catches_goes_to_an_outage_log_or_is_of_one_item(package: str) -> None:
+def test_caught_errors_go_to_an_outage_log_or_concern_one_item(package: str) -> None:
     paths = sorted((ROOT / "slurm_gpu" / package).rglob("*.py"))
     found = set().union(*map(_logs_in_a_handler, paths))
     assert found <= OF_ONE_ITEM, "use OutageLog, so that an outage is logged once"

@@ -36,7 +36,7 @@ def heard(systemd: socket.socket) -> list[str]:
             return lines
 
 
-def test_it_is_ready_it_tells_its_status_and_it_stops(systemd: socket.socket) -> None:
+def test_systemd_receives_ready_status_and_stopping(systemd: socket.socket) -> None:
     notifier = Notifier(environment(systemd))
     notifier.ready()
     for second in range(25):
@@ -45,7 +45,7 @@ def test_it_is_ready_it_tells_its_status_and_it_stops(systemd: socket.socket) ->
     assert heard(systemd) == ["READY=1", "STATUS=0 jobs", "STATUS=1 jobs", "STATUS=2 jobs", "STOPPING=1"]
 
 
-def test_the_watchdog_is_fed_at_half_its_time_and_only_when_the_loop_turns(systemd: socket.socket) -> None:
+def test_the_watchdog_is_notified_at_half_its_interval_by_a_running_loop(systemd: socket.socket) -> None:
     notifier = Notifier(environment(systemd, WATCHDOG_USEC="60000000", WATCHDOG_PID=str(os.getpid())))
     now_s = due_s = 100.0
     for _ in range(4):
@@ -86,7 +86,7 @@ def full(systemd: socket.socket) -> None:
                 others.sendto(b"others", systemd.getsockname())
 
 
-def test_what_systemd_had_no_room_for_is_told_again_within_a_second(systemd: socket.socket) -> None:
+def test_messages_that_did_not_fit_are_sent_again_within_a_second(systemd: socket.socket) -> None:
     notifier = Notifier(environment(systemd, WATCHDOG_USEC="60000000"))
     full(systemd)
     notifier.ready()

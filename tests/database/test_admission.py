@@ -74,7 +74,7 @@ def test_time_slots_get_shorter_once_the_server_is_fast() -> None:
     assert site.run() < 5 + 2 * 3000 / 500 + 10
 
 
-def test_turns_follow_each_other_as_fast_as_shipments_are_served() -> None:
+def test_time_slots_match_the_rate_of_served_shipments() -> None:
     admission = Admission(FakeClock(), MOST)
     turns = [turn for _ in range(10_000) if (turn := reported(admission)) is not None]
     assert len(turns) == 10_000 - MOST
@@ -82,7 +82,7 @@ def test_turns_follow_each_other_as_fast_as_shipments_are_served() -> None:
     assert turns[-1] == pytest.approx(1 + len(turns) / (1.5 * FIRST_PER_S), abs=1)
 
 
-def test_a_quiet_time_says_nothing_of_what_could_be_served() -> None:
+def test_a_quiet_period_does_not_lower_the_rate() -> None:
     clock = FakeClock()
     admission = Admission(clock, MOST)
     for _ in range(100):

@@ -26,7 +26,7 @@ def test_a_node_with_a_long_job_that_sends_nothing_is_silent() -> None:
     assert arrivals.silent(_queue(clock)) == ["n1"]
 
 
-def test_nothing_is_expected_without_a_long_job_that_holds_gpus() -> None:
+def test_nothing_is_expected_without_a_long_job_with_gpus() -> None:
     clock = FakeClock()
     arrivals = Arrivals(clock)
     clock.now = T0 + 2 * SILENT_AFTER_S

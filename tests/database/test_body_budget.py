@@ -105,7 +105,7 @@ def test_an_announced_length_takes_no_memory_from_others(server: Running, way: s
         wait_for(lambda: server.bodies.n_bytes == 0, lambda: f"{server.bodies.n_bytes} bytes")
 
 
-def test_whatever_is_answered_or_broken_off_is_counted_no_more(server: Running) -> None:
+def test_answered_and_aborted_requests_release_their_memory(server: Running) -> None:
     for way in (SHORT_WAY, LONG_WAY):
         with sender(server, "127.0.1.1", way, PIECE):
             pass

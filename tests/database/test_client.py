@@ -52,7 +52,7 @@ def test_the_client_reads_the_same_by_socket_and_by_munge(server: Running, reach
             client.run("1 OR 1=1?x=&")
 
 
-def test_a_munged_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_munged_is_an_error(tmp_path: Path) -> None:
     config = SiteConfig(cluster="x", database="http://127.0.0.1:1", database_socket=tmp_path / "none")
     silent = replace(config, munge_socket="/nonexistent")
     with DatabaseClient(silent) as client, pytest.raises(OutsideError, match="MUNGE"):
@@ -104,7 +104,7 @@ def _none_ships(visit: IngestConnection) -> None:
         ),
     ],
 )
-def test_an_answer_that_is_none_says_what_to_do(
+def test_an_invalid_answer_is_an_error_with_advice(
     short_path: Path, status: int, headers: dict[bytes, bytes], body: bytes, complaint: str
 ) -> None:
     async def other(scope: Any, receive: Any, send: Any) -> None:

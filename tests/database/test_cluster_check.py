@@ -70,7 +70,7 @@ def test_a_cluster_that_slurmdbd_lacks_is_logged_until_it_is_there(caplog: pytes
     ]
 
 
-def test_where_there_are_runs_or_no_answer_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_with_runs_or_without_an_answer_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     site = Site(CLUSTER)
     site.clusters = set()
     site.passes(3, has_runs=True)

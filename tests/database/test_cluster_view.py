@@ -56,7 +56,7 @@ def test_pending_jobs_and_jobs_with_nodes_are_shown_and_no_others() -> None:
         ({"cpu": 4}, (), 0.0),
     ],
 )
-def test_shards_are_their_part_of_a_gpu_in_what_a_job_asked_for(
+def test_requested_shards_count_as_parts_of_a_gpu(
     asked: dict[str, float], nodes: tuple[str, ...], n_gpus: float
 ) -> None:
     state = "RUNNING" if nodes else "PENDING"
@@ -107,7 +107,7 @@ def test_free_gpus_are_as_new_as_allocated_ones(server: Running) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_everybody_may_ask(server: Running) -> None:
+def test_every_user_may_read_the_cluster(server: Running) -> None:
     assert server.asked_by(NOBODY, "GET", "/v1/cluster")[0] == 200
 
 

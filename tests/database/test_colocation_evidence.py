@@ -42,7 +42,7 @@ def test_a_run_has_its_time_its_use_and_how_little_it_did_for_a_while(site: Runn
     assert DatabaseEvidence(DatabaseConnector(site.config)).ran(2, T0) is None
 
 
-def test_that_is_unknown_for_a_run_without_a_timeline(site: Running) -> None:
+def test_idle_times_are_unknown_for_a_run_without_a_timeline(site: Running) -> None:
     ship(site, records=[record(node="here")], hosts=[host(node="here")], devices=[gpu(node="here")])
     account(site)
     ran = DatabaseEvidence(DatabaseConnector(site.config)).ran(1, T0)

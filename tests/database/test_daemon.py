@@ -182,7 +182,7 @@ def test_a_stop_is_clean_and_prompt(tmp_path: Path, number: int) -> None:
         assert daemon.log().rstrip().endswith("stopped")
 
 
-def test_systemd_hears_that_it_is_ready_that_it_works_and_that_it_ends(tmp_path: Path) -> None:
+def test_systemd_receives_ready_watchdog_and_stopping(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(_WITHIN_S)
@@ -271,7 +271,7 @@ def test_its_files_are_private_and_its_socket_is_not(tmp_path: Path) -> None:
         assert stat.S_IMODE(daemon.socket.stat().st_mode) == 0o666
 
 
-def test_one_pass_without_a_slurm_says_so(tmp_path: Path) -> None:
+def test_once_without_slurm_fails(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, f"sqlite:///{tmp_path / 'x.db'}")
     done = subprocess.run(daemon.command("--once"), capture_output=True, text=True, env=daemon.environ)
     assert (done.returncode, "slurm-gpudbd: " in done.stderr) == (3, True), done.stderr

@@ -185,7 +185,7 @@ def test_time_between_two_watches_lowers_coverage() -> None:
 
 
 @pytest.mark.parametrize("elapsed_s", [0, 1])
-def test_a_run_of_less_than_a_second_is_covered_for_as_long_as_its_node_held_it(elapsed_s: int) -> None:
+def test_coverage_of_a_run_below_a_second_uses_the_node_s_allocated_time(elapsed_s: int) -> None:
     """Slurm cuts its times to whole seconds: such a run has 0 or 1 s."""
     brief = record(
         last_s=T0, allocated_s=0.4, sampled_s=0.4, util_hist_ms={30: 400}, energy_j=Total(0.4, 80.0)

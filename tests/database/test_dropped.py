@@ -65,7 +65,7 @@ WHOLE: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     [(kind, name) for kind, (_, wire, key) in WHOLE.items() for name in wire if name not in key],
 )
 @given(NONSENSE)
-def test_each_implausible_field_in_turn_costs_that_field_alone(kind: str, name: str, nonsense: Any) -> None:
+def test_each_implausible_field_costs_only_that_field(kind: str, name: str, nonsense: Any) -> None:
     read, wire, _ = WHOLE[kind]
     spoilt = {**wire, name: wrong(name, wire, nonsense)}
     dropped: dict[str, str] = {}
@@ -81,7 +81,7 @@ def test_each_implausible_field_in_turn_costs_that_field_alone(kind: str, name: 
 
 @pytest.mark.parametrize("name", [*QUANTITIES, "throttle", "jobs", "host"])
 @given(st.sampled_from([2**64 - 1, -1, 1e300, "x", [[]], {}]))
-def test_each_implausible_live_value_in_turn_costs_that_value_alone(name: str, nonsense: Any) -> None:
+def test_each_implausible_live_value_costs_only_that_value(name: str, nonsense: Any) -> None:
     device: dict[str, Any] = {**dict.fromkeys(QUANTITIES, 0.5), "throttle": ["hot"], "jobs": [7]}
     host_values: dict[str, Any] = {"cpu_pct": 5.0, "mem_used_mib": 9.0}
     if name == "host":

@@ -38,7 +38,7 @@ LONG_AGO = NOW_S - 1000
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"])
-def test_slurmctld_says_that_it_ended(state: str) -> None:
+def test_a_run_that_slurmctld_reports_as_ended_is_found(state: str) -> None:
     over = queued(state=state, end_s=LONG_AGO, restarts=2)
     assert look([over], {}) == {1: RunsEnded(2, LONG_AGO)}
 
@@ -63,7 +63,7 @@ def test_doubt_leaves_it_open(
     assert look([] if job is None else [job], accounting) == {}, why
 
 
-def test_accounting_says_that_all_its_runs_ended() -> None:
+def test_a_job_whose_runs_all_ended_in_accounting_is_found() -> None:
     assert look([], {1: [LONG_AGO - 500, LONG_AGO]}) == {1: RunsEnded(None, LONG_AGO)}
 
 
@@ -113,14 +113,12 @@ SHRUNK_TWICE = [on(LONG_AGO, "n1", "n2", "n3"), on(LONG_AGO + 500, "n2", "n3")]
 
 @pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED"])
 @pytest.mark.parametrize("restarts", [0, 2])
-def test_a_node_that_a_job_gave_back_is_let_go_when_it_was_and_not_at_a_later_resize(
-    state: str, restarts: int
-) -> None:
+def test_a_node_that_a_job_gave_back_is_released_at_that_time(state: str, restarts: int) -> None:
     job = resized(state=state, restarts=restarts)
     assert look([job], {1: [*SHRUNK_TWICE, on(None, "n2")]}) == {1: RunsEnded(restarts, LONG_AGO)}
 
 
-def test_so_it_is_where_the_job_has_ended_since() -> None:
+def test_a_released_node_has_its_own_end_after_the_job_ended() -> None:
     rows = [*SHRUNK_TWICE, on(LONG_AGO + 800, "n2")]
     assert look([resized(state="COMPLETED", end_s=LONG_AGO + 800)], {1: rows}) == {1: RunsEnded(0, LONG_AGO)}
     assert look([], {1: rows}) == {1: RunsEnded(None, LONG_AGO)}

@@ -377,7 +377,7 @@ def test_a_gpu_that_jobs_share_by_mps_is_not_free() -> None:
     assert [job.n_gpus for job in state.jobs] == [0.5, 0.5, 2.0]
 
 
-def test_where_slurm_does_not_account_for_gpus_their_number_is_unknown_never_0() -> None:
+def test_gpu_counts_are_unknown_if_slurm_does_not_account_for_gpus() -> None:
     untracked = printed_node()
     assert untracked.unaccounted == ["gpu", "mps"]
     assert printed_node(",gres/gpu:a100=4,gres/mps=400").unaccounted == []

@@ -71,7 +71,7 @@ class TestWhatIsKept:
         assert found is not None
         assert len(found.at_s) <= 64
 
-    def test_nodes_that_are_silent_are_let_go_of(self):
+    def test_silent_nodes_are_dropped(self):
         clock = FakeClock(T0)
         board = LiveBoard(clock)
         for n in range(3):
@@ -127,7 +127,7 @@ class TestBySeconds:
         st.lists(st.floats(1.7e9, 1.7e9 + 3000), min_size=2, max_size=70, unique=True).map(sorted),
         st.data(),
     )
-    def test_whatever_comes_it_is_read_back_and_has_a_second_for_each(self, at_s, data):
+    def test_any_values_are_read_back_second_by_second(self, at_s, data):
         values = st.lists(st.none() | st.floats(0, 1e12), min_size=len(at_s), max_size=len(at_s))
         series = {name: tuple(data.draw(values)) for name in SERIES}
         reported = NodeMinutes(node="n1", at_s=tuple(at_s), series=series)

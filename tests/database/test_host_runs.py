@@ -64,7 +64,7 @@ def found(database: Database, caller: Caller = ROOT, **query: str) -> list[Run]:
         return list(find_runs(connection, CLUSTER, RunFilter.from_query(query), caller, T0 + 100.0).runs)
 
 
-def test_a_run_is_shown_with_what_its_records_say(database: Database) -> None:
+def test_a_run_is_shown_with_its_records(database: Database) -> None:
     answer = ship(database, RUN, records=[host_metrics()])
     assert (answer["rejected"], answer["rejected_runs"]) == ([], [])
     reconcile(database)
@@ -81,14 +81,14 @@ def test_a_run_is_shown_with_what_its_records_say(database: Database) -> None:
     assert [device.segment for device in shown.devices or ()] == [segment(1)]
 
 
-def test_a_run_may_go_on_after_it_ended(database: Database) -> None:
+def test_an_ended_run_may_be_resumed(database: Database) -> None:
     ship(database, RUN.ended(T0 + 10))
     ship(database, RUN.ended(T0 + 10).resumed())
     (run,) = found(database)
     assert (run.state, run.end_s) == ("RUNNING", None)
 
 
-def test_a_word_that_was_overtaken_counts_for_nothing(database: Database) -> None:
+def test_an_outdated_report_is_ignored(database: Database) -> None:
     over = RUN.ended(T0 + 10)
     ship(database, over, RUN)
     ship(database, RUN)

@@ -87,7 +87,7 @@ def test_most_hosts_decide_what_the_application_is(hosts: list[Host], expected: 
     assert application(hosts) == application(hosts[::-1]) == expected
 
 
-def test_the_timeline_lies_apart_from_the_statistics(database: Database) -> None:
+def test_the_timeline_is_stored_apart_from_the_statistics(database: Database) -> None:
     sent = record(timeline=timeline(0, 50, None, 100))
     database.write(lambda connection: store_records(connection, [sent]))
     (stored,) = rows_of(database, run_device)
@@ -95,7 +95,7 @@ def test_the_timeline_lies_apart_from_the_statistics(database: Database) -> None
     assert read_record(stored) == sent
 
 
-def test_the_newest_word_of_a_node_about_a_device_counts(database: Database) -> None:
+def test_the_newest_report_of_a_node_about_a_device_counts(database: Database) -> None:
     def tell(*devices: DeviceFacts) -> tuple[int, int]:
         fresh = database.write(lambda connection: store_devices(connection, devices))
         return sum(fresh), len(fresh) - sum(fresh)

@@ -266,7 +266,7 @@ def test_an_abandoned_shipment_is_not_read(server: Running, monkeypatch: pytest.
     assert last in read
 
 
-def test_no_more_shipments_wait_to_be_stored_than_there_is_room_for(
+def test_waiting_shipments_are_limited(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     body = shipment(records=[record(node="here", segment=segment(700)).to_wire()])
@@ -300,7 +300,7 @@ def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
     assert server.contents() == before
 
 
-def test_no_node_is_asked_to_come_again_once_all_is_stored(
+def test_a_node_is_asked_to_retry_only_before_anything_is_stored(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Slurm may become unreachable at any time; the sender is authorised first."""

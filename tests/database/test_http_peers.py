@@ -113,7 +113,7 @@ def test_a_client_that_reads_no_answers_is_disconnected(
 
 
 @pytest.mark.parametrize("n_peers", [1, 5, 50])
-def test_a_few_peers_that_take_all_they_can_leave_room_for_others(n_peers: int) -> None:
+def test_greedy_peers_leave_connections_for_others(n_peers: int) -> None:
     held = [0] * n_peers
     while True:
         before = list(held)
@@ -126,7 +126,7 @@ def test_a_few_peers_that_take_all_they_can_leave_room_for_others(n_peers: int) 
     assert LIMITS.connections - sum(held) >= {1: 3800, 5: 3000, 50: 250}[n_peers]
 
 
-def test_a_peer_may_have_fewer_connections_where_little_room_is_left(
+def test_a_peer_may_have_fewer_connections_when_few_are_free(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LIMITS, "connections", 9)

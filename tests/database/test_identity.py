@@ -45,7 +45,7 @@ def test_a_uid_without_a_name_is_not_a_user() -> None:
     assert not caller.may_see(None)
 
 
-def test_without_slurms_word_only_root_writes() -> None:
+def test_without_slurm_s_configuration_only_root_writes() -> None:
     unknown = Authenticator(Operators(), lambda: None, FakeClock())
     assert unknown.by_uid(0).writes
     assert not unknown.by_uid(SLURM_UID).writes

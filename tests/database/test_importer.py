@@ -69,7 +69,7 @@ def test_a_job_is_followed_from_pending_to_its_end(database: Database) -> None:
         assert (runs(database)[key]["state"], runs(database)[key]["granted_mgpu"]) == (state, granted)
 
 
-def test_a_job_that_was_cancelled_while_held_is_asked_for_by_its_id(database: Database) -> None:
+def test_a_job_cancelled_while_held_is_queried_by_its_id(database: Database) -> None:
     """Slurm's accounting has it in no period."""
     held = queued(job_id=7, state="PENDING", eligible_s=None, start_s=None, nodes=[])
     slurm = MemorySlurm(jobs=[held, queued(job_id=8, state="CANCELLED")])
@@ -142,7 +142,7 @@ def test_a_pass_that_failed_does_not_move_the_watermark(database: Database) -> N
         assert read_until_s(connection, CLUSTER) == T0
 
 
-def test_an_open_run_that_slurmdbd_closed_late_is_asked_for_by_its_id(database: Database) -> None:
+def test_an_open_run_that_slurmdbd_closed_late_is_queried_by_its_id(database: Database) -> None:
     clock = FakeClock()
     slurm = MemorySlurm([row(state="RUNNING", end_s=None)])
     importing = importer(database, slurm, clock)
@@ -172,7 +172,7 @@ def test_records_without_a_run_are_queried_in_several_passes(
     assert set(asked) == {1, 2, 3, 4, 5}
 
 
-def test_a_record_without_a_run_is_asked_after_ever_more_rarely(database: Database) -> None:
+def test_a_record_without_a_run_is_queried_with_backoff(database: Database) -> None:
     clock, slurm = FakeClock(), MemorySlurm()
     importing = importer(database, slurm, clock)
     database.write(lambda connection: store_records(connection, [record(job_id=7)]))

@@ -121,7 +121,7 @@ def test_a_rejected_shipment_gets_retry_after_by_either_server(
     assert b" 200 " in answered(server, request(server, body))
 
 
-def test_what_cannot_be_read_is_refused_in_words(server: Running) -> None:
+def test_an_unreadable_body_is_rejected_with_a_reason(server: Running) -> None:
     came = answered(server, request(server, b"no gzip at all"))
     assert b" 400 " in came
     assert b"the body is not gzip" in came

@@ -43,7 +43,7 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["weakref.ref[Ingest
     gc.enable()
 
 
-def test_what_was_sent_is_let_go_of_at_once(
+def test_memory_of_requests_is_released_immediately(
     server: Running, visits: list["weakref.ref[IngestConnection]"]
 ) -> None:
     whole = request(server, bytes(LARGE))
@@ -101,7 +101,7 @@ def test_a_second_request_changes_nothing_of_the_first(
         ),
     ],
 )
-def test_what_is_no_request_of_ours_is_refused_once(server: Running, sent: bytes, status: bytes) -> None:
+def test_foreign_requests_are_rejected_once(server: Running, sent: bytes, status: bytes) -> None:
     came = answered(server, sent)
     assert status in came[:30]
     assert came.count(b"HTTP/1.1 ") == 1
@@ -116,7 +116,7 @@ def test_few_requests_may_come_before_the_first_is_answered(server: Running) -> 
     assert b"HTTP/1.1 400 " in came
 
 
-def test_a_credential_counts_once_by_whichever_way(server: Running) -> None:
+def test_a_credential_is_accepted_only_once_on_either_path(server: Running) -> None:
     one = request(server, shipment(records=[]))
     other = one.replace(b"\r\nHost:", b"\r\nContent-Encoding: gzip\r\nHost:", 1)
     with connected(server, one) as short, connected(server, other) as long:

@@ -187,7 +187,7 @@ def test_without_waiting_a_lock_fails_at_once_and_the_next_one_waits(mariadb: Ma
     assert waits == [0, engine.ROW_LOCK_WAIT_S, 0, engine.ROW_LOCK_WAIT_S]
 
 
-def test_a_lock_is_waited_for_seconds_and_by_an_upgrade_as_long_as_the_server_says(mariadb: MariaDB) -> None:
+def test_locks_are_awaited_for_seconds_or_for_the_server_s_time_by_upgrades(mariadb: MariaDB) -> None:
     def waits_s(database: Database) -> int:
         with database.reading() as connection:
             found = connection.exec_driver_sql("SELECT @@innodb_lock_wait_timeout").scalar_one()

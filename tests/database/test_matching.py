@@ -95,7 +95,7 @@ def test_a_clock_that_is_off_by_less_than_a_minute_hides_no_run() -> None:
     assert _all_found(REQUEUED, *late) == [2] * 8
 
 
-def test_a_flood_of_records_of_one_job_is_not_looked_at_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matching_a_flood_of_records_of_one_job_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     n_looks, look = 0, match._off_s
 
     def off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:

@@ -98,7 +98,7 @@ def test_a_malformed_item_is_named_and_the_others_count(database: Database) -> N
     assert gate.board.values() == {}
 
 
-def test_a_node_speaks_for_itself_only(database: Database) -> None:
+def test_a_node_can_report_only_about_itself(database: Database) -> None:
     gate = Gate(database)
     answer = gate.ship(hosts=[host(node="n2")], devices=[gpu(node="n2")])
     why = "127.0.1.1 is not an address of n2, which has 127.0.1.2, n2"
@@ -229,14 +229,14 @@ def test_the_name_on_a_shipment_neither_spends_what_another_may_send_nor_adds_to
     assert gate.ship(node="n2", address=N2, hosts=[host(node="n2", segment=segment(90))])["stored"] == 1
 
 
-def test_a_word_from_the_future_does_not_silence_the_others(database: Database) -> None:
+def test_a_report_from_the_future_is_rejected(database: Database) -> None:
     answer = Gate(database).ship(devices=[gpu(at_s=T0 + 90_000)])
     assert whys(answer, "devices") == {
         0: f"at_s: {T0 + 90_000} is more than a day in the future; set the clock of n1"
     }
 
 
-def test_a_shipment_has_so_many_items_at_most() -> None:
+def test_a_shipment_has_a_maximum_number_of_items() -> None:
     many = {"records": [1] * 400, "hosts": [1] * 300, "events": [1] * 300}
     body = json.dumps({"wire": 1, "node": "n1", **many, "open": [1] * 5000}).encode()
     assert len(parse_shipment(body, "").rejected) == MAX_ITEMS

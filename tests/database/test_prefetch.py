@@ -15,7 +15,7 @@ def test_all_comes_in_order() -> None:
     assert list(read_ahead((n for n in range(100)), 3)) == list(range(100))
 
 
-def test_so_many_are_fetched_before_they_are_asked_for_and_no_more() -> None:
+def test_at_most_the_given_number_of_items_is_fetched_ahead() -> None:
     fetched: list[int] = []
     reached, passed = threading.Event(), threading.Event()
 

@@ -46,7 +46,7 @@ def refused(bounds: CallerBounds, caller: Caller) -> HTTPException | None:
     return None
 
 
-def test_a_user_has_so_many_requests_at_once_and_others_as_many() -> None:
+def test_concurrent_requests_are_limited_per_user() -> None:
     bounds = CallerBounds(PerUser(requests=2), FakeClock(), NEVER_WAIT_S)
     assert [refused(bounds, ALICE) for _ in range(2)] == [None, None]
     error = refused(bounds, ALICE)
@@ -58,7 +58,7 @@ def test_a_user_has_so_many_requests_at_once_and_others_as_many() -> None:
     assert refused(bounds, ALICE) is None
 
 
-def test_a_user_reads_so_many_rows_a_second_and_five_seconds_worth_at_once() -> None:
+def test_rows_per_second_are_limited_per_user_with_a_burst() -> None:
     clock = FakeClock()
     bounds = CallerBounds(PerUser(rows_per_s=100), clock, NEVER_WAIT_S)
     assert refused(bounds, BOB) is None
@@ -119,7 +119,7 @@ def test_a_request_waits_for_a_moment_before_it_is_refused() -> None:
         st.tuples(st.sampled_from([ALICE, BOB, PAGE]), st.integers(0, 3000), st.floats(0, 5)), max_size=60
     )
 )
-def test_no_user_reads_more_than_a_burst_and_the_rate_whatever_they_ask_for(
+def test_no_user_reads_more_than_the_burst_and_the_rate(
     asked: list[tuple[Caller, int, float]],
 ) -> None:
     clock = FakeClock()
@@ -256,7 +256,7 @@ def test_requests_that_are_refused_run_sacctmgr_once_in_a_while(
     assert len(users) == 2
 
 
-def test_while_sacctmgr_fails_it_is_asked_about_no_user() -> None:
+def test_while_sacctmgr_fails_it_is_not_queried_for_other_users() -> None:
     clock, users, works = FakeClock(), [], [False]
 
     def ask(user: str) -> UserAssociations:

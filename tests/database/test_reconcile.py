@@ -50,7 +50,7 @@ def _huge_for_seven(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciling, "derive_run", derive_run)
 
 
-def test_a_job_that_cannot_be_stored_is_left_out_once_and_the_others_go_on(
+def test_a_job_that_cannot_be_stored_is_skipped_and_the_others_continue(
     database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _store(database)
@@ -80,7 +80,9 @@ def test_a_grant_that_an_older_version_took_does_not_stop_reconciling(database: 
         assert not connection.execute(select(run_device.c.device).where(run_device.c.match_due)).all()
 
 
-def test_upkeep_runs_whatever_reconciling_meets(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upkeep_runs_even_if_reconciliation_fails(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: object) -> int:
         raise DatabaseError("the database does not answer")
 

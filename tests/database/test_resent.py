@@ -248,7 +248,7 @@ LOSSES: dict[str, Callable[[World], None]] = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_devices_come_again_within_two_minutes_whatever_is_missing(world: World, loss: str) -> None:
+def test_devices_are_sent_again_within_two_minutes_of_any_loss(world: World, loss: str) -> None:
     LOSSES[loss](world)
     world.go_on(WITHIN_S)
     assert sorted((found["uuid"], found["index"]) for found in world.rows(device)) == [
@@ -257,7 +257,7 @@ def test_devices_come_again_within_two_minutes_whatever_is_missing(world: World,
     ]
 
 
-def test_what_the_database_has_is_not_sent_again(world: World) -> None:
+def test_stored_devices_are_not_sent_again(world: World) -> None:
     world.go_on(3600)
     assert sum(bool(shipment.devices) for shipment in world.shipments) == 1
     world.empty(device)
@@ -265,7 +265,7 @@ def test_what_the_database_has_is_not_sent_again(world: World) -> None:
     assert sum(bool(shipment.devices) for shipment in world.shipments) == 2
 
 
-def test_a_node_that_slurm_did_not_know_yet_is_taken_once_it_does(database: Database, tmp_path: Path) -> None:
+def test_a_node_is_accepted_once_slurm_has_it(database: Database, tmp_path: Path) -> None:
     world = World(database, tmp_path / "spool", address="127.0.1.9")
     world.go_on(300)
     assert world.rows(device) == []
@@ -281,7 +281,7 @@ def test_repeatedly_rejected_items_are_sent_less_and_less_often(database: Databa
     assert 3 <= sum(bool(answer["rejected_devices"]) for answer in world.answers) <= 8
 
 
-def test_while_the_database_cannot_be_read_nothing_is_said_to_be_missing(
+def test_while_the_database_is_unreadable_nothing_is_reported_missing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> Any:
@@ -329,7 +329,7 @@ def test_a_run_of_a_machine_without_slurm_comes_again_until_it_has_ended(
     assert sum(bool(shipment.runs) for shipment in world.shipments) == 4
 
 
-def test_a_restarted_node_still_says_which_runs_it_has_sent(tmp_path: Path) -> None:
+def test_a_restarted_node_still_has_its_list_of_sent_runs(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.save_run(open_run())
     assert spool.queue.shipped_open_runs() == {}

@@ -115,7 +115,7 @@ def test_a_user_has_a_few_at_once_and_more_when_some_are_over(database: Database
     assert request(database).state is ReservationState.REQUESTED
 
 
-def test_asking_and_cancelling_in_turn_comes_to_an_end(database: Database) -> None:
+def test_requests_per_day_are_limited_even_if_cancelled(database: Database) -> None:
     for n in range(50):
         one = request(database, requested_s=NOW_S + n)
         database.write(lambda c, one=one: end(c, one, ReservationState.CANCELLED, "alice", NOW_S, "no data"))
@@ -148,7 +148,7 @@ def all_at_once(works: Sequence[Callable[[], object]]) -> list[str]:
         return [why for why in pool.map(run, works) if why is not None]
 
 
-def test_however_many_ask_at_once_a_user_has_no_more_than_may_be(database: Database) -> None:
+def test_the_limit_of_requests_holds_for_concurrent_requests(database: Database) -> None:
     refused = all_at_once([lambda: request(database)] * 8)
     assert len(refused) == 5
 
@@ -219,7 +219,7 @@ def test_the_first_job_is_reported_once_and_repetition_changes_nothing(database:
     )
 
 
-def test_where_slurm_gpuctld_has_it_by_now_is_kept_unless_another_was_promised_these_nodes(
+def test_new_nodes_of_a_reservation_are_stored_unless_promised_to_another(
     database: Database,
 ) -> None:
     one, other = request(database), request(database, "bob")
@@ -264,7 +264,7 @@ def test_names_of_ours_are_known(name: str, number: int | None) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Running) -> None:
+def test_users_request_operators_approve_and_every_user_sees_the_calendar(server: Running) -> None:
     def ask(uid: int, path: str, **body: Any) -> tuple[int, Any]:
         return server.asked_by(uid, "POST", f"/v1/reservations{path}", json.dumps(body).encode())
 
@@ -328,7 +328,7 @@ def test_a_request_is_its_uids_and_not_whose_name_it_is_by_now(
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_the_uid_is_the_users_for_whom_it_is_asked(server: Running) -> None:
+def test_a_reservation_has_the_uid_of_the_user_it_is_for(server: Running) -> None:
     def ask(caller: int, **more: Any) -> tuple[int, Any]:
         return server.asked_by(caller, "POST", "/v1/reservations", json.dumps({**ASKED, **more}).encode())
 
@@ -341,7 +341,7 @@ def test_the_uid_is_the_users_for_whom_it_is_asked(server: Running) -> None:
     assert (status, answer["error"]) == (400, "there is no user 'no-such-user' on slurm-gpudbd's host")
 
 
-def test_how_many_one_may_have_counts_by_uid(database: Database) -> None:
+def test_the_limit_of_reservations_counts_by_uid(database: Database) -> None:
     for _ in range(3):
         request(database, "alice", uid=1001)
     assert request(database, "alice", uid=2001).uid == 2001  # who has the name now
@@ -402,7 +402,7 @@ def test_without_accounts_of_users_nothing_is_requested(server: Running) -> None
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_no_user_asks_for_another_and_only_slurm_gpuctld_reports(server: Running) -> None:
+def test_users_cannot_request_for_others_and_only_slurm_gpuctld_reports(server: Running) -> None:
     body = json.dumps({**ASKED, "user": "root"}).encode()
     assert server.asked_by(NOBODY, "POST", "/v1/reservations", body)[0] == 403
     report = {"id": 1, "at_s": 1, "state": "active"}

@@ -95,7 +95,7 @@ def _show(database: Database, rows: list[AccountingRun], records: list[Record]) 
 
 
 @pytest.mark.parametrize("has_own_start", [False, True])
-def test_it_waited_ran_and_held_gpus_as_one_run(database: Database, has_own_start: bool) -> None:
+def test_a_resized_job_is_shown_as_one_run(database: Database, has_own_start: bool) -> None:
     shown = _show(database, _rows(has_own_start=has_own_start), WATCHED)
     assert (shown.state, shown.submit_s, shown.start_s) == ("COMPLETED", T0 - 60, T0)
     assert (shown.wait_h, shown.submit_wait_h, shown.run_h) == (60 / HOUR, 60 / HOUR, 6.0)

@@ -171,7 +171,7 @@ def test_an_answer_has_the_number_of_omitted_runs(site: Running, monkeypatch: py
     assert (status, len(answer["runs"]), answer["left_out"]) == (200, 3, 2)
 
 
-def test_nodes_of_more_runs_than_are_asked_at_once_are_asked_by_and_by(
+def test_windows_of_many_runs_are_requested_in_batches(
     site: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_MAX_ASKED", 2)
@@ -243,7 +243,7 @@ def test_one_timeline_of_a_double_watch_counts(site: Running) -> None:
     assert device.timeline == timeline(0)
 
 
-def test_a_window_is_asked_for_and_comes(site: Running) -> None:
+def test_a_window_is_requested_and_received(site: Running) -> None:
     account(site, row(nodes="here,n2", end_s=None, state="RUNNING"))
     with DatabaseClient(site.config) as client:
         assert client.windows("1") == ()
@@ -311,7 +311,7 @@ def test_live_values_come_with_a_tag_that_changes_with_them(site: Running) -> No
         assert client.live() == {}
 
 
-def test_a_reader_says_which_nodes_are_to_post_each_ten_seconds_for_it(site: Running) -> None:
+def test_a_reader_of_live_values_makes_nodes_post_every_ten_seconds(site: Running) -> None:
     def interval_s() -> float:
         answer: float = ship(site, open=[1])["live_interval_s"]
         return answer
@@ -337,7 +337,7 @@ def test_a_user_has_only_the_nodes_of_own_jobs_post_each_ten_seconds(site: Runni
     assert ship(site, open=[1])["live_interval_s"] == LIVE_INTERVAL_S
 
 
-def test_a_window_that_is_asked_for_has_its_node_post_each_ten_seconds(site: Running) -> None:
+def test_a_requested_window_makes_its_node_post_every_ten_seconds(site: Running) -> None:
     site.slurm.queue.append(queued(nodes=("here",), gpu_index={"here": {"gpu": [0]}}))
     ship(site, open=[1], records=[here()])
     account(site, row(state="RUNNING", end_s=None, nodes="here"))
@@ -443,7 +443,7 @@ def test_host_metrics_are_shown_for_a_running_job_alone_on_its_nodes(site: Runni
 
 
 @needs_root
-def test_others_see_no_course_no_window_and_no_host(site: Running) -> None:
+def test_other_users_see_no_timeline_window_or_host(site: Running) -> None:
     ship(site, records=[here(timeline=timeline(1))], hosts=[host(node="here")], windows=[window()])
     account(site)
     (run,) = ask(site, NOBODY, "/v1/runs/1")[1]["runs"]

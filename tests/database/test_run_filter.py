@@ -129,7 +129,7 @@ def test_the_place_of_a_run_is_that_at_its_start(database: Database) -> None:
     assert ask(database, zone="pod1") == ["3"]
 
 
-def test_pages_hold_each_run_once_in_order_with_gaps_last(filled: Database) -> None:
+def test_pages_contain_each_run_once_in_order_with_gaps_last(filled: Database) -> None:
     sent = [record(job_id=1, util_hist_ms={33: 10_000}), record(job_id=2, node="n2", segment=segment(9))]
     filled.write(lambda connection: store_records(connection, sent))
     fill(filled, *(row(job_id=n, start_s=T0 + n % 3, end_s=T0 + 2 * n) for n in range(10, 16)))

@@ -56,7 +56,7 @@ def test_percentiles_are_over_all_devices_together(site: Running) -> None:
         ({"util_hist_ms": None}, []),
     ],
 )
-def test_which_gpus_were_never_used_while_others_were(
+def test_gpus_that_were_never_used_while_others_were_are_listed(
     site: Running, idle: dict[str, Any], unused: tuple[str, ...]
 ) -> None:
     ship(site, records=[here(util_hist_ms={100: 10_000}), here(device="GPU-2", **idle)])
@@ -104,7 +104,7 @@ def test_a_job_of_which_nothing_came_has_gaps_and_one_that_ended_is_not_there(si
     assert (use.util_p25, use.util_p95, use.mem_p25, use.mem_p95) == (None, None, None, None)
 
 
-def test_errors_of_the_last_hour_come_with_the_job_that_held_the_gpu(site: Running) -> None:
+def test_errors_of_the_last_hour_are_listed_with_their_job(site: Running) -> None:
     now_s = int(site.clock.now)
     reported = {"device": "GPU-1", "job_id": 1, "data": {"code": 79}}
     events = [event(1, at_s=now_s - 3500, **reported), event(2, at_s=now_s - 3700, **reported)]

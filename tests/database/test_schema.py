@@ -104,7 +104,7 @@ def test_an_upgrade_keeps_which_devices_a_node_has(url: str) -> None:
     database.dispose()
 
 
-def test_an_upgrade_counts_the_gpus_that_runs_asked_for(url: str) -> None:
+def test_an_upgrade_counts_the_requested_gpus_of_runs(url: str) -> None:
     database = Database(url)
     if database.is_sqlite:
         Path(str(database.url.database)).parent.mkdir()
@@ -240,7 +240,7 @@ def test_other_missing_parts_of_an_address_are_reported(url: str, said: str) -> 
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "postgresql://x/y", "sqlite://", "mysql+nodriver://x/y"])
-def test_an_url_that_cannot_be_used_says_what_would_be_right(url: str) -> None:
+def test_an_invalid_url_is_an_error_with_advice(url: str) -> None:
     with pytest.raises(UnusableDatabaseError, match="url: "):
         Database(url)
 

@@ -26,7 +26,7 @@ def test_everything_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert load_settings(None).url == settings.DEFAULT_URL
 
 
-def test_the_shipped_file_says_the_defaults() -> None:
+def test_the_shipped_file_contains_the_defaults() -> None:
     shipped = Path(__file__).parents[2] / "etc" / "slurm-gpudbd.yaml"
     assert load_settings(shipped) == settings.DaemonSettings()
 

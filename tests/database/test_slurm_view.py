@@ -86,7 +86,7 @@ def test_a_caller_for_a_fresh_answer_waits_though_the_last_took_long() -> None:
     assert kept.get(10, fresh_s=2.0) == 1
 
 
-def test_a_slow_slurmctld_is_asked_less_often_and_not_for_one_slow_answer() -> None:
+def test_a_repeatedly_slow_slurmctld_is_queried_less_often() -> None:
     """As during startup: nodes that came up would be reported as down for another minute."""
     clock, took, asked = FakeClock(), [3.0], []
 
@@ -162,7 +162,7 @@ def test_an_answer_that_cannot_be_read_is_no_answer(caplog: pytest.LogCaptureFix
     assert "slurmctld does not report anything: KeyError: 'JobId'" in caplog.text
 
 
-def test_a_node_may_speak_from_its_address_and_from_its_name() -> None:
+def test_a_node_may_send_from_its_address_and_from_its_name() -> None:
     names = {"127.0.1.1": {"127.0.1.1"}, "n1": {"10.0.0.1", "fd00::1"}}
     asked: list[str] = []
 
@@ -195,7 +195,7 @@ def test_a_node_that_was_just_added_or_moved_is_no_stranger() -> None:
     assert not view.may_speak("n1", "127.0.1.1")[0]
 
 
-def test_an_old_answer_neither_denies_nor_lets_pass() -> None:
+def test_an_old_answer_neither_denies_nor_allows() -> None:
     slurm, clock = MemorySlurm(), FakeClock()
     view = SlurmView(slurm, clock, lambda name: frozenset({name}))
     assert not view.may_speak("n6", "127.0.1.6")[0]

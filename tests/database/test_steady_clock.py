@@ -38,7 +38,7 @@ def test_a_clock_that_is_set_makes_no_double_watch(by_s: int) -> None:
 
 
 @pytest.mark.parametrize("by_s", [-3600, 0, 3600])
-def test_two_watches_at_once_are_one_whatever_the_clock_says(by_s: int) -> None:
+def test_two_simultaneous_segments_count_once_despite_clock_steps(by_s: int) -> None:
     before, after = _set_back_after(100.0, by_s)
     beside = record(
         segment=segment(3),
@@ -88,7 +88,7 @@ def test_seconds_of_two_boots_do_not_compare() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(-10_000, 10_000)), max_size=8))
-def test_whatever_the_clock_does_one_watch_after_another_counts_whole(
+def test_consecutive_segments_count_completely_despite_clock_steps(
     watches: list[tuple[int, int, int]],
 ) -> None:
     records, uptime_s = [], 100

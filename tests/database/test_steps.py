@@ -73,9 +73,7 @@ def ship(database: Database, *numbers: int, first_s: int = T0) -> None:
         database.write(partial(store_records, records=[sent]))
 
 
-def test_jobs_that_sacct_does_not_know(
-    database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_unknown_to_sacct(database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "_JOBS_PER_QUESTION", 1)
     for n in range(1, 10):
         sent = record(job_id=n, segment=segment(n))

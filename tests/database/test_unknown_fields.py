@@ -6,7 +6,7 @@ from slurm_gpu.database.ingest import unknown_fields as unknown
 from slurm_gpu.database.ingest.unknown_fields import UnknownLog
 
 
-def test_over_the_limit_the_log_says_that_the_others_are_not_listed(
+def test_over_the_limit_the_log_notes_that_others_are_not_listed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(unknown, "_MAX_LOGGED", 2)

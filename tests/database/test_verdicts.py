@@ -71,7 +71,7 @@ def test_one_that_the_database_lost_is_there_again_once_it_is_found_again(databa
     assert (row["reported_at_s"], row["last_s"], row["cause"]) == (T0 + 160, T0 + 220, "slow or failing")
 
 
-def test_one_that_comes_back_holds_again(database: Database) -> None:
+def test_a_returning_verdict_is_open_again(database: Database) -> None:
     store(database, reported(ended_s=T0 + 200))
     assert rows(database)[0]["ended_s"] == T0 + 200
     store(database, reported(last_s=T0 + 300))
@@ -121,7 +121,7 @@ def test_the_client_reads_audit_events(server: Running) -> None:
     assert seen == Verdicts(as_of_s=T0 + 500.0, watched=12, verdicts=[reported().verdict], suspects=[SUSPECT])
 
 
-def test_without_a_watch_the_empty_answer_says_so(server: Running) -> None:
+def test_without_a_watch_the_answer_is_empty(server: Running) -> None:
     server.verdicts.shown = ShownVerdicts()
     with DatabaseClient(server.config) as client:
         seen = client.verdicts()

@@ -85,7 +85,7 @@ def test_its_uid_on_any_other_host_is_an_ordinary_user(server: Running) -> None:
         (NOBODY, ELSEWHERE, f"write web_user: {NOBODY} and web_hosts: [{WEB_HOST}/32, {ELSEWHERE}] into"),
     ],
 )
-def test_a_refusal_says_what_to_write_and_is_logged_once(
+def test_a_refusal_contains_the_required_setting_and_is_logged_once(
     server: Running, caplog: pytest.LogCaptureFixture, uid: int, address: str, write: str
 ) -> None:
     with caplog.at_level(logging.WARNING):

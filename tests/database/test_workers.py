@@ -138,7 +138,7 @@ def test_shipments_of_a_worker_are_shown_by_slurm_gpudbd(tmp_path: Path, munge_s
         assert tcp.got("/v1/health")["rejected"]["records"] >= 1
 
 
-def test_a_worker_knows_which_live_values_are_needed(tmp_path: Path, munge_socket: str) -> None:
+def test_workers_return_the_required_live_interval(tmp_path: Path, munge_socket: str) -> None:
     def interval_s() -> float:
         with tcp.workers_alone():
             answer: dict[str, Any] = tcp.ship(live=LIVE)[1]

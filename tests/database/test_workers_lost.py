@@ -108,7 +108,7 @@ def test_a_connection_for_which_no_descriptor_is_left_costs_no_worker(
     assert "restarted" not in caplog.text
 
 
-def test_one_whose_words_cannot_be_taken_in_is_replaced(
+def test_a_worker_whose_messages_cannot_be_processed_is_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(node: str, version: str | None = None) -> None:

@@ -74,7 +74,7 @@ def test_there_is_always_a_verdict(series, running):
 
 @settings(max_examples=examples(40))
 @given(st.integers(0, 2**32 - 1))
-def test_of_a_training_with_anything_wrong_each_number_is_one(seed):
+def test_verdicts_of_any_faulty_training_contain_no_nan(seed):
     """Slower in part, with gaps, wild values and any groups: no warning, and nothing shown is NaN."""
     random = np.random.default_rng(seed)
     n, data = int(random.choice([1, 2, 3, 4, 8, 16])), EVERYTHING if random.random() < 0.5 else OLDER

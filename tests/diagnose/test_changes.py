@@ -14,7 +14,7 @@ def a_row(levels, each=60, sigma=0.02, seed=1):
     return np.concatenate([level + sigma * random.standard_normal(each) for level in levels])
 
 
-def test_noise_is_that_of_the_steps_whatever_the_level_does():
+def test_noise_does_not_depend_on_changes_of_level():
     assert noise(a_row([0, 5, -3], each=200)[None])[0] == pytest.approx(0.02, rel=0.2)
 
 

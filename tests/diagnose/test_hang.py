@@ -13,7 +13,7 @@ from tests.diagnose.training import EVERYTHING, START_S, Training
 
 
 class TestHang:
-    def test_who_does_not_take_part_is_named(self):
+    def test_a_worker_that_does_not_take_part_is_named(self):
         training, values = a_hang()
         verdict = diagnose(as_series(training, values))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
@@ -44,7 +44,7 @@ class TestHang:
         assert diagnose(as_series(training, values, hosts=hosts)).cause is not Cause.HANG
 
     @pytest.mark.parametrize("infiniband", [True, False])
-    def test_what_nodes_always_send_is_not_the_job_that_loads(self, infiniband):
+    def test_constant_node_traffic_is_not_loading(self, infiniband):
         """Monitoring and logs continue, and sometimes increase."""
         training, values = a_hang(n_bins=480 + 45)
         always = 4e5 * (1 + training.random.random(525))
@@ -67,7 +67,7 @@ class TestHang:
 
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     @pytest.mark.parametrize("silent", [False, True])
-    def test_who_computes_without_traffic_does_not_hang(self, metrics, silent):
+    def test_computing_without_traffic_is_not_a_hang(self, metrics, silent):
         """An evaluation, generation: without tensor cores, hardly anything sent, and no links."""
         training = Training(metrics=metrics)
         values = training.values()
@@ -114,7 +114,7 @@ class TestHang:
         if cause is Cause.INCONCLUSIVE:
             assert "nothing computed for the last 115 s: it hung or had nothing more" in verdict.why_not[0]
 
-    def test_what_was_wrong_before_an_idle_end_is_reported_first(self):
+    def test_a_fault_before_an_idle_end_is_reported_first(self):
         training = Training(n_bins=480 + 120)
         training.clock[5, 100:] *= 0.8
         training.runs[480:] = False
@@ -156,7 +156,7 @@ class TestHang:
             assert verdict.suspect
             assert "no host reports whether it loads or writes" in verdict.why_not[0]
 
-    def test_pauses_in_which_hosts_wrote_say_nothing_of_one_in_which_they_rest(self):
+    def test_pauses_with_host_traffic_do_not_excuse_one_without(self):
         training, values = a_hang(n_bins=480 + 40)
         network = np.full(520, 1e8)
         for matrix in values.values():
@@ -182,14 +182,14 @@ class TestHang:
         ]
         assert diagnose(training.series(hosts=hosts)).cause is not Cause.HANG
 
-    def test_who_is_back_from_writing_has_ended_it(self):
+    def test_a_worker_that_resumes_after_writing_ends_the_hang(self):
         training, values = a_hang(n_bins=480 + 45)
         values[Metric.UTIL][:, training.at(8) :] = 1.0
         values[Metric.UTIL][0, training.at(8) : -8] = 0.0
         values[Metric.UTIL][4, training.at(8) : -8] = 0.0
         assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
 
-    def test_who_has_begun_again_two_seconds_ago_has_ended_it(self):
+    def test_workers_that_resumed_two_seconds_ago_end_the_hang(self):
         training = Training(n_bins=480 + 100)
         training.runs[480:] = False
         values = training.values()
@@ -265,7 +265,7 @@ class TestHang:
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [0])
         assert verdict.suspect is suspect
 
-    def test_what_is_lacking_in_the_reading_in_which_it_stopped_counts(self):
+    def test_a_partial_reading_at_the_stop_counts(self):
         training, values = a_hang(n_bins=480 + 20, metrics=OLDER)
         values[Metric.POWER][:, 480:] = 0.13
         values[Metric.UTIL][3, 480:] = 0.0
@@ -274,7 +274,7 @@ class TestHang:
         assert "for 20 s" in verdict.evidence[0].text
 
     @pytest.mark.parametrize(("cpu", "sure"), [(0.02, True), (0.2, False)])
-    def test_where_no_worker_spins_hosts_that_rest_make_it_sure(self, cpu, sure):
+    def test_without_spinning_workers_idle_hosts_make_a_hang_certain(self, cpu, sure):
         """Compiling and loading use CPUs; waiting for a hung file system does not."""
         training, values = a_hang(n_bins=480 + 40)
         values[Metric.UTIL][:, training.at(8) :] = 0.0
@@ -306,7 +306,7 @@ class TestValuesEachTenSeconds:
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
         assert verdict.confidence >= SURE
 
-    def test_who_wakes_up_again_has_ended_it(self):
+    def test_a_worker_that_resumes_ends_the_hang(self):
         assert self.a_table(3, util=(3, 0.4)).cause is Cause.HEALTHY
 
     def test_the_first_may_write_for_all_though_its_last_value_is_missing(self):

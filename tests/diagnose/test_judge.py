@@ -69,7 +69,7 @@ class TestWithSteps:
         verdict = diagnose(training.series(), steps=self.timings(last=1.6))
         assert (verdict.cause, culprits(verdict)) == (Cause.IMBALANCE, [])
 
-    def test_what_the_hardware_says_stands(self):
+    def test_evidence_of_the_hardware_is_kept_despite_timings(self):
         verdict = diagnose(a_slow_clock().series(), steps=self.timings(last=1.6))
         assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [5])
 
@@ -78,7 +78,7 @@ class TestWithSteps:
         assert (verdict.cause, verdict.suspect) == (Cause.IMBALANCE, True)
         assert "16 ranks, but the job has 8 GPUs" in verdict.why_not[-1]
 
-    def test_what_the_gpus_report_against_timings_does_not_clear_them(self):
+    def test_gpu_counters_do_not_overrule_timings(self):
         verdict = diagnose(Training().series(), steps=self.timings(slow=5), groups=groups_given("pp=2", 16))
         assert (verdict.cause, verdict.groups_by) == (Cause.SLOW, "--groups pp=2")
         assert list(verdict.groups) == ["stage 0", "stage 1"]
@@ -90,7 +90,7 @@ class TestWithSteps:
         assert verdict.cause is Cause.HEALTHY
         assert "no step would be more than 3% shorter" in verdict.evidence[-1].text
 
-    def test_timings_that_say_nothing_and_of_a_few_ranks_are_reported(self):
+    def test_insufficient_timings_and_missing_ranks_are_reported(self):
         table = a_table(*a_training(steps=3))
         few = {name: column[table["rank"] == 0] for name, column in table.items()}
         verdict = diagnose(Training().series(), steps=read_steps(few))

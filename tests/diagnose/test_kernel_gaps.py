@@ -40,9 +40,9 @@ def test_both_together(seed):
     ],
 )
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_alone_says_nothing(heavy, power, gaps, seed):
+def test_power_or_gaps_without_the_other_are_no_evidence(heavy, power, gaps, seed):
     assert diagnose(a_training(heavy, power, gaps, seed=seed)).cause is Cause.HEALTHY
 
 
-def test_where_sm_activity_is_reported_that_counts():
+def test_reported_sm_activity_is_used_instead():
     assert diagnose(a_training([2, 7], 0.05, 0.005, metrics=EVERYTHING)).kind != "workers"

@@ -105,7 +105,7 @@ class TestUnused:
         assert (verdict.cause, verdict.culprits) == (Cause.INCONCLUSIVE, ())
         assert verdict.why_not[0].startswith("2 GPUs on n1, n2: have never had anything to run")
 
-    def test_nor_do_they_hide_who_is_slow(self, metrics):
+    def test_independent_gpus_do_not_hide_a_slow_one(self, metrics):
         training = a_slow_clock(metrics=metrics)
         values = training.values()
         quiet_since(values, [3, 9], 0)
@@ -157,7 +157,7 @@ class TestEvaluation:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_power_that_differs_for_ever_is_no_more_than_a_suspicion(seed):
+def test_a_permanent_difference_of_power_is_only_a_suspicion(seed):
     training = Training(n=16, seed=seed, metrics=OLDER)
     values = training.values()
     values[Metric.POWER][6] *= 1.09

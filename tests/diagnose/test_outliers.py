@@ -34,7 +34,7 @@ class TestWithoutActivity:
         assert verdict.suspect
 
     @pytest.mark.parametrize("own", [0.965, 1.035])
-    def test_that_its_power_fell_or_rose_is_reported(self, own):
+    def test_the_change_of_power_of_an_outlier_is_reported(self, own):
         training, values = all_slower()
         values[Metric.POWER][5, training.at(BEGINS_MINUTE) :] *= own
         verdict = diagnose(as_series(training, values))
@@ -44,7 +44,7 @@ class TestWithoutActivity:
 
     @pytest.mark.parametrize("row", [4, 5])
     @pytest.mark.parametrize("own", [0.965, 1.035])
-    def test_of_two_of_a_stage_it_is_unknown_which_one_changed(self, row, own):
+    def test_with_two_workers_in_a_stage_the_changed_one_is_unknown(self, row, own):
         training, values = all_slower(n=8)
         values[Metric.POWER][row, training.at(BEGINS_MINUTE) :] *= own
         verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 8))
@@ -52,7 +52,7 @@ class TestWithoutActivity:
 
     @pytest.mark.parametrize("row", [3, 4, 5])
     @pytest.mark.parametrize("own", [0.965, 1.035])
-    def test_of_three_of_a_stage_the_one_that_changed_is(self, row, own):
+    def test_with_three_workers_in_a_stage_the_changed_one_is_named(self, row, own):
         training, values = all_slower(n=12, per_node=4)
         values[Metric.POWER][row, training.at(BEGINS_MINUTE) :] *= own
         verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 12))
@@ -68,13 +68,13 @@ class TestWithoutActivity:
         assert verdict.suspect
 
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_where_all_rise_alike_it_is_the_links(self, seed):
+    def test_an_equal_rise_of_all_workers_points_to_links(self, seed):
         training, values = all_slower(rises=0.008, seed=seed)
         verdict = diagnose(as_series(training, values))
         assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
 
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_where_two_did_not_rise_no_gpu_is_accused(self, seed):
+    def test_no_gpu_is_accused_if_two_did_not_rise(self, seed):
         training, values = all_slower(rises=0.008, seed=seed)
         values[Metric.UTIL][[5, 9], training.at(BEGINS_MINUTE) :] -= 0.01
         assert culprits(diagnose(as_series(training, values))) == []

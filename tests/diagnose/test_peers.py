@@ -49,7 +49,7 @@ def test_groups_by_hand():
         ("a", "must be a rank"),
     ],
 )
-def test_groups_that_are_none_say_why(text, message):
+def test_invalid_groups_are_errors_with_the_reason(text, message):
     with pytest.raises(ValueError, match=message):
         groups_given(text, 16)
 
@@ -73,7 +73,7 @@ def test_stages_whose_memory_spreads_into_each_others_are_reported_by_the_order_
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_node_that_holds_more_than_the_others_is_no_stage(seed):
+def test_a_node_with_more_memory_in_use_is_not_a_stage(seed):
     memory = np.repeat([0.72, 0.74, 0.72, 0.72], 8) + 0.005 * np.random.default_rng(seed).normal(size=32)
     assert set(inferred(mem_used=memory)) == {0}
 

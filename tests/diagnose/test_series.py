@@ -75,7 +75,7 @@ def test_a_gpu_without_the_series_of_a_throttle_was_never_throttled():
     assert Metric.THROTTLE not in alone.values  # no throttles are reported
 
 
-def test_without_facts_the_whole_is_the_greatest_of_the_job():
+def test_without_device_facts_fractions_use_the_maximum_of_the_job():
     windows = [
         (worker, Window(job_id=1, segment="a" * 16, device=worker.device, start_s=0.0, width_s=1.0, series=s))
         for worker, s in ((ONE, {"power_w": pack([400.0])}), (TWO, {"power_w": pack([200.0])}))

@@ -22,7 +22,7 @@ class TestSlow:
         assert verdict.until_s is None
         assert verdict.confidence > 0.8
 
-    def test_what_is_over_is_reported_with_its_end(self):
+    def test_a_past_slowdown_is_reported_with_its_end(self):
         training = a_slow_clock()
         training.clock[5, training.at(7) :] = training.clock[4, training.at(7) :]
         training.throttle[5, training.at(7) :] = 0
@@ -133,7 +133,7 @@ class TestEvidence:
     """The numbers are those of the GPUs."""
 
     @pytest.mark.parametrize("usual", [1.03, 1.0, 0.97])
-    def test_what_peers_have_is_what_they_have(self, usual):
+    def test_the_expected_value_is_that_of_peers(self, usual):
         training = Training()
         training.clock[5] *= usual
         training.clock[5, training.at(5) :] *= 0.9

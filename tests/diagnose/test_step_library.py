@@ -144,13 +144,13 @@ def test_a_slow_rank_is_reported_with_its_gpu(tmp_path: Path):
         ("rank,step\nx,1\n", "column rank"),
     ],
 )
-def test_a_file_that_is_none_says_where(tmp_path: Path, text: str, message: str):
+def test_an_invalid_file_is_an_error_with_the_position(tmp_path: Path, text: str, message: str):
     (tmp_path / "rank-00000.csv").write_text(text)
     with pytest.raises(UsageError, match=message):
         timings_of(tmp_path)
 
 
-def test_a_directory_without_any_says_so(tmp_path: Path):
+def test_a_directory_without_files_is_an_error(tmp_path: Path):
     with pytest.raises(UsageError, match=r"no \*.csv in it"):
         timings_of(tmp_path)
 
@@ -235,7 +235,7 @@ def test_values_that_are_none_are_refused_with_their_place(tmp_path: Path, chang
         timings_of(a_csv(tmp_path, **changed))
 
 
-def test_a_file_that_holds_nothing_is_said_to(tmp_path: Path):
+def test_a_file_without_lines_is_an_error(tmp_path: Path):
     (tmp_path / "steps.csv").write_text("dp_rank,sta")
     with pytest.raises(UsageError, match=r"steps.csv: holds no whole line"):
         timings_of(tmp_path / "steps.csv")
@@ -271,7 +271,7 @@ def test_several_chunks_of_a_model_on_one_stage_are_no_mistake(tmp_path: Path):
 
 
 @pytest.mark.parametrize("changed", [{"local_rank": -1}, {"local_rank": 0}, {"local_rank": 9}])
-def test_a_place_that_cannot_be_is_nobodys(tmp_path: Path, changed):
+def test_an_impossible_place_is_assigned_to_no_worker(tmp_path: Path, changed):
     workers = [
         WorkerSeries(
             worker=JobWorker(node="n1", device=f"GPU-{i}", index=i),
@@ -286,7 +286,7 @@ def test_a_place_that_cannot_be_is_nobodys(tmp_path: Path, changed):
     assert {2, 3} <= {worker.rank for worker in ranked.workers}
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path):
+def test_a_pipe_is_rejected_without_waiting(tmp_path: Path):
     a_csv(tmp_path)
     os.mkfifo(tmp_path / "rank-00009.csv")
     with pytest.raises(UsageError, match=r"rank-00009.csv: is no regular file"):
@@ -332,7 +332,7 @@ def test_a_duplicate_column_of_parquet_is_rejected(tmp_path: Path):
         timings_of(tmp_path / "steps.parquet")
 
 
-def test_one_long_word_of_parquet_does_not_take_its_room_in_each_row(tmp_path: Path):
+def test_one_long_string_in_parquet_does_not_enlarge_every_row(tmp_path: Path):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     n = 100_000
     table = {name: np.arange(n) % 4 if "rank" in name else np.zeros(n, dtype=int) for name in HEAD.split(",")}

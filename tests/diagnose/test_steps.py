@@ -113,7 +113,7 @@ def test_sequences_that_differ_little_are_reported_where_forward_and_backward_ag
     assert judged(forward * length, backward * length).kind == "sequence"
 
 
-def test_the_what_if_says_what_a_step_would_take():
+def test_the_what_if_estimates_the_duration_of_a_step():
     forward, backward = a_training(noise=0.0)
     forward[:, 3] *= 2
     verdict = judged(forward, backward)
@@ -191,7 +191,7 @@ def test_ranks_that_are_none_do_not_make_a_huge_table():
         ({"step": 0.5}, "step must be whole numbers"),
     ],
 )
-def test_a_table_that_is_none_says_where(change, message):
+def test_an_invalid_table_is_an_error_with_the_column(change, message):
     table = a_table(*a_training(replicas=1, stages=1, steps=1))
     for name, value in change.items():
         if value is None:

@@ -31,13 +31,13 @@ class TestSupply:
         assert "the available data shows no cause" in verdict.why_not[0]
 
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
-    def test_one_gpu_waits_for_nobodys_links(self, metrics):
+    def test_a_single_gpu_is_not_slowed_by_links(self, metrics):
         training = Training(n=1, metrics=metrics)
         training.talk[:, training.at(5) :] *= 2
         assert diagnose(training.series()).cause is Cause.INCONCLUSIVE
 
     @pytest.mark.parametrize("busy", [1.0, 0.9])
-    def test_who_is_as_busy_as_before_does_something_else_and_does_not_wait(self, busy):
+    def test_workers_as_busy_as_before_do_not_wait(self, busy):
         training = Training()
         values = training.values()
         for metric in (Metric.TENSOR, Metric.NVLINK, Metric.PCIE):
@@ -86,7 +86,7 @@ class TestSupply:
         assert (verdict.cause, verdict.nodes) == (Cause.COMMUNICATION, ("n3",))
 
     @pytest.mark.parametrize(("slower", "cause"), [(True, Cause.COMMUNICATION), (False, Cause.HEALTHY)])
-    def test_what_nodes_always_send_says_nothing_of_the_job(self, slower, cause):
+    def test_constant_node_traffic_is_no_evidence_about_the_job(self, slower, cause):
         """A megabyte a second of logs does not become less where steps take longer; and one node's may."""
         training = Training(n=32)
         training.talk[:, training.at(5) :] *= 1.6 if slower else 1.0
@@ -131,7 +131,7 @@ class TestSupply:
         verdict = diagnose(training.series(), groups=groups_given("pp=2", 16))
         assert (verdict.cause, verdict.evidence[0].text[: len(text)]) == (Cause.STARVATION, text)
 
-    def test_that_it_began_later_is_reported(self):
+    def test_the_begin_of_starvation_is_reported(self):
         training = Training()
         training.fetch[:, training.at(5) :] = 0.25
         verdict = diagnose(training.series())
@@ -144,7 +144,7 @@ class TestSupply:
         verdict = diagnose(training.series())
         assert (verdict.cause, verdict.nodes) == (Cause.STARVATION, ("n2",))
 
-    def test_loaders_that_are_behind_in_turn_are_everybodys(self):
+    def test_loaders_that_are_late_alternately_concern_all_workers(self):
         training = Training(n=16)
         for worker in range(0, 16, 2):
             begin = worker * 35
@@ -152,7 +152,7 @@ class TestSupply:
         verdict = diagnose(training.series())
         assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.STARVATION, "all", [])
 
-    def test_of_many_restless_ones_one_is_always_behind_by_chance(self):
+    def test_random_variation_among_many_workers_accuses_no_loader(self):
         training = Training(n=128, noise=0.02)
         training.talk[:, training.at(5) :] *= 2
         values = training.values()
@@ -191,7 +191,7 @@ class TestSupply:
         assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
         assert verdict.since_s == pytest.approx(START_S + 300, abs=30)
 
-    def test_what_is_late_now_more_now_less_comes_from_outside(self):
+    def test_varying_common_delays_come_from_outside(self):
         training = Training(n=16)
         late = training.random.gamma(1.0, 0.1, training.n_bins // 15).repeat(15)
         training.fetch[:] = late
@@ -227,13 +227,13 @@ class TestSupply:
         assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
 
     @pytest.mark.parametrize(("seconds", "cause"), [(60, Cause.HEALTHY), (90, Cause.STARVATION)])
-    def test_who_writes_or_evaluates_for_all_has_little_to_run_for_a_while(self, seconds, cause):
+    def test_a_worker_that_briefly_writes_or_evaluates_is_not_starved(self, seconds, cause):
         training = Training(n=16, n_bins=600)
         values = training.values()
         values[Metric.UTIL][0, -seconds:] = 0.6
         assert diagnose(as_series(training, values)).cause is cause
 
-    def test_who_lacks_more_since_a_moment_has_lacked_it_for_long(self):
+    def test_a_worsening_starvation_counts_from_its_beginning(self):
         values = (training := Training(n=16)).values()
         values[Metric.UTIL][0, 200:] = 0.7
         values[Metric.UTIL][0, -50:] = 0.4

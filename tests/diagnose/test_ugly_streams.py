@@ -37,7 +37,7 @@ class TestHonesty:
         assert verdict.cause is Cause.INCONCLUSIVE
         assert "67%" in verdict.why_not[0]
 
-    def test_of_its_first_minute_nothing_is_judged(self):
+    def test_the_first_minute_of_a_job_is_inconclusive(self):
         verdict = diagnose(Training(n_bins=50).series())
         assert verdict.cause is Cause.INCONCLUSIVE
         assert verdict.why_not == ("it has computed for less than 60 s",)
@@ -113,7 +113,7 @@ class TestHonesty:
         training.workers = tuple(replace(w, shared=w.rank == 6) for w in training.workers)
         assert culprits(diagnose(training.series())) == [5]
 
-    def test_where_all_are_shared_nothing_is_said(self):
+    def test_a_job_on_shared_gpus_only_is_inconclusive(self):
         training = Training()
         training.workers = tuple(replace(w, shared=True) for w in training.workers)
         assert diagnose(training.series()).cause is Cause.INCONCLUSIVE
@@ -145,7 +145,7 @@ class TestHonesty:
         worker = JobWorker(node="n1", device="GPU-1")
         assert diagnose(align([], missing=[worker])).cause is Cause.INCONCLUSIVE
 
-    def test_a_job_that_has_hardly_begun(self):
+    def test_a_job_of_two_seconds_is_inconclusive(self):
         assert diagnose(Training(n_bins=2).series()).cause is Cause.INCONCLUSIVE
 
     def test_groups_of_another_job_are_refused(self):
@@ -158,7 +158,7 @@ class TestHonesty:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_rounding_makes_of_a_link_that_is_hardly_used_accuses_no_gpu(seed):
+def test_rounding_of_a_barely_used_link_accuses_no_gpu(seed):
     training = Training(seed=seed, width_s=64.0, n_bins=128)
     values = training.values()
     values[Metric.PCIE] = values[Metric.PCIE] * 0.08  # one and a half steps of a timeline
@@ -194,7 +194,7 @@ class TestReading:
         assert diagnose(as_read(training, training.values(), phases=phases)).cause is Cause.HEALTHY
 
     @pytest.mark.parametrize("end", range(540, 600, 7))
-    def test_nor_does_one_that_just_begins(self, end):
+    def test_a_beginning_pause_accuses_no_gpu(self, end):
         training = Training(n=32, n_bins=end)
         training.runs[536:] = False
         read = as_read(training, training.values(), phases=(1, 8))

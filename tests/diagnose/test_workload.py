@@ -31,7 +31,7 @@ class TestImbalance:
         assert diagnose(training.series()).cause is Cause.IMBALANCE
 
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_what_is_small_is_clear_against_its_own_past(self, seed):
+    def test_a_small_change_is_found_against_the_worker_s_own_past(self, seed):
         training = Training(seed=seed, n=32)
         training.clock *= 1 + 0.01 * training.random.standard_normal((32, 1))
         training.work[7, training.at(4) :] *= 1.05
@@ -69,7 +69,7 @@ class TestImbalance:
         assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "sequence", [])
 
     @pytest.mark.parametrize("seconds", [3, 7, 9, 13, 20])
-    def test_steps_of_which_readings_hold_one_or_two_are_no_sequences(self, seconds):
+    def test_readings_of_only_one_or_two_steps_are_not_sequences(self, seconds):
         training = Training(n=32)
         series = in_steps_of(seconds, training, ahead=(0, 0, 0, 0))
         values = {metric: matrix.copy() for metric, matrix in series.values.items()}
@@ -88,7 +88,7 @@ class TestImbalance:
 
     @pytest.mark.parametrize("seed", SEEDS)
     @pytest.mark.parametrize(("more", "cause"), [(0.08, Cause.IMBALANCE), (0.03, Cause.HEALTHY)])
-    def test_what_an_embedding_or_a_loss_costs_is_a_suspicion(self, seed, more, cause):
+    def test_the_cost_of_an_embedding_or_a_loss_is_only_a_suspicion(self, seed, more, cause):
         training = Training(n=32, seed=seed)
         training.work[24:] *= 1 + more
         verdict = diagnose(training.series(), groups=groups_given("pp=4", 32))

@@ -14,7 +14,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_what_was_there_is_replaced_in_one_step(tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text("old")
     with whole_file(path) as fresh:
@@ -25,7 +25,7 @@ def test_what_was_there_is_replaced_in_one_step(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_what_fails_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text("old")
 
@@ -53,7 +53,7 @@ def test_it_takes_the_place_only_once_it_is_on_disk(tmp_path: Path, monkeypatch:
     assert synced == [(False, False), (True, True)]
 
 
-def test_what_a_killed_process_left_goes_and_what_another_writes_stays(tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_removed_and_those_of_running_ones_kept(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
     left, others = f".file.json.{ended.pid}.unfinished", f".other.json.{ended.pid}.unfinished"

@@ -166,7 +166,7 @@ def test_a_model_of_the_previous_release_is_read():
 
 @settings(max_examples=examples(40))
 @given(st.data())
-def test_other_words_are_refused_or_forecast(data):
+def test_a_model_with_another_value_is_refused_or_forecasts(data):
     """One place of the JSON has another value."""
     told = json.loads(PARTS["header.json"])
     place = told

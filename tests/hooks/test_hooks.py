@@ -106,7 +106,7 @@ def test_a_directory_that_cannot_be_written_fails_no_job(tmp_path: Path, kind: s
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("kind", HOOKS)
-def test_where_nobody_reads_hooks_do_not_fill_the_memory(tmp_path: Path, kind: str, shell: str) -> None:
+def test_unread_hook_files_are_limited_in_number(tmp_path: Path, kind: str, shell: str) -> None:
     """A blocked log does not delay a job, and logging resumes once it is read."""
     jobs = tmp_path / "jobs"
     jobs.mkdir()

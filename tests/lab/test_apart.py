@@ -56,7 +56,7 @@ def sleepers(seconds: str) -> list[int]:
     return found
 
 
-def test_what_is_done_apart_is_seen_nowhere_else(stranger: int) -> None:
+def test_commands_run_apart_leave_no_trace(stranger: int) -> None:
     with subprocess.Popen(
         [APART, "sh", "-c", MAKE_ITSELF_AT_HOME], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

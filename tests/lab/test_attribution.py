@@ -164,7 +164,7 @@ def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
         assert mean == pytest.approx(did.util_pct, abs=2)
 
 
-def test_who_uses_a_gpu_that_another_job_holds_is_told_of(lab: Lab) -> None:
+def test_a_process_on_a_gpu_of_another_job_is_reported(lab: Lab) -> None:
     job = lab.submit("alice", "-wn1", "--gpus=1", "--time=5", f"--wrap=exec {simgpu(40, 250)}")
     (held,) = wait_for(lambda: lab.held(job), 60, "the job begins")
     (position,) = held.positions

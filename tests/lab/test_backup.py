@@ -150,7 +150,7 @@ def test_the_backup_has_the_policy_and_takes_over(backup: Backup) -> None:
     wait_for(lambda: _refused(lab), 60, "the first asks the policy again", backup.said, 0.5)
 
 
-def test_a_policy_that_was_applied_on_one_host_alone_is_told_on_both(backup: Backup, tmp_path: Path) -> None:
+def test_a_policy_applied_on_only_one_host_is_reported_on_both(backup: Backup, tmp_path: Path) -> None:
     lab = backup.lab
     backup.run("slurm-gpu", "policy", "apply", str(lab.layout.policy_file))
     other = tmp_path / "policy.yaml"
@@ -167,7 +167,7 @@ def test_a_policy_that_was_applied_on_one_host_alone_is_told_on_both(backup: Bac
     assert _check(lab.run_as("root", _doctor(), check=False), "backup")[0] == "ok"
 
 
-def test_weights_of_nodes_go_on_when_the_backup_takes_over_and_end_as_they_were(backup: Backup) -> None:
+def test_weights_of_nodes_continue_during_failover_and_are_restored_at_the_end(backup: Backup) -> None:
     lab = backup.lab
     backup.run("slurm-gpu", "policy", "apply", str(lab.layout.policy_file))
     before = lab.layout.site_file.read_text()
@@ -204,7 +204,7 @@ def test_weights_of_nodes_go_on_when_the_backup_takes_over_and_end_as_they_were(
     assert _check(lab.run_as("root", _doctor(), check=False), "weights")[0] == "ok"
 
 
-def test_reservations_go_on_when_the_backup_takes_over(backup: Backup) -> None:
+def test_reservations_continue_when_the_backup_takes_over(backup: Backup) -> None:
     lab = backup.lab
     backup.run("slurm-gpu", "policy", "apply", str(lab.layout.policy_file))
     before = lab.layout.site_file.read_text()

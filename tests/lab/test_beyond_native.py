@@ -69,7 +69,7 @@ def test_gpus_that_run_and_gpus_that_wait_make_one_sum(lab: Lab, tmp_path: Path)
     refuse(lab, "--gpus=1")
 
 
-def test_a_limit_of_one_type_holds_requests_that_name_none(lab: Lab, tmp_path: Path) -> None:
+def test_a_limit_of_one_type_applies_to_untyped_requests(lab: Lab, tmp_path: Path) -> None:
     apply(lab, tmp_path, "  - {id: type, for: all, per: user, why: W., limits: {gpus_total: {a100: 2}}}\n")
     refuse(lab, "--gpus=3")
     refuse(lab, "--gpus=a100:3")
@@ -140,7 +140,7 @@ def test_one_person_is_one_person_in_every_account(lab: Lab, tmp_path: Path) -> 
         lab.run_as("root", ["sacctmgr", "-i", "delete", "user", "alice", "account=nlp"], check=False)
 
 
-def test_a_refusal_says_numbers_and_a_command_that_is_then_accepted(lab: Lab, tmp_path: Path) -> None:
+def test_a_refusal_contains_numbers_and_an_acceptable_command(lab: Lab, tmp_path: Path) -> None:
     apply(
         lab,
         tmp_path,
@@ -179,7 +179,7 @@ def test_a_job_is_filled_in_warned_and_explained(lab: Lab, tmp_path: Path) -> No
     wait_for(lambda: "TRES=cpu=6,mem=24G,node=1" in shown(), 60, "the job has what was filled in", shown)
 
 
-def test_updates_and_het_jobs_are_held_to_the_limits(lab: Lab, tmp_path: Path) -> None:
+def test_limits_apply_to_updates_and_het_jobs(lab: Lab, tmp_path: Path) -> None:
     apply(
         lab,
         tmp_path,

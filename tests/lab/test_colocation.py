@@ -114,7 +114,7 @@ def store(lab: Lab) -> ColocationStore:
     return stores.read(found[0]) if found else ColocationStore()
 
 
-def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_slowed_down_beyond_the_cap(
+def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_within_the_cap(
     lab: Lab,
 ) -> None:
     order = [*SUITED, *SUITED, *SUITED]
@@ -218,7 +218,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
     assert abs(learned.speeds["elk", "elk"][0] - HIDDEN["elk"]["elk"]) < 0.15
 
 
-def test_one_that_runs_out_of_memory_beside_another_runs_once_more_alone(lab: Lab) -> None:
+def test_a_shared_job_that_runs_out_of_memory_runs_again_alone(lab: Lab) -> None:
     apply(lab, "enforce")
     submit(lab, "fox", 10)
     wait_for(lambda: is_told(lab, "fox"), 180, "fox is known", lambda: log_of(lab), 1.0)

@@ -158,7 +158,7 @@ def state(lab: Lab, job: int) -> str:
     return lab.output(["sacct", "-nXj", str(job), "-o", "State"]).strip()
 
 
-def test_slurmctld_is_asked_once_a_second(lab: Lab) -> None:
+def test_slurmctld_is_polled_at_most_once_a_second(lab: Lab) -> None:
     def asked() -> dict[str, int]:
         rows = re.findall(
             r"^\s*(REQUEST_\w+)\s+\(\s*\d+\)\s+count:(\d+)", lab.output(["sdiag"]), re.MULTILINE
@@ -180,7 +180,7 @@ def test_slurmctld_is_asked_once_a_second(lab: Lab) -> None:
     assert others <= seconds / 10 + 3  # every ten seconds, and every ten minutes
 
 
-def test_killed_at_any_moment_it_leaves_a_whole_snapshot_and_goes_on(lab: Lab, daemon: Daemon) -> None:
+def test_a_controller_killed_at_any_moment_leaves_a_complete_snapshot(lab: Lab, daemon: Daemon) -> None:
     last = parse(path_of(lab).read_text())
     for _ in range(5):
         daemon.kill9()
@@ -191,7 +191,7 @@ def test_killed_at_any_moment_it_leaves_a_whole_snapshot_and_goes_on(lab: Lab, d
         assert last.generation > left.generation
 
 
-def test_a_slurmctld_that_is_away_costs_a_line_and_nothing_else(lab: Lab, daemon: Daemon) -> None:
+def test_an_outage_of_slurmctld_is_logged_once_and_harmless(lab: Lab, daemon: Daemon) -> None:
     before, lines = snapshot_after(lab), daemon.log.read_text().count("is not written")
     lab.daemons["slurmctld"].kill9()
     wait_for(lambda: daemon.log.read_text().count("is not written") > lines, DEADLINE_S, "it is said")
@@ -203,7 +203,7 @@ def test_a_slurmctld_that_is_away_costs_a_line_and_nothing_else(lab: Lab, daemon
     assert daemon.log.read_text().count("is not written") == lines + 1
 
 
-def test_a_new_policy_is_counted_by_within_a_look(lab: Lab) -> None:
+def test_a_new_policy_is_counted_after_one_poll(lab: Lab) -> None:
     before = snapshot_after(lab).groups_id
     policy = lab.layout.root / "controller-other.yaml"
     policy.write_text(POLICY.replace("accounts: [vision]", "accounts: [nlp]"))

@@ -96,7 +96,7 @@ def test_shards_count_as_parts_of_a_gpu(lab: Lab, database: DatabaseClient) -> N
     assert [record.granted_mgpu in (250, None) for record in run.devices or ()] == [True]
 
 
-def test_a_job_that_ended_while_slurmdbd_was_away_gets_its_end(lab: Lab, database: DatabaseClient) -> None:
+def test_a_job_that_ended_while_slurmdbd_was_down_has_its_end(lab: Lab, database: DatabaseClient) -> None:
     enough = lab.layout.home / "alice" / "enough"
     until_told = f"#!/bin/sh\nsimgpu --util 60 --seconds 1\nwhile [ ! -e {enough} ]; do sleep 0.2; done\n"
     job = lab.submit("alice", "--gpus=1", "--time=5", script=until_told)
@@ -149,7 +149,7 @@ def ship(lab: Lab, record: Record, address: str, **headers: str) -> dict[str, An
 
 
 @pytest.mark.long  # a minute: nodes are asked every 10 s, and the database is looked at every 30 s
-def test_what_the_database_lost_comes_again_from_daemons_that_run(lab: Lab, database: DatabaseClient) -> None:
+def test_running_daemons_send_again_what_the_database_lost(lab: Lab, database: DatabaseClient) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", script=WORK)
     (before,) = recorded(database, job)
     devices = {report.node: {one.uuid for one in report.devices} for report in database.nodes()}
@@ -168,7 +168,7 @@ def test_what_the_database_lost_comes_again_from_daemons_that_run(lab: Lab, data
     assert (after.ugpucore, after.coverage, after.zone) == (before.ugpucore, before.coverage, before.zone)
 
 
-def test_a_node_speaks_for_itself_and_for_jobs_that_it_had(lab: Lab, database: DatabaseClient) -> None:
+def test_a_node_can_report_only_its_own_jobs(lab: Lab, database: DatabaseClient) -> None:
     job = lab.submit("alice", "--gpus=1", "-w", "n1", "--time=5", script=WORK)
     (run,) = recorded(database, job)
     (true,) = run.devices or ()
@@ -225,7 +225,7 @@ def _settled(database: DatabaseClient) -> tuple[list[dict[str, Any]], int]:
     return told
 
 
-def test_no_file_that_a_node_reads_holds_a_database_password(lab: Lab) -> None:
+def test_no_file_of_a_node_contains_a_database_password(lab: Lab) -> None:
     layout = lab.layout
     settings = layout.database_file.read_text()
     password = urlsplit(re.findall(r"url: *(\S+)", settings)[0]).password

@@ -19,7 +19,7 @@ SEED, SIZE = 1, 0.3
     [("heat", "stuck worker"), ("congestion", "healthy"), ("shard", "starved node")],
     ids=", ".join,
 )
-def test_the_cause_and_the_culprit_are_told_while_it_runs_and_when_it_is_over(
+def test_cause_and_culprit_are_reported_during_and_after_the_job(
     lab_with: LabWith, faults: tuple[str, str]
 ) -> None:
     lab = lab_with(native_limits=False, job_submit=OPTIONS.job_submit, gpus=OPTIONS.gpus)

@@ -45,7 +45,7 @@ def test_the_lab_is_fine(lab: Lab) -> None:
     wait_for(lambda: _all_well(lab), 90, "doctor finds nothing", lambda: str(_doctor(lab)), 1)
 
 
-def test_of_several_nodes_on_one_host_the_one_without_a_slurm_gpud_is_named(lab: Lab) -> None:
+def test_doctor_names_the_node_of_a_host_that_has_no_slurm_gpud(lab: Lab) -> None:
     daemon = lab.daemons["slurm-gpud-n2"]
     daemon.kill9()
     try:

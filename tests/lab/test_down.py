@@ -167,7 +167,7 @@ def test_a_user_of_the_host_with_the_same_name_is_refused_and_kept(no_lab: Lab) 
         subprocess.run(["userdel", "bob"], check=True, capture_output=True)
 
 
-def test_a_taken_port_that_was_asked_for_is_named(no_lab: Lab) -> None:
+def test_a_requested_port_in_use_is_named(no_lab: Lab) -> None:
     asked = os.environ | {"SLURM_GPU_LAB_PORT": str(no_lab.layout.port)}
     with socket.create_server(("127.0.0.1", no_lab.layout.slurmctld_port)):
         refused = subprocess.run(

@@ -153,14 +153,14 @@ def state(lab: Lab, job: int) -> str:
 
 
 @pytest.mark.parametrize("options", [*BY_POLICY, *BY_SLURM])
-def test_a_refusal_is_told_beforehand_and_by_whom(lab: Lab, options: str) -> None:
+def test_explain_predicts_a_refusal_and_its_source(lab: Lab, options: str) -> None:
     told, _ = explained(lab, "bob", options)
     assert not told.accepted
     assert told.by_slurm is (options in BY_SLURM)
     assert submitted(lab, "bob", options) == (told, 0)
 
 
-def test_what_is_called_accepted_is_taken_with_the_same_words_and_starts(lab: Lab) -> None:
+def test_an_explained_job_is_accepted_with_the_same_message_and_starts(lab: Lab) -> None:
     jobs = {}
     for user, options in [*(("bob", options) for options in ACCEPTED), ("alice", "--gpus=3")]:
         told, notes = explained(lab, user, options)
@@ -177,7 +177,7 @@ def test_what_is_called_accepted_is_taken_with_the_same_words_and_starts(lab: La
         )
 
 
-def test_what_a_partition_never_starts_is_told_where_slurm_takes_it(lab: Lab) -> None:
+def test_explain_notes_jobs_that_a_partition_never_starts(lab: Lab) -> None:
     for options, reason in BY_PARTITION.items():
         told, (note,) = explained(lab, "alice", options)
         assert told.accepted
@@ -188,7 +188,7 @@ def test_what_a_partition_never_starts_is_told_where_slurm_takes_it(lab: Lab) ->
     lab.cancel_all_jobs()
 
 
-def test_and_refused_where_slurm_enforces_it(bring_up: Callable[[str], Lab]) -> None:
+def test_explain_predicts_refusals_of_enforced_partition_limits(bring_up: Callable[[str], Lab]) -> None:
     lab = bring_up("ALL")
     for options in BY_PARTITION:
         told, notes = explained(lab, "alice", options)

@@ -48,7 +48,7 @@ def test_the_probe_leaves_nothing(no_lab: Lab) -> None:
 
 
 @pytest.mark.long
-def test_where_slurm_cannot_use_cgroup_v2_the_lab_goes_on_without(
+def test_the_lab_runs_without_cgroup_v2_if_slurm_cannot_use_it(
     no_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if probe().version is CgroupVersion.V2:

@@ -21,7 +21,7 @@ NODE = ("--gpus=4", "--nodelist=n1", "--output=/dev/null")
 """All GPUs of one node, so that they run one after the other."""
 
 
-def test_a_job_that_waits_is_told_when_it_will_start_and_later_whether_that_was_right(lab: Lab) -> None:
+def test_a_waiting_job_has_a_forecast_that_is_later_judged(lab: Lab) -> None:
     alice = ("slurm-gpu", "forecast")
     past = [
         lab.submit(user, *NODE, f"--time={10 + number}", f"--wrap=sleep {WORK_S}")  # like jobs count less

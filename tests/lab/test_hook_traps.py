@@ -199,7 +199,7 @@ def test_hooks_run_in_reverse_order_and_ours_is_the_last_prolog_and_the_first_ep
     ]
 
 
-def test_without_our_hook_or_with_its_stub_doctor_says_that_nothing_is_recorded(hooks: Hooks) -> None:
+def test_doctor_reports_a_missing_hook_and_a_stub(hooks: Hooks) -> None:
     for kind in NAMES:
         hooks.site(kind, "50-site")
     assert [line.partition(" does not run our hook")[1] != "" for line in hooks.doctor()] == [True, True]
@@ -289,7 +289,7 @@ def test_slurmctld_does_not_start_without_its_script_and_a_removal_leaves_one(la
     assert refused()
 
 
-def test_taken_out_as_doctor_says_slurm_is_as_it_was(hooks: Hooks) -> None:
+def test_after_uninstalling_as_doctor_advises_slurm_is_unchanged(hooks: Hooks) -> None:
     lab, conf = hooks.lab, hooks.lab.layout.slurm_conf
     limits = ["sacctmgr", "-nP", "show", "assoc", "format=MaxTRES,MaxWall,GrpTRES,MaxJobs,GrpJobs,MaxSubmit"]
     before, script = conf.read_text(), lab.layout.etc / "job_submit.lua"

@@ -112,7 +112,7 @@ def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: 
     assert f"on loan from vision, and went back to job {alice}, which had waited" in shown
 
 
-def test_others_do_not_keep_what_an_owner_owns_though_it_lies_idle(lab: Lab) -> None:
+def test_idle_owned_gpus_are_used_by_others_only_on_loan(lab: Lab) -> None:
     """Slurm itself sums up what runs in each QOS, at the moment in which it starts a job."""
     unowned, told = submit(lab, "bob", "--gpus=4")
     assert told == ""
@@ -131,7 +131,7 @@ def test_others_do_not_keep_what_an_owner_owns_though_it_lies_idle(lab: Lab) -> 
 
 
 @pytest.mark.long
-def test_what_somebody_changes_by_hand_is_seen_and_all_of_it_can_be_taken_back(lab: Lab) -> None:
+def test_manual_changes_of_lending_are_detected_and_everything_can_be_rolled_back(lab: Lab) -> None:
     policy = str(lab.layout.root / "lending-policy.yaml")
 
     def slurm_gpu(*argv: str, check: bool = True) -> str:
@@ -172,7 +172,7 @@ def test_what_somebody_changes_by_hand_is_seen_and_all_of_it_can_be_taken_back(l
 
 
 @pytest.mark.long
-def test_a_loop_that_slurmdbd_alone_sees_after_lending_is_told_with_what_helps(lab: Lab) -> None:
+def test_a_preemption_loop_seen_only_by_slurmdbd_is_reported_with_a_remedy(lab: Lab) -> None:
     policy = lab.layout.root / "urgent-after-lending.yaml"
     policy.write_text(URGENT)
 

@@ -115,7 +115,7 @@ def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) ->
         (("--exclusive", "--time=10"), "size"),
     ],
 )
-def test_every_way_to_ask_is_understood(lab: Lab, arguments: tuple[str, ...], rule: str) -> None:
+def test_every_form_of_a_request_is_limited(lab: Lab, arguments: tuple[str, ...], rule: str) -> None:
     refused = sbatch(lab, *arguments, "--begin=now+1hour", "--wrap=true")
     assert said(refused)[0].startswith(f"Refused by rule {rule}:"), refused.stderr
     explained = lab.run_as(
@@ -127,7 +127,7 @@ def test_every_way_to_ask_is_understood(lab: Lab, arguments: tuple[str, ...], ru
     )
 
 
-def test_what_slurm_itself_refused_is_told_from_the_queue(lab: Lab) -> None:
+def test_submissions_refused_by_slurm_itself_are_distinguished_from_queued_ones(lab: Lab) -> None:
     lab.submit("bob", *PENDING)  # slurmctld saves no jobs before there has been one
     wait_for((lab.layout.slurmctld / "job_state").exists, 60, "slurmctld saves its jobs")
     next_second()
@@ -275,7 +275,7 @@ def alone(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
         (("--partition=hour",), ("Partition=week",), ("Partition=week", "TimeLimit=90")),
     ],
 )
-def test_what_a_partition_gives_unasked_is_no_way_around(
+def test_defaults_of_a_partition_do_not_bypass_limits(
     alone: Lab, asked: tuple[str, ...], wanted: tuple[str, ...], instead: tuple[str, ...]
 ) -> None:
     """Whole nodes, of four GPUs each, and time."""

@@ -86,7 +86,7 @@ def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: Database
         assert word in printed
 
 
-def test_what_each_node_is_is_written_down(lab: Lab) -> None:
+def test_node_periods_are_recorded(lab: Lab) -> None:
     engine = create_engine(load_settings(lab.layout.database_file).url)
 
     def up() -> set[tuple[str, int]]:

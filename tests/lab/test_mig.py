@@ -24,7 +24,7 @@ simgpu --util 50 --mem-mib 2048 --seconds 6
 """
 
 
-def test_a_job_is_charged_with_the_instance_that_it_held(lab_with: LabWith) -> None:
+def test_a_job_is_charged_for_its_own_instance(lab_with: LabWith) -> None:
     lab = lab_with(nodes=2, gpus={"n1": CUT}, job_submit=JobSubmit.NOOP)
     wanted = ("1g.5gb", "1g.5gb", "3g.20gb", "7g.40gb", "a100")
     jobs = {_submit(lab, kind): kind for kind in wanted}

@@ -95,7 +95,7 @@ def page(lab: Lab) -> Iterator[Page]:
     thread.join()
 
 
-def test_the_daemon_is_there_and_tells_nothing_to_who_is_not_signed_in(lab: Lab) -> None:
+def test_slurm_gpuweb_runs_and_reveals_nothing_without_sign_in(lab: Lab) -> None:
     url = f"http://127.0.0.1:{lab.layout.web_port}"
     assert httpx.get(f"{url}/openapi.json", trust_env=False).status_code == 200
     assert httpx.get(f"{url}/api/v1/frame", trust_env=False).status_code == 401
@@ -120,7 +120,7 @@ def test_a_link_of_slurm_gpu_open_signs_its_caller_in(lab: Lab) -> None:
         assert browser.get("/api/v1/me").status_code == 401
 
 
-def test_the_daemon_is_a_user_of_its_own_who_sees_all_and_tells_each_what_is_theirs(lab: Lab) -> None:
+def test_slurm_gpuweb_runs_as_its_own_user_and_shows_users_only_their_data(lab: Lab) -> None:
     pid = lab.daemons["slurm-gpuweb"].pid
     assert Path(f"/proc/{pid}").stat().st_uid == pwd.getpwnam(WEB_USER).pw_uid
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=own", script=_LONG)
@@ -153,7 +153,7 @@ def test_ones_limits_are_those_of_slurm_gpu_quota(lab: Lab) -> None:
         ]
 
 
-def test_top_shows_who_holds_which_gpu_and_what_it_does(lab: Lab) -> None:
+def test_top_shows_gpus_with_their_jobs_and_utilisation(lab: Lab) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", script=_LONG)
 
     def rows(user: str) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def test_top_shows_who_holds_which_gpu_and_what_it_does(lab: Lab) -> None:
     lab.output(["scancel", str(job)])
 
 
-def test_what_a_gpu_does_is_on_its_square_for_who_may_see_it(lab: Lab, page: Page) -> None:
+def test_utilisation_is_on_the_square_for_permitted_users(lab: Lab, page: Page) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", script=_LONG)
     (held,) = wait_for(lambda: lab.held(job), 60, "the job starts")
     uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
@@ -206,7 +206,7 @@ def test_what_a_gpu_does_is_on_its_square_for_who_may_see_it(lab: Lab, page: Pag
 
 # httpcore leaves the socket of a failed connection to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_while_slurm_gpudbd_is_away_the_last_state_stays_with_its_age(lab: Lab, page: Page) -> None:
+def test_while_slurm_gpudbd_is_down_the_last_state_remains_with_its_age(lab: Lab, page: Page) -> None:
     def age_s() -> float:
         return time.time() - float(page.get("/api/v1/frame?metric=state").headers["x-as-of-s"])
 

@@ -115,7 +115,7 @@ def test_only_what_the_policy_manages_is_written_to(lab: Lab) -> None:
     assert seen(lab)[1].splitlines() == ["normal|||||||||", "sg-long|DenyOnLimit||||gres/gpu=1||||"]
 
 
-def test_slurm_holds_the_policy_where_our_script_is_gone(lab: Lab, tmp_path: Path) -> None:
+def test_native_limits_apply_without_job_submit_lua(lab: Lab, tmp_path: Path) -> None:
     apply(lab, tmp_path, size=2)
     lost_script(lab)
     large = str(lab.submit("alice", "--gpus=4", *NOW))
@@ -130,7 +130,7 @@ def test_slurm_holds_the_policy_where_our_script_is_gone(lab: Lab, tmp_path: Pat
     assert "QOSMaxGRESPerJob" in refused.stderr  # what could never start is refused at once
 
 
-def test_limits_on_what_runs_hold_jobs_back_that_our_script_lets_in(lab: Lab, tmp_path: Path) -> None:
+def test_native_limits_on_running_jobs_delay_accepted_ones(lab: Lab, tmp_path: Path) -> None:
     apply(lab, tmp_path, running=2)
     jobs = [str(lab.submit("alice", "--gpus=1", *NOW)) for _ in range(3)]
     wait_for(
@@ -150,7 +150,7 @@ def test_limits_on_what_runs_hold_jobs_back_that_our_script_lets_in(lab: Lab, tm
     )
 
 
-def test_pending_counts_whatever_a_job_waits_for(lab: Lab, tmp_path: Path) -> None:
+def test_pending_jobs_count_regardless_of_their_reason(lab: Lab, tmp_path: Path) -> None:
     """Held, dependent, --begin and throttled: to Slurm as to our script, pending is pending."""
     apply(lab, tmp_path, queue=5)
     lost_script(lab)
@@ -177,7 +177,7 @@ def test_queued_jobs_that_a_change_would_strand_are_listed_and_left(lab: Lab, tm
     assert "vision|alice" in seen(lab)[0]
 
 
-def test_what_somebody_changes_by_hand_is_drift(lab: Lab, tmp_path: Path) -> None:
+def test_manual_changes_are_drift(lab: Lab, tmp_path: Path) -> None:
     path = written(tmp_path)
     assert slurm_gpu(lab, "policy", "status", path).returncode == 0
     sacctmgr(lab, "modify", "user", "where", "name=alice", "account=vision", "set", "GrpTRES=gres/gpu=99")

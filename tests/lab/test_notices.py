@@ -59,7 +59,7 @@ def state(lab: Lab, name: str) -> str:
     return lab.run_as("root", ["squeue", "-h", "-o", "%T", "-j", name], check=False).stdout.strip()
 
 
-def test_an_idle_job_is_warned_of_cancelled_and_brought_back_and_nobody_elses(
+def test_only_the_idle_job_is_warned_cancelled_and_restored(
     lab: Lab, mail: MailServer, web: WebServer
 ) -> None:
     policy = lab.layout.root / "idle-policy.yaml"

@@ -81,7 +81,7 @@ def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, si
     assert float(cells["util_p95_pct"]) == pytest.approx(60, abs=2)
 
 
-def test_of_anothers_job_it_is_seen_that_it_runs_and_nothing_more(lab: Lab, sign_in: SignIn) -> None:
+def test_another_user_s_job_is_shown_only_as_running(lab: Lab, sign_in: SignIn) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=mine-alone", script=_LONG)
     wait_for(lambda: lab.held(job), 60, "the job starts")
     tab = sign_in("bob")

@@ -193,7 +193,7 @@ def test_a_job_goes_to_the_fullest_node_where_stock_slurm_takes_the_first(cluste
     assert cluster.start(gpus=4) == "n4"
 
 
-def test_of_nodes_as_full_the_one_is_filled_first_whose_job_goes_on_for_longest(cluster: Cluster) -> None:
+def test_among_equally_full_nodes_the_one_with_the_longest_job_is_filled_first(cluster: Cluster) -> None:
     cluster.run_in("enforce")
     cluster.start("--nodelist=n1", "--time=20")
     cluster.start("--nodelist=n2", "--time=2-00:00:00")
@@ -244,7 +244,7 @@ def status(cluster: Cluster) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_killed_restarted_or_given_up_weights_end_as_doctor_wants_them(cluster: Cluster) -> None:
+def test_weights_are_restored_after_kills_restarts_and_mode_changes(cluster: Cluster) -> None:
     busy = {"n1": 0, "n2": 1, "n3": 2, "n4": 3}
     cluster.run_in("enforce")
     cluster.fill(busy)
@@ -304,7 +304,7 @@ def test_slurmctld_killed_and_restarted_comes_to_the_same_weights(cluster: Clust
 
 
 @pytest.mark.long
-def test_a_weight_typed_by_hand_stays_and_doctor_says_how_to_hand_it_over(cluster: Cluster) -> None:
+def test_a_manual_weight_is_kept_and_reported_by_doctor(cluster: Cluster) -> None:
     cluster.run_in("enforce")
     cluster.fill({"n1": 0, "n2": 0, "n3": 0, "n4": 3})
     cluster.lab.run_as("root", ["scontrol", "update", "NodeName=n3", "Weight=500"])
@@ -317,7 +317,7 @@ def test_a_weight_typed_by_hand_stays_and_doctor_says_how_to_hand_it_over(cluste
 
 
 @pytest.mark.long
-def test_a_job_goes_where_its_gpus_are_of_little_use_to_the_jobs_of_late(cluster: Cluster) -> None:
+def test_a_job_starts_where_gpus_are_least_useful_to_recent_jobs(cluster: Cluster) -> None:
     # Most jobs request one GPU with 16 of a node's 32 cores. n2 has three free GPUs, but only 15 cores, and
     # fits no such job. n3 is fuller, and its last GPU has enough cores for one.
     cluster.run_in("enforce")
@@ -417,7 +417,7 @@ def test_after_a_churn_a_job_of_two_whole_nodes_finds_them_where_stock_makes_it_
 
 
 @pytest.mark.long
-def test_after_churns_that_nobody_chose_no_fewer_nodes_are_whole_than_with_stock_slurm(
+def test_random_churn_leaves_no_fewer_whole_nodes_than_stock_slurm(
     cluster: Cluster,
 ) -> None:
     found = {}

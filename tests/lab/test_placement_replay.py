@@ -18,7 +18,7 @@ WITHIN, WITHIN_S = 0.3, 5.0
 """The allowed difference of mean waits: backfill runs every 5 s, and the model has no prolog."""
 
 
-def test_the_model_lets_jobs_wait_as_slurm_does(lab_with: LabWith) -> None:
+def test_waits_of_the_model_match_slurm_s(lab_with: LabWith) -> None:
     lab = lab_with(job_submit=JobSubmit.NOOP, native_limits=False)
     before = lab.output(["date", "+%Y-%m-%dT%H:%M:%S%:z"]).strip()
     chosen = random.Random(SEED)

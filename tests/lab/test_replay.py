@@ -22,7 +22,7 @@ rules:
 """
 
 
-def test_who_would_have_been_refused(lab: Lab, tmp_path: Path) -> None:
+def test_replay_lists_jobs_that_a_new_policy_would_have_refused(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "new.yaml"
     policy.write_text(POLICY)
     before = lab.output(["date", "+%Y-%m-%dT%H:%M:%S%:z"]).strip()

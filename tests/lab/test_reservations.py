@@ -111,7 +111,7 @@ def cluster(own_lab: Lab) -> Iterator[Cluster]:
     assert [line for line in cluster.shown().splitlines() if "maintenance" in line] == before
 
 
-def test_what_an_operator_approves_is_in_slurm_and_what_its_user_cancels_is_not(cluster: Cluster) -> None:
+def test_an_approved_reservation_is_created_in_slurm_and_a_cancelled_one_removed(cluster: Cluster) -> None:
     lab, number = cluster.lab, cluster.ask()
     refused = lab.run_as("alice", ["slurm-gpu", "reserve", "approve", str(number)], check=False)
     assert refused.returncode != 0
@@ -132,7 +132,7 @@ def test_what_an_operator_approves_is_in_slurm_and_what_its_user_cancels_is_not(
     assert cluster.doctor()[0] == "ok"
 
 
-def test_its_job_is_drawn_in_others_stay_out_and_the_rest_is_given_up(cluster: Cluster) -> None:
+def test_a_reservation_attracts_its_job_and_is_released_afterwards(cluster: Cluster) -> None:
     number = cluster.ask()
     cluster.promise(number, "n[1-2]")
     cluster.wait(lambda: cluster.row(number).state is ReservationState.ACTIVE, "it has begun")
@@ -158,7 +158,7 @@ def test_its_job_is_drawn_in_others_stay_out_and_the_rest_is_given_up(cluster: C
     assert "Promised and used: " in past
 
 
-def test_what_was_taken_back_is_not_the_first_job_and_what_is_cancelled_draws_no_more(
+def test_cancelled_jobs_are_not_the_first_and_cancelled_reservations_attract_none(
     cluster: Cluster,
 ) -> None:
     number = cluster.ask()
@@ -180,7 +180,7 @@ def test_what_was_taken_back_is_not_the_first_job_and_what_is_cancelled_draws_no
     cluster.wait(lambda: not cluster.ours(), "Slurm has it no more")
 
 
-def test_a_job_beyond_its_end_is_told_and_goes_on_unless_its_nodes_are_anothers(cluster: Cluster) -> None:
+def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promised(cluster: Cluster) -> None:
     """Slurm draws no job in whose nodes another reservation has before its time limit; one may come later."""
     lab, snapshot = cluster.lab, cluster.lab.layout.controller_run / "snapshot.txt"
     first, after = cluster.ask("--time=1m"), cluster.ask("--gpus=4", "--time=5m")
@@ -216,7 +216,7 @@ def test_a_job_beyond_its_end_is_told_and_goes_on_unless_its_nodes_are_anothers(
     assert cluster.show(free, "State") == "RUNNING"
 
 
-def test_one_that_nobody_uses_is_given_up_and_its_nodes_are_for_others(cluster: Cluster) -> None:
+def test_an_unused_reservation_is_released_for_others(cluster: Cluster) -> None:
     number = cluster.ask()
     cluster.promise(number, "n[1-2]")
     cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
@@ -226,7 +226,7 @@ def test_one_that_nobody_uses_is_given_up_and_its_nodes_are_for_others(cluster: 
     cluster.wait(lambda: cluster.show(job, "State") == "RUNNING", "another user has the node")
 
 
-def test_a_node_that_goes_down_is_told_and_what_an_operator_replaces_it_with_is_kept(
+def test_a_failed_node_is_reported_and_its_replacement_by_an_operator_kept(
     cluster: Cluster,
 ) -> None:
     """slurm-gpuctld does the same by itself, once the node is out of service for ten minutes."""
@@ -279,7 +279,7 @@ def test_kill_9_restarts_and_a_reconfiguration_leave_what_is_promised(cluster: C
     cluster.wait(lambda: cluster.doctor() == fine, "doctor finds nothing wrong")
 
 
-def test_where_jobs_are_in_the_way_it_is_made_all_the_same(cluster: Cluster) -> None:
+def test_a_reservation_is_created_despite_running_jobs(cluster: Cluster) -> None:
     job = cluster.submit("bob", "--nodelist=n1", "--gpus=1")
     cluster.wait(lambda: cluster.show(job, "State") == "RUNNING", "a job runs there")
     number = cluster.ask()

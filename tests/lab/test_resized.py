@@ -21,7 +21,7 @@ exec simgpu --util 30 --mem-mib 8192 --seconds 250
 
 
 @pytest.mark.long
-def test_a_job_that_shrinks_is_one_run_of_all_that_it_held(lab: Lab) -> None:
+def test_a_job_that_shrinks_is_one_run_with_all_its_gpus(lab: Lab) -> None:
     job = lab.submit("alice", "-N2", "--gpus-per-node=1", "--time=5", "--mem=200M", script=WORK)
     wait_for(lambda: _n_worked(lab, job) == 1, 90, f"job {job} has worked on its other node")
     lab.output(["scontrol", "update", f"jobid={job}", "NumNodes=1"], user="alice")

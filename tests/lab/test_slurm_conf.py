@@ -159,7 +159,7 @@ def test_variants_of_slurm_conf_are_read_as_slurmctld_reads_them(variants: Varia
         " Include base.conf",
     ],
 )
-def test_what_is_left_over_slurmctld_does_not_start_with(variants: Variants, line: str):
+def test_slurmctld_does_not_start_with_leftover_text(variants: Variants, line: str):
     variants.conf.write_text(f"Include base.conf\nNodeName=n1\nPartitionName=p Nodes=ALL\n{line}\n")
     assert [one for one in read_conf(variants.conf) if one.leftover]
     argv = ["slurmctld", "-D", "-i"]

@@ -80,7 +80,7 @@ def test_tries_and_what_slurm_refuses_leave_no_false_refusal(lab: Lab) -> None:
     assert sbatch(lab, *PENDING).returncode == 1
 
 
-def test_room_comes_back_on_a_silent_cluster(lab: Lab) -> None:
+def test_released_limits_are_noticed_on_an_idle_cluster(lab: Lab) -> None:
     for _ in range(LIMIT):
         lab.submit("alice", *PENDING)
     settle(lab)

@@ -83,7 +83,7 @@ def test_a_job_of_one_gpu_opens_only_its_own_device(lab: Lab) -> None:
     assert [str(own.file) in line for line in without_driver] == [True]
 
 
-def test_each_interval_in_which_a_job_holds_gpus_is_stamped(lab: Lab) -> None:
+def test_each_interval_of_allocated_gpus_is_stamped(lab: Lab) -> None:
     submitted_s = time.time()
     job = lab.submit("alice", "-N2", "--gpus-per-node=2", script="#!/bin/sh\nsleep 1\n")
     wait_for(lambda: finished(lab, job), 60, f"job {job} ends")

@@ -176,7 +176,7 @@ def test_nothing_is_lost_when_the_database_and_then_the_nodes_are_upgraded_under
     require_whole(lab, running[1], 15.0)  # of what was not yet written down when it was killed
 
 
-def test_newer_nodes_ship_to_an_older_database_and_go_on_when_it_is_upgraded(lab: Lab) -> None:
+def test_newer_nodes_ship_to_an_older_database_and_continue_after_its_upgrade(lab: Lab) -> None:
     old, first = of_release_before(lab), next(iter(lab.nodes))
     running = submit(lab, first, 30)
     wait_until_begun(lab, running)

@@ -81,7 +81,7 @@ def told(lab: Lab, job: int) -> list[AuditEvent]:
         return [act for act in database.acts(1000) if act.act == ACT and act.evidence["job_id"] == job]
 
 
-def test_it_starts_first_and_one_that_may_not_is_told_who_may(lab: Lab) -> None:
+def test_an_urgent_job_starts_first_and_a_forbidden_one_is_refused_with_the_permitted_users(lab: Lab) -> None:
     running = submit(lab, "bob", *ALL)
     wait_state(lab, running, "RUNNING None")
     older = [submit(lab, "bob", "--gpus=1") for _ in range(3)]
@@ -101,7 +101,7 @@ def test_it_starts_first_and_one_that_may_not_is_told_who_may(lab: Lab) -> None:
 
 
 @pytest.mark.long
-def test_the_audit_tells_each_once_though_slurm_gpuctld_is_killed(lab: Lab) -> None:
+def test_urgent_jobs_are_audited_once_despite_a_kill_of_slurm_gpuctld(lab: Lab) -> None:
     running = submit(lab, "bob", *ALL)
     wait_state(lab, running, "RUNNING None")
     first = urgent(lab, *ALL)
@@ -126,7 +126,7 @@ def test_the_audit_tells_each_once_though_slurm_gpuctld_is_killed(lab: Lab) -> N
 
 
 @pytest.mark.long
-def test_where_nobody_gives_way_it_is_the_next_to_start_and_whom_it_overtook_is_told(lab: Lab) -> None:
+def test_without_preemption_an_urgent_job_starts_next_and_overtaken_jobs_are_audited(lab: Lab) -> None:
     policy = lab.layout.root / "patient-policy.yaml"
     policy.write_text(POLICY.replace(" preempts: [normal],", ""))
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])

@@ -29,7 +29,7 @@ def unhealthy(lab: Lab, user: str) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_a_slow_gpu_and_a_hang_are_told_with_who_it_is_and_a_job_that_is_well_is_left_alone(lab: Lab) -> None:
+def test_a_slow_gpu_and_a_hang_are_reported_and_a_healthy_job_is_not(lab: Lab) -> None:
     options = ("-N1", "--time=15")
     slow = lab.submit("alice", *options, "--gpus=4", script=f"#!/bin/sh\n{_BUSY}\n")
     well = lab.submit("alice", *options, "--gpus=2", script=f"#!/bin/sh\n{_BUSY}\n")

@@ -122,7 +122,7 @@ def test_a_job_waits_for_one_zone_though_nodes_are_free_in_two(cluster: Cluster)
     assert cluster.zones_of(job) == {"zone2"}
 
 
-def test_explain_says_before_and_after_why_a_job_is_left_alone(cluster: Cluster) -> None:
+def test_explain_gives_the_reason_for_no_zone_before_and_after_submission(cluster: Cluster) -> None:
     cluster.run_in("advise")
     ask = ["--nodes=3", "--gpus-per-node=1", "--output=/dev/null", "--wrap=true"]
     words = "is not kept in one zone: it is too large for every zone"
@@ -158,9 +158,7 @@ def test_no_job_waits_for_a_zone_once_zones_are_not_enforced(cluster: Cluster) -
 
 
 @pytest.mark.parametrize("own", ["[a100|zone1]", "a100*2", "(a100|zone1)&a100"])
-def test_a_constraint_that_cannot_have_zones_behind_it_stays_and_its_owner_is_told(
-    cluster: Cluster, own: str
-) -> None:
+def test_a_constraint_incompatible_with_zones_is_kept_with_a_message(cluster: Cluster, own: str) -> None:
     cluster.run_in("enforce")
     said = cluster.lab.run_as(
         "alice",
@@ -213,7 +211,7 @@ def test_while_slurm_gpuctld_is_dead_jobs_pass_as_they_are(cluster: Cluster) -> 
 
 
 @pytest.mark.long
-def test_of_many_jobs_large_and_small_none_straddles(cluster: Cluster) -> None:
+def test_no_job_straddles_zones(cluster: Cluster) -> None:
     cluster.run_in("enforce")
     chance = random.Random(7)
     jobs = []

@@ -67,7 +67,7 @@ def test_the_device_that_slurm_gpud_names_counts_and_not_slurms_position():
     assert found.whole == {7: [2]}
 
 
-def test_where_it_has_no_name_slurms_position_is_taken_by_minor_number():
+def test_without_device_names_slurm_s_positions_follow_minor_numbers():
     found = held(node(holders=(holder(7, 0),)), {}, (report(minors=(3, 2, 1, 0)),))
     assert found.whole == {7: [3]}
 
@@ -77,7 +77,7 @@ def test_a_square_that_another_surely_has_is_not_taken_for_a_job_that_just_began
     assert held(one, live((8,), (), (), ()), (report(),)).whole == {8: [0], 7: [1]}
 
 
-def test_a_job_that_slurm_has_no_more_holds_nothing():
+def test_a_job_that_slurm_no_longer_has_occupies_no_square():
     assert held(node(), live((9,), (), (), ()), (report(),)).jobs_at == {}
 
 
@@ -102,7 +102,7 @@ def test_state_shows_out_of_service_unless_a_job_is_still_there():
     assert state_frame(place, [one], live((7,), (), (), ()), found) == bytes([1, 3, 3, 3])
 
 
-def test_a_gpu_that_slurm_does_not_know_is_nobodys_to_have():
+def test_a_gpu_unknown_to_slurm_is_not_available():
     one = node(n_gpus=2, gpus_free=1, holders=(holder(7, 0),))
     values = live((), (), (7,), ())  # four that slurm-gpud sees, of which the job has the third
     place = layout(one, reports=(report(minors=(3, 2, 1, 0)),))
@@ -130,7 +130,7 @@ def worlds(draw: st.DrawFn) -> tuple[ClusterNode, dict[str, Live]]:
 
 
 @given(worlds())
-def test_each_job_has_as_many_squares_as_slurm_says_and_no_square_has_two(
+def test_each_job_has_its_number_of_squares_and_no_square_two_jobs(
     world: tuple[ClusterNode, dict[str, Live]],
 ):
     one, values = world

@@ -31,14 +31,14 @@ def test_a_page_that_is_open_is_noticed(here: Here):
     assert here.board.is_viewed
 
 
-def test_before_anything_was_read_it_says_so(here: Here):
+def test_before_the_first_poll_requests_fail_with_503(here: Here):
     here.board.state = None
     answer = here.get("/api/v1/layout")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "since slurm-gpuweb started" in answer.json()["error"]
 
 
-def test_who_has_a_frame_is_not_sent_it_again(here: Here):
+def test_an_unchanged_frame_is_not_sent_again(here: Here):
     first = here.get("/api/v1/frame?metric=mem")
     again = here.get("/api/v1/frame?metric=mem", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -70,7 +70,7 @@ def test_jobs_of_others_are_shown_without_their_names(here: Here):
     assert all((job["name"] is not None) == job["full"] == (job["user"] == user) for job in jobs)
 
 
-def test_what_changed_added_to_what_was_there_is_what_is_there(here: Here):
+def test_deltas_of_jobs_add_up_to_the_full_list(here: Here):
     told = here.get("/api/v1/jobs").json()
     known = {job["job_id"]: job for job in told["jobs"]}
     for _ in range(30):
@@ -107,7 +107,7 @@ def test_a_path_that_is_not_there_is_answered_in_json(here: Here):
     assert "/api/v1/nothing" in answer.json()["error"]
 
 
-def test_no_answer_sends_a_client_to_where_its_host_header_says(here: Here):
+def test_no_answer_redirects_to_the_host_header(here: Here):
     answer = here.get("/api/v1/free/", headers={"Host": "evil.example"})
     assert (answer.status_code, answer.headers.get("location")) == (404, None)
 
@@ -116,7 +116,7 @@ def _metrics(here: Here) -> list[str]:
     return [item["name"] for item in here.get("/api/v1/layout").json()["metrics"]]
 
 
-def test_unknown_versions_take_no_room(here: Here):
+def test_unknown_versions_use_no_memory(here: Here):
     state = here.board.state
     assert state is not None
     here.get("/api/v1/jobs")
@@ -127,7 +127,7 @@ def test_unknown_versions_take_no_room(here: Here):
     assert len(state.answers) == n
 
 
-def test_answers_are_kept_while_there_is_room_and_made_each_time_beyond_it(here: Here):
+def test_answers_are_cached_up_to_the_limit(here: Here):
     state = here.board.state
     assert state is not None
     state.answers._left_bytes = 3000
@@ -153,7 +153,7 @@ def test_a_version_that_is_no_number_is_refused(here: Here, since: str):
         (Viewer("bob", 1002, operator=False), False),
     ],
 )
-def test_why_a_reservation_was_asked_for_is_its_uids_and_the_operators(
+def test_the_reason_of_a_reservation_is_shown_only_to_its_user_and_operators(
     here: Here, monkeypatch: pytest.MonkeyPatch, viewer: Viewer, sees: bool
 ):
     asked = Reservation(
@@ -180,7 +180,7 @@ def test_why_a_reservation_was_asked_for_is_its_uids_and_the_operators(
 
 
 @pytest.mark.parametrize("path", ["layout", "free", "queue", "reservations"])
-def test_what_stays_as_it_was_is_not_sent_with_the_next_state(path: str):
+def test_unchanged_answers_are_not_sent_with_the_next_state(path: str):
     here = Here(churn=0.0)
     here.poll()
     first = here.get(f"/api/v1/{path}")

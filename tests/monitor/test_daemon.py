@@ -72,5 +72,5 @@ def test_once_reports_why_slurm_gpudbd_cannot_be_read(files: list[str]):
     assert done.stderr.splitlines()[-1].startswith("slurm-gpuweb: ")
 
 
-def test_the_example_holds_the_defaults():
+def test_the_example_contains_the_defaults():
     assert load_settings(ROOT / "etc" / "slurm-gpuweb.yaml") == load_settings(None)

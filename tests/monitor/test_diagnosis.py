@@ -32,7 +32,7 @@ def drawn() -> Drawn:
     return Drawn()
 
 
-def test_who_may_see_the_job_sees_who_is_slow(drawn: Drawn):
+def test_permitted_users_see_the_diagnosis(drawn: Drawn):
     answer = drawn.get(f"/diagnosis?id={drawn.job}")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "slow or failing" in answer.text
@@ -40,7 +40,7 @@ def test_who_may_see_the_job_sees_who_is_slow(drawn: Drawn):
     assert answer.headers["cache-control"] == "private, no-store"
 
 
-def test_while_its_nodes_are_asked_for_more_the_page_says_so_and_leads_to_itself(drawn: Drawn):
+def test_while_windows_are_requested_the_page_links_to_itself(drawn: Drawn):
     again = f'<a href="diagnosis?id={drawn.job}">'
     assert again not in drawn.get(f"/diagnosis?id={drawn.job}").text, "nothing more will come"
     drawn.source.windows = lambda job: ()  # type: ignore[method-assign]
@@ -73,7 +73,7 @@ def test_while_one_of_its_nodes_has_not_answered_the_page_names_it_and_leads_to_
     assert "Reload in 20 s" not in drawn.get(f"/diagnosis?id={drawn.job}").text
 
 
-def test_all_that_it_asks_for_is_here_and_nothing_stands_within(drawn: Drawn):
+def test_the_page_uses_only_local_files_and_no_inline_styles(drawn: Drawn):
     answer = drawn.get(f"/diagnosis?id={drawn.job}")
     policy = answer.headers["content-security-policy"]
     assert "unsafe" not in policy
@@ -99,7 +99,7 @@ def test_no_other_user_sees_it_nor_that_anything_was_found(drawn: Drawn, query: 
     assert drawn.get(path).status_code == 403
 
 
-def test_whose_job_it_is_sees_it(drawn: Drawn):
+def test_the_owner_of_a_job_sees_its_diagnosis(drawn: Drawn):
     drawn.viewer = Viewer(drawn.user, uid_of(drawn.user), operator=False)
     assert drawn.get(f"/diagnosis?id={drawn.job}").status_code == 200
 
@@ -116,7 +116,7 @@ def test_whose_job_it_is_sees_it(drawn: Drawn):
         ("id=JOB&run=OLDER", 404, "no node has reported GPUs"),
     ],
 )
-def test_what_is_in_its_way_is_shown_on_a_page(drawn: Drawn, query: str, status: int, why: str):
+def test_errors_of_a_diagnosis_are_shown_as_a_page(drawn: Drawn, query: str, status: int, why: str):
     query = query.replace("JOB", drawn.job).replace("OLDER", str(drawn.older.submit_s))
     answer = drawn.get(f"/diagnosis?{query}")
     assert answer.status_code == status
@@ -126,7 +126,7 @@ def test_what_is_in_its_way_is_shown_on_a_page(drawn: Drawn, query: str, status:
     assert "<b>" not in answer.text
 
 
-def test_while_slurm_gpudbd_is_down_it_says_so(drawn: Drawn):
+def test_an_outage_of_slurm_gpudbd_is_reported(drawn: Drawn):
     def away(job: str):
         raise DatabaseError("slurm-gpudbd does not answer")
 
@@ -150,7 +150,7 @@ def test_a_user_gets_two_at_once_and_all_together_a_few():
     assert asyncio.run(crowd()) == [503] * (1 + OF_A_USER)
 
 
-def test_where_no_process_can_be_started_it_says_so_and_that_one_may_try_again(tmp_path: Path):
+def test_a_failure_to_start_a_process_is_reported_with_retry_after(tmp_path: Path):
     async def draw() -> None:
         drawing = DrawingProcess((str(tmp_path / "missing"),))
         with pytest.raises(HTTPException, match="no process could be started") as caught:
@@ -160,7 +160,7 @@ def test_where_no_process_can_be_started_it_says_so_and_that_one_may_try_again(t
     asyncio.run(draw())
 
 
-def test_where_memory_ends_the_drawing_goes_and_not_slurm_gpuweb():
+def test_the_oom_killer_prefers_the_drawing_process():
     code = (
         "from slurm_gpu.reports.diagnosed.process import step_back; step_back();"
         "print(open('/proc/self/oom_score_adj').read())"
@@ -169,7 +169,7 @@ def test_where_memory_ends_the_drawing_goes_and_not_slurm_gpuweb():
     assert told.stdout.strip() == "1000"
 
 
-def test_what_takes_too_long_is_ended():
+def test_a_drawing_process_is_killed_after_its_deadline():
     async def wait() -> None:
         drawing = DrawingProcess(_NEVER, within_s=0.05)
         with pytest.raises(HTTPException, match="longer than 0") as caught:
@@ -186,7 +186,7 @@ def test_what_takes_too_long_is_ended():
         ("ValueError: secret", "see the log of slurm-gpuweb"),
     ],
 )
-def test_what_cannot_be_drawn_is_no_page_and_reveals_nothing(last: str, why: str):
+def test_a_failed_drawing_is_an_error_without_details(last: str, why: str):
     command = (sys.executable, "-c", f"import sys; sys.exit({last!r})")
 
     async def fail() -> None:

@@ -93,7 +93,7 @@ def test_every_client_receives_each_state_that_came(here: Here):
     asyncio.run(story())
 
 
-def test_who_leaves_is_forgotten(here: Here):
+def test_closed_streams_are_removed(here: Here):
     async def story() -> None:
         async with served(here) as port:
             streams = [await Stream.open(port) for _ in range(10)]
@@ -149,9 +149,7 @@ def test_a_user_may_not_take_all_streams(here: Here, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("line", [b"GET /openapi.json", b"POST /signout", b"GET /api/v1/events"])
-def test_who_sends_a_body_drop_by_drop_is_disconnected(
-    here: Here, monkeypatch: pytest.MonkeyPatch, line: bytes
-):
+def test_slow_senders_of_a_body_are_disconnected(here: Here, monkeypatch: pytest.MonkeyPatch, line: bytes):
     monkeypatch.setattr(LIMITS, "body_within_s", 0.3)
 
     async def story() -> None:
@@ -246,7 +244,7 @@ def test_an_address_that_has_too_many_is_cut_off_and_comes_back(here: Here, monk
     asyncio.run(story())
 
 
-def test_who_asks_for_nothing_is_disconnected(here: Here, monkeypatch: pytest.MonkeyPatch):
+def test_clients_without_a_complete_request_are_disconnected(here: Here, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(LIMITS, "request_within_s", 0.05)
 
     async def story() -> None:

@@ -48,7 +48,7 @@ def test_natural_order_is_by_letters_and_then_by_numbers(names: list[tuple[str, 
     assert all((one[0], int(one[1:])) < (other[0], int(other[1:])) for one, other in pairwise(ordered))
 
 
-def test_squares_are_in_the_drivers_order_and_padded_to_what_slurm_says():
+def test_squares_are_in_driver_order_and_padded_to_slurm_s_count():
     devices = (
         DeviceFacts(uuid="B", node="n1", at_s=1, index=1),
         DeviceFacts(uuid="A", node="n1", at_s=1, index=0),
@@ -69,7 +69,7 @@ def test_a_gpu_that_is_cut_is_its_instances_where_slurm_hands_these_out():
     assert list(whole.square_of) == ["GPU"]
 
 
-def test_of_a_node_with_two_types_each_gpu_has_the_one_in_its_name():
+def test_gpus_of_a_node_with_two_types_have_the_type_of_their_name():
     names = ("NVIDIA V100-SXM2", "NVIDIA A100-SXM4")
     devices = tuple(
         DeviceFacts(uuid=name, node="n1", at_s=1, index=index, name=name) for index, name in enumerate(names)

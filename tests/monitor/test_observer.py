@@ -72,7 +72,7 @@ def site() -> _Site:
     return _Site()
 
 
-def test_without_any_answer_it_says_why(site: _Site) -> None:
+def test_without_any_answer_the_error_has_the_reason(site: _Site) -> None:
     site.away = True
     with pytest.raises(DatabaseError, match="cannot be reached"):
         site.observer.poll()
@@ -112,7 +112,7 @@ def test_a_gpu_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_numbe
     assert site.observer.last.alerts == []
 
 
-def test_devices_are_asked_for_once_a_minute(site: _Site) -> None:
+def test_devices_are_requested_once_a_minute(site: _Site) -> None:
     site.look_for(100)
     assert site.asked_for_devices == 2
 

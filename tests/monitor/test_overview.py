@@ -25,7 +25,7 @@ def _alert(job_id: int) -> Alert:
     return Alert(job_id=job_id, kind=AlertKind.NEVER_USED, devices=("a",), since_s=NOW_S - 9.0, coverage=1.0)
 
 
-def test_values_are_those_of_the_devices_that_slurm_gpud_says_the_job_holds() -> None:
+def test_values_are_those_of_the_job_s_devices_in_slurm_gpud() -> None:
     # In the driver's order, which is neither Slurm's nor that of UUIDs.
     live = _live(
         a=LiveDevice(util_pct=50.0, jobs=(7,)), b=LiveDevice(util_pct=0.0, jobs=(7,)), c=LiveDevice(jobs=(8,))
@@ -41,11 +41,11 @@ def test_values_are_those_of_the_devices_that_slurm_gpud_says_the_job_holds() ->
     assert values == {7: [0.0, 50.0], 8: [None]}
 
 
-def test_users_by_the_gpus_that_they_hold() -> None:
+def test_users_are_ordered_by_their_allocated_gpus() -> None:
     assert make_overview("neuron", _two_jobs(), {}, []).users == [("alice", 2), ("bob", 1)]
 
 
-def test_of_one_user_only_their_rows_and_waiting_jobs_are_shown_but_all_that_is_free() -> None:
+def test_with_a_user_only_their_jobs_but_all_free_gpus_are_shown() -> None:
     overview = make_overview("neuron", _two_jobs(), {}, [], user="bob", alerts=[_alert(7), _alert(8)])
     assert [shown.row.job and shown.row.job.job_id for shown in overview.rows] == [8]
     assert overview.waiting_jobs == 1
@@ -53,13 +53,13 @@ def test_of_one_user_only_their_rows_and_waiting_jobs_are_shown_but_all_that_is_
     assert [shown.job.user for shown in overview.alerts or ()] == ["bob"]
 
 
-def test_of_one_partition_only_its_nodes_and_what_waits_for_it() -> None:
+def test_with_a_partition_only_its_nodes_and_waiting_jobs_are_shown() -> None:
     overview = make_overview("neuron", _two_jobs(), {}, [], partition="cpu")
     assert [shown.row.nodes for shown in overview.rows] == [("n2",)]
     assert (overview.types[0].total, overview.waiting_jobs) == (4, 1)
 
 
-def test_what_was_not_judged_is_null_and_no_empty_list() -> None:
+def test_alerts_that_were_not_judged_are_null_and_not_empty() -> None:
     def told(alerts: list[Alert] | None) -> object:
         return make_overview("neuron", _two_jobs(), {}, [], alerts=alerts).to_json()["attention"]
 

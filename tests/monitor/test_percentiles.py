@@ -20,7 +20,7 @@ def quantile(values: list[int], q: float) -> int:
 
 
 @given(st.lists(st.lists(st.integers(0, 100), min_size=1, max_size=10), min_size=1, max_size=5))
-def test_of_histograms_they_are_exact_over_all_devices(seen: list[list[int]]):
+def test_percentiles_of_histograms_are_exact_over_all_devices(seen: list[list[int]]):
     records = [
         record(
             device=f"GPU-{number}",
@@ -34,7 +34,7 @@ def test_of_histograms_they_are_exact_over_all_devices(seen: list[list[int]]):
     assert (util.p25, util.p95, util.how) == (quantile(every, 0.25), quantile(every, 0.95), EXACT)
 
 
-def test_what_was_never_measured_is_a_gap_and_zero_is_zero():
+def test_unmeasured_values_are_gaps_and_zero_is_zero():
     found = of_records([idle()])
     assert (found["util"].p25, found["mem"].p95, found["power"].p95) == (None, None, None)
     assert of_records([record(util_hist_ms={0: 10_000})])["util"].p95 == 0

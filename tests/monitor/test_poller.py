@@ -112,7 +112,7 @@ def test_an_older_slurm_gpudbd_without_running_jobs_still_has_a_page(watched: Wa
     assert set(state.frames["util"]) != {255}
 
 
-def test_slurm_down_and_slurm_gpudbd_there_is_shown_by_the_age_of_what_slurm_said(watched: Watched):
+def test_an_outage_of_slurm_only_is_visible_by_the_age_of_its_data(watched: Watched):
     watched.poll()
     said = watched.source.cluster()
     watched.source.cluster = lambda: said  # type: ignore[method-assign]
@@ -124,7 +124,7 @@ def test_slurm_down_and_slurm_gpudbd_there_is_shown_by_the_age_of_what_slurm_sai
     assert watched.clock.now - state.as_of_s() == 60
 
 
-def test_what_changes_seldom_is_asked_seldom(watched: Watched):
+def test_rarely_changing_data_is_requested_rarely(watched: Watched):
     for _ in range(10):
         watched.poll()
     assert (watched.source.asked.count("nodes"), watched.source.asked.count("live")) == (1, 10)

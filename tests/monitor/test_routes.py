@@ -48,7 +48,7 @@ def running(here: Here) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("route", LISTED, ids=lambda route: route.path)
-def test_what_is_answered_is_what_is_documented(here: Here, route: ApiRoute):
+def test_answers_match_the_openapi_document(here: Here, route: ApiRoute):
     path, schemas = path_of(route, here), dict(route.answers)
     for viewer in viewers(here):
         here.viewer = viewer
@@ -115,7 +115,7 @@ def test_a_name_that_was_given_again_opens_nothing_of_who_had_it_before(here: He
 
 
 @pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: route.path)
-def test_nor_does_it_open_their_old_jobs(here: Here, route: ApiRoute):
+def test_a_reused_name_gives_no_access_to_old_jobs(here: Here, route: ApiRoute):
     path, name = path_of(route, here), here.any_user()
     answers = []
     for uid in (uid_of(name), 70_000):
@@ -125,7 +125,7 @@ def test_nor_does_it_open_their_old_jobs(here: Here, route: ApiRoute):
     assert answers[0].content != answers[1].content == here.get(path).content
 
 
-def test_who_was_given_another_name_keeps_their_jobs(here: Here):
+def test_a_renamed_user_keeps_their_jobs(here: Here):
     name = here.any_user()
     here.viewer = Viewer(name, uid_of(name), operator=False)
     as_before = here.get("/api/v1/jobs").content
@@ -134,7 +134,7 @@ def test_who_was_given_another_name_keeps_their_jobs(here: Here):
 
 
 @pytest.mark.parametrize("job", ["0", "x", "1;drop", "1_", "../live", "%2e%2e%2flive", "1" * 30, "17+1+1"])
-def test_what_is_no_job_is_never_asked_for(here: Here, job: str):
+def test_invalid_job_ids_are_never_requested(here: Here, job: str):
     here.source.run = None  # type: ignore[assignment,method-assign]
     assert here.get(f"/api/v1/jobs/{job}").status_code in (400, 404)
 
@@ -144,7 +144,7 @@ def test_a_job_that_is_not_known_is_not_there(here: Here):
     assert (answer.status_code, answer.json()) == (404, {"error": "job 999999 has no runs"})
 
 
-def test_a_jobs_course_can_be_downloaded_for_a_spreadsheet(here: Here):
+def test_the_timeline_of_a_job_can_be_downloaded_as_csv(here: Here):
     job = running(here)
     answer = here.get(f"/api/v1/jobs/{job['job_id']}/timeline?format=csv")
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"

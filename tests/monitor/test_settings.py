@@ -20,13 +20,13 @@ def written(directory: Path, text: str) -> Path:
     return path
 
 
-def test_what_is_not_said_is_this_host_alone_and_three_seconds(tmp_path: Path):
+def test_defaults_are_this_host_and_three_seconds(tmp_path: Path):
     settings = load_settings(written(tmp_path, "# nothing\n"))
     assert settings == WebSettings()
     assert settings.base_url == "http://127.0.0.1:6830"
 
 
-def test_all_that_may_be_said(tmp_path: Path):
+def test_all_settings_are_read(tmp_path: Path):
     text = "listen: '[::1]:8443'\nurl: https://gpu.example.org/\nrefresh: 5s\n"
     settings = load_settings(written(tmp_path, text))
     assert settings == WebSettings(Address("::1", 8443), "https://gpu.example.org", 5.0)
@@ -78,7 +78,7 @@ def test_a_rack_without_nodes_is_reported_with_its_place():
         check_config(parse_yaml("cluster: lab\nracks: {r1: {}}\n", "x"))
 
 
-def test_who_may_sign_people_in_and_how_long_sessions_last(tmp_path: Path):
+def test_settings_of_proxies_and_sessions_are_read(tmp_path: Path):
     path = tmp_path / "slurm-gpuweb.yaml"
     path.write_text(
         "trusted_proxies: [10.0.0.7, 'fd00::/64']\nuser_header: X-User\n"

@@ -52,9 +52,7 @@ def test_a_shared_gpu_is_free_when_the_last_has_gone() -> None:
 @pytest.mark.parametrize(
     ("n_gpus", "n_nodes", "shared"), [(0.5, 1, True), (1.0, 1, False), (1.0, 2, True), (2.0, 2, False)]
 )
-def test_who_has_every_shard_of_a_gpu_shares_it_with_no_job(
-    n_gpus: float, n_nodes: int, shared: bool
-) -> None:
+def test_a_job_with_every_shard_of_a_gpu_does_not_share_it(n_gpus: float, n_nodes: int, shared: bool) -> None:
     nodes = [node(f"n{number}", holds(7, shared=[3])) for number in range(n_nodes)]
     state = cluster(nodes, [job(7, n_gpus=n_gpus, n_nodes=n_nodes)])
     assert [row.shared for row in gpu_rows(state) if row.job] == [shared] * n_nodes
@@ -67,7 +65,7 @@ def test_without_an_end_the_time_of_release_is_unknown(given: dict[str, Any]) ->
     assert gpu_rows(state)[0].frees_s is None
 
 
-def test_what_is_allocated_at_an_unknown_place_is_not_called_free() -> None:
+def test_gpus_allocated_at_an_unknown_position_are_not_counted_as_free() -> None:
     state = cluster([node("n1", holds(7), gpus_free=3)], [job(7)])
     (kind,) = gpu_types(state)
     assert (kind.allocated, kind.free) == (1, 3)
@@ -107,7 +105,7 @@ def test_nodes_that_are_alike_are_one_row() -> None:
     ]
 
 
-def test_why_jobs_wait_counts_tasks_of_arrays() -> None:
+def test_wait_reasons_count_array_tasks() -> None:
     state = cluster(
         [],
         [
@@ -153,11 +151,11 @@ def test_nodes_that_are_out_of_service_come_first_with_the_reason() -> None:
         ),
     ],
 )
-def test_a_reason_is_said_in_plain_words(reason: str, begins: str) -> None:
+def test_a_reason_is_explained(reason: str, begins: str) -> None:
     assert (meaning(reason) or "").startswith(begins)
 
 
-def test_a_reason_that_is_not_known_stands_for_itself() -> None:
+def test_an_unknown_reason_is_shown_unchanged() -> None:
     assert meaning("SomethingNew") is None
     assert short("SomethingNew, with more") == "SomethingNew"
 

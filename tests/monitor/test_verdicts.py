@@ -97,7 +97,7 @@ def test_its_owner_sees_it_and_no_other_user(ill: Ill):
 
 
 @pytest.mark.parametrize("changed", [{"start_s": 5}, {"job_id": 999_999}])
-def test_what_is_of_another_run_or_a_job_that_is_gone_is_not_shown(ill: Ill, changed: dict[str, int]):
+def test_verdicts_of_other_runs_or_ended_jobs_are_not_shown(ill: Ill, changed: dict[str, int]):
     ill.told = [ill.verdict(**changed)]
     assert ill.alerts() == []
 

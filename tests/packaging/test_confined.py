@@ -127,7 +127,7 @@ def test_slurm_gpudbd_may_reckon_with_numpy() -> None:
 
 
 @pytest.mark.skipif(shutil.which("slurmd") is None, reason="slurmd is not installed here")
-def test_slurm_gpud_may_ask_slurmd_for_the_order_of_gpus(tmp_path: Path) -> None:
+def test_slurm_gpud_may_run_slurmd_for_the_order_of_gpus(tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text(
         "ClusterName=c\nSlurmctldHost=localhost\nGresTypes=gpu\nSlurmUser=root\n"
         f"SlurmdSpoolDir={tmp_path}\nStateSaveLocation={tmp_path}\nMpiDefault=none\n"
@@ -168,7 +168,7 @@ print(libc.unshare(0x10000000), libc.mount(b"x", b"/tmp", b"tmpfs", 0, None))
 @needs_slurm_user
 @pytest.mark.lab
 @pytest.mark.long
-def test_slurm_gpudbd_makes_its_tables_and_asks_for_accounting(open_path: Path) -> None:
+def test_slurm_gpudbd_creates_its_tables_and_runs_sacct(open_path: Path) -> None:
     """There is no Slurm here: what it says of that is the answer of a command that was looked for."""
     site, database = open_path / "slurm-gpu.yaml", open_path / "slurm-gpudbd.yaml"
     site.write_text("cluster: c\n")

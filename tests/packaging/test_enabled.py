@@ -38,7 +38,7 @@ def state(root: Path, unit: str) -> str:
     return systemctl(root, "is-enabled", unit).stdout.strip()
 
 
-def test_what_the_documentation_enables_is_there_and_off_until_then(tree: Tree, built: Built) -> None:
+def test_documented_units_exist_and_are_disabled_at_first(tree: Tree, built: Built) -> None:
     assert {"slurm-gpud.service", "slurm-gpudbd.service", "slurm-gpuctld.service"} < set(DOCUMENTED)
     tree.rpm("-U", *built.packages)
     assert {unit: state(tree.root, unit) for unit in DOCUMENTED} == dict.fromkeys(DOCUMENTED, "disabled")
@@ -56,7 +56,7 @@ def test_what_the_documentation_enables_is_there_and_off_until_then(tree: Tree, 
         (("mask",), False),
     ],
 )
-def test_doctor_knows_systemds_words_for_what_a_boot_starts(
+def test_doctor_recognises_states_of_units_started_at_boot(
     tree: Tree, built: Built, verbs: tuple[str, ...], at_boot: bool
 ) -> None:
     tree.rpm("-U", built.package(""), built.package("-node"))

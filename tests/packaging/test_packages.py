@@ -129,7 +129,7 @@ def test_a_password_file_is_the_daemons_alone_and_the_rest_is_for_all_to_read(bu
                 assert mode[8] != "w", line
 
 
-def test_what_an_admin_edits_is_kept_by_upgrades(built: Built) -> None:
+def test_configuration_files_are_kept_by_upgrades(built: Built) -> None:
     configured = {
         name
         for package in built.packages

@@ -108,7 +108,7 @@ def test_a_file_of_the_sites_own_is_never_touched(place: Tree, command: str):
         assert is_hook(place, "epilog")
 
 
-def test_what_somebody_edited_is_kept(tree: Tree):
+def test_an_edited_hook_is_kept(tree: Tree):
     tree.done("install")
     hook = tree.hook["epilog"]
     edited = hook.read_text().replace("umask 077", "umask 077; logger bye")
@@ -132,7 +132,7 @@ def test_what_somebody_edited_is_kept(tree: Tree):
         (lambda path: path.symlink_to("/nowhere"), "is a symbolic link"),
     ],
 )
-def test_what_cannot_be_a_hook_is_refused(tree: Tree, make: Callable[[Path], None], said: str):
+def test_an_invalid_hook_path_is_refused(tree: Tree, make: Callable[[Path], None], said: str):
     hook = tree.hook["prolog"]
     hook.parent.mkdir(parents=True)
     make(hook)

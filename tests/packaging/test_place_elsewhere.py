@@ -62,7 +62,7 @@ def test_hooks_are_installed_and_removed_next_to_another_slurm_conf(
 @pytest.mark.parametrize(
     "line", ["SLURM_CONF=", "SLURM_CONF=slurm.conf", "SLURM_CONF=$HOME/slurm.conf", "X=/y/z"]
 )
-def test_what_names_no_file_counts_for_nothing(host: Elsewhere, line: str):
+def test_settings_that_name_no_file_are_ignored(host: Elsewhere, line: str):
     host.tell(line)
     host.done("install")
     assert all(is_hook(host, kind) for kind in KINDS)

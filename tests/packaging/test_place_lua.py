@@ -65,7 +65,7 @@ def test_any_shell_will_do(lua: Tree, shell: str):
     assert script.read_bytes() == own.read_bytes()
 
 
-def test_two_of_the_sites_scripts_are_both_asked_as_before(lua: Tree):
+def test_two_scripts_of_the_site_are_both_called_as_before(lua: Tree):
     first, second = own_script(lua, "first.lua"), own_script(lua, "second.lua", "slurm.ERROR")
     script = apply(lua, first, second)
     lua.done("remove")
@@ -97,7 +97,7 @@ def test_a_script_of_the_sites_that_cannot_be_loaded_is_left_out(lua: Tree, cont
 
 
 @pytest.mark.parametrize("reader", ["rpm", "luac5.4"])
-def test_what_is_no_lua_never_becomes_slurmctlds_script(lua: Tree, reader: str):
+def test_invalid_lua_never_becomes_slurmctld_s_script(lua: Tree, reader: str):
     """Else slurmctld does not start again; luac says so where it is there, else the Lua within rpm."""
     if reader == "rpm" and shutil.which("rpm") is None:
         pytest.skip("needs rpm")
@@ -149,7 +149,7 @@ def test_a_script_that_ours_replaced_comes_back(lua: Tree):
     assert mode(script) == 0o644
 
 
-def test_what_the_policy_asked_comes_before_what_was_once_replaced(lua: Tree):
+def test_scripts_called_by_the_policy_take_precedence_over_replaced_ones(lua: Tree):
     keep(lua, "20261121T183000Z", SITES.format(name="older", code="slurm.ERROR"))
     own = own_script(lua, "site.lua")
     script = apply(lua, after=own)

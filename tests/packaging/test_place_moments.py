@@ -26,7 +26,7 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path / "root")
 
 
-def test_what_cannot_be_written_stays_whole(tree: Tree):
+def test_a_failed_install_keeps_the_old_hook(tree: Tree):
     tree.done("install")
     before = tree.hook["prolog"].read_text()
     (tree.texts / "prolog").write_text("")  # half a package

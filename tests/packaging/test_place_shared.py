@@ -51,7 +51,7 @@ def test_an_unknown_directory_counts_as_shared(tree: Tree):
     assert all(is_hook(tree, kind) for kind in KINDS)
 
 
-def test_when_the_last_host_leaves_hooks_become_stubs_for_all(tree: Tree):
+def test_removal_from_the_last_host_makes_hooks_stubs_for_all(tree: Tree):
     tree.done("install")
     tree.lies_on("nfs")
     tree.done("remove", "--shared")
@@ -61,7 +61,7 @@ def test_when_the_last_host_leaves_hooks_become_stubs_for_all(tree: Tree):
     assert all(is_hook(tree, kind) for kind in KINDS)
 
 
-def test_what_is_to_be_typed_names_the_directory(tree: Tree):
+def test_advised_commands_name_the_directory(tree: Tree):
     tree.done("install", "--conf=/opt/slurm")
     tree.lies_on("nfs")
     assert f"run: {PLACE} remove --conf /opt/slurm --shared" in tree.done("remove", "--conf=/opt/slurm")
@@ -73,7 +73,7 @@ def test_what_is_to_be_typed_names_the_directory(tree: Tree):
 
 
 @pytest.mark.parametrize("filesystem", SHARED)
-def test_a_script_that_another_slurmctld_may_ask_stays_in_force(lua: Tree, filesystem: str):
+def test_a_script_that_another_slurmctld_may_use_remains_in_force(lua: Tree, filesystem: str):
     script = apply(lua)
     before = script.read_bytes()
     lua.lies_on(filesystem)
@@ -83,7 +83,7 @@ def test_a_script_that_another_slurmctld_may_ask_stays_in_force(lua: Tree, files
     assert f"{PLACE_LUA} remove --shared" in said
 
 
-def test_when_the_last_slurmctld_goes_without_it_the_sites_own_comes_back(lua: Tree):
+def test_removal_from_the_last_slurmctld_restores_the_site_s_script(lua: Tree):
     own = own_script(lua, "site.lua")
     keep(lua, "20261121T183000Z", own.read_text())
     script = apply(lua)
@@ -92,7 +92,7 @@ def test_when_the_last_slurmctld_goes_without_it_the_sites_own_comes_back(lua: T
     assert submitted(script.read_text()) == {(0, ("asked site",))}
 
 
-def test_both_scripts_know_the_same_file_systems():
+def test_both_scripts_recognise_the_same_file_systems():
     texts = [script.read_text().partition("\nmay_be_shared() {\n")[2] for script in (PLACE, PLACE_LUA)]
     bodies = {text.partition("\n}\n")[0] for text in texts}
     assert len(bodies) == 1

@@ -73,7 +73,7 @@ def test_a_node_carries_pynvml_and_pyyaml_alone() -> None:
     assert _pinned("common").keys() | _pinned("node").keys() == {"nvidia-ml-py", "pyyaml"}
 
 
-def test_the_packages_are_of_the_version_that_the_program_says() -> None:
+def test_packages_have_the_version_of_the_program() -> None:
     spec = (ROOT / "packaging/rpm/slurm-gpu.spec").read_text()
     assert re.search(r"^Version: +(\S+)$", spec, re.MULTILINE)[1] == slurm_gpu.__version__
     assert f" - {slurm_gpu.__version__}-1\n" in spec.partition("%changelog\n")[2].partition("\n")[0] + "\n"

@@ -59,7 +59,7 @@ for model in (learn.DecisionTreeRegressor(), learn.ExtraTreeRegressor(), line):
 """
 
 
-def test_what_learns_forecasts_is_there_whole(installed: Tree) -> None:
+def test_packages_for_learning_forecasts_are_complete(installed: Tree) -> None:
     learned = installed.run("/usr/bin/python3.11", "-IS", "-c", LEARN)
     assert learned.stdout == "True\nTrue\nTrue\n", learned.stderr
 
@@ -83,7 +83,7 @@ def test_a_node_alone_has_what_slurm_gpud_needs(tree: Tree, built: Built) -> Non
     assert "NVML" in once.stdout + once.stderr  # there is no driver here; the binding was found and asked
 
 
-def test_a_controller_works_without_numpy_and_says_which_package_has_it(tree: Tree, built: Built) -> None:
+def test_a_controller_works_without_numpy_and_names_the_package_with_it(tree: Tree, built: Built) -> None:
     tree.rpm("-U", *(built.package(part) for part in ("", "-client", "-controller")))
     once = tree.run("/usr/sbin/slurm-gpuctld", "--once")
     assert once.stderr == "slurm-gpuctld: scontrol is not on the PATH; install Slurm's client commands\n"
@@ -94,7 +94,7 @@ def test_a_controller_works_without_numpy_and_says_which_package_has_it(tree: Tr
     assert "slurm-gpu-db has it" in lacking.stderr
 
 
-def test_what_the_site_installs_for_its_python_is_not_seen(tree: Tree, built: Built) -> None:
+def test_the_site_s_python_packages_are_not_used(tree: Tree, built: Built) -> None:
     tree.rpm("-U", *built.packages)
     for place in ("usr/lib/python3/dist-packages", "usr/local/lib/python3.11/dist-packages", "tmp"):
         (tree.root / place).mkdir(parents=True, exist_ok=True)

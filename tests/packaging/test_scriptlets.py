@@ -171,7 +171,7 @@ def _asked(path: Path) -> list[str]:
     return lines
 
 
-def test_systemd_is_asked_what_units_need(
+def test_scriptlets_call_systemd_for_the_units(
     tree: Tree, built: Built, next_built: Built, asked_of_systemd: Path
 ) -> None:
     def node(of: Built) -> list[Path]:

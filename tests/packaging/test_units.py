@@ -83,7 +83,7 @@ def test_every_unit_is_one_of_these_and_in_one_package() -> None:
 
 @needs_systemd
 @pytest.mark.parametrize("unit", [*SERVED, *ADJUST, *FORECAST, "slurm-gpu-report@day.service", *REPORT[1:]])
-def test_systemd_has_nothing_to_say_against_it(unit: str, system: Path) -> None:
+def test_systemd_verifies_each_unit_without_warnings(unit: str, system: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", f"--root={system}", unit)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -166,12 +166,12 @@ def test_every_unit_starts_a_command_that_there_is() -> None:
 
 
 @pytest.mark.parametrize("unit", [*SERVED, ADJUST[0], FORECAST[0], REPORT[0]])
-def test_a_site_whose_slurm_lies_elsewhere_says_so_in_one_file(unit: str) -> None:
+def test_the_location_of_slurm_is_set_in_one_file(unit: str) -> None:
     assert settings(unit)["EnvironmentFile"] == ["-/etc/default/slurm-gpu", "-/etc/sysconfig/slurm-gpu"]
 
 
 @pytest.mark.parametrize("unit", SERVED)
-def test_whatever_hangs_or_dies_is_started_again_and_what_is_wrong_is_not(unit: str) -> None:
+def test_failed_daemons_are_restarted_but_not_after_wrong_usage(unit: str) -> None:
     found = settings(unit)
     assert found["Type"] == ["notify"]
     assert int(found["WatchdogSec"][0]) >= 60
@@ -186,7 +186,7 @@ def test_a_diagnosis_that_takes_all_memory_ends_no_page() -> None:
 
 
 @pytest.mark.parametrize("unit", [*SERVED[1:], ADJUST[0], FORECAST[0], REPORT[0]])
-def test_there_is_room_for_numpys_threads_however_many_processors_there_are(unit: str) -> None:
+def test_threads_of_numpy_are_limited_on_any_number_of_processors(unit: str) -> None:
     """It starts 63 where there are 64, which leaves no task for sacctmgr; scipy's as many end the process."""
     found = settings(unit)
     words = " ".join(found["Environment"]).split()

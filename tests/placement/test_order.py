@@ -74,7 +74,7 @@ def test_cores_that_no_job_needs_cost_a_node_nothing() -> None:
     assert [round(one) for one in left(modest, room(3, cpus=6), room(2, cpus=30))] == [3, 2]
 
 
-def test_on_large_nodes_what_many_ask_for_is_kept_together() -> None:
+def test_on_large_nodes_gpus_for_common_requests_are_kept_together() -> None:
     # Two in five ask for four GPUs: five are broken into before four are.
     kind = NodeKind(("",) * 8, 64, 0)
     eight = NodeOrder(
@@ -103,7 +103,7 @@ def test_until_jobs_were_seen_a_gpu_with_its_share_is_what_counts() -> None:
     assert many < 0.2 < few
 
 
-def test_whole_nodes_of_less_use_are_given_away_first() -> None:
+def test_less_useful_whole_nodes_are_used_first() -> None:
     large, poor, small = NodeKind(("",) * 8, 96, 0), NodeKind(("",) * 2, 12, 0), NodeKind(("",) * 2, 96, 0)
     found = NodeOrder(Mix.of([(ResourceRequest(gpus=1, cpus=11), 1)]), MANY, {large: 5, poor: 1, small: 1})
     assert [found.whole_rank(kind) for kind in (poor, small, large)] == [0, 1, 2]
@@ -114,7 +114,7 @@ def test_whole_nodes_of_less_use_are_given_away_first() -> None:
     assert [ranks.whole_rank(kind) for kind in alike] == sorted(ranks.whole_rank(kind) for kind in alike)
 
 
-def test_jobs_for_another_type_say_nothing_of_a_node() -> None:
+def test_jobs_for_another_type_do_not_affect_a_node() -> None:
     other = NodeKind(("v100",) * 4, 32, 64_000)
     typed = NodeOrder(
         Mix.of(
@@ -200,7 +200,7 @@ def test_every_stake_has_its_place_and_less_left_is_never_worth_more_gpus_than_t
         assert (found.gpus_left(one) == 0) == (not one.fits)
 
 
-def test_the_same_room_is_computed_once_and_a_long_mix_is_cut() -> None:
+def test_equal_free_resources_are_computed_once_and_a_long_mix_is_shortened() -> None:
     long = order(*((ResourceRequest(gpus=1, cpus=n), 1) for n in range(1, 33)))
     assert len(long.mix.requests) <= MOST_CLASSES
     first: Stake = long.stake(KIND, room(2))
@@ -213,7 +213,7 @@ def test_a_node_of_an_unknown_kind_is_an_error() -> None:
 
 
 @given(requests())
-def test_a_coarse_request_asks_for_no_more_and_hardly_less(request_: ResourceRequest) -> None:
+def test_a_coarse_request_is_at_most_slightly_smaller(request_: ResourceRequest) -> None:
     found = coarse(request_)
     assert (found.gpus, found.share_mgpu, found.gpu_type) == (
         request_.gpus,

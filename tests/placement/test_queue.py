@@ -121,7 +121,7 @@ def test_rules_receive_the_state_of_the_model(data: st.DataObject) -> None:
         assert (getattr(seen, name) == getattr(expected, name)).all()
 
 
-def test_a_job_gets_the_fullest_zone_with_room() -> None:
+def test_a_job_is_placed_in_the_fullest_zone_that_fits() -> None:
     where = cluster(3, 4)
     state, by_rule = ModelState(where), ByRule(where, LeastFragmentation(MIX))
     state.start(1, ResourceRequest(nodes=2, gpus=4), (4, 6), ((0, 1, 2, 3), (0, 1, 2, 3)), 1.0)  # half of z1

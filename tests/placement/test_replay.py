@@ -81,7 +81,7 @@ def test_nothing_to_run_and_no_log() -> None:
         figures(where, jobs, simulate(where, jobs))
 
 
-def test_waits_are_by_the_scale_that_was_asked_for() -> None:
+def test_waits_are_grouped_by_the_requested_scale() -> None:
     jobs = Jobs.of([job(0, ResourceRequest(nodes=3, gpus=3), 1)])
     where = cluster("z", "z", "z", gpus=4)
     outcome = simulate(where, jobs, log=True)

@@ -45,7 +45,7 @@ def test_a_share_needs_that_much_of_one_gpu() -> None:
     assert fitting(parts, gpus=1) == []
 
 
-def test_a_type_of_gpu_is_asked_for_by_name() -> None:
+def test_a_gpu_type_is_requested_by_name() -> None:
     assert fitting(CLUSTER, gpus=1, gpu_type="v100") == ["old"]
     assert fitting(CLUSTER, gpus=1, gpu_type="h100") == []
     mixed = Nodes.of(

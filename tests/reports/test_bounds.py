@@ -33,9 +33,7 @@ def steps(of: PolicyInForce, bounds: dict[RuleLimit, tuple[int, int]] | None) ->
     st.tuples(st.integers(1, 400), st.integers(1, 400), st.integers(1, 400)).map(sorted),
     st.sampled_from((GPUS, JOBS)),
 )
-def test_a_step_lies_within_the_bounds_and_is_no_larger_than_a_step(
-    numbers: list[int], limit: RuleLimit
-) -> None:
+def test_steps_are_within_the_bounds_and_at_most_the_step_size(numbers: list[int], limit: RuleLimit) -> None:
     unit = 1000 if limit is GPUS else 1
     low, old, high = (unit * number for number in numbers)
     found = steps(with_limit(BOTH, limit, old), {limit: (low, high)})

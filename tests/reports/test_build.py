@@ -207,7 +207,7 @@ def test_an_unwritable_directory_is_reported(report, capsys):
     assert "cannot write to /proc/reports: " in capsys.readouterr().err
 
 
-def test_elsewhere_than_on_the_databases_host_it_says_where(report, tmp_path: Path, capsys, monkeypatch):
+def test_on_another_host_the_database_host_is_named(report, tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setattr(settings, "DEFAULT_PATH", tmp_path / "none.yaml")
     monkeypatch.setattr(settings, "DEFAULT_DATABASE", tmp_path / "none.db")
     assert report("--out", tmp_path / "r") == 2

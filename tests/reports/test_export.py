@@ -193,14 +193,14 @@ def test_a_resumed_export_rewrites_files_of_the_day_before(
     assert len(lines) == done.months
 
 
-def test_another_export_does_not_go_on_with_one_that_was_killed(filled: Database, tmp_path: Path) -> None:
+def test_an_export_does_not_continue_a_killed_one(filled: Database, tmp_path: Path) -> None:
     in_child(filled, tmp_path, 1)
     done = export(filled, tmp_path, timelines=True)
     assert all(item["timeline"] is not None for item in read(tmp_path, "run_device"))
     assert done.rows["run_device"] == 2 * N_JOBS
 
 
-def test_where_it_fails_the_files_before_it_stay(
+def test_a_failed_export_keeps_the_previous_files(
     filled: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export(filled, tmp_path)

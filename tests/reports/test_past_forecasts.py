@@ -114,7 +114,7 @@ def test_a_single_month_is_drawn_by_partition(filled: Database) -> None:
     assert found.reading.startswith("The job started within the predicted interval in 66.7 % of 6 forecasts")
 
 
-def test_without_any_it_is_said(database: Database) -> None:
+def test_without_forecasts_the_figure_has_a_sentence(database: Database) -> None:
     found = figure(database, MARCH)
     assert found.reading == ("No forecast in this period has a known outcome yet.")
     assert len(found.table) == 0

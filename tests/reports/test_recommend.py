@@ -66,7 +66,7 @@ def test_free_gpus_while_a_group_waited_are_counted() -> None:
     assert math.isnan(nothing.gpus)
 
 
-def test_steps_go_on_until_they_make_no_difference_or_are_enough() -> None:
+def test_steps_continue_until_they_are_ineffective_or_sufficient() -> None:
     limits = policy(TWO_EACH.replace("2}", "4}"))
     roomy = recorded(bursts(), policy(TWO_EACH.replace("2}", "8}")))
     found = search(roomy, policy(TWO_EACH.replace("2}", "8}"))).findings()
@@ -211,11 +211,11 @@ def test_requests_are_per_node_and_shards_are_parts_of_a_gpu() -> None:
         ({"SchedulerType": "sched/builtin"}, Scheduling(backfill=False)),
     ],
 )
-def test_the_queue_is_worked_off_as_slurm_conf_says(raw: dict[str, str], scheduling: Scheduling) -> None:
+def test_the_scheduling_follows_slurm_conf(raw: dict[str, str], scheduling: Scheduling) -> None:
     assert scheduling_of(raw) == scheduling
 
 
-def test_gpus_asked_for_are_those_of_the_run_where_its_nodes_differ() -> None:
+def test_requested_gpus_are_those_of_the_run_if_its_nodes_differ() -> None:
     """The model gives every node as much as the fullest has."""
     uneven = {"cpu": 3.0, "mem": 3.0, "gres/gpu": 8.0}
     runs = [

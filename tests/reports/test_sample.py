@@ -5,7 +5,7 @@ import numpy as np
 from slurm_gpu.reports.sample import evenly, with_extremes
 
 
-def test_of_few_all_are_taken():
+def test_a_sample_of_few_rows_contains_all():
     assert evenly(3, 10).tolist() == [0, 1, 2]
     assert with_extremes([np.zeros(3)], 3, 10).tolist() == [0, 1, 2]
 
@@ -25,5 +25,5 @@ def test_the_largest_values_of_each_column_are_always_there():
     assert (np.diff(sample) > 0).all()
 
 
-def test_fewer_rows_than_extremes_are_no_trouble():
+def test_fewer_rows_than_extremes_are_all_sampled():
     assert len(with_extremes([np.arange(30.0)], 30, 20, extremes=400)) == 30

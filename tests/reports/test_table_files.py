@@ -54,7 +54,7 @@ def test_other_text_is_left_as_it_is(text: str):
     assert defused(text) == text
 
 
-def test_csv_holds_every_row_and_gaps_are_empty(tmp_path: Path):
+def test_csv_contains_every_row_and_gaps_are_empty(tmp_path: Path):
     write_csv(_table(HOSTILE), tmp_path / "t.csv")
     rows = _rows(tmp_path / "t.csv")
     assert [row["name"] for row in rows] == [defused(name).replace("\ud800", "\ufffd") for name in HOSTILE]
@@ -78,7 +78,7 @@ def test_negative_numbers_stay_numbers(tmp_path: Path):
     assert [row["x"] for row in _rows(tmp_path / "t.csv")] == ["-1.5", "2"]
 
 
-def test_parquet_holds_values_as_they_are_with_their_units(tmp_path: Path):
+def test_parquet_contains_unchanged_values_with_units(tmp_path: Path):
     write_parquet(_table(HOSTILE), tmp_path / "t.parquet")
     read = pyarrow.parquet.read_table(tmp_path / "t.parquet")
     assert read["name"].to_pylist() == [name.replace("\ud800", "\ufffd") for name in HOSTILE]

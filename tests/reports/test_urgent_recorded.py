@@ -39,7 +39,7 @@ def test_an_urgent_job_passes_waiting_jobs_but_no_running_ones() -> None:
     assert starts_h(others, POLICY) == [0, 0, 2, 2, 3]
 
 
-def test_so_many_run_at_once_and_the_others_wait() -> None:
+def test_concurrent_urgent_jobs_are_limited() -> None:
     assert starts_h([urgent(0), urgent(0), past_run(0.5, "bob", gpus=4)], POLICY) == [0, 1, 0.5]
 
 
@@ -60,7 +60,7 @@ def test_runs_at_the_start_of_the_period_precede_an_urgent_job() -> None:
     assert jobs.priority[0] > jobs.priority[1] > 0
 
 
-def test_where_gpus_are_lent_an_urgent_job_takes_back_loans_as_well() -> None:
+def test_an_urgent_job_preempts_loans_too() -> None:
     lent = REQUEUES + "owners: {vision: {gpus: 4, lend_in: sg-loans, return_within: 10m}}\n"
     assert preemption_of(policy(lent)).of == {
         "sg-vision": {"sg-loans"},

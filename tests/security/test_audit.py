@@ -28,7 +28,7 @@ _SKIPPED: dict[str, Any] = {"name": "psutil", "skip_reason": "not found"}
         (None, None, 3, "osv could not be asked: no route"),
     ],
 )
-def test_what_it_says_and_how_it_ends(
+def test_output_and_exit_status_of_the_audit(
     tmp_path: Path, of_pypi: Any, of_osv: Any, status: int, said: str
 ) -> None:
     for service, told in (("pypi", of_pypi), ("osv", of_osv)):

@@ -48,7 +48,7 @@ _KEYS = ["code", "pid", "uid", "job", "of", "left_out", "allocated", "cgroup", "
     st.sampled_from(_KINDS),
     st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(_NAMES) | st.text(max_size=20) | st.integers()),
 )
-def test_what_a_node_tells_cannot_steer_a_terminal(kind: str, data: dict[str, str | int]) -> None:
+def test_data_of_a_node_cannot_control_a_terminal(kind: str, data: dict[str, str | int]) -> None:
     event = Event(node="n1", boot_id="b", n=1, at_s=1, kind=kind, data=data)
     assert text(event_text(event)).isprintable()
 
@@ -56,7 +56,7 @@ def test_what_a_node_tells_cannot_steer_a_terminal(kind: str, data: dict[str, st
 @pytest.mark.parametrize("name", _NAMES)
 @pytest.mark.parametrize("lua", [LUA_VERSIONS[0], LUA_VERSIONS[-1]])
 @pytest.mark.parametrize("field", ["account", "qos", "partition"])
-def test_a_job_adds_one_line_to_the_log_whatever_it_is_called(
+def test_a_job_with_any_name_adds_one_line_to_the_log(
     tmp_path: Path, lua: str, name: str, field: str
 ) -> None:
     log = tmp_path / "decisions.log"

@@ -50,7 +50,7 @@ def test_no_path_answers_without_a_credential(method: str, path: str) -> None:
     assert asyncio.run(_status(method, path)) == 401
 
 
-def test_nothing_listens_that_was_not_asked_to() -> None:
+def test_nothing_listens_by_default() -> None:
     assert SiteConfig(cluster="c").metrics.listen is None
     listening = {
         str(file.relative_to(ROOT / "slurm_gpu"))

@@ -76,7 +76,7 @@ def test_the_password_is_nowhere_but_in_its_file(waiting: subprocess.Popen[bytes
         f"{_PASSWORD}",
     ],
 )
-def test_a_database_that_refuses_us_is_told_of_without_the_password(
+def test_a_refusing_database_is_reported_without_the_password(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

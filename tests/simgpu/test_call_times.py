@@ -65,7 +65,7 @@ def test_a_hanging_call_ends_only_by_kill_and_other_devices_answer(node, ask_pow
     assert process.wait(5) == -signal.SIGKILL
 
 
-def test_a_hanging_call_goes_on_once_mended(node, ask_power):
+def test_a_hanging_call_continues_once_fixed(node, ask_power):
     faults.hang(node.world, 1)
     process = ask_power(1)
     called(node, "nvmlDeviceGetHandleByIndex_v2", 1)

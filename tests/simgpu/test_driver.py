@@ -32,7 +32,7 @@ def nothing(node, name, timeout_ms=0):
 
 
 class TestXids:
-    def test_each_set_hears_once_of_each_error_since_it_listens(self, node):
+    def test_each_event_set_receives_later_errors_once(self, node):
         faults.xid(node.world, 1, 13)
         listen(node, "both", 0, 1)
         listen(node, "one", 1)
@@ -55,13 +55,13 @@ class TestXids:
         events = [node.call("nvmlEventSetWait_v2", None, {"kept": "set"}, 0) for _ in range(2)]
         assert [event["gpuInstanceId"] for event in events] == [7, 0xFFFFFFFF]
 
-    def test_waiting_lasts_as_long_as_asked(self, node):
+    def test_a_wait_lasts_for_its_timeout(self, node):
         listen(node, "set", 0)
         began = time.perf_counter()
         assert nothing(node, "set", 60)
         assert time.perf_counter() - began >= 0.06
 
-    def test_of_very_many_the_newest_are_kept(self, node):
+    def test_the_newest_of_many_events_are_kept(self, node):
         listen(node, "set", 0)
         for code in range(100):
             faults.xid(node.world, 0, code)
@@ -69,7 +69,7 @@ class TestXids:
         assert heard == list(range(36, 100))
         assert nothing(node, "set")
 
-    def test_a_lost_gpu_is_told_after_its_errors(self, node):
+    def test_a_lost_gpu_is_reported_after_its_errors(self, node):
         listen(node, "set", 0, 1)
         faults.xid(node.world, 1, 79)
         faults.lose(node.world, 1)
@@ -77,7 +77,7 @@ class TestXids:
         with pytest.raises(NvmlError, match="GpuIsLost"):
             wait(node, "set")
 
-    def test_only_supported_kinds_can_be_asked_for(self, node):
+    def test_only_supported_event_types_can_be_registered(self, node):
         supported = node.call("nvmlDeviceGetSupportedEventTypes", 0)
         assert supported & XID
         node.call("nvmlEventSetCreate", None, keep="set")
@@ -97,7 +97,7 @@ def again(node, nvml):
 
 
 class TestReload:
-    def test_who_was_initialised_must_do_so_again(self, node, again):
+    def test_clients_must_initialise_again_after_a_reload(self, node, again):
         faults.driver(node.world, loaded=False)
         for _ in range(2):
             with pytest.raises(NvmlError, match="Uninitialized"):
@@ -116,7 +116,7 @@ class TestReload:
             node.call("nvmlDeviceGetCount")
         nvml.request(call="nvmlShutdown", args=[])
 
-    def test_counters_start_anew_and_work_goes_on(self, node, again):
+    def test_a_reload_resets_counters_and_work_continues(self, node, again):
         node.work(0, (0, 100, 1000), (100, 100, 1000))
         faults.wrap(node.world, 0)
         node.now_s += 10
@@ -165,7 +165,7 @@ class TestReload:
             wait(node, "set", 10_000)
 
 
-def test_reasons_hold_for_a_while(node):
+def test_throttle_reasons_last_for_their_interval(node):
     now_ns = node.world.now_ns()
     node.work(0, (0, 50, 0), (100, 50, 0))
     faults.throttle(node.world, 0, 0x48, from_ns=now_ns + 5 * 10**9, until_ns=now_ns + 10 * 10**9)

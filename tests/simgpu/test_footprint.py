@@ -38,7 +38,7 @@ def test_power_and_energy_are_by_the_factor_of_power(node):
     assert node.call("nvmlDeviceGetUtilizationRates", 0)["gpu"] == 100
 
 
-def test_of_two_processes_each_counts_by_its_own_factor(node):
+def test_each_of_two_processes_counts_by_its_own_factor(node):
     node.work(0, (0, 60, 0), (60, 60, 0), pid=11, footprint=SPINS)
     node.work(0, (0, 20, 0), (60, 20, 0), pid=12)
     node.now_s += 10
@@ -57,7 +57,7 @@ def test_links_carry_by_their_factors(node):
     assert told["value"] == pytest.approx(10 * 0.25 * 20e9 / 1024, rel=1e-6)
 
 
-def test_the_clock_is_held_down_while_the_process_is_there_and_the_driver_says_why(node):
+def test_the_clock_is_throttled_with_its_reason_while_the_process_runs(node):
     node.work(0, (0, 100, 0), (60, 100, 0), pid=11)
     node.work(0, (10, 0, 0), (20, 0, 0), pid=12, footprint=SPINS)
     node.now_s += 5

@@ -32,7 +32,7 @@ def sample(node, name, device=0):
     node.call("nvmlGpmSampleGet", device, {"kept": name}, keep=name)
 
 
-def test_only_devices_that_have_it_tell(node):
+def test_only_devices_with_gpm_support_it(node):
     assert node.call("nvmlGpmQueryDeviceSupport", 0)["isSupportedDevice"] == 1
     assert node.call("nvmlGpmQueryDeviceSupport", 1)["isSupportedDevice"] == 0
     with pytest.raises(NvmlError, match="NotSupported"):
@@ -50,7 +50,7 @@ def test_metrics_are_means_between_the_samples(node):
     assert node.gpm("a", "b", *RATES) == pytest.approx(mib_per_s)
 
 
-def test_what_a_device_cannot_tell_is_that_metrics_verdict(node):
+def test_an_unsupported_gpm_metric_fails_only_itself(node):
     sample(node, "a")
     node.now_s += 1
     sample(node, "b")

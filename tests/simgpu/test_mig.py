@@ -29,7 +29,7 @@ def target(node, uuid):
     return next(one.target for one in node.world.instances if one.uuid == uuid)
 
 
-def test_the_mode_says_whether_there_may_be_instances(node):
+def test_the_mig_mode_shows_whether_instances_are_possible(node):
     assert [node.call("nvmlDeviceGetMigMode", device) for device in (0, 1)] == [[0, 0], [1, 1]]
     assert [node.call("nvmlDeviceGetMaxMigDeviceCount", device) for device in range(3)] == [0, 7, 0]
     for name, args in (("nvmlDeviceGetMigMode", ()), ("nvmlDeviceGetMigDeviceHandleByIndex", (0,))):
@@ -60,7 +60,7 @@ def test_an_instance_has_its_own_names_and_size(node):
     assert attributes["memorySizeMB"] == 20096
 
 
-def test_memory_and_processes_are_told_by_instance_and_together(node):
+def test_memory_and_processes_are_reported_per_instance_and_in_total(node):
     node.work(target(node, "MIG-big"), (0, 50, 3000), (60, 50, 3000), pid=11)
     node.work(target(node, "MIG-small"), (0, 50, 1000), (60, 50, 1000), pid=12, mps=True)
     node.now_s += 10
@@ -88,7 +88,7 @@ def test_memory_and_processes_are_told_by_instance_and_together(node):
         ("nvmlDeviceGetSamples", (pynvml.NVML_MEMORY_UTILIZATION_SAMPLES, 0)),
     ],
 )
-def test_utilisation_is_not_told(node, device, name, args):
+def test_utilisation_of_instances_is_not_supported(node, device, name, args):
     with pytest.raises(NvmlError, match="NotSupported"):
         node.call(name, device, *args)
 
@@ -153,7 +153,7 @@ def test_instances_vanish_and_appear(node):
     assert node.call("nvmlDeviceGetTotalEnergyConsumption", 1) == energy + 55_000
 
 
-def test_what_no_gpu_can_be_cut_into_is_refused(node):
+def test_impossible_instances_are_refused(node):
     with pytest.raises(RequestError, match="profile '5g': must be one of 1g"):
         faults.mig(node.world, 1, [MigSpec("5g", "MIG-z")])
     with pytest.raises(RequestError, match="8 slices: a GPU has 7"):
@@ -187,7 +187,7 @@ def test_an_instance_may_be_opened_where_all_its_files_may(node, tmp_path):
     assert [one.uuid for one in openable(node.world.computing, tmp_path)] == ["MIG-big"]
 
 
-def test_the_driver_tells_the_minor_numbers_of_its_device_files():
+def test_minor_numbers_of_device_files_match_the_driver_s():
     lines = minors_file([0, 1]).splitlines()
     assert lines[:5] == [
         "config 1",

@@ -32,7 +32,7 @@ def values(node, device, *ids):
     return [field["value"] if field["nvmlReturn"] == pynvml.NVML_SUCCESS else None for field in fields]
 
 
-def test_a_maximum_can_be_told(node):
+def test_the_maximum_of_links_is_reported(node):
     assert values(node, 0, COUNT, COMMON, (SPEED, 11), (STATE, 11), (VERSION, 11)) == [
         12,
         25_000,
@@ -69,7 +69,7 @@ def test_counters_wrap(node):
     assert values(node, 0, (TX, ALL), (RX, ALL)) == [8_000_000_000 // 1024, 3_000_000_000 // 1024]
 
 
-def test_a_device_without_links_says_so(node):
+def test_a_device_without_links_does_not_support_them(node):
     assert values(node, 2, COUNT, (TX, ALL), COMMON) == [None] * 3
     with pytest.raises(NvmlError, match="NotSupported"):
         node.call("nvmlDeviceGetNvLinkState", 2, 0)

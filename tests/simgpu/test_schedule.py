@@ -51,7 +51,7 @@ def test_points_keep_the_integral_of_the_phases(phases):
     assert [point.time_ns for point in points] == sorted(point.time_ns for point in points)
 
 
-def test_what_a_gpu_shows_besides_may_change_with_the_phase():
+def test_activity_and_footprint_may_change_with_the_phase():
     usual = USUAL._replace(dram=0.2)
     phases = parse_phases(
         "util=90,s=5; util=70,s=1; util=90,tensor=0.1,power=0.5,clock=0.7,reasons=0x40,s=4", usual
@@ -74,7 +74,7 @@ def test_phases_that_meet_share_a_vertex_and_steps_have_two():
 
 @pytest.mark.parametrize("name", PROFILES)
 @pytest.mark.parametrize("seconds", [0.5, 4.2, 60.0, 600.0])
-def test_a_profile_lasts_as_long_as_asked(name, seconds):
+def test_a_profile_lasts_for_the_requested_seconds(name, seconds):
     assert sum(phase.seconds for phase in from_profile(name, seconds)) == pytest.approx(seconds)
 
 
@@ -113,7 +113,7 @@ def test_any_text_is_phases_or_an_error(text):
         assert parse_phases(text)
 
 
-def test_other_mistakes_are_told_too():
+def test_other_invalid_requests_are_errors():
     with pytest.raises(RequestError, match="profile 'vgg': must be one of resnet50, bert"):
         from_profile("vgg", 1)
     with pytest.raises(RequestError, match=f"at most {MAX_POINTS}"):

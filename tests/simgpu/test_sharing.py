@@ -61,13 +61,13 @@ def gpu(tmp_path):
     return Gpu(tmp_path / "gpus.world")
 
 
-def test_alone_work_takes_as_long_as_it_says(gpu):
+def test_work_alone_takes_its_stated_time(gpu):
     gpu.begin("one", "a", "util=50,mem=1000,s=10", pid=1)
     gpu.pass_s(11)
     assert gpu.over == {"one": ("done", 10.0)}
 
 
-def test_beside_another_each_is_as_fast_as_the_table_says_and_alone_again_afterwards(gpu):
+def test_shared_jobs_run_at_the_speeds_of_the_table_until_alone_again(gpu):
     gpu.begin("a", "a", "util=50,s=10", pid=1)
     gpu.begin("b", "b", "util=50,s=3", pid=2)
     gpu.pass_s(20)
@@ -78,7 +78,7 @@ def test_beside_another_each_is_as_fast_as_the_table_says_and_alone_again_afterw
     }
 
 
-def test_one_that_goes_on_by_another_schedule_is_not_two(gpu):
+def test_a_job_with_a_changed_schedule_counts_once(gpu):
     gpu.begin("a", "a", "util=50,s=10", pid=1, lead_s=0.25)
     gpu.pass_s(1)
     gpu.begin("b", "a", "util=50,s=10", pid=2, lead_s=0.25)
@@ -87,7 +87,7 @@ def test_one_that_goes_on_by_another_schedule_is_not_two(gpu):
     assert [others for _, others, _ in gpu.jobs["b"].stretches] == [["a"]]
 
 
-def test_beside_two_the_time_that_each_adds_is_added_up():
+def test_slowdowns_of_two_co_runners_are_added():
     assert TABLE.speed("a", []) == 1
     assert TABLE.speed("a", ["b"]) == 0.8
     assert TABLE.speed("a", ["b", "a"]) == pytest.approx(1 / (1 + 0.25 + 1))
@@ -106,7 +106,7 @@ def test_utilisation_falls_with_speed_and_nvml_and_the_truth_agree(gpu):
     assert beside.mem_used_frac == pytest.approx(2000 / 10_500)  # memory does not fall
 
 
-def test_what_asks_for_memory_that_is_not_there_ends_and_the_other_goes_on(gpu):
+def test_a_job_that_exceeds_the_memory_ends_and_the_other_continues(gpu):
     gpu.begin("first", "a", "mem=6000,s=30", pid=1)
     gpu.pass_s(1)
     gpu.begin("late", "b", "mem=1000,s=5; mem=5000,s=5", pid=2)
@@ -125,7 +125,7 @@ def test_a_job_that_was_there_dies_if_it_is_the_one_that_grows(gpu):
     assert gpu.over["steady"][0] == "done"
 
 
-def test_phases_go_on_where_they_were_when_the_speed_changes():
+def test_phases_continue_after_a_change_of_speed():
     work = Work("a", (Phase(4, (0, 80), (0, 400)), Phase(6, (50, 50), (400, 400))), TABLE)
     assert work.left(2, 0.5) == [Phase(4, (20, 40), (200, 400)), Phase(12, (25, 25), (400, 400))]
     assert work.left(4, 1) == [Phase(6, (50, 50), (400, 400))]
@@ -167,7 +167,7 @@ class TestCommand:
 
         return start
 
-    def test_two_slow_each_other_down_and_the_truth_tells_their_course(self, run, tmp_path):
+    def test_two_jobs_slow_each_other_down_and_the_truth_records_it(self, run, tmp_path):
         both = [
             run("--application", name, "--util", "50", "--seconds", "0.6", SLURM_JOB_ID=job)
             for name, job in (("a", "1"), ("a", "2"))
@@ -195,7 +195,7 @@ class TestCommand:
             (["--speeds", "x"], {}, "means nothing without --application"),
         ],
     )
-    def test_a_wrong_request_is_told(self, run, arguments, environment, complaint):
+    def test_an_invalid_request_is_reported(self, run, arguments, environment, complaint):
         process = run(*arguments, **environment)
         _, told = process.communicate(timeout=20)
         assert process.returncode == 2

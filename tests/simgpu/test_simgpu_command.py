@@ -92,7 +92,7 @@ def test_only_the_visible_gpus_are_driven(lab):
     )
 
 
-def test_what_gpm_should_tell_is_part_of_the_truth(lab):
+def test_expected_gpm_values_are_part_of_the_truth(lab):
     assert (
         run(lab, "--util", "50", "--seconds", "0.01", "--gpus", "0", "--activity", "tensor=0.8,dram=0")[0]
         == 0
@@ -102,7 +102,7 @@ def test_what_gpm_should_tell_is_part_of_the_truth(lab):
     assert list(slots(lab)[0].factors) == [1, 0.6, 0.4, 0.8, 0, 1, 1, 1]
 
 
-def test_what_else_a_gpu_shows_changes_at_once_from_phase_to_phase(lab):
+def test_footprints_change_immediately_between_phases(lab):
     phases = "util=90,mem=100,s=0.1; util=90,mem=100,power=0.5,clock=0.7,reasons=0x40,s=0.1"
     assert run(lab, "--phases", phases, "--gpus", "0") == (0, "")
     before, after = slots(lab)
@@ -162,7 +162,7 @@ def test_an_instance_is_driven_by_its_uuid(lab):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_as_it_ends_others_and_the_truth_says_when(lab, number):
+def test_a_signal_ends_simgpu_and_the_truth_records_the_time(lab, number):
     process = start(lab, "--util", "40", "--seconds", "1000", "--gpus", "0")
     truth_of(lab, 1)
     process.send_signal(number)
@@ -208,7 +208,7 @@ def test_two_at_once_get_slots_of_their_own(lab):
         (["--util", "5", "--at", "1790000000"], "s ago; say a moment that is yet to come"),
     ],
 )
-def test_a_wrong_request_is_told(lab, arguments, complaint):
+def test_an_invalid_request_is_reported(lab, arguments, complaint):
     status, told = run(lab, *arguments)
     assert status == 2
     assert complaint in told

@@ -56,7 +56,7 @@ class TestIdentity:
         with pytest.raises(NvmlError, match="InvalidArgument"):
             node.call("nvmlDeviceGetHandleByIndex", None, 3)
 
-    def test_the_library_tells_its_versions_and_errors(self, node):
+    def test_the_library_reports_its_versions_and_errors(self, node):
         assert node.call("nvmlSystemGetDriverVersion") == "550.54.15"
         assert node.call("nvmlSystemGetNVMLVersion").startswith("12.")
         assert node.call("nvmlErrorString", None, 15) == "GPU is lost"
@@ -73,7 +73,7 @@ class TestIdentity:
         assert node.call("nvmlDeviceGetEccMode", 0) == [1, 1]
         assert node.call("nvmlDeviceGetTotalEccErrors", 0, 0, 0) == 0
 
-    def test_what_it_lacks_is_missing_as_in_an_old_driver(self, node):
+    def test_unimplemented_functions_are_missing_as_in_an_old_driver(self, node):
         with pytest.raises(NvmlError, match="FunctionNotFound"):
             node.call("nvmlDeviceGetDisplayMode", 0)
 
@@ -93,7 +93,7 @@ class TestAnIdleDevice:
         with pytest.raises(NvmlError, match="NotFound"):
             node.call("nvmlDeviceGetProcessUtilization", 0, 0)
 
-    def test_the_driver_holds_some_memory(self, node):
+    def test_the_driver_reserves_some_memory(self, node):
         first = node.call("nvmlDeviceGetMemoryInfo", 0)
         second = node.call("nvmlDeviceGetMemoryInfo", 0, pynvml.nvmlMemory_v2)
         assert first == {"total": 40960 * MIB, "used": 512 * MIB, "free": 40448 * MIB}
@@ -101,7 +101,7 @@ class TestAnIdleDevice:
 
 
 class TestABusyDevice:
-    def test_reads_what_the_schedule_says(self, node):
+    def test_readings_follow_the_schedule(self, node):
         node.work(0, (0, 50, 4000), (60, 50, 4000))
         node.now_s += 10
         assert node.call("nvmlDeviceGetUtilizationRates", 0) == {"gpu": 50, "memory": 30}
@@ -132,7 +132,7 @@ class TestABusyDevice:
 
 
 class TestSamples:
-    def test_the_ring_holds_twenty_seconds_at_six_a_second(self, node):
+    def test_the_ring_contains_twenty_seconds_at_six_per_second(self, node):
         samples = node.samples(0, UTIL)
         stamps = [stamp for stamp, _ in samples]
         assert len(samples) == 120
@@ -188,7 +188,7 @@ class TestSamples:
 
 class TestASteppingClock:
     @pytest.mark.parametrize("step_s", [3600, -3600])
-    def test_what_happens_later_is_stamped_otherwise(self, node, step_s):
+    def test_samples_after_a_clock_step_have_shifted_stamps(self, node, step_s):
         node.work(0, (0, 100, 0), (60, 100, 0), pid=11)
         node.now_s += 10
         before_us = node.samples(0, UTIL)[-1][0]
@@ -214,7 +214,7 @@ class TestASteppingClock:
         node.now_s += 60
         assert len(node.samples(0, UTIL, seen_us)) == 30
 
-    def test_what_came_between_two_steps_keeps_the_stamps_that_it_had(self, node):
+    def test_samples_between_two_clock_steps_keep_their_stamps(self, node):
         node.world.step_clock(3600 * 10**9)
         node.now_s += 5
         before = node.samples(0, UTIL)[-30:]

@@ -28,7 +28,7 @@ def test_time_outside_the_schedule_counts_as_zero():
     assert found.processes == 1
 
 
-def test_a_gpu_held_with_no_process_is_zero():
+def test_an_allocated_gpu_without_processes_is_zero():
     found = usage([process((0, 80, 4000), (20, 80, 4000))], job_id=7, uuid="GPU-b", start_s=T, end_s=T + 20)
     assert (found.util_pct, found.mem_used_frac, found.device_util_pct, found.processes) == (0.0, 0.0, 0.0, 0)
 
@@ -53,7 +53,7 @@ def test_an_early_end_cuts_the_schedule():
     assert ended.killed_at(T + 15.0) == ended
 
 
-def test_what_gpm_tells_goes_by_each_ones_share():
+def test_gpm_values_are_weighted_by_each_process_s_share():
     both = [
         process((0, 90, 0), (20, 90, 0), activity=Activity(1, 0.5, 0.5, 0)),
         process((0, 60, 0), (20, 60, 0), job_id=8, pid=101, activity=Activity(0.5, 0, 0, 1)),
@@ -63,14 +63,14 @@ def test_what_gpm_tells_goes_by_each_ones_share():
     assert found.device_activity == pytest.approx((0.4, 0.15, 0.15, 0.2))
 
 
-def test_runs_of_a_requeued_job_are_told_apart():
+def test_runs_of_a_requeued_job_are_distinguished():
     runs = [process((0, 80, 0), (10, 80, 0)), process((10, 40, 0), (20, 40, 0), restart=1)]
     second = usage(runs, job_id=7, restart=1, uuid="GPU-a", start_s=T, end_s=T + 20)
     assert second.util_pct == pytest.approx(20)
     assert usage(runs, job_id=7, uuid="GPU-a", start_s=T, end_s=T + 20).util_pct == pytest.approx(60)
 
 
-def test_files_say_what_was_written_and_foreign_files_are_left_alone(tmp_path):
+def test_truth_files_are_read_back_and_foreign_files_ignored(tmp_path):
     first, second = process((0, 80, 0), (10, 80, 0)), process((0, 1, 2), (3, 4, 5), uuid="GPU-b", end=2)
     first.write(tmp_path)
     second.write(tmp_path)
@@ -84,7 +84,7 @@ def test_an_empty_interval_is_refused():
         usage([], job_id=1, uuid="x", start_s=5, end_s=5)
 
 
-def test_the_job_is_what_slurm_says():
+def test_the_job_is_read_from_slurm_s_environment():
     assert job_of_environment({"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "2"}) == (12, 2)
     assert job_of_environment({"SLURM_JOB_ID": "12"}) == (12, 0)
     assert job_of_environment({}) == (None, 0)

@@ -48,7 +48,7 @@ def environment(tmp_path, wallclock, world):
     return {**os.environ, "LD_PRELOAD": str(wallclock), "SIMGPU_WORLD": str(tmp_path / "w")}
 
 
-def test_whoever_asks_sees_it_set_and_set_right_again(world, environment):
+def test_processes_see_clock_steps_and_their_reversal(world, environment):
     with subprocess.Popen(
         [sys.executable, "-c", ASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as asking:
@@ -71,7 +71,7 @@ def test_a_shell_script_sees_it_too(world, environment):
     assert done.stderr == ""
 
 
-def test_without_a_world_it_is_the_machine_s_and_that_is_said(environment, tmp_path):
+def test_without_a_world_the_real_clock_is_used_with_a_warning(environment, tmp_path):
     for path in (tmp_path / "missing", tmp_path / "empty"):
         (tmp_path / "empty").touch()
         done = subprocess.run(

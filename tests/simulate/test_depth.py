@@ -43,7 +43,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally[str]]:
 
 
 @pytest.mark.parametrize("scheduling", [Scheduling(), Scheduling(backfill_every_s=30)])
-def test_jobs_that_ask_for_the_same_get_the_same_answer_until_something_is_freed(
+def test_equal_requests_are_checked_once_until_resources_are_freed(
     checks: Tally[str], scheduling: Scheduling
 ) -> None:
     waiting = [job(1 + n, run_s=LONG_S, limit_s=LONG_S + 60 * (n % 7)) for n in range(300)]
@@ -63,7 +63,7 @@ def test_freed_resources_that_are_too_small_reopen_no_shape(checks: Tally[str]) 
     assert few <= 2 * len(arrivals) + 10
 
 
-def test_lines_that_wait_for_a_limit_are_asked_once_for_each_size(checks: Tally[str]) -> None:
+def test_jobs_waiting_for_a_limit_are_checked_once_per_size(checks: Tally[str]) -> None:
     one_gpu = (LimitCounter("alice", {Resource.MGPU: 1000}),)
     alike = [job(0, run_s=10, limit_s=60 * (n + 1), counters=(0,)) for n in range(60)]
     run(cluster(8), *alike, counters=one_gpu)
@@ -145,6 +145,6 @@ def test_prospects_follow_from_the_time_limits(
     assert np.array_equal(prospects.when(request, room), expected)
 
 
-def test_a_drained_node_that_is_back_is_room_again() -> None:
+def test_a_drained_node_that_returns_is_used_again() -> None:
     where = cluster(1, 1, outages=(Outage(1, 5, 50),))
     assert starts(where, job(0, run_s=LONG_S), job(10), job(11)) == [0, 50, 150]

@@ -16,7 +16,7 @@ def test_an_owner_takes_its_gpus_back_and_the_borrower_starts_again_from_the_beg
     assert outcome.restarts.tolist() == [1, 0]
 
 
-def test_no_job_is_requeued_if_there_is_room_or_if_it_would_not_help() -> None:
+def test_no_job_is_requeued_if_gpus_are_free_or_it_would_not_help() -> None:
     roomy = run(cluster(2), job(0, qos="loan"), job(1, qos="owner"), preemption=OWNER_FIRST)
     vain = run(cluster(2), job(0, qos="loan"), job(0), job(1, gpus=2, qos="owner"), preemption=OWNER_FIRST)
     assert not roomy.restarts.any()

@@ -58,7 +58,7 @@ def test_between_two_backfills_only_the_first_of_the_queue_may_start() -> None:
     assert starts(cluster(4), *jobs, scheduling=every_30_s) == [0, 100, 30]
 
 
-def test_a_job_that_ends_before_its_limit_lets_the_next_start_at_once() -> None:
+def test_the_next_job_starts_immediately_after_an_early_end() -> None:
     assert starts(cluster(1), job(0, run_s=10, limit_s=1000), job(1)) == [0, 10]
 
 
@@ -129,7 +129,7 @@ def test_partitions_do_not_block_each_other_but_where_they_share_nodes() -> None
     ]
 
 
-def test_a_user_at_a_limit_is_passed_by_others_and_continues_when_there_is_room() -> None:
+def test_a_user_at_a_limit_is_overtaken_and_continues_below_it() -> None:
     two_gpus = (LimitCounter("alice", {Resource.MGPU: 2000}),)
     mine = [job(0, run_s=100, counters=(0,)) for _ in range(3)]
     outcome = run(cluster(8), *mine, job(1), counters=two_gpus)

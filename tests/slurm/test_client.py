@@ -238,7 +238,7 @@ def test_a_comment_cannot_forge_the_admin_comment(jobs: dict[int, QueuedJob]):
     assert _named(jobs, "victim").admin_comment == ""
 
 
-def test_named_jobs_are_asked_for_alone_and_unknown_ones_are_not_returned():
+def test_only_named_jobs_are_queried_and_unknown_ones_are_not_returned():
     slurm = RecordedSlurm()
     client = CommandClient(slurm, {})
     assert [job.job_id for job in client.jobs([32, 99999])] == [32]
@@ -288,7 +288,7 @@ def test_accounting_reads_limits(runs: list[AccountingRun], version: str):
     assert (limits["unsplit"], limits["suspended"]) == (None, 2 * 86400)
 
 
-def test_states_are_words(runs: list[AccountingRun]):
+def test_states_have_no_suffixes(runs: list[AccountingRun]):
     assert all(run.state.replace("_", "").isupper() for run in runs)
 
 
@@ -297,13 +297,13 @@ def test_accounting_survives_newlines_in_names(runs: list[AccountingRun]):
     assert (forger.user, forger.state) == ("bob", "RUNNING")
 
 
-def test_newer_accounting_knows_restarts_and_sluids(runs: list[AccountingRun], version: str):
+def test_newer_accounting_has_restarts_and_sluids(runs: list[AccountingRun], version: str):
     (pending,) = (run for run in runs if (run.name, run.state) == ("requeued", "PENDING"))
     assert pending.restart == (None if version == "22.05" else 1)
     assert all((run.sluid is not None) == (version != "22.05") for run in runs)
 
 
-def test_accounting_asks_for_named_jobs_in_batches():
+def test_accounting_queries_named_jobs_in_batches():
     slurm = RecordedSlurm()
     list(CommandClient(slurm, {}).accounting(0, NOW_S, range(1, 702)))
     asked = [command for command in slurm.commands if "--jobs=" in command]

@@ -74,7 +74,7 @@ def test_any_text_expands_or_is_refused_with_the_text(text: str):
         ("n[]", "'' is not a number"),
     ],
 )
-def test_expand_says_what_is_wrong(expression: str, problem: str):
+def test_expand_reports_invalid_expressions(expression: str, problem: str):
     with pytest.raises(ValueError, match=problem):
         expand(expression)
 

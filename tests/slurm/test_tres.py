@@ -5,7 +5,7 @@ import pytest
 from slurm_gpu.slurm.tres import Gres, SharesPerGpu, count_mgpu, gpus_by_type, parse_gres, parse_tres, total
 
 
-def test_memory_is_mib_whatever_the_unit():
+def test_memory_is_in_mib_for_every_unit():
     assert parse_tres("mem=512M")["mem"] == 512
     assert parse_tres("mem=12.50G")["mem"] == 12800
     assert parse_tres("mem=2048K")["mem"] == 2

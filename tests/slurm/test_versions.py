@@ -42,7 +42,7 @@ def test_requested_and_allocated_apart_as_from_2411():
     assert (job.gres_per_node, job.features) == ("gres/gpu:2", "a100")
 
 
-def test_columns_that_only_newer_versions_have_are_asked_for_there():
+def test_columns_of_newer_versions_are_requested_only_there():
     old, new = sacct.columns("JobID Reserved State"), sacct.columns("JobID Planned Restarts SLUID State")
     assert new == [*old, "Restarts", "SLUID"]
 

@@ -36,7 +36,7 @@ def test_durations(text: str, seconds: float):
 
 
 @pytest.mark.parametrize("text", ["60", "", "7 days", "-1h", "h", "1h30m"])
-def test_what_is_no_duration_is_quoted(text: str):
+def test_an_invalid_duration_is_quoted(text: str):
     with pytest.raises(ValueError, match=f"{text!r} is not a"):
         parse_duration(text)
 
@@ -77,7 +77,7 @@ def test_memory(text: str, mib: float):
 
 
 @pytest.mark.parametrize("text", ["64", "G", "64 potatoes", "-1G"])
-def test_what_is_no_memory_is_quoted(text: str):
+def test_an_invalid_amount_of_memory_is_quoted(text: str):
     with pytest.raises(ValueError, match=f"{text!r} is not an amount of memory"):
         parse_memory_mib(text)
 
@@ -101,7 +101,7 @@ def test_a_time_limit_is_printed_so_that_slurm_reads_the_same(seconds: int) -> N
     assert parse_slurm_time(format_slurm_time(seconds)) == seconds
 
 
-def test_time_limits_look_as_in_squeue_and_sacctmgr() -> None:
+def test_time_limits_are_formatted_as_in_squeue_and_sacctmgr() -> None:
     assert [format_slurm_time(s) for s in (0, 90, 5400, 172800)] == [
         "00:00:00",
         "00:01:30",
@@ -111,7 +111,7 @@ def test_time_limits_look_as_in_squeue_and_sacctmgr() -> None:
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=3), max_size=30), st.integers(1, 12))
-def test_of_few_names_each_is_shown_or_counted(names: list[str], most: int) -> None:
+def test_each_name_is_shown_or_counted(names: list[str], most: int) -> None:
     shown, _, more = few(names, most).partition(" and ")
     n_shown = len(shown.split(", ")) if shown else 0
     assert n_shown == min(len(names), most)
@@ -123,7 +123,7 @@ _WHOLE = {"cli/colocation/plan.py": "_FIELDS[:2]", "database/accounting/run_row.
 """Cuts that leave out no name: the two columns that a file must have, and what a database column holds."""
 
 
-def test_no_list_of_names_is_cut_without_a_word() -> None:
+def test_every_shortened_list_of_names_counts_the_rest() -> None:
     """`few` says how many are left out."""
     found = [
         f"{path.relative_to(ROOT)}: {match[0]}"

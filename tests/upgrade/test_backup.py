@@ -52,7 +52,7 @@ def test_a_backup_is_whole_and_private_and_named_by_what_it_was_before(url: str,
         assert "'0003'" in dumped
 
 
-def test_where_there_is_nothing_to_do_or_to_lose_no_backup_is_made(url: str, tmp_path: Path) -> None:
+def test_no_backup_is_made_without_data_or_changes(url: str, tmp_path: Path) -> None:
     assert upgrade_database(url, backup_to=tmp_path / "b") == Upgraded(None, head_revision())
     database = Database(url)
     fill(database)
@@ -186,7 +186,7 @@ def command(tmp_path: Path, url: str, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["db", "upgrade", f"--database-config={settings}", *arguments])
 
 
-def test_the_command_says_what_it_did(tmp_path: Path) -> None:
+def test_the_command_reports_its_actions(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     database = made(url, "0003")
     fill(database)

@@ -240,7 +240,7 @@ def test_a_daemon_makes_the_tables_of_an_empty_database_and_is_content_with_its_
     database.dispose()
 
 
-def test_a_daemon_changes_no_schema_of_a_database_that_holds_something(url: str) -> None:
+def test_a_daemon_changes_no_schema_of_a_database_with_data(url: str) -> None:
     database = made(url, "0003")
     fill(database)
     with pytest.raises(

@@ -82,14 +82,14 @@ def test_the_previous_release_continues_our_spool_and_we_its(tmp_path: Path, bef
     spool.close()
 
 
-def test_a_spool_says_its_format_and_who_wrote_there(tmp_path: Path) -> None:
+def test_a_spool_contains_its_format_and_version(tmp_path: Path) -> None:
     Spool(tmp_path).close()
     journal = DurableMap(tmp_path)
     assert journal.get("format") == {"format": FORMAT, "version": __version__}
     journal.close()
 
 
-def test_a_spool_in_a_format_of_the_future_is_left_alone_and_says_what_to_do(tmp_path: Path) -> None:
+def test_a_spool_in_a_newer_format_is_refused_with_advice(tmp_path: Path) -> None:
     journal = DurableMap(tmp_path)
     journal.put("format", {"format": FORMAT + 1, "version": "9.9.0"})
     journal.put("record/1/GPU-0", {"in": "another form"})
@@ -104,7 +104,7 @@ def test_a_spool_in_a_format_of_the_future_is_left_alone_and_says_what_to_do(tmp
     assert (tmp_path / "log").read_bytes() == before
 
 
-def test_keys_that_this_release_does_not_know_are_kept(tmp_path: Path) -> None:
+def test_unknown_keys_of_a_spool_are_kept(tmp_path: Path) -> None:
     journal = DurableMap(tmp_path)
     journal.put("step/1/0/3", {"phases": [1, 2]})
     journal.commit()
@@ -124,7 +124,7 @@ def test_keys_that_this_release_does_not_know_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_what_an_older_release_applied_can_be_rolled_back(release: str) -> None:
+def test_a_policy_applied_by_an_older_release_can_be_rolled_back(release: str) -> None:
     (entry,) = PolicyJournal(DATA / release / "policy").entries()
     assert (entry.state, entry.cluster, entry.at) == (ApplyState.DONE, "lab", "2026-05-28 20:26:40 UTC")
 

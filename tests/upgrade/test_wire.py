@@ -75,7 +75,7 @@ def ship(post: Post, database: Speaking) -> None:
     [((OWN - 1, OWN), [OWN]), ((OWN, OWN + 1), [OWN]), ((OWN - 2, OWN - 1), [OWN, OWN - 1])],
     ids=["same", "newer", "older"],
 )
-def test_neighbours_speak_the_newest_version_that_both_know(
+def test_adjacent_releases_use_the_newest_common_version(
     post: Post, theirs: tuple[int, int], received: list[int]
 ) -> None:
     database = Speaking(*theirs)
@@ -84,7 +84,7 @@ def test_neighbours_speak_the_newest_version_that_both_know(
     assert post.scheduler.failures == 0
 
 
-def test_once_the_database_is_upgraded_the_node_speaks_its_own_version(post: Post) -> None:
+def test_the_node_uses_its_own_version_once_the_database_is_upgraded(post: Post) -> None:
     database = Speaking(OWN - 2, OWN - 1)
     ship(post, database)
     database.range = OWN - 1, OWN
@@ -99,7 +99,7 @@ def test_once_the_database_is_upgraded_the_node_speaks_its_own_version(post: Pos
     ("theirs", "upgrade"),
     [((OWN - 3, OWN - 2), "upgrade slurm-gpudbd"), ((OWN + 1, OWN + 2), "upgrade slurm-gpud on this node")],
 )
-def test_too_far_apart_records_wait_and_the_log_says_which_side_to_upgrade(
+def test_with_incompatible_versions_records_wait_and_the_log_names_the_side_to_upgrade(
     post: Post, caplog: pytest.LogCaptureFixture, theirs: tuple[int, int], upgrade: str
 ) -> None:
     database = Speaking(*theirs)
@@ -115,7 +115,7 @@ def test_too_far_apart_records_wait_and_the_log_says_which_side_to_upgrade(
     assert database.jobs == [7]
 
 
-def test_a_database_that_contradicts_itself_is_not_asked_without_end(post: Post) -> None:
+def test_requests_to_a_contradictory_database_are_limited(post: Post) -> None:
     ranges = iter([(OWN - 1, OWN - 1), (OWN, OWN)] * 1000)
     asked = []
 

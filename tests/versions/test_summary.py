@@ -43,7 +43,7 @@ def test_all_went_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
-def test_a_failed_test_and_an_exceeded_limit_are_told(
+def test_a_failed_test_and_an_exceeded_limit_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = _results(tmp_path / "a", most=7)

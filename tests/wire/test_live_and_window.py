@@ -97,7 +97,7 @@ def test_a_malformed_window_is_refused_by_the_name_of_its_field(
 
 
 @given(JSON)
-def test_whatever_arrives_it_is_refused_or_understood(wire: Any) -> None:
+def test_invalid_live_values_and_windows_are_rejected(wire: Any) -> None:
     for kind in (Live, Window):
         with pytest.raises(RecordError):
             kind.from_wire(wire)

@@ -98,7 +98,7 @@ def test_any_field_value_gives_a_record_or_a_record_error(changes: dict[str, Any
 
 
 @given(JSON)
-def test_whatever_arrives_it_is_a_record_or_a_record_error(wire: Any):
+def test_invalid_records_are_record_errors(wire: Any):
     for kind in (Record, Host, DeviceFacts, Event):
         with pytest.raises(RecordError):
             kind.from_wire(wire)
@@ -239,7 +239,7 @@ def test_histograms_merge_in_any_order_and_grouping(parts: list[dict[int, int] |
 
 
 @given(st.lists(means(min_seconds=0.001), min_size=1, max_size=5))
-def test_a_merged_mean_lies_within_its_parts(parts: list[Mean]):
+def test_a_merged_mean_is_within_its_parts(parts: list[Mean]):
     merged = merge_means(parts)
     assert merged is not None
     assert min(p.min for p in parts) == merged.min <= merged.mean <= merged.max == max(p.max for p in parts)

@@ -72,7 +72,7 @@ def test_a_series_of_a_newer_node_is_left_out() -> None:
     assert read_timeline("timeline", wire) == timeline(0)
 
 
-def test_what_follows_each_other_is_put_end_to_end() -> None:
+def test_consecutive_timelines_are_concatenated() -> None:
     merged = merge_timelines([timeline(10, 20, start_s=100), None, timeline(30, start_s=104)])
     assert merged == timeline(10, 20, GAP, GAP, 30, start_s=100)
 
@@ -82,7 +82,7 @@ def test_the_wider_bins_set_the_width() -> None:
     assert merged == timeline(20, 100, width_s=4, start_s=4)
 
 
-def test_what_spans_too_much_gets_wider_bins() -> None:
+def test_a_long_merged_timeline_has_wider_bins() -> None:
     merged = merge_timelines([timeline(100), timeline(200, start_s=256)])
     assert merged is not None
     assert (merged.width_s, merged.start_s, merged.n_bins) == (2, 0, 129)
@@ -97,7 +97,7 @@ def test_watches_that_share_a_bin_count_by_their_time() -> None:
     assert merge_timelines([ended, began], [(0, 80), (80, 192)]) == timeline(100, 50, 50, width_s=64)
 
 
-def test_where_the_clock_was_set_whole_bins_count() -> None:
+def test_bins_count_completely_after_a_clock_step() -> None:
     ended = timeline(100, 200, width_s=64, start_s=0)
     began = timeline(0, 50, width_s=64, start_s=64)
     by_width = merge_timelines([ended, began])

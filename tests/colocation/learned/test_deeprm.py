@@ -36,12 +36,12 @@ def test_means_let_memory_run_out_and_maxima_do_not():
     assert all(together("deeprm_max", seed) == (1, 0) for seed in range(5))
 
 
-def test_the_thesiss_area_bound_lets_memory_run_out():
+def test_the_area_bound_of_the_thesis_allows_out_of_memory():
     assert any(together("dqngpu_thesis", seed)[1] > 0 for seed in range(8))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_jobs_end_whatever_the_net_holds_back(name: str):
+def test_all_jobs_end_for_any_net(name: str):
     world = growing()
     for seed in range(3):
         some = [SharingJob(0, 20.0 + number, submit_s=5.0 * number) for number in range(12)]
@@ -54,7 +54,7 @@ def test_the_thesiss_groups_are_the_subsets_of_three_slots():
     assert slots == [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
 
 
-def test_what_one_profile_lacks_counts_as_the_mean_and_what_all_lack_sets_no_limit():
+def test_missing_profile_values_count_as_the_mean_or_set_no_limit():
     known = ApplicationProfile("known", "card", (ProfilePhase(seconds=50, util=0.4, memory_mib=3000.0),))
     unknown = ApplicationProfile("unknown", "card", (ProfilePhase(seconds=50, memory_mib=6000.0),))
     world = pairs([[0.9, 0.9], [0.9, 0.9]], known, unknown)

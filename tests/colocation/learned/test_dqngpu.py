@@ -33,9 +33,7 @@ def test_no_net_runs_out_of_memory_or_is_slower_than_one_job_after_the_other(
 
 
 @given(st.data(), st.integers(0, 99), st.integers(1, 3))
-def test_memory_holds_as_well_where_speeds_hang_on_phases_jobs_come_later_and_gpus_are_several(
-    data: st.DataObject, seed: int, n_gpus: int
-):
+def test_memory_suffices_with_phases_later_jobs_and_several_gpus(data: st.DataObject, seed: int, n_gpus: int):
     world = data.draw(worlds())
     some = [SharingJob(one.application, one.work_s, one.submit_s) for one in data.draw(jobs(world))]
     ran = simulate(world, some, planner(any_scorer(seed), world, most_together=3), n_gpus=n_gpus)
@@ -51,7 +49,7 @@ def test_under_a_cap_no_job_exceeds_it(seed: int):
     assert ran.together > 1
 
 
-def test_who_gains_nothing_does_not_share():
+def test_jobs_without_a_gain_do_not_share():
     world = pairs([[(1 + MARGIN) / 2 - 0.001]], profile("even", (60.0, 100.0)))
     ran = simulate(world, [SharingJob(0, 60.0)] * 4, planner(any_scorer(1), world))
     assert ran.most_together == 1
@@ -122,7 +120,7 @@ def test_episodes_are_what_the_simulator_makes_of_the_same_decisions():
         assert episodes.now_s[row] == pytest.approx(ran.makespan_s, rel=1e-5)
 
 
-def test_more_applications_than_there_is_room_for():
+def test_more_applications_than_the_net_has_inputs():
     names = [f"app{number}" for number in range(60)]
     speeds = np.random.default_rng(0).uniform(0.4, 1, (60, 60)).tolist()
     world = pairs(speeds, *(profile(name, (60.0, 100.0)) for name in names))

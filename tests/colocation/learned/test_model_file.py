@@ -27,7 +27,7 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_written_is_read(written: Path):
+def test_a_written_model_is_read_back(written: Path):
     model = read_model(written, "dqngpu", NAMES)
     for ours, theirs in zip(model.net.weights, any_scorer(3).weights, strict=True):
         assert np.array_equal(ours, theirs)
@@ -57,7 +57,7 @@ def test_a_model_of_the_previous_release_is_read(written: Path):
     assert read_model(written, "dqngpu", NAMES).provenance == {"seed": 3, "data": "table.json"}
 
 
-def test_no_file_is_said_so(tmp_path: Path):
+def test_a_missing_file_is_an_error(tmp_path: Path):
     with pytest.raises(InputError, match="No such file"):
         read_model(tmp_path / "none.npz", "dqngpu", NAMES)
 
@@ -114,7 +114,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path: Path):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_no_number_is_refused(tmp_path: Path, value: float):
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float):
     path = tmp_path / "model.npz"
     write_arrays(path, {}, {"weight0": np.array([[value]], dtype=np.float32)})
     with pytest.raises(InputError, match="finite numbers"):

@@ -111,7 +111,7 @@ def test_it_ends_early_where_nothing_becomes_better():
     assert train(GroupMethod(), beliefs_of(light_and_heavy()), settings, start=any_scorer(0)).epochs == 2
 
 
-def test_what_is_known_is_not_taught_again_and_never_lost():
+def test_a_trained_net_is_not_taught_again_and_never_gets_worse():
     first = undisturbed()
     again = train(
         GroupMethod(), beliefs_of(light_and_heavy()), replace(SHORT, rate=1.0, last_rate=1.0), start=first.net

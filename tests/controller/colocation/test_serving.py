@@ -62,7 +62,7 @@ def started(cluster: Cluster, policy: ColocationInForce) -> Site:
     return site
 
 
-def test_the_policy_knows_the_planners_that_there_are() -> None:
+def test_the_policy_accepts_the_existing_planners() -> None:
     assert set(model.PLANNERS) == set(PLANNERS)
 
 
@@ -178,7 +178,7 @@ def test_no_planner_can_exceed_the_memory_of_a_gpu(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("name", ["annealing", "greedy"])
 @pytest.mark.parametrize("done_s", [0.0, 5.0])
-def test_the_one_of_two_equal_jobs_with_room_gets_a_co_runner(
+def test_of_two_equal_jobs_the_one_with_free_shards_gets_a_co_runner(
     store: ColocationStore, name: str, done_s: float
 ) -> None:
     """No shards are left next to the other job, although both started at the same time."""

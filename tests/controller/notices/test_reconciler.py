@@ -45,7 +45,7 @@ def test_an_idle_job_is_warned_twice_then_ended_then_reported(world: World) -> N
     assert len(acts[2].evidence["warned_s"]) == 2
 
 
-def test_the_texts_say_what_happens_and_when(world: World) -> None:
+def test_the_texts_contain_the_action_its_time_and_reason(world: World) -> None:
     world.hold(17)
     world.run_for(130)
     warning, _, ended = (one.text.body for _, one in world.sent)

@@ -119,7 +119,7 @@ def test_users_added_by_an_operator_count() -> None:
     assert "sg_3" not in site.slurm.there
 
 
-def test_a_job_that_cannot_start_in_it_does_not_keep_it_for_ever() -> None:
+def test_a_job_that_cannot_start_does_not_keep_its_reservation() -> None:
     """For example because it requests too much: Slurm's reason does not show that."""
     site = Site()
     site.slurm.jobs = [replace(JOB, state="PENDING", reason="Resources", start_s=None, nodes="")]

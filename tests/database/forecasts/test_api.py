@@ -145,7 +145,7 @@ def test_a_new_model_is_used_at_once(site: Running) -> None:
     assert ask(site).created_s != learn(site) == ask(site).created_s
 
 
-def test_where_a_learned_forecast_wins_it_is_used_and_nothing_else_is_needed_to_use_it(
+def test_a_better_learned_forecast_is_used_without_its_training_library(
     site: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sklearn")
@@ -225,7 +225,7 @@ def test_an_older_model_replaces_an_unreadable_newest_one_with_a_warning(
     assert {one.remark for one in both_forecasts(site)} == {None}
 
 
-def test_the_tables_forecast_if_the_regression_is_damaged_and_a_remark_says_so(site: Running) -> None:
+def test_tables_with_a_remark_replace_a_damaged_regression(site: Running) -> None:
     store(site, *history())
     created_s = learn(site)
     with site.database.reading() as connection:
@@ -264,7 +264,7 @@ def _one_leaf() -> Trees:
 @pytest.mark.parametrize(
     ("trained", "why"), [(False, "slurm-gpu forecast train"), (True, "no job that waited")]
 )
-def test_without_history_it_says_why_there_is_none(site: Running, trained: bool, why: str) -> None:
+def test_without_history_the_reason_is_returned(site: Running, trained: bool, why: str) -> None:
     if trained:
         learn(site)
     with DatabaseClient(site.config) as client:

@@ -96,7 +96,9 @@ def test_a_forecast_from_a_clock_ahead_blocks_no_later_one(database: Database) -
     ("start_s", "held"),
     [(T0 + 30, 0), (T0 + 60, 1), (T0 + 300, 1), (T0 + 600, 1), (T0 + 700, 0), (None, 0)],
 )
-def test_it_held_if_the_job_began_in_the_interval(database: Database, start_s: int | None, held: int) -> None:
+def test_a_forecast_is_correct_if_the_job_began_in_the_interval(
+    database: Database, start_s: int | None, held: int
+) -> None:
     keep(database, SAID)
     began(database, start_s=start_s, end_s=None if start_s is None else start_s + 10)
     assert accuracy(database) == ForecastRecord(n=1, correct=held, since_s=T0)
@@ -109,9 +111,7 @@ def test_before_the_interval_is_over_nothing_is_judged(database: Database) -> No
 
 
 @pytest.mark.parametrize(("gone_s", "n"), [(T0 + 500, 0), (T0 + 900, 1)])
-def test_a_job_that_left_the_queue_says_something_only_if_it_waited_longer(
-    database: Database, gone_s: int, n: int
-) -> None:
+def test_a_cancelled_job_counts_only_if_it_waited_longer(database: Database, gone_s: int, n: int) -> None:
     keep(database, SAID)
     began(database, start_s=None, end_s=gone_s, state="CANCELLED")
     assert accuracy(database, T0 + 1000) == ForecastRecord(n=n, correct=0, since_s=T0 if n else None)
@@ -131,7 +131,7 @@ def test_the_first_task_of_an_array_to_start_counts(database: Database) -> None:
     assert accuracy(database, T0 + 1000) == ForecastRecord(n=1, correct=1, since_s=T0)
 
 
-def test_tasks_of_another_clusters_array_say_nothing(database: Database) -> None:
+def test_array_tasks_of_another_cluster_are_ignored(database: Database) -> None:
     keep(database, replace(SAID, job_id=10))
     began(database, cluster="other", job_id=12, array_job_id=10, array_task=1, start_s=T0 + 90, end_s=None)
     assert accuracy(database).n == 0
@@ -153,7 +153,7 @@ def test_the_last_ones_are_judged(database: Database) -> None:
         assert past_accuracy(connection, CLUSTER, T0 + 900) == ForecastRecord(n=5, correct=3, since_s=T0 + 1)
 
 
-def test_forecasts_are_kept_for_as_long_as_the_site_says(database: Database) -> None:
+def test_forecasts_are_kept_for_the_configured_time(database: Database) -> None:
     keep(database, SAID, replace(SAID, job_id=2, at_s=T0 + 10))
     pruning = Pruning(database, Retention(forecasts_s=3600.0))
     now_s = T0 + 3605

@@ -62,7 +62,7 @@ def test_only_jobs_that_may_start_are_forecast_and_none_within_ten_minutes_again
     assert forecast_waiting(database, CLUSTER, queue(3), T0 + 60) == 1
 
 
-def test_where_nothing_was_learned_nothing_is_forecast(database: Database) -> None:
+def test_without_a_model_nothing_is_forecast(database: Database) -> None:
     assert forecast_waiting(database, CLUSTER, queue(3), T0) == 0
     train_from_database(database, CLUSTER, T0, None)
     assert forecast_waiting(database, CLUSTER, queue(3), T0) == 0

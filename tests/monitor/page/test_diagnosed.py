@@ -41,7 +41,7 @@ def tab(browser: Any) -> Iterator[browsing.Tab]:
         tab.context.close()
 
 
-def test_it_is_drawn_and_the_policy_has_nothing_to_say(tab: browsing.Tab):
+def test_the_page_is_drawn_without_violations_of_its_policy(tab: browsing.Tab):
     assert tab.said == []
     assert tab.page.locator("h2", has_text="slow or failing").is_visible()
     shown = tab.page.locator(".plot img:visible")
@@ -63,5 +63,5 @@ def test_it_fits_a_phone_and_leads_back(tab: browsing.Tab):
     assert tab.page.locator(".back a").get_attribute("href").startswith("job?id=")
 
 
-def test_what_gets_in_all_the_same_does_nothing(tab: browsing.Tab):
+def test_injected_content_does_nothing(tab: browsing.Tab):
     assert tab.refuses_what_gets_in()

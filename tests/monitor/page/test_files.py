@@ -36,7 +36,7 @@ def test_every_file_is_sent_and_every_module_is_of_a_page():
 
 
 @pytest.mark.parametrize("path", _HTML)
-def test_a_page_asks_once_for_its_script_and_once_for_its_style(path: str):
+def test_a_page_requests_its_script_and_its_style_once(path: str):
     text = page_files()[path].body.decode()
     named = re.findall(r'(?:href|src)="(page/[^"]+)"', text)
     assert all(f"/{each}" in page_files() for each in named)
@@ -74,7 +74,7 @@ def test_modules_become_one_each_once_and_after_what_it_imports():
         ),
     ],
 )
-def test_what_cannot_be_bundled_is_refused(other: str, complaint: str):
+def test_scripts_that_cannot_be_bundled_are_refused(other: str, complaint: str):
     with pytest.raises(BundleError, match=re.escape(complaint)):
         _bundle(first='import { one } from "./a.js";', a=other)
 
@@ -106,14 +106,14 @@ def test_both_forms_are_the_same_and_have_an_etag_of_their_content():
     assert len(set(tags.values())) == len(bodies)
 
 
-def test_what_has_a_version_in_its_path_may_be_kept_for_ever():
+def test_only_files_with_a_version_in_their_path_are_immutable():
     for path, file in page_files().items():
         kept = "immutable" in file.headers["Cache-Control"]
         assert kept == bool(re.fullmatch(r"/page/[0-9a-f]{16}/[a-z]+\.(js|css|svg)", path))
         assert file.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_what_the_page_says_of_zero_holds_on_light_and_on_dark_ground():
+def test_the_description_of_zero_is_valid_for_light_and_dark_themes():
     page = page_files()["/"].body.decode()
     assert "first colour of the scale" in page
     assert "palest" not in page, "on dark ground a scale goes from dark to light"

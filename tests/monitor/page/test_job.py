@@ -102,7 +102,7 @@ def test_each_gpu_has_its_percentiles_and_a_gap_is_no_zero(job_tab: Callable[[Wo
     assert tab.said == []
 
 
-def test_the_course_is_drawn_and_described(job_tab: Callable[[World], Tab]):
+def test_the_timeline_is_drawn_and_described(job_tab: Callable[[World], Tab]):
     tab = job_tab(world_of(run_of("200")))
     chart = tab.page.locator("#charts canvas")
     assert chart.get_attribute("aria-label") == "Utilisation of 2 GPUs, mean 50 %"
@@ -123,7 +123,7 @@ def test_facts_limits_and_files_are_there(job_tab: Callable[[World], Tab]):
     assert links == [f"api/v1/jobs/200{part}?format=csv" for part in ("", "/timeline", "/window")]
 
 
-def test_what_is_wrong_is_reported_with_what_to_do(job_tab: Callable[[World], Tab]):
+def test_alerts_of_a_job_are_shown_with_advice(job_tab: Callable[[World], Tab]):
     world = world_of(run_of("200"))
     world.alerts = [
         {
@@ -151,7 +151,7 @@ def test_it_leads_to_the_diagnosis_of_the_run_that_is_shown(job_tab: Callable[[W
 
 
 @pytest.mark.parametrize("more", [{"full": False}, {"start_s": None}, {"devices": []}])
-def test_what_cannot_be_diagnosed_has_no_link(job_tab: Callable[[World], Tab], more: dict[str, Any]):
+def test_a_job_that_cannot_be_diagnosed_has_no_link(job_tab: Callable[[World], Tab], more: dict[str, Any]):
     tab = job_tab(world_of(run_of("200", **({"devices": [{"node": "n1", "device": "GPU-a"}]} | more))))
     assert not tab.page.locator("#diagnosis").is_visible()
 
@@ -197,7 +197,7 @@ def test_hostile_names_are_text_and_do_nothing(job_tab: Callable[[World], Tab]):
     assert tab.said == []
 
 
-def test_what_happened_is_reported_in_words(job_tab: Callable[[World], Tab]):
+def test_events_of_a_job_are_described(job_tab: Callable[[World], Tab]):
     event = {"at_s": NOW_S, "node": "n1", "kind": "xid", "data": {"code": 79, "device": "GPU-a"}}
     tab = job_tab(world_of(run_of("200", events=[event])))
     assert "code 79, device GPU-a" in tab.page.inner_text("#events")

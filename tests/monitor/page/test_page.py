@@ -65,7 +65,7 @@ def test_a_script_or_style_that_got_in_would_not_run(opened: Callable[..., Tab])
     assert tab.refuses_what_gets_in()
 
 
-def test_nothing_is_asked_for_twice(opened: Callable[..., Tab]):
+def test_nothing_is_requested_twice(opened: Callable[..., Tab]):
     """The page preloads exactly what its script uses."""
     tab = opened(small()).ready()
     api = [path for path in tab.served.asked if path.startswith("/api/")]
@@ -117,7 +117,7 @@ def test_an_old_state_is_shown_as_old_and_stays(opened: Callable[..., Tab]):
     assert "64" in tab.page.inner_text("#tally")
 
 
-def test_while_slurmctld_is_down_what_it_said_is_shown_as_old(opened: Callable[..., Tab]):
+def test_while_slurmctld_is_down_its_data_is_shown_as_old(opened: Callable[..., Tab]):
     tab = opened(small()).ready()
 
     def change(world: World) -> None:
@@ -137,7 +137,7 @@ def test_an_address_with_a_metric_that_is_none_shows_the_first_one(opened: Calla
 
 
 @pytest.mark.parametrize(("status", "told"), [(401, "You are not signed in"), (503, "No answer since")])
-def test_what_cannot_be_had_leaves_what_was_known(opened: Callable[..., Tab], status: int, told: str):
+def test_failed_requests_keep_the_known_values(opened: Callable[..., Tab], status: int, told: str):
     tab = opened(small()).ready()
     tab.served.status = status
     tab.served.change()
@@ -173,7 +173,7 @@ def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
     assert tab.ask("return start.squares.lit === null;")
 
 
-def test_of_a_concern_about_some_gpus_of_a_job_it_says_of_how_many(opened: Callable[..., Tab]):
+def test_an_alert_shows_the_number_of_affected_gpus(opened: Callable[..., Tab]):
     world = small()
     world.alerts = [
         {
@@ -283,7 +283,7 @@ def test_unknown_limits_are_shown_as_unknown(opened: Callable[..., Tab]):
     tab.page.locator("#limits", has_text="Your limits are unknown: slurm-gpuctld is silent <b>.").wait_for()
 
 
-def test_who_came_by_a_link_signs_out_by_a_button_and_no_other_user_has_one(opened: Callable[..., Tab]):
+def test_only_users_signed_in_by_a_link_have_a_sign_out_button(opened: Callable[..., Tab]):
     tab = opened(small()).ready()
     tab.page.click("#signout")
     tab.page.wait_for_url("**/signin")
@@ -380,7 +380,7 @@ def test_one_click_leads_from_what_needs_attention_to_its_job(opened: Callable[.
     tab.page.wait_for_url("**/job?id=200")
 
 
-def test_when_gpus_free_is_a_colour_of_its_own(opened: Callable[..., Tab]):
+def test_the_time_until_gpus_become_free_is_a_metric(opened: Callable[..., Tab]):
     world = small()
     world.jobs[200]["end_s"] = world.as_of_s + 3 * 3600
     tab = opened(world).ready()
@@ -390,7 +390,7 @@ def test_when_gpus_free_is_a_colour_of_its_own(opened: Callable[..., Tab]):
     assert tab.page.evaluate("location.search") == "?metric=frees"
 
 
-def test_the_legend_says_what_each_way_to_draw_a_square_means(opened: Callable[..., Tab]):
+def test_the_legend_explains_the_squares(opened: Callable[..., Tab]):
     world = small()
     tab = opened(world).ready()
 
@@ -413,7 +413,7 @@ def test_the_legend_says_what_each_way_to_draw_a_square_means(opened: Callable[.
     assert legend() == "one job, one colour without a job out of service"
 
 
-def test_an_empty_cluster_is_said_to_be_one(opened: Callable[..., Tab]):
+def test_an_empty_cluster_has_a_message(opened: Callable[..., Tab]):
     world: Any = small()
     world.layout |= {"zones": []}
     world.frames = {name: bytearray() for name in world.frames}

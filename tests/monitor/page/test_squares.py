@@ -73,7 +73,7 @@ def tab(kept: Tab) -> Tab:
     return kept.unmark()
 
 
-def test_there_is_one_square_for_each_gpu_and_none_lies_on_another(tab: Tab):
+def test_each_gpu_has_one_square_and_squares_do_not_overlap(tab: Tab):
     places = tab.ask("const { x, y, n, pitch } = start.squares.places; return [[...x], [...y], n, pitch];")
     xs, ys, n, pitch = places
     assert n == 64
@@ -98,7 +98,7 @@ def test_a_square_out_of_service_is_hatched(tab: Tab):
     assert "out of service" in tab.focus(_OUT).lower()
 
 
-def test_a_free_square_says_so_where_what_its_gpu_does_is_not_to_be_seen(tab: Tab):
+def test_free_squares_are_marked_if_their_values_are_hidden(tab: Tab):
     """Of GPUs that are not theirs users see no more than that they are free."""
     muted = tab.ask("return start.squares.inks.muted;")
     ink = [muted & 255, muted >> 8 & 255, muted >> 16 & 255]
@@ -134,7 +134,7 @@ def test_only_allocated_squares_under_the_threshold_have_a_ring(tab: Tab):
     assert _ringed(tab) == set()
 
 
-def test_threshold_metric_and_search_stand_in_the_address(tab: Tab, opened: Callable[..., Tab]):
+def test_threshold_metric_and_search_are_in_the_url(tab: Tab, opened: Callable[..., Tab]):
     tab.drawn_after(lambda: tab.page.fill("#under", "60"))
     tab.drawn_after(lambda: tab.page.fill("#find", "200"))
     query = tab.page.evaluate("location.search")
@@ -175,7 +175,7 @@ def test_a_job_of_four_squares_has_no_hole_in_its_middle(opened: Callable[..., T
     assert hole
 
 
-def test_what_is_lit_has_one_line_around_all_of_it(tab: Tab):
+def test_highlighted_squares_have_one_common_outline(tab: Tab):
     """Also at the edge of the picture; and none between two squares that are both lit."""
     tab.drawn_after(lambda: tab.page.fill("#find", "n8"))
 
@@ -223,7 +223,7 @@ def test_each_square_is_found_at_its_place(tab: Tab):
     assert tab.ask(hit) == []
 
 
-def test_zones_hold_racks_and_racks_hold_nodes(opened: Callable[..., Tab]):
+def test_zones_contain_racks_and_racks_contain_nodes(opened: Callable[..., Tab]):
     """No box of one crosses that of another, whatever the width."""
     tab = opened(make_world(n_nodes=24, n_zones=3, n_racks=2)).ready()
     boxes = """
@@ -248,7 +248,7 @@ def test_zones_hold_racks_and_racks_hold_nodes(opened: Callable[..., Tab]):
                 assert apart
 
 
-def test_a_click_says_what_a_square_is_and_two_open_its_job(opened: Callable[..., Tab]):
+def test_a_click_describes_a_square_and_a_double_click_opens_its_job(opened: Callable[..., Tab]):
     tab = opened(small()).ready()
     x, y, side = tab.corner(12)
     box = tab.page.locator("#over").bounding_box()
@@ -288,7 +288,7 @@ def test_a_threshold_on_p25_is_in_the_address(opened: Callable[..., Tab]):
     assert _ringed(tab) == {13}
 
 
-def test_arrow_keys_move_the_focus_and_say_where_it_is(tab: Tab):
+def test_arrow_keys_move_the_focus_and_announce_it(tab: Tab):
     tab.page.focus("#frame")
     press = tab.page.keyboard.press
     press("ArrowRight")

@@ -75,7 +75,7 @@ def served() -> Iterator[httpx.Client]:
         *("/api/v1/frame?metric=none", "/fail"),
     ],
 )
-def test_each_answer_forbids_what_no_page_here_asks_for(
+def test_every_answer_has_a_strict_security_policy(
     served: httpx.Client, path: str, method: str, user: str | None
 ) -> None:
     answer = served.request(method, path, headers={} if user is None else _as(user))
@@ -86,7 +86,7 @@ def test_each_answer_forbids_what_no_page_here_asks_for(
     assert "mistake" not in answer.text
 
 
-def test_what_is_no_request_at_all_is_answered_so_too(served: httpx.Client) -> None:
+def test_an_invalid_request_is_answered_with_the_security_policy(served: httpx.Client) -> None:
     with socket.create_connection((served.base_url.host, served.base_url.port or 80), 10) as connection:
         connection.sendall(b"nonsense\r\n\r\n")
         said = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -143,7 +143,7 @@ def test_odd_requests_are_refused_and_let_no_user_in(served: httpx.Client, line:
         assert b"<!doctype html>" in said, "a page without anything in it"
 
 
-def test_by_whatever_host_it_is_called_it_finds_no_other_path(served: httpx.Client) -> None:
+def test_an_invalid_host_header_does_not_change_the_path(served: httpx.Client) -> None:
     for host in ("[", "x/api/v1/me?", "a b"):
         answer = served.get("/none", headers={"Host": host})
         assert (answer.status_code, answer.headers["content-security-policy"]) in (
@@ -200,7 +200,7 @@ _KEPT = ("/api/v1/frame", "/api/v1/jobs", "/squares.svg", "/api/v1/me", "/api/v1
 
 
 @pytest.mark.parametrize("path", _KEPT)
-def test_what_a_browser_kept_of_one_user_is_never_confirmed_to_another(gate: Gate, path: str) -> None:
+def test_cached_answers_of_one_user_are_not_confirmed_to_another(gate: Gate, path: str) -> None:
     _, owner = _running_job_of_a_user(gate)
     first = gate.ask("GET", path, sender=PROXY, headers=_as("carol"))
     again = {"If-None-Match": first.headers["etag"]}

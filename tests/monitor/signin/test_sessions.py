@@ -37,7 +37,7 @@ def test_a_cookie_brings_its_session_back(sessions: Sessions) -> None:
     assert sessions.open(sessions.seal(session)) == session
 
 
-def test_it_is_over_when_it_was_not_used_for_so_long(sessions: Sessions, wall: Wall) -> None:
+def test_a_session_ends_after_its_idle_time(sessions: Sessions, wall: Wall) -> None:
     cookie = sessions.seal(sessions.begin("alice", 1001))
     wall.now_s += 99
     assert sessions.open(cookie) is not None
@@ -62,7 +62,7 @@ def test_a_cookie_is_not_renewed_with_each_request(sessions: Sessions, wall: Wal
     assert sessions.seen(session) is not None
 
 
-def test_who_signs_out_ends_it_for_every_copy_of_the_cookie(sessions: Sessions, wall: Wall) -> None:
+def test_signing_out_ends_a_session_for_every_copy_of_its_cookie(sessions: Sessions, wall: Wall) -> None:
     session = sessions.begin("alice", 1001)
     stolen = sessions.seal(session)
     other = sessions.seal(sessions.begin("alice", 1001))
@@ -137,9 +137,7 @@ def test_a_key_that_another_user_could_change_is_refused(tmp_path: Path) -> None
 # Those that ended before their time
 
 
-def test_who_signed_out_is_kept_on_disk_as_long_as_their_session_would_have_lasted(
-    wall: Wall, tmp_path: Path
-) -> None:
+def test_revoked_sessions_are_stored_until_they_would_have_expired(wall: Wall, tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     ended = RevokedSessions(wall, path)
     ended.add("first", wall.now_s + 10)

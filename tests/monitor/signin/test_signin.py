@@ -29,7 +29,7 @@ def _with_name(name: str) -> dict[str, str]:
 # By a link
 
 
-def test_a_link_lets_its_caller_in_once(gate: Gate) -> None:
+def test_a_link_signs_its_caller_in_once(gate: Gate) -> None:
     assert gate.who() is None
     token = gate.token()
     answer = gate.use(token)
@@ -41,7 +41,7 @@ def test_a_link_lets_its_caller_in_once(gate: Gate) -> None:
     assert other.who() is None
 
 
-def test_the_token_stands_where_no_server_and_no_log_sees_it(gate: Gate) -> None:
+def test_the_token_is_in_the_fragment_of_the_url(gate: Gate) -> None:
     link = gate.link().json()
     assert link["url"].startswith(f"{URL}/signin#")
     assert link["until_s"] == int(gate.here.clock.wall() + GOOD_FOR_S)
@@ -53,7 +53,7 @@ def test_a_link_of_a_minute_ago_is_good_no_more(gate: Gate) -> None:
     assert gate.use(token).status_code == 401
 
 
-def test_of_many_links_the_last_ones_are_good(gate: Gate) -> None:
+def test_only_the_latest_links_of_a_user_are_valid(gate: Gate) -> None:
     first = gate.token()
     for _ in range(TOKENS_OF_A_USER):
         gate.token()
@@ -119,11 +119,11 @@ def test_while_munged_is_down_no_user_is_called_unknown(munge_socket: str) -> No
     ("body", "status"),
     [(b"", 400), (b"[]", 400), (b'{"token": 5}', 400), (b"[" * 3000, 400), (b" " * 5000, 413)],
 )
-def test_what_is_no_token_at_all_is_refused(gate: Gate, body: bytes, status: int) -> None:
+def test_an_invalid_token_is_refused(gate: Gate, body: bytes, status: int) -> None:
     assert gate.ask("POST", "/signin/token", headers=ACTS, body=body).status_code == status
 
 
-def test_who_is_signed_in_is_not_turned_into_another_user_by_a_link(gate: Gate) -> None:
+def test_a_link_does_not_change_the_signed_in_user(gate: Gate) -> None:
     # Otherwise a user could sign another one in with their own session, unnoticed.
     gate.use(gate.token())
     sessions = gate.cookies
@@ -200,7 +200,7 @@ def test_it_ends_after_its_lifetime_however_much_it_is_used(gate: Gate) -> None:
     assert gate.who() is None
 
 
-def test_who_signs_out_is_out_with_every_copy_of_the_cookie(
+def test_signing_out_invalidates_every_copy_of_the_cookie(
     gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate.use(gate.token())
@@ -226,7 +226,7 @@ def test_a_restart_ends_sessions_unless_the_key_is_in_a_file(gate: Gate, tmp_pat
     assert gate.who() == ME
 
 
-def test_who_signed_out_stays_out_after_a_restart(gate: Gate, tmp_path: Path) -> None:
+def test_a_revoked_session_remains_invalid_after_a_restart(gate: Gate, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(b"k" * 32)
     key.chmod(0o600)
@@ -241,7 +241,7 @@ def test_who_signed_out_stays_out_after_a_restart(gate: Gate, tmp_path: Path) ->
     assert gate.who() is None
 
 
-def test_what_a_shared_cache_may_keep_brings_nobodys_session_with_it(gate: Gate) -> None:
+def test_publicly_cacheable_answers_set_no_session_cookie(gate: Gate) -> None:
     gate.use(gate.token())
     gate.here.clock.now += SETTINGS.session.idle_s / 2
     old = dict(gate.cookies)
@@ -255,7 +255,7 @@ def test_what_a_shared_cache_may_keep_brings_nobodys_session_with_it(gate: Gate)
 # By a reverse proxy
 
 
-def test_a_trusted_proxy_says_who_it_is(gate: Gate) -> None:
+def test_a_trusted_proxy_names_the_user(gate: Gate) -> None:
     assert gate.who(sender=PROXY, headers=_with_name("dave")) == "dave"
     assert gate.who(sender=f"::ffff:{PROXY}", headers=_with_name("dave")) == "dave"
     assert gate.who(sender=PROXY) is None
@@ -285,7 +285,7 @@ def test_a_header_that_came_twice_is_no_user(gate: Gate) -> None:
     assert answer.status_code == 401
 
 
-def test_where_no_proxy_is_trusted_nobodys_header_counts(munge_socket: str) -> None:
+def test_without_a_trusted_proxy_user_headers_are_ignored(munge_socket: str) -> None:
     gate = Gate(munge_socket, replace(SETTINGS, trusted_proxies=(), user_header=None))
     assert gate.who(sender=PROXY, headers=_with_name("carol")) is None
 
@@ -299,7 +299,7 @@ def test_operators_are_those_of_the_site_file(gate: Gate, name: str, operator: b
     assert answer.json()["operator"] is operator
 
 
-def test_who_is_no_operator_any_more_is_none_when_they_come_back(gate: Gate) -> None:
+def test_a_former_operator_loses_the_role_after_a_while(gate: Gate) -> None:
     def operator() -> bool:
         return bool(
             gate.ask("GET", "/api/v1/me", sender=PROXY, headers=_with_name("carol")).json()["operator"]
@@ -337,9 +337,7 @@ def test_root_by_a_credential_is_an_operator(gate: Gate) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 @pytest.mark.parametrize("path", ["/signout", "/signin/token", "/api/v1/me", "/"])
-def test_what_is_not_get_needs_a_header_that_no_other_site_can_send(
-    gate: Gate, method: str, path: str
-) -> None:
+def test_requests_other_than_get_need_the_x_slurm_gpu_header(gate: Gate, method: str, path: str) -> None:
     for headers in ({}, {"X-Slurm-Gpu": "0"}, {"Content-Type": "text/plain"}):
         answer = gate.ask(method, path, headers=headers)
         assert (answer.status_code, "X-Slurm-Gpu: 1" in answer.json()["error"]) == (403, True)
@@ -354,7 +352,9 @@ def test_signed_out_by_another_sites_form_is_impossible(gate: Gate) -> None:
 # The log
 
 
-def test_the_log_says_who_came_from_where_and_no_secret(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_contains_user_and_address_but_no_secret(
+    gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG):
         token = gate.token()
         gate.use(token)

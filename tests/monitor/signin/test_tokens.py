@@ -55,14 +55,14 @@ def test_no_other_text_is_one(tokens: Tokens) -> None:
     assert tokens.take(token) == ALICE
 
 
-def test_of_one_user_the_last_ones_count(tokens: Tokens) -> None:
+def test_only_the_latest_tokens_of_a_user_are_valid(tokens: Tokens) -> None:
     issued = [tokens.issue(ALICE) for _ in range(TOKENS_OF_A_USER + 2)]
     other = tokens.issue(TokenOwner("bob", 1002))
     assert [tokens.take(token) is not None for token in issued] == [False] * 2 + [True] * TOKENS_OF_A_USER
     assert tokens.take(other) is not None
 
 
-def test_so_many_wait_and_no_more_until_they_are_old(tokens: Tokens, now: Now) -> None:
+def test_the_number_of_valid_tokens_is_limited(tokens: Tokens, now: Now) -> None:
     for uid in range(MOST_TOKENS):
         tokens.issue(TokenOwner(f"user{uid}", uid))
     with pytest.raises(FullError):
@@ -71,7 +71,7 @@ def test_so_many_wait_and_no_more_until_they_are_old(tokens: Tokens, now: Now) -
     assert tokens.take(tokens.issue(TokenOwner("late", 9999))) is not None
 
 
-def test_of_many_who_open_a_link_at_once_one_is_let_in() -> None:
+def test_concurrent_uses_of_a_link_sign_in_only_once() -> None:
     tokens = Tokens(lambda: 0.0)
     for _ in range(20):
         token = tokens.issue(ALICE)

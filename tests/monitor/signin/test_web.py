@@ -65,7 +65,7 @@ def test_it_prints_a_link_and_nothing_else(
     assert set(json.loads(capsys.readouterr().out)) == {"url", "until_s"}
 
 
-def test_without_an_address_it_says_what_to_write(config: SiteConfig) -> None:
+def test_without_an_address_the_missing_setting_is_named(config: SiteConfig) -> None:
     with pytest.raises(UsageError, match=r"web: is missing in slurm-gpu\.yaml"):
         ask_for_link(replace(config, web=None))
 
@@ -87,7 +87,7 @@ def test_by_another_name_of_its_host_it_is_refused_as_that_may_be_another_s(conf
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_uid_without_a_user_name_is_said_to_have_none(config: SiteConfig) -> None:
+def test_a_uid_without_a_user_name_is_refused_with_a_reason(config: SiteConfig) -> None:
     taken = {user.pw_uid for user in pwd.getpwall()}
     uid = next(uid for uid in range(4_000_000, 5_000_000) if uid not in taken)
     os.seteuid(uid)
@@ -112,7 +112,9 @@ def test_a_uid_without_a_user_name_is_said_to_have_none(config: SiteConfig) -> N
         (503, '{"error": "too many links wait"}', "answered 503: too many links wait"),
     ],
 )
-def test_what_is_no_slurm_gpuweb_is_found_out(config: SiteConfig, status: int, body: str, says: str) -> None:
+def test_a_server_other_than_slurm_gpuweb_is_detected(
+    config: SiteConfig, status: int, body: str, says: str
+) -> None:
     class Other(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -164,7 +166,7 @@ def test_a_browser_is_let_in_and_keeps_the_token_nowhere(config: SiteConfig, bro
     assert not any("Content Security Policy" in line for line in seen)
 
 
-def test_a_link_that_was_used_says_what_to_do(config: SiteConfig, browser: Any) -> None:
+def test_a_used_link_shows_what_to_do(config: SiteConfig, browser: Any) -> None:
     url = ask_for_link(config).url
     page, _ = _opened(browser)
     page.goto(url)

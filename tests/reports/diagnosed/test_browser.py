@@ -49,7 +49,7 @@ def test_the_value_under_the_pointer_is_shown(tab: Any):
     assert tab.locator("#readout").text_content().endswith("SM clock −20 % against peers")
 
 
-def test_nothing_is_asked_for_and_nothing_complained_about(tab: Any):
+def test_the_page_makes_no_requests_and_logs_no_errors(tab: Any):
     assert [url for url in tab.asked if not url.startswith(("file:", "data:"))] == []
     assert tab.said == []
 

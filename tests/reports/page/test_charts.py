@@ -61,12 +61,12 @@ def test_a_gap_has_no_bar_and_a_dash_and_zero_is_zero():
     assert {"–", "0"} <= set(_labels(drawing))
 
 
-def test_more_bars_than_can_be_read_are_said_to_be_more():
+def test_a_chart_with_too_many_bars_shows_their_number():
     chart = Bars(labels=[f"u{i}" for i in range(90)], series={"x": np.arange(90.0)[::-1]}, unit="h")
     assert "first 25 of 90" in _labels(draw(chart))
 
 
-def test_a_gap_in_a_course_breaks_its_line():
+def test_a_gap_in_a_series_breaks_its_line():
     edges = np.arange(5) * 3600.0
     chart = TimeSeries(edges_s=edges, series={"x": np.array([1.0, np.nan, 3, 4])}, unit="%", stacked=False)
     (line,) = _lines(draw(chart))
@@ -93,7 +93,7 @@ def test_a_cumulative_curve_is_at_half_where_the_median_is():
     assert (line.points[1:, 0] >= line.points[:-1, 0]).all()
 
 
-def test_of_a_large_matrix_the_largest_values_are_drawn_and_it_says_how_many_rows_are_not():
+def test_a_large_matrix_shows_the_largest_values_and_the_number_of_rows():
     """Sorted by name, the largest lender could be left out."""
     values = np.ones((30, 25))
     values[29, 24] = 777.0
@@ -135,7 +135,7 @@ _EMPTY = (
 
 
 @pytest.mark.parametrize("chart", _EMPTY)
-def test_of_nothing_a_sentence_is_drawn(chart: Chart):
+def test_an_empty_chart_shows_a_sentence(chart: Chart):
     assert _labels(draw(chart)) == ["No data in this period."]
 
 
@@ -240,7 +240,7 @@ def test_a_day_that_has_23_hours_moves_no_name():
     ]
 
 
-def test_long_names_are_cut_to_their_room():
+def test_long_names_are_truncated_to_the_width():
     assert fitted("short", 100) == "short"
     cut = fitted("a very long name of an application", 80)
     assert cut.endswith("…")

@@ -134,7 +134,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_nothing_is_asked_of_any_other_host(html: str, seen: _Seen):
+def test_the_page_contacts_no_other_host(html: str, seen: _Seen):
     links = [value for _, attributes in seen.tags for name, value in attributes.items() if name == "href"]
     assert links
     assert all(

@@ -79,7 +79,7 @@ def _of_one_axis(column: np.ndarray, names: tuple[str, ...] = ("a",)) -> Paralle
     )
 
 
-def test_a_sample_says_of_how_many_it_is():
+def test_a_sample_shows_the_size_of_its_population():
     chart = replace(parallel(500), of=200_000)
     assert json.loads(pack(chart, {}).facts)["noun"] == "jobs drawn of 200,000"
 
