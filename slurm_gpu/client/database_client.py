@@ -218,8 +218,8 @@ class DatabaseClient:
     def windows(self, job: str) -> Sequence[NodeWindow]:
         """Return the last ten minutes of `job` at full resolution.
 
-        () where its nodes have been asked just now: ask again in 10 s. Raises DatabaseError where it does
-        not run and none was kept.
+        () where its nodes have been asked just now: ask again in 10 s. Raise DatabaseError if it does not run
+        and none was kept.
         """
         return self._list(tuple[NodeWindow, ...], "windows", _job_path(job, "/window"))
 

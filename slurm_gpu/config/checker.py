@@ -43,7 +43,7 @@ class YamlCheck:
         self.failed: set[Location] = set()
 
     def fail(self, location: Location, message: str, *, key: bool = False) -> None:
-        """Note a mistake in the value (or the key) at that place; raises InvalidFileError at too many."""
+        """Note a mistake in the value (or the key) at that place; raise InvalidFileError at too many."""
         self.failed.add(location)
         self.errors.append(self.source.error(location, message, key=key))
         if len(self.errors) == _MOST_ERRORS:

@@ -132,7 +132,7 @@ def fields_of(settings_class: type) -> tuple[SettingField, ...]:
 
 
 def decode(source: YamlSource, settings_class: type[_T]) -> _T:
-    """Return the settings in the file; raises InvalidFileError with every mistake in it."""
+    """Return the settings in the file; raise InvalidFileError with every mistake in it."""
     decoder = Decoder(source)
     settings = decoder.read(settings_class)
     decoder.finish()

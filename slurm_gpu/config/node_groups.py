@@ -12,7 +12,7 @@ from slurm_gpu.text.hostlist import expand
 def group_by_node(section: str, groups: Mapping[str, ServerType | Zone | Rack]) -> dict[str, str]:
     """Return the group of each node.
 
-    Raises UsageError naming a hostlist that cannot be read, or a node that is in two groups.
+    Raise UsageError naming a hostlist that cannot be read, or a node that is in two groups.
     """
     found: dict[str, str] = {}
     for name, group in groups.items():

@@ -226,10 +226,10 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_config(path: Path | None = None) -> SiteConfig:
-    """Read and check slurm-gpu.yaml; raises InvalidFileError with every mistake and its place."""
+    """Read and check slurm-gpu.yaml; raise InvalidFileError with every mistake and its place."""
     return check_config(read_yaml(path if path is not None else default_path()))
 
 
 def check_config(source: YamlSource) -> SiteConfig:
-    """Turn a parsed slurm-gpu.yaml into a SiteConfig; raises InvalidFileError with every mistake in it."""
+    """Turn a parsed slurm-gpu.yaml into a SiteConfig; raise InvalidFileError with every mistake in it."""
     return decode(source, SiteConfig)

@@ -56,7 +56,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """HOST:PORT, [IPv6]:PORT or :PORT, where port 0 is any free one; raises ValueError."""
+    """HOST:PORT, [IPv6]:PORT or :PORT, where port 0 is any free one; raise ValueError."""
     parts = urlsplit(f"//{require(isinstance(text, str), text)}")
     port = parts.port
     if port is None or parts.path or parts.query or parts.fragment or parts.username:
@@ -65,14 +65,14 @@ def parse_address(text: str) -> Address:
 
 
 def fixed_address(text: str) -> Address:
-    """HOST:PORT as in `parse_address`, but for port 0; raises ValueError."""
+    """HOST:PORT as in `parse_address`, but for port 0; raise ValueError."""
     address = parse_address(text)
     require(address.port, text)
     return address
 
 
 def listen_option(text: str) -> Address:
-    """Return the address of `--listen`; raises UsageError."""
+    """Return the address of `--listen`; raise UsageError."""
     try:
         return parse_address(text)
     except ValueError:
@@ -80,7 +80,7 @@ def listen_option(text: str) -> Address:
 
 
 def page_address(text: str) -> str:
-    """Return the address of a page, perhaps with a path, without a slash at its end; raises ValueError."""
+    """Return the address of a page, perhaps with a path, without a slash at its end; raise ValueError."""
     parts = urlsplit(text)
     require(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0, text)
     require(not (parts.query or parts.fragment or parts.username or parts.password), text)
@@ -88,7 +88,7 @@ def page_address(text: str) -> str:
 
 
 def require(condition: object, value: _T) -> _T:
-    """Return the value; raises ValueError unless the condition is met."""
+    """Return the value; raise ValueError unless the condition is met."""
     if not condition:
         raise ValueError
     return value
@@ -123,7 +123,7 @@ def text(
 
 
 def one_line(value: Any) -> str:
-    """Return text in one line, without the white space around it; raises ValueError."""
+    """Return text in one line, without the white space around it; raise ValueError."""
     stripped: str = require(isinstance(value, str), value).strip()
     return str(require(stripped and not CONTROL.search(stripped), stripped))
 

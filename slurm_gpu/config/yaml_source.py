@@ -142,12 +142,12 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_ti
 
 
 def read_yaml(path: Path) -> YamlSource:
-    """Read a YAML file; raises InputError naming the place when it is missing, unreadable or not YAML."""
+    """Read a YAML file; raise InputError naming the place when it is missing, unreadable or not YAML."""
     return parse_yaml(read_text(path, _MOST_BYTES), str(path))
 
 
 def parse_yaml(text: str, path: str) -> YamlSource:
-    """Parse one YAML document; `path` is only for messages. Raises InputError naming the place."""
+    """Parse one YAML document; `path` is only for messages. Raise InputError naming the place."""
     try:
         loader = _Loader(text, path)
     except yaml.reader.ReaderError as error:

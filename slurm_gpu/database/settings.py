@@ -97,7 +97,7 @@ class DaemonSettings:
 def default_is_meant() -> bool:
     """Whether this is slurm-gpudbd's host without doubt: it has the default file, or the default database.
 
-    Raises UsageError where the caller may not look.
+    Raise UsageError if the caller may not look.
     """
     try:
         return DEFAULT_PATH.exists() or DEFAULT_DATABASE.exists()
@@ -111,7 +111,7 @@ def default_is_meant() -> bool:
 def load_settings(path: Path | None) -> DaemonSettings:
     """Read and check the file; without `path` the default one, which may be missing.
 
-    Raises InvalidFileError with every mistake, and OpenToOthersError when others may read its password.
+    Raise InvalidFileError with every mistake, and OpenToOthersError when others may read its password.
     """
     if path is None and not DEFAULT_PATH.exists():
         return DaemonSettings()

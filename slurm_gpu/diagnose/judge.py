@@ -55,7 +55,7 @@ def diagnose(
 
     `groups`: peers, in the order of the workers; inferred by default. `steps`: timings of the job, which
     outweigh counters. `running`: whether the job continues. The end of a job is no hang, unless it was
-    `cut_short`: cancelled, timed out or failed. Raises ValueError if groups and workers do not match.
+    `cut_short`: cancelled, timed out or failed. Raise ValueError if groups and workers do not match.
     """
     if cut_short:
         series = _without_its_end(series)

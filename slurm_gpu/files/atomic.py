@@ -17,7 +17,7 @@ def write_whole(
 ) -> None:
     """Replace a file by this text in one step; if root writes, the file is `owner_uid`'s.
 
-    Without `durable`, which takes a wait for the disk, a power cut may lose the text. Raises OSError.
+    Without `durable`, which takes a wait for the disk, a power cut may lose the text. Raise OSError.
     """
     with whole_file(path, durable=durable) as fresh:
         fresh.write_text(text, encoding="utf-8")
@@ -31,7 +31,7 @@ def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> 
     """Yield a file of mode 0600 that replaces `path` once its contents are on disk.
 
     After a failure it is removed, and `path` is unchanged. Temporary files of killed processes are removed as
-    well, and those with names `like` a pattern. Raises OSError, also if `path` is a device, a pipe or a
+    well, and those with names `like` a pattern. Raise OSError, also if `path` is a device, a pipe or a
     socket.
     """
     if not _may_be_replaced(path):
@@ -74,7 +74,7 @@ def _is_at_work(unfinished: Path) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on disk; raises OSError."""
+    """Wait until a file, or the names in a directory, are on disk; raise OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

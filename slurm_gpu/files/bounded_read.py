@@ -10,7 +10,7 @@ _PIECE = 2**20
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a file of at most `most_bytes`; raises InputError."""
+    """Return the content of a file of at most `most_bytes`; raise InputError."""
     content = bytearray()
     try:
         with path.open("rb", buffering=0) as file:
@@ -27,7 +27,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
-    """Return the text of a UTF-8 file; raises InputError."""
+    """Return the text of a UTF-8 file; raise InputError."""
     try:
         return read_bytes(path, most_bytes).decode(encoding)
     except UnicodeDecodeError as error:

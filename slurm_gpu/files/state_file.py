@@ -17,7 +17,7 @@ State = TypeVar("State")
 def read_state(path: Path, from_json: Callable[[Any], State], advice: str) -> State | None:
     """Return the state at `path`, None if there is no such file.
 
-    Raises OutsideError if it cannot be read, which ends with `advice`.
+    Raise OutsideError if it cannot be read, which ends with `advice`.
     """
     try:
         return from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -32,7 +32,7 @@ def read_state(path: Path, from_json: Callable[[Any], State], advice: str) -> St
 def write_state(path: Path, plain: Any, owner_uid: int, mode: int = 0o600) -> None:
     """Have it on disk before this returns, with its folder the property of SlurmUser (`owner_uid`).
 
-    Raises OutsideError.
+    Raise OutsideError.
     """
     with outside(path):
         path.parent.mkdir(mode=0o755, exist_ok=True)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 
 async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes:
-    """Return the body; raises HTTPException where it is larger or slower."""
+    """Return the body; raise HTTPException if it is larger or slower."""
     body = bytearray()
     try:
         async with asyncio.timeout(within_s):

@@ -77,7 +77,7 @@ class Authenticator:
     ) -> Caller:
         """Return the sender of a request with this Authorization header.
 
-        Without `origin` it is not recognised as slurm-gpuweb. Raises NotAuthenticatedError, or
+        Without `origin` it is not recognised as slurm-gpuweb. Raise NotAuthenticatedError, or
         MungedUnavailableError where munged does not answer.
         """
         scheme, _, credential = authorization.partition(" ")

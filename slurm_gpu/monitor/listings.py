@@ -80,7 +80,7 @@ class Listing:
         return answer
 
     def _value(self, query: bytes) -> str:
-        """Return the parameter's value, which may occur once; raises UsageError."""
+        """Return the parameter's value, which may occur once; raise UsageError."""
         kind = self._kind
         if not query:
             return kind.default

@@ -61,7 +61,7 @@ class WebSettings:
 def load_settings(path: Path | None) -> WebSettings:
     """Read and check the file; without `path` the default one, which may be missing.
 
-    Raises InvalidFileError with every mistake and its place.
+    Raise InvalidFileError with every mistake and its place.
     """
     if path is None and not DEFAULT_PATH.exists():
         return WebSettings()

@@ -66,7 +66,7 @@ VIEWER = "slurm_gpu.viewer"
 
 
 def viewer_of(request: HTTPConnection) -> Viewer:
-    """Return the viewer of a request; raises NotSignedInError."""
+    """Return the viewer of a request; raise NotSignedInError."""
     viewer = request.scope.get(VIEWER)
     if not isinstance(viewer, Viewer):
         raise NotSignedInError("sign in first: `slurm-gpu web` prints a link")

@@ -109,7 +109,7 @@ def export(
 ) -> Exported:
     """Write all months that overlap the period; files of other months stay.
 
-    If an export of the same months was killed in the last hours, it is resumed. Raises OSError, and
+    If an export of the same months was killed in the last hours, it is resumed. Raise OSError, and
     DatabaseError if the database is down.
     """
     out.mkdir(mode=0o700, parents=True, exist_ok=True)

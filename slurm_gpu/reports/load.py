@@ -46,7 +46,7 @@ class ReportData:
 def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: float) -> ReportData:
     """Read the runs and nodes of a period; running ones count up to `now_s`.
 
-    Raises UsageError if slurm-gpu.yaml puts a node into two groups, DatabaseError if the database is down.
+    Raise UsageError if slurm-gpu.yaml puts a node into two groups, DatabaseError if the database is down.
     """
     places = Places.of(config)
     with database.reading() as connection:

@@ -46,7 +46,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class ModelCluster:
-    """Nodes, partitions and outages; raises ValueError if they are inconsistent."""
+    """Nodes, partitions and outages; raise ValueError if they are inconsistent."""
 
     nodes: Sequence[ModelNode]
     partitions: Sequence[ModelPartition]

@@ -73,7 +73,7 @@ def written(key: str, value: str) -> str:
 def read_conf(path: Path) -> list[ConfLine]:
     """Return the lines of slurm.conf and of included files, in order.
 
-    Raises OSError if one of these files cannot be read; Slurm does not start without it either.
+    Raise OSError if one of these files cannot be read; Slurm does not start without it either.
     """
     lines: list[ConfLine] = []
     _read(path, path.parent, lines, _MAX_DEPTH)

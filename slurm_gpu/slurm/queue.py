@@ -243,7 +243,7 @@ def read_own_jobs(
 ) -> dict[str, str]:
     """Return the state of each of the caller's jobs, fast enough for shell completion.
 
-    The keys are ids: 17, 17_3 for an array task; 17 for pending tasks. Raises SlurmError.
+    The keys are ids: 17, 17_3 for an array task; 17 for pending tasks. Raise SlurmError.
     """
     # slurmctld finds the jobs of one user without reading the others.
     argv = ("squeue", "--me", "--noheader", "--format=%i %T")

@@ -124,7 +124,7 @@ class ReservationClient(SlurmCommands):
     ) -> None:
         """Create a reservation of whole nodes that attracts this user's jobs of this account (MAGNETIC).
 
-        Raises NodesBusyError if running jobs would be on the nodes and are not ignored.
+        Raise NodesBusyError if running jobs would be on the nodes and are not ignored.
         """
         flags = "MAGNETIC,IGNORE_JOBS" if ignores_jobs else "MAGNETIC"
         try:

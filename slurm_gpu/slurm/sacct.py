@@ -183,7 +183,7 @@ def parse_rows(pieces: Iterable[str], names: Sequence[str], mark: str) -> Iterat
 
     The text comes in pieces of any length. Text that is not a row, and rows without a readable job ID,
     cluster or submit time, are logged and left out. Any other unreadable column is left out of its row, and
-    logged once per column. Raises SlurmError if nothing printed is a row.
+    logged once per column. Raise SlurmError if nothing printed is a row.
     """
     read = _reader(names)
     n_rows, n_unreadable, problem = 0, 0, ""

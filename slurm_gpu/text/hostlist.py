@@ -16,7 +16,7 @@ _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
 
 
 def expand(expression: str) -> list[str]:
-    """Host names in the order of the expression; [] for "". Raises ValueError saying what is wrong."""
+    """Host names in the order of the expression; [] for "". Raise ValueError saying what is wrong."""
     names: list[str] = []
     for part in _split(expression):
         if part.count("[") > _MOST_BRACKETS:
@@ -66,7 +66,7 @@ def count_tasks(expression: str) -> int:
 
 
 def task_ranges(expression: str) -> list[range]:
-    """Return the task ids of an array expression; raises ValueError."""
+    """Return the task ids of an array expression; raise ValueError."""
     ranges = []
     for part in expression.partition("%")[0].split(","):
         match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?", part)

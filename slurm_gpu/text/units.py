@@ -20,7 +20,7 @@ _MEMORY_MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 def parse_whole(text: str, least: int = 0, most: int = 2**63 - 1) -> int:
-    """Return a whole number in ASCII digits; raises ValueError where it is none, or out of range."""
+    """Return a whole number in ASCII digits; raise ValueError if it is none, or out of range."""
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and least <= int(text) <= most:
         return int(text)
     raise ValueError(f"{text[:40]!r} must be a whole number from {least} to {most}")

@@ -1,7 +1,7 @@
 """Check single fields: each function takes the field's name and its decoded JSON, and returns the value.
 
-All raise RecordError, which names the field, the value and the valid values. The ranges of measured
-quantities are in slurm_gpu.plausible. The other limits keep sums finite and times printable.
+All raise RecordError naming the field, the value and the valid values. The ranges of measured quantities are
+in slurm_gpu.plausible. The other limits keep sums finite and times printable.
 """
 
 from __future__ import annotations

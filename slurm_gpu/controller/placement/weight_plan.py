@@ -47,7 +47,7 @@ class NodePlan:
 
 
 class Managed:
-    """The nodes that slurm-gpuctld manages by the site file; raises UsageError for an invalid hostlist."""
+    """The nodes that slurm-gpuctld manages by the site file; raise UsageError for an invalid hostlist."""
 
     def __init__(self, placement: Placement) -> None:
         self._partitions = None if placement.partitions is None else frozenset(placement.partitions)

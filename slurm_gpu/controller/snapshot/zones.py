@@ -24,7 +24,7 @@ class ZoneCapacity:
 
 
 class ZoneMap:
-    """The zones of the site; raises UsageError for an unreadable hostlist or a node in two zones."""
+    """The zones of the site; raise UsageError for an unreadable hostlist or a node in two zones."""
 
     def __init__(self, zones: Mapping[str, Zone]) -> None:
         hosts: dict[str, list[str]] = {name: [] for name in zones}

@@ -109,7 +109,7 @@ class ControllerReport(msgspec.Struct):
 
 
 def parse_report(body: bytes) -> ControllerReport:
-    """Parse a request; raise UsageError that names the error."""
+    """Parse a request; raise UsageError naming the error."""
     try:
         parsed = msgspec.json.decode(body, type=ControllerReport)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -58,7 +58,7 @@ class Predictor:
         self._seen: tuple[QueueState, Runs] | None = None
 
     def of_job(self, queue: QueueState, job: QueuedJob, name: str, caller: Caller) -> Forecast:
-        """Forecast a pending job of this queue and store the forecast. Raises NoForecastError."""
+        """Forecast a pending job of this queue and store the forecast. Raise NoForecastError."""
         full = caller.may_see(job.uid)
         said = self._forecast(queue, job_run(job), name, full=full)
         row = Prediction.of(
@@ -68,7 +68,7 @@ class Predictor:
         return said
 
     def of_asked(self, queue: QueueState, asked: UnsubmittedJob) -> Forecast:
-        """Forecast a job that is not submitted yet. Raises NoForecastError."""
+        """Forecast a job that is not submitted yet. Raise NoForecastError."""
         wanted = run_of_request(asked, self._runs(queue), self._clock.wall())
         return self._forecast(queue, wanted, None, full=True)
 
@@ -108,7 +108,7 @@ class Predictor:
         )
 
     def _newest(self) -> _Kept:
-        """The newest model that can be read. Raises NoForecastError."""
+        """The newest model that can be read. Raise NoForecastError."""
         with self._database.reading() as connection:
             made = stored_models(connection, self._cluster, self._clock.wall())
             if not made:

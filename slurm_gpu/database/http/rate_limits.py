@@ -131,7 +131,7 @@ class Share:
         self._caller: Caller | None = None
 
     async def begin(self, caller: Caller) -> None:
-        """Serve the caller; raises HTTPException (429)."""
+        """Serve the caller; raise HTTPException (429)."""
         if not caller.writes:
             await self._bounds.begin(caller)
             self._caller = caller

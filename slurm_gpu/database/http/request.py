@@ -35,7 +35,7 @@ async def authenticated(authenticator: Authenticator, request: Request) -> Calle
 async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller, bytes]:
     """Return the caller and the body.
 
-    Raises NotAuthenticatedError, and HTTPException (429) over the user's bounds.
+    Raise NotAuthenticatedError, and HTTPException (429) over the user's bounds.
     """
     identify, body = await asked(authenticator, request)
     caller = await run_in_threadpool(identify)
@@ -106,7 +106,7 @@ def is_taken(length: str) -> bool:
 
 
 def whole_parameter(name: str, text: str, least: int, most: int) -> int:
-    """Return a parameter that is a whole number; raises UsageError."""
+    """Return a parameter that is a whole number; raise UsageError."""
     try:
         return parse_whole(text, least, most)
     except ValueError as error:

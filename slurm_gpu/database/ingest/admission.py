@@ -46,7 +46,7 @@ class Admission:
     def enter(self) -> None:
         """Admit one more shipment, to be ended with `leave`.
 
-        Raises ShipmentError (503) with the time to come again if too many wait.
+        Raise ShipmentError (503) with the time to come again if too many wait.
         """
         self._measure()
         if self._n_waiting >= min(self._per_s * SERVED_WITHIN_S, self._most):

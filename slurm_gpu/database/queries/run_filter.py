@@ -95,7 +95,7 @@ class RunFilter:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> RunFilter:
-        """Read the parameters of a question; raises UsageError naming the value."""
+        """Read the parameters of a question; raise UsageError naming the value."""
         for name in query:
             if name not in _FILTERS:
                 raise UsageError(f"{name!r} is not a filter of runs; allowed: {', '.join(_FILTERS)}")
@@ -128,7 +128,7 @@ class PageCursor:
 
     @classmethod
     def read(cls, text: str) -> PageCursor:
-        """The place that `cursor` wrote; raises UsageError."""
+        """The place that `cursor` wrote; raise UsageError."""
         try:
             padded = text.encode("ascii") + b"=" * (-len(text) % 4)
             value, run_id, now_s = json.loads(base64.b64decode(padded, b"-_", validate=True))

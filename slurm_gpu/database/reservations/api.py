@@ -148,7 +148,7 @@ class ReservationPages:
         return self._one(number, caller)
 
     def _account(self, user: str, named: str) -> str:
-        """Return the account as Slurm stores it; raises UsageError where the user may not use it."""
+        """Return the account as Slurm stores it; raise UsageError if the user may not use it."""
         places, account = self._places.of(user), named.lower()
         if not places.from_slurmdbd:
             raise HTTPException(
@@ -209,7 +209,7 @@ def _may_not(act: str) -> str:
 
 
 def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settings) -> tuple[int, int, str]:
-    """Start, end and nodes of an approval; raises UsageError."""
+    """Start, end and nodes of an approval; raise UsageError."""
     if decision.start_s is None or decision.end_s is None or decision.nodes is None:
         raise UsageError("approving takes start_s, end_s and nodes")
     try:

@@ -47,7 +47,7 @@ def find_one(connection: Connection, cluster: str, number: int) -> Reservation |
 
 
 def store_request(connection: Connection, values: dict[str, Any], open_per_user: int) -> int:
-    """Keep a request; raises UsageError where its user has as many as one may have. Returns its id."""
+    """Keep a request; raise UsageError if its user has as many as one may have. Returns its id."""
     _wait_for_turn(connection, values["requested_s"])
     _refuse_too_many(connection, values)
     table = reservation.c
@@ -93,7 +93,7 @@ def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
 def approve(
     connection: Connection, one: Reservation, start_s: int, end_s: int, nodes: str, who: str, now_s: int
 ) -> None:
-    """Promise it; raises UsageError where its nodes are another's for a part of the time."""
+    """Promise it; raise UsageError if its nodes are another's for a part of the time."""
     one = _as_it_is(connection, one, now_s)
     if one.state is not ReservationState.REQUESTED:
         raise UsageError(f"reservation {one.id} is {one.state}: only what is requested can be approved")
@@ -139,7 +139,7 @@ def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> 
 def end(
     connection: Connection, one: Reservation, state: ReservationState, who: str, now_s: int, why: str
 ) -> None:
-    """Deny or cancel it; raises UsageError where it is over, or is no longer there to be denied."""
+    """Deny or cancel it; raise UsageError if it is over, or is no longer there to be denied."""
     one = _as_it_is(connection, one, now_s)
     if one.state.is_over:
         raise UsageError(f"reservation {one.id} is {one.state} already")

@@ -42,7 +42,7 @@ def back_up(url: URL, name: str, directory: Path | None) -> Path:
 
     The file name consists of the database's name, `name` and an ending. `directory` (created with mode 0700)
     defaults to that of the database file, or MARIADB_BACKUPS. Writers need not stop, but later writes are not
-    in the copy. Raises UnusableDatabaseError; then there is no such file.
+    in the copy. Raise UnusableDatabaseError; then there is no such file.
     """
     try:
         if url.get_backend_name() == "sqlite":

@@ -36,7 +36,7 @@ def insert(
 ) -> None:
     """Execute an INSERT of `rows` with values of the columns `names`, its only parameters.
 
-    Raises StatementError, like `execute`, if a value cannot be written. With `many` rows, as at an import, a
+    Raise StatementError, like `execute`, if a value cannot be written. With `many` rows, as at an import, a
     thread iterates over `rows` and writes the next statement while MariaDB executes one.
     """
     if connection.dialect.name == "sqlite":

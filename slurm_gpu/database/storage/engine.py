@@ -103,7 +103,7 @@ class Database:
     def write(self, work: Callable[[Connection], T], lock_wait: LockWait = LockWait.PATIENT) -> T:
         """Run `work` in one transaction and commit it; on a deadlock, roll back and repeat.
 
-        Raises LockedError if rows stay locked for longer than the limit, and DatabaseError if the database is
+        Raise LockedError if rows stay locked for longer than the limit, and DatabaseError if the database is
         unreachable. Then either nothing was stored, or everything was.
         """
         for attempt in range(1, _TRIES + 1):
@@ -124,7 +124,7 @@ class Database:
     def upgrade(self) -> None:
         """Upgrade the tables to this version's schema, without a backup; does nothing if they are current.
 
-        It continues an upgrade that was killed. Raises DatabaseError if the database is unreachable, and
+        It continues an upgrade that was killed. Raise DatabaseError if the database is unreachable, and
         UnusableDatabaseError if it was made by a newer slurm-gpu.
         """
         self._make_file()

@@ -18,7 +18,7 @@ _LOCK_WAIT = "slurm_gpu_lock_wait_s"
 
 
 class MeasuredCursor(Cursor):
-    """Raises DataError for a statement that is too long.
+    """Raise DataError for a statement that is too long.
 
     The server would close the connection without an error, as if it were down.
     """

@@ -18,7 +18,7 @@ COMMAND = "slurm-gpu db upgrade"
 def make_ready(database: Database) -> None:
     """Create the tables of an empty database; for the start of slurm-gpudbd.
 
-    Raises DatabaseError if the database is unreachable, and UnusableDatabaseError if it contains data in
+    Raise DatabaseError if the database is unreachable, and UnusableDatabaseError if it contains data in
     another schema. Such an upgrade may take long and needs a backup first, so an admin must start it.
     """
     if not database.is_due():
@@ -52,7 +52,7 @@ def upgrade_database(
     """Upgrade the database at `url`, for `slurm-gpu db upgrade`, after a copy to `backup_to`.
 
     No copy is made if there is nothing to upgrade or no data. After an interruption, the next run continues.
-    Raises DatabaseError.
+    Raise DatabaseError.
     """
     database = Database(url, answers_within_s=None)
     try:

@@ -72,7 +72,7 @@ def groups_of(run: Run, given: str | None, workers: Sequence[JobWorker]) -> Grou
     """Return the groups of equal workers, by `--groups` or else by the recorded arguments of the program.
 
     Without `--groups`, only GPUs of one model are compared: one waits for the other, and fractions of their
-    peak speed differ by model. Returns None without information. Raises ValueError if `given` does not fit
+    peak speed differ by model. Returns None without information. Raise ValueError if `given` does not fit
     this job. Ranks are assumed to follow node and index, as launchers assign them.
     """
     if given is not None:

@@ -52,7 +52,7 @@ class Observer:
         """Why the last poll failed; None if it did not."""
 
     def poll(self) -> None:
-        """Poll once; raises SlurmGpuError only if there never was an answer."""
+        """Poll once; raise SlurmGpuError only if there never was an answer."""
         now = self._monotonic()
         try:
             with self._connect() as source:

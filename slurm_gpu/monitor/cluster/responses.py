@@ -29,7 +29,7 @@ def layout(state: PageState, _: Visibility, __: str) -> bytes:
 
 
 def frame(state: PageState, visibility: Visibility, metric: str) -> bytes:
-    """Return one octet per square; raises UsageError for an unknown metric."""
+    """Return one octet per square; raise UsageError for an unknown metric."""
     octets = state.frames.get(metric)
     if octets is None:
         raise UsageError(f"metric: {metric[:40]!r} is unknown; write one of {', '.join(state.frames)}")
@@ -131,7 +131,7 @@ def reservations(state: PageState, visibility: Visibility, _: str) -> bytes:
 
 
 def squares(state: PageState, visibility: Visibility, metric: str) -> bytes:
-    """Return the frame as an SVG; raises UsageError for an unknown metric."""
+    """Return the frame as an SVG; raise UsageError for an unknown metric."""
     octets = frame(state, visibility, metric)
     known = state.layout.metrics[metric]
     at = dt.datetime.fromtimestamp(state.as_of_s(metric), dt.UTC)
@@ -147,12 +147,12 @@ def known_version(state: PageState, since: str) -> str:
 
 
 def read_version(text: str) -> int | None:
-    """Parse a client's version; None for "". Raises UsageError."""
+    """Parse a client's version; None for "". Raise UsageError."""
     return read_whole("since", text, "the version of an earlier answer, a whole number")
 
 
 def read_whole(name: str, text: str, meaning: str = "a whole number") -> int | None:
-    """Parse a whole number; None for "". Raises UsageError."""
+    """Parse a whole number; None for "". Raise UsageError."""
     if text == "":
         return None
     try:

@@ -69,7 +69,7 @@ class JobPage:
 
 
 def read_job(text: str) -> str:
-    """Check for JOBID, JOBID_TASK or JOBID+OFFSET; raises UsageError for anything else."""
+    """Check for JOBID, JOBID_TASK or JOBID+OFFSET; raise UsageError for anything else."""
     if _JOB.fullmatch(text) is None:
         raise UsageError(f"{text[:40]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
     return text

@@ -23,7 +23,7 @@ class BundleError(Exception):
 
 
 def bundled(first: str, read: Read) -> str:
-    """Return `first` and all its direct and indirect imports as one module; raises BundleError."""
+    """Return `first` and all its direct and indirect imports as one module; raise BundleError."""
     exported: dict[str, list[str]] = {}
     parts = []
     for name in in_order(first, read):
@@ -39,7 +39,7 @@ def bundled(first: str, read: Read) -> str:
 
 
 def in_order(first: str, read: Read) -> list[str]:
-    """Return the names of `first` and all its imports, each after its own imports; raises BundleError."""
+    """Return the names of `first` and all its imports, each after its own imports; raise BundleError."""
     found: list[str] = []
     open_: list[str] = []
 

@@ -26,7 +26,7 @@ log = logging.getLogger("slurm-gpuweb")
 class SignIn:
     """Build the sign-in: `routes` belong into the application, and `guarded` wraps it.
 
-    Revoked sessions are stored in `state`. Raises InputError for an invalid key file or list of them.
+    Revoked sessions are stored in `state`. Raise InputError for an invalid key file or list of them.
     """
 
     def __init__(

@@ -21,8 +21,7 @@ MOST = 100_000
 class RevokedSessions:
     """Revoked sessions by id, until they would have expired; with `path` they survive a restart.
 
-    Thread-safe. Raises InputError if the file is unreadable, since revoked sessions would
-    become valid again.
+    Thread-safe. Raise InputError if the file is unreadable, since revoked sessions would become valid again.
     """
 
     def __init__(self, wall: Callable[[], float], path: Path | None = None) -> None:

@@ -110,7 +110,7 @@ class Sessions:
 def session_key(path: Path | None) -> bytes:
     """Return the key of the file, or a random one: then all sessions end with this process.
 
-    Raises InputError for a file that others may read, or that is too short.
+    Raise InputError for a file that others may read, or that is too short.
     """
     if path is None:
         return secrets.token_bytes(KEY_BYTES)

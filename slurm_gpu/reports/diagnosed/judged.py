@@ -83,7 +83,7 @@ def judge_run(
 ) -> JudgedRun:
     """Return the verdict from the windows and `hosts` if it has a finding, else from the whole timeline.
 
-    `courses` may include other runs of the job. Raises ValueError if `groups` do not fit the job.
+    `courses` may include other runs of the job. Raise ValueError if `groups` do not fit the job.
     """
     # Windows of other tasks of an array, which used the same GPUs, may be among them.
     windows = [item for item in windows if item.job_id == run.job_id]
