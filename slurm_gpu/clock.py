@@ -14,8 +14,8 @@ _TRIES = 8
 class Clock(Protocol):
     """The clocks that the code uses.
 
-    `wall()` may step in either direction (NTP, an admin). `monotonic()` never goes back and restarts at boot.
-    The two are not comparable.
+    `wall()` may step in either direction (NTP, an admin). `monotonic()` never decreases, and restarts at
+    boot. The two are not comparable.
     """
 
     def wall(self) -> float:

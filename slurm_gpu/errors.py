@@ -1,4 +1,4 @@
-"""All errors that slurm-gpu raises deliberately. The exit code is 3, unless the list has another.
+"""All errors that slurm-gpu raises deliberately. The exit code is 3, unless the list specifies another.
 
 - SlurmGpuError
   - UsageError (2): invalid command line or request

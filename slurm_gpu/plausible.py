@@ -1,6 +1,6 @@
 """Plausible ranges of the values that a node measures, for slurm-gpud and slurm-gpudbd.
 
-A value outside its range is a driver error: slurm-gpud records a gap instead, and slurm-gpudbd drops the
+A value outside its range is a driver error: slurm-gpud records None instead, and slurm-gpudbd drops the
 field. The bounds are a few times the limits of hardware and also hold for sums over a node. The process that
 calls NVML imports this module, so it must stay small.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 # A century.
 MAX_SECONDS = 100 * 366 * 86400.0
-# Bound for amounts of unknown unit; sums of them stay finite.
+# Bound for amounts of unknown unit, which keeps their sums finite.
 MAX_AMOUNT = 1e24
 # Rounding can raise a mean of values that are all 1 slightly above 1.
 _ROUNDING = 1e-6

@@ -1,4 +1,4 @@
-"""The recent values of one device that one job uses alone, within a window's memory."""
+"""The recent values of one device that only one job uses, within a window's memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from slurm_gpu.alerts.alert import BAD_THROTTLES, CLOCKS_S, AlertThresholds
 from slurm_gpu.wire import LiveDevice
 
-# Maximum age of a reported reading; `idle_s`, where it is known, is more exact.
+# Maximum age of a reported reading; `idle_s` is more exact if it is known.
 _READ_S = 15.0
 
 
@@ -51,12 +51,12 @@ class DeviceHistory:
 
     def __init__(self, since_s: float, used: bool | None) -> None:
         self.used = used
-        """Whether the job ever used it; None if only records can answer."""
+        """Whether the job ever used it; None if that requires records."""
         self._began_s = self._at_s = since_s
         self._unused = _Stretch(since_s)
         """Since its last use or, without one, since it is watched."""
         self._watched = _Stretch(since_s)
-        """The part after the last gap that was too long to bridge."""
+        """The part after the last interruption that was too long to bridge."""
         self._recent: deque[_HistoryValue] = deque()
         self._n_throttled = 0
         """Number of throttled values; usually 0, which avoids summing up."""
@@ -98,7 +98,7 @@ class DeviceHistory:
     def idle(self, now_s: float, rules: AlertThresholds, *, unused: bool) -> IdlePeriod | None:
         """Return the idle period of a window or longer; None if it is used or too little was observed.
 
-        For a device that was used, observation since the last long gap is enough. For an unused one
+        For a device that was used, observation since the last long interruption is enough. For an unused one
         (`unused`) the whole time must have been observed.
         """
         whole = self._unused.idle(now_s, rules)

@@ -45,7 +45,7 @@ class RunEpisodes(Generic[T]):
 
     @property
     def unsure(self) -> bool:
-        """Whether another diagnosis could settle something."""
+        """Whether another diagnosis could settle an open question."""
         return self._maybe is not None or self._others > 0
 
     def add(self, found: EpisodeFinding[T], now_s: float) -> list[Episode[T]]:

@@ -63,8 +63,8 @@ class JudgingRotation:
     ) -> list[int]:
         """Return the jobs to diagnose now, the highest score first.
 
-        `scores` covers all jobs; from 1 on a job is worth a diagnosis. `found` are jobs with a reported or
-        unsettled fault; `wanted` are jobs whose result other decisions need.
+        `scores` covers all jobs; a job with a score of at least 1 is diagnosed. `found` are jobs with a
+        reported or unsettled fault; `wanted` are jobs whose result other decisions need.
         """
         self._schedules = {job: schedule for job, schedule in self._schedules.items() if job in scores}
         self._going = {job: since for job, since in self._going.items() if job in scores}

@@ -38,7 +38,7 @@ class SuspectThresholds:
     confidence: float = 0.6
     within_s: float = 14 * 86400.0
     most_of_job: float = 0.5
-    """Maximum share of its GPUs that a job may accuse; above it the fault lies in the job or the site."""
+    """Maximum share of its GPUs that a job may accuse; above it the fault is in the job or the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,10 @@ class Suspect:
 def suspects(
     statements: Iterable[Statement], now_s: float, rule: SuspectThresholds | None = None
 ) -> list[Suspect]:
-    """Return places accused by `rule.jobs` jobs of `rule.users` users, less jobs that ran well there since.
+    """Return devices and nodes accused by `rule.jobs` jobs of `rule.users` users, the most accused first.
 
-    Those with the most jobs come first. A node is reported if no single GPU of it is accused often enough.
+    Each job that ran well there later counts against one accusation. A node is reported if no single GPU of
+    it is accused often enough.
     """
     rule = rule or SuspectThresholds()
     accusing: dict[Place, list[Statement]] = defaultdict(list)

@@ -11,7 +11,7 @@ from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterJob
 from slurm_gpu.wire.answers.running import Running
 
-# How long after a GPU error its alert lasts.
+# Duration of the alert after a GPU error.
 XID_FOR_S = 3600.0
 
 
@@ -91,7 +91,7 @@ class Watch:
             if job_id in running and running[job_id].start_s == watched.start_s
         }
         for job_id, watched in self._jobs.items():
-            # For example after losing a node: later values say nothing about this job.
+            # For example after losing a node: later values do not describe this job.
             others = [uuid for uuid in watched.histories if not _has(devices.get(uuid), job_id)]
             for uuid in others:
                 del watched.histories[uuid]
@@ -135,7 +135,7 @@ class Watch:
         }
         unused = [uuid for uuid in idle if watched.is_unused(uuid)]
         if len(idle) == len(histories) and idle:
-            # Only records show bursts between two values, if slurm-gpud does not report them.
+            # Only records include bursts between two values, if slurm-gpud does not report them.
             never = len(unused) == len(histories) and watched.used_before is not True
             yield _idle_alert(job_id, AlertKind.NEVER_USED if never else AlertKind.USED_THEN_IDLE, idle, idle)
         full = [uuid for uuid in idle if histories[uuid].memory_is_full(now_s, self.rules)]

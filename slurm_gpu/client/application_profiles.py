@@ -18,9 +18,10 @@ SIZES = ("batch_size", "atoms", "input_bytes", "topology_bytes")
 def recorded_profiles(client: DatabaseClient, **filters: Any) -> Iterator[ApplicationProfile]:
     """Return a profile of each finished run of a known application on one whole GPU, newest first.
 
-    `filters` are those of DatabaseClient.runs, such as since_s. Runs of several GPUs, of parts of a GPU and
-    of none are left out, as are those whose timeline was not kept or is nothing but gaps. Each has its own
-    profile; colocation.library makes those of one application and input one. Raises as DatabaseClient does.
+    `filters` are those of DatabaseClient.runs, such as since_s. Runs on several GPUs, on parts of a GPU or
+    without a GPU are left out, and so are those without a stored timeline or with an empty one. Each run has
+    its own profile; colocation.library merges those of one application and input. Raise the errors of
+    DatabaseClient.
     """
     for run in client.all_runs(**{"states": _FINISHED, **filters}):
         if run.full and run.app is not None and run.n_gpus == _WHOLE_GPU and run.n_nodes == 1:

@@ -1,4 +1,4 @@
-"""How everyone else reads: slurm-gpudbd's API, by Unix socket on its own host, with MUNGE from elsewhere."""
+"""Read slurm-gpudbd's API: by Unix socket on its own host, with MUNGE from other hosts."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ class MungeAuth(httpx.Auth):
 
 
 class DatabaseClient:
-    """slurm-gpudbd as the calling user may read it; a context manager.
+    """slurm-gpudbd with the rights of the calling user; a context manager.
 
-    Every method raises DatabaseError when slurm-gpudbd cannot be reached or refuses, MungeError when no
-    credential can be had, and UsageError when the question itself is wrong.
+    Every method raises DatabaseError if slurm-gpudbd is unreachable or rejects the request, MungeError if no
+    credential is available, and UsageError if the request is invalid.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class DatabaseClient:
         needs_all: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`needs_all`: requests fail, with a remedy, unless the caller may see every run.
+        """Configure access; `needs_all`: fail, with a remedy, unless the caller may see every run.
 
-        `timeout_s` bounds an answer, and the sum of waits where this user asks too much (429).
+        `timeout_s` limits the duration of a request, including the waits for the user's rate limit (429).
         """
         self._timeout_s, self._sleep = timeout_s, sleep
         path = config.database_socket
@@ -143,7 +143,7 @@ class DatabaseClient:
             )
 
     def health(self) -> Health:
-        """Versions, and how far the import of Slurm's accounting has come."""
+        """Return the versions, and the progress of the import of Slurm's accounting."""
         return self._get(Health, "/v1/health")
 
     def runs(
@@ -166,9 +166,9 @@ class DatabaseClient:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> RunPage:
-        """One page of runs, the last submitted first, or as `sort` says; RunPage.cursor leads to the next.
+        """Return one page of runs, the last submitted first, or as specified by `sort`.
 
-        docs/api.md explains each filter.
+        RunPage.cursor requests the next page. docs/api.md explains each filter.
         """
         values = {
             "user": user,
@@ -192,7 +192,7 @@ class DatabaseClient:
         return self._get(RunPage, "/v1/runs", query)
 
     def all_runs(self, **filters: Any) -> Iterator[Run]:
-        """Every run that `filters` (those of `runs`) let through, page by page."""
+        """Yield every run that matches `filters` (those of `runs`), page by page."""
         cursor: str | None = None
         while True:
             page = self.runs(**{**filters, "cursor": cursor})
@@ -218,15 +218,16 @@ class DatabaseClient:
     def windows(self, job: str) -> Sequence[NodeWindow]:
         """Return the last ten minutes of `job` at full resolution.
 
-        () where its nodes have been asked just now: ask again in 10 s. Raise DatabaseError if it does not run
-        and none was kept.
+        The result is () if its nodes have just been asked for them: repeat the call in 10 s. Raise
+        DatabaseError if the job does not run and no window was kept.
         """
         return self._list(tuple[NodeWindow, ...], "windows", _job_path(job, "/window"))
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
         """Return the host values of the nodes of `job` for the last ten minutes, while it was alone on them.
 
-        () for a job that is not running, shares a node, or is unknown; also from an older slurm-gpudbd.
+        The result is () if the job is not running, shares a node, or is unknown; also with an older
+        slurm-gpudbd.
         """
         return self._list(tuple[NodeMinutes, ...], "hosts", _job_path(job, "/hosts"), or_none=True)
 
@@ -246,7 +247,7 @@ class DatabaseClient:
         return self._get(ClusterState, "/v1/cluster")
 
     def running(self) -> Running:
-        """How the jobs that run have used their GPUs since they began: one's own, and all for operators."""
+        """Return how running jobs have used their GPUs: the caller's, or all for operators."""
         return self._get(Running, "/v1/running")
 
     def verdicts(self) -> Verdicts:
@@ -254,7 +255,10 @@ class DatabaseClient:
         return self._get(Verdicts, "/v1/verdicts")
 
     def forecast(self, job: str) -> Forecast | str:
-        """How long a job that waits will wait, or why nothing can be said; UsageError where it does not."""
+        """Return how long a pending job will wait, or why that is unknown.
+
+        Raise UsageError if the job is not pending.
+        """
         return self._forecast(_job_path(job, of="forecast"), {})
 
     def forecast_asked(self, **asked: str | float | None) -> Forecast | str:
@@ -276,7 +280,7 @@ class DatabaseClient:
         return self._list(tuple[Reservation, ...], "reservations", "/v1/reservations", query)
 
     def request_reservation(self, **asked: str | int | None) -> Reservation:
-        """Ask for one: docs/api.md names what may be asked."""
+        """Request a reservation; docs/api.md lists the fields."""
         return self._reserve("", asked)
 
     def decide_reservation(self, number: int, act: str, **more: str | int | None) -> Reservation:
@@ -349,7 +353,7 @@ class DatabaseClient:
         *,
         or_none: bool = False,
     ) -> T:
-        """Return a list of an answer; empty, with `or_none`, where slurm-gpudbd does not know the path."""
+        """Return a list of an answer; with `or_none`, empty if slurm-gpudbd does not support the path."""
         answer = self._get(dict[str, Any], path, query, {name: []} if or_none else None)
         return from_json(kind, answer.get(name))
 
@@ -404,7 +408,7 @@ class DatabaseClient:
 
 
 def _retry_after_s(response: httpx.Response) -> float:
-    """Return what Retry-After says; infinite where that is no number of seconds."""
+    """Return the seconds in Retry-After; infinite if it has another form."""
     text = response.headers.get("retry-after", "")
     return int(text) if _SECONDS.fullmatch(text) else math.inf
 
@@ -416,7 +420,7 @@ def _job_path(job: str, part: str = "", of: str = "runs") -> str:
 
 
 def _connectable(path: Path) -> bool:
-    """Whether a daemon listens there: a killed one leaves its socket behind."""
+    """Return whether a daemon listens there: a killed one leaves its socket behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         try:

@@ -1,4 +1,4 @@
-"""Checking a YAML file as a whole: every mistake at once, each with its place, and what would be right."""
+"""Check a YAML file as a whole, and report every error with its position and the valid values."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class YamlCheck:
     def mapping(
         self, location: Location, value: Any, known: Collection[str] | None, name: str | None = None
     ) -> dict[Any, Any]:
-        """Those entries of a mapping whose keys are known (None: all); {} where it is none.
+        """Return the entries of a mapping whose keys are known (None: all); {} if the value is not a mapping.
 
-        `name` is what a person calls it, if not by its place.
+        `name` describes it to users; by default its position does.
         """
         name = (".".join(map(str, location)) or "the file") if name is None else name
         if not isinstance(value, dict):
@@ -80,7 +80,7 @@ class YamlCheck:
         return {key: item for key, item in value.items() if key in known}
 
     def seconds(self, location: Location, value: Any) -> float | None:
-        """Return a duration in seconds; None for what is none, or might be hours or minutes."""
+        """Return a duration in seconds; None if the value is not a duration, or its unit is ambiguous."""
         if self.is_ambiguous(location, value):
             return None
         try:
@@ -96,7 +96,7 @@ class YamlCheck:
 
 def did_you_mean(value: Any, allowed: Collection[object]) -> str:
     """Return the end of a message on a value that is not allowed."""
-    # Only here: most files have no mistakes, and the memory of who reads them counts.
+    # Imported here because most files have no errors, and memory matters to the programs that read them.
     import difflib
 
     names = [str(name) for name in islice(allowed, _MOST_COMPARED)]

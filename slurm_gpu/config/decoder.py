@@ -1,8 +1,8 @@
 """Decode a YAML file into dataclasses whose fields declare keys, values and descriptions once.
 
-A field is declared as `Annotated[type, value type, description]`. Its type says how it is decoded: a
-dataclass is a table, `Mapping[str, X]` a table of any names, `tuple[X, ...]` and `frozenset[X]` are lists,
-an enum is a choice. A field without a default is required; one without a description is not in the file.
+A field is declared as `Annotated[type, value type, description]`. Its type determines how it is decoded: a
+dataclass is a table, `Mapping[str, X]` a table of any names, `tuple[X, ...]` and `frozenset[X]` are lists, an
+enum is a choice. A field without a default is required; one without a description is not in the file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key of a field in the file, where it is not the field's name."""
+    """The key of a field in the file, if it differs from the field's name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """How many entries a list or table has.
+    """The number of entries that a list or table may have.
 
     With `or_one` a single value may be written without a list; with `keyed` a tuple is written as a table.
     """
@@ -70,7 +70,7 @@ REQUIRED = Required()
 
 
 class Shape(NamedTuple):
-    """How a value is decoded: `type` without annotations and None, and what they say."""
+    """The decoding of a value: `type` without annotations and None, and the annotations."""
 
     type: Any
     value_type: ValueType | None
@@ -79,7 +79,7 @@ class Shape(NamedTuple):
 
 
 class SettingField(NamedTuple):
-    """One field of a settings class; `default` is MISSING where there is none."""
+    """One field of a settings class; `default` is MISSING if it is required."""
 
     name: str
     key: str
@@ -140,15 +140,15 @@ def decode(source: YamlSource, settings_class: type[_T]) -> _T:
 
 
 class Decoder(YamlCheck):
-    """Decodes one file and collects its mistakes; `finish` raises them."""
+    """Decodes one file and collects its errors; `finish` raises them."""
 
     def read(self, settings_class: type[_T]) -> _T:
-        """Return the whole file; after a mistake with defaults, or None, instead of what is not valid."""
+        """Return the whole file; after an error, invalid values are defaults, or None."""
         settings: _T = self._table((), {} if self.source.value is None else self.source.value, settings_class)
         return settings
 
     def at(self, *place: str | int) -> Any:
-        """Return what the file has there; MISSING where it has nothing."""
+        """Return the value of the file at that location; MISSING if it is absent."""
         value = self.source.value
         for part in place:
             try:
@@ -162,7 +162,7 @@ class Decoder(YamlCheck):
         return self.at(*place) is not MISSING
 
     def has_failed(self, at: Location) -> bool:
-        """Return whether there is a mistake in what is there."""
+        """Return whether there is an error at or below that location."""
         return any(place[: len(at)] == at for place in self.failed)
 
     def fail_once(self, at: Location, message: str, *, key: bool = False) -> None:
@@ -214,7 +214,7 @@ class Decoder(YamlCheck):
         return self._list(at, value, shape, origin)
 
     def single(self, at: Location, value: Any, value_type: ValueType) -> Any:
-        """Return one value; fails where it is not valid."""
+        """Return one value; raise an error if it is invalid."""
         try:
             if value_type.suffix != "_s" or not self.is_ambiguous(at, value):
                 return value_type.parse(value)

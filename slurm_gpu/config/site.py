@@ -62,7 +62,7 @@ def _parse_size(value: Any) -> float:
 
 
 _CLUSTER = ValueType(
-    # Slurm has every ClusterName in lower case, whatever slurm.conf says: scontrol, sacct, slurmdbd.
+    # Slurm (scontrol, sacct, slurmdbd) has every ClusterName in lower case, regardless of slurm.conf.
     "the ClusterName of slurm.conf",
     "neuron",
     lambda value: one_line(value).lower(),
@@ -114,7 +114,7 @@ class Rack:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How often a node samples, and the coverage below which nothing is judged."""
+    """The sampling interval of a node, and the coverage below which jobs are not judged."""
 
     interval_s: Annotated[float, _DURATION, "Between samples of a GPU."] = 1.0
     min_coverage: Annotated[float, number(0, 1, "0.8"), "A run with a lower coverage is not judged."] = 0.8
@@ -122,7 +122,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long detail is kept; aggregates are kept indefinitely."""
+    """The time for which detail is kept; aggregates are kept indefinitely."""
 
     timelines_s: Annotated[float, _DURATION, "Timelines."] = 90 * 86400.0
     windows_s: Annotated[float, _DURATION, "Windows."] = 7 * 86400.0
@@ -170,7 +170,7 @@ class Reservations:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How slurm-gpuctld places jobs. By default it manages all nodes with GPUs."""
+    """Settings of job placement by slurm-gpuctld; by default it manages all nodes with GPUs."""
 
     mode: Annotated[str, choice(PLACEMENT_MODES), "Only `enforce` changes the cluster."] = "observe"
     partitions: Annotated[

@@ -1,4 +1,4 @@
-"""The types of single values in configuration files: how each is parsed, and what is allowed."""
+"""Types of single values in configuration files: their parsers and valid values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class InvalidValueError(ValueError):
 class ValueType:
     """One type of value; `parse` raises InvalidValueError, ValueError, LookupError, TypeError or the like.
 
-    `plural` names several; `suffix` is the unit in names of fields, which their keys do not have.
+    `plural` is the name of several; `suffix` is the unit in names of fields, which their keys lack.
     """
 
     what: str
@@ -46,7 +46,7 @@ class ValueType:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen for TCP connections."""
+    """An address that listens for TCP connections."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """HOST:PORT, [IPv6]:PORT or :PORT, where port 0 is any free one; raise ValueError."""
+    """Parse HOST:PORT, [IPv6]:PORT or :PORT, where port 0 is any free one; raise ValueError if invalid."""
     parts = urlsplit(f"//{require(isinstance(text, str), text)}")
     port = parts.port
     if port is None or parts.path or parts.query or parts.fragment or parts.username:

@@ -3,7 +3,7 @@
 PyYAML's safe composer returns nodes with marks. They are converted to plain values once, and the marks are
 kept by path. Duplicate keys are errors; YAML loaders silently use the last one. Size, number of values,
 nesting and integers are limited while reading. Numbers that only YAML 1.1 reads in base 60 or 8 (1:30 is 90,
-010 is 8) stay text, so that no check accepts them as numbers.
+010 is 8) remain text, so that no check accepts them as numbers.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _SHOWN_CHARACTERS = 80
 class YamlSource:
     """A parsed YAML document and the place of each of its parts.
 
-    `value` is made of dicts, lists, strings, numbers, booleans, None and dates, as yaml.safe_load gives.
-    `positions` maps a location such as ("rules", 0, "limits") to the (line, column) of the value there,
-    `key_positions` to that of the key; both count from 1.
+    `value` is made of dicts, lists, strings, numbers, booleans, None and dates, like the result of
+    yaml.safe_load. `positions` maps a location such as ("rules", 0, "limits") to the (line, column) of the
+    value there, `key_positions` to that of the key; both count from 1.
     """
 
     path: str
@@ -65,7 +65,7 @@ class YamlSource:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuse what has too many values or levels, contains itself, or is no value of its type."""
+    """Rejects too many values or levels, recursive documents, and values invalid for their type."""
 
     def __init__(self, text: str, path: str) -> None:
         super().__init__(text)
@@ -181,7 +181,7 @@ def parse_yaml(text: str, path: str) -> YamlSource:
     except (
         ValueError,
         OverflowError,
-    ) as error:  # an escape or a version that is no number of Unicode or YAML
+    ) as error:  # an escape or a version that is not a number of Unicode or YAML
         raise loader.error(loader.get_mark(), f"is not valid YAML: {error}") from error
     finally:
         loader.dispose()
@@ -211,7 +211,7 @@ def _walk(
         seen: dict[Hashable, tuple[int, int]] = {}
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
-                continue  # "<<: *defaults": its values keep the places where they were written
+                continue  # "<<: *defaults": its values keep their original positions
             key = loader.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 raise loader.error(key_node.start_mark, "a key must be a plain word")

@@ -35,12 +35,12 @@ class BackgroundTask(Generic[T]):
 
     @property
     def is_free(self) -> bool:
-        """Whether no task was started whose result is still to be taken."""
+        """Whether no task is running and no result is pending."""
         return self._future is None
 
     @property
     def is_done(self) -> bool:
-        """Whether a result can be taken."""
+        """Whether a result is available."""
         return self._future is not None and self._future.done()
 
     def start(self, task: Callable[[], T]) -> None:

@@ -1,8 +1,8 @@
 """Record an audit event for each urgent job that started: owner, reason, overtaken and requeued jobs.
 
 The source is Slurm's accounting, and the ID of an event follows from the job and its start, so no state is
-kept. After an outage slurm-gpuctld reports what it missed, and repeated reports are one event. Only overtaken
-jobs must be observed in the queue at the start; without an observation they are unknown.
+kept. After an outage slurm-gpuctld reports the missed starts, and repeated reports are one event. Only
+overtaken jobs must be observed in the queue at the start; without an observation they are unknown.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class UrgentAudit(Duty):
         }
         settled = {key for key in self._seen if now_s - key[1] >= SETTLES_S}
         if settled - self._hurried and not self._outage.lasts:
-            self._hurried = settled  # once: an unknown reason would query sacct every second
+            self._hurried = settled  # only once: an unknown reason would otherwise query sacct every second
             self._due_s = min(self._due_s, self._clock.monotonic())
         return True
 
@@ -240,7 +240,7 @@ def gave_way_to(
 def _nodes(run: AccountingRun) -> frozenset[str]:
     try:
         return frozenset(expand(run.nodes))
-    except ValueError:  # accounting may have a nodes field that is no hostlist
+    except ValueError:  # the nodes field of accounting may not be a hostlist
         return frozenset()
 
 

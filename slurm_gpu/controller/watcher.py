@@ -43,7 +43,7 @@ from slurm_gpu.slurm.submission import Partition
 
 log = logging.getLogger("slurm-gpuctld")
 
-# How long after its submission the token of a job is listed.
+# How long the token of a job is listed after its submission.
 SEEN_S = 120
 _SETTINGS_EVERY_S = 600.0
 _NODES_EVERY_S = 60.0
@@ -236,7 +236,7 @@ class QueueWatcher:
 
 
 def _has_accounting(settings: SlurmSettings) -> bool:
-    """Return whether slurmdbd knows jobs that ended before the first poll."""
+    """Return whether slurmdbd has the jobs that ended before the first poll."""
     return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 

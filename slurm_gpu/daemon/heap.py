@@ -1,9 +1,9 @@
 """Return freed memory to the system at intervals.
 
-Memory for jobs, samples and requests is short-lived, between objects that stay. So the heap of the C library
-fragments, although its used part does not grow. After ten minutes of short jobs, 4 of slurm-gpud's 8 MB were
-unused; after forty threads had waited for MariaDB, 44 of slurm-gpudbd's 72 MB. The C library itself returns
-only the end of the heap.
+Memory for jobs, samples and requests is short-lived and allocated between long-lived objects. The heap of the
+C library therefore fragments, although its used part does not grow. After ten minutes of short jobs, 4 of
+slurm-gpud's 8 MB were unused; after forty threads had waited for MariaDB, 44 of slurm-gpudbd's 72 MB. The C
+library itself returns only the end of the heap.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ EVERY_S = 60.0
 
 
 def give_back() -> None:
-    """Where the C library is not glibc, nothing happens."""
+    """Return freed memory to the system; do nothing if the C library is not glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 class Heap:
-    """Gives back once in EVERY_S, as part of what is done anyway: it is no reason to wake up."""
+    """Returns memory once in EVERY_S, during other work, so that it causes no wake-ups."""
 
     def __init__(self, clock: Clock, do: Callable[[], None] = give_back) -> None:
         self._clock, self._give_back = clock, do
@@ -42,7 +42,7 @@ class Heap:
 
 @contextlib.contextmanager
 def giving_back(do: Callable[[], None] = give_back, every_s: float = EVERY_S) -> Iterator[None]:
-    """Give back each `every_s` until it is left, in a thread: for who answers others meanwhile."""
+    """Return memory every `every_s` in a thread until the context ends, for programs that serve requests."""
     stop = threading.Event()
 
     def go_on() -> None:

@@ -18,16 +18,16 @@ class JournalFormatter(logging.Formatter):
     """`<priority>message`, as journald reads it (sd-daemon(3)); it adds the time itself."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record; further lines carry the priority too."""
+        """Format one record; further lines have the priority too."""
         priority = _PRIORITIES.get(record.levelno, 6)
         return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
 
 
 class LineLimit(logging.Filter):
-    """Let each logging call of the code write a limited number of lines a minute, and count the others.
+    """Limit the lines per minute of each logging call in the code, and count the others.
 
-    Callers elsewhere remember what they have logged. Such memories are bounded, and what fills them, such as
-    uids, addresses and names, is chosen by senders.
+    Callers also remember which messages they have logged. These memories are bounded, but senders choose
+    their content, such as uids, addresses and names.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class LineLimit(logging.Filter):
         self._uses: dict[tuple[str, int], _LineCount] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the line; the last one of a minute, and the next one, say what is left out.
+        """Return whether to write the line; a minute's last line and the next one count omitted lines.
 
         Handlers call it under their lock.
         """

@@ -1,4 +1,4 @@
-"""Logs an outage once when it begins and once when it ends, however often a loop or a request meets it."""
+"""Log an outage once when it begins and once when it ends, however often a loop or a request detects it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ AGAIN_S = 60.0
 
 
 class OutageLog:
-    """The log lines of one thing that fails and works again; for several threads.
+    """The log lines about one resource that fails and recovers; thread-safe.
 
-    While an outage lasts, an error of another type is logged too, once. Outages that follow each other within
-    AGAIN_S are one. Without `over`, where no end is reported, a failure is logged again after AGAIN_S.
-    Errors that are not raised on purpose are logged with their traceback, once for each type.
+    During an outage, an error of another type is also logged once. Outages within AGAIN_S of each other are
+    one. Without `over`, ends are not reported, and a failure is logged again after AGAIN_S. Unexpected errors
+    are logged with their traceback, once for each type.
     """
 
     def __init__(self, log: logging.Logger, what: str, clock: Clock, over: str | None = None) -> None:
@@ -25,7 +25,7 @@ class OutageLog:
         self._log, self._what, self._over, self._clock = log, what, over, clock
         self._lock = threading.Lock()
         self.lasts = False
-        """Whether it failed last, reported or not."""
+        """Whether the last attempt failed, reported or not."""
         self._n_unreported = 0
         self._next_s = -math.inf
         self._types: set[type] = set()

@@ -17,16 +17,16 @@ _OUT_OF_LOOP_S = 1.0
 
 
 class Notifier:
-    """Datagrams to $NOTIFY_SOCKET; does nothing where systemd did not start us.
+    """Sends datagrams to $NOTIFY_SOCKET; does nothing if systemd did not start this process.
 
-    The variables are taken out of `environ`: they are not meant for our children.
+    The variables are removed from `environ`, so that child processes do not inherit them.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
         watchdog_us = environ.pop("WATCHDOG_USEC", "")
         watched_pid = environ.pop("WATCHDOG_PID", "")
-        # A leading @ stands for the zero byte of an abstract address.
+        # A leading @ represents the zero byte of an abstract address.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         ours = watched_pid in ("", str(os.getpid()))
         self._feed_each_s = int(watchdog_us) / 2e6 if watchdog_us.isdecimal() and ours else 0.0

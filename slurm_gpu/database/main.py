@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> None:
         n_changed = make_importer(config, database, view, clock).run_once()
         log.info("imported %d new or changed runs, and matched the records", n_changed)
         return
-    # Until the server takes over, exit at once: no work is in progress.
+    # Until the server is ready, exit at once: no work is in progress.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _make_ready_when_there(database, notifier)
     warn_of_unknown_user(settings.web)
@@ -125,7 +125,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _end_at_last() -> None:
-    """Exit within seconds, whatever a thread still waits for, such as a database that hangs.
+    """Exit within seconds, even if a thread still waits, such as for a hung database.
 
     Data that was not stored yet was not acknowledged, so it is sent again.
     """
@@ -173,7 +173,7 @@ def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
     waiting = False
     while True:
         try:
-            # Only once it answers: an unreachable one is waited for and logged below.
+            # Only once it answers: the code below waits for an unreachable one and logs that.
             server = database.server()
             notifier.starting(f"updating the tables: {server}", _TABLES_WITHIN_S)
             make_ready(database)

@@ -1,4 +1,4 @@
-"""slurm-gpudbd.yaml: where the database is. It may hold a password, so only its owner may read it."""
+"""slurm-gpudbd.yaml: access to the database. It may contain a password, so only its owner may read it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_PER_USER = 1_000_000_000
 
 
 class OpenToOthersError(InputError):
-    """The file holds a password, and others may read it; `fault` says so without the remedy."""
+    """The file contains a password, and others may read it; `fault` describes this without the remedy."""
 
     def __init__(self, path: Path, mode: int) -> None:
         what = f"holds a password, but others may read it (mode {mode:04o})"
@@ -56,7 +56,7 @@ _WEB_USER = ValueType("a user of this host, a uid, or null", DEFAULT_WEB_USER, _
 
 @dataclass(frozen=True, slots=True)
 class PerUser:
-    """Limits for one user: requests served at once, and rows per second in the long run."""
+    """Limits for one user: requests served at once, and the long-term rate of rows per second."""
 
     requests: Annotated[int, whole_number(1, _MOST_PER_USER), "Requests served at once."] = 2
     rows_per_s: Annotated[int, whole_number(1, _MOST_PER_USER), "Rows per second in the long run."] = 2000
@@ -90,14 +90,14 @@ class DaemonSettings:
 
     @property
     def web(self) -> WebReader:
-        """How slurm-gpuweb is recognised."""
+        """Return how slurm-gpuweb is recognised."""
         return WebReader(self.web_user, self.web_hosts)
 
 
 def default_is_meant() -> bool:
-    """Whether this is slurm-gpudbd's host without doubt: it has the default file, or the default database.
+    """Return whether this is certainly slurm-gpudbd's host: it has the default file or the default database.
 
-    Raise UsageError if the caller may not look.
+    Raise UsageError if the caller may not check.
     """
     try:
         return DEFAULT_PATH.exists() or DEFAULT_DATABASE.exists()

@@ -48,7 +48,10 @@ class DiagnosisThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Describe one job. `judged` marks the rows with enough data that are not shared; the others are gaps."""
+    """The description of one job.
+
+    `judged` marks the rows with enough data that are not shared; the others are NaN.
+    """
 
     series: Series
     groups: Groups

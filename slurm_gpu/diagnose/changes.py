@@ -23,7 +23,7 @@ class Split(NamedTuple):
     after: Matrix
     """Means of both sides."""
     z: Matrix
-    """The difference of the means over its standard error; 0 if there is no change."""
+    """The difference of the means divided by its standard error; 0 without a change."""
 
 
 class LevelSegment(NamedTuple):
@@ -35,8 +35,9 @@ class LevelSegment(NamedTuple):
 
 
 def noise(rows: Matrix) -> Matrix:
-    """Estimate the noise of each row (n_rows,) as a standard deviation, by the median difference of
-    neighbours.
+    """Estimate the noise of each row (n_rows,) as a standard deviation.
+
+    The estimate follows from the median difference of neighbours.
     """
     with np.errstate(invalid="ignore"):
         steps = np.abs(np.diff(rows, axis=1))
@@ -45,10 +46,10 @@ def noise(rows: Matrix) -> Matrix:
 
 
 def split(rows: Matrix, least: int = 3) -> Split:
-    """Find one change of the mean in each row (CUSUM), with at least `least` values on either side; NaN is a
-    gap.
+    """Find one change of the mean in each row (CUSUM), with at least `least` values on either side.
 
-    O(rows × columns). Extreme values are first clipped to 5 σ of the noise around the row's own quantiles.
+    NaN is not measured. O(rows × columns). Extreme values are first clipped to 5 σ of the noise around the
+    row's own quantiles.
     """
     n_rows, n = rows.shape
     nothing = np.zeros(n_rows)
@@ -81,10 +82,10 @@ def split(rows: Matrix, least: int = 3) -> Split:
 
 
 def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
-    """Find the levels of one row by least squares with a penalty for each change; [] for gaps alone.
+    """Find the levels of one row by least squares with a penalty for each change; [] if nothing was measured.
 
     Pruned search (Killick, Fearnhead and Eckley 2012): O(n) if changes are regular. The penalty of a change
-    is `penalty` · σ² · 2 ln n, where σ is the noise. Gaps belong to the segment around them.
+    is `penalty` · σ² · 2 ln n, where σ is the noise. Unmeasured values belong to the segment around them.
     """
     columns = np.flatnonzero(np.isfinite(row))
     n = len(columns)
@@ -93,7 +94,7 @@ def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
     values = row[columns]
     sigma = noise(values[None, :])[0] if n > 1 else 0.0
     values = _clipped(values[None, :], np.array([sigma]))[0]
-    # Rounding alone causes differences: a row that is constant except for rounding is one level.
+    # Rounding causes differences: a row that is constant except for rounding is one level.
     price = penalty * 2.0 * np.log(max(n, 2)) * max(sigma, 1e-6) ** 2
     sums = np.concatenate([[0.0], np.cumsum(values)])
     squares = np.concatenate([[0.0], np.cumsum(values**2)])

@@ -36,7 +36,7 @@ _CHECKS_OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
 )
 _CHECKS_OF_ONE = (starved_all, slowdown)
 _HEALTHY = 0.8
-# Least time of computation: at its beginning a job has less to run, and a few samples show no trend.
+# Minimum time of computation: at its beginning a job has less to run, and a few samples show no trend.
 _LEAST_S = 60.0
 _ENDS_S = 5.0
 _NOTHING_RAN = "its GPUs have had nothing to run: it has not begun to compute, or does not use them"
@@ -54,7 +54,7 @@ def diagnose(
     """Judge one job by the series of its workers, as returned by `series.align`.
 
     `groups`: peers, in the order of the workers; inferred by default. `steps`: timings of the job, which
-    outweigh counters. `running`: whether the job continues. The end of a job is no hang, unless it was
+    outweigh counters. `running`: whether the job continues. The end of a job is not a hang unless it was
     `cut_short`: cancelled, timed out or failed. Raise ValueError if groups and workers do not match.
     """
     if cut_short:
@@ -178,14 +178,14 @@ def _names(workers: Sequence[JobWorker]) -> str:
 
 
 def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
-    """Combine both: timings show where time goes, counters show whether hardware is at fault."""
+    """Combine both verdicts: timings show where time is spent, counters show whether hardware is at fault."""
     if counters.cause is Cause.HANG or counters.kind in LOST or counters.kind.startswith("xid"):
         return counters
     if timings.cause is Cause.INCONCLUSIVE:
         return counters.limited(*(f"timings: {why}" for why in timings.why_not))
     both = (*timings.evidence, *counters.evidence)
     if timings.cause is Cause.IMBALANCE:
-        # A GPU that the hardware reports as slow is slow in any case; one that is only busy longer may not
+        # A GPU that the hardware reports as slow is slow in any case; a GPU that is only busy longer may not
         # be.
         if counters.cause is Cause.SLOW and counters.kind in ("throttled", "clock"):
             return replace(counters, evidence=(*counters.evidence, *timings.evidence))

@@ -18,7 +18,7 @@ from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 _LEAST_WORKERS = 4
 # Fractions of utilisation.
 _LEAST_GAPS, _ALIKE, _Z = 0.0018, 0.00035, 6.0
-# Least gap between the two kinds, as a share of their difference.
+# Minimum distance between the two kinds, as a share of their difference.
 _CLEAR = 0.3
 # Logarithms of power: for workers that never wait, together; for a single one, which may always take more;
 # and for each of them.
@@ -26,7 +26,7 @@ _MORE_POWER, _MORE_OF_ONE, _NO_LESS = 0.03, 0.06, 0.01
 
 
 def heavier_by_gaps(case: Case) -> Verdict | None:
-    """Find workers that have gaps where others do not, and that take more power."""
+    """Find workers that have gaps between kernels while others have none, and that take more power."""
     util, power = case.signals.get(Signal.UTIL), case.signals.get(Signal.POWER)
     if util is None or power is None or Signal.BUSY in case.signals:
         return None

@@ -50,8 +50,9 @@ class _Job:
 
 
 class LiveTable:
-    """Store live values as float32 (metric, row, bin): rows are GPUs in order of arrival, bins a ring over
-    time.
+    """Store live values as float32 (metric, row, bin).
+
+    Rows are GPUs in order of arrival; bins are a ring over time.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class LiveTable:
         jobs: Mapping[int, float],
         samples: Iterable[tuple[UnsharedWorker, float, tuple[float, ...]]],
     ) -> None:
-        """Store new live values: (worker, wall clock, values as METRICS), NaN for gaps.
+        """Store new live values: (worker, wall clock, values as METRICS), NaN if not measured.
 
         `jobs` are all running jobs and their start times: another start time is another run, which begins
         empty.
@@ -254,7 +255,7 @@ _IDLE_POWER = 0.12
 
 
 def screen(table: LiveTable) -> ScreeningResult:
-    """Screen all jobs at once: about forty passes over an array, O(GPUs × bins)."""
+    """Screen all jobs at once in about forty passes over an array, O(GPUs × bins)."""
     jobs, starts, rows = table.rows()
     deviations = np.zeros(len(jobs))
     is_stalled = np.zeros(len(jobs), dtype=bool)
@@ -313,7 +314,7 @@ def _falls(least: float, values: NDArray[np.float32], starts: NDArray[np.intp]) 
 
 
 def _of_jobs(values: NDArray[np.float32], starts: NDArray[np.intp]) -> NDArray[Any]:
-    """Return the mean of each job's GPUs in each bin (n_jobs, N_BINS), without gaps."""
+    """Return the mean of each job's GPUs in each bin (n_jobs, N_BINS), ignoring NaN."""
     known = np.isfinite(values)
     sums = np.add.reduceat(np.where(known, values, 0), starts, axis=0)
     number = np.add.reduceat(known.astype(np.float32), starts, axis=0)
@@ -338,7 +339,7 @@ def _stalled(table: LiveTable, rows: NDArray[np.intp], starts: NDArray[np.intp])
 
 
 def _mean(rows: NDArray[np.floating[Any]]) -> tuple[Matrix, Matrix]:
-    """Return (mean of each row without gaps, number of values); NaN for gaps alone."""
+    """Return (mean of each row ignoring NaN, number of values); NaN if the row has no value."""
     known = np.isfinite(rows)
     number = known.sum(axis=1).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,8 +1,8 @@
-"""Check whether a job's GPUs work in step. Independent programs side by side have no peers.
+"""Check whether a job's GPUs work in step. Independent programs have no peers.
 
 In synchronous training no worker computes while another is stalled. So GPUs that keep working next to one
-that does nothing for half a minute are not in step with it. Neither are GPUs of a node that send each other
-nothing. Differences between such GPUs say nothing about them.
+that does nothing for half a minute are not in step with it. GPUs of a node that do not exchange data are not
+in step either. Differences between such GPUs are meaningless.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _APART_OF_TWO_S = 120.0
 # Utilisation of a worker with nothing to run, and the share of its usual activity of one that keeps working.
 _STALLED, _WORKING = 0.05, 0.8
 _LEAST_WORKING = 0.5
-# Fractions of what a link carries. Gradients of a small model take a thousandth of NVLink; input data takes
-# some of PCIe.
+# Fractions of the capacity of a link. Gradients of a small model take a thousandth of NVLink; input data
+# takes some of PCIe.
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
 
 
@@ -33,7 +33,7 @@ def out_of_step(case: Case) -> str | None:
 
 
 def _one_stalled(case: Case) -> str | None:
-    """Find a worker that does nothing while most others do what they always do."""
+    """Find a worker that does nothing while most others work as usual."""
     found, width_s = case.phases, case.series.width_s
     if found.metric in (None, Metric.UTIL):
         # A waiting worker spins at 100 %, like one that computes.
@@ -73,7 +73,7 @@ def _relative_to_best(case: Case) -> NDArray[np.float64]:
 
 
 def _rolling(rows: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """Return means of `n` neighbours at each place; NaN if one of them is a gap."""
+    """Return means of `n` neighbours at each position; NaN if one of them is NaN."""
     sums = np.cumsum(np.pad(np.where(np.isfinite(rows), rows, 0.0), ((0, 0), (1, 0))), axis=1)
     gaps = np.cumsum(np.pad((~np.isfinite(rows)).astype(int), ((0, 0), (1, 0))), axis=1)
     means = (sums[:, n:] - sums[:, :-n]) / n

@@ -1,4 +1,4 @@
-"""Find the worker that others wait for, by what changed differently when the whole job became slower."""
+"""Find the worker that others wait for, by its different changes when the whole job became slower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 _LEAST_JUDGED = 3
 # Logarithms of power.
 _LEAST_MOVE, _LEAST_GAP = 0.015, 0.01
-# Fractions of utilisation. Utilisation is 1 except for the gaps that kernel launches leave.
+# Fractions of utilisation, which is 1 except for the pauses between kernel launches.
 _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0
 
 
@@ -69,7 +69,7 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
     gap = float(moved[high].min() - moved[low].max())
     if apart < max(_LEAST_MOVE, case.rules.z * within) or gap < max(_LEAST_GAP, 0.5 * apart):
         return None
-    # A change on one GPU alone is a fault of that GPU. More work since then affects a group.
+    # A change on only one GPU is a fault of that GPU. More work since then affects a group.
     chosen = high if 2 * len(high) <= len(order) else low
     if chosen is low and len(low) > 1:
         return None
@@ -88,8 +88,8 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
 def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
     """Find the one worker whose utilisation did not rise when that of all others did.
 
-    Between kernels a GPU has nothing to run for a moment. A spinning GPU has no such gaps. So utilisation
-    rises on workers that wait longer, and stays the same on the worker that they wait for.
+    Between kernels a GPU has nothing to run for a moment. A spinning GPU has no such pauses. Utilisation
+    therefore rises on workers that wait longer, and does not change on the worker that they wait for.
     """
     util = case.signals.get(Signal.UTIL)
     if util is None:

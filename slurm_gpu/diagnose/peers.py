@@ -14,7 +14,7 @@ from slurm_gpu.diagnose.series import Series
 
 # A smaller group has nothing to compare.
 MIN_PEERS = 2
-# Source of groups by GPU model. How much each is used cannot be compared between them.
+# Source of groups by GPU model, between which utilisation is not comparable.
 MODELS = "models of the GPUs"
 # Stages have equally many workers, or nearly so if a fault moved some of them.
 _FACTOR_OF_SIZES = 1.5
@@ -25,7 +25,7 @@ _LEAST_GAP = {Metric.MEM_USED: 0.02, Metric.TENSOR: 0.15, Metric.SM_ACTIVE: 0.15
 # differ.
 _LEAST_STEP, _STEP_IN_ERRORS, _MOST_APART = 0.004, 3.0, 0.75
 _CLEARLY = 20.0
-# Two workers do not show how much they differ by chance: pairs always have some order.
+# Two workers do not reveal their random variation: pairs always have some order.
 _LEAST_OF_STAGE = 4
 _LEAST_VARIANCE = 1e-6
 _MOST_STAGES = 64
@@ -33,8 +33,9 @@ _MOST_STAGES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Groups of workers: `of[i]` is the group of worker i, from 0; `names` describes groups, `source` their
-    origin.
+    """Groups of workers: `of[i]` is the group of worker i, from 0.
+
+    `names` describes groups, `source` their origin.
     """
 
     of: NDArray[np.intp]
@@ -114,11 +115,11 @@ def groups_given(text: str, n_workers: int) -> Groups:
 
 
 def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
-    """Infer groups while the job is `active` (n_bins,), by clearly separate levels of memory, else of work.
+    """Infer groups while the job is `active` (n_bins,), by separate levels of memory, otherwise of work.
 
     Roles follow only from metrics that a fault does not change: a slow GPU uses the same memory, and does the
     same work, as its peers. Levels count as roles if they have nearly equally many workers, as stages do. Any
-    other deviation is a fault, and such a worker stays in the nearest group.
+    other deviation is a fault, and such a worker is assigned to the nearest group.
     """
     n = len(series.workers)
     of = np.zeros(n, dtype=np.intp)
@@ -142,13 +143,12 @@ def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
 
 
 def _stages(memory: Matrix) -> NDArray[np.intp] | None:
-    """Find equal blocks of neighbouring ranks whose memory differs from block to block; None if there are
-    none.
+    """Find equal blocks of neighbouring ranks whose memory differs from block to block, or return None.
 
     Megatron and DeepSpeed give each stage consecutive ranks. 1F1B keeps the activations of one microbatch
-    less in each stage than in the previous one, and the last stage also has logits. So levels that overlap
-    for single workers are separate for blocks. BIC chooses the number of blocks. Without stages, neighbours
-    differ as any two do.
+    less in each stage than in the previous one, and the last stage also has logits. Levels that overlap for
+    single workers are therefore separate for blocks. BIC chooses the number of blocks. Without stages,
+    neighbours differ as any two do.
     """
     n, known_memory = len(memory), memory[np.isfinite(memory)]
     if known_memory.size < 2 * _LEAST_OF_STAGE:
@@ -185,7 +185,7 @@ def _levels(series: Series, active: NDArray[np.bool_]) -> list[tuple[Metric, Mat
 
 
 def _cut(levels: Matrix, of: NDArray[np.intp], least: float, *, relative: bool) -> NDArray[np.intp] | None:
-    """Group 1-D levels that have wide gaps between them and about equal sizes; None if there are none."""
+    """Group 1-D levels with wide distances between groups of about equal sizes; None if there are none."""
     known = np.flatnonzero(np.isfinite(levels))
     if len(known) < 2 * MIN_PEERS:
         return None

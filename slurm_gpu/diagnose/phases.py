@@ -34,10 +34,10 @@ _BY = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Activity of the job, `activity` (n_bins,), and of each worker, `of` (n_workers, n_bins); 1 is usual,
-    NaN unknown.
+    """Activity of the job, `activity` (n_bins,), and of each worker, `of` (n_workers, n_bins).
 
-    `metric` is the source, None without data; `active` (n_bins,) marks bins in which the job computes.
+    1 is usual, NaN unknown. `metric` is the source, None without data; `active` (n_bins,) marks bins in which
+    the job computes.
     """
 
     metric: Metric | None
@@ -110,7 +110,7 @@ def traffic(series: Series) -> Matrix | None:
 
 
 def _without_short_gaps(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bool_]:
-    """Fill gaps shorter than a pause: there the workers communicate within a step."""
+    """Fill inactive times shorter than a pause, in which the workers communicate within a step."""
     whole = active.copy()
     for before, after in pairwise(np.flatnonzero(active)):
         if (after - before - 1) * width_s < _SHORTEST_PAUSE_S:
@@ -135,11 +135,10 @@ def surely_active(found: Phases, series: Series) -> NDArray[np.bool_]:
 
 
 def short_dips(found: Phases, n: int, least: int) -> NDArray[np.bool_]:
-    """Mark blocks of `n` bins (n_bins // n,) with less activity than usual, if fewer than `least` follow each
-    other.
+    """Mark blocks of `n` bins (n_bins // n,) with reduced activity if fewer than `least` are consecutive.
 
-    This is a short dip, or the beginning of a pause. Workers then differ only by when their counters are
-    read.
+    This is a short dip, or the beginning of a pause. Workers then differ only by the time at which their
+    counters are read.
     """
     level = median(smooth(np.where(found.active, found.of, np.nan), n).T)
     usual = middle(level)
@@ -165,7 +164,7 @@ def refresh_interval_s(series: Series) -> float:
         changes = (matrix[:, 1:] != matrix[:, :-1]) & both
         often = changes.sum(axis=1) / np.maximum(both.sum(axis=1), 1)
         lengths.append(1.0 / max(float(np.median(often)), 1e-3))
-    # Metrics that hardly change do not show when they are read.
+    # Metrics that hardly change do not reveal when they are read.
     bins = max((length for length in lengths if length * series.width_s <= _LONGEST_REFRESH_S), default=1.0)
     return bins * series.width_s if bins > 1.5 else 0.0
 

@@ -1,4 +1,4 @@
-"""Compute medians and robust standard deviations of matrices with gaps (NaN)."""
+"""Compute medians and robust standard deviations of matrices with missing values (NaN)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAD_TO_SIGMA = 1.4826
 
 
 def quantile(rows: Matrix, q: float) -> Matrix:
-    """Return a quantile of each row (n_rows,) without gaps; NaN for gaps alone.
+    """Return a quantile of each row (n_rows,) ignoring NaN; NaN if the row has no value.
 
-    numpy's own function warns of such rows and is slow with gaps.
+    numpy's own function warns of such rows and is slow with NaN.
     """
     if rows.shape[1] == 0:
         return np.full(len(rows), np.nan)
@@ -29,22 +29,22 @@ def quantile(rows: Matrix, q: float) -> Matrix:
 
 
 def median(rows: Matrix) -> Matrix:
-    """Return the median of each row (n_rows,) without gaps; NaN for gaps alone."""
+    """Return the median of each row (n_rows,) ignoring NaN; NaN if the row has no value."""
     return quantile(rows, 0.5)
 
 
 def middle(values: Matrix) -> float:
-    """Return the median of one row; NaN for gaps alone."""
+    """Return the median of one row; NaN if the row has no value."""
     return float(quantile(values[None, :], 0.5)[0])
 
 
 def sigma(values: Matrix) -> float:
-    """Return the robust standard deviation of one row (1.4826 × MAD); NaN for gaps alone."""
+    """Return the robust standard deviation of one row (1.4826 × MAD); NaN if the row has no value."""
     return MAD_TO_SIGMA * middle(np.abs(values - middle(values)))
 
 
 def smooth(rows: Matrix, n: int, least: float = 0.0) -> Matrix:
-    """Return means of `n` neighbouring columns without overlap (n_rows, n_columns // n), without gaps.
+    """Return means of `n` neighbouring columns without overlap (n_rows, n_columns // n), ignoring NaN.
 
     A mean of less than `least` · `n` values is NaN.
     """

@@ -1,4 +1,4 @@
-"""Align the data of a job's workers on one grid, worker × time: a matrix for each metric, NaN for gaps."""
+"""Align the data of a job's workers on one grid, worker × time, per metric; NaN if not measured."""
 
 from __future__ import annotations
 
@@ -49,10 +49,9 @@ class JobWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeries:
-    """The series of one worker: bins of `width_s` from `start_s` (wall clock); all arrays have the same
-    length.
+    """The series of one worker: bins of `width_s` from `start_s` (wall clock).
 
-    `step` is the rounding of values; 0 without rounding.
+    All arrays have the same length. `step` is the rounding of values; 0 without rounding.
     """
 
     worker: JobWorker
@@ -91,7 +90,7 @@ class HostSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """All workers on one grid of `width_s` from `start_s`: float64 (n_workers, n_bins), NaN is a gap.
+    """All workers on one grid of `width_s` from `start_s`: float64 (n_workers, n_bins), NaN if not measured.
 
     `values` has only metrics with data. `offsets_s` are the corrected offsets of nodes' clocks, above 0 if
     ahead. `step` is the coarsest rounding of values.
@@ -240,7 +239,7 @@ def align(
 ) -> Series:
     """Put all series on the grid of the widest bins; several of one worker (segments) are averaged.
 
-    `missing` are workers of the job without data: their rows are gaps.
+    `missing` are workers of the job without data: their rows are NaN.
     """
     workers = tuple(dict.fromkeys([one.worker for one in series] + list(missing)))
     workers = tuple(sorted(workers, key=_order))
@@ -276,7 +275,7 @@ def align(
 
 
 def _order(worker: JobWorker) -> tuple[object, ...]:
-    """Order by rank; else by node in natural order (n2, n10) and index, as launchers usually count."""
+    """Order by rank, otherwise by node in natural order (n2, n10) and index, as launchers usually count."""
     node = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split("([0-9]+)", worker.node)]
     rank = -1 if worker.rank is None else worker.rank
     index = -1 if worker.index is None else worker.index

@@ -1,6 +1,6 @@
 """Measure how far each worker deviates from its peers in each signal, and since when.
 
-In synchronous training all workers take equally long for a step, so they differ by what fills it:
+In synchronous training all workers take equally long for a step, so they differ in the activities within it:
 
 - *busy*: the time in which the SMs are active. It is higher on a slow worker, which waits for no other.
 
@@ -26,12 +26,12 @@ from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
 from slurm_gpu.diagnose.series import Series
 
-# Means over this time are compared. Clocks 2 s apart, and single steps, do not show in them.
+# Means over this time are compared: they hide single steps, and clocks that are 2 s apart.
 BLOCK_S = 15.0
 LEAST_BLOCKS = 3
 # Shorter deviations that are over are ignored.
 _LEAST_PAST_S = 120.0
-# Share of a block's bins: a mean of fewer would be of another moment than its peers'.
+# Minimum share of a block's bins: a mean of fewer would be of another moment than its peers'.
 _KNOWN = 0.5
 _CLEAR_CHANGE_Z = 6.0
 # Standard deviation of a value rounded to 1.
@@ -39,7 +39,7 @@ _ROUNDED = 0.29
 
 
 class Signal(StrEnum):
-    """Name what is compared with peers."""
+    """A quantity that is compared with peers."""
 
     BUSY = "busy"
     WORK = "work"
@@ -201,11 +201,10 @@ def _lasts(part: Matrix, level: float) -> bool:
 
 
 def _wander(ratios: Matrix, first: int, stop: int) -> float:
-    """Return how far peers moved from their own places in earlier times of equal length: a standard
-    deviation; 0 if unknown.
+    """Return how far peers moved from their own means in earlier times of equal length.
 
-    If a sample holds about one step, a worker may have more of it for minutes, and then less, by when it is
-    read.
+    The result is a standard deviation; 0 if unknown. If a sample contains about one step, a worker may have
+    more of it for minutes, and then less, depending on when it is read.
     """
     n = stop - first
     if first < 2 * n:
@@ -222,7 +221,7 @@ def _wander(ratios: Matrix, first: int, stop: int) -> float:
 
 
 def _mean(rows: Matrix) -> Matrix:
-    """Return the mean of each row (n_rows,) without gaps; NaN for gaps alone."""
+    """Return the mean of each row (n_rows,) ignoring NaN; NaN if the row has no value."""
     good = np.isfinite(rows)
     with np.errstate(invalid="ignore"):
         found: Matrix = np.where(good, rows, 0.0).sum(axis=1) / good.sum(axis=1)
@@ -245,10 +244,10 @@ def _changed(
     kind: _SignalKind,
     error: float,
 ) -> tuple[float, float]:
-    """Return how far a worker moved from its own place among its peers, and in standard deviations of their
-    moves.
+    """Return how far a worker moved from its own place among its peers.
 
-    GPUs always differ a little. Relative to its own past even a small change is clear.
+    The second result is in standard deviations of their moves. GPUs always differ a little. Relative to its
+    own past even a small change is clear.
     """
     moved = median(ratios[np.ix_(members, inside)]) - median(ratios[np.ix_(members, ~inside)])
     mine = np.flatnonzero(members == row)[0]
@@ -284,7 +283,7 @@ def _healthy_centre(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
     """Return centre and standard deviation of the healthy peers, of which up to half may not be healthy.
 
     In a normal distribution the better half has its median 0.674 σ from the centre, and half of it lies
-    within 0.399 σ of that median. So both follow from that half alone.
+    within 0.399 σ of that median. Both therefore follow from only that half.
     """
     known = levels[np.isfinite(levels)]
     if known.size < 4:

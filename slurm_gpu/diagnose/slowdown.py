@@ -1,4 +1,4 @@
-"""Explain why a job became slower as a whole, by what else changed at that time."""
+"""Explain why a job became slower as a whole, by other changes at that time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANOTHER_PHASE, _ANOTHER_PHASE_LINKS = 4.0, -1.5
 
 
 def slowdown(case: Case) -> Verdict | None:
-    """Explain a slowdown of all workers together, by what else changed at that time."""
+    """Explain a slowdown of all workers together, by other changes at that time."""
     trend = find_trend(case)
     if trend is None:
         return None

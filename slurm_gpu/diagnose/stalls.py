@@ -31,7 +31,7 @@ _TAIL_S = 12.0
 _APART_S = 5.0
 # Factor on the longest previous pause for which it may be stalled.
 _PAUSE_FACTOR = 2.0
-# Share of their use in training. Busier CPUs may compute or load what the GPUs wait for.
+# Share of their use in training. Busier CPUs may compute or load the data that the GPUs wait for.
 _COMPUTE_INSTEAD = 0.55
 # An evaluation on CPUs takes no longer.
 _LONG_S = 300.0
@@ -125,9 +125,7 @@ def _tail(case: Case) -> int:
 
 
 def stalled_at_end(case: Case) -> str | None:
-    """For a job that was cut short, describe a long time without computation at its end; None if there is
-    none.
-    """
+    """Describe a long time without computation at the end of a job that was cut short; None without one."""
     start = case.phases.stalled_from() if case.cut_short else None
     if start is None:
         return None
@@ -175,10 +173,9 @@ def _all_idle(case: Case, first: int, stop: int) -> bool:
 
 
 def _copied(case: Case, start: int) -> bool:
-    """Return whether a GPU sent more over PCIe than its computation needs, in the sample in which all
-    stopped.
+    """Return whether a GPU sent more over PCIe than its computation needs when all stopped.
 
-    Also True if unknown.
+    The sample in which all stopped is examined. The result is True if unknown.
     """
     pcie = case.series.get(Metric.PCIE)
     if pcie is None or not case.phases.active.any():
@@ -222,7 +219,7 @@ def _came_back(util: Matrix | None, before: Matrix) -> bool:
 
 
 def _end(rows: Matrix, tail: int) -> Matrix:
-    """Return columns from `tail` on; if that is one column, its gaps are filled from the previous one."""
+    """Return columns from `tail` on; if that is one column, fill its NaN from the previous one."""
     last = rows[:, tail:]
     if last.shape[1] > 1 or tail == 0:
         return last

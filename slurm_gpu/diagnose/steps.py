@@ -1,9 +1,9 @@
-"""Find causes of slow steps from timings of the job itself, which show where time goes.
+"""Find causes of slow steps from timings of the job itself, which show how time is spent.
 
 A what-if analysis computes how long a step would take without each imbalance. A step of synchronous training
 takes as long as its slowest replica. A replica takes as long as its busiest pipeline stage, plus one
-microbatch in each other stage to fill and drain the pipeline. So only computing time counts; waiting for
-others is a consequence.
+microbatch in each other stage to fill and drain the pipeline. Only computing time counts, therefore; waiting
+for others is a consequence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LEAST_SIGMA = 0.006
 # Share of the loss. If one factor per replica explains as much, factors per worker are not needed.
 _AS_MUCH = 0.9
 _SEQUENCE_CV, _SEQUENCE_CORRELATION = 0.08, 0.5
-# Where microbatches differ by little more than usual: nearly all of it must come from their content.
+# If microbatches differ by little more than usual, nearly all of it must come from their content.
 _LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
 
 
@@ -59,9 +59,7 @@ class StepSeries:
 
 
 def read_steps(columns: Mapping[str, Any]) -> StepSeries:
-    """Convert a table's columns (arrays of equal length). Raise ValueError with the name of an invalid
-    column.
-    """
+    """Convert a table's columns (arrays of equal length); raise ValueError naming an invalid column."""
     lacking = [name for name in COLUMNS if name not in columns]
     if lacking:
         raise ValueError(f"steps: no column {', '.join(lacking)}; there must be {', '.join(COLUMNS)}")
@@ -111,8 +109,9 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
 def _slots(
     index: list[NDArray[np.intp]], shape: tuple[int, int], rank: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the number of each row's rank at its place, and the ranks of all places (replicas, stages,
-    slots).
+    """Return the number of each row's rank at its place, and the ranks of all places.
+
+    Places are (replicas, stages, slots).
     """
     place = index[0] * shape[1] + index[1]
     known, code = np.unique(rank, return_inverse=True)
@@ -169,7 +168,7 @@ def step_seconds(cost: Matrix) -> float:
 
 
 def judge_steps(steps: StepSeries) -> Verdict:
-    """Judge by the timings alone. A worker that is always slower than its stage's others is reported.
+    """Judge only by the timings: report a worker that is always slower than its stage's others.
 
     Timings cannot exclude that it has more to do in each step; counters of the GPUs can.
     """
@@ -302,8 +301,9 @@ def _of_replicas(ratio: Matrix) -> Matrix:
 
 
 def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
-    """Find replicas of which all stages take longer by the same factor: they have more to do. A slow GPU
-    affects one stage.
+    """Find replicas of which all stages take longer by the same factor: they have more to do.
+
+    A slow GPU affects one stage.
     """
     n_replicas, n_stages = ratio.shape
     if n_replicas < 2 or n_stages < 2:

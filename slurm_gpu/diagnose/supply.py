@@ -1,4 +1,4 @@
-"""Find what the GPUs wait for: links between them, or data from their hosts."""
+"""Find the bottleneck of the GPUs: links between them, or data from their hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 _LEAST_LINK = 0.12
 _LINK_ENDS = 2
 _KNOWN_NODES = 4
-# Share of what InfiniBand carries on the other nodes.
+# Share of the InfiniBand traffic of the other nodes.
 _UNUSED, _USED_INSTEAD = 0.1, 0.5
 _LEAST_UTIL, _UTIL_Z = 0.05, 5.0
 _UTIL_OF_ALL = 0.85
@@ -67,10 +67,10 @@ def links(case: Case) -> Verdict | None:
 
 
 def _carries_other_things(case: Case, signal: Signal) -> bool:
-    """Return whether nodes may always differ in it: one of them logs, or reads more files, over the same
-    network.
+    """Return whether nodes may always differ in it.
 
-    A few nodes do not show what is usual.
+    One of them may log or read more files over the same network. A few nodes do not show the usual
+    difference.
     """
     if signal is Signal.INFINIBAND:
         return len(case.series.nodes) < _KNOWN_NODES
@@ -78,7 +78,7 @@ def _carries_other_things(case: Case, signal: Signal) -> bool:
 
 
 def _by_sockets(case: Case) -> Verdict | None:
-    """Find nodes with unused InfiniBand whose network carries what InfiniBand carries elsewhere.
+    """Find nodes with unused InfiniBand whose network carries the traffic that InfiniBand carries elsewhere.
 
     All nodes are compared: a stage of one node has no peers, and all take part in the same steps.
     """
@@ -165,8 +165,9 @@ def _for_long(case: Case) -> NDArray[np.bool_]:
 
 
 def _of_another_role(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that do far less than their peers or use less memory; one that waits for data does as much
-    per step.
+    """Mark workers that do far less than their peers or use less memory.
+
+    A worker that waits for data does as much per step as its peers.
     """
     memory = case.series.get(Metric.MEM_USED)
     less = np.zeros(case.n, dtype=bool)
@@ -195,7 +196,7 @@ def _starved_in_turn(case: Case) -> Verdict | None:
     if late.shape[0] < _LEAST_BEHIND or late.shape[1] < LEAST_BLOCKS * 3:
         return None
     lacking = np.nan_to_num(quantile(late.T, 0.95)[None, :] - late)
-    # The last of many workers is far behind by chance alone.
+    # The last of many workers is far behind by chance.
     least = max(_LACKS_AT_TIMES, _BY_CHANCE * float(np.nanmedian([sigma(block) for block in late.T])))
     behind = lacking.max(axis=0) >= least
     share, n_behind = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))

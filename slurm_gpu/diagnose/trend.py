@@ -1,4 +1,4 @@
-"""Find when a job as a whole became slower, by how much, and what changed at that time."""
+"""Find when a job as a whole became slower, by how much, and which other values changed at that time."""
 
 from __future__ import annotations
 
@@ -92,8 +92,9 @@ def _known(row: Matrix) -> Matrix:
 
 
 def change_since(case: Case, signal: Signal, trend: Trend) -> float | None:
-    """Return the change of the whole job: a difference of fractions (util, cpu), else a logarithm; None if
-    unknown.
+    """Return the change of the whole job; None if unknown.
+
+    It is a difference of fractions (util, cpu), otherwise a logarithm.
     """
     job = case.job(signal)
     if job is None:

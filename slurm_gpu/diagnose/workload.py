@@ -120,10 +120,10 @@ def stages(case: Case) -> Verdict | None:
 
 
 def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
-    """Return how far groups of equal work differ: by the other groups, and by the deviations of their
-    members.
+    """Return how far groups of equal work differ.
 
-    The deviation of members is pooled over all groups: that of four workers is often far too small.
+    It is measured by the other groups, and by the deviations of their members. The deviation of members is
+    pooled over all groups: that of four workers is often far too small.
     """
     members = case.groups.members()
     levels = [median(case.signals[signal][rows]) for rows in members]
@@ -173,7 +173,7 @@ def replicas(case: Case) -> Verdict | None:
             continue
         rest = means[~more]
         if means[more].min() - rest.max() < _REPLICA_SIGMAS / 2 * error:
-            # There is no gap between them: power varies continuously.
+            # No distance separates them: power varies continuously.
             continue
         rows = np.concatenate([part.reshape(-1, tensor)[more].ravel() for part in members])
         return _replica(case, np.isin(np.arange(case.n), rows), float(means[more].mean() - usual), std)
@@ -194,16 +194,15 @@ def _replica(case: Case, rows: NDArray[np.bool_], level: float, std: float) -> V
 
 
 def sequences(case: Case) -> Verdict | None:
-    """Find unequal sequences: the busiest worker changes all the time, and busy and work vary together per
-    worker.
+    """Find unequal sequences: the busiest worker changes all the time.
 
-    Workers of one node and group are compared first, since they share a clock. Noise of measurements is
-    individual and would not vary together.
+    Busy and work vary together per worker. Workers of one node and group are compared first, since they share
+    a clock. Noise of measurements is individual and would not vary together.
     """
     busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
     if busy is None or tensor is None:
         return _sequences_by_power(case)
-    # A single lasting change does not come from sequences.
+    # A single lasting change is not caused by sequences.
     one, other = (_without_change(_relative_series(case, matrix)) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
     if both.sum() >= 100:
@@ -246,10 +245,10 @@ def _sequence(case: Case, who: str, std: float, correlation: float) -> Verdict:
 
 
 def _sequences_by_power(case: Case) -> Verdict | None:
-    """Find unequal sequences by power without SM activity: waiting takes half, and GPUs with equal work vary
-    little.
+    """Find unequal sequences by power without SM activity.
 
-    Each sample differs independently; temperature and slow loaders change gradually.
+    Waiting takes half, and GPUs with equal work vary little. Each sample differs independently; temperature
+    and slow loaders change gradually.
     """
     power, util = case.series.get(Metric.POWER), case.job(Signal.UTIL)
     if power is None or util is None or not middle(util) >= _BUSY_ALL_THE_TIME:
@@ -280,9 +279,7 @@ def _sequences_by_power(case: Case) -> Verdict | None:
 
 
 def _autocorrelation(own: Matrix, later: int) -> float:
-    """Return the share of the differences that remains `later` columns later; infinite if too little is
-    known.
-    """
+    """Return the share of the differences that remains `later` columns later; infinite if unknown."""
     products = own[:, later:] * own[:, :-later]
     both, known = np.isfinite(products), np.isfinite(own)
     if both.sum() < 2 * _LEAST_BLOCKS_OF_NODES or not (own[known] ** 2).mean() > 0:
@@ -328,8 +325,9 @@ def _node_series(case: Case, matrix: Matrix) -> Matrix:
 
 
 def _std_of_nodes(nodes: Matrix) -> float:
-    """Return how far nodes differ in the median block: single events such as an evaluation have little
-    effect.
+    """Return how far nodes differ in the median block.
+
+    Single events such as an evaluation have little effect on the median.
     """
     good = np.isfinite(nodes)
     known = good.sum(axis=0) >= 2

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens meanwhile: kill -9, a power cut, a full disk."""
+"""Write files completely or not at all, even after kill -9, a power cut or on a full disk."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> 
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         if error.filename in (unfinished, str(unfinished)):
-            error.filename = str(path)  # the name that the caller knows
+            error.filename = str(path)  # the name that the caller uses
         raise
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Not /dev/null, nor /dev/stdout, which is a link to what a process has open: they would be gone."""
+    """Return whether the path may be replaced: not /dev/null, nor /dev/stdout, a link to an open file."""
     if path.is_symlink() and path.readlink().is_relative_to("/proc"):
         return False
-    return path.is_file() or path.is_dir() or not path.exists()  # of a directory the system says it
+    return path.is_file() or path.is_dir() or not path.exists()  # the system reports a directory
 
 
 def _is_at_work(unfinished: Path) -> bool:

@@ -37,7 +37,7 @@ def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
 def refuse_many_values(path: Path, text: str, most: int, between: str) -> None:
     """Raise InputError if a text would be split into more values: each takes up to 200 bytes.
 
-    `between` are the characters of which there is one for each value at most.
+    `between` are the characters that occur at most once per value.
     """
     n_values = sum(map(text.count, between))
     if n_values > most:

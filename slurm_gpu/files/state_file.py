@@ -15,9 +15,9 @@ State = TypeVar("State")
 
 
 def read_state(path: Path, from_json: Callable[[Any], State], advice: str) -> State | None:
-    """Return the state at `path`, None if there is no such file.
+    """Return the state at `path`; None if the file does not exist.
 
-    Raise OutsideError if it cannot be read, which ends with `advice`.
+    Raise OutsideError, with `advice` at its end, if it cannot be read.
     """
     try:
         return from_json(json.loads(path.read_text(encoding="utf-8")))

@@ -1,7 +1,7 @@
 """Train forecasts on the past, evaluate them on its last part, and forecast.
 
-Tables and regression both forecast the last blocks of history from what was known before each. The more
-accurate one is used, separately for jobs with and without GPUs. Its errors give the interval.
+Tables and regression both forecast the last blocks of history from the data before each. The more accurate
+one is used, separately for jobs with and without GPUs. Its errors give the interval.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class ForecastModel:
     """Why the stored regression cannot be read; then the tables forecast."""
 
     def forecast(self, queue: Runs, wanted: Runs, now_s: float) -> ForecastIntervals:
-        """Return the remaining wait of the jobs `wanted`, given the present queue."""
+        """Return the remaining wait of the `wanted` jobs, given the present queue."""
         return self.forecaster.forecast(samples_for(queue, wanted, self.vocabulary, now_s))
 
     def drivers(self, queue: Runs, wanted: Runs, now_s: float) -> list[Driver]:
@@ -42,7 +42,7 @@ class ForecastModel:
 
 
 def make_model(runs: Runs, now_s: float, learner: Learner | None = None) -> ForecastModel:
-    """Train a model on what was known of a site's runs at `now_s`; later events are ignored."""
+    """Train a model on the data of a site's runs at `now_s`; later events are ignored."""
     runs = known_runs(runs, now_s)
     vocabulary = Vocabulary.of(runs)
     samples = past_samples(runs, vocabulary, now_s)

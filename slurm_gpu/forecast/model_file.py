@@ -103,7 +103,7 @@ def model_bytes(model: ForecastModel) -> bytes:
 
 
 def read_model(body: bytes) -> ForecastModel:
-    """Return the model in the bytes; raise DatabaseError if it is no model of this version."""
+    """Return the model in the bytes; raise DatabaseError if they are not a model of this version."""
     try:
         packed = PackedArchive(body)
         header = _header(packed)

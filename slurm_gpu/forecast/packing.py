@@ -40,7 +40,7 @@ def pack(header: msgspec.Struct, arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 class PackedArchive:
-    """Reads the result of `pack`. Any defect raises DamagedError."""
+    """Reads the result of `pack`; any defect raises DamagedError."""
 
     def __init__(self, body: bytes) -> None:
         try:

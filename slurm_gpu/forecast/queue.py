@@ -33,7 +33,7 @@ class Runs:
     """Columns of n runs. Times are epoch seconds, NaN if the event has not happened."""
 
     eligible_s: Floats
-    """When it could start: its submit time, or later with a dependency or begin time."""
+    """The earliest possible start: its submit time, or later with a dependency or begin time."""
     start_s: Floats
     end_s: Floats
     cores: Floats
@@ -122,7 +122,7 @@ def _samples_at(
 
 
 def samples_for(runs: Runs, wanted: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
-    """Return samples of the jobs `wanted` now. The queue is `runs`; the jobs need not be among them."""
+    """Return samples of the `wanted` jobs now; the queue is `runs`, which need not contain them."""
     both = Runs.joined([runs, wanted])
     is_run = np.arange(len(both)) < len(runs)
     here = is_run & (both.eligible_s <= now_s)

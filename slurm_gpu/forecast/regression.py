@@ -17,7 +17,7 @@ from slurm_gpu.forecast.wait_grid import N_BINS
 
 # The value of a missing feature. All others are logarithms of values of at least 1.
 GAP = -9.0
-# log2 of the shortest and longest forecast in seconds, 16 s and 97 days. The line alone is unbounded.
+# log2 of the shortest and longest forecast in seconds, 16 s and 97 days. The line itself is unbounded.
 _SHORTEST, _LONGEST = 4.0, 23.0
 
 

@@ -38,7 +38,8 @@ def distribution(started: Floats, waiting: Floats) -> Floats:
     """Return the Kaplan-Meier estimate of the waits.
 
     `started` has the weights of the jobs that started in each bin, `waiting` of those last known to wait in
-    it, both (…, N_BINS). Without the latter all forecasts would be too short, most of all in a growing queue.
+    it, both (…, N_BINS). Without the latter, all forecasts would be too short, most of all in a growing
+    queue.
     """
     seen = started + waiting
     # A job that waited when last seen was at risk, on average, for half of that bin.

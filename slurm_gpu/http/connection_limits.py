@@ -14,7 +14,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
 
-# The uid of a Unix socket's peer, otherwise the address; None where the peer has closed the connection.
+# The uid of a Unix socket's peer, otherwise the address; None if the peer has closed the connection.
 Sender = int | str | None
 
 
@@ -35,7 +35,7 @@ class ConnectionLimits:
     most_of_sender: float = math.inf
     connections: int = 4000
     more_on_unix: int = 500
-    """Users of this host get in where senders on the network have to wait."""
+    """Connections reserved for users of this host while senders on the network wait."""
     backlog_s: float = math.inf
     """A connection that has waited in the kernel for longer is closed."""
     unread_ms: int = 60_000
@@ -59,7 +59,7 @@ class Senders:
         self._crowded = OutageLog(log, "%s", SystemClock())
 
     def come(self, sender: Sender, free: int) -> bool:
-        """Count a connection, which is to `go` in any case; return whether it may stay."""
+        """Count a connection, to be ended with `go` in any case; return whether it is accepted."""
         self._open[sender] += 1
         if sender is None:
             return False

@@ -36,25 +36,26 @@ class Caller:
     is_web: bool = False
 
     def may_see(self, uid: int | None) -> bool:
-        """Return whether a run of this uid is shown in full; of an unknown one to those who see all runs.
+        """Return whether a run of this uid is shown in full.
 
-        A name says nothing: it may be another person's by now.
+        A run of an unknown uid is shown only to users who see all runs. The name is not compared, since it
+        may have been reassigned.
         """
         return self.sees_all or uid == self.uid
 
 
 class NotAuthenticatedError(Exception):
-    """No valid credential came with the request."""
+    """The request had no valid credential."""
 
 
 class NotPermittedError(Exception):
-    """It is known who asks, and they may not; answered with 403."""
+    """The caller is known and has no permission; answered with 403."""
 
 
 class Authenticator:
-    """Turns a credential into a Caller; `slurm_uid` asks for SlurmUser's uid, None where unknown.
+    """Turns a credential into a Caller; `slurm_uid` returns SlurmUser's uid, or None if unknown.
 
-    `web` says by what slurm-gpuweb is recognised, which reads everything and filters its pages itself.
+    `web` determines how slurm-gpuweb is recognised, which reads everything and filters its pages itself.
     """
 
     def __init__(
@@ -77,8 +78,8 @@ class Authenticator:
     ) -> Caller:
         """Return the sender of a request with this Authorization header.
 
-        Without `origin` it is not recognised as slurm-gpuweb. Raise NotAuthenticatedError, or
-        MungedUnavailableError where munged does not answer.
+        Without `origin` it is not recognised as slurm-gpuweb. Raise NotAuthenticatedError if the credential
+        is invalid, or MungedUnavailableError if munged does not answer.
         """
         scheme, _, credential = authorization.partition(" ")
         if scheme.upper() != "MUNGE" or not credential.strip():
@@ -103,7 +104,7 @@ class Authenticator:
         return Caller(uid, user, sees_all=slurm or is_operator, writes=slurm)
 
     def require_sees_all(self, caller: Caller, origin: Origin) -> None:
-        """Raise NotPermittedError, and log it, where a caller that needs every run in full may not see it."""
+        """Raise NotPermittedError, and log it, if a caller that needs every run in full may not see it."""
         if not caller.sees_all:
             raise NotPermittedError(self.web_refusals.refuse(caller.uid, caller.user, origin))
         self.web_refusals.admit(caller.uid, origin)
@@ -127,7 +128,7 @@ class Authenticator:
 
 
 def uid_of(user: str) -> int | None:
-    """Return the uid of a user of this host; None where there is no such user."""
+    """Return the uid of a user of this host; None if it does not exist."""
     try:
         return pwd.getpwnam(user).pw_uid
     except (KeyError, ValueError):
@@ -135,7 +136,7 @@ def uid_of(user: str) -> int | None:
 
 
 def is_operator(operators: Operators, user: str) -> bool:
-    """Whether slurm-gpu.yaml names this user, or a UNIX group of theirs."""
+    """Return whether slurm-gpu.yaml lists this user, or a UNIX group of theirs."""
     return user in operators.users or bool(operators.unix_groups and _in_groups(user, operators.unix_groups))
 
 

@@ -31,5 +31,5 @@ def is_among(address: str, networks: Iterable[Network]) -> bool:
 
 
 def plain(address: str) -> str:
-    """Return an IPv4 address as such, also where it arrived on an IPv6 socket."""
+    """Return an IPv4 address as such, even if it arrived on an IPv6 socket."""
     return address.removeprefix("::ffff:")

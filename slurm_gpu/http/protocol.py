@@ -23,7 +23,7 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection: uvicorn's protocol, which alone would wait indefinitely for a request.
+    """One connection: uvicorn's protocol, which by itself would wait indefinitely for a request.
 
     The uid of a Unix socket's peer, as the kernel saw it connect, is in the state of its requests.
     """

@@ -22,11 +22,11 @@ from slurm_gpu.http.protocol import LimitedProtocol
 log = logging.getLogger(__name__)
 
 _STOP_WITHIN_S = 2
-# How often to check whether connections have ended, while there is no room for more.
+# Interval between checks whether connections have ended, while the limit is reached.
 _FULL_S = 0.02
 # Connections accepted at once: processes that share a listening socket leave some to each other.
 _AT_ONCE = 16
-# After accept(2) failed for want of descriptors or memory.
+# Pause after accept(2) failed for lack of descriptors or memory.
 _PAUSE_S = 1.0
 # tcpi_last_data_recv of struct tcp_info in linux/tcp.h: milliseconds since the peer sent something.
 _LAST_RECEIVED_MS = struct.Struct("52xI")
@@ -42,7 +42,7 @@ class FirstReader(Protocol):
     def __len__(self) -> int: ...
 
     def open(self, connection: socket.socket, address: str, within_s: float) -> None:
-        """Read a connection, which is to send something within that time."""
+        """Read a connection, which must send something within that time."""
 
     async def watch(self) -> None:
         """Close connections that take too long, until cancelled."""
@@ -91,10 +91,10 @@ class HttpServer(uvicorn.Server):
         self._beginning: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections, never more than there is room for.
+        """Begin to accept connections, up to the limit.
 
-        uvicorn would accept all, and answer 503 to those over a limit: a thousand nodes that come again cost
-        as much as a thousand that are served. Here they wait in the kernel, and are served in turn.
+        uvicorn would accept all, and answer 503 to those over a limit: a thousand nodes that retry cost as
+        much as a thousand that are served. Here they wait in the kernel, and are served in turn.
         """
         await super().startup([])
         self._loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ class HttpServer(uvicorn.Server):
             self._pause(listener, _FULL_S)
 
     def _free(self, family: int) -> int:
-        """Return the number of further connections that there is room for."""
+        """Return the number of further connections within the limit."""
         n_first = 0 if self._first is None else len(self._first)
         n_open = len(self.server_state.connections) + len(self._beginning) + n_first
         return self.limits.room(family) - n_open
@@ -144,7 +144,7 @@ class HttpServer(uvicorn.Server):
     def _begin_tcp(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self.limits.unread_ms)
-        # asyncio does so only where the listener was made with IPPROTO_TCP by name. Without it the end of an
+        # asyncio does so only if the listener was created with IPPROTO_TCP by name. Without it the end of an
         # answer waits 40 ms for the reader's kernel to confirm its beginning.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._first is None:
@@ -156,7 +156,7 @@ class HttpServer(uvicorn.Server):
             connection.close()
 
     def adopt(self, connection: socket.socket, early: bytes) -> None:
-        """Take over a connection of another process, or close it where there is no room; for any thread."""
+        """Take over a connection of another process, or close it at the limit; for any thread."""
 
         def begin() -> None:
             if self._free(connection.family) > 0:
@@ -181,7 +181,7 @@ class HttpServer(uvicorn.Server):
         task.add_done_callback(self._beginning.discard)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; `on_stop` is to end answers that would take long."""
+        """Stop; `on_stop` must end answers that would take long."""
         self._on_stop()
         for listener in self._listeners:
             asyncio.get_running_loop().remove_reader(listener)

@@ -20,7 +20,7 @@ MOST_REFUSALS = 16
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a request came from; `address` is None over the Unix socket."""
+    """The origin of a request; `address` is None over the Unix socket."""
 
     address: str | None = None
     is_this_host: bool = True
@@ -52,7 +52,7 @@ class WebReader:
 
 @dataclass(frozen=True, slots=True)
 class WebRefusal:
-    """One sender that asked as slurm-gpuweb and may not read everything."""
+    """One sender that claimed to be slurm-gpuweb and may not read everything."""
 
     uid: int
     user: str | None
@@ -120,9 +120,9 @@ def _refusal(reader: WebReader, uid: int, user: str | None, origin: Origin, at_s
 
 
 def unknown_user(reader: WebReader) -> str | None:
-    """Return the name of slurm-gpuweb's user if this host lacks it, so that slurm-gpuweb is refused.
+    """Return the name of slurm-gpuweb's user if this host lacks it, so that slurm-gpuweb is rejected.
 
-    None where slurm-gpudbd.yaml does not mention slurm-gpuweb: this host may have none.
+    The result is None if slurm-gpudbd.yaml does not mention slurm-gpuweb, which this host may not have.
     """
     if not isinstance(reader.user, str) or (reader.user == DEFAULT_WEB_USER and not reader.hosts):
         return None

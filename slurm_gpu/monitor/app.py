@@ -71,7 +71,8 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _refused(why: str, status: int, more: Mapping[str, str] | None = None) -> Response:
-    """Return an error that no cache stores, since it depends on the user and on whether they are signed
-    in.
+    """Return an error that caches do not store.
+
+    It depends on the user and on whether they are signed in.
     """
     return JSONResponse({"error": why}, status, {"Cache-Control": "no-store", **(more or {})})

@@ -98,7 +98,7 @@ class Events:
         await send({"type": "http.response.body", "body": b""})
 
     def _announce(self, state: PageState) -> bytes:
-        """Return the announcement, which is made once for all clients."""
+        """Return the announcement, which is created once for all clients."""
         if self._announcement[0] is not state:
             self._announcement = state, event_of(state)
         return self._announcement[1]

@@ -1,5 +1,6 @@
-"""Serve answers from the state as ASGI applications; each is made once for all viewers who may see the
-same.
+"""Serve answers from the state as ASGI applications.
+
+Each answer is created once for all viewers who may see the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from slurm_gpu.monitor.http.response_cache import CacheKey
 from slurm_gpu.monitor.viewer import ViewerOf, Visibility
 
 RETRY_AFTER_S = 5
-# (state, who may see it, the parameter's value) to a body; raises UsageError for an invalid value.
+# (state, visibility, the parameter's value) to a body; raises UsageError if the value is invalid.
 Make = Callable[[PageState, Visibility, str], bytes]
 
 
@@ -34,12 +35,13 @@ class ListingKind:
     default: str = ""
     media: bytes = JSON
     for_all: bool = False
-    """Whether all users get the same."""
+    """Whether all users get the same answer."""
     of_metric: bool = False
     """Whether its time is that of the metric in its parameter."""
     same_as: Callable[[PageState, str], str] = lambda _, value: value
-    """Map values with equal answers to one value, so that arbitrary values do not fill the cache; raises
-    UsageError.
+    """Maps values with equal answers to one value, so that arbitrary values do not fill the cache.
+
+    It raises UsageError if the value is invalid.
     """
 
 
@@ -80,7 +82,7 @@ class Listing:
         return answer
 
     def _value(self, query: bytes) -> str:
-        """Return the parameter's value, which may occur once; raise UsageError."""
+        """Return the parameter's value; raise UsageError if it is repeated."""
         kind = self._kind
         if not query:
             return kind.default

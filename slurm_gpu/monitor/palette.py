@@ -92,8 +92,9 @@ def sequential(share: float, ground: str = "light") -> str:
 
 
 def _to_lab(text: str) -> _Three:
-    """Convert a colour to OKLab, after Björn Ottosson, "A perceptual color space for image processing"
-    (2020).
+    """Convert a colour to OKLab.
+
+    Source: Björn Ottosson, "A perceptual color space for image processing" (2020).
     """
     r, g, b = (_linear(int(text[at : at + 2], 16) / 255) for at in (1, 3, 5))
     long = (0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b) ** (1 / 3)

@@ -1,4 +1,4 @@
-"""Define the viewer of a page, and what they may see: the one place that decides it for every answer."""
+"""The viewer of a page, and the data that they may see, for every answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class NotSignedInError(Exception):
 
 
 class Visibility(NamedTuple):
-    """Part of an answer's cache key that separates viewers by what they may see."""
+    """A part of an answer's cache key that separates viewers by their rights."""
 
     everything: bool
     user: str
@@ -30,7 +30,7 @@ class Visibility(NamedTuple):
         """Return whether jobs are the viewer's own, by uid, as slurm-gpudbd decides.
 
         A reassigned name gives no access to jobs of its previous owner. Names are compared only for a viewer
-        whom a reverse proxy names, and whose uid is unknown on this host.
+        whose name comes from a reverse proxy, and who has no uid on this host.
         """
         if uid is None:
             return False
@@ -39,17 +39,17 @@ class Visibility(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A signed-in user; `uid` is None for a user of a reverse proxy whom this host does not know."""
+    """A signed-in user; `uid` is None for a user of a reverse proxy who does not exist on this host."""
 
     user: str
     uid: int | None
     operator: bool
     by_link: bool = False
-    """Whether there is a session, which can be ended here."""
+    """Whether the viewer has a session, which can be ended here."""
 
     @property
     def visibility(self) -> Visibility:
-        """Return what the viewer may see: all for operators, else their own."""
+        """Return the rights of the viewer: all for operators, otherwise their own."""
         return Visibility(True, "") if self.operator else self.own
 
     @property

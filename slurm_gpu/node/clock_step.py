@@ -67,8 +67,8 @@ class ClockSteps:
     def was_unchanged(self, events: Iterable[Stamped]) -> bool:
         """Return whether the wall clock was certainly not set since an earlier process of this boot saved it.
 
-        Hook events in between (`events`) have timestamps of both clocks, so a step there and back is
-        detected, too. Call it at the start; it logs the result if false.
+        Hook events in between (`events`) have timestamps of both clocks, so a step and its reversal are also
+        detected. Call it at the start; it logs the result if false.
         """
         if self._written is None:
             log.info("it is unknown whether the wall clock was set recently: %s", _LEFT_OUT)

@@ -30,7 +30,7 @@ from slurm_gpu.node.shipping.spool import Spool
 log = logging.getLogger(__name__)
 
 CHECKPOINT_S = 10.0
-# How often a missing driver or a lost GPU is searched for.
+# Interval between searches for a missing driver or a lost GPU.
 RETRY_S = 10.0
 # The same while the driver is starting.
 STARTING_RETRY_S = 0.5
@@ -141,7 +141,7 @@ class NodeDaemon:
         self._commit(now_s)
 
     def stop(self) -> None:
-        """Save all records; the allocations stay open for the next process."""
+        """Save all records; the allocations remain open for the next process."""
         self._take_followed()
         for watch in self._sampled_watches():
             watch.request_detail()
@@ -398,7 +398,7 @@ class NodeDaemon:
     def _report_device_event(
         self, uuid: str, kind: str, at_s: float | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Record an event for each job on the device, or for the device alone."""
+        """Record an event for each job on the device, or only for the device."""
         jobs: list[int | None] = [*self._life.jobs_on(uuid)]
         for job_id in jobs or [None]:
             self._events.record(kind, device=uuid, job_id=job_id, at_s=at_s, data=data)

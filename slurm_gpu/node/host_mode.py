@@ -41,7 +41,7 @@ class HostOrder:
     assumed: bool = False
     # They are shared, but the user of each process is known.
     can_be_shared: bool = False
-    # There is no slurmd to query.
+    # slurmd does not exist here.
     is_asking: bool = False
     is_silent: bool = False
 
@@ -125,7 +125,7 @@ class HostJobs:
             self._take_up(allocation)
 
     def remove(self, event: HookEvent) -> None:
-        """Do nothing, since there is no file."""
+        """Do nothing, since no file exists."""
 
     def pids_of(self, uid: int) -> frozenset[int]:
         """Return the last known process ids of a user on GPUs; thread-safe."""

@@ -52,8 +52,8 @@ class LatestReading:
 class CachingReader:
     """A Reader that caches its readings; `facts` are the properties of the devices that answered last.
 
-    `looks` counts reads, `failed_reads` the devices that did not answer to one. It follows devices where
-    there is a `follower`, which is the same reader.
+    `looks` counts reads, `failed_reads` the devices that did not answer to one. It follows devices if
+    `follower`, the same reader, is given.
     """
 
     def __init__(self, reader: Reader, follower: Follower | None = None) -> None:

@@ -26,7 +26,7 @@ _CLIENT_WITHIN_S = 2.0
 # The maximum number of concurrent clients; others wait.
 _CLIENTS = 8
 _LEAST_WAIT_S = 1e-3
-# How long to wait for the text from the main loop.
+# Maximum wait for the text from the main loop.
 _TEXT_WITHIN_S = 10.0
 _REQUEST_BYTES = 8192
 _BACKLOG = 16

@@ -40,7 +40,7 @@ class NoticedJob:
 
     run: NoticedRun
     id: str
-    """The ID that users know: 17, 17_3 or 17+1."""
+    """The ID as users know it: 17, 17_3 or 17+1."""
     user: str
     name: str
     account: str

@@ -72,7 +72,7 @@ class Notice:
 
     @property
     def waits(self) -> bool:
-        """Whether it is still to be sent on a channel."""
+        """Whether it must still be sent on a channel."""
         return any(one.state is DeliveryState.WAITING for one in self.deliveries.values())
 
 
@@ -100,7 +100,7 @@ class End:
     state: EndState = EndState.ENDING
     audited: bool = False
     why: str = ""
-    """Why it failed."""
+    """The reason for the failure."""
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ class Ledger:
         self.ended = [one for one in self.ended if now_s - one.at_s < KEPT_S]
 
     def waiting(self) -> Iterator[tuple[Notice, str, Delivery]]:
-        """Yield the deliveries still to be made, oldest first."""
+        """Yield the pending deliveries, oldest first."""
         for notice in self.notices:
             for channel, delivery in notice.deliveries.items():
                 if delivery.state is DeliveryState.WAITING:

@@ -71,7 +71,7 @@ class Mail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """Where a notice is posted as JSON."""
+    """A URL to which notices are posted as JSON."""
 
     url: Annotated[str, _WEBHOOK, "Where to post."]
     secret_file: Annotated[

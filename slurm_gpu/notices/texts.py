@@ -149,7 +149,7 @@ def render(
     why: str = "",
     fate: str = "",
 ) -> Text:
-    """Return the message to one user about at least one finding; `fate` is what happens to the jobs."""
+    """Return the message to one user about at least one finding; `fate` is the consequence for the jobs."""
     ends = [one.end_s for one in findings if one.end_s is not None]
     values = {
         "user": plain(user),

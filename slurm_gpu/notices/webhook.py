@@ -18,7 +18,7 @@ _LONGEST_SECRET = 4096
 
 
 class WebhookChannel:
-    """Opens one connection per notice. It follows no redirect: the secret is for this address alone."""
+    """Opens one connection per notice and does not follow redirects: the secret is only for this address."""
 
     def __init__(
         self, settings: Webhook, timeout_s: float = TIMEOUT_S, context: ssl.SSLContext | None = None

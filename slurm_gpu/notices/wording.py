@@ -16,7 +16,7 @@ _PASSIVE = {CANCEL: "cancelled", HOLD: "requeued and held"}
 
 
 def fate_of_warned(how: str, mode: str, end: str) -> str:
-    """Return the sentence of a warning about what will happen; `end` is when."""
+    """Return the sentence of a warning about the end of a job; `end` is the time."""
     what = _PASSIVE[how]
     if mode == ENFORCE:
         return f"They will be {what} at {end} or later, unless one of their GPUs is used before then."
@@ -80,7 +80,7 @@ def of_notice(notice: Notice, zone: ZoneInfo) -> str:
 
 
 def of_standing(standing: IdleStanding, how: str, mode: str, zone: ZoneInfo) -> str:
-    """Describe what happens to an idle job."""
+    """Describe the consequence for an idle job."""
     end, what = moment(standing.end_s, zone), _PASSIVE[how]
     if standing.step is IdleStage.BLOCKED:
         return f"not {what}: warning {standing.finding.stage + 1} may not have been sent"

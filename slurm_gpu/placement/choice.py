@@ -39,7 +39,7 @@ class PlacementRule(Protocol):
 
 
 class MostAllocated:
-    """Prefer the node with the least free GPU capacity, whatever the job."""
+    """Prefer the node with the least free GPU capacity, regardless of the job."""
 
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
@@ -54,9 +54,9 @@ class LeastFragmentation:
     """Prefer the node where the expected stranded GPUs grow least: fragmentation gradient descent.
 
     With our measure (FED), ties are broken by the resources left over on the node. With FGD's measure the
-    first node wins, since the paper leaves ties open. With `whole_last`, a node
-    with no GPU in use is chosen only if no other node fits. The measure considers only the next job, and a
-    whole node is easier to keep than to get back.
+    first node wins, since the paper leaves ties open. With `whole_last`, a node with no GPU in use is chosen
+    only if no other node fits. The measure considers only the next job, and a whole node is easier to keep
+    than to restore.
     """
 
     def __init__(

@@ -33,12 +33,12 @@ Floats = NDArray[np.float64]
 _ROWS_AT_ONCE = 4096
 # Type code of no GPU.
 _NONE = -2
-# Digits kept, in mgpu, so that sums that should be equal compare equal whatever the order of summing.
+# Digits kept, in mgpu, so that equal sums compare equal regardless of the order of summing.
 _DECIMALS = 6
 
 
 class StrandedMeasure(Enum):
-    """Which GPUs count as stranded."""
+    """The definition of stranded GPUs."""
 
     FGD = "fgd"
     FED = "fed"
@@ -67,7 +67,7 @@ class Candidates:
     device: NDArray[np.intp]
     """The GPU of a share; -1 without GPUs, and for whole GPUs, which are the first free ones."""
     increase_mgpu: Floats
-    """Newly stranded capacity; below 0 if a placement uses what few other classes can use."""
+    """Newly stranded capacity; below 0 if a placement uses GPUs that few other classes can use."""
 
 
 def stranded_mgpu(

@@ -1,10 +1,10 @@
-"""Order nodes for jobs of which it is unknown which comes next.
+"""Order nodes for a mix of jobs in which the next job is unknown.
 
-Node weights can express only one order for all jobs. A node's place in it is its stake. That is the number of
-its free GPUs that the jobs of a mix can use (those not stranded by `fragmentation.StrandedMeasure.FED`), plus
-the number that the next small job is expected to strand. So nodes whose GPUs are of little use come first;
-among equal nodes with enough cores, the fullest. bench/results/placement_orders.md compares it with other
-orders.
+Node weights can express only one order for all jobs. The position of a node in it is its stake, the sum of
+two numbers. The first is the number of its free GPUs that the jobs of a mix can use (those not stranded by
+`fragmentation.StrandedMeasure.FED`). The second is the number that the next small job is expected to strand.
+Nodes whose GPUs are of little use therefore come first; among equal nodes with enough cores, the fullest.
+bench/results/placement_orders.md compares it with other orders.
 
 In plain Python, because the daemon has no numpy. Each state is computed only once.
 """
@@ -69,7 +69,7 @@ class Stake:
     place: float
     """Sort key of nodes."""
     fits: bool
-    """Whether any job of the mix has room."""
+    """Whether any job of the mix fits."""
 
 
 class NodeOrder:

@@ -31,7 +31,7 @@ class PriorityWeights:
 
 
 def points(weights: PriorityWeights, scale: JobScale, waited_s: float) -> int:
-    """Return the points earned; they never fall while the weights stay the same."""
+    """Return the points earned; they never decrease while the weights do not change."""
     earned = weights.per_hour.get(scale, 0.0) * max(0.0, waited_s) / 3600
     return int(min(earned, weights.most) // weights.step) * weights.step
 
@@ -39,7 +39,7 @@ def points(weights: PriorityWeights, scale: JobScale, waited_s: float) -> int:
 def is_earned(weights: PriorityWeights, now: int, earned: int) -> bool:
     """Return whether a job's SiteFactor may come from these weights; otherwise an operator set it.
 
-    Decided by the value alone, so that no state of thousands of jobs is needed: a job passes through all
-    values below the one it has earned.
+    Only the value decides, so that no state of thousands of jobs is needed: a job passes through all values
+    below the one it has earned.
     """
     return 0 <= now <= earned and now % weights.step == 0

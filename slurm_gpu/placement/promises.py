@@ -1,4 +1,4 @@
-"""Compare the promised starts of reservations with the actual ones."""
+"""Compare the guaranteed starts of reservations with the actual ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class PromiseDelays:
-    """Delays of the first jobs of reservations in seconds after the promise; None without such jobs."""
+    """Delays of the first jobs of reservations after the guaranteed start, in s; None without such jobs."""
 
     n: int
     """Reservations whose first job started."""
@@ -22,7 +22,7 @@ class PromiseDelays:
 
 
 def lateness_s(promised_s: int, started_s: int | None, submitted_s: int | None = None) -> int | None:
-    """Return the seconds after the promise, or after a later submission; None if no job started."""
+    """Return the seconds after the guaranteed start, or after a later submission; None if no job started."""
     if started_s is None:
         return None
     due_s = promised_s if submitted_s is None else max(promised_s, submitted_s)

@@ -22,7 +22,7 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class RunningUntil:
-    """How long running jobs may last on each of n nodes; 0 jobs until 0 on idle nodes."""
+    """The time for which running jobs may last on each of n nodes; 0 jobs until 0 on idle nodes."""
 
     now_s: float
     until_s: NDArray[np.float64]
@@ -94,7 +94,7 @@ class Nodes:
         return len(self.names)
 
     def is_same_cluster(self, other: Nodes) -> bool:
-        """Return whether both have the same nodes, whatever is free."""
+        """Return whether both have the same nodes, regardless of free resources."""
         return self.gpu_type is other.gpu_type or (
             (self.names, self.types) == (other.names, other.types)
             and np.array_equal(self.gpu_type, other.gpu_type)

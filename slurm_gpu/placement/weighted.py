@@ -30,7 +30,7 @@ class _Node:
 class NodeWeights:
     """Choose the lightest nodes with room and, like Slurm, the one with the fewest free CPUs among equals.
 
-    Levels, bands and ranks are those of the daemon; without a mix, levels follow fullness alone. The
+    Levels, bands and ranks are those of the daemon; without a mix, levels follow only the fullness. The
     remaining time of jobs counts if the nodes report it and `timed` is true. Weights are updated only every
     `every` decisions, as Slurm uses the previous weights in between.
     """

@@ -3,7 +3,7 @@
 Slurm uses the nodes with the lowest Weight among those that fit a job. The fewer useful GPUs a node has left,
 the lower its weight: by the mix of jobs (`order.NodeOrder`) or, if the mix is unknown, by its share of cores
 and memory. Slurm itself skips nodes that a job does not fit. The longer the jobs of a node may still run, the
-lower its weight: a node that will soon be whole is left alone. bench/results/placement_orders.md compares
+lower its weight: a node that will soon be whole is not used. bench/results/placement_orders.md compares
 orders.
 
 Each level costs a call of slurmctld, so there are few. A site's own order of nodes is kept: nodes with one
@@ -18,8 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 # The level of nodes that cannot take any GPU job: CPU-only jobs strand nothing there.
-#
-# With `timed`, the level of those that stay so for very long.
+# With `timed`, the level of those that remain so for very long.
 FULL = 0
 # The number of states of a node with eight GPUs; on larger nodes several states share a level.
 _MOST_LEVELS = 9
@@ -69,7 +68,7 @@ class NodeCapacity:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no GPU is in use and cores and memory suffice for all GPUs, short of half a GPU's share."""
+        """Whether all GPUs are free, with cores and memory for all of them but half a GPU's share."""
         return self.gpus_used == 0 and self.usable_gpus >= self.gpus - 0.5
 
     @property
@@ -146,7 +145,7 @@ def _timed_place(worth: float, room: NodeCapacity, most: int, scale: WeightScale
 def layout(managed: Collection[int], others: Collection[int], levels: int) -> Mapping[int, tuple[int, ...]]:
     """Return our weights, one per level and rising, for each original Weight of managed nodes.
 
-    `others` are the weights of nodes that are not managed: our weights stay on the same side of them as the
+    `others` are the weights of nodes that are not managed: our weights are on the same side of them as the
     original Weight. If there are too few integers in between, levels share weights; with none, all levels get
     the original Weight.
     """

@@ -2,7 +2,7 @@
 
 job_submit.lua writes `[zone1|zone2]`, `a100&[zone1|zone2]` or `(a100|h100)&[zone1|zone2]`: all nodes of the
 job come from one of these zones, the first with room, and each node satisfies the job's own constraint. It
-leaves a constraint alone if Slurm would reject the result or if the user's own text could not be recovered
+does not change a constraint if Slurm would reject the result or if the user's own text could not be recovered
 exactly.
 """
 
@@ -36,7 +36,7 @@ def is_zone_name(name: str) -> bool:
 def can_be_joined(own: str, zones: Iterable[str]) -> bool:
     """Return whether zones can be appended: the constraint is names joined by & or |, not both.
 
-    A constraint that names a zone is left alone: the user has chosen.
+    A constraint that contains a zone is not changed: the user has chosen.
     """
     return not own or (_OWN.fullmatch(own) is not None and not set(re.split("[&|]", own)) & set(zones))
 

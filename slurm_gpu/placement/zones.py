@@ -1,8 +1,8 @@
 """Score zones for jobs by scale, and let roles stretch with demand.
 
 Zones keep small jobs with small and large with large, so that GPUs freed in a zone suit the next job there. A
-role is not a barrier: if jobs of a scale need more than their own zones have, they may use what the nearest
-other roles leave free, until those need it themselves. Pure functions; GPU amounts are in mgpu.
+role is not a barrier: if jobs of a scale need more than their own zones have, they may use the free capacity
+of the nearest other roles, until those need it themselves. Pure functions; GPU amounts are in mgpu.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def stretched(
     """Return by (guest, host) the mgpu of the host's zones that jobs of the guest's scale may use.
 
     Demand over a scale's own zones goes first to zones without a role (`common` mgpu in total), then to the
-    next role, then to the one after it. It never takes what the host's own jobs need. Guests of one host
-    share in proportion.
+    next role, then to the one after it. It never takes capacity that the host's own jobs need. Guests of one
+    host share in proportion.
     """
     over = {scale: float(max(0, demand.get(scale, 0) - capacity.get(scale, 0))) for scale in _ORDER}
     left = {scale: float(max(0, capacity.get(scale, 0) - demand.get(scale, 0))) for scale in _ORDER}
@@ -147,9 +147,9 @@ def _asks(
 
 
 def reordered(offered: Sequence[str], points: Mapping[str, int], margin: int) -> list[str] | None:
-    """Return a job's alternative zones, the best first; None if they may stay as they are.
+    """Return a job's alternative zones, the best first; None if their order need not change.
 
-    They stay unless one is better by `margin` than one before it, because each change costs a call of
+    It changes only if one is better by `margin` than one before it, because each change costs a call of
     slurmctld. Zones without a score come last.
     """
 

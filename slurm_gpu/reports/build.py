@@ -74,8 +74,8 @@ def build_report(
     """Write `out`/report.html, and with `with_files` a CSV, a Parquet, an SVG and a PNG file of each figure.
 
     `low_priority` has the QOS of preemptible jobs, `bundles` the policy's resource types. Each file appears
-    only when it is complete, and only its owner may read it, because it names users and jobs. Raises
-    DatabaseError if the database is down, UsageError if `out` is no directory, OutsideError if it is not
+    only when it is complete, and only its owner may read it, because it names users and jobs. Raise
+    DatabaseError if the database is down, UsageError if `out` is not a directory, OutsideError if it is not
     writable.
     """
     _make_directories(out, with_files)

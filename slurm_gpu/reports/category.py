@@ -59,7 +59,7 @@ class Category:
         return Category(encoder.names, places[self.codes])
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum of values by name, without missing texts. Sums of integers stay exact."""
+        """Return the sum of values by name, without missing texts; sums of integers are exact."""
         return self.sums_and_rest(values)[:-1]
 
     def sums_and_rest(self, values: NDArray[Any]) -> NDArray[Any]:

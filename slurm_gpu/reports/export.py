@@ -107,7 +107,7 @@ def export(
     report: Callable[[str], None] = lambda line: None,
     wall: Callable[[], float] = time.time,
 ) -> Exported:
-    """Write all months that overlap the period; files of other months stay.
+    """Write all months that overlap the period; files of other months are kept.
 
     If an export of the same months was killed in the last hours, it is resumed. Raise OSError, and
     DatabaseError if the database is down.

@@ -57,7 +57,7 @@ class Bars:
 class TimeSeries:
     """Means of time bins. `edges_s`, UTC epoch seconds, has one more element than each series.
 
-    Series are stacked areas if `stacked`, else lines. `limit` is a line above all, such as the capacity.
+    Series are stacked areas if `stacked`, otherwise lines. `limit` is a line above all, such as the capacity.
     """
 
     edges_s: Floats

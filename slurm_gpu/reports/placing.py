@@ -1,7 +1,7 @@
 """Server types and zones of nodes over time, and the groups of nodes of each run.
 
-A group is a (server type, zone): the one that slurm-gpudbd recorded at the start of the run, else the present
-one of slurm-gpu.yaml, else the first recorded one, else OTHER.
+A group is a (server type, zone): the one that slurm-gpudbd recorded at the start of the run, otherwise the
+present one of slurm-gpu.yaml, otherwise the first recorded one, otherwise OTHER.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def share_out(
 ) -> tuple[Integers, Integers, Integers]:
     """Return (row, group, mgpu·s) of all rows with an allocation, in order of rows.
 
-    A row on nodes of several groups is divided by the GPUs in its records if they have all its nodes, else
-    evenly by node. `recorded` is called for such rows only.
+    A row on nodes of several groups is divided by the GPUs in its records if they have all its nodes,
+    otherwise evenly by node. `recorded` is called for such rows only.
     """
     allocated = np.flatnonzero(mgpu_s)
     place, compositions = placing.compositions(nodes.take(allocated), at_s[allocated])

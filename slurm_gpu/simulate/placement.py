@@ -19,7 +19,7 @@ class PlacementChoice(Protocol):
     """A pure choice of nodes and GPUs: the same state and request always give the same answer."""
 
     def choose(self, state: ModelState, request: ResourceRequest, fitting: Nodes) -> Sequence[int] | Nodes:
-        """Return `request.nodes` of the fitting nodes (ascending, at least as many); empty to let it wait.
+        """Return `request.nodes` of the fitting nodes (ascending, at least as many); empty if it must wait.
 
         For a request for one zone, each fitting node has enough others in its zone.
         """

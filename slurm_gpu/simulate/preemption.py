@@ -31,7 +31,7 @@ def victims_for(
     """Return the nodes to use and the jobs to requeue there; None if requeuing all of them is not enough.
 
     On each node the jobs with the shortest run time go first. The nodes are those that lose the least work:
-    GPUs plus one, times run time; ties by index.
+    GPUs plus one, times run time; ties are broken by index.
     """
     cheapest: list[tuple[float, int, tuple[int, ...]]] = []
     for node in np.flatnonzero(room & state.open).tolist():

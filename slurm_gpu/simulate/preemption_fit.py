@@ -39,7 +39,7 @@ class PreemptionFit:
         return victims is not None and self._fit_caches[victims].may_fit(shape)
 
     def nodes_for(self, shape: int, room: Mask) -> Mask | None:
-        """Return where it would fit with all of them gone; None if that is not enough."""
+        """Return where it would fit without all of them; None if that is not enough."""
         victims = self._victims[shape]
         assert victims is not None, "called for a shape that does not preempt"
         request = self._shapes[shape].request

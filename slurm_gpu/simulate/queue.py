@@ -188,7 +188,7 @@ class ModelQueue:
 
 
 class KindIterator:
-    """Iterates over the kinds of a shape in the order of their first jobs, and leaves the queue as it is.
+    """Iterates over the kinds of a shape in the order of their first jobs, without changing the queue.
 
     The caller calls `again` for a kind that may have another job: after a start, and after a line was parked.
     """

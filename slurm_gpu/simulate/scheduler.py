@@ -13,7 +13,7 @@ from slurm_gpu.simulate.state import Mask
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """How the queue is scheduled; by default all jobs are examined at every event."""
+    """The scheduling of the queue; by default all jobs are examined at every event."""
 
     backfill: bool = True
     backfill_every_s: float = 0.0

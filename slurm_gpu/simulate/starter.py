@@ -29,7 +29,7 @@ class StartResult(Enum):
     NO_ROOM = "no room"
     """Also applies to every job that needs more, for as long."""
     NOT_PLACED = "not placed"
-    """There is room, but the placement lets it wait."""
+    """The request fits, but the placement makes it wait."""
 
 
 @dataclass

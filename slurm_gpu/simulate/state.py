@@ -24,7 +24,7 @@ class ModelAllocation:
     devices: tuple[tuple[int, ...], ...]
     """GPU indices for each of `nodes`."""
     until_s: float
-    """When its time limit expires."""
+    """The end by its time limit."""
 
     def devices_on(self, node: int) -> tuple[int, ...]:
         """Return its GPUs on one of its nodes."""

@@ -160,7 +160,7 @@ class QueuedJob:
 
 
 class AccountingRun(NamedTuple):
-    """One row of Slurm's accounting: one execution of a job. Each requeue has a row of its own.
+    """One row of Slurm's accounting: one execution of a job, since each requeue has its own row.
 
     The fields are the imported columns of the table `run`, the key first. It is a tuple because the first
     import can create a million of them.
@@ -257,7 +257,7 @@ class SlurmClient(Protocol):
     ) -> Iterator[AccountingRun]:
         """Return the runs of all users that were pending, running or ended within [since, until], unsorted.
 
-        With `job_ids` (raw ids), return those jobs only; slurmdbd may add others (old array tasks).
+        With `job_ids` (raw ids), return only those jobs; slurmdbd may add others (old array tasks).
 
         The runs come from slurmdbd; there are none if the cluster has no accounting storage. A job that was
         held since its submission is absent until it is released.

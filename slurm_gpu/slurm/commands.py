@@ -61,7 +61,7 @@ def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 # Runs a command with exactly this environment and a timeout in seconds, and returns its standard output.
-# Raises SlurmError with command and stderr.
+# Raises SlurmError with the command and its standard error if it fails.
 CommandRunner = Callable[[Sequence[str], Mapping[str, str], float], str]
 # The same for a command with much output: yields it in pieces, with the timeout for each. May raise after
 # some pieces.

@@ -18,7 +18,7 @@ from slurm_gpu.text.hostlist import expand
 # Up to the comment: a backslash takes the next character with it, quotes do not protect a number sign.
 _BEFORE_COMMENT = re.compile(r"(?:[^\\#]|\\.|\\\Z)*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
-# Slurm accepts an operator before "=" and sets the value all the same.
+# Slurm accepts an operator before "=" and sets the value anyway.
 _PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|\Z)', re.ASCII)
 # Slurm accepts it only at the start of a line.
 _INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE | re.ASCII)
@@ -37,7 +37,8 @@ _MAX_DEPTH = 16
 class ConfLine:
     """One line, with its continuation lines: the first pair, and the other pairs of a node or a partition.
 
-    `key` is empty if the line has no pair. `leftover` is text that is no pair; Slurm does not start with it.
+    `key` is empty if the line has no pair. `leftover` is text that is not a pair; Slurm does not start with
+    it.
     """
 
     file: Path

@@ -15,7 +15,7 @@ def per_gpu_of(nodes: Iterable[SlurmNode | None]) -> SharesPerGpu:
 
 
 def agreed_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
-    """Return the shards and MPS of one GPU for a job on any of the nodes, where all nodes with them agree."""
+    """Return the shards and MPS of one GPU for a job on any of the nodes, if all nodes with them agree."""
     some = [node.per_gpu for node in nodes]
     shards, mps = {one.shard for one in some if one.shard}, {one.mps for one in some if one.mps}
     return SharesPerGpu(*(next(iter(sizes)) if len(sizes) == 1 else None for sizes in (shards, mps)))
@@ -32,7 +32,7 @@ def job_mgpu(job: QueuedJob, per_gpu: SharesPerGpu) -> int | None:
     """Return the GPUs that a job has, or requests while it waits, in thousandths; None if unknown.
 
     If AccountingStorageTRES has no GPUs, the TRES of jobs have none. Then the allocated positions count, or
-    the request, where types and ranges of nodes make no difference.
+    the request, if types and ranges of nodes make no difference.
     """
     tres = job.tres_requested if not job.nodes or uses_gpus(job.tres_requested) else job.tres_allocated
     if uses_gpus(tres):

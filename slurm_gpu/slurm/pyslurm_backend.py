@@ -39,7 +39,7 @@ class PyslurmClient(CommandClient):
 
     @classmethod
     def if_usable(cls, commands: CommandClient) -> PyslurmClient | None:
-        """Return a client if pyslurm is installed for the Slurm of this host, else None."""
+        """Return a client if pyslurm is installed for the Slurm of this host, otherwise None."""
         if importlib.util.find_spec("pyslurm") is None:
             return None
         try:

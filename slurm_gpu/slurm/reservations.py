@@ -62,7 +62,7 @@ class SlurmReservation:
     def spans(self, until_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
         """Return start and end of each repetition that begins before `until_s`; one if it is not repeated.
 
-        Slurm repeats it in local time, `zone` of its host: 02:00 stays 02:00 over a daylight saving change.
+        Slurm repeats it in local time, `zone` of its host: 02:00 remains 02:00 over a daylight saving change.
         """
         days = min((_REPEATED_EACH_DAYS[flag] for flag in self.flags & _REPEATED_EACH_DAYS.keys()), default=0)
         is_hourly = "HOURLY" in self.flags
@@ -154,7 +154,7 @@ class ReservationClient(SlurmCommands):
         self._ask("update", f"ReservationName={name}", f"Nodes={nodes}")
 
     def unset_magnetic(self, name: str) -> None:
-        """Remove MAGNETIC: jobs in the reservation stay, and others enter only if they name it."""
+        """Remove MAGNETIC: jobs in the reservation remain, and others enter it only by name."""
         self._ask("update", f"ReservationName={name}", "Flags-=MAGNETIC")
 
     def remove_job(self, job_id: int) -> None:

@@ -166,9 +166,9 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
     "SLUID": ("sluid", lambda column: [text or None for text in column]),
 }
 _IDS = "array_job_id", "array_task", "het_job_id", "het_offset"
-# A row without a required column is no run; an unreadable optional column is left out of its row.
+# A row without a required column is not a run; an unreadable optional column is left out of its row.
 _UNREQUIRED = frozenset({*_COLUMNS, *_OPTIONAL}) - {"Cluster", "JobIDRaw", "Submit"}
-# An unreadable word is replaced by one that reads as unknown; _completed calculates what "0" stands for.
+# An unreadable word is replaced by one that parses as unknown; _completed calculates the value for "0".
 _UNKNOWN_WORDS = {"ElapsedRaw": "0", "NNodes": "0"}
 
 
@@ -183,7 +183,7 @@ def parse_rows(pieces: Iterable[str], names: Sequence[str], mark: str) -> Iterat
 
     The text comes in pieces of any length. Text that is not a row, and rows without a readable job ID,
     cluster or submit time, are logged and left out. Any other unreadable column is left out of its row, and
-    logged once per column. Raise SlurmError if nothing printed is a row.
+    logged once per column. Raise SlurmError if the output contains no row.
     """
     read = _reader(names)
     n_rows, n_unreadable, problem = 0, 0, ""
@@ -234,10 +234,10 @@ def _split(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[s
 
 
 def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[str]] | str]:
-    """Yield the same as _split, from text that is not rows only.
+    """Yield the same as _split, from text that does not consist only of rows.
 
-    A row begins on a line of its own, but names and comments have newlines too. So words are counted, and
-    the beginning of a row is searched only if the next row is misaligned.
+    A row begins on a new line, but names and comments have newlines too. Words are therefore counted, and the
+    beginning of a row is searched only if the next row is misaligned.
     """
     words, rest = list[str](), "\n"
     for piece in itertools.chain(pieces, [None]):

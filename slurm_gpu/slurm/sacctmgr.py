@@ -205,8 +205,8 @@ class Sacctmgr:
     ) -> None:
         """Set limits of entities: several users of one account, or one QOS or account.
 
-        None removes a limit; limits that are not named stay. Up to 200 users are one transaction of
-        slurmdbd. Also raises SlurmError if an entity does not exist.
+        None removes a limit; other limits are unchanged. Up to 200 users are one transaction of slurmdbd.
+        Also raises SlurmError if an entity does not exist.
         """
         if not values:
             return

@@ -1,9 +1,9 @@
 """Parse the output of `scontrol show config`, `show node -d`, `show job -d` and `ping`.
 
 scontrol escapes nothing. A job name, comment or path may have spaces, newlines and even a whole forged job.
-So the name is removed from the text of a job first; squeue prints it with a delimiter that no user can guess.
-Then the first occurrence of a key is the real one, because paths and comments come after all other keys.
-AdminComment comes from squeue too. Times are epoch seconds (SLURM_TIME_FORMAT=%s).
+The name is therefore removed from the text of a job first; squeue prints it with a delimiter that no user can
+guess. Then the first occurrence of a key is the real one, because paths and comments come after all other
+keys. AdminComment comes from squeue too. Times are epoch seconds (SLURM_TIME_FORMAT=%s).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _Fields:
         return int(match[0]) if match else None
 
     def upper_end(self, key: str) -> int | None:
-        """Return the upper end of a range "2-4"; None if it is no range."""
+        """Return the upper end of a range "2-4"; None for any other text."""
         match = re.fullmatch(r"\d+-(\d+)", self.word(key))
         return int(match[1]) if match else None
 
@@ -263,7 +263,7 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
     array_job_id, restarts = fields.number("ArrayJobId"), fields.number("Restarts")
     before_texts = _before_texts(fields.text)
     try:
-        # Up to 24.05 there is one TRES=: the allocation if there is one, else the request.
+        # Up to 24.05, Slurm prints one TRES=: the allocation if there is one, otherwise the request.
         single = parse_job_tres(fields.word("TRES"))
         req_tres, alloc_tres = fields.word("ReqTRES"), fields.word("AllocTRES")
         requested = parse_job_tres(req_tres) if req_tres else single

@@ -1,4 +1,4 @@
-"""Values as people read them in a table: 0 is a measurement and prints as 0, None is a gap, printed as –."""
+"""Format values for tables: 0 is a measurement and prints as 0, None prints as –."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GAP = "–"
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """With at most `digits` decimals; exactly 0 prints as 0, what only rounds to it as 0.0."""
+    """Format a number with at most `digits` decimals; exactly 0 prints as 0, a rounded 0 as 0.0."""
     if value is None:
         return GAP
     return "0" if value == 0 else f"{value:.{digits}f}"
@@ -58,7 +58,7 @@ def percent(fraction: float | None, digits: int = 1) -> str:
 
 
 def energy(joule: float | None) -> str:
-    """Joules as kWh, or Wh where that is little."""
+    """Format joules as kWh, or Wh if small."""
     if joule is None:
         return GAP
     watt_hours = joule / 3600
@@ -69,7 +69,7 @@ def span(seconds: float | None) -> str:
     """Return a duration with its two largest units: 0.4s, 45s, 12m30s, 3h05m, 2d04h; only 0 prints as 0s."""
     if seconds is None:
         return GAP
-    if 0 < seconds < 0.95:  # what is nearer to one second is one
+    if 0 < seconds < 0.95:  # values that round to one second print as one
         return f"{seconds:.1f}s" if seconds >= 0.05 else "<0.1s"
     whole = round(seconds)
     for size, unit, lower, lower_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
@@ -99,7 +99,7 @@ def utc_stamp(epoch_s: float) -> str:
 
 
 def text(value: str | None) -> str:
-    """Return a user's text without control characters; "" and None are gaps."""
+    """Return a user's text without control characters; "" and None print as –."""
     if not value:
         return GAP
     return "".join(character if character.isprintable() else "�" for character in value)

@@ -16,7 +16,7 @@ _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
 
 
 def expand(expression: str) -> list[str]:
-    """Host names in the order of the expression; [] for "". Raise ValueError saying what is wrong."""
+    """Return host names in the order of the expression; [] for "". Raise ValueError if it is invalid."""
     names: list[str] = []
     for part in _split(expression):
         if part.count("[") > _MOST_BRACKETS:
@@ -35,7 +35,7 @@ def expand(expression: str) -> list[str]:
 def compress(names: Iterable[str]) -> str:
     """Return the sorted hostlist expression of distinct names; "" without names.
 
-    Brackets stand around the last number of a name, as Slurm writes them.
+    Brackets enclose the last number of a name, as in Slurm.
     """
     plain: set[str] = set()
     numbered: dict[tuple[str, str], set[str]] = {}
@@ -78,7 +78,7 @@ def task_ranges(expression: str) -> list[range]:
 
 
 def _split(expression: str) -> Iterator[str]:
-    """Parts between commas that stand outside brackets."""
+    """Split at commas outside brackets."""
     depth, start = 0, 0
     for position, character in enumerate(expression):
         if character == "[":

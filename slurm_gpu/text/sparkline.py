@@ -1,4 +1,4 @@
-"""The course of a quantity in one line of characters."""
+"""The timeline of a quantity in one line of characters."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ GAP = "·"
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """Fractions (0–1) as blocks, at most `width` of them; a sign stands for the mean of as many values.
+    """Return fractions (0–1) as at most `width` blocks, each the mean of equally many values.
 
-    0 is the lowest block, and a dot is a gap.
+    0 is the lowest block, and a dot is a missing value.
     """
     per_sign = values_per_sign(len(values), width)
     return "".join(_sign(values[at : at + per_sign]) for at in range(0, len(values), per_sign))
 
 
 def values_per_sign(n_values: int, width: int) -> int:
-    """How many values one sign of such a line stands for."""
+    """Return the number of values per character of such a line."""
     return max(1, math.ceil(n_values / width))
 
 

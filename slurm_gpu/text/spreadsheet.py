@@ -1,4 +1,4 @@
-"""Texts that spreadsheets would take for formulas, as texts: users choose the names of jobs."""
+"""Prevent spreadsheets from evaluating texts as formulas, since users choose the names of jobs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def defused(text: str) -> str:
 
 
 def armoured(text: str) -> str:
-    """As `defused`, such that `bare` brings back what it was."""
+    """Like `defused`, but reversible by `bare`."""
     return f"'{text}" if text.startswith("'") else defused(text)
 
 
 def bare(text: str) -> str:
-    """Return the text of a cell that `armoured` made."""
+    """Return the original text of a cell from `armoured`."""
     return text.removeprefix("'")

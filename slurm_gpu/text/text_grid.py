@@ -1,4 +1,4 @@
-"""Columns of styled text that fit a width: the narrow ones stay whole, the wide ones are cut."""
+"""Fit columns of styled text to a width: narrow ones are kept whole, wide ones are cut."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ class GridColumn:
 
 
 def grid(columns: Sequence[GridColumn], rows: Sequence[Sequence[Text]], width: int | None) -> list[Text]:
-    """Yield a heading and a line for each row, none wider than `width` (None: unlimited).
+    """Yield a heading and a line for each row, at most `width` wide (None: unlimited).
 
-    Where there is no room columns are cut to their `least`, then left out by their `spare`; at last the line
-    is cut.
+    If necessary, columns are cut to their `least`, then left out by their `spare`; finally the line is cut.
     """
     shown = list(range(len(columns)))
     natural = [

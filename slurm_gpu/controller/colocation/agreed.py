@@ -19,7 +19,7 @@ class Agreed(NamedTuple):
     key: str
     """The key of its application."""
     shards: int | None
-    """Shards that it requests now; None if it has a GPU alone because its needs were unknown."""
+    """Shards that it requests now; None if it has a GPU of its own because its needs were unknown."""
     of: int | None
     """Shards per GPU at its submission; None likewise."""
 

@@ -62,7 +62,7 @@ class StoreBelief:
         )
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Return whether they are few enough, fit, and none is slower than promised."""
+        """Return whether they are few enough, fit, and are all within the guaranteed slowdown."""
         if len(members) < 2:
             return True
         if len(members) > self.most_together or not self._is_open(members):

@@ -75,7 +75,7 @@ class DatabaseQueries:
             self._asking.start(round_of_questions)
 
     def answers(self) -> QueryResults | None:
-        """Return the results of the last round once, when they are there."""
+        """Return the results of the last round once, when available."""
         if not self._asking.is_done:
             return None
         answers = self._asking.take()

@@ -55,8 +55,8 @@ class SharedNode:
     def size_for(self, position: int, least: int, leave: int | None = None) -> int | None:
         """Return the shards that place a job of at least `least` shards on this GPU; None if impossible.
 
-        `leave`: maximum shards to leave free, if no other job is to join: more would attract jobs that should
-        go to a later GPU.
+        `leave`: maximum shards to leave free, if no other job should join: more would attract jobs that
+        should go to a later GPU.
         """
         free = self.gpus[position].free
         before = max((gpu.free for gpu in self.gpus[:position]), default=0)

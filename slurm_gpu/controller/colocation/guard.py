@@ -1,4 +1,4 @@
-"""Check whether shared jobs run as fast as promised, by their share of the GPU's time."""
+"""Check whether shared jobs run within the guaranteed slowdown, by their share of the GPU's time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from slurm_gpu.controller.colocation.store import ColocationStore
 
 # Minimum duration of a utilisation measurement.
 LEAST_S = SHORTEST_S
-# Delay after a co-runner came or left: a measurement in between belongs to neither group.
+# Delay after a co-runner started or ended: a measurement in between belongs to neither group.
 SETTLES_S = 5.0
-# Utilisation alone up to which a job may be loading data, so that its speed is unknown.
+# Utilisation of a job alone up to which it may be loading data, so that its speed is unknown.
 _IDLE = 0.02
-# Tolerance over the promised slowdown, because the estimate by utilisation varies.
+# Tolerance over the guaranteed slowdown, because the estimate by utilisation varies.
 _TOLERANCE = 1.10
 
 
@@ -33,7 +33,7 @@ class Parting(NamedTuple):
     """Jobs that must stop sharing."""
 
     newcomer: RunKey
-    """The last to come, which must leave."""
+    """The most recent co-runner, which must leave."""
     slowed: str
     """The key of the job that was slowed down too much."""
     other: str
@@ -53,8 +53,8 @@ def since_s(course: CorunHistory) -> float | None:
 def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationStore) -> float | None:
     """Return the minimum speed from the shares of the GPU's time now and alone; None if unknown.
 
-    Jobs alone also use the GPU less than their mean at times, so it is compared with their minimum over as
-    many seconds.
+    Even alone, jobs at times use the GPU less than their mean, so the share is compared with their minimum
+    over equally many seconds.
     """
     alone = store.profiles.get(course.key)
     if used[1] < LEAST_S or alone is None or not alone.util_frac:
@@ -64,9 +64,10 @@ def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationS
 
 
 def parting(together: Sequence[CoRunner], slowdown: float | None, store: ColocationStore) -> Parting | None:
-    """Return the jobs of one GPU, in order of arrival, that must stop sharing; None if none must.
+    """Return the jobs of one GPU, in order of arrival, that must stop sharing; None if all may continue.
 
-    With a promised slowdown: if any is slowed down more. Without: if all together do less than one alone.
+    With a guaranteed slowdown, they must stop if any job exceeds it; without one, if all together do less
+    work than one alone.
     """
     if len(together) < 2:
         return None

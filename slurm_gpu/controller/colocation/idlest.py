@@ -1,6 +1,6 @@
 """The minimum use of a GPU by an undisturbed job over some time: loading, validating, writing.
 
-A low use with a co-runner during such a time says nothing about the co-runner.
+A low use during such a time is not an effect of the co-runner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
     """Return for each k the minimum mean utilisation over any 20·2^k seconds of a run, from its bins.
 
     Durations are at most the run and ten minutes. A bin below the usual use counts as idle time anywhere
-    within the bin; a gap counts as idle too.
+    within the bin, and so does a bin that was not measured.
     """
     known = [one for one in util if one is not None]
     usual = max(median(known), fmean(known)) if known else 0.0
@@ -38,7 +38,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
 
 
 def expected(least: Sequence[float], mean: float, seconds: float) -> float:
-    """Return the expected minimum over this many seconds alone, from the measured minima if known."""
+    """Return the expected minimum over this many seconds alone, from the measured minima if available."""
     if not least or seconds < SHORTEST_S:
         return mean
     at = int(math.log2(seconds / SHORTEST_S))

@@ -30,7 +30,7 @@ class Learning:
         self.running: dict[RunKey, CorunHistory] = {}
         self.ended: dict[RunKey, CorunHistory] = {}
         self.over: dict[RunKey, CorunHistory] = {}
-        """Runs that ended since the last update and may or may not be used."""
+        """Runs that ended since the last update and are not yet selected."""
 
     def update(
         self, agreed: Mapping[int, Agreed], co_runners: Mapping[int, Sequence[int]], now_s: float

@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"(?P<before>.*?)(?P<size>\d{1,9})(?P<after>\D*)", re.DOTAL
 
 
 class PairFit:
-    """Runs one fit at a time after something was learned, at most once a minute."""
+    """Runs one fit at a time after new data, at most once a minute."""
 
     def __init__(self, background: Background, clock: Clock) -> None:
         self._clock = clock

@@ -47,7 +47,7 @@ def choose(
 
     The server's belief has the keys of all jobs (Planners.server). `running` has (key, seconds done, seconds
     left) of jobs on GPUs; `busy` are nodes on which a job is about to start. A planner also gets full GPUs,
-    because it plans what follows the jobs there.
+    because it plans the jobs that follow there.
     """
     known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in store.profiles}
     gpus = [
@@ -61,7 +61,7 @@ def choose(
     belief.update({job for gpu in gpus if gpu.free < least for job in gpu.sharers})
     acts: list[StartAction] = []
     for _ in range(_MOST_ANSWERS if server.answers_one_by_one else 1):
-        # Planners that decide about one GPU at a time are asked only about nodes on which a job may start.
+        # Planners that decide about one GPU at a time are called only for nodes on which a job may start.
         asked = [gpu for gpu in gpus if not (server.answers_one_by_one and gpu.place.node in taken)]
         if not known or not any(gpu.free >= least and gpu.place.node not in taken for gpu in asked):
             break
@@ -126,7 +126,7 @@ def _may(
     running: Mapping[int, tuple[str, float, float]],
     server: Server,
 ) -> bool:
-    """Return whether memory and the promised slowdown allow it, whatever the planner decides."""
+    """Return whether memory and the guaranteed slowdown allow it, regardless of the planner's decision."""
     index = server.belief.index
     there = [Member(job, index(running[job][0]), running[job][2]) for job in gpu.sharers]
     job = start.jobs[0]
@@ -134,7 +134,7 @@ def _may(
 
 
 def _left_there(gpu: CorunGpu, store: ColocationStore, job: WaitingSharer, most_together: int) -> int | None:
-    """Return the maximum shards to leave free, if no other job is to join."""
+    """Return the maximum shards to leave free if no other job should join."""
     is_last = len(gpu.sharers) + 1 >= most_together
     return store.smallest(job.agreed.of or 1) - 1 if is_last else None
 
@@ -142,7 +142,7 @@ def _left_there(gpu: CorunGpu, store: ColocationStore, job: WaitingSharer, most_
 def _act(
     room: SharedNode, place: GpuPlace, job: WaitingSharer, co_runners: Sequence[int], leave: int | None
 ) -> StartAction | None:
-    """Return the start on this GPU, or for a job alone on the first idle one; None if impossible."""
+    """Return the start on this GPU, or on the first idle one for a job alone; None if impossible."""
     if job.cpus > room.cpus or job.memory_mib > room.memory_mib:
         return None
     positions = [place.position]

@@ -1,7 +1,7 @@
-"""Place the jobs that agreed to share, follow them, and end sharing that goes wrong.
+"""Place the jobs that agreed to share, monitor them, and end sharing that fails.
 
 No job can wait indefinitely: each has a begin time, set by job_submit.lua, at which it starts by itself.
-Failures are retried in the next cycle; jobs then start later, or alone, and none is lost.
+Failures are retried in the next cycle; jobs then start later, or alone, but are never lost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CPU_SHARE_WHILE_JOBS_WAIT = 0.10
 _INQUIRE_EVERY_S = 10.0
 # Time after which a job that was given its place but has not started may start anywhere.
 _LANDS_WITHIN_S = 20.0
-# Time before its begin time at which a job without a place gets a GPU of its own.
+# Time before its begin time at which an unplaced job gets a GPU of its own.
 _LAST_CALL_S = 8.0
 _MAX_STARTED = 20
 
@@ -174,7 +174,7 @@ class ColocationReconciler(Duty):
         """Return the jobs with GPUs of nodes, with positions; none if no jobs share."""
         if not shared:
             return ()
-        # If Slurm does not account for GPUs, the request has what the total lacks.
+        # If Slurm does not account for GPUs, the request contains the values that the total lacks.
         holding = [
             job.job_id
             for job in jobs
@@ -193,7 +193,7 @@ class ColocationReconciler(Duty):
                 learning.missed(one, [agreed[job].key for job in landing.act.co_runners if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], store: ColocationStore) -> None:
-        """Give a job that failed with others, although its key did not alone, one more run alone."""
+        """Run a job once more alone if it failed with others, although its key did not fail alone."""
         if not learning.over:
             return
         states = {job.job_id: job for job in self._client.jobs([key.job_id for key in learning.over])}
@@ -293,7 +293,7 @@ class ColocationReconciler(Duty):
             ends.public_why,
             {"slowdown": policy.slowdown, "speeds": said},
         )
-        # A job that stays anyway is found again in each cycle.
+        # A job that remains anyway is found again in each cycle.
         if is_over or store.may_meet((ends.slowed, ends.other)):
             for _, course, speed in together:
                 if speed is not None:
@@ -386,10 +386,10 @@ class ColocationReconciler(Duty):
         del self._last[:-_MAX_STARTED]
 
     def _start_alone(self, agreed: Mapping[int, Agreed], now_s: float) -> None:
-        """Give a job a GPU of its own if its wait ends without a place.
+        """Start a job on a GPU of its own if it was not placed before the end of its wait.
 
         This includes jobs whose wait is over because they were requeued, or because a killed slurm-gpuctld
-        had given them a place: the node of that place may be gone.
+        had placed them: the node of that placement may be gone.
         """
         for one in agreed.values():
             job = one.job

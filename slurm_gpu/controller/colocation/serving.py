@@ -130,7 +130,7 @@ class Planners:
                 capacity_mib=1.0,
                 nets={} if self._net is None else {name: self._net},
                 evaluations=EVALUATIONS,
-                slowed=1.0,  # the promise of policy.yaml is the cap
+                slowed=1.0,  # the guarantee in policy.yaml is the cap
             ),
         )
 

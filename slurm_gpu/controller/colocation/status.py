@@ -33,7 +33,7 @@ class Started:
     index: int
     co_runners: list[int]
     speed: float
-    """Predicted, relative to alone."""
+    """The predicted speed, relative to running alone."""
 
 
 class Sharing(NamedTuple):
@@ -125,7 +125,7 @@ def last_seen(path: Path) -> float | None:
 
 
 def serving_of(path: Path) -> Serving | None:
-    """Return the planner in use; None if the file does not say."""
+    """Return the planner in use; None if the file does not contain it."""
     try:
         said = json.loads(path.read_text())["planner"]
         return Serving(str(said["asked"]), str(said["serves"]), said["why"] and str(said["why"]))

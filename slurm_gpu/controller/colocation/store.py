@@ -1,7 +1,7 @@
-"""Learned properties of shared jobs: their use alone, their speeds with others, and pairs to keep apart.
+"""Store learned properties of shared jobs: use alone, speeds with others, and pairs to keep apart.
 
-It is stored in slurmctld's StateSaveLocation, which all slurmctld hosts share, so that the next slurm-gpuctld
-has it. Jobs with the same key are assumed to do the same work.
+They are stored in slurmctld's StateSaveLocation, which all slurmctld hosts share, so that the next
+slurm-gpuctld has them. Jobs with the same key are assumed to do the same work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slurm_gpu.slurm.client import SlurmSettings
 log = logging.getLogger("slurm-gpuctld")
 
 FILE_NAME = "colocation.json"
-# Share of each job's memory that must stay free in addition.
+# Share of each job's memory that must remain free in addition.
 HEADROOM = 0.10
 _VERSION = 1
 _MOST_KEYS = 5000
@@ -46,7 +46,7 @@ class KeyProfile:
 
 
 def time_sliced(one: KeyProfile | None, other: KeyProfile | None) -> float:
-    """Return the speed of two jobs that alternate, each with the demand that it has alone."""
+    """Return the speed of two jobs that alternate, each with its demand when running alone."""
     both = sum(1.0 if who is None or who.util_frac is None else who.util_frac for who in (one, other))
     return 1.0 if both <= 1 else 1 / both
 

@@ -1,4 +1,4 @@
-"""End the sharing of jobs that goes wrong; record an audit event and a decision for the owners."""
+"""End the sharing of jobs that fails; record an audit event and a decision for the owners."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Terminations:
         self._control, self._acts = control, acts
         self._run_directory, self._wall = run_directory, wall
         self._stay: deque[int] = deque(maxlen=_MOST_STAY)
-        """Jobs that could not be sent back; each is logged once."""
+        """Jobs that could not be requeued; each is logged once."""
 
     def send_back(
         self,
@@ -42,7 +42,8 @@ class Terminations:
     ) -> bool:
         """Requeue a job; return whether that succeeded.
 
-        `others` were its co-runners and stay. `public_why` is the reason for the owners of all of them.
+        `others` were its co-runners, which continue. `public_why` is the reason for the owners of all of
+        them.
         """
         job_id = one.job.job_id
         try:

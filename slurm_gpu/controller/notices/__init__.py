@@ -1,1 +1,1 @@
-"""Notify users of problems with their jobs, and cancel idle jobs where the policy says so."""
+"""Notify users of problems with their jobs, and cancel idle jobs if the policy requires it."""

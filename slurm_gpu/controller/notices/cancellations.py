@@ -1,4 +1,4 @@
-"""End jobs that never used a GPU once all warnings were sent; recorded on disk first."""
+"""End jobs that never used a GPU after all warnings; each end is first recorded on disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cancellations:
         self._cluster, self._control, self._acts, self._wall = cluster, control, acts, wall
 
     def settle(self, ledger: Ledger, running: Collection[NoticedRun]) -> None:
-        """Settle what an earlier process was ending: a job that still runs is judged again."""
+        """Settle the terminations of an earlier process; a job that still runs is judged again."""
         left = []
         for end in ledger.ended:
             if end.state is EndState.ENDING:

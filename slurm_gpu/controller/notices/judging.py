@@ -127,7 +127,7 @@ def message(
 
 
 def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[OutlookEntry]:
-    """Describe each finding and its fate once, for operators."""
+    """Describe each finding and its consequence once, for operators."""
     rule = judgment.rule
     lines = []
     for outcome in judgment.outcomes:

@@ -32,7 +32,7 @@ class RecordedWeights:
 
 @dataclass(frozen=True, slots=True)
 class OriginalWeights:
-    """The recorded nodes; empty once all have their original Weight again."""
+    """The recorded nodes; empty when all have their original Weight again."""
 
     nodes: Mapping[str, RecordedWeights] = field(default_factory=dict)
     host: str = ""

@@ -13,7 +13,7 @@ from slurm_gpu.controller.queue.job_mix import JobMix
 from slurm_gpu.controller.run_file import write_run_file
 
 FILE_NAME = "placement.json"
-# Number of its own cycles after which a table is outdated.
+# A table is outdated after this many cycles of its writer.
 STALE_CYCLES = 3
 _VERSION = 1
 # Maximum number of classes of the mix.
@@ -32,7 +32,7 @@ class NodeLine:
     """GPUs in use; shared GPUs count in fractions."""
     weight: int
     wanted: int | None
-    """None if its Weight is left alone: it accepts no jobs, or its Weight was set by hand."""
+    """None if its Weight is not managed: it accepts no jobs, or its Weight was set by hand."""
     site: int
     ours: bool
     """Whether slurm-gpuctld may have set its Weight."""

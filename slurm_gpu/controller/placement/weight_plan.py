@@ -34,7 +34,7 @@ class NodePlan:
     room: NodeCapacity
     known: RecordedWeights
     level: int | None
-    """None if its Weight is left alone: it accepts no jobs, or its Weight was set by hand."""
+    """None if its Weight is not managed: it accepts no jobs, or its Weight was set by hand."""
     wanted: int | None
     is_by_hand: bool
     stake: Stake | None = None

@@ -41,7 +41,7 @@ _LEAST_S = 1.0
 _LATEST_S = 60.0
 # Delay after a job's end, because it leaves its node only after the epilog.
 _AFTER_CHANGE_S = 3.0
-# Maximum share of a core for the cycles, unless they would be more than _LATEST_S apart.
+# Maximum share of a core that the cycles may use, unless they would be more than _LATEST_S apart.
 _CPU_SHARE = 0.01
 _SETTINGS_EVERY_S = 600.0
 _ADVICE_EVERY_S = 60.0
@@ -50,7 +50,7 @@ _MOST_NAMED = 200
 
 
 class WeightController(Duty):
-    """Sets node weights; while it fails, weights stay as they are."""
+    """Sets node weights; after a failure, weights remain unchanged."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class WeightController(Duty):
             )
 
     def _remember(self, known: Mapping[str, RecordedWeights], settings: SlurmSettings) -> None:
-        """Write new entries to disk before setting weights; entries stay until the original is restored."""
+        """Write new entries to disk before setting weights; entries remain until the original is restored."""
         assert self._memory is not None
         nodes = {**self._memory.nodes, **known}
         if nodes == self._memory.nodes:
@@ -323,7 +323,7 @@ def put_back(
 
 
 def _named(names: Iterable[str]) -> str:
-    """Return a hostlist, or the number of nodes if it would be long."""
+    """Return a hostlist, or the number of nodes if the hostlist is long."""
     names = list(names)
     text = compress(names)
     return text if len(text) <= _MOST_NAMED else f"{len(names)} nodes"

@@ -1,9 +1,9 @@
 """Manage pending jobs that job_submit.lua keeps in one zone: the maximum wait and the order of zones.
 
 The wait counts only while Slurm gives the nodes as the reason (Resources and the like), not while other jobs,
-limits or a dependency delay the job. After `zone_wait` the job gets its own constraint back, verbatim, and
-keeps its place in the queue. This happens at once if the constraint has become invalid or zones are no longer
-enforced.
+limits or a dependency delay the job. After `zone_wait` the job's own constraint is restored verbatim, and the
+job keeps its position in the queue. This happens at once if the constraint has become invalid or zones are no
+longer enforced.
 """
 
 from __future__ import annotations

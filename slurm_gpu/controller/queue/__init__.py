@@ -1,1 +1,1 @@
-"""Poll slurmctld's queue, and sum what the policy needs."""
+"""Poll slurmctld's queue, and compute the sums that the policy needs."""

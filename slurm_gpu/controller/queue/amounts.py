@@ -13,7 +13,7 @@ from slurm_gpu.slurm.tres import GPU_GRES, Gres, SharesPerGpu, amount, count_mgp
 from slurm_gpu.text.hostlist import expand
 
 _GRES = "gres/"
-# Slurm's documentation recommends this number; job_submit.lua assumes it too.
+# The number recommended by Slurm's documentation; job_submit.lua assumes it too.
 _MPS_PER_GPU = 100
 
 
@@ -46,7 +46,7 @@ class CountingFacts:
     default_mib_per_cpu: int | None = None
     """DefMemPerCPU of slurm.conf, used in Slurm's total if a job requests no memory."""
     node_types: Mapping[str, str] = field(default_factory=dict)
-    """The GPU type of nodes with a single one, where Slurm's totals name none."""
+    """The GPU type of nodes with a single type, used if Slurm's totals contain no type."""
 
 
 def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:

@@ -6,7 +6,7 @@ import os
 from enum import IntEnum
 from pathlib import Path
 
-# How long a recent admission counts: the job may not exist, and counts until a snapshot shows it.
+# How long a recent admission counts: the job may not exist, so it counts until a snapshot contains it.
 _LASTS_S = 3.0
 # Maximum bytes of the log that are read; more arrives only when demand is high anyway.
 _AT_ONCE = 1 << 20
@@ -23,7 +23,7 @@ class Demand(IntEnum):
 
 
 class DecisionsWatch:
-    """Reads what was appended to the log, even across rotations."""
+    """Reads the lines appended to the log, even across rotations."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

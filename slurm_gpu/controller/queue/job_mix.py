@@ -30,7 +30,7 @@ log = logging.getLogger("slurm-gpuctld")
 FILE_NAME = "jobmix.json"
 # Time after which a job counts half.
 HALF_LIFE_S = 3 * 86400.0
-# Maximum number of classes kept, those that count most; a request made once a month is dropped.
+# Maximum number of classes kept, those with the greatest counts; a request made once a month is dropped.
 MOST_CLASSES = 256
 # slurmctld lists jobs for minutes after their end (MinJobAge), so none is missed.
 _UPDATE_EVERY_S = 10.0
@@ -54,7 +54,7 @@ class JobMix:
         self._at_s = clock.wall()
         """Time to which the weights are decayed."""
         self._counted_until_s: float | None = None
-        """Jobs submitted until then were counted by the previous process; None once that is settled."""
+        """Jobs submitted until then were counted by the previous process; None when that is settled."""
         self._ids: frozenset[int] = frozenset()
         self._next_update_s = self._next_write_s = 0.0
         self._outage = OutageLog(

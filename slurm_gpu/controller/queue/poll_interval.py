@@ -6,7 +6,7 @@ from slurm_gpu.controller.queue.demand import Demand
 
 INTERVAL_S = 1.0
 # A cancelled admission counts until a poll that started at least 0.7 s later (MARGIN_S of ledger.lua). The
-# promise is 2 s, so a second between polls would leave too little time for slurmctld and squeue.
+# documented maximum is 2 s, so a second between polls would leave too little time for slurmctld and squeue.
 _INTERVAL_WHILE_DECIDED_S = 0.5
 # Maximum share of time during which a query runs; most of it is squeue's own.
 _SHARE = 0.3

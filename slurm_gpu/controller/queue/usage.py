@@ -121,7 +121,7 @@ class _Tally:
 
 
 class UsageCounter:
-    """Sums up one queue after another; the amounts of a job are computed once, while it is unchanged."""
+    """Sums up queues; the amounts of a job are recomputed only when it changes."""
 
     def __init__(self) -> None:
         self._facts: CountingFacts | None = None

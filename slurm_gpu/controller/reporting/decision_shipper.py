@@ -29,7 +29,7 @@ log = logging.getLogger("slurm-gpuctld")
 EVERY_S = 10.0
 _RETRY_S = 60.0
 _AT_ONCE_BYTES = 256 * 1024
-# The number of shortest lines that stay below the 1 MiB that slurm-gpudbd accepts at once.
+# The number of shortest lines that is within the 1 MiB that slurm-gpudbd accepts at once.
 _AT_ONCE = 1000
 # Maximum characters of one value: a user may request a partition with a name of any length.
 _LONGEST_TEXT = 2000

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("slurm-gpuctld")
 
 EVERY_S = 15.0
-# Maximum users per message: with dozens of limits each it stays far below slurm-gpudbd's limit.
+# Maximum users per message: with dozens of limits each it is far below slurm-gpudbd's limit.
 _AT_ONCE = 20
-# How long accounts and QOS of a user are cached: only an administrator changes them.
+# Cache time of a user's accounts and QOS: only an administrator changes them.
 _PLACES_KEPT_S = 600.0
 
 
@@ -53,7 +53,7 @@ class QuotaReporter(Duty):
         self._places: dict[str, tuple[float, UserAssociations]] = {}
 
     def work(self, view: QueueView) -> None:
-        """Poll for wanted limits and send them."""
+        """Poll for requested limits and send them."""
         assert view.in_use is not None
         in_use = view.in_use
         try:

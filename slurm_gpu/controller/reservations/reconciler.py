@@ -78,7 +78,7 @@ class ReservationReconciler(Duty):
         self._reconciled_s: float | None = None
         self._idle_s: dict[int, float] = {}
         self._waited_s: dict[int, float] = {}
-        """How long a job has waited for each one while it was empty with all nodes in service."""
+        """How long a job has waited for each reservation while it was empty with all nodes in service."""
         self._seen: frozenset[int] = frozenset()
         """IDs in the names of Slurm's reservations."""
         self._made: set[int] = set()
@@ -94,7 +94,7 @@ class ReservationReconciler(Duty):
         return None if rows is None else rows.values()
 
     def prepare(self, view: QueueView) -> bool:
-        """Query slurm-gpudbd regularly; return whether an answer came or has been missing for long."""
+        """Query slurm-gpudbd regularly; return whether an answer arrived, or has been missing for long."""
         now = self._clock.monotonic()
         is_due = now >= self._ask_s
         if is_due:
@@ -143,7 +143,7 @@ class ReservationReconciler(Duty):
     def _keep(
         self, row: Reservation, found: SlurmReservation | None, use: ReservationUse | None, now_s: int
     ) -> None:
-        """Ensure that a promised reservation exists in Slurm, and report changes to the table."""
+        """Ensure that an approved reservation exists in Slurm, and report changes to the table."""
         assert row.start_s is not None
         assert row.end_s is not None
         report = Report(

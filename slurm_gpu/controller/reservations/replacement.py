@@ -1,4 +1,4 @@
-"""Replace nodes of promised reservations that go out of service."""
+"""Replace nodes of approved reservations that go out of service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY_S = 60.0
 
 
 class ReservationRepairer:
-    """Tracks how long promised nodes are out of service, since its start; methods raise SlurmError."""
+    """Tracks how long reserved nodes have been out of service since its start; methods raise SlurmError."""
 
     def __init__(
         self,
@@ -74,6 +74,6 @@ class ReservationRepairer:
         return without(row, lost, nodes, self._jobs(), in_slurm, rows, self._zones, now_s, self._timezone)
 
     def is_repaired(self, row: Reservation, found: SlurmReservation) -> bool:
-        """Return whether Slurm has it on as many nodes, where only nodes out of service were replaced."""
+        """Return whether Slurm has it on equally many nodes, and only nodes out of service were replaced."""
         before, after = set(expand(row.nodes or "")), set(expand(found.nodes))
         return row.user in found.users and len(before) == len(after) and before - after <= self._since.keys()

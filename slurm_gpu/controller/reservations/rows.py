@@ -57,10 +57,7 @@ class ReservationTable:
         self._reports[report.id] = report
 
     def poll(self, ids: Collection[int], *, begin: bool) -> bool:
-        """Take the answer if there is one; with `begin`, query again unless a query is running.
-
-        Return whether an answer came.
-        """
+        """Return whether an answer arrived; with `begin`, also start a query unless one is running."""
         came = self._asking.is_done
         if came:
             self._take_answer()

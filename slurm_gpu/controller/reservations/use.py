@@ -42,7 +42,7 @@ class ReservationUse:
 
     @property
     def is_used(self) -> bool:
-        """Whether it is used or a job waits that could use it."""
+        """Whether it is used, or a job that could use it waits."""
         return self.is_in_use or self.waiting is not None
 
 

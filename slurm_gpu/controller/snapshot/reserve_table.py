@@ -1,4 +1,4 @@
-"""Reservations for job_submit.lua: the job size from which one is required, and the promised ones."""
+"""Reservations for job_submit.lua: the job size that requires one, and the approved ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReserveTable:
     promised: tuple[Reservation, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for the rule and one for each promised reservation."""
+        """Yield a line for the rule and one for each approved reservation."""
         yield f"reserve {self.mode} mgpu={'-' if self.mgpu is None else self.mgpu}"
         for row in self.promised:
             names = " ".join(map(encode, (row.user, row.account, row.partition)))

@@ -29,7 +29,7 @@ class ZoneNodes:
     nodes: tuple[SlurmNode, ...]
     """Its hosts that exist in Slurm."""
     error: str | None = None
-    """Why no job is kept in it; None if it is usable."""
+    """Why jobs are not kept in it; None if it is usable."""
     remedy: str | None = None
 
 
@@ -116,7 +116,7 @@ def table(
 ) -> ZoneTable | None:
     """Return the table for the Lua; None if no zone is usable.
 
-    Jobs in partitions that are not managed find no pool and are left alone.
+    Jobs in partitions that are not managed have no pool and are not changed.
     """
     used = [zone for zone in zones if zone.error is None]
     if not used:

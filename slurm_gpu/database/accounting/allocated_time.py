@@ -53,7 +53,7 @@ def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTi
     counts up to its newest record, since data that was not sent yet is not lost. This applies unless the node
     is two shipments behind the newest. Devices without a record count too.
 
-    Samples after the run's end by Slurm, during its epilog, do not make up for gaps before it.
+    Samples after the run's end by Slurm, during its epilog, do not compensate for unsampled time before it.
     """
     of_place: dict[Place, list[Record]] = {}
     for record in records:

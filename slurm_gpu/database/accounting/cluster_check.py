@@ -1,4 +1,4 @@
-"""Check that slurmctld and slurmdbd have the configured cluster; without it there are no runs."""
+"""Check that slurmctld and slurmdbd have the configured cluster; otherwise there are no runs."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CONTINUED_STATES = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """Columns that follow from records; None is a gap."""
+    """Columns that follow from records; None if not measured."""
 
     granted_mgpu: int | None
     ugpucore: float | None
@@ -75,12 +75,12 @@ def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage:
     """Return the columns derived from a run's records and accounting rows, with double watches resolved.
 
     The granted GPUs are those of the last part. If Slurm does not account for GPUs, or has none in any part
-    although nodes recorded some, they are the grants by the nodes. 0 means that there is nothing to derive.
+    although nodes recorded some, they are the grants by the nodes. 0 means that nothing can be derived.
     Without records, coverage is None: `coverage_at` decides by the time of the request whether any can still
     arrive.
 
-    Energy is a sum, so it is a gap if less than `min_coverage` of the time was metered, as on a shared GPU: a
-    partial sum would pass for the whole.
+    Energy is a sum, so it is None if less than `min_coverage` of the time was metered, as on a shared GPU: a
+    partial sum would be taken for the total.
     """
     last = parts[-1]
     granted_mgpu = last.allocated_mgpu
@@ -118,9 +118,9 @@ def coverage_at(
     end_s: int | None,
     elapsed_s: int | None,
 ) -> float | None:
-    """Return the derived `coverage` at `now_s`: 0 if no record arrived and none can arrive any more.
+    """Return the derived `coverage` at `now_s`: 0 if no record arrived and no more can arrive.
 
-    It is a gap for SHIPPED_WITHIN_S from the end of a run, while records may be in transit.
+    It is None for SHIPPED_WITHIN_S after the end of a run, while records may be in transit.
     """
     if coverage is not None or granted_mgpu in (None, 0) or end_s is None or elapsed_s in (None, 0):
         return coverage

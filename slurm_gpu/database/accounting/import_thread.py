@@ -29,7 +29,7 @@ _GARBAGE_AFTER = 10_000
 def tune_python() -> None:
     """Tune Python for many threads, one of which may have a million rows to store."""
     sys.setswitchinterval(_SWITCH_S)
-    gc.freeze()  # imported modules stay
+    gc.freeze()  # imported modules remain loaded
     gc.set_threshold(_GARBAGE_AFTER)
 
 

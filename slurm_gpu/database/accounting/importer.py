@@ -61,8 +61,8 @@ _RETRY_S = 10.0
 # A late import does no harm, but a node without an answer sends the same shipment again.
 _REST_PER_WORK, _MOST_REST_S = 4.0, 2.0
 _NODES_WITHIN_S = 15.0
-# Columns that depend on the nodes in slurmctld. Their old values stay while slurmctld is unreachable. They
-# also stay for ended runs, since the former configuration of nodes is not recorded.
+# Columns that depend on the nodes in slurmctld. Their old values are kept while slurmctld is unreachable.
+# They are also kept for ended runs, since the former configuration of nodes is not recorded.
 _FROM_NODES = ("allocated_mgpu", "gpu_type", "requested_mgpu")
 _ALLOCATION = ("nodes", "tres_allocated")
 
@@ -108,7 +108,7 @@ class Importer:
         )
         self._stop = threading.Event()
         self.gives_way: Callable[[], bool] = lambda: False
-        """Return whether so many requests wait that the import should leave most of the processor to them."""
+        """Return whether so many requests wait that the import should yield most of the processor to them."""
         self.stepped_s = clock.monotonic()
         """Time of the last progress by Clock.monotonic()."""
 
@@ -180,11 +180,11 @@ class Importer:
         return n_changed
 
     def _read_until_s(self, connection: Connection) -> int | None:
-        """Return up to when accounting was read; None once if `run` has lost the rows that were read."""
+        """Return the time up to which accounting was read; None if `run` has lost the rows that were read."""
         until_s = read_until_s(connection, self._cluster)
         of_cluster = select(run.c.run_id).where(run.c.cluster == self._cluster).limit(1)
         was_empty, self._found_empty = self._found_empty, connection.execute(of_cluster).first() is None
-        # A cluster without jobs stays empty: one full read of its accounting confirms that.
+        # One full read of its accounting confirms that a cluster without jobs is still empty.
         if until_s is None or was_empty or not self._found_empty:
             return until_s
         log.warning("import: the table of runs is empty; all of Slurm's accounting is read again")
@@ -346,7 +346,7 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
 
 
 def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> dict[RunKey, int | None]:
-    """Return the first submit time of each run if its job's stored rows are all earlier, else None.
+    """Return the first submit time of each run if its job's stored rows are all earlier, otherwise None.
 
     The stored rows may need other derived columns in the second case.
     """

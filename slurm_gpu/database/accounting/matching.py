@@ -27,7 +27,7 @@ _MAX_COMPARISONS = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpan:
-    """The facts of a run that matching uses: where and when; `end_s` is None while it continues."""
+    """The facts of a run that matching uses: place and time; `end_s` is None while it continues."""
 
     run_id: int
     restart: int | None

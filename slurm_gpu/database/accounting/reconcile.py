@@ -1,7 +1,7 @@
-"""Match records to runs where due, then derive the columns of the affected runs.
+"""Match records to runs if due, then derive the columns of the affected runs.
 
 Each change marks its rows as due in the same transaction (`run.derive_due`, `match_due` of records and host
-records). So a pass touches only changed jobs, and a crash forgets none.
+records). A pass therefore touches only changed jobs, and no change is lost in a crash.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ class _Changes:
 def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, Any]]) -> None:
     """Store the runs of rows and that they were matched, in few statements.
 
-    A shipment with these records waits for the locks. A record that was replaced meanwhile stays due, for the
-    next pass.
+    A shipment with these records waits for the locks. A record that was replaced meanwhile remains due for
+    the next pass.
     """
     names = [name for name in ("segment", "device", "seq") if name in table.c]
     for start in range(0, len(placed), _ROWS_PER_STATEMENT):

@@ -54,11 +54,11 @@ def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
 
 
 def allocated_s(records: Sequence[Record]) -> float:
-    """Return how long a run had one device allocated according to its node, from the prolog to the last
-    watch.
+    """Return how long a run had one device allocated, according to its node.
 
-    A job keeps its devices while slurm-gpud is down, so the time between two watches counts. An empty watch
-    was begun after the end, before the node learnt of it; it does not count.
+    The time is that from the prolog to the last watch. A job keeps its devices while slurm-gpud is down, so
+    the time between two watches counts. An empty watch began after the end, before the node was notified; it
+    does not count.
     """
     records = [record for record in records if record.allocated_s > 0] or records
     begun = [(span.begin_s, record) for span, record in zip(spans(records), records, strict=True)]

@@ -159,7 +159,7 @@ def foreign_windows(connection: Connection, windows: Mapping[K, ArrivedWindow]) 
 
 
 def store_events(connection: Connection, events: Iterable[Event]) -> None:
-    """Keep each (node, boot_id, n) once."""
+    """Store each (node, boot_id, n) once."""
     names = tuple(c.name for c in event.columns)
     rows = [_row(names, item.to_wire()) for item in events]
     if rows:
@@ -256,9 +256,9 @@ def read_host(row: RowMapping) -> Host:
 
 
 def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:
-    """Return `read(row)`; None and a warning for a row that an older version stored and this one rejects.
+    """Return `read(row)`; None and a warning for a row of an older version that this one rejects.
 
-    Such a row must not keep the others from being matched and shown.
+    Such a row must not prevent matching and showing the others.
     """
     try:
         return read(row)

@@ -12,7 +12,7 @@ from slurm_gpu.slurm.occupancy import NodeAllocations, occupancy
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 
 if TYPE_CHECKING:
-    # `slurm-gpu nodes` asks Slurm itself, where there are no database libraries.
+    # `slurm-gpu nodes` queries Slurm itself if there are no database libraries.
     from slurm_gpu.database.accounting.slurm_view import QueueState
     from slurm_gpu.database.maintenance.node_periods import Places
     from slurm_gpu.http.identity import Caller

@@ -92,7 +92,7 @@ class ReportedQuota(msgspec.Struct):
 
     @property
     def quota(self) -> Quota:
-        """Return the quota as it is stored."""
+        """Return the stored quota."""
         limits = None if self.limits is None else [msgspec.to_builtins(limit) for limit in self.limits]
         return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why, uid=self.uid)
 

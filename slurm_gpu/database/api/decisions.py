@@ -11,7 +11,7 @@ from slurm_gpu.database.storage.schema import decision
 from slurm_gpu.database.storage.upsert import once
 from slurm_gpu.wire.answers.runs import Decision
 
-# Decisions with one token, which is made for one decision.
+# Decisions with one token, which belongs to one decision.
 _MOST_FOUND = 100
 
 

@@ -48,7 +48,7 @@ LIVE_EVERY_S = 5.0
 LIVE_STREAM_S = 600.0
 # Each stream takes up to 0.1 s of CPU time per LIVE_EVERY_S for a thousand nodes.
 LIVE_STREAMS_OF_A_USER = 16
-# A node with needed live values is asked within 10 s, and sends the window with the next ones.
+# A node from which live values are needed is contacted within 10 s, and sends the window with the next ones.
 WINDOW_WITHIN_S = 10
 _JSON = "application/json"
 _REFRESH = get_args(Refresh)
@@ -170,7 +170,7 @@ class Reads:
             stream = self._live_events(caller, refresh)
             return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
         body = await run_in_threadpool(self._live, caller, refresh)
-        # A hash of the body, so that it also changes with what the caller may see.
+        # A hash of the body, so that it also changes with the rights of the caller.
         etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {"ETag": etag, **_OWN_ANSWER}
         asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]

@@ -133,7 +133,7 @@ def _named(queue: QueueState, job: str) -> QueuedJob | None:
 
 
 def _has_task(job: QueuedJob, task: str) -> bool:
-    """Whether a task of an array is this one, or among those that are not apart yet."""
+    """Return whether a task of an array is this one, or among those that Slurm has not split yet."""
     if not task.isdecimal() or job.array_task is None:
         return False
     try:

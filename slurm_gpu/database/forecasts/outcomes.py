@@ -17,17 +17,17 @@ _IDS_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastOutcome:
-    """A forecast whose interval is over, of a job of which is known what it did meanwhile."""
+    """A forecast whose interval has ended, of a job whose start or wait is known."""
 
     at_s: int
     median_s: int
-    """That it would start so long after `at_s`."""
+    """The predicted wait in seconds from `at_s`."""
     is_correct: bool
     """Whether the job started within the predicted interval."""
     started_s: int | None
     """The start; None if the job had not started by the end of the interval or later."""
     partition: str
-    """Where it ran, or waited."""
+    """The partition in which it ran, or waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class _Ran:
 
 
 def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
-    """The forecasts whose interval is over by now.
+    """Return the forecasts whose interval has ended by now.
 
-    Others would count too often as right: of two forecasts made at once, that which proved right is known
+    Others would be counted as correct too often: if two forecasts are made at once, the correct one is known
     first.
     """
     return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.upper_s < now_s)
@@ -62,7 +62,7 @@ def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -
 def past_accuracy(
     connection: Connection, cluster: str, now_s: int, most: int = MOST_JUDGED
 ) -> ForecastRecord:
-    """How many of the last forecasts held."""
+    """Return how many of the last forecasts were correct."""
     # Twice as many, since of some jobs nothing is known.
     query = (
         select(forecast)
@@ -77,7 +77,7 @@ def past_accuracy(
 
 
 def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> ForecastOutcome | None:
-    """None where it cannot be known any more."""
+    """Return the outcome; None if it can no longer be determined."""
     at_s, begin_s, end_s = row["at_s"], row["at_s"] + row["lower_s"], row["at_s"] + row["upper_s"]
     begun = [(one.start_s, one) for one in runs if one.start_s is not None and one.start_s >= at_s]
     if begun:
@@ -103,7 +103,7 @@ def _of(row: RowMapping, ran: _Ran, *, is_correct: bool, started_s: int | None) 
 
 
 def _runs_of(connection: Connection, cluster: str, job_ids: set[int]) -> dict[int, list[_Ran]]:
-    """By job id its runs, and its tasks' where it is an array."""
+    """Return by job id its runs, and for an array those of its tasks."""
     found: dict[int, list[_Ran]] = {job_id: [] for job_id in job_ids}
     names = ("run_id", "cluster", "job_id", "array_job_id", "start_s", "end_s", "partition")
     columns = select(*(run.c[name] for name in names))

@@ -1,4 +1,4 @@
-"""Forecasts of jobs that wait, by what was learned last and by slurmctld's queue as it is."""
+"""Forecasts of pending jobs, from the latest model and the current queue of slurmctld."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOTHING_LEARNED = (
 
 
 class NoForecastError(Exception):
-    """Too little is known for any; says why."""
+    """There is too little data for a forecast; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

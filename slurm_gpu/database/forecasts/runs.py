@@ -1,4 +1,4 @@
-"""Runs as forecasts look at them: of the accounting, of slurmctld's queue, one that is asked about."""
+"""Convert runs to those of forecasts: from accounting, from slurmctld's queue, or from a request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_gpu.slurm.tres import SharesPerGpu
 
 MOST_TASKS = 2000
 """Maximum rows for the tasks of one array; in a larger array each row represents several tasks."""
-# GPUs of a job where Slurm does not count them, or whose shares have no known size.
+# GPUs of a job if Slurm does not count them, or if its shares have no known size.
 _UNKNOWN_GPUS = 0.5
 _MIB_PER_CORE = 4096.0
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"})
@@ -34,7 +34,7 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsubmittedJob:
-    """A job that is not submitted yet; None where nothing is said."""
+    """A job that is not submitted yet; None if a value is not given."""
 
     partition: str
     account: str = ""
@@ -115,9 +115,9 @@ def job_run(job: QueuedJob) -> Runs:
 
 
 def run_of_request(asked: UnsubmittedJob, queue: Runs, now_s: float) -> Runs:
-    """The run that a job would be, were it submitted now.
+    """Return the run that a job would be if it were submitted now.
 
-    Memory that is not said is what jobs in its partition have for a core.
+    If memory is not given, it is the default per core of jobs in its partition.
     """
     cores = max(1.0, asked.nodes) if asked.cores is None else asked.cores
     memory_mib = asked.memory_mib
@@ -136,12 +136,12 @@ def run_of_request(asked: UnsubmittedJob, queue: Runs, now_s: float) -> Runs:
 
 
 def waits(job: QueuedJob, now_s: float) -> bool:
-    """Whether only what others hold keeps it from starting: it is not held, and not to begin later."""
+    """Return whether a job waits only for resources: it is not held, and its begin time has passed."""
     return job.state == "PENDING" and job.eligible_s is not None and job.eligible_s <= now_s
 
 
 def _of_queue(job: QueuedJob) -> Row:
-    # Once it runs, what it has been given; Slurm ≤ 24.05 shows nothing else then.
+    # Once it runs, the granted values; Slurm ≤ 24.05 shows no others then.
     tres = job.tres_requested or job.tres_allocated
     started = job.start_s if job.state in _RUNNING else None
     mgpu = job_mgpu(job, SharesPerGpu())

@@ -1,4 +1,4 @@
-"""The tables `forecast_model` and `forecast`: what was learned, and what was said."""
+"""The tables `forecast_model` and `forecast`: models, and forecasts made with them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Prediction:
         source: str,
         created_s: int,
     ) -> Prediction:
-        """In whole seconds, so that the interval holds what it held; as long as a column can hold."""
+        """Return a forecast in whole seconds that include its interval, up to the column's limit."""
         return cls(
             job_id=job_id,
             at_s=int(at_s),
@@ -75,9 +75,9 @@ def store_model(connection: Connection, cluster: str, created_s: int, body: byte
 
 
 def stored_models(connection: Connection, cluster: str, now_s: float) -> list[int]:
-    """When models were made, the newest first.
+    """Return the creation times of models, newest first.
 
-    One that was made tomorrow, by a clock that stood wrong, comes after all others.
+    A model from the future, created by a wrong clock, comes last.
     """
     query = select(forecast_model.c.created_s).where(forecast_model.c.cluster == cluster).distinct()
     made = connection.execute(query).scalars()
@@ -85,12 +85,12 @@ def stored_models(connection: Connection, cluster: str, now_s: float) -> list[in
 
 
 def newest_model(connection: Connection, cluster: str, now_s: float) -> int | None:
-    """When the newest model was made; None where there is none."""
+    """Return when the newest model was created; None without a model."""
     return next(iter(stored_models(connection, cluster, now_s)), None)
 
 
 def read_model_body(connection: Connection, cluster: str, created_s: int) -> bytes:
-    """The model that was made then; empty where it is gone."""
+    """Return the model that was created then; empty if it was deleted."""
     query = (
         select(forecast_model.c.body)
         .where(forecast_model.c.cluster == cluster, forecast_model.c.created_s == created_s)

@@ -21,7 +21,7 @@ from slurm_gpu.forecast.queue import HISTORY_S, Runs
 from slurm_gpu.slurm.client import QueuedJob
 
 SAMPLE = 200
-"""So many are judged, too."""
+"""The maximum number of evaluated forecasts, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +36,19 @@ class TrainingResult:
 
     @property
     def sources(self) -> set[str]:
-        """Which forecasts will be used."""
+        """Return the sources that forecasts will use."""
         return {found.source for found in self.corrections.values()} or {TABLES}
 
     @property
     def learned(self) -> bool:
-        """Whether the learned one is used for any kind of job."""
+        """Return whether the learned source is used for any kind of job."""
         return LEARNED in self.sources
 
 
 def train_from_database(
     database: Database, cluster: str, now_s: int, learner: Learner | None
 ) -> TrainingResult:
-    """Make a model of what is on record at `now_s` and store it; without a learner, of tables alone."""
+    """Train a model on the stored data at `now_s` and store it; without a learner, only from tables."""
     with database.reading() as connection:
         runs = past_runs(connection, cluster, now_s - HISTORY_S)
     model = make_model(runs, float(now_s), learner)
@@ -95,7 +95,7 @@ def forecast_waiting(
 
 
 def installed_learner() -> Learner | None:
-    """The learner of the extra `learn`; None where scikit-learn is not installed."""
+    """Return the learner of the extra `learn`; None if scikit-learn is not installed."""
     try:
         from slurm_gpu.forecast.learn import learn
     except ModuleNotFoundError as error:

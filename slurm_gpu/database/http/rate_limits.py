@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 # slurm-gpuweb reads for everyone who has its page open.
 WEB_FACTOR = 8
-# A user who was idle may read this many seconds' rows at once.
+# An idle user may read this many seconds' rows at once.
 BURST_S = 5.0
 # A request waits this long for those before it.
 WAIT_S = 1.0
@@ -57,8 +57,8 @@ class CallerBounds:
     async def begin(self, caller: Caller) -> None:
         """Count one more request, to be ended with `end`; raise HTTPException (429) over the bounds.
 
-        It waits for a moment first. So a caller that reads page by page, or a few things in parallel, is
-        slowed down and not refused, and a program that retries at once costs little.
+        It waits for a moment first. A caller that reads page by page, or a few things in parallel, is thus
+        slowed down and not rejected, and a program that retries at once costs little.
         """
         served, name = self._use_of(caller).served, caller.user or f"uid {caller.uid}"
         per_s = self._per_user.rows_per_s * _factor(caller)

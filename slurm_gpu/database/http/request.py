@@ -19,7 +19,7 @@ from slurm_gpu.text.units import parse_whole
 from slurm_gpu.wire.headers import MAX_BODY_BYTES, READS_ALL, READS_HEADER
 
 CONTROLLER_TARGET = "/v1/controller"
-# Refused header: otherwise such a request would be answered with the rights of its sender.
+# Rejected header: such a request would otherwise be answered with the rights of its sender.
 FOR_USER = "X-Slurm-Gpu-User"
 BODY_WITHIN_S = 30.0
 # Time to wait before a retry.
@@ -27,7 +27,7 @@ RETRY_AFTER_S = 10
 
 
 async def authenticated(authenticator: Authenticator, request: Request) -> Caller:
-    """Return the caller; raises the errors of `posted`."""
+    """Return the caller, with the errors of `posted`."""
     caller, _ = await posted(authenticator, request)
     return caller
 
@@ -114,7 +114,7 @@ def whole_parameter(name: str, text: str, least: int, most: int) -> int:
 
 
 def parameters(request: Request) -> dict[str, str]:
-    """Return the query parameters, each given once; raise UsageError."""
+    """Return the query parameters, each given once; raise UsageError if one is repeated."""
     query: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name in query:

@@ -1,8 +1,8 @@
-"""Admit as many shipments as can be served before their nodes time out; ask the others to come later.
+"""Admit as many shipments as can be served before their nodes time out, and defer the others.
 
 A node times out after 20 s and sends the same shipment again. Serving it later than that is wasted work, and
 such a backlog never shrinks. A rejected shipment gets a time slot. Slots follow each other at the rate at
-which shipments are served, so ten thousand nodes with data to send come one after the other.
+which shipments are served, so ten thousand nodes with data to send are served one after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAST_PER_S = 5.0
 # With this many waiting throughout an interval, the measured rate is the maximum.
 _BUSY = 20
 _MEASURED_EACH_S = 1.0
-# Slots handed out per served shipment. A node that comes too early comes again, at nearly no cost.
+# Slots assigned per served shipment. A node that retries too early retries again, at nearly no cost.
 _INVITED = 1.5
 _SOONEST_S = 1.0
 _LATEST_S = 300.0
@@ -44,9 +44,9 @@ class Admission:
         return self._per_s
 
     def enter(self) -> None:
-        """Admit one more shipment, to be ended with `leave`.
+        """Admit one more shipment, for which the caller must call `leave`.
 
-        Raise ShipmentError (503) with the time to come again if too many wait.
+        Raise ShipmentError (503) with the time of the retry if too many wait.
         """
         self._measure()
         if self._n_waiting >= min(self._per_s * SERVED_WITHIN_S, self._most):

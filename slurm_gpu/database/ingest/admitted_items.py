@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 # Key of an item among several shipments: the position of its shipment, and its index there.
 Key = tuple[int, int]
-# The kinds of items that go into the database.
+# The kinds of items that are stored in the database.
 STORED = ("records", "hosts", "devices", "events", "runs", "windows")
 
 
@@ -58,7 +58,7 @@ class AdmittedItems:
             self.rejected.append(Rejected(index, why, kind))
 
     def reject_all(self, why: str) -> None:
-        """Reject all items that are to be stored."""
+        """Reject all items that should be stored."""
         for kind in STORED:
             self.reject(kind, dict.fromkeys(getattr(self, kind), why))
 

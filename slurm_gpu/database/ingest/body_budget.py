@@ -29,13 +29,13 @@ _ALWAYS_OF_A_PEER = 8 * MAX_BODY_BYTES
 
 
 class RequestBody:
-    """The body of one request. Call `grow` for each chunk and `close` at the end, at least once."""
+    """The body of one request; call `grow` for each chunk and `close` at the end, at least once."""
 
     def __init__(self, bodies: BodyBudget, peer: object) -> None:
         self._bodies, self._peer = bodies, peer
         self._n_bytes = 0
         self.refusal: HTTPException | None = None
-        """Why the body was refused, if it was. No part of it may be kept then."""
+        """Why the body was rejected, if it was. No part of it may be kept then."""
 
     def grow(self, n_bytes: int) -> bool:
         """Count more received bytes and return whether they may be kept."""
@@ -53,7 +53,7 @@ class RequestBody:
             raise self.refusal
 
     def close(self) -> None:
-        """Give the memory back once the request is answered or abandoned."""
+        """Release the memory when the request is answered or abandoned."""
         self._bodies.give_back(self._peer, self._n_bytes)
         self._n_bytes = 0
 
@@ -74,7 +74,7 @@ class BodyBudget:
         return RequestBody(self, peer)
 
     def take(self, peer: object, n_bytes: int) -> HTTPException | None:
-        """Reserve memory for a peer; return the refusal if there is no room."""
+        """Reserve memory for a peer; return the refusal if there is not enough."""
         most = int(self._share * MOST_BYTES)
         free = most - self.n_bytes
         most_of_peer = max(_ALWAYS_OF_A_PEER, free // _SHARE_OF_ROOM)

@@ -49,7 +49,7 @@ class DroppedFields:
 
 
 class DroppedLog:
-    """Log each dropped field of a node once an hour. Thread-safe."""
+    """Logs each dropped field of a node at most once an hour; thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()

@@ -19,7 +19,7 @@ R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
 MOST_AT_ONCE = 200
-# At most this share of the time goes into retries for locked rows, since all others wait meanwhile.
+# Retries for locked rows take at most this share of the time, since all others wait meanwhile.
 LOCKED_SHARE = 0.05
 # Time limit of the search for the items whose rows are locked. The remaining items are retried later.
 FIND_OUT_S = 3.0
@@ -107,7 +107,7 @@ class GroupCommit(Generic[T, R]):
                 return
 
     def _find_out(self, some: Sequence[_PendingItem[T, R]], error: LockedError) -> None:
-        """Store each item alone: at least one of them has locked rows."""
+        """Store each item alone, because at least one of them has locked rows."""
         self._locked.update(entry.who for entry in some)
         self._why_locked = str(error)
         until_s = self._clock.monotonic() + FIND_OUT_S

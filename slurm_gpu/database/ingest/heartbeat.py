@@ -31,7 +31,7 @@ IMPORT_STEP_WITHIN_S = 3600.0
 class Answering:
     """ASGI middleware that detects requests without an answer.
 
-    POST and GET are separate, since writing alone may hang, or reading alone.
+    POST and GET are separate, since writing or reading may hang by itself.
     """
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:

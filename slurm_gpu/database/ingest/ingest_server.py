@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _FAILURES = OutageLog(log, "a shipment failed: %s", SystemClock())
 
 TARGET = "/v1/node"
-# slurm-gpud never sends longer headers.
+# Release the request once it is read.
 _HEAD_BYTES = 1 << 13
 _PIECE_BYTES = 1 << 18
 # Interval of the check for connections that take too long.

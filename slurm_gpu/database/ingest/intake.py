@@ -40,11 +40,11 @@ from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
 log = logging.getLogger(__name__)
 
-# The newest report of a device counts: one from the future would shadow all that follow. An event from the
-# future would be kept indefinitely.
+# The newest report of a device counts: one from the future would take precedence over all that follow. An
+# event from the future would be kept indefinitely.
 _AHEAD_S = 86400
 _MOST_OF_A_REASON = 500
-# At most this many threads read accounting for ended jobs; the others must stay free.
+# At most this many threads read accounting for ended jobs; the others must remain free.
 ENDS_AT_ONCE = 2
 
 T = TypeVar("T")
@@ -82,12 +82,11 @@ class Intake:
         """Shipments that wait for the database."""
 
     def take(self, shipment: CheckedShipment, address: str | None) -> Answer:
-        """Store a shipment and return the answer; `address` is the sender's, None over this host's Unix
-        socket.
+        """Store a shipment and return the answer; `address` is the sender's, None over the Unix socket.
 
-        The answer comes after the commit. Raises DatabaseError if not all could be stored, SlurmError if only
-        Slurm could authorise the sender and is unreachable, and ShipmentError (429) if the sender exceeded
-        its allowance. The sender retries in these cases.
+        The answer comes after the commit. Raise DatabaseError if not all items could be stored, SlurmError if
+        only Slurm could authorise the sender and is unreachable, and ShipmentError (429) if the sender
+        exceeded its allowance. The sender retries in these cases.
         """
         (answer,) = self.take_all([(shipment, address)])
         if isinstance(answer, Exception):
@@ -126,7 +125,7 @@ class Intake:
                 known[node] = self._foreign(node, address)
             return known[node]
 
-        # Checked first: once items are stored, no error may say that they were not.
+        # Checked first: once items are stored, no error may claim that they were not.
         is_its_own = foreign(shipment.node) is None
         admitted = self._admitted(shipment, foreign, queue)
         slurm_nodes = self._view.nodes() or {}
@@ -238,7 +237,7 @@ class Intake:
         if admitted.n_to_store <= 1:
             admitted.reject_all(f"the database refuses it: {why_refused(error)}"[:_MOST_OF_A_REASON])
             return 0, 0
-        # Bisect until the refused item is alone.
+        # Bisect until only the rejected item is left.
         n_stored, n_stale = 0, 0
         for half in admitted.halves():
             (outcome,) = self._stored([half])

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 SHIPMENTS_OF_AN_ADDRESS = 4
 # More would only wait for Python's lock. One slow name resolution must not block all.
 READERS = 3
-# Waiting shipments at most. The remaining connections are for those that are asked to come again.
+# Maximum number of waiting shipments. The remaining connections are for senders that must retry later.
 LIVE_AT_ONCE, RECORDS_AT_ONCE = 2500, 1000
 # A larger body contains records. It is parsed by the thread that stores it.
 SMALL_BYTES = 4096
@@ -63,7 +63,7 @@ class Posts:
         self._again = OutageLog(log, "nodes are asked to send again: %s", clock)
 
     async def post_node(self, request: Request) -> Response:
-        """Handle a shipment that came through the web framework."""
+        """Handle a shipment received by the web framework."""
         identify, body = await asked(self._authenticator, request)
         over_unix = hasattr(request.state, PEER_UID)
         connection: asyncio.Transport | None = request.scope.get("state", {}).get(CONNECTION)

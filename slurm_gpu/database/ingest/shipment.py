@@ -88,7 +88,7 @@ class WireError(ShipmentError):
 
 @dataclass(frozen=True, slots=True)
 class StoredClaim:
-    """The data that a node sends once and that the database has, according to the node.
+    """The data that a node sends only once and considers stored.
 
     `devices` has their at_s and number, `runs` the seq of each run that has not ended.
     """
@@ -99,7 +99,7 @@ class StoredClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedShipment:
-    """The well-formed items of a shipment by index, and what is wrong with the others.
+    """The well-formed items of a shipment by index, and the errors of the others.
 
     `open_jobs` are those with GPUs according to the node. `version` is that of slurm-gpud. `unknown` lists
     unknown names by kind; their values are lost. `dropped` lists fields that were removed since their values
@@ -206,7 +206,7 @@ def _inflate(body: bytes, most: int) -> bytes | None:
 
 
 def _check_effort(body: bytes) -> None:
-    """Refuse a body that would take long to parse. Characters within strings count too."""
+    """Reject a body that would take long to parse; characters within strings count too."""
     if len(body) <= min(MAX_VALUES, MAX_GROUPS):
         return  # too short for that many
     counted = (

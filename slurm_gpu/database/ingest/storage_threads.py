@@ -21,7 +21,7 @@ from slurm_gpu.database.ingest.thread_pool import ThreadPool, outcome_of
 
 log = logging.getLogger(__name__)
 
-# While one waits for the database, the other parses what is stored next.
+# While one waits for the database, another parses the next shipment.
 STORERS = 2
 # Maximum number of shipments in one transaction.
 STORED_AT_ONCE = 100
@@ -37,9 +37,9 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True, eq=False)
 class RawShipment:
-    """A received shipment of an authorised sender; received at `received_at_s` (Clock.monotonic()).
+    """A shipment of an authorised sender, received at `received_at_s` (Clock.monotonic()).
 
-    `address` is None over the Unix socket. `cleanup` is closed once it is answered.
+    `address` is None over the Unix socket. `cleanup` is closed after the answer.
     """
 
     body: bytes
@@ -122,7 +122,7 @@ class StorageThreads:
         return ShipmentError(503, why, RETRY_AFTER_S)
 
     def _log_once(self, error: WireError) -> None:
-        """Log once per node and version: the node sends again and again."""
+        """Log once per node and version, since the node sends repeatedly."""
         if str(error) not in self._refused and len(self._refused) < MAX_REFUSALS_LOGGED:
             self._refused.add(str(error))
             log.log(logging.INFO if error.is_passing else logging.WARNING, "%s", error)

@@ -1,4 +1,4 @@
-"""Find out which data, sent once by nodes, the database lacks after a restore or when it is new."""
+"""Find the data that nodes send only once and that the database lacks, being new or restored."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A worker process of slurm-gpudbd, which takes in shipments on a processor of its own.
+"""A worker process of slurm-gpudbd, which receives shipments on a processor of its own.
 
-    python -m slurm_gpu.database.ingest.worker SOCKET     # the number of a descriptor; slurm-gpudbd starts it
+python -m slurm_gpu.database.ingest.worker SOCKET # the number of a descriptor; slurm-gpudbd starts it
 
 It accepts connections from the listening socket of slurm-gpudbd, and passes on those with other requests. It
 ends when its socket is closed, so it never outlives slurm-gpudbd. Work in progress is then stored or not, and
@@ -91,7 +91,7 @@ class Reports:
                 self._n_bytes -= len(self._messages.popleft())
 
     def pass_on(self, connection: socket.socket, early: bytes) -> None:
-        """Leave a connection to slurm-gpudbd at once, since a reader waits for its answer."""
+        """Pass a connection on to slurm-gpudbd at once, since a reader waits for its answer."""
         self._passed.append((PassedOn(early), connection))
         self._has_passed.set()
 

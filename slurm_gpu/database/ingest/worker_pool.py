@@ -131,7 +131,7 @@ class Worker:
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
     def end(self) -> None:
-        """Make the worker answer what it has read, and end."""
+        """Let the worker answer the requests that it has read, and end."""
         self._ending.set()
         if self._process is not None:
             self._process.terminate()

@@ -56,7 +56,7 @@ class NodeSeen(Struct, tag=True):
 
 
 class WindowArrived(Struct, tag=True):
-    """A wanted window has arrived."""
+    """A requested window has arrived."""
 
     node: str
     job_id: int

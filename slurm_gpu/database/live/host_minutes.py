@@ -71,7 +71,7 @@ def alone_since(job: QueuedJob, queue: Mapping[int, QueuedJob]) -> float | None:
     """Return since when a running job has been alone on all of its nodes; None if it is not.
 
     The values of a whole node are not this job's if another job is on it, and its user may not see them then.
-    They are compared across nodes, so values of only some nodes would make the others appear idle.
+    They are compared across nodes, so values of only some nodes would make the other nodes appear idle.
     """
     if job.state != "RUNNING" or job.start_s is None:
         return None

@@ -1,4 +1,4 @@
-"""Drop old timelines, windows, events, verdicts and so on. Runs and records stay."""
+"""Drop old timelines, windows, events, verdicts and so on; runs and records are kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRUNED = "pruned:timelines"
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many rows were dropped, or would be."""
+    """The number of rows that were dropped, or would be."""
 
     timelines: int
     windows: int
@@ -76,7 +76,7 @@ class Pruning:
         return now_s - int(kept_s)
 
     def _timelines(self, before_s: int, late_s: int | None) -> int:
-        """Drop timelines of records, which stay, and store up to when this was done."""
+        """Drop timelines of records, which are kept, and store the time up to which this was done."""
         from_s = 0
         if late_s is not None:
             with self.database.reading() as connection:
@@ -103,7 +103,7 @@ class Pruning:
 def _prune_some(
     connection: Connection, statement: Delete | Update, at: Column[int], from_s: int, before_s: int
 ) -> tuple[int, int | None]:
-    """Execute it on the first of these rows; return where the others begin, None if there are none.
+    """Execute it on the first of these rows; return where the others begin, None if all are done.
 
     No statement may exceed the database's time limit, or lock rows that shipments wait for.
     """

@@ -80,7 +80,7 @@ def _records(
 
 
 def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[tuple[str, str], DeviceFacts]:
-    """Facts by (node, UUID): those of one node say nothing about a GPU of another node."""
+    """Return facts by (node, UUID), since those of one node do not describe a GPU of another node."""
     nodes, uuids = {node for node, _ in places}, {uuid for _, uuid in places}
     query = select(device).where(device.c.node.in_(nodes), device.c.uuid.in_(uuids))
     rows = connection.execute(query).mappings()
@@ -105,7 +105,8 @@ def _events(
     of_each, left_out = _bounded_events(connection, of_jobs)
     for item in of_each:
         for row in by_job[item["job_id"]]:
-            # A machine without Slurm counts jobs by itself: the number alone does not say whose event it is.
+            # A machine without Slurm numbers jobs itself: the number does not suffice to identify the job of
+            # an event.
             here = item["node"] in places[row["run_id"]] and _during(row, item["at_s"])
             if here and (parsed := _read_event(item)) is not None:
                 found[row["run_id"]].append(parsed)
@@ -173,7 +174,7 @@ def _during(row: Row, at_s: float) -> bool:
 
 
 def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[DeviceTimeline]]:
-    """The course of each run on each of its devices, its segments merged; None where it was not kept."""
+    """Return the merged timeline of each run on each of its devices; None if it was not kept."""
     found: dict[int, list[DeviceTimeline]] = {run_id: [] for run_id in run_ids}
     for run_id, records in _records(connection, run_ids, with_timeline=True).items():
         kept, _ = resolve_double_watches(records)
@@ -188,9 +189,10 @@ def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[
 
 
 def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
-    """The newest window of each segment and device of these rows of `run`.
+    """Return the newest window of each segment and device of these rows of `run`.
 
-    By job, node and time: a window may come long before the first record of its segment.
+    Windows are selected by job, node and time, since one may arrive long before the first record of its
+    segment.
     """
     places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
     query = select(run_window).where(run_window.c.job_id.in_({row["job_id"] for row in rows}))

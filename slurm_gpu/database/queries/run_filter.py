@@ -1,4 +1,4 @@
-"""Which runs are asked for, in which order, and from where on: what a question to /v1/runs may say."""
+"""Parse requests of /v1/runs: filters, order and page."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class PageCursor:
             padded = text.encode("ascii") + b"=" * (-len(text) % 4)
             value, run_id, now_s = json.loads(base64.b64decode(padded, b"-_", validate=True))
             numbers = [run_id, now_s] if value is None else [value, run_id, now_s]
-            # A time below 0 less another lies outside of what MariaDB can reckon with.
+            # The difference of times below 0 is outside of MariaDB's range.
             if all(type(number) is int and -_INT64 <= number <= _INT64 for number in numbers) and now_s >= 0:
                 return cls(value, run_id, now_s)
         except (ValueError, TypeError, RecursionError, binascii.Error):
@@ -141,7 +141,7 @@ class PageCursor:
         raise UsageError(f"cursor: {text[:100]!r} is not one that an earlier answer gave")
 
     def cursor(self) -> str:
-        """For the question that asks for what comes after it."""
+        """Return the cursor of the request for the next rows."""
         known = json.dumps((self.value, self.run_id, self.now_s), separators=(",", ":"))
         return base64.urlsafe_b64encode(known.encode()).decode().rstrip("=")
 
@@ -155,7 +155,7 @@ class RowQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """The order in which rows are wanted, for one caller at one time."""
+    """The order of rows for one caller at one time."""
 
     key: ColumnElement[Any]
     ascending: bool
@@ -171,7 +171,7 @@ class SortOrder:
         return cls(key, wanted.ascending, at_s)
 
     def steps(self, after: PageCursor | None) -> Iterator[RowQuery]:
-        """Return the queries to run in turn: rows with a value, in its order, and then the gaps.
+        """Return the queries to run in turn: rows with a value, in its order, and then those without one.
 
         Each can use an index if there is one, and continues from `after` without reading earlier rows.
         """
@@ -195,7 +195,7 @@ class SortOrder:
             yield RowQuery([key.is_(None), *after_row], (in_turn,))
 
     def place(self, row: RowMapping) -> PageCursor:
-        """Where a row stands; it has the key as `sort_key`."""
+        """Return the position of a row, which has the key as `sort_key`."""
         value = row["sort_key"]
         return PageCursor(None if value is None else round(value), row["run_id"], self.now_s)
 

@@ -1,4 +1,4 @@
-"""Reading runs: filters, pages, and what a caller may see of them."""
+"""Read runs: filters, pages, and the fields that a caller may see."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunPage, RunTimeline
 
 _JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10}))?")
 FRESH_S = 20.0
-"""A window that arrived this long ago is not what a running job does now."""
+"""An older window does not describe the present use of a running job."""
 _MAX_ASKED = 100
 
 
 def find_runs(
     connection: Connection, cluster: str, wanted: RunFilter, caller: Caller, now_s: float
 ) -> RunPage:
-    """One page of runs, in the order that is wanted: the last submitted first, if not otherwise."""
+    """Return one page of runs in the requested order, by default the last submitted first."""
     order = SortOrder.of(wanted, caller, now_s)
     where = [shown_here(cluster), is_last_part(), *conditions(wanted, caller)]
     if wanted.until_s is not None:
@@ -61,9 +61,9 @@ def find_runs(
 def _places(
     connection: Connection, order: SortOrder, where: Sequence[ColumnElement[bool]], wanted: RunFilter
 ) -> list[RowMapping]:
-    """`run_id` and `sort_key` of the runs of a page, and of one more if there is.
+    """Return `run_id` and `sort_key` of the runs of a page, and of the next one if it exists.
 
-    Only these are sorted: whole rows, of which a million are half a gigabyte, are read of the page alone.
+    Only these are sorted: whole rows, of which a million take half a gigabyte, are read only for the page.
     """
     found: list[RowMapping] = []
     for step in order.steps(wanted.after):
@@ -162,7 +162,7 @@ def _of_job(cluster: str, job: str) -> list[ColumnElement[bool]]:
 
 
 def find_timelines(connection: Connection, cluster: str, job: str, caller: Caller) -> list[RunTimeline]:
-    """The course of each run of `job`; without devices where it is another user's."""
+    """Return the timelines of each run of `job`, without devices if it is another user's."""
     rows = rows_of_job(connection, cluster, job)
     found = timelines(connection, [row["run_id"] for row in rows if caller.may_see(row["uid"])])
     parts_of = find_parts(connection, rows)
@@ -181,7 +181,8 @@ def find_timelines(connection: Connection, cluster: str, job: str, caller: Calle
 class WindowsFound:
     """Windows of a job: of `runs` runs the caller may see `visible`.
 
-    `windows` are at most FRESH_S old while the job runs. `missing` are nodes to be asked, and for which job.
+    `windows` are at most FRESH_S old while the job runs. `missing` are nodes that must be asked for them,
+    with their jobs.
     """
 
     runs: int
@@ -190,7 +191,7 @@ class WindowsFound:
     missing: Collection[tuple[str, int]]
 
     def asked(self) -> list[str]:
-        """All nodes that are to be asked."""
+        """Return all nodes that must be asked."""
         return sorted({node for node, _ in self.missing})
 
 
@@ -206,7 +207,7 @@ def find_windows(
     there = windows(connection, wholes)
     if running:
         there = [item for item in there if item.at_s > now_s - FRESH_S]
-    # Those that were asked before have windows: each request comes to others.
+    # Nodes that were asked before have windows, so each request reaches other nodes.
     without = ((row["job_id"], nodes) for row in running if (nodes := nodes_without_window(row, there)))
     missing = {(node, job_id) for job_id, nodes in islice(without, _MAX_ASKED) for node in nodes}
     return WindowsFound(

@@ -1,1 +1,1 @@
-"""Reservations in the database: requests, promises and outcomes."""
+"""Reservations in the database: requests, decisions and outcomes."""

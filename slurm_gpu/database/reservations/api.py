@@ -1,4 +1,4 @@
-"""GET and POST /v1/reservations: the calendar, requests, and what operators decide."""
+"""GET and POST /v1/reservations: the calendar, requests, and decisions of operators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 MOST_SHOWN = 1000
 _LATE_S = 300
-"""So far back the start of what is approved may lie: the operator took a while to say yes."""
+"""The maximum time by which the start of an approved reservation may be in the past: operators need time."""
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
 # Reject a leading - or +: Slurm would remove this one, or add it.
 _NAME = r"^[\w.@][\w.@+-]*\Z"
@@ -45,7 +45,7 @@ _Why = Annotated[str, Meta(min_length=1, max_length=2000)]
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """A request as it comes."""
+    """The fields of a request."""
 
     account: _Name
     partition: _Name
@@ -229,7 +229,10 @@ def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settin
 
 
 def _shown(one: Reservation, caller: Caller) -> Reservation:
-    """Who, where and when is everybody's to see; why is its user's, by uid: a name may change hands."""
+    """Return the fields that the caller may see: only its user, by uid, and operators see the reason.
+
+    User, nodes and time are public. The uid decides because a name may be reassigned.
+    """
     if caller.sees_all or caller.uid == one.uid:
         return one
     return replace(one, why=None, decided_why=None, ended_why=None, full=False)

@@ -19,14 +19,17 @@ class KeptPlaces:
     """Answers about one user after the other, each kept for KEPT_S; for several threads."""
 
     def __init__(self, ask: Callable[[str], UserAssociations], clock: Clock) -> None:
-        """`ask` runs sacctmgr; while that fails, it is asked about no user for AGAIN_AFTER_FAILURE_S."""
+        """Set up; `ask` runs sacctmgr.
+
+        After a failure, it is not called for a user for AGAIN_AFTER_FAILURE_S.
+        """
         self._ask, self._clock = ask, clock
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[float, UserAssociations]] = {}
         self._failed_until_s = -math.inf
 
     def of(self, user: str) -> UserAssociations:
-        """Return where a user may submit, as of KEPT_S ago at most."""
+        """Return where a user may submit, at most KEPT_S old."""
         with self._lock:
             now_s = self._clock.monotonic()
             until_s, places = self._kept.get(user, (-math.inf, UserAssociations(from_slurmdbd=False)))

@@ -28,7 +28,7 @@ _AHEAD_S = 60
 
 
 def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) -> list[Reservation]:
-    """Those that are not over, the last `past` that are, and those named; the first asked for first."""
+    """Return open reservations, the last `past` that are over, and those in `ids`, sorted by id."""
     table = reservation.c
     here = select(reservation).where(table.cluster == cluster)
     found = list(connection.execute(here.where(table.state.in_(_OPEN))).mappings())
@@ -74,7 +74,7 @@ def _of_user(values: Mapping[str, Any]) -> ColumnElement[bool]:
 
 
 def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
-    """Asked and cancelled in turn, requests would fill the table without ever being many at once."""
+    """Reject too many requests per day, since repeated requests and cancellations would fill the table."""
     table, now_s = reservation.c, values["requested_s"]
     lately = select(func.count(), func.min(table.requested_s)).where(
         table.cluster == values["cluster"],
@@ -111,7 +111,7 @@ def approve(
 def _promised_to_another(
     connection: Connection, one: Reservation, start_s: int, end_s: int, mine: set[str]
 ) -> str | None:
-    """Which of these nodes are promised to which other for a part of the time; None where none is."""
+    """Return which of these nodes another reservation has for part of the time; None if all are free."""
     table = reservation.c
     others = select(reservation).where(
         table.cluster == one.cluster,
@@ -128,7 +128,7 @@ def _promised_to_another(
 
 
 def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
-    """Return the changes for other nodes of a reservation; none if these are promised to another one."""
+    """Return the changes for other nodes of a reservation; none if another reservation has these nodes."""
     _wait_for_turn(connection, now_s)
     assert one.start_s is not None
     assert one.end_s is not None
@@ -189,12 +189,12 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
 
 
 def _wait_for_turn(connection: Connection, now_s: int) -> None:
-    """Lock out other requests, promises and cancellations until the end: each depends on all others."""
+    """Lock out other requests, approvals and cancellations until the end: each depends on all others."""
     set_watermark(connection, _TURN, now_s)
 
 
 def _as_it_is(connection: Connection, one: Reservation, now_s: int) -> Reservation:
-    """Read in our turn: it may have been decided since it was shown."""
+    """Read the row under the lock: it may have been decided since it was shown."""
     _wait_for_turn(connection, now_s)
     fresh = find_one(connection, one.cluster, one.id)
     assert fresh is not None  # no row is ever removed

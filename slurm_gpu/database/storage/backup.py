@@ -139,9 +139,10 @@ def _copy(source: IO[bytes], target: gzip.GzipFile) -> bytes:
 
 @contextlib.contextmanager
 def _options(url: URL) -> Iterator[int]:
-    """Write an anonymous file of client options, which disappears with this process; yield its descriptor.
+    """Write an anonymous file of client options, and yield its descriptor.
 
-    A password on the command line would be visible to all users of this host.
+    The file disappears with this process. A password on the command line would be visible to all users of
+    this host.
     """
     given: Mapping[str, Any] = url.get_dialect()().create_connect_args(url)[1]
     with os.fdopen(os.memfd_create("options"), "w", encoding="utf-8") as file:

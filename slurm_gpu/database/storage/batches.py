@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield lists of up to `size` items."""
-    # itertools.batched came with Python 3.12.
+    # itertools.batched requires Python 3.12.
     iterator = iter(items)
     while some := list(itertools.islice(iterator, size)):
         yield some

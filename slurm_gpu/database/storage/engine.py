@@ -75,7 +75,7 @@ class LockedError(DatabaseError):
 
 
 class LockWait(enum.Enum):
-    """How long to wait for locked rows: several times ROW_LOCK_WAIT_S, once, or not at all."""
+    """The wait for locked rows: several times ROW_LOCK_WAIT_S, once, or not at all."""
 
     PATIENT = enum.auto()
     ONCE = enum.auto()
@@ -86,9 +86,9 @@ class Database:
     """One engine and two ways to use it: `reading()`, and `write(work)`, which may run `work` again."""
 
     def __init__(self, url: str, *, answers_within_s: int | None = ANSWERS_WITHIN_S) -> None:
-        """Raise DatabaseError for an unusable URL; connections are made later.
+        """Set up; raise DatabaseError if the URL is unusable. Connections are made later.
 
-        `answers_within_s` applies to each statement on MariaDB; None if one may take hours.
+        `answers_within_s` applies to each statement on MariaDB; None if a statement may take hours.
         """
         self.url = _checked_url(url)
         self.engine = _engine(self.url, answers_within_s)
@@ -104,7 +104,7 @@ class Database:
         """Run `work` in one transaction and commit it; on a deadlock, roll back and repeat.
 
         Raise LockedError if rows stay locked for longer than the limit, and DatabaseError if the database is
-        unreachable. Then either nothing was stored, or everything was.
+        unreachable. In both cases either nothing or everything was stored.
         """
         for attempt in range(1, _TRIES + 1):
             try:
@@ -122,7 +122,7 @@ class Database:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def upgrade(self) -> None:
-        """Upgrade the tables to this version's schema, without a backup; does nothing if they are current.
+        """Upgrade the tables to this version's schema, without a backup, unless they are current.
 
         It continues an upgrade that was killed. Raise DatabaseError if the database is unreachable, and
         UnusableDatabaseError if it was made by a newer slurm-gpu.
@@ -134,7 +134,7 @@ class Database:
             alembic.command.upgrade(_alembic(connection), "head")
 
     def is_due(self) -> bool:
-        """Return whether an upgrade is needed, also for a new database. Raises as `upgrade` does."""
+        """Return whether an upgrade is needed, also for a new database; raise the errors of `upgrade`."""
         self._make_file()
         with self.reading() as connection:
             self._require_known(connection)
@@ -252,7 +252,8 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
             isolation_level="READ COMMITTED",
             pool_pre_ping=True,  # MariaDB was restarted: the next request simply gets a new connection
             pool_recycle=1800,
-            # Strict, whatever the server's default: a value that does not fit is an error, never cut.
+            # Strict, regardless of the server's default: a value that does not fit is an error, and never
+            # cut.
             connect_args={
                 "sql_mode": "TRADITIONAL",
                 "connect_timeout": 5,

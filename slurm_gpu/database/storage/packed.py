@@ -80,7 +80,7 @@ def pack_timeline(timeline: Mapping[str, Any]) -> bytes:
 
 
 def unpack_timeline(packed: bytes) -> dict[str, Any]:
-    """Return the timeline as it was packed."""
+    """Return the timeline that was packed."""
     head, _, levels = _inflated(packed, _TIMELINE).partition(b"\n")
     width_s, start_s, *names = _decode(head)
     n_bins = len(levels) // len(names) if names else 0

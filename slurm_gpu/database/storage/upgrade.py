@@ -1,4 +1,4 @@
-"""Upgrade the schema: automatically by slurm-gpudbd for an empty database, else on request of an admin."""
+"""Upgrade the schema: automatically in slurm-gpudbd for an empty database, otherwise by an admin."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def upgrade_database(
 ) -> Upgraded:
     """Upgrade the database at `url`, for `slurm-gpu db upgrade`, after a copy to `backup_to`.
 
-    No copy is made if there is nothing to upgrade or no data. After an interruption, the next run continues.
-    Raise DatabaseError.
+    If the database is current or empty, no copy is made. After an interruption, the next run continues. Raise
+    DatabaseError if it fails.
     """
     database = Database(url, answers_within_s=None)
     try:

@@ -173,7 +173,10 @@ def _cut_to_common_end(series: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]
 
 
 def host_series(minutes: NodeMinutes) -> HostSeries:
-    """Spread samples over seconds: each covers the time since the one before; after a gap, the usual one."""
+    """Spread samples over seconds: each covers the time since the previous one.
+
+    After a pause, it covers the usual time.
+    """
     at_s = np.round(np.array(minutes.at_s)).astype(np.int64)
     usual = _HOST_INTERVAL_S if len(at_s) < 2 else min(int(np.median(np.diff(at_s))), 2 * _HOST_INTERVAL_S)
     usual = max(usual, 1)

@@ -29,7 +29,7 @@ class StoredVerdict:
 
 
 def store_verdict(connection: Connection, cluster: str, found: StoredVerdict) -> None:
-    """Store a verdict or its changes; the time of the first report stays."""
+    """Store a verdict or its changes; the time of the first report is kept."""
     item = found.verdict
     row: dict[str, Any] = {
         "cluster": cluster,

@@ -1,7 +1,7 @@
-"""Watch running jobs: live values find unusual GPUs, a full diagnosis decides whether there is an error.
+"""Watch running jobs: live values reveal unusual GPUs, a full diagnosis decides whether there is an error.
 
 A scan covers the live values of all GPUs. If a GPU differs from its peers, the nodes of its job are asked for
-their windows, and the result is that of `slurm-gpu diagnose`. A stalled job is diagnosed from its live
+their windows, which are diagnosed as by `slurm-gpu diagnose`. A stalled job is diagnosed from its live
 values, which is faster than any window.
 """
 
@@ -66,7 +66,7 @@ class _WatchedJob:
     hung_last_s: float = -math.inf
     """When the job was first, and last, found to hang."""
     seen_stalled: bool = False
-    """Whether live values have shown the reported hang."""
+    """Whether live values have confirmed the reported hang."""
 
 
 class JobWatch:
@@ -281,7 +281,7 @@ class JobWatch:
 
 
 def _on_shared_nodes(queue: Mapping[int, QueuedJob]) -> set[int]:
-    """Return jobs with another one on any of their nodes: host metrics are not theirs alone."""
+    """Return jobs that share any of their nodes: host metrics are not only theirs."""
     holding = [job for job in queue.values() if job.state in ALLOCATED_STATES]
     on = Counter(node for job in holding for node in job.nodes)
     return {job.job_id for job in holding if any(on[node] > 1 for node in job.nodes)}

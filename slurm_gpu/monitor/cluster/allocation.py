@@ -94,9 +94,7 @@ def _reported(place: NodeSquares, live: Live | None) -> dict[int, list[int]]:
 def _fill(
     reported: Sequence[int], wanted: int, positions: Iterable[int], place: NodeSquares, taken: set[int]
 ) -> list[int]:
-    """Return as many squares as Slurm reports: those of slurm-gpud, then Slurm's own positions, then any
-    other.
-    """
+    """Return as many squares as Slurm reports: those of slurm-gpud, Slurm's own positions, then any."""
     found = list(reported[:wanted])
     theirs = [place.by_position[at] for at in positions if at < len(place.by_position)]
     for at in (*theirs, *range(len(place.squares))):

@@ -31,7 +31,7 @@ class Attention:
     """Watch jobs over successive states."""
 
     def __init__(self, watch: Watch | None = None) -> None:
-        # While no page needs them, values arrive each minute; they still show how long a device was idle.
+        # While they are not displayed, values arrive each minute; they still show how long a device was idle.
         self._watch = Watch(AlertThresholds(value_for_s=LIVE_VALID_S)) if watch is None else watch
 
     @property
@@ -77,10 +77,10 @@ def verdict_alerts(seen: DatabaseState) -> list[Alert]:
 
 
 def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Alert] | None:
-    """Return alerts that follow from records alone: errors of GPUs, and jobs that never used theirs.
+    """Return alerts that follow from only the records: errors of GPUs, and jobs that never used theirs.
 
-    None if the records could not be read. Records arrive every five minutes, so a job has an alert only
-    if all its GPUs are idle now as well.
+    The result is None if the records could not be read. Records arrive every five minutes, so a job has an
+    alert only if all its GPUs are idle now as well.
     """
     if seen.running is None:
         return None

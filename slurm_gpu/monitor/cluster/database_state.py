@@ -1,4 +1,4 @@
-"""Define what slurm-gpuweb reads from slurm-gpudbd, and when."""
+"""Read from slurm-gpudbd, each kind of data at its own interval."""
 
 from __future__ import annotations
 

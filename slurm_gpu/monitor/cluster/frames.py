@@ -41,7 +41,7 @@ def live_frames(layout: SquareLayout, live: Mapping[str, Live]) -> dict[str, byt
 def state_frame(
     layout: SquareLayout, nodes: Iterable[ClusterNode], live: Mapping[str, Live], allocation: SquareAllocation
 ) -> bytes:
-    """Return the state of each square: allocated, else out of service, without slurm-gpud, or free."""
+    """Return the state of each square: allocated, otherwise out of service, without slurm-gpud, or free."""
     octets = bytearray(layout.n_squares)
     by_name = {node.node: node for node in nodes}
     for place in layout.nodes:
@@ -60,7 +60,7 @@ def state_frame(
 def _surplus(place: NodeSquares, node: ClusterNode | None, allocation: SquareAllocation) -> list[int]:
     """Return squares of GPUs that Slurm does not have: no job can get them, even if slurm-gpud sees them.
 
-    Which ones is unknown: take those without a job that Slurm would number last.
+    They cannot be identified: take those without a job that Slurm would number last.
     """
     n_more = 0 if node is None else len(place.squares) - sum(node.gpus.values())
     if n_more <= 0:
@@ -104,7 +104,7 @@ def own_squares(allocation: SquareAllocation, owner_of: Mapping[int, Owner]) -> 
 
 
 def only(octets: bytes, squares: Iterable[int]) -> bytes:
-    """Return a frame in which all other squares are gaps."""
+    """Return a frame in which all other squares have no value."""
     shown = bytearray([GAP]) * len(octets)
     for square in squares:
         shown[square] = octets[square]

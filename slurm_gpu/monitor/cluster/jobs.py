@@ -1,5 +1,6 @@
-"""Return jobs by version: the changes since a viewer's last request, with each row made once for all
-viewers.
+"""Return jobs by version: the changes since a viewer's last request.
+
+Each row is created once for all viewers.
 """
 
 from __future__ import annotations

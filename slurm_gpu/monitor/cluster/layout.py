@@ -1,4 +1,4 @@
-"""Assign each GPU a square by zone, rack, node and GPU, in an order that stays while the cluster does."""
+"""Assign each GPU a square by zone, rack, node and GPU, in an order that depends only on the cluster."""
 
 from __future__ import annotations
 
@@ -132,8 +132,9 @@ def _node(node: NodeSquares) -> dict[str, Any]:
 
 
 def _squares(node: ClusterNode, devices: Sequence[DeviceFacts]) -> tuple[list[Square], list[int]]:
-    """Return the devices that slurm-gpud reported, in the driver's order, and further ones up to Slurm's
-    number.
+    """Return the devices that slurm-gpud reported, in the driver's order.
+
+    Further ones follow up to Slurm's number.
     """
     n_gpus = sum(node.gpus.values())
     parents = {item.parent for item in devices if item.parent is not None}

@@ -1,4 +1,4 @@
-"""Define the metrics of squares, and encode values as octets: 255 is a gap, 0 a measured zero."""
+"""Define the metrics of squares, and encode values as octets: 255 is no value, 0 a measured zero."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SquareMetric:
     step: float
 
     def octet(self, value: float | None) -> int:
-        """Encode a value; None is a gap."""
+        """Encode a value; None has an octet of its own."""
         if value is None:
             return GAP
         return min(MOST, max(0, int(value / self.step + 0.5)))

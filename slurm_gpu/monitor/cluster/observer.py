@@ -49,10 +49,10 @@ class Observer:
         self._running: Running | None = None
         self.last: Observed | None = None
         self.error: str | None = None
-        """Why the last poll failed; None if it did not."""
+        """The error of the last poll; None if it succeeded."""
 
     def poll(self) -> None:
-        """Poll once; raise SlurmGpuError only if there never was an answer."""
+        """Poll once; raise SlurmGpuError only if there has never been an answer."""
         now = self._monotonic()
         try:
             with self._connect() as source:

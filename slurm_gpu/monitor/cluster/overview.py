@@ -47,7 +47,7 @@ class JobAlert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """All that is shown of one moment."""
+    """The displayed state of one moment."""
 
     cluster: str
     as_of_s: float
@@ -123,10 +123,9 @@ def make_overview(
     partition: str | None = None,
     fold: bool = True,
 ) -> Overview:
-    """Build an overview. `user` and `partition` filter rows, jobs and alerts; `user` does not filter the
-    totals.
+    """Build an overview of rows, jobs and alerts that match `user` and `partition`.
 
-    With `fold`, equal nodes are one row.
+    `user` does not filter the totals. With `fold`, equal nodes are one row.
     """
     if partition is not None:
         state = in_partition(state, partition)
@@ -179,8 +178,9 @@ _Holders = Mapping[tuple[str, int], Sequence[LiveDevice]]
 
 
 def _by_holder(live: Mapping[str, Live], reports: Iterable[NodeReport]) -> _Holders:
-    """Return the devices of each job on each node, as reported by slurm-gpud rather than by Slurm's
-    positions.
+    """Return the devices of each job on each node, according to slurm-gpud.
+
+    Slurm's positions are not used.
     """
     place = driver_order(reports)
     found: dict[tuple[str, int], list[LiveDevice]] = {}

@@ -60,7 +60,7 @@ class _Part(Generic[T]):
 
 
 class Poller:
-    """Poll slurm-gpudbd and show each state on the board. One thread calls it."""
+    """A poller of slurm-gpudbd that shows each state on the board; one thread calls it."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Poller:
             log, "the cluster could not be drawn: %s", clock, over="the cluster is drawn again"
         )
         self.error: str | None = None
-        """Why the last poll failed, or a part of it; None if all succeeded."""
+        """The error of the last poll, or of a part of it; None if all succeeded."""
         self.last_poll_s = clock.monotonic()
         """When the last poll ended."""
 
     def poll(self) -> PageState | None:
-        """Poll once; return None if there is nothing new."""
+        """Poll once; return None if nothing is new."""
         self.error = None
         try:
             seen = self._seen()

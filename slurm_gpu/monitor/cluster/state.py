@@ -1,4 +1,4 @@
-"""Define one immutable state of the cluster, made once per poll."""
+"""Define the immutable state of the cluster, created once per poll."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PageState:
     jobs: JobListing
     alerts: Sequence[PlacedAlert] = ()
     answers: ResponseCache = field(default_factory=ResponseCache, repr=False)
-    """Answers made for this state."""
+    """Answers cached for this state."""
 
     def as_of_s(self, metric: str | None = None) -> float:
         """Return the time of a frame, or without a metric that of the whole state."""

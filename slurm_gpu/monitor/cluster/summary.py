@@ -226,9 +226,7 @@ def _rows(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> Iterator[GpuRow]
 
 
 def _types(node: ClusterNode) -> list[str]:
-    """Return the type of each position: Slurm numbers a node's GPUs in the order in which it names their
-    types.
-    """
+    """Return the type of each position: Slurm numbers GPUs in the order in which it lists their types."""
     return [kind for kind, n in node.gpus.items() for _ in range(n)]
 
 

@@ -1,6 +1,6 @@
-"""Define headers that restrict browsers to what our pages need.
+"""Define headers that restrict browsers to the features that our pages need.
 
-The server adds them to each answer, including its own answers to invalid requests. So no part of the
+The server adds them to each answer, including its own answers to invalid requests. Therefore no part of the
 application can omit one or allow more, since a browser applies all of several policies.
 """
 

@@ -1,4 +1,4 @@
-"""Cache answers up to a size; an answer that does not fit is made for each request."""
+"""Cache answers up to a size; an answer that does not fit is created for each request."""
 
 from __future__ import annotations
 

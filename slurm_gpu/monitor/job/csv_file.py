@@ -1,5 +1,6 @@
-"""Write the data of a job as CSV: a gap is an empty cell, 0 is 0, and no text becomes a formula in a
-spreadsheet.
+"""Write the data of a job as CSV, with empty cells for missing values.
+
+0 is a measurement. Texts that spreadsheets would treat as formulas are escaped.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ def runs_csv(runs: Sequence[Run], timelines: Mapping[tuple[int, int], RunTimelin
 
 
 def timelines_csv(timelines: Iterable[RunTimeline]) -> str:
-    """Return a row per bin of each device; values are fractions, as explained in docs/contracts.md section
-    1.
-    """
+    """Return a row per bin of each device; values are fractions (docs/contracts.md, section 1)."""
     columns = ("id", "job_id", "submit_s", "node", "device", "at_s", "width_s", *SERIES)
     return write(columns, (row for run in timelines for row in _bins(run)))
 

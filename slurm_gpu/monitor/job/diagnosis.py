@@ -130,7 +130,7 @@ def _windows(source: DatabaseClient, job: str) -> Sequence[NodeWindow] | None:
     try:
         return source.windows(job)
     except DatabaseError:
-        # There is no window, or its nodes do not answer: the timeline is used.
+        # Without a window, or if its nodes do not answer, the timeline is used.
         return None
 
 

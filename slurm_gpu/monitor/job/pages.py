@@ -27,7 +27,7 @@ _JOB = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9}|\+[0-9]{1,9})?")
 FORMATS = ("json", "csv")
 
 
-# (slurm-gpudbd, job, who may see it, format) to a body; raises HTTPException.
+# (slurm-gpudbd, job, visibility, format) to a body; raises HTTPException.
 MakeBody = Callable[[DatabaseClient, str, Visibility, str], bytes]
 
 
@@ -76,8 +76,9 @@ def read_job(text: str) -> str:
 
 
 def forecast_id(job: ClusterJob) -> str:
-    """Return the ID that users know; for an array whose tasks are not split yet (9_2-3%1), that of the
-    array.
+    """Return the job ID as users know it.
+
+    For an array whose tasks are not split yet (9_2-3%1), return that of the array.
     """
     return job.id if _JOB.fullmatch(job.id) is not None else str(job.job_id)
 

@@ -1,4 +1,4 @@
-"""Compute p25 and p95 of a run: exact from histograms of its records, else from the bins of its timeline."""
+"""Compute p25 and p95 of a run: exactly from histograms of its records, otherwise from timeline bins."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Bundle a page's modules into one script, so that a browser needs one request.
 
-A module becomes a function that is called once and returns its exports. The first module, with which the page
-begins, stays a module. Other code is unchanged.
+A module becomes a function that is called once and returns its exports. The page's first module remains a
+module. Other code is unchanged.
 """
 
 from __future__ import annotations

@@ -86,8 +86,9 @@ def address_of(name: str) -> str:
 
 
 def module(name: str) -> str:
-    """Return the text of a module: a file, or the generated colours, which the picture without scripts
-    shares.
+    """Return the text of a module: a file, or the generated colours.
+
+    The picture without scripts shares the colours.
     """
     if name == _PALETTE:
         return script_module()

@@ -1,5 +1,6 @@
-"""Identify the viewer before a request is answered, and reject requests that another site's page may have
-sent.
+"""Identify the viewer before a request is answered.
+
+Requests that another site's page may have sent are rejected.
 """
 
 from __future__ import annotations

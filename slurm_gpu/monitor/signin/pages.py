@@ -33,9 +33,7 @@ _MEDIA = {
 
 
 class SignInPages:
-    """The sign-in endpoints. `url` is the public address, without a slash at the end; None: no links are
-    made.
-    """
+    """The sign-in endpoints; `url` is the public address without a final slash, or None for no links."""
 
     def __init__(
         self,

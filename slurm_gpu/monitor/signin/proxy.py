@@ -39,7 +39,7 @@ class TrustedProxy:
             return None
         name: str = values[0].decode("latin-1").strip()
         if len(values) > 1 or not _NAME.fullmatch(name):
-            # A part of it may come from the client, with the proxy's own appended.
+            # The client may have sent a part of it, to which the proxy's own is appended.
             self._unread.failed(f"{host} sent {len(values)} of it, the first {name[:80]!r}")
             return None
         return name

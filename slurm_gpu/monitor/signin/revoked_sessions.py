@@ -1,4 +1,4 @@
-"""Store sessions that ended before their time, which a signed cookie alone does not show."""
+"""Store sessions that ended early, since a signed cookie does not contain that."""
 
 from __future__ import annotations
 

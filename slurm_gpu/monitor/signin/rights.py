@@ -19,7 +19,7 @@ _MOST = 10_000
 
 
 class Right(NamedTuple):
-    """The rights of a user; `uid` is None if this host does not know the user."""
+    """The rights of a user; `uid` is None if the user does not exist on this host."""
 
     uid: int | None
     operator: bool
@@ -33,8 +33,8 @@ def right_of(user: str, operators: Operators) -> Right:
 class Rights:
     """Cache the result of `ask`, which may wait for a directory server.
 
-    A slightly old result is used once more while a thread refreshes it. So only a user's first request waits,
-    and the first after some minutes.
+    A slightly old result is used once more while a thread refreshes it. Therefore only a user's first request
+    waits, and the first after some minutes.
     """
 
     def __init__(self, ask: Callable[[str], Right], monotonic: Callable[[], float]) -> None:
@@ -45,8 +45,9 @@ class Rights:
         self._thread = ThreadPoolExecutor(1, "rights")
 
     def known(self, user: str) -> Right | None:
-        """Return the cached rights, perhaps slightly old; None if the user had no request in the last
-        minutes.
+        """Return the cached rights, possibly slightly old.
+
+        None if the user had no request in the last minutes.
         """
         known = self._known.get(user)
         if known is None:

@@ -22,7 +22,7 @@ KEY_BYTES = 32
 _MOST_KEY_BYTES = 4096
 # Share of the idle limit: an older cookie is renewed.
 _RENEWED_EACH = 0.1
-# How far a session may begin in the future, after the clock was set back.
+# Maximum time by which a session may begin in the future, after the clock was set back.
 _AHEAD_S = 60.0
 _MOST_GENUINE = 10_000
 # Characters of a cookie; real ones have a tenth of that.
@@ -94,7 +94,7 @@ class Sessions:
         return session
 
     def seen(self, session: Session) -> Session | None:
-        """Return the session as of now if its cookie must be renewed, else None."""
+        """Return the session as of now if its cookie must be renewed, otherwise None."""
         now_s = self._wall()
         due = now_s - session.seen_s >= _RENEWED_EACH * self._idle_s
         return replace(session, seen_s=now_s) if due else None

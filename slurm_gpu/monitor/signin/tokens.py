@@ -34,7 +34,7 @@ class FullError(Exception):
 
 
 class Tokens:
-    """Issue tokens, and accept each once; `monotonic` is in seconds. Thread-safe."""
+    """An issuer of tokens that accepts each once; `monotonic` is in seconds. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic, self._lock = monotonic, threading.Lock()
@@ -42,8 +42,9 @@ class Tokens:
         """By digest, the oldest first: the memory contains no usable token."""
 
     def issue(self, owner: TokenOwner) -> str:
-        """Return a new token, valid for GOOD_FOR_S; per user the last TOKENS_OF_A_USER count. Raises
-        FullError.
+        """Return a new token, valid for GOOD_FOR_S; raise FullError if there are too many.
+
+        Per user, the last TOKENS_OF_A_USER are valid.
         """
         token = secrets.token_urlsafe(_BYTES)
         with self._lock:
@@ -57,7 +58,7 @@ class Tokens:
         return token
 
     def take(self, token: str) -> TokenOwner | None:
-        """Return the owner of a token, once; None if it is unknown or expired."""
+        """Return the owner of a token, only once; None if it is unknown or expired."""
         if len(token) > _LONGEST:
             return None
         wanted = _digest(token)

@@ -1,4 +1,4 @@
-"""Find what `slurmd -G` needs for a dynamic node (`slurmd -Z`).
+"""Find the options that `slurmd -G` needs for a dynamic node (`slurmd -Z`).
 
 slurm.conf does not list such a node; the command line of its slurmd has its options.
 """

@@ -11,7 +11,7 @@ from slurm_gpu.node.worker_thread import WorkerThread
 
 log = logging.getLogger(__name__)
 
-# How long to wait for the file system; a working one takes a thousandth of it.
+# Maximum wait for the file system; a working one takes a thousandth of it.
 WITHIN_S = 0.2
 
 Stamp = tuple[int | None, ...]

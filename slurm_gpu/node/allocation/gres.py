@@ -2,7 +2,7 @@
 
 SLURM_JOB_GPUS has positions in the order of the `Name=gpu` lines of `slurmd -G`. They are neither minor
 numbers nor NVML indices: gres.conf may list files in any order, and AutoDetect has its own. A line with
-`Count=1` and several files is one position (MultipleFiles, as for MIG instances); else each file is one.
+`Count=1` and several files is one position (MultipleFiles, as for MIG instances); otherwise each file is one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _BRACKETS = re.compile(rf"\[({_RANGE}(?:,{_RANGE})*)\]", re.ASCII)
 _OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 _CAPABILITY = re.compile(r"nvidia-cap\d+$")
 _GPU = re.compile(r"nvidia\d+$")
-# How long to wait for slurmd at the start, before the first job.
+# Maximum wait for slurmd at the start, before the first job.
 WAIT_S = 2.0
 
 

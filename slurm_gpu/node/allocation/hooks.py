@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:+/-]{1,255}", re.ASCII)
 
 
 class HookFileError(SlurmGpuError):
-    """A file in the event directory is invalid; the message says why."""
+    """A file in the event directory is invalid; the message contains the reason."""
 
 
 class HookKind(StrEnum):
@@ -163,7 +163,7 @@ class HookEvents(Protocol):
 
 
 class HookDirectory:
-    """The directory of event files; each file stays until `remove`, so that a crash loses none."""
+    """The directory of event files; each file remains until `remove`, so that a crash loses none."""
 
     def __init__(self, run_dir: Path, node: str, clock: Clock) -> None:
         self._clock = clock

@@ -27,7 +27,7 @@ CONF = Path("/etc/slurm/slurm.conf")
 # slurmd stores slurmctld's configuration here on nodes without their own slurm.conf (configless).
 CACHED_CONF = Path("/run/slurm/conf/slurm.conf")
 
-# How long it may take; `is_silent` reports a slow query earlier.
+# Maximum duration of a query; `is_silent` reports a slow query earlier.
 DEADLINE_S = 20.0
 SILENT_S = 2.0
 # The pause after a useless answer; doubled each time.

@@ -174,7 +174,7 @@ def judge(processes: Processes, pid: int, rules: ApplicationRules) -> ProcessVer
 
 
 def best_of(verdicts: Sequence[ProcessVerdict]) -> ProcessVerdict:
-    """Return the result with the highest priority, else one of a readable process."""
+    """Return the result with the highest priority, otherwise one of a readable process."""
     found = [verdict for verdict in verdicts if verdict.finding is not None]
     if found:
         return max(found, key=lambda v: -1 if v.finding is None else v.finding.rule.priority)

@@ -1,7 +1,8 @@
 """Collect evidence of the program that a process runs: executable, script, libraries and imports.
 
-The job's user controls all of it, so every read is bounded, nothing is executed, and callers store only what
-a rule names. Reads may block on a stuck process or a hung file system, so the daemon runs them in a thread.
+The job's user controls all of it, so every read is bounded, nothing is executed, and callers store only the
+values that a rule names. Reads may block on a stuck process or a hung file system, so the daemon runs them in
+a thread.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ _REPEATS = frozenset({"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"})
 
 
 def ways_to_match(pattern: str) -> int:
-    """Return in how many ways the pattern can match from one position, at most `MOST_WAYS` + 1.
+    """Return the number of ways in which the pattern can match from one position, at most `MOST_WAYS` + 1.
 
-    A back-reference counts as over the limit, because its cost is unknown. Raises re.error.
+    A back-reference counts as over the limit, because its cost is unknown. Raise re.error if the pattern is
+    invalid.
     """
     re.compile(pattern)
     # The parser of `re`; it returns a list of (operation, argument).

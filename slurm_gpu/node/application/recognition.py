@@ -112,7 +112,7 @@ def _value(
 
 
 def tidy(value: str) -> str | None:
-    """Return a captured value as it is stored: the last part of a path, printable and short."""
+    """Return a captured value for storage: the last part of a path, printable and short."""
     value = value.strip("'\" ")
     if _PATH.search(value):
         value = value.rstrip("/").rpartition("/")[2].lstrip("~$")

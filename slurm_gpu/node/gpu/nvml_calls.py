@@ -106,7 +106,7 @@ def explained(error: Exception) -> str:
 
 
 def twice(ask: Callable[..., T], *arguments: Any) -> T:
-    """Call the binding, and retry once on any error, since drivers err occasionally."""
+    """Call the binding, and retry once on any error, since drivers have occasional errors."""
     try:
         return ask(*arguments)
     except Exception:
@@ -149,7 +149,7 @@ class NvmlCalls:
         """Call a function and return its code; raise GoneError.
 
         NOT_FOUND and INSUFFICIENT_SIZE are valid answers of functions that return a list. Other failures are
-        retried once and then logged, since drivers err occasionally.
+        retried once and then logged, since drivers have occasional errors.
         """
         if self.skips(name):
             return int(pynvml.NVML_ERROR_NOT_SUPPORTED)

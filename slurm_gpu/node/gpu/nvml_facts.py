@@ -49,7 +49,7 @@ def gpu_facts(handle: Any, index: int) -> DeviceProperties:
 
 
 def instance_facts(handle: Any, gpu: DeviceProperties) -> DeviceProperties:
-    """Read the properties of a MIG instance of that GPU; raises like `gpu_facts`."""
+    """Read the properties of a MIG instance of that GPU; raise the errors of `gpu_facts`."""
     return DeviceProperties(
         uuid=_uuid(handle),
         index=gpu.index,
@@ -82,7 +82,7 @@ def _of(ask: Callable[..., T], *arguments: Any) -> T | None:
         return twice(ask, *arguments)
     except pynvml.NVMLError as error:
         check_gone(error.value)
-    except Exception:  # for example, text that is not UTF-8: a gap of that field
+    except Exception:  # for example, text that is not UTF-8: that field is unknown
         pass
     return None
 

@@ -1,4 +1,4 @@
-"""Filter implausible answers of a device; each is a gap of its field, counted and reported."""
+"""Filter implausible answers of a device: the field becomes unknown; the answer is counted and reported."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class PlausibilityFilter:
         self._new: dict[str, str] = {}
 
     def ask(self, get: Callable[..., T], *arguments: object) -> T | None:
-        """Return the result of `get`; retry once if implausible, since drivers err occasionally.
+        """Return the result of `get`; retry once if implausible, since drivers have occasional errors.
 
-        None if the binding raises. Raise GoneError.
+        The result is None if the binding raises. Raise GoneError if the device is gone.
         """
         self._new = {}
         answer = self._answer(get, *arguments)

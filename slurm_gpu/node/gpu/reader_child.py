@@ -1,4 +1,4 @@
-"""One run of slurm_gpu.node.gpu.reader: its pipes, what it finds, and its end."""
+"""One run of slurm_gpu.node.gpu.reader: its pipes, its results, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Built = TypeVar("_Built")
 
 # Without `site`, which takes 1 MB; PYTHONPATH then has to list the imported packages.
 COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.node.gpu.reader")
-# How long to wait for the exit after it has closed its pipe.
+# Maximum wait for the exit after it has closed its pipe.
 _ENDS_WITHIN_S = 0.1
 _LEVELS = {3: logging.ERROR, 4: logging.WARNING, 6: logging.INFO, 7: logging.DEBUG}
 
@@ -96,7 +96,7 @@ class ReaderChild:
 
     @property
     def index_in_call(self) -> int | None:
-        """Return NVML's index of the GPU in the current or last call; None if there is no call."""
+        """Return NVML's index of the GPU in the current or last call; None without a call."""
         index = int.from_bytes(self._progress[:])
         return None if index == ASKS_NONE else index
 
@@ -109,7 +109,7 @@ class ReaderChild:
     def advance(self, timeout_s: float) -> bool:
         """Receive search results for at most that time; return True once it is ready.
 
-        Raise ReaderFailedError, or NvmlError without a driver.
+        Raise ReaderFailedError if the process fails, or NvmlError without a driver.
         """
         end_s = time.monotonic() + timeout_s
         while not self.ready:
@@ -180,7 +180,7 @@ class ReaderChild:
         return f" ({signal.Signals(-status).name})" if status < 0 else f" (exit status {status})"
 
     def kill(self) -> None:
-        """Kill it. `is_gone` stays false while it is stuck in the driver."""
+        """Kill it; `is_gone` remains false while it is stuck in the driver."""
         self._process.kill()
         self._stdin.close()
         self._stdout.close()

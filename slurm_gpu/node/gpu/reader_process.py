@@ -29,10 +29,10 @@ from slurm_gpu.node.gpu.reading import (
 
 log = logging.getLogger(__name__)
 
-# How long a device may take to answer; longer at the start, when the driver may have to load.
+# Maximum time for an answer of a device; longer at the start, when the driver may have to load.
 DEADLINE_S = 2.0
 START_DEADLINE_S = 20.0
-# How long devices() waits for a starting process.
+# Maximum wait of devices() for a starting process.
 START_WAIT_S = 1.0
 _MOMENT_S = 0.05
 # Delays before a hung device is retried, or a process that ended at once is restarted; doubled each time.

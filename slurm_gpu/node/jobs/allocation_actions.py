@@ -35,7 +35,7 @@ class AllocationActions(ABC):
     """The allocations of this node, the watches on their devices, and each step that changes them.
 
     `taken` are hook events whose files may be removed once the spool is on disk; the caller who removes them
-    clears it. `cluster` and `name` (the node's) are used where a hook did not report them.
+    clears it. `cluster` and `name` (the node's) are used if a hook did not report them.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AllocationActions(ABC):
         self.segments = SegmentRegistry(spool)
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
-        # By device (None: any), until when a job that was not watched had it, or may have had it.
+        # By device (None: any), the time until which an unwatched job had it, or may have had it.
         self._unobserved_until_s: dict[str | None, float] = {}
         self.returning = RequeuedJobs(cgroups, clock)
         self._unknown_jobs = UnknownJobs(self.returning)
@@ -132,7 +132,7 @@ class AllocationActions(ABC):
         self._open(Allocation.from_prolog(prolog, self._cluster, self._name, self._wall_s_of(prolog)))
 
     def confirm(self, prolog: HookEvent) -> None:
-        """Replace what Slurm reported of the run by what its prolog reports."""
+        """Replace Slurm's report of the run with the report of its prolog."""
         self._put(self._open_one(prolog).confirmed(prolog))
 
     def end_without_epilog(self, prolog: HookEvent) -> None:
@@ -180,7 +180,7 @@ class AllocationActions(ABC):
     def exclude_unknown_jobs(self, epilog: HookEvent) -> None:
         """Report to the devices of a returned run whether any other job may have used them.
 
-        If so, its use is a gap, since ended processes cannot be attributed.
+        If so, its use is unknown, since ended processes cannot be attributed.
         """
         returned = self._open_one(epilog)
         may_have_others = self._unknown_jobs.may_run_with(returned.key.job_id)
@@ -237,7 +237,7 @@ class AllocationActions(ABC):
 
     def may_be_resolved(self, ended: EndedAllocation) -> bool:
         """Return whether devices that are not known yet may be known in a moment."""
-        # The positions of an earlier boot say nothing of the devices of this one.
+        # The positions of an earlier boot do not identify the devices of this one.
         is_of_this_boot = ended.allocation.key.boot_id == self._clock.boot_id()
         return is_of_this_boot and self._unresolved.can_resolve(ended.allocation, self._clock.monotonic())
 
@@ -326,7 +326,7 @@ class AllocationActions(ABC):
             watch.set_unknown_jobs_until(until_s)
 
     def _mark_unobserved(self, allocation: Allocation, until_s: float) -> None:
-        """Attribute what its devices did until then to no other job: it may have been this one's."""
+        """Attribute the use of its devices until then to no other job: it may have been this one's."""
         if allocation.key.boot_id != self._clock.boot_id():
             return
         devices: set[str | None] = set(allocation.devices.values())
@@ -345,7 +345,7 @@ class AllocationActions(ABC):
         return allocation
 
     def _wall_s_of(self, event: HookEvent) -> float:
-        """Return its wall clock, as it would be set now if it was set since, in an outage for example."""
+        """Return its wall clock on the present clock, if the clock was set since, as in an outage."""
         if event.boot_id != self._clock.boot_id():
             return event.at_s
         now_s = event.uptime_s + wall_ahead_s(self._clock)

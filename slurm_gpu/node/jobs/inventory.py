@@ -14,7 +14,7 @@ from slurm_gpu.node.shipping.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
-# This many reports of lost GPUs are remembered, so that each is made once.
+# Maximum number of remembered reports of lost GPUs, each of which is made once.
 _REMEMBERED = 1000
 EVENT_OF = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}
 

@@ -1,7 +1,7 @@
 """Reconcile Slurm's reports on this node's jobs, sent by slurm-gpudbd, with the hooks.
 
-Hooks take precedence. Reports fill their gaps: jobs older than slurm-gpud, and missing epilogs. A report may
-be older than the newest hook, so newer hooks override it, and a job is accepted only after two reports.
+Hooks take precedence. Reports supply missing data: jobs older than slurm-gpud, and missing epilogs. A report
+may be older than the newest hook, so newer hooks override it, and a job is accepted only after two reports.
 """
 
 from __future__ import annotations

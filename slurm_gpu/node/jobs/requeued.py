@@ -9,7 +9,7 @@ from slurm_gpu.node.allocation.hooks import HookEvent
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 
 POLL_S = 1.0
-# Slurm restarts a requeued job at once or after two minutes; a longer wait means that others run first.
+# Slurm restarts a requeued job at once or after two minutes; a longer wait means that other jobs run first.
 _RETURNS_WITHIN_S = 600.0
 
 

@@ -119,7 +119,7 @@ class SegmentRegistry:
         """Start sampling a device of the segment and return its tally.
 
         The first record is saved at once: after a kill, only this record shows when the segment started and
-        until when it is known to have lasted.
+        how long it has lasted at least.
         """
         segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
         segment.histories[facts.uuid] = Checkpoints()

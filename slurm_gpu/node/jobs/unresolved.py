@@ -1,8 +1,8 @@
 """Delay the records of allocations that ended before their devices were known.
 
 The device of a record cannot change later. If a job ran completely within an outage, and the driver is
-starting or slurmd has not answered, its record waits; the spooled allocation and the epilog's file stay until
-then.
+starting or slurmd has not answered, its record waits; the spooled allocation and the epilog's file are kept
+until then.
 """
 
 from __future__ import annotations

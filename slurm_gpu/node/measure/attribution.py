@@ -41,7 +41,7 @@ class Others:
 
 
 class Attribution:
-    """Attributes one device: `after_us` is where to read from, `take` distributes a reading to the tallies.
+    """Attributes one device: read from `after_us` on; `take` distributes a reading to the tallies.
 
     The driver's timestamps before `placed_since_s` cannot be converted. `settled_s` is the time up to which
     all utilization is distributed.
@@ -65,7 +65,7 @@ class Attribution:
         self.settled_s = start_s
 
     def resume(self, now_s: float) -> None:
-        """Resume after an outage of the device, which is a gap."""
+        """Resume after an outage of the device; that time counts as unmeasured."""
         # After a short outage, the driver's ring includes samples that were already counted.
         counted_s, was_set = self._spans.covered_s, self._spans.was_set_back()
         self._spans = UtilizationSpans(self._clock, now_s, was_set=was_set)

@@ -1,4 +1,4 @@
-"""Sum the growth of a device's counters for a segment; wraps are counted, resets are gaps."""
+"""Sum the growth of a device's counters for a segment; wraps are counted, resets are unmeasured time."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class CounterSum:
         self._grown = 0.0
 
     def see(self, counter: DeviceCounter | None, between_s: float, allocated_s: float) -> float | None:
-        """Take a reading, `between_s` after the one before; returns the growth per second, if known.
+        """Count a reading, `between_s` after the previous one; return the growth per second, if known.
 
-        `allocated_s` of that time count, with their part of the growth. A reading of None is a gap.
+        `allocated_s` of that time count, with their part of the growth. A reading of None is unmeasured.
         Readings may be any time apart, since a counter continues between them.
         """
         before, self._before = self._before, counter
@@ -67,7 +67,7 @@ class CounterSum:
         self._grown += rate * seconds
 
     def forget(self) -> None:
-        """Treat the time before the next reading as a gap."""
+        """Treat the time before the next reading as unmeasured."""
         self._before = None
 
     @property

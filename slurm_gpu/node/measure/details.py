@@ -26,7 +26,7 @@ LINKS = ("pcie", "nvlink")
 # Two readings of one moment may have slightly different times.
 _SAME_S = 0.01
 
-# A sample of 10 s says nothing about a job that had the device only for its last few ms: earlier stray
+# A sample of 10 s does not describe a job that had the device only for its last few ms: earlier stray
 # processes would appear as a full GPU.
 _LEAST_ALLOCATED_PART = 0.05
 
@@ -39,7 +39,7 @@ _ACTIVITIES = {
     "tensor_frac": "tensor",
     "dram_frac": "dram",
 }
-# Gauges with one name in a reading and in a record. True: what a shared device reports belongs to no segment.
+# Gauges with one name in a reading and in a record. True: the value of a shared device belongs to no segment.
 _GAUGES = {"mem_util_pct": True, "temp_c": False, "sm_clock_mhz": False}
 
 
@@ -249,7 +249,7 @@ class DetailCollector:
 
 
 def _prefers_gpm_pcie(reading: Reading, *, frozen: bool) -> bool:
-    """Return whether GPM's rates are better than the counters, whose 32 bits wrap many times per second.
+    """Return whether GPM's rates are better than 32-bit counters, which wrap many times per second.
 
     They are also better if they show traffic while the counters are `frozen`.
     """

@@ -1,8 +1,8 @@
-"""Energy and mean power of a segment: from the energy counter, else from samples of power.
+"""Energy and mean power of a segment: from the energy counter, otherwise from samples of power.
 
-Some drivers stop counting while the GPU draws power. A counter stalls when it grows by much less than the
-samples of power add up to. If it then grows by all that they add up to, it was only late. If not, the samples
-are integrated over that time, and a part of it without samples is a gap.
+Some drivers stop counting while the GPU draws power. A counter is stalled if it grows by much less than the
+integral of the power samples. If it then catches up, it was only late. Otherwise the samples are integrated
+over that time, and parts without samples are unmeasured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LATEST_S = 1.0
 
 @dataclass(slots=True)
 class _Stall:
-    """The readings since the counter stalled: time between them, time held, what was counted and sampled."""
+    """The readings since the counter stalled: time in between and allocated, counted and sampled energy."""
 
     between_s: float = 0.0
     allocated_s: float = 0.0
@@ -62,7 +62,7 @@ class EnergySum:
     ) -> CoveredMean | None:
         """Count the readings that close the interval; return the power in that time, if known.
 
-        While the segment is not `alone` on the device, neither is its own.
+        While the segment is not `alone` on the device, its own power is unknown.
         """
         sampled = self._watts.peek(watts if alone else None, interval, ended=interval.ended)
         if self._most_w is not None and watts is not None:
@@ -95,7 +95,7 @@ class EnergySum:
         return None if grown_mj is None else grown_mj / 1000
 
     def _count(self, grown_j: float, interval: Interval, sampled: CoveredMean | None) -> CoveredMean | None:
-        """Count what the counter grew by, with what it had not counted while it stalled if that is in it."""
+        """Count the growth of the counter, including the energy of a stall if the growth contains it."""
         between_s, allocated_s = interval.between_s, interval.allocated_s
         low, high = (math.inf, -math.inf) if sampled is None else (sampled.low, sampled.high)
         stall = self._stall
@@ -167,9 +167,9 @@ def _is_stalled(grown_j: float, expected_j: float | None) -> bool:
 
 
 def _has_caught_up(stall: _Stall, grown_j: float, now: CoveredMean | None, between_s: float) -> bool | None:
-    """Is what the counter grew by in `between_s` that of the stall too? None if nothing says.
+    """Return whether the growth in `between_s` includes the energy of the stall; None if unknown.
 
-    The GPU draws `now`. It is taken to have drawn that in the stall too, if the stall was not sampled.
+    The GPU draws `now`. If the stall was not sampled, this power is assumed for it.
     """
     if now is None:
         return True if stall.between_s <= _LATEST_S else None

@@ -1,8 +1,8 @@
 """The time between two readings, and the value of a quantity during it.
 
-Readings are points in time. Between two of them a quantity is taken to run straight from one to the other:
-where it jumped at an unknown moment in between, that is right on average. A reading with none before it, or
-with a pause or a failure before it, covers OWN_S at most. All times are Clock.monotonic() seconds.
+Readings are points in time. Between two readings a quantity is interpolated linearly: if it jumped at an
+unknown moment in between, that is right on average. A reading without one before it, or after a pause or a
+failure, covers at most OWN_S. All times are Clock.monotonic() seconds.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class CoveredMean(NamedTuple):
 class Interval:
     """The time from one reading to the next, at `at_s`, and the part of it in [start, end] of a segment.
 
-    The device is allocated from `begin_s` to `end_s`, in all `allocated_s`; `between_s` lie between the
-    readings. `continues` says that the time in between was covered, `own_begin_s` where the time begins that
-    the reading covers by itself.
+    The device is allocated from `begin_s` to `end_s`, in total `allocated_s`; `between_s` is the time between
+    the readings. `continues` is whether that time was covered; `own_begin_s` is the beginning of the time
+    that the reading covers by itself.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Interval:
         return self.end_s < self.at_s
 
     def step(self, at_s: float, end_s: float | None, gap_s: float) -> None:
-        """Take a reading at `at_s`, where the segment ended at `end_s` or continues.
+        """Take a reading at `at_s` of a segment that ended at `end_s` or continues.
 
         If it comes later than `gap_s` after the last one, the time in between was not covered.
         """
@@ -87,8 +87,8 @@ class Gauge:
     def see(self, value: float | None, interval: Interval, *, ended: bool = False) -> CoveredMean | None:
         """Count a reading that closes the interval, and return the known values of that time.
 
-        A reading of None begins a gap. If the segment has `ended` before the reading, the previous reading is
-        used.
+        After a reading of None the time is unmeasured. If the segment has `ended` before the reading, the
+        previous reading is used.
         """
         covered = self.peek(value, interval, ended=ended)
         if covered is not None:

@@ -1,9 +1,9 @@
 """Bytes that a segment moved over a link of its device (PCIe, NVLink) in each direction.
 
-A counter that never grew is a measurement only where nothing contradicts it. It is a gap where the other
-direction moved bytes: a copy takes requests or acknowledgements in return. Over PCIe it is a gap too where
-the device computed: kernels are launched, and report their end, over it. A GPU that works alone moves nothing
-over NVLink, so there 0 is a measurement.
+A counter that never grew is a measurement unless other values contradict it. It is unmeasured if the other
+direction moved bytes, since a copy causes requests or acknowledgements in return. PCIe is also unmeasured if
+the device computed, since kernels are launched, and report their end, over it. A GPU without peers moves
+nothing over NVLink, so 0 is a measurement there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SLACK = 1.5
 
 
 class LinkSum:
-    """Collects both directions of one link; `per_s` is what it carries in one, if known."""
+    """Collects both directions of one link; `per_s` is its capacity in one direction, if known."""
 
     def __init__(self, per_s: float | None) -> None:
         self._per_s = per_s
@@ -40,12 +40,12 @@ class LinkSum:
         return self._moving(rx, tx)
 
     def _moving(self, rx: float | None, tx: float | None) -> tuple[float | None, float | None]:
-        """Leave out a direction that has not moved a byte so far where the other has."""
+        """Leave out a direction that has not moved a byte so far although the other has."""
         rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
         return rx if rx_moved or not tx_moved else None, tx if tx_moved or not rx_moved else None
 
     def load(self, rx: float | None, tx: float | None) -> float | None:
-        """Return both directions as a part of what the link carries in both; of one, if one is known."""
+        """Return both directions as a fraction of the link's capacity in both; of one, if one is known."""
         known = [rate for rate in (rx, tx) if rate is not None]
         if not known or self._per_s is None or self._per_s <= 0:
             return None
@@ -67,9 +67,9 @@ class LinkSum:
         self._tx.forget()
 
     def totals(self, *, has_to_move: bool = False) -> tuple[Total | None, Total | None]:
-        """Return bytes received and sent; None where nothing was measured.
+        """Return bytes received and sent; None if not measured.
 
-        With `has_to_move`, 0 in both is none either.
+        With `has_to_move`, 0 in both directions also counts as not measured.
         """
         rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
         return (

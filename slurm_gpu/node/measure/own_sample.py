@@ -30,7 +30,7 @@ class Owners:
 
 
 def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> DeviceSample:
-    """Return the sample of a segment alone on the device; `free_after`: unallocated since its end."""
+    """Return the sample of a segment with the device to itself; `free_after`: unallocated since its end."""
     return DeviceSample(
         reading=reading,
         memory_used=None if reading.memory is None else reading.memory.used,

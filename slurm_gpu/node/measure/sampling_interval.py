@@ -82,7 +82,7 @@ class SamplingPace:
         return step < self._interval_s and next_s - now_s <= EARLY_SHARE * step
 
     def is_steady(self) -> bool:
-        """Return whether samples come at full intervals and none is due at once."""
+        """Return whether samples have full intervals and no sample is due at once."""
         if self.asked_s is None or self._detailed_s is None or self._skipped or self.settling:
             return False
         return self._pace_s(self.asked_s) >= self._interval_s

@@ -68,12 +68,12 @@ class JobSamples:
         self._last_us = after_us
         # Whether a reading of the ring has ever had a process twice.
         self._has_ticks = False
-        # Timestamps ahead of the clock at the first reading, made before it was set back.
+        # Timestamps ahead of the clock at the first reading, which precede a setback of the clock.
         self._from_before: set[int] = set()
         self._is_first = True
 
     def begin(self, after_us: int) -> None:
-        """Read the ring after that time; known samples stay."""
+        """Read the ring after that time; known samples are kept."""
         self._last_us, self._is_first = after_us, True
         self._from_before.clear()
 
@@ -95,8 +95,8 @@ class JobSamples:
         Samples after `now_us` (wall clock) were made before the clock was set back. All samples use one clock
         offset, so that those of one tick keep a common timestamp.
 
-        Some drivers are said to report each process once, with the time of its last work and its mean since
-        the last read. Such samples get one timestamp: they are means of the same time, and show only the
+        Some drivers reportedly list each process once, with the time of its last work and its mean since the
+        last read. Such samples get one timestamp: they are means of the same time, and show only the
         proportion in which jobs used the device.
         """
         if ring is None:
@@ -152,8 +152,8 @@ def shared(
 ) -> Mapping[int, float | None]:
     """Return the percent of each job during its part, from per-process samples; None if unknown.
 
-    The mean of the samples inside the span counts, else the first sample after it, which also covers the time
-    before. A job without samples was idle, unless no process has samples although the device was busy.
+    The mean of the samples inside the span counts, otherwise the first sample after it, which also covers the
+    time before. A job without samples was idle, unless no process has samples although the device was busy.
 
     A process of an unknown job counts for the only job there; with several jobs, or possible `unknown_jobs`,
     all shares are unknown. The sum of the jobs never exceeds the device. Means over a longer time divide the

@@ -47,7 +47,7 @@ class MeanSum:
                 self._high = value
 
     def take_back(self, seconds: float, mean: float) -> None:
-        """Undo an addition, or a part of one; its extremes stay."""
+        """Undo an addition, or a part of one; its extremes are kept."""
         self._seconds -= seconds
         self._weighted = max(0.0, self._weighted - seconds * mean)
         if self._seconds < _NOTHING_S:
@@ -64,7 +64,7 @@ class MeanSum:
 
 
 class HistogramSum:
-    """Time spent at each whole percent, kept in whole microseconds so that sums stay exact."""
+    """Time spent at each whole percent, in whole microseconds so that sums remain exact."""
 
     __slots__ = ("_bins",)
 

@@ -17,9 +17,9 @@ from slurm_gpu.node.measure.tally import DeviceSample, DeviceTally
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 
-# How long an ended segment waits for the driver's last samples.
+# Maximum wait of an ended segment for the driver's last samples.
 SETTLE_S = 1.2
-# How long an ended segment waits for a device that cannot be read while the reader restarts.
+# Maximum wait of an ended segment for a device that cannot be read while the reader restarts.
 ABANDON_S = 30.0
 
 
@@ -51,8 +51,8 @@ class DeviceWatch:
     """Samples one device while it has segments: `request` returns what to read, `take` counts it.
 
     Times are Clock.monotonic() seconds; `interval_s` is the sampling interval. `failure` is the reason of an
-    outage until `recover`; that time is a gap. The time before `placed_since_s` is a gap, too, since the wall
-    clock of the driver's timestamps may have been set.
+    outage until `recover`; that time is unmeasured. The time before `placed_since_s` is unmeasured, too,
+    since the wall clock of the driver's timestamps may have been set.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class DeviceWatch:
         self._others.unknown_jobs_until_s = at_s
 
     def recover(self, now_s: float) -> None:
-        """Resume after an outage of the device, which is a gap."""
+        """Resume after an outage of the device; that time is unmeasured."""
         self.failure = None
         for segment in self._segments:
             segment.count(now_s)
@@ -169,7 +169,7 @@ class DeviceWatch:
         return self._pace.is_due(now_s)
 
     def request(self, now_s: float) -> ReadRequest | None:
-        """Return what to read now; None if the device has failed or has no segment."""
+        """Return the request for the next reading; None if the device has failed or has no segment."""
         if self.failure is not None or not self._segments:
             return None
         detailed = self._pace.wants_details(now_s) or self._settles_by(now_s)
@@ -246,7 +246,7 @@ class DeviceWatch:
         self._sampled_s = self._read_s = at_s
 
     def skip(self) -> None:
-        """Note that the device could not be read this time; the time until the next answer is a gap."""
+        """Record that the device could not be read; the time until the next answer is unmeasured."""
         self._pace.skip()
         self._interrupt()
 

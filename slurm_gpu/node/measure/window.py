@@ -57,7 +57,7 @@ class Columns:
             self.put(second, values)
 
     def series(self, first: int, last: int) -> Iterator[tuple[str, array[float]]]:
-        """Yield each measured field from second `first` to `last`; NaN is a gap."""
+        """Yield each measured field from second `first` to `last`; NaN if not measured."""
         oldest = self.newest - SECONDS + 1
         for name, column in self._columns.items():
             values = array("f")

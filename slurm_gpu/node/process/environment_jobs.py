@@ -33,7 +33,7 @@ class _Claim(NamedTuple):
 
 
 class EnvironmentJobs:
-    """Cache of processes to jobs by environment; each is read once, or a few times if it names no job."""
+    """Caches jobs of processes by environment; each is read once, or a few times if it contains no job."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

@@ -1,7 +1,8 @@
-"""Measure what a job's processes use on this node: CPU time, memory, storage traffic.
+"""Measure the use of this node by a job's processes: CPU time, memory, storage traffic.
 
-- CPU seconds: the job's cgroup (cpu.stat, cpuacct.usage), else the sum over its processes
-- memory: the job's cgroup (anonymous and shared memory, no page cache), else the sum of its processes' RSS
+- CPU seconds: the job's cgroup (cpu.stat, cpuacct.usage), otherwise the sum over its processes
+- memory: the job's cgroup (anonymous and shared memory, no page cache), otherwise the sum of its processes'
+  RSS
 - bytes read and written: the sum over its processes
 
 Storage traffic never comes from cgroups: Slurm enables neither blkio nor io for jobs. Both miss network file

@@ -107,7 +107,7 @@ class JobCgroups:
 
         Measured on 22.05 with proctrack/cgroup: `scontrol suspend` sends SIGTSTP and freezes each step,
         including the external one, 2 s later. It never freezes the job's directory. Resuming thaws at once.
-        Only root can.
+        Only root can resume or suspend.
         """
         # One step that is not frozen decides; most often it is the same one as last time.
         if (known := self._running.get(job)) is not None and _is_frozen(known) is False:
@@ -252,7 +252,7 @@ def _pids(directory: str, limit: int) -> Sequence[int]:
 
 
 def _is_frozen(file: str) -> bool | None:
-    """Read the freezer state of a step; None if it has ended or is no step."""
+    """Read the freezer state of a step; None if it has ended or is not a step."""
     try:
         return read(file, _STAT_LIMIT).strip() in _FROZEN
     except OSError:

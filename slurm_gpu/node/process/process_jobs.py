@@ -32,7 +32,7 @@ NO_JOB = 0
 _REMEMBERED = 2_000
 # For this time a pid is assumed to be the same process.
 _FRESH_S = 0.5
-# How often the cgroup of a process without a job is read again; Slurm may still add it to one.
+# Interval for rereading the cgroup of a process without a job; Slurm may still add it to one.
 _REREAD_S = 10.0
 _FILE_BYTES = 1 << 16
 _ENVIRONMENT_BYTES = 1 << 20
@@ -92,7 +92,7 @@ class ProcessJobs:
     def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
         """Return the job of a process among `jobs`, the open jobs of this node, or None.
 
-        The result stays valid after the job is closed, because its last samples arrive later.
+        The result remains valid after the job is closed, because its last samples arrive later.
         """
         self.origin(pid)
         known = self._known.get(pid)

@@ -1,7 +1,8 @@
 """Sum CPU time and storage traffic of a changing set of processes, each exactly once.
 
 The kernel keeps the times of an ended process only in the sums of the parent that waited for it. So each
-sample adds a process's own usage and its children's, minus what the children had shown before they ended.
+sample adds a process's own usage and its children's, minus the usage that the children had shown before they
+ended.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class ProcessSums:
         return io
 
     def _drop_ended(self, alive: set[int], fresh: dict[int, tuple[ProcessStat, ProcessIo | None]]) -> None:
-        """Drop ended processes and pass what they had shown to the nearest living ancestor."""
+        """Drop ended processes and pass their recorded usage to the nearest living ancestor."""
         gone = {
             pid: known
             for pid, known in self._known.items()

@@ -1,4 +1,4 @@
-"""Replace implausible values by gaps, count them by field, and report them once an hour."""
+"""Replace implausible values with None, count them by field, and report them once an hour."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ImplausibleValues:
         return replace(host, **gaps) if gaps else host
 
     def of_node(self, values: Mapping[str, float | None]) -> dict[str, float]:
-        """Return the live values of the node by name, without gaps and implausible ones."""
+        """Return the live values of the node by name, without unknown and implausible ones."""
         wrong = _implausible(values)
         self.note(None, wrong)
         return {name: value for name, value in values.items() if value is not None and name not in wrong}

@@ -176,7 +176,7 @@ class DurableMap:
         return os.pread(self._file, _length(place), place >> _LENGTH_BITS)
 
     def _place(self, key: str, offset: int, length: int) -> None:
-        # A new key goes to the end, a replaced one keeps its place in the order.
+        # A new key is added at the end, a replaced one keeps its position in the order.
         self._live += length - _length(self._places.get(key, 0))
         self._places[key] = offset << _LENGTH_BITS | length
 
@@ -292,7 +292,7 @@ class DurableMap:
         self._compact_at = COMPACT_BYTES
 
     def _rewrite(self, places: dict[str, int]) -> None:
-        """Replace the log by one with only these lines; on OSError the old one stays."""
+        """Replace the log by one with only these lines; on OSError the old one is kept."""
         new = self._directory / "log.new"
         file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         moved: dict[str, int] = {}

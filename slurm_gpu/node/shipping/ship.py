@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 300.0
 JITTER_S = 60.0
 LIVE_S = LIVE_INTERVAL_S
-# After a start or a change of open jobs, live values go every LIVE_S for this time.
+# After a start or a change of open jobs, live values are sent every LIVE_S for this time.
 BUSY_S = 60.0
 # The first record of a running job covers at least this much: one of its first second has next to no
 # utilization, and is all that slurm-gpudbd has until the next period.
@@ -150,7 +150,7 @@ class ShipmentScheduler:
         return self._due_s()
 
     def _grown_up(self, keys: Iterable[str]) -> set[str]:
-        """Leave out records of new segments, which would stay outdated for minutes."""
+        """Leave out records of new segments, which would remain outdated for minutes."""
         return {key for key in keys if not self._queue.is_young(key, FIRST_RECORD_S)}
 
     def _due_s(self) -> float:
@@ -220,7 +220,7 @@ class ShipmentScheduler:
                 self._queue.ship_open_runs_again()
 
     def _is_live_due(self, jobs: Sequence[int], has_items: bool, now_s: float) -> bool:
-        """Return whether live values go now: they are due, something is new, or a shipment goes anyway."""
+        """Return whether to send live values now: they are due, news exist, or a shipment is sent anyway."""
         try:
             devices = self._source.devices()
         except Exception as error:  # must not prevent sending records
@@ -256,7 +256,7 @@ class ShipmentScheduler:
             log.warning("slurm-gpudbd accepts only records: status %d: %s", reply.status, _text(reply))
             self._plain_until_s = now_s + PLAIN_S
         elif reply.status in (400, 413) and shipment.items:
-            # Halve the shipment until the rejected item is alone.
+            # Halve the shipment until only the rejected item is left.
             if len(shipment.items) == 1:
                 self._running.discard(shipment.items[0].key)
                 self._queue.reject(shipment.items[0], f"status {reply.status}: {_text(reply)}")

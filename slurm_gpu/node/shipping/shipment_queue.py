@@ -46,10 +46,10 @@ class Item:
 
 
 class ShipmentQueue:
-    """The items in a journal that are to be shipped, the oldest first; `len` counts them.
+    """The items in a journal that must be shipped, the oldest first; `len` counts them.
 
-    Final records, runs and events are urgent: they go at once. `open_segments` are those whose allocation is
-    open. Nothing is committed here (`Spool.commit`).
+    Final records, runs and events are urgent: they are shipped at once. `open_segments` are those whose
+    allocation is open. Nothing is committed here (`Spool.commit`).
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class ShipmentQueue:
         return {int(key.removeprefix("run/")): seq for key, seq in found}
 
     def ship_open_runs_again(self) -> None:
-        """Have runs that have not ended sent once more: slurm-gpudbd has lost them."""
+        """Send runs that have not ended again, since slurm-gpudbd has lost them."""
         self._waiting.update(dict.fromkeys(self._open_runs, True))
 
     def waiting(self, limit: int, also: Set[str] = frozenset()) -> Sequence[Item]:
@@ -213,11 +213,11 @@ class ShipmentQueue:
     # Limits
 
     def gives_way(self, key: str) -> bool:
-        """Return whether the key is of a running job's record: others go first on a full disk."""
+        """Return whether the key belongs to a running job's record, which has low priority on a full disk."""
         return key.startswith(("record/", "host/")) and self._waiting.get(key) is not True
 
     def keep_within_limits(self) -> None:
-        """Drop the oldest urgent items above the limits; records of running jobs are few and stay."""
+        """Drop the oldest urgent items above the limits; the few records of running jobs are kept."""
         journal = self._journal
         if journal.size_bytes <= self._max_bytes and journal.bytes_in_memory <= self._max_bytes_in_memory:
             return
@@ -233,7 +233,7 @@ class ShipmentQueue:
             log.error("the spool is full: the %d oldest waiting records and events were dropped", dropped)
 
     def take_dropped(self) -> int:
-        """Return how many items were dropped since last asked; 0 also while there is no space yet."""
+        """Return the number of items dropped since the last call; 0 while there is no space yet."""
         if self._journal.failing or self._journal.size_bytes > _SPACE_FRACTION * self._max_bytes:
             return 0
         dropped = self._journal.get(_DROPPED)

@@ -41,7 +41,7 @@ class NewerSpoolError(OutsideError):
 class Spool:
     """`<state-dir>/spool`; changes are durable once `commit` has returned True.
 
-    `queue` holds what is to be shipped. Raise OSError as Journal does, and NewerSpoolError.
+    `queue` has the items that must be shipped. Raise OSError like Journal, and NewerSpoolError.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Spool:
     def last_record(self, segment: str, device: str) -> Record | None:
         """Return the newest one that was saved, without fields that are implausible."""
         wire = self._journal.get(f"record/{segment}/{device}")
-        # Histogram keys are numbers in a record and words in JSON; from_wire knows.
+        # Histogram keys are numbers in a record and strings in JSON; from_wire converts them.
         return None if wire is None else restored(Record.from_wire, wire)
 
     def last_host(self, segment: str) -> Host | None:
@@ -219,10 +219,10 @@ class Spool:
 
 
 def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
-    """Return whether a spool that is new was here before, by a mark outside it, and log it.
+    """Return whether a new spool replaces a lost one, according to a mark outside it, and log it.
 
-    An empty spool is that of a new node, or one whose records are lost. Where the mark is lost with the
-    spool, as with the whole disk, nothing shows that there was one.
+    An empty spool belongs to a new node, or its records are lost. If the mark is lost with the spool, for
+    example with the whole disk, the loss cannot be detected.
     """
     was_here = mark.exists()
     if is_new and was_here:
@@ -233,7 +233,7 @@ def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
 
 
 def _leave_mark(mark: Path) -> None:
-    """Note that a spool is here; only once it is on disk, or a start that is killed would report a loss."""
+    """Create the mark of this spool once it is on disk; otherwise a killed start would report a loss."""
     try:
         mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mark.touch(0o600)

@@ -54,7 +54,7 @@ class WireVersion:
         )
 
     def ignored(self, ignored: Mapping[str, Sequence[str]], version: str | None) -> None:
-        """Log once which keys slurm-gpudbd did not know."""
+        """Log once the keys that slurm-gpudbd did not recognise."""
         new = {(kind, key) for kind, keys in ignored.items() for key in keys} - self._logged
         if new:
             self._logged |= new
@@ -65,7 +65,7 @@ class WireVersion:
             )
 
     def dropped(self, dropped: Mapping[tuple[str, str], str]) -> None:
-        """Log once what slurm-gpudbd left out of what it stored, by kind and field with the reason."""
+        """Log once the fields that slurm-gpudbd left out of stored items, by kind, with the reason."""
         for (kind, name), why in dropped.items():
             if (kind, name) not in self._dropped and len(self._dropped) < _MAX_LOGGED:
                 self._dropped.add((kind, name))

@@ -38,7 +38,7 @@ class SiteLinks:
 def diagnosis_html(page: DiagnosisPageModel, site: SiteLinks | None = None) -> str:
     """Return the whole document; equal models give equal text.
 
-    A `site` serves style, script and the policy header; otherwise all three are inline.
+    With `site`, slurm-gpuweb serves style, script and the policy header; otherwise all three are inline.
     """
     view = view_of(page.case, page.verdict)
     head = element(

@@ -83,7 +83,7 @@ def against_peers(view: CaseView, metric: Metric) -> Matrix:
         usual = median(values[rows].T)
         with np.errstate(invalid="ignore", divide="ignore"):
             relative = values[rows] / usual - 1.0
-        # A pause or an idle link of the whole group is no difference.
+        # A pause or an idle link of the whole group is not a difference.
         floor = 0.02 * max(1e-9, float(np.nanmax(values, initial=0.0)))
         still = np.isfinite(values[rows]) & ~(usual > floor)
         apart[rows] = np.where(still, values[rows] if metric is Metric.THROTTLE else 0.0, relative)

@@ -81,7 +81,7 @@ def judge_run(
     timings: StepTimings | None = None,
     hosts: Sequence[NodeMinutes] = (),
 ) -> JudgedRun:
-    """Return the verdict from the windows and `hosts` if it has a finding, else from the whole timeline.
+    """Return the verdict from the windows and `hosts` if it has a finding, otherwise from the whole timeline.
 
     `courses` may include other runs of the job. Raise ValueError if `groups` do not fit the job.
     """

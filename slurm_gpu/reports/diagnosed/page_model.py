@@ -16,7 +16,7 @@ from slurm_gpu.diagnose.verdict import Verdict
 
 MOST_ROWS = 256
 MOST_COLUMNS = 288
-# Cells of all heat maps of one kind. A page of 128 GPUs and all metrics stays below a megabyte.
+# Maximum cells of all heat maps of one kind. A page of 128 GPUs and all metrics is below a megabyte.
 MOST_CELLS = 320_000
 _LEAST_COLUMNS = 32
 

@@ -141,7 +141,7 @@ def _marks(view: CaseView, columns: list[int], tone: str, y: int) -> list[Elemen
 
 
 def _path(ys: Matrix) -> str:
-    """Return a path from the centre of each column to the next, interrupted at gaps."""
+    """Return a path from the centre of each column to the next, interrupted at missing values."""
     parts, pen_up = [], True
     for x, y in enumerate(ys.tolist()):
         if y != y:
@@ -153,7 +153,7 @@ def _path(ys: Matrix) -> str:
 
 
 def _area(upper: Matrix, lower: Matrix) -> str:
-    """Return the area between two lines, interrupted at gaps."""
+    """Return the area between two lines, interrupted at missing values."""
     both = np.isfinite(upper) & np.isfinite(lower)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], both, [False]]).astype(int)))
     pieces = []

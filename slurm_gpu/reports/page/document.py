@@ -45,7 +45,7 @@ class ReportPage:
     figures: Sequence[Figure]
     timezone: str = "UTC"
     with_files: bool = True
-    """Whether to link to tables and pictures."""
+    """Whether the page links to tables and pictures."""
 
 
 def page_html(page: ReportPage) -> str:

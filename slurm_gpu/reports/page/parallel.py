@@ -23,9 +23,9 @@ from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.reports.page.scales import scale_of
 from slurm_gpu.reports.wording import NOT_RECOGNISED
 
-# Codes of a column of two bytes; the last is a gap.
+# Codes of a column of two bytes; the last is a missing value.
 _STEPS = 65_535
-# Different values of a column of one byte; a gap is the next code.
+# Different values of a column of one byte; a missing value is the next code.
 _LISTED = 255
 _OTHERS = "others"
 
@@ -105,7 +105,7 @@ def _planes(codes: NDArray[Any], *, wide: bool) -> list[bytes]:
 
 
 def _applications(column: Category) -> tuple[list[str], NDArray[Any]]:
-    """Return the names by number of runs, with one for gaps, and the index of each run's name."""
+    """Return the names by number of runs, with one for missing names, and the index of each run's name."""
     counts = np.bincount(column.codes + 1, minlength=len(column.names) + 1)
     names = [NOT_RECOGNISED, *column.names]
     by_count = [int(place) for place in np.argsort(-counts, kind="stable") if counts[place]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Controls (line ends, escapes, NUL), what turns the direction of writing, halves of surrogate pairs, and two
-# code points that no XML may hold. A name that has them shows them by number, as in a Python string.
+# Controls (line ends, escapes, NUL), characters that change the direction of writing, halves of surrogate
+# pairs, and two code points that are invalid in XML. They are written by number, as in a Python string.
 _NOT_SHOWN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )

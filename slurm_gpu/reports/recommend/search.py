@@ -94,7 +94,7 @@ class Findings:
     trials: tuple[Trial, ...] = ()
     """All trials, in order."""
     refused: tuple[str, ...] = ()
-    """Why there are no proposals for all limits or for some."""
+    """The reason why some or all limits have no proposals."""
     remarks: tuple[str, ...] = field(default=())
     idle: Mapping[str, IdleWhileWaiting] = field(default_factory=dict)
     """By group, free GPUs while its jobs waited."""

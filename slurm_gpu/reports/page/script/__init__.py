@@ -24,7 +24,7 @@ PARTS = (
 
 
 def page_script() -> str:
-    """Return the whole script, in a scope of its own."""
+    """Return the whole script, in its own scope."""
     here = files(__package__)
     parts = (here.joinpath(name).read_text("utf-8") for name in PARTS)
     return "\n".join(('"use strict";', "(() => {", *parts, "})();", ""))
