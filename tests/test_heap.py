@@ -26,8 +26,8 @@ print(full - before, own_kib() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others do not give back")
 def test_holes_between_what_stays_are_given_back() -> None:
-    told = subprocess.run([sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True).stdout
-    with_holes_kib, without_kib = map(int, told.split())
+    output = subprocess.run([sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True).stdout
+    with_holes_kib, without_kib = map(int, output.split())
     assert with_holes_kib > 20_000
     assert without_kib < with_holes_kib / 3
 

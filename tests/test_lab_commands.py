@@ -35,12 +35,12 @@ def test_the_process_that_uses_a_directory_is_found(tmp_path: Path):
 
 @pytest.mark.parametrize("far", [0.4, 3.0])
 def test_an_inaccurate_demo_shows_possible_causes_and_advice(far: float):
-    told = io.StringIO()
-    good = show_accuracy(Console(file=told), [Difference("1", None, None), Difference("2", far, 0.1)])
+    output = io.StringIO()
+    good = show_accuracy(Console(file=output), [Difference("1", None, None), Difference("2", far, 0.1)])
     assert good == (far < 1)
-    assert f"by at most {far:.2f} percentage points (job 2)" in told.getvalue()
-    assert ("A loaded machine can cause this" in told.getvalue()) != good
-    assert ("Stop other programs and try again" in told.getvalue()) != good
+    assert f"by at most {far:.2f} percentage points (job 2)" in output.getvalue()
+    assert ("A loaded machine can cause this" in output.getvalue()) != good
+    assert ("Stop other programs and try again" in output.getvalue()) != good
 
 
 def test_the_demo_waits_for_a_row_without_a_mean() -> None:

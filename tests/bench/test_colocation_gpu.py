@@ -58,10 +58,10 @@ def test_a_table_of_stand_ins_is_read_as_any_table_is(tmp_path: Path) -> None:
     table = read_table(tmp_path / "timeslicing.json")
     assert (table.gpu_model, table.names, table.lacking) == ("processor", ("stream",), [])
     assert table.groups == [(0, 0), (0, 0, 0)]
-    told = json.loads(done.stdout.splitlines()[-1])["sharing"]["timeslicing"]
-    assert told["alone"]["stream"]["per_s"] > 0
-    assert [len(one["speeds"]) for one in told["together"]] == [2, 3]
-    assert all(one["memory_mib"] > 0 for one in told["together"])
+    sharing = json.loads(done.stdout.splitlines()[-1])["sharing"]["timeslicing"]
+    assert sharing["alone"]["stream"]["per_s"] > 0
+    assert [len(one["speeds"]) for one in sharing["together"]] == [2, 3]
+    assert all(one["memory_mib"] > 0 for one in sharing["together"])
 
 
 @pytest.mark.parametrize(

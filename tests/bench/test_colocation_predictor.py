@@ -98,7 +98,7 @@ def test_the_coverage_of_lower_bounds_is_reported_per_fold_and_confidence() -> N
     speeds = np.clip(rng.uniform(0.6, 0.9, N)[:, None] + rng.normal(0, 0.05, (N, N)), 0.1, 1)
     report = covered("pairs", TRAITS, speeds, seeds=2)
     assert list(report) == [str(confidence) for confidence in CONFIDENCES]
-    for confidence, told in zip(CONFIDENCES, report.values(), strict=True):
-        assert told["mean"] == pytest.approx(confidence, abs=0.1)
-        assert isinstance(told["folds"], list)
-        assert len(told["folds"]) == FOLDS
+    for confidence, coverage in zip(CONFIDENCES, report.values(), strict=True):
+        assert coverage["mean"] == pytest.approx(confidence, abs=0.1)
+        assert isinstance(coverage["folds"], list)
+        assert len(coverage["folds"]) == FOLDS

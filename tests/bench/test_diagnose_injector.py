@@ -133,8 +133,8 @@ def test_a_partial_series_has_no_later_values() -> None:
     whole, part = case.recording.series(), case.recording.series(300.0)
     assert part.n_bins == 300
     for metric, matrix in part.values.items():
-        told = np.isfinite(matrix)
-        assert np.array_equal(matrix[told], whole.values[metric][:, :300][told])
+        known = np.isfinite(matrix)
+        assert np.array_equal(matrix[known], whole.values[metric][:, :300][known])
     # Detailed samples are up to ten seconds old.
     power = np.isfinite(part.values[Metric.POWER])
     assert not power[:, 299].all()
@@ -168,6 +168,6 @@ def test_levels_of_a_timeline_are_bytes() -> None:
     case = healthy(1, 3)
     assert case.timeline
     levels: Floats = case.recording.values[Metric.UTIL] * 250
-    told = levels[np.isfinite(levels)]
-    assert np.allclose(told, np.round(told))
+    known = levels[np.isfinite(levels)]
+    assert np.allclose(known, np.round(known))
     assert case.recording.values[Metric.UTIL].shape[1] <= 256

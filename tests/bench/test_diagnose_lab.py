@@ -99,8 +99,8 @@ def test_each_fault_is_drawn_for_two_nodes_of_four_gpus(name: str) -> None:
 def test_the_table_marks_wrong_verdicts() -> None:
     right = Said(cause="hang", kind="", who=["n1 GPU 2"], confidence=0.9, by="window", right=True, named=True)
     wrong = Said(cause="healthy", kind="", who=[], confidence=0.8, by="timeline", right=False, named=False)
-    told = {"synthetic": right, "live": right, "over": wrong, "asked_s": 95.0, "over_can_tell": False}
-    one = OfLab(fault="deadlock", cause="hang", culprits=[], gpus=8, since_s=60.0, **told)
+    verdicts = {"synthetic": right, "live": right, "over": wrong, "asked_s": 95.0, "over_can_tell": False}
+    one = OfLab(fault="deadlock", cause="hang", culprits=[], gpus=8, since_s=60.0, **verdicts)
     assert one.right  # hangs are not reported in the first ten minutes after the end of a job
     last = table([one]).splitlines()[-1]
     assert "healthy 80% (wrong)" in last

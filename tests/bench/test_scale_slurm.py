@@ -34,5 +34,5 @@ def test_it_answers_of_that_time_and_those_jobs(
     commands: Path, options: tuple[str, ...], jobs: list[str]
 ) -> None:
     argv = [str(commands / "sacct"), "--delimiter=<0af1>", "--starttime=uts0", *options]
-    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert [line.split("<0af1>")[0] for line in told.splitlines()] == jobs
+    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert [line.split("<0af1>")[0] for line in output.splitlines()] == jobs

@@ -11,7 +11,7 @@ from slurm_gpu.colocation.profiles.shards import HEADROOM, Shards, shards_of
 CARD = "A100"
 
 
-def told(
+def shards_needed(
     memory_mib: float | None,
     *,
     application: str = "resnet",
@@ -32,7 +32,7 @@ def test_its_memory_fits_with_headroom_and_in_one_shard_less_it_does_not(
     memory_mib: float, of: int, capacity_mib: float
 ):
     peak_mib = max(memory_mib, 100)
-    needed = told(memory_mib, of=of, capacity_mib=capacity_mib).needed
+    needed = shards_needed(memory_mib, of=of, capacity_mib=capacity_mib).needed
     assert needed is not None
     assert 1 <= needed <= of
     share_mib = capacity_mib / of
@@ -52,8 +52,8 @@ def test_its_memory_fits_with_headroom_and_in_one_shard_less_it_does_not(
     ],
 )
 def test_without_a_similar_job_there_is_no_answer(asked: dict[str, object], why: str):
-    assert told(**asked) == Shards(None, 8, why)  # type: ignore[arg-type]
+    assert shards_needed(**asked) == Shards(None, 8, why)  # type: ignore[arg-type]
 
 
 def test_a_smaller_input_and_one_that_is_unknown_need_no_more_than_the_nearest():
-    assert told(9000, input_size=16).needed == told(9000, input_size=None).needed == 2
+    assert shards_needed(9000, input_size=16).needed == shards_needed(9000, input_size=None).needed == 2

@@ -1,4 +1,4 @@
-"""What daemons log reaches journald with its priority, each line of it."""
+"""Each line that a daemon logs reaches journald with its priority."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.node.fakes import FakeClock
 )
 def test_each_line_carries_the_priority(level: int, priority: int) -> None:
     record = logging.LogRecord("slurm_gpu.node", level, __file__, 1, "first\n%s", ("second",), None)
-    told = JournalFormatter("%(name)s: %(message)s").format(record)
-    assert told.splitlines() == [f"<{priority}>slurm_gpu.node: first", f"<{priority}>second"]
+    formatted = JournalFormatter("%(name)s: %(message)s").format(record)
+    assert formatted.splitlines() == [f"<{priority}>slurm_gpu.node: first", f"<{priority}>second"]
 
 
 def test_requests_that_a_daemon_makes_are_no_lines_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ def test_requests_that_a_daemon_makes_are_no_lines_of_its_own(monkeypatch: pytes
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """What a daemon writes to standard error."""
+    """Return the standard error of a daemon."""
     written = io.StringIO()
     monkeypatch.setattr("sys.stderr", written)
     monkeypatch.setattr(logging.getLogger("httpx"), "level", logging.NOTSET)

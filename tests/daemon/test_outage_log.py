@@ -291,7 +291,7 @@ def test_each_loop_logs_an_outage_once_and_its_end_once(
     assert (warned[0].exc_info is not None) == (unforeseen or LOOPS[kind] is OSError)
 
 
-# What is no loop's outage: each such line is of one item, or of a state that is looked at when it changes.
+# Log lines that are not outages of a loop: each concerns one item, or a state that has changed.
 OF_ONE_ITEM = {
     "database/queries/run_detail.py::_read_event",
     "database/forecasts/predicting.py::_read",

@@ -1,4 +1,4 @@
-"""What systemd hears, over a real datagram socket."""
+"""Notifications to systemd over a real datagram socket."""
 
 import contextlib
 import math
@@ -27,7 +27,7 @@ def environment(systemd: socket.socket, **more: str) -> dict[str, str]:
     return {"NOTIFY_SOCKET": address, **more}
 
 
-def heard(systemd: socket.socket) -> list[str]:
+def received(systemd: socket.socket) -> list[str]:
     lines = []
     while True:
         try:
@@ -42,7 +42,7 @@ def test_systemd_receives_ready_status_and_stopping(systemd: socket.socket) -> N
     for second in range(25):
         assert notifier.turned(100.0 + second, f"{second // 12} jobs") == math.inf
     notifier.stopping()
-    assert heard(systemd) == ["READY=1", "STATUS=0 jobs", "STATUS=1 jobs", "STATUS=2 jobs", "STOPPING=1"]
+    assert received(systemd) == ["READY=1", "STATUS=0 jobs", "STATUS=1 jobs", "STATUS=2 jobs", "STOPPING=1"]
 
 
 def test_the_watchdog_is_notified_at_half_its_interval_by_a_running_loop(systemd: socket.socket) -> None:
@@ -53,14 +53,14 @@ def test_the_watchdog_is_notified_at_half_its_interval_by_a_running_loop(systemd
         due_s = notifier.turned(now_s, "")
         assert due_s == now_s + 30
         assert notifier.turned(now_s + 29.9, "") == due_s
-    assert heard(systemd).count("WATCHDOG=1") == 4
-    assert heard(systemd) == []  # nothing comes by itself
+    assert received(systemd).count("WATCHDOG=1") == 4
+    assert received(systemd) == []  # nothing comes by itself
 
 
 def test_a_watchdog_of_another_process_is_not_ours(systemd: socket.socket) -> None:
     notifier = Notifier(environment(systemd, WATCHDOG_USEC="60000000", WATCHDOG_PID="1"))
     assert notifier.turned(100.0, "") == math.inf
-    assert "WATCHDOG=1" not in heard(systemd)
+    assert "WATCHDOG=1" not in received(systemd)
 
 
 def test_children_do_not_inherit_the_address() -> None:
@@ -91,11 +91,11 @@ def test_messages_that_did_not_fit_are_sent_again_within_a_second(systemd: socke
     full(systemd)
     notifier.ready()
     assert notifier.turned(100.0, "2 jobs") == 101.0
-    assert set(heard(systemd)) == {"others"}
+    assert set(received(systemd)) == {"others"}
     assert notifier.turned(101.0, "2 jobs") == 131.0
-    assert heard(systemd) == ["READY=1", "WATCHDOG=1", "STATUS=2 jobs"]
+    assert received(systemd) == ["READY=1", "WATCHDOG=1", "STATUS=2 jobs"]
     assert notifier.turned(102.0, "2 jobs") == 131.0
-    assert heard(systemd) == []
+    assert received(systemd) == []
 
 
 def test_without_a_watchdog_too_systemd_learns_that_all_is_ready(systemd: socket.socket) -> None:
@@ -103,6 +103,6 @@ def test_without_a_watchdog_too_systemd_learns_that_all_is_ready(systemd: socket
     full(systemd)
     notifier.ready()
     assert notifier.turned(100.0, "") == 101.0
-    heard(systemd)
+    received(systemd)
     assert notifier.turned(101.0, "") == math.inf
-    assert heard(systemd) == ["READY=1"]
+    assert received(systemd) == ["READY=1"]

@@ -37,7 +37,7 @@ PLACES = {
     "/v1/reservations": "?past=10",
 }
 NAMES = {"job": str(JOB), "user": NAME, "token": "k3x1"}
-TOLD = {  # where an operator finds it: what is sought is there
+SHOWN_TO_OPERATORS = {  # An operator must find the text in each of these.
     "/v1/runs",
     "/v1/runs/{job}",
     "/v1/cluster",
@@ -112,4 +112,4 @@ def test_a_user_with_a_reused_name_reads_nothing_of_the_former_one(server: Runni
 
 def test_an_operator_finds_it_in_each_of_these_places(server: Running) -> None:
     found = {path for path in paths(server) if SECRET in json.dumps(ask(server, OPERATOR, path))}
-    assert found >= TOLD
+    assert found >= SHOWN_TO_OPERATORS

@@ -1,4 +1,4 @@
-"""A file is there whole or not at all, and nothing is left beside it."""
+"""A file is complete or absent, and no other files are left next to it."""
 
 import os
 import stat

@@ -42,7 +42,7 @@ MODEL = learned_model()
 BODY = model_bytes(MODEL)
 with zipfile.ZipFile(io.BytesIO(BODY)) as _file:
     PARTS = {name: _file.read(name) for name in _file.namelist()}
-TOLD = json.loads(PARTS["header.json"])
+HEADER = json.loads(PARTS["header.json"])
 
 
 def packed(parts, compression=zipfile.ZIP_DEFLATED):
@@ -168,8 +168,8 @@ def test_a_model_of_the_previous_release_is_read():
 @given(st.data())
 def test_a_model_with_another_value_is_refused_or_forecasts(data):
     """One place of the JSON has another value."""
-    told = json.loads(PARTS["header.json"])
-    place = told
+    header = json.loads(PARTS["header.json"])
+    place = header
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
         key = data.draw(st.sampled_from(keys))
@@ -177,7 +177,7 @@ def test_a_model_with_another_value_is_refused_or_forecasts(data):
             break
         place = place[key]
     place[key] = data.draw(_JSON)
-    refused_or_forecasts(packed(PARTS | {"header.json": json.dumps(told)}))
+    refused_or_forecasts(packed(PARTS | {"header.json": json.dumps(header)}))
 
 
 @pytest.mark.parametrize("name", [name for name in PARTS if name != "header.json"])
@@ -200,18 +200,18 @@ def test_the_tables_forecast_if_the_regression_is_damaged(name):
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("header", "why"),
     [
-        (TOLD | {"format": 2}, "it has format 2, not 3"),
-        (TOLD | {"more": 1}, "unknown field `more`"),
-        (TOLD | {"n_looks": "many"}, "Expected `int`"),
-        (TOLD | {"accounts": ["b", "a"]}, "accounts are not sorted or not unique"),
+        (HEADER | {"format": 2}, "it has format 2, not 3"),
+        (HEADER | {"more": 1}, "unknown field `more`"),
+        (HEADER | {"n_looks": "many"}, "Expected `int`"),
+        (HEADER | {"accounts": ["b", "a"]}, "accounts are not sorted or not unique"),
         ({"format": 3}, "missing required field"),
     ],
 )
-def test_the_error_names_the_damaged_part(told, why):
+def test_the_error_names_the_damaged_part(header, why):
     with pytest.raises(DatabaseError, match=why):
-        read_model(packed(PARTS | {"header.json": json.dumps(told)}))
+        read_model(packed(PARTS | {"header.json": json.dumps(header)}))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"format":3,"x":' + "[" * 100_000, "\ud800", "NaN", ""])

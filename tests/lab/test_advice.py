@@ -38,15 +38,15 @@ def sbatch(lab: Lab, *options: str) -> subprocess.CompletedProcess[str]:
     return lab.run_as("alice", ["sbatch", *options, *LATER], check=False)
 
 
-def until(lab: Lab, told: str, *options: str) -> str:
+def until(lab: Lab, expected: str, *options: str) -> str:
     """Return the final output of sbatch; the job table is renewed at most once per second."""
 
     def answer() -> str:
         result = sbatch(lab, *options)
         text = result.stdout + result.stderr
-        return text if told in text else ""
+        return text if expected in text else ""
 
-    return wait_for(answer, 20, f"sbatch says {told!r}", lambda: sbatch(lab, *options).stderr, 0.5)
+    return wait_for(answer, 20, f"sbatch says {expected!r}", lambda: sbatch(lab, *options).stderr, 0.5)
 
 
 def advised(refused: str, *options: str) -> list[str]:
@@ -77,9 +77,9 @@ def test_gpus_in_mixed_forms_are_made_smaller_together(
     assert "With no other job running or pending, try" in full
     assert advised(full, *options) == smaller
 
-    told = until(lab, "scancel", *smaller)
-    room = re.search(r"^sbatch: error: +(scancel \d+)$", told, re.MULTILINE)
-    assert room is not None, told
+    message = until(lab, "scancel", *smaller)
+    room = re.search(r"^sbatch: error: +(scancel \d+)$", message, re.MULTILINE)
+    assert room is not None, message
     next_second()
     lab.run_as("alice", room[1].split())
     next_second()

@@ -59,8 +59,8 @@ def test_a_training_is_recognised_and_its_cpu_time_and_memory_are_right(training
     lab, directory = training
     work = f"python3 {directory}/train.py --batch-size 64 --model {directory}/resnet50 --token SECRET"
     job = lab.submit("alice", "--time=5", "--mem=1G", "--gpus=1", f"--wrap={work}")
-    told = directory / "pid"
-    pid = wait_for(lambda: told.read_text() if told.exists() else "", 90, "it loads")
+    pid_file = directory / "pid"
+    pid = wait_for(lambda: pid_file.read_text() if pid_file.exists() else "", 90, "it loads")
 
     shown = subprocess.run(
         [str(lab.layout.bin / "slurm-gpud"), "applications", "--pid", pid],

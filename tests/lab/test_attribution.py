@@ -185,9 +185,9 @@ def test_a_process_on_a_gpu_of_another_job_is_reported(lab: Lab) -> None:
             lab.output(["scancel", str(job)])
     final_records(lab, job, 1)
     uid = int(lab.output(["id", "-u", "bob"]))
-    told = wait_for(
+    events = wait_for(
         lambda: [event for run in runs(lab, job) for event in run["events"]], 90, "the event arrives"
     )
-    assert [(event["kind"], event["device"], event["data"]) for event in told] == [
+    assert [(event["kind"], event["device"], event["data"]) for event in events] == [
         ("intruder", gpu.uuid, {"pid": intruder.pid, "uid": uid, "job": None})
     ]

@@ -71,7 +71,7 @@ def tells(lab: Lab) -> bool:
     return "\ncolocation 8\n" in (lab.layout.controller_run / "snapshot.txt").read_text()
 
 
-def is_told(lab: Lab, key: str) -> bool:
+def is_published(lab: Lab, key: str) -> bool:
     """Whether job_submit.lua knows what such jobs need: a moment after slurm-gpuctld does."""
     return f"\nshare {key} " in (lab.layout.controller_run / "snapshot.txt").read_text()
 
@@ -131,7 +131,11 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_within_the_cap
 
     apply(lab, "enforce")
     wait_for(
-        lambda: all(is_told(lab, name) for name in SUITED), 60, "all are published", lambda: log_of(lab), 0.5
+        lambda: all(is_published(lab, name) for name in SUITED),
+        60,
+        "all are published",
+        lambda: log_of(lab),
+        0.5,
     )
     jobs = [submit(lab, name) for name in order]
     shared_s, ended = run_all(lab, jobs)
@@ -184,15 +188,15 @@ def met_for_long(course: Course) -> set[tuple[str, str]]:
 def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_meanwhile(lab: Lab) -> None:
     apply(lab, "enforce")
     first = submit(lab, "elk")
-    wait_for(lambda: is_told(lab, "elk"), 180, "elk is known", lambda: log_of(lab), 1.0)
+    wait_for(lambda: is_published(lab, "elk"), 180, "elk is known", lambda: log_of(lab), 1.0)
     assert shards_of(lab, first) is None
     jobs = [submit(lab, "elk", 90) for _ in range(3)]
     wait_for(lambda: len(together(lab, jobs)) == 2, 60, "two share", lambda: queue(lab) + log_of(lab), 0.5)
     mine, other = together(lab, jobs)
-    told = lab.output(["slurm-gpu", "explain", str(mine)])
+    output = lab.output(["slurm-gpu", "explain", str(mine)])
     # By what the others showed, and not by its use alone: by that it would be 1.
-    predicted = re.search(rf"with job {other}; ([01]\.\d\d) of its speed alone is predicted", told)
-    assert predicted, told
+    predicted = re.search(rf"with job {other}; ([01]\.\d\d) of its speed alone is predicted", output)
+    assert predicted, output
     assert float(predicted[1]) > 1 / CAP
     lab.daemons["slurm-gpuctld"].kill9()
     lab.daemons["slurm-gpuctld"].start()
@@ -210,9 +214,11 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
     learned = store(lab)
     assert frozenset(("elk",)) in learned.apart
     for job in (mine, other):
-        told = lab.output(["slurm-gpu", "explain", str(job)])
-        assert re.search(r"Sharing was ended 20\S+ \S+: job \d+ was slowed down by a factor of", told), told
-        assert "went back into the queue" in told
+        output = lab.output(["slurm-gpu", "explain", str(job)])
+        assert re.search(r"Sharing was ended 20\S+ \S+: job \d+ was slowed down by a factor of", output), (
+            output
+        )
+        assert "went back into the queue" in output
     assert "planner: annealing" in (lab.layout.log / "slurm-gpuctld.out").read_text()
     print(f"elk with elk: hidden {HIDDEN['elk']['elk']}, learned {learned.speeds['elk', 'elk'][0]:.2f}")
     assert abs(learned.speeds["elk", "elk"][0] - HIDDEN["elk"]["elk"]) < 0.15
@@ -221,7 +227,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
 def test_a_shared_job_that_runs_out_of_memory_runs_again_alone(lab: Lab) -> None:
     apply(lab, "enforce")
     submit(lab, "fox", 10)
-    wait_for(lambda: is_told(lab, "fox"), 180, "fox is known", lambda: log_of(lab), 1.0)
+    wait_for(lambda: is_published(lab, "fox"), 180, "fox is known", lambda: log_of(lab), 1.0)
     # More than any of them ever had: two of these do not fit.
     jobs = [submit(lab, "fox", phases="util=30,mem=9000,s=15; util=30,mem=30000,s=15") for _ in range(3)]
     wait_for(
@@ -256,11 +262,11 @@ def together(lab: Lab, jobs: list[int]) -> list[int]:
     return max(by_gpu.values(), key=len, default=[])
 
 
-def gpu_of(told: str) -> str:
+def gpu_of(output: str) -> str:
     """The GPU of its shards: "IDX:1" on 22.05; from 24.11 on "0/8,2/8", how many it has of each."""
-    if (index := told.removeprefix("IDX:")) != told:
+    if (index := output.removeprefix("IDX:")) != output:
         return index
-    (gpu,) = (at for at, part in enumerate(told.split(",")) if not part.startswith("0/"))
+    (gpu,) = (at for at, part in enumerate(output.split(",")) if not part.startswith("0/"))
     return str(gpu)
 
 

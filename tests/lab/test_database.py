@@ -98,8 +98,10 @@ def test_shards_count_as_parts_of_a_gpu(lab: Lab, database: DatabaseClient) -> N
 
 def test_a_job_that_ended_while_slurmdbd_was_down_has_its_end(lab: Lab, database: DatabaseClient) -> None:
     enough = lab.layout.home / "alice" / "enough"
-    until_told = f"#!/bin/sh\nsimgpu --util 60 --seconds 1\nwhile [ ! -e {enough} ]; do sleep 0.2; done\n"
-    job = lab.submit("alice", "--gpus=1", "--time=5", script=until_told)
+    until_file_exists = (
+        f"#!/bin/sh\nsimgpu --util 60 --seconds 1\nwhile [ ! -e {enough} ]; do sleep 0.2; done\n"
+    )
+    job = lab.submit("alice", "--gpus=1", "--time=5", script=until_file_exists)
     wait_for(lambda: [run for run in database.run(str(job)) if run.start_s], 60, f"job {job} is imported")
     lab.daemons["slurmdbd"].kill9()
     try:
@@ -111,7 +113,7 @@ def test_a_job_that_ended_while_slurmdbd_was_down_has_its_end(lab: Lab, database
         lab.daemons["slurmdbd"].start()
     (run,) = recorded(database, job)
     assert run.state == "COMPLETED"
-    wait_for(lambda: database.health().import_error is None, 90, "slurm-gpudbd is content again")
+    wait_for(lambda: database.health().import_error is None, 90, "the import works again")
 
 
 def test_others_see_the_occupancy_of_a_job_and_no_more(lab: Lab, database: DatabaseClient) -> None:
@@ -144,8 +146,8 @@ def ship(lab: Lab, record: Record, address: str, **headers: str) -> dict[str, An
 
         reply = wait_for(answer, 60, "slurm-gpudbd has an answer", interval_s=0.5)
         assert reply is not None
-        told: dict[str, Any] = reply.json()
-        return told
+        content: dict[str, Any] = reply.json()
+        return content
 
 
 @pytest.mark.long  # a minute: nodes are asked every 10 s, and the database is looked at every 30 s
@@ -206,10 +208,10 @@ def test_a_malformed_or_unauthenticated_request_changes_nothing(lab: Lab, databa
         for content in ("", "[", "{}", '{"wire": 1}', '{"wire": 1, "node": "n1", "records": NaN}'):
             answer = client.post("/v1/node", content=content, auth=MungeAuth(config.munge_socket))
             assert answer.status_code == 400
-    assert _told(database) == before
+    assert _content(database) == before
 
 
-def _told(database: DatabaseClient) -> tuple[list[dict[str, Any]], int]:
+def _content(database: DatabaseClient) -> tuple[list[dict[str, Any]], int]:
     return [run.to_json() for run in database.all_runs()], database.health().unmatched
 
 
@@ -217,12 +219,12 @@ def _settled(database: DatabaseClient) -> tuple[list[dict[str, Any]], int]:
     """Return the answer after an import and late shipments without changes."""
 
     def unchanged() -> list[tuple[list[dict[str, Any]], int]]:
-        before, last_s = _told(database), database.health().last_import_s
+        before, last_s = _content(database), database.health().last_import_s
         wait_for(lambda: database.health().last_import_s != last_s, 60, "a pass ends", interval_s=0.5)
-        return [before] if _told(database) == before else []
+        return [before] if _content(database) == before else []
 
-    (told,) = wait_for(unchanged, 120, "nothing more arrives")
-    return told
+    (answer,) = wait_for(unchanged, 120, "nothing more arrives")
+    return answer
 
 
 def test_no_file_of_a_node_contains_a_database_password(lab: Lab) -> None:

@@ -46,6 +46,6 @@ def test_a_decision_is_in_the_database_though_slurm_gpuctld_was_killed(lab: Lab)
     daemon.start()
     wait_for(lambda: kept(lab, token) == 1, WITHIN_S, "the decision is shipped")
     # alice cannot read the log, so that the answer comes from slurm-gpudbd.
-    told = lab.run_as("alice", ["slurm-gpu", "explain", str(job)]).stdout
-    assert "Zones: not chosen" in told
-    assert "may know more" not in told
+    output = lab.run_as("alice", ["slurm-gpu", "explain", str(job)]).stdout
+    assert "Zones: not chosen" in output
+    assert "may know more" not in output

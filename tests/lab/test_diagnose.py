@@ -26,13 +26,13 @@ def test_cause_and_culprit_are_reported_during_and_after_the_job(
     for found in run(lab, faults, SEED, SIZE, WELL_S, ILL_S):
         assert found.live is not None, found
         assert (found.live.cause, found.live.named) == (found.cause, True), found
-        assert told_when_over(found), found
+        assert reported_after_the_job(found), found
         assert found.alarms == [], found
         if found.cause != Cause.HEALTHY:
             assert found.watch is not None, found  # without a request
 
 
-def told_when_over(found: Found) -> bool:
+def reported_after_the_job(found: Found) -> bool:
     """Diagnose by the timeline; hangs of a finished job need ten minutes."""
     assert found.over is not None
     return found.over.named or (found.cause == Cause.HANG and found.over.cause == Cause.HEALTHY)

@@ -122,12 +122,11 @@ def explained(lab: Lab, user: str, options: str) -> tuple[Fate, list[str]]:
     """Return the predicted outcome and the notes."""
     argv = ["slurm-gpu", "explain", "--json", "--", *COMMAND, *options.split()]
     answer = lab.run_as(user, argv, check=False)
-    told = json.loads(answer.stdout)
-    assert answer.returncode == (0 if told["accepted"] else 1)
-    by_policy = any(line.startswith("Refused") for line in told["messages"])
-    return Fate(tuple(told["messages"]), told["accepted"], bool(told["slurm"]) and not by_policy), told[
-        "notes"
-    ]
+    shown = json.loads(answer.stdout)
+    assert answer.returncode == (0 if shown["accepted"] else 1)
+    by_policy = any(line.startswith("Refused") for line in shown["messages"])
+    fate = Fate(tuple(shown["messages"]), shown["accepted"], bool(shown["slurm"]) and not by_policy)
+    return fate, shown["notes"]
 
 
 def submitted(lab: Lab, user: str, options: str) -> tuple[Fate, int]:
@@ -154,19 +153,19 @@ def state(lab: Lab, job: int) -> str:
 
 @pytest.mark.parametrize("options", [*BY_POLICY, *BY_SLURM])
 def test_explain_predicts_a_refusal_and_its_source(lab: Lab, options: str) -> None:
-    told, _ = explained(lab, "bob", options)
-    assert not told.accepted
-    assert told.by_slurm is (options in BY_SLURM)
-    assert submitted(lab, "bob", options) == (told, 0)
+    predicted, _ = explained(lab, "bob", options)
+    assert not predicted.accepted
+    assert predicted.by_slurm is (options in BY_SLURM)
+    assert submitted(lab, "bob", options) == (predicted, 0)
 
 
 def test_an_explained_job_is_accepted_with_the_same_message_and_starts(lab: Lab) -> None:
     jobs = {}
     for user, options in [*(("bob", options) for options in ACCEPTED), ("alice", "--gpus=3")]:
-        told, notes = explained(lab, user, options)
-        assert (told.accepted, notes) == (True, []), options
+        predicted, notes = explained(lab, user, options)
+        assert (predicted.accepted, notes) == (True, []), options
         really, jobs[options] = submitted(lab, user, options)
-        assert really == told, options
+        assert really == predicted, options
     for options, job in jobs.items():
         wait_for(
             lambda job=job: not state(lab, job).startswith("PENDING"),  # type: ignore[misc]
@@ -179,11 +178,11 @@ def test_an_explained_job_is_accepted_with_the_same_message_and_starts(lab: Lab)
 
 def test_explain_notes_jobs_that_a_partition_never_starts(lab: Lab) -> None:
     for options, reason in BY_PARTITION.items():
-        told, (note,) = explained(lab, "alice", options)
-        assert told.accepted
+        predicted, (note,) = explained(lab, "alice", options)
+        assert predicted.accepted
         assert "would take it, and let it wait indefinitely as things are" in note
         really, job = submitted(lab, "alice", options)
-        assert really == told
+        assert really == predicted
         wait_for(lambda job=job, reason=reason: reason in state(lab, job), 30, f"{options} waits")  # type: ignore[misc]
     lab.cancel_all_jobs()
 
@@ -191,9 +190,9 @@ def test_explain_notes_jobs_that_a_partition_never_starts(lab: Lab) -> None:
 def test_explain_predicts_refusals_of_enforced_partition_limits(bring_up: Callable[[str], Lab]) -> None:
     lab = bring_up("ALL")
     for options in BY_PARTITION:
-        told, notes = explained(lab, "alice", options)
+        predicted, notes = explained(lab, "alice", options)
         really, job = submitted(lab, "alice", options)
-        assert really == told, options
+        assert really == predicted, options
         # No setting makes a DOWN partition an error.
         assert (really.by_slurm, len(notes)) == ((False, 1) if job else (True, 0)), options
     lab.cancel_all_jobs()

@@ -28,8 +28,8 @@ def accounted(lab: Lab, job: int) -> list[str]:
 
 
 def runs_of(lab: Lab, job: int) -> list[Mapping[str, Any]]:
-    told = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-    return list(json.loads(told.stdout)["runs"]) if told.returncode == 0 else []
+    done = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    return list(json.loads(done.stdout)["runs"]) if done.returncode == 0 else []
 
 
 def nodes_of(run: Mapping[str, Any]) -> set[str]:
@@ -39,8 +39,8 @@ def nodes_of(run: Mapping[str, Any]) -> set[str]:
 
 def runaways(lab: Lab) -> tuple[str, str]:
     """Return the result of doctor about them."""
-    told = lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False).stdout
-    (found,) = [item for item in json.loads(told)["checks"] if item["check"] == "runaways"]
+    done = lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False).stdout
+    (found,) = [item for item in json.loads(done)["checks"] if item["check"] == "runaways"]
     return found["level"], found["message"]
 
 
@@ -64,7 +64,7 @@ def test_a_number_that_is_given_again_is_two_jobs_and_the_forgotten_are_named(la
     slurmctld.start()
     assert (submit(lab, "-wn2"), submit(lab, "-wn3")) == (runs, waits)
 
-    def told(job: int) -> str:
+    def records(job: int) -> str:
         return f"{accounted(lab, job)}\n{json.dumps(runs_of(lab, job), indent=1)[:1000]}"
 
     def are_on(job: int, nodes: list[set[str]]) -> bool:
@@ -74,8 +74,8 @@ def test_a_number_that_is_given_again_is_two_jobs_and_the_forgotten_are_named(la
         return final and ends == [True, False] and [nodes_of(run) for run in found] == nodes
 
     for job, nodes in ((runs, [{"n2"}, {"n1"}]), (waits, [{"n3"}, set[str]()])):
-        recorded = f"records of both jobs with the number {job} are where each ran"
-        wait_for(partial(are_on, job, nodes), 120, recorded, partial(told, job), 0.5)
+        recorded = f"both jobs with the number {job} have records on their nodes"
+        wait_for(partial(are_on, job, nodes), 120, recorded, partial(records, job), 0.5)
         assert runs_of(lab, job)[1]["end_s"] is None
 
     level, message = runaways(lab)

@@ -36,8 +36,8 @@ def shared(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
     lab = lab_with()
     policy = lab.layout.root / "lending-policy.yaml"
     policy.write_text(POLICY)
-    told = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
-    assert told.stderr == ""  # nothing is missing, and nothing could break the promise
+    applied = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    assert applied.stderr == ""  # nothing is missing, and nothing could break the promise
     assert lab.run_as("root", ["slurm-gpu", "policy", "status", str(policy)]).returncode == 0
     yield lab
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
@@ -75,24 +75,24 @@ def queued(lab: Lab, job: int) -> str:
 
 def lending(lab: Lab) -> tuple[float, float]:
     """GPUs that vision uses itself, and that it lends."""
-    told = json.loads(lab.run_as("root", ["slurm-gpu", "quota", "--json"]).stdout)
-    (vision,) = told["lending"]
+    quota = json.loads(lab.run_as("root", ["slurm-gpu", "quota", "--json"]).stdout)
+    (vision,) = quota["lending"]
     assert (vision["owner"], vision["owned"], vision["borrowed"]) == ("vision", OWNED, 0)
     return vision["own"], vision["lent"]
 
 
 def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: Lab) -> None:
-    bob, told = submit(lab, "bob", "--gpus=8")
-    assert "borrows idle GPUs of vision (QOS sg-loans)" in " ".join(told.split())
-    assert "they return within 1 min and the job is requeued." in " ".join(told.split())
+    bob, message = submit(lab, "bob", "--gpus=8")
+    assert "borrows idle GPUs of vision (QOS sg-loans)" in " ".join(message.split())
+    assert "they return within 1 min and the job is requeued." in " ".join(message.split())
     wait_for(lambda: queued(lab, bob) == "RUNNING None", 30, "bob's job starts")
     # Four of its 8 GPUs have no owner.
     wait_for(lambda: lending(lab) == (0, 4), 60, "the loan is counted", lambda: str(lending(lab)), 0.5)
 
     wait_for(lambda: [run["lender"] for run in runs(lab, bob)] == ["vision"], 60, "the lender is recorded")
 
-    alice, told = submit(lab, "alice", f"--gpus={OWNED}", script="#!/bin/sh\nsleep 5\n")
-    assert told == ""
+    alice, message = submit(lab, "alice", f"--gpus={OWNED}", script="#!/bin/sh\nsleep 5\n")
+    assert message == ""
     wait_for(lambda: "PENDING" not in queued(lab, alice), RETURN_WITHIN_S, "alice has what vision owns")
     wait_for(lambda: ended(lab, alice), 60, "alice's run is on record", interval_s=0.5)
     wait_for(lambda: len(ended(lab, bob)) == 2, 90, "bob's job has run again", interval_s=0.5)
@@ -114,8 +114,8 @@ def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: 
 
 def test_idle_owned_gpus_are_used_by_others_only_on_loan(lab: Lab) -> None:
     """Slurm itself sums up what runs in each QOS, at the moment in which it starts a job."""
-    unowned, told = submit(lab, "bob", "--gpus=4")
-    assert told == ""
+    unowned, message = submit(lab, "bob", "--gpus=4")
+    assert message == ""
     wait_for(lambda: queued(lab, unowned) == "RUNNING None", 30, "bob has GPUs without an owner")
     more, _ = submit(lab, "bob", "--gpus=4")
     wait_for(lambda: queued(lab, more) == "PENDING QOSGrpGRES", 30, "the rest is vision's")
@@ -177,16 +177,16 @@ def test_a_preemption_loop_seen_only_by_slurmdbd_is_reported_with_a_remedy(lab: 
     policy.write_text(URGENT)
 
     def apply(path: object) -> str:
-        told = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(path)], check=False)
-        assert (told.returncode == 0) == (told.stderr == "")
-        return told.stderr
+        applied = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(path)], check=False)
+        assert (applied.returncode == 0) == (applied.stderr == "")
+        return applied.stderr
 
     assert apply(policy) == ""  # normal, which urgent preempts, then no longer preempts sg-loans
     assert apply(lab.layout.policy_file) == ""
-    if told := apply(policy):  # Slurm 22.05 does
-        assert "QOS Preemption loop detected" in told
-        assert "(systemctl restart slurmdbd) and run the same command again" in told
-        assert "does not answer" not in told
+    if message := apply(policy):  # Slurm 22.05 does
+        assert "QOS Preemption loop detected" in message
+        assert "(systemctl restart slurmdbd) and run the same command again" in message
+        assert "does not answer" not in message
         lab.daemons["slurmdbd"].restart()
         assert apply(policy) == ""
     shown = lab.output(["sacctmgr", "-nP", "show", "qos", "format=name,preempt"])

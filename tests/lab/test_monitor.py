@@ -114,8 +114,8 @@ def signed_in(lab: Lab, user: str) -> Iterator[httpx.Client]:
 
 def test_a_link_of_slurm_gpu_open_signs_its_caller_in(lab: Lab) -> None:
     with signed_in(lab, "alice") as browser:
-        told = browser.get("/api/v1/me").json()
-        assert (told["user"], told["operator"], told["signed_in"]) == ("alice", False, "link")
+        answer = browser.get("/api/v1/me").json()
+        assert (answer["user"], answer["operator"], answer["signed_in"]) == ("alice", False, "link")
         assert browser.post("/signout").status_code == 204
         assert browser.get("/api/v1/me").status_code == 401
 
@@ -127,8 +127,8 @@ def test_slurm_gpuweb_runs_as_its_own_user_and_shows_users_only_their_data(lab: 
     wait_for(lambda: lab.held(job), 60, "the job starts")
 
     def name(browser: httpx.Client) -> object:
-        told = browser.get("/api/v1/jobs").json()["jobs"]
-        return next((one["name"] or "hidden" for one in told if one["job_id"] == job), None)
+        answer = browser.get("/api/v1/jobs").json()["jobs"]
+        return next((one["name"] or "hidden" for one in answer if one["job_id"] == job), None)
 
     for user, seen in (("carol", "own"), ("alice", "own"), ("bob", "hidden")):
         with signed_in(lab, user) as browser:
@@ -138,7 +138,7 @@ def test_slurm_gpuweb_runs_as_its_own_user_and_shows_users_only_their_data(lab: 
 
 def test_ones_limits_are_those_of_slurm_gpu_quota(lab: Lab) -> None:
     with signed_in(lab, "alice") as browser:
-        told = wait_for(
+        answer = wait_for(
             lambda: (me := browser.get("/api/v1/me").json())["limits"] is not None and me,
             60,
             "slurm-gpuctld reports them",
@@ -148,7 +148,7 @@ def test_ones_limits_are_those_of_slurm_gpu_quota(lab: Lab) -> None:
         quota = json.loads(lab.output(["slurm-gpu", "quota", "--user", "alice", "--json"]))["limits"]
         assert quota
         fixed = ("rule", "on", "key", "unit", "limit", "mode", "why")
-        assert [[line[key] for key in fixed] for line in told["limits"]] == [
+        assert [[line[key] for key in fixed] for line in answer["limits"]] == [
             [line[key] for key in fixed] for line in quota
         ]
 
@@ -157,8 +157,8 @@ def test_top_shows_gpus_with_their_jobs_and_utilisation(lab: Lab) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", script=_LONG)
 
     def rows(user: str) -> list[dict[str, Any]]:
-        told = json.loads(lab.output(["slurm-gpu", "top", "--json"], user=user))
-        return [row for row in told["rows"] if row["job_id"] == job]
+        answer = json.loads(lab.output(["slurm-gpu", "top", "--json"], user=user))
+        return [row for row in answer["rows"] if row["job_id"] == job]
 
     def computing() -> bool:
         return any(abs((pct or 0) - 60) <= 2 for row in rows("alice") for pct in row["util_pct"])

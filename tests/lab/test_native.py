@@ -171,8 +171,8 @@ def test_queued_jobs_that_a_change_would_strand_are_listed_and_left(lab: Lab, tm
     assert [(one["job_id"], one["limit"], one["requested"]) for one in plan["native"]["stranded"]] == [
         (large, 2, 4)
     ]
-    told = slurm_gpu(lab, "policy", "apply", path)
-    assert f"job {large} of alice requests 4 gres/gpu: account vision, MaxTRES=gres/gpu=2" in told.stderr
+    shown = slurm_gpu(lab, "policy", "apply", path)
+    assert f"job {large} of alice requests 4 gres/gpu: account vision, MaxTRES=gres/gpu=2" in shown.stderr
     assert set(queue(lab)) == {str(large), str(small)}
     assert "vision|alice" in seen(lab)[0]
 
@@ -250,8 +250,8 @@ def test_without_slurmdbd_the_script_alone_is_applied(lab: Lab, tmp_path: Path) 
     try:
         run_with("\n".join([*kept, "AccountingStorageType=accounting_storage/none", ""]))
         path = written(tmp_path, share=5)
-        told = slurm_gpu(lab, "policy", "plan", path).stdout
-        assert "this Slurm has no slurmdbd, so only job_submit.lua enforces the policy" in told
+        shown = slurm_gpu(lab, "policy", "plan", path).stdout
+        assert "this Slurm has no slurmdbd, so only job_submit.lua enforces the policy" in shown
         assert "is in force" in slurm_gpu(lab, "policy", "apply", path).stdout
         assert slurm_gpu(lab, "policy", "status", path).returncode == 0
     finally:

@@ -50,9 +50,9 @@ def web() -> Iterator[WebServer]:
 
 
 def log_of(lab: Lab) -> str:
-    told = lab.run_as("root", ["slurm-gpu", "notices"], check=False)
+    shown = lab.run_as("root", ["slurm-gpu", "notices"], check=False)
     daemon = (lab.layout.log / "slurm-gpuctld.out").read_text()[-3000:]
-    return f"{lab.output(['squeue', '-a'])}{told.stdout}{told.stderr}{daemon}"
+    return f"{lab.output(['squeue', '-a'])}{shown.stdout}{shown.stderr}{daemon}"
 
 
 def state(lab: Lab, name: str) -> str:
@@ -98,8 +98,8 @@ def test_only_the_idle_job_is_warned_cancelled_and_restored(
         wait_for(lambda: state(lab, idle) in ("PENDING", "RUNNING"), 30, "it is back", lambda: log_of(lab))
 
         def acts() -> list[str]:
-            told = json.loads(lab.output(["slurm-gpu", "audit", "--act", "idle job", "--json"]))["audit"]
-            return [one["act"] for one in told]
+            shown = json.loads(lab.output(["slurm-gpu", "audit", "--act", "idle job", "--json"]))["audit"]
+            return [one["act"] for one in shown]
 
         wait_for(
             lambda: acts() == ["idle job warned", "idle job cancelled", "idle job brought back"],
@@ -108,9 +108,9 @@ def test_only_the_idle_job_is_warned_cancelled_and_restored(
             lambda: f"{acts()}{log_of(lab)}",
             2.0,
         )
-        told = json.loads(lab.output(["slurm-gpu", "notices", "--json"]))
-        assert [one["state"] for one in told["ended"]] == ["ended"]
-        assert {it["state"] for one in told["notices"] for it in one["deliveries"].values()} == {"sent"}
+        shown = json.loads(lab.output(["slurm-gpu", "notices", "--json"]))
+        assert [one["state"] for one in shown["ended"]] == ["ended"]
+        assert {it["state"] for one in shown["notices"] for it in one["deliveries"].values()} == {"sent"}
 
         # What `action: hold` does to a job, and how its owner takes it back.
         lab.run_as("root", ["scontrol", "requeuehold", beside])

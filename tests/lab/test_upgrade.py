@@ -114,8 +114,8 @@ def run_of(lab: Lab, job: int) -> dict[str, Any]:
     """Its one run, once the record of its GPU is final."""
 
     def found() -> Any:
-        told = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
-        runs = json.loads(told.stdout)["runs"] if told.returncode == 0 else []
+        shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+        runs = json.loads(shown.stdout)["runs"] if shown.returncode == 0 else []
         whole = len(runs) == 1 and any(device["final"] for device in runs[0]["devices"])
         return runs[0] if whole and runs[0]["coverage"] is not None else None
 

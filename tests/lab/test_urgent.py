@@ -32,8 +32,8 @@ def shared(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
     lab = lab_with()
     policy = lab.layout.root / "urgent-policy.yaml"
     policy.write_text(POLICY)
-    told = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
-    assert told.stderr == ""  # nothing is missing
+    applied = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    assert applied.stderr == ""  # nothing is missing
     yield lab
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
 
@@ -76,7 +76,7 @@ def queue(lab: Lab) -> str:
     return lab.output(["squeue", "-o", "%i %T %r %Q %q"])
 
 
-def told(lab: Lab, job: int) -> list[AuditEvent]:
+def audit_events(lab: Lab, job: int) -> list[AuditEvent]:
     with DatabaseClient(load_config(lab.layout.site_file)) as database:
         return [act for act in database.acts(1000) if act.act == ACT and act.evidence["job_id"] == job]
 
@@ -111,16 +111,24 @@ def test_urgent_jobs_are_audited_once_despite_a_kill_of_slurm_gpuctld(lab: Lab) 
     lab.daemons["slurm-gpuctld"].kill9()
     lab.daemons["slurm-gpuctld"].start()
     wait_for(lambda: f"It is urgent: {WHY}" in explained(lab, second), DEADLINE_S, "explain has the reason")
-    wait_for(lambda: told(lab, first), DEADLINE_S, "the audit has it", lambda: str(told(lab, first)), 0.5)
-    (act,) = told(lab, first)
+    wait_for(
+        lambda: audit_events(lab, first),
+        DEADLINE_S,
+        "the audit has it",
+        lambda: str(audit_events(lab, first)),
+        0.5,
+    )
+    (act,) = audit_events(lab, first)
     assert (act.subject, act.why) == (f"job {first} of alice", WHY)
     assert [one["job_id"] for one in act.evidence["preempted"]] == [running]
     lab.run_as("alice", ["scancel", str(first)])
     wait_state(lab, second, "RUNNING None")
-    wait_for(lambda: told(lab, second), DEADLINE_S, "the audit has the second", lambda: queue(lab), 0.5)
-    (act,) = told(lab, second)
+    wait_for(
+        lambda: audit_events(lab, second), DEADLINE_S, "the audit has the second", lambda: queue(lab), 0.5
+    )
+    (act,) = audit_events(lab, second)
     assert act.evidence["preempted"] == []
-    assert len(told(lab, first)) == 1
+    assert len(audit_events(lab, first)) == 1
     shown = lab.run_as("root", ["slurm-gpu", "audit", "--act", "urgent"]).stdout
     assert shown.index(f"job {first} of alice") < shown.index(f"job {second} of alice")
 
@@ -143,8 +151,8 @@ def test_without_preemption_an_urgent_job_starts_next_and_overtaken_jobs_are_aud
     lab.run_as("bob", ["scancel", str(running)])
     wait_state(lab, job, "RUNNING None")
     assert {state(lab, other).partition(" ")[0] for other in older} == {"PENDING"}
-    wait_for(lambda: told(lab, job), DEADLINE_S, "the audit has it", lambda: queue(lab), 0.5)
-    (act,) = told(lab, job)
+    wait_for(lambda: audit_events(lab, job), DEADLINE_S, "the audit has it", lambda: queue(lab), 0.5)
+    (act,) = audit_events(lab, job)
     assert act.evidence["overtook"] == {"jobs": 3, "job_ids": older}
     assert act.evidence["preempted"] == []
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.root / "urgent-policy.yaml")])

@@ -23,8 +23,8 @@ _HANGS = f"simgpu --util 100 --mem-mib 8192 --seconds {_WELL_S}\nexec sleep 600"
 
 def unhealthy(lab: Lab, user: str) -> dict[int, dict[str, Any]]:
     """By job what `slurm-gpu top` shows this user."""
-    told = lab.run_as(user, ["slurm-gpu", "top", "--json"], check=False)
-    alerts = json.loads(told.stdout)["attention"] or [] if told.returncode == 0 else []
+    shown = lab.run_as(user, ["slurm-gpu", "top", "--json"], check=False)
+    alerts = json.loads(shown.stdout)["attention"] or [] if shown.returncode == 0 else []
     return {alert["job_id"]: alert for alert in alerts if alert["alert"] == "unhealthy"}
 
 

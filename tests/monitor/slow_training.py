@@ -25,10 +25,10 @@ class Drawn(Here):
         source = self.source
         found = next(job for job in source.cluster().jobs if job.state == "RUNNING" and job.n_gpus >= 8)
         self.job, self.user = found.id, found.user
-        (told,) = source.run(found.id)
-        self.run = structs.replace(told, name=name)
-        assert told.submit_s is not None
-        self.older = structs.replace(self.run, submit_s=told.submit_s - 90_000, devices=None)
+        (stored,) = source.run(found.id)
+        self.run = structs.replace(stored, name=name)
+        assert stored.submit_s is not None
+        self.older = structs.replace(self.run, submit_s=stored.submit_s - 90_000, devices=None)
         self.courses = self._courses()
         source.run = self._run  # type: ignore[method-assign]
         source.timelines = lambda job: self.courses  # type: ignore[method-assign]
@@ -46,7 +46,7 @@ class Drawn(Here):
         training.clock[-1, 100:] *= 0.8
         values = training.values()
         start_s = (self.run.start_s or 0) // _WIDTH_S * _WIDTH_S
-        told = tuple(
+        stored = tuple(
             DeviceTimeline(
                 node=record.node,
                 device=record.device,
@@ -63,5 +63,5 @@ class Drawn(Here):
             for row, record in enumerate(devices)
         )
         return (
-            RunTimeline(id=self.run.id, job_id=self.run.job_id, submit_s=self.run.submit_s, devices=told),
+            RunTimeline(id=self.run.id, job_id=self.run.job_id, submit_s=self.run.submit_s, devices=stored),
         )

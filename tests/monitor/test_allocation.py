@@ -148,6 +148,6 @@ def test_each_job_has_its_number_of_squares_and_no_square_two_jobs(
 
 @given(st.sets(st.integers(0, 50)))
 def test_ranges_are_the_squares_again(squares: set[int]):
-    told = ranges(sorted(squares))
-    assert {square for first, last in told for square in range(first, last + 1)} == squares
-    assert all(later[0] > earlier[1] + 1 for earlier, later in pairwise(told))
+    as_ranges = ranges(sorted(squares))
+    assert {square for first, last in as_ranges for square in range(first, last + 1)} == squares
+    assert all(later[0] > earlier[1] + 1 for earlier, later in pairwise(as_ranges))

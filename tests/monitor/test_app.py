@@ -71,17 +71,17 @@ def test_jobs_of_others_are_shown_without_their_names(here: Here):
 
 
 def test_deltas_of_jobs_add_up_to_the_full_list(here: Here):
-    told = here.get("/api/v1/jobs").json()
-    known = {job["job_id"]: job for job in told["jobs"]}
+    answer = here.get("/api/v1/jobs").json()
+    known = {job["job_id"]: job for job in answer["jobs"]}
     for _ in range(30):
         here.source.step()
         here.poll()
-        delta = here.get(f"/api/v1/jobs?since={told['version']}").json()
+        delta = here.get(f"/api/v1/jobs?since={answer['version']}").json()
         assert not delta["all"]
         for job_id in delta["gone"]:
             known.pop(job_id, None)
         known |= {job["job_id"]: job for job in delta["jobs"]}
-        told = delta
+        answer = delta
     everything = here.get("/api/v1/jobs").json()
     assert known == {job["job_id"]: job for job in everything["jobs"]}
 

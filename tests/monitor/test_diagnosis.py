@@ -165,8 +165,8 @@ def test_the_oom_killer_prefers_the_drawing_process():
         "from slurm_gpu.reports.diagnosed.process import step_back; step_back();"
         "print(open('/proc/self/oom_score_adj').read())"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "1000"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1000"
 
 
 def test_a_drawing_process_is_killed_after_its_deadline():

@@ -84,9 +84,11 @@ def test_every_client_receives_each_state_that_came(here: Here):
             streams = [await Stream.open(port) for _ in range(20)]
             assert {(await stream.event())["version"] for stream in streams} == {1}
             state = here.poll()
-            told = [await stream.event() for stream in streams]
+            received = [await stream.event() for stream in streams]
             as_of_s = round(state.as_of_s(), 3)
-            assert all(one == {"version": 2, "layout": state.layout.id, "as_of_s": as_of_s} for one in told)
+            assert all(
+                one == {"version": 2, "layout": state.layout.id, "as_of_s": as_of_s} for one in received
+            )
             for stream in streams:
                 await stream.leave()
 
@@ -263,15 +265,15 @@ def test_clients_without_a_complete_request_are_disconnected(here: Here, monkeyp
 async def _until_cut_off(port: int, *pieces: bytes) -> bytes:
     """Yield what arrives until the server hangs up: each piece is sent after the answer to the one before."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    told = b""
+    received = b""
     for number, piece in enumerate(pieces):
         if number:
-            told += await asyncio.wait_for(reader.readuntil(b"}"), 10)
+            received += await asyncio.wait_for(reader.readuntil(b"}"), 10)
         writer.write(piece)
     with contextlib.suppress(ConnectionError):
-        told += await asyncio.wait_for(reader.read(), 5)
+        received += await asyncio.wait_for(reader.read(), 5)
     writer.transport.abort()
-    return told
+    return received
 
 
 @pytest.mark.parametrize(
@@ -294,8 +296,8 @@ def test_empty_lines_keep_no_connection(here: Here, monkeypatch: pytest.MonkeyPa
 
     async def story() -> None:
         async with served(here) as port:
-            told = await _until_cut_off(port, b"GET /api HTTP/1.1\r\n\r\n", b"\r\n")
-            assert told.count(b"HTTP/1.1 404") == 1
+            received = await _until_cut_off(port, b"GET /api HTTP/1.1\r\n\r\n", b"\r\n")
+            assert received.count(b"HTTP/1.1 404") == 1
 
     asyncio.run(story())
 

@@ -17,7 +17,7 @@ from slurm_gpu.wire import DeviceFacts
 from tests.monitor.test_allocation import node, report
 
 
-def told(*given: Any) -> Any:
+def layout_json(*given: Any) -> Any:
     return json.loads(make_layout("lab", *given).body)
 
 
@@ -29,7 +29,7 @@ def test_zones_racks_and_nodes_are_in_the_order_in_which_people_count():
         node("n3", zone="zone2"),
         node("n4", zone=None),
     ]
-    zones = told(nodes, (), {"n10": "r1", "n2": "r2"})["zones"]
+    zones = layout_json(nodes, (), {"n10": "r1", "n2": "r2"})["zones"]
     shown = [
         (zone["name"], [(rack["name"], [n["name"] for n in rack["nodes"]]) for rack in zone["racks"]])
         for zone in zones
@@ -53,7 +53,7 @@ def test_squares_are_in_driver_order_and_padded_to_slurm_s_count():
         DeviceFacts(uuid="B", node="n1", at_s=1, index=1),
         DeviceFacts(uuid="A", node="n1", at_s=1, index=0),
     )
-    (zone,) = told([node(n_gpus=3)], [replace(report(), devices=devices)], {})["zones"]
+    (zone,) = layout_json([node(n_gpus=3)], [replace(report(), devices=devices)], {})["zones"]
     assert [gpu["uuid"] for gpu in zone["racks"][0]["nodes"][0]["gpus"]] == ["A", "B", None]
 
 

@@ -144,7 +144,7 @@ def _use(job_id: int, **given: Any) -> RunningUse:
 
 
 @pytest.mark.parametrize(
-    ("use", "told"),
+    ("use", "alert_kinds"),
     [
         (_use(7), [AlertKind.NEVER_USED]),
         (_use(7, used=True), []),
@@ -155,13 +155,13 @@ def _use(job_id: int, **given: Any) -> RunningUse:
     ],
 )
 def test_records_show_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
-    site: _Site, use: RunningUse, told: list[AlertKind]
+    site: _Site, use: RunningUse, alert_kinds: list[AlertKind]
 ) -> None:
     site.job = {"start_s": use.start_s}
     site.records = Running(as_of_s=NOW_S, jobs=(use,), xids=())
     site.observer.poll()
     assert site.observer.last is not None
-    assert [alert.kind for alert in site.observer.last.alerts or ()] == told
+    assert [alert.kind for alert in site.observer.last.alerts or ()] == alert_kinds
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,11 @@ def test_with_a_partition_only_its_nodes_and_waiting_jobs_are_shown() -> None:
 
 
 def test_alerts_that_were_not_judged_are_null_and_not_empty() -> None:
-    def told(alerts: list[Alert] | None) -> object:
+    def attention_of(alerts: list[Alert] | None) -> object:
         return make_overview("neuron", _two_jobs(), {}, [], alerts=alerts).to_json()["attention"]
 
-    assert (told(None), told([])) == (None, [])
-    assert json.loads(json.dumps(told([_alert(7)])))[0]["alert"] == "never_used"
+    assert (attention_of(None), attention_of([])) == (None, [])
+    assert json.loads(json.dumps(attention_of([_alert(7)])))[0]["alert"] == "never_used"
 
 
 def test_a_flag_of_a_job_that_has_just_gone_is_left_out() -> None:

@@ -62,8 +62,8 @@ def test_the_scale_goes_through_its_anchors_and_only_one_way_in_lightness(ground
 
 
 def test_the_scripts_get_what_the_picture_has():
-    told = dict(re.findall(r"export const (\w+) = (.*);", module("palette")))
-    assert {name: json.loads(value)["light"] for name, value in told.items()} == {
+    constants = dict(re.findall(r"export const (\w+) = (.*);", module("palette")))
+    assert {name: json.loads(value)["light"] for name, value in constants.items()} == {
         "SEQUENTIAL": list(palette.SEQUENTIAL["light"]),
         "KINDS": list(palette.KINDS["light"]),
         "STATES": list(palette.STATES["light"]),

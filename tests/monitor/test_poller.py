@@ -150,11 +150,11 @@ def test_a_requeued_job_has_no_percentiles_of_its_earlier_run(watched: Watched):
     assert state is not None
     job, squares = next((job, squares) for job, squares in state.allocation.whole.items() if squares)
     assert state.frames["p95_util"][squares[0]] != 255
-    told = watched.source.cluster()
+    original = watched.source.cluster()
     requeued = [
-        replace(one, start_s=int(watched.clock.now)) if one.job_id == job else one for one in told.jobs
+        replace(one, start_s=int(watched.clock.now)) if one.job_id == job else one for one in original.jobs
     ]
-    watched.source.cluster = lambda: replace(told, jobs=requeued)  # type: ignore[method-assign]
+    watched.source.cluster = lambda: replace(original, jobs=requeued)  # type: ignore[method-assign]
     watched.poll()
     state = watched.board.state
     assert state is not None
@@ -162,13 +162,13 @@ def test_a_requeued_job_has_no_percentiles_of_its_earlier_run(watched: Watched):
 
 
 def test_a_node_that_is_new_while_mariadb_is_down_takes_no_square_its_gpu(watched: Watched):
-    told = watched.source.live()
-    (_, *known) = told
-    watched.source.live = lambda refresh: {name: told[name] for name in known}  # type: ignore[method-assign]
+    original = watched.source.live()
+    (_, *known) = original
+    watched.source.live = lambda refresh: {name: original[name] for name in known}  # type: ignore[method-assign]
     watched.poll()
     before = watched.board.state
     assert before is not None
-    watched.source.live = lambda refresh: told  # type: ignore[method-assign]
+    watched.source.live = lambda refresh: original  # type: ignore[method-assign]
     watched.source.away = {"nodes", "running"}
     for _ in range(3):
         watched.poll()

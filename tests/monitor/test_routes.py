@@ -87,8 +87,8 @@ def test_a_job_of_another_is_shown_without_what_it_does(here: Here, route: ApiRo
         assert [run["devices"] for run in answer.json()["runs"]] == [None]
     else:
         (run,) = answer.json()["runs"]
-        told = {name for name, value in run.items() if value not in (None, False)}
-        assert not told & {"name", "devices", "percentiles", "by_device", "coverage", "uGPUcore"}
+        visible_fields = {name for name, value in run.items() if value not in (None, False)}
+        assert not visible_fields & {"name", "devices", "percentiles", "by_device", "coverage", "uGPUcore"}
         assert run["user"] == here.any_user()
     sheet = here.get(f"{path}?format=csv")
     assert sheet.status_code == 403 or list(csv.DictReader(io.StringIO(sheet.text))) == []

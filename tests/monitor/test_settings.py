@@ -34,7 +34,7 @@ def test_all_settings_are_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("listen: everywhere", "1:9: listen: 'everywhere' must be HOST:PORT"),
         ("listen: 0.0.0.0:0", "1:9: listen: '0.0.0.0:0' must be HOST:PORT"),
@@ -45,10 +45,12 @@ def test_all_settings_are_read(tmp_path: Path):
         ("- listen", "must hold `key: value` lines"),
     ],
 )
-def test_a_mistake_is_reported_with_its_place_and_what_would_be_right(tmp_path: Path, text: str, told: str):
+def test_a_mistake_is_reported_with_its_place_and_what_would_be_right(
+    tmp_path: Path, text: str, message: str
+):
     with pytest.raises(InvalidFileError) as error:
         load_settings(written(tmp_path, text))
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_racks_are_of_the_nodes_of_their_hostlists():
@@ -61,16 +63,16 @@ def test_racks_are_of_the_nodes_of_their_hostlists():
 
 
 @pytest.mark.parametrize(
-    ("racks", "told"),
+    ("racks", "message"),
     [
         ('{r1: {nodes: "n[1"}}', "racks.r1.nodes"),
         ('{r1: {nodes: n1}, r2: {nodes: "n[1-2]"}}', "n1 is in r1 and in r2"),
     ],
 )
-def test_a_hostlist_that_is_none_and_a_node_in_two_racks_are_errors(racks: str, told: str):
+def test_a_hostlist_that_is_none_and_a_node_in_two_racks_are_errors(racks: str, message: str):
     with pytest.raises(UsageError, match=r"slurm-gpu\.yaml: racks") as error:
         group_by_node("racks", check_config(parse_yaml(f"cluster: lab\nracks: {racks}\n", "x")).racks)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_rack_without_nodes_is_reported_with_its_place():
@@ -92,7 +94,7 @@ def test_settings_of_proxies_and_sessions_are_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("trusted_proxies: [10.0.0.7]", ":1:1: trusted_proxies has no effect without user_header"),
         ("user_header: X-User", ":1:1: user_header has no effect without trusted_proxies"),
@@ -106,10 +108,10 @@ def test_settings_of_proxies_and_sessions_are_read(tmp_path: Path):
     ],
 )
 def test_mistakes_in_who_may_sign_people_in_are_reported_with_their_place(
-    tmp_path: Path, text: str, told: str
+    tmp_path: Path, text: str, message: str
 ):
     path = tmp_path / "slurm-gpuweb.yaml"
     path.write_text(text + "\n")
     with pytest.raises(InvalidFileError) as error:
         load_settings(path)
-    assert told in str(error.value)
+    assert message in str(error.value)

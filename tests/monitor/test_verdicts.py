@@ -29,10 +29,10 @@ class Ill(Here):
             for uuid, device in values.devices.items()
             if device.jobs == (self.job.job_id,)
         ]
-        self.told: list[JobVerdict] = [self.verdict()]
+        self.verdicts: list[JobVerdict] = [self.verdict()]
         self.suspects: list[ReportedSuspect] = []
         self.source.verdicts = lambda: Verdicts(  # type: ignore[method-assign]
-            as_of_s=self.source.now_s, watched=9, verdicts=self.told, suspects=self.suspects
+            as_of_s=self.source.now_s, watched=9, verdicts=self.verdicts, suspects=self.suspects
         )
 
     def verdict(self, **given: Any) -> JobVerdict:
@@ -55,9 +55,9 @@ class Ill(Here):
 
     def alerts(self) -> list[dict[str, Any]]:
         self.poll()
-        told = self.get("/api/v1/attention").json()
-        Draft202012Validator(schemas.ATTENTION).validate(told)
-        return [alert for alert in told["alerts"] if alert["alert"] == "unhealthy"]
+        answer = self.get("/api/v1/attention").json()
+        Draft202012Validator(schemas.ATTENTION).validate(answer)
+        return [alert for alert in answer["alerts"] if alert["alert"] == "unhealthy"]
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_it_is_listed_with_who_since_when_how_sure_and_what_to_do(ill: Ill):
 
 
 def test_without_culprits_all_its_squares_are_lit(ill: Ill):
-    ill.told = [ill.verdict(cause="workload imbalance", devices=(), since_s=None)]
+    ill.verdicts = [ill.verdict(cause="workload imbalance", devices=(), since_s=None)]
     (alert,) = ill.alerts()
     rows = {job["job_id"]: job for job in ill.get("/api/v1/jobs").json()["jobs"]}
     assert alert["squares"] == rows[ill.job.job_id]["squares"]
@@ -98,7 +98,7 @@ def test_its_owner_sees_it_and_no_other_user(ill: Ill):
 
 @pytest.mark.parametrize("changed", [{"start_s": 5}, {"job_id": 999_999}])
 def test_verdicts_of_other_runs_or_ended_jobs_are_not_shown(ill: Ill, changed: dict[str, int]):
-    ill.told = [ill.verdict(**changed)]
+    ill.verdicts = [ill.verdict(**changed)]
     assert ill.alerts() == []
 
 

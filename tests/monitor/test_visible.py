@@ -17,7 +17,7 @@ ALL = Caller(0, "root", sees_all=True, writes=True)
 BOB = Caller(60902, "bob", sees_all=False, writes=False)
 
 
-def told(server: Running, caller: Caller) -> Run:
+def run_of(server: Running, caller: Caller) -> Run:
     with server.database.reading() as connection:
         (run,) = find_job(connection, CLUSTER, "1", caller, server.clock.wall(), 0.8).runs
     return run
@@ -27,10 +27,10 @@ def told(server: Running, caller: Caller) -> Run:
 def test_the_same_as_from_slurm_gpudbd(server: Running, user: str, sees: bool) -> None:
     ship(server, records=[record(node="here")])
     account(server)
-    everything = told(server, ALL)
+    everything = run_of(server, ALL)
     assert everything.full
     shown = visible(everything, Visibility(False, user))
-    assert shown == (everything if sees else told(server, BOB))
+    assert shown == (everything if sees else run_of(server, BOB))
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_the_same_as_from_slurm_gpudbd(server: Running, user: str, sees: bool) -
 def test_the_same_by_uid(server: Running, user: str, uid: int, sees: bool) -> None:
     ship(server, records=[record(node="here")])
     account(server, row(nodes="here", uid=60901))
-    shown = visible(told(server, ALL), Visibility(False, user, uid))
-    assert shown == told(server, Caller(uid, user, sees_all=False, writes=False))
+    shown = visible(run_of(server, ALL), Visibility(False, user, uid))
+    assert shown == run_of(server, Caller(uid, user, sees_all=False, writes=False))
     assert shown.full == sees
 
 
 def test_an_operator_sees_all(server: Running) -> None:
-    everything = told(server, ALL)
+    everything = run_of(server, ALL)
     assert visible(everything, Visibility(True, "")) is everything
 
 

@@ -131,8 +131,8 @@ def test_slurm_gpudbd_answers_from_sqlite(installed: Tree, answering: Path) -> N
 
     with contextlib.closing(Connection("localhost")) as connection:
         connection.request("GET", "/v1/health")
-        told = json.loads(connection.getresponse().read())
-    assert told["version"] == slurm_gpu.__version__
-    assert told["database"].startswith("SQLite")
+        health = json.loads(connection.getresponse().read())
+    assert health["version"] == slurm_gpu.__version__
+    assert health["database"].startswith("SQLite")
     shown = installed.run("/usr/bin/slurm-gpu", "jobs", "--json")
     assert json.loads(shown.stdout)["runs"] == [], shown.stderr

@@ -39,7 +39,7 @@ def filled(database: Database) -> Database:
         run_row(row(job_id=n, name=f"job\n{n}", submit_s=at_s - 60, start_s=at_s, end_s=at_s + 10), {})
         for n, at_s in starts.items()
     ]
-    told = [
+    stored = [
         record(job_id=n, first_s=at_s, segment=segment(n), device=name, timeline=timeline(7, start_s=at_s))
         for n, at_s in starts.items()
         for name in ("GPU-1", "GPU-2")
@@ -50,7 +50,7 @@ def filled(database: Database) -> Database:
         for n, at_s in starts.items()
     ]
     database.write(lambda connection: store_changed_runs(connection, runs))
-    database.write(lambda connection: store_records(connection, told))
+    database.write(lambda connection: store_records(connection, stored))
     database.write(lambda connection: store_hosts(connection, hosts))
     database.write(lambda connection: store_events(connection, events))
     database.write(lambda connection: store_devices(connection, [gpu()]))
@@ -98,9 +98,9 @@ def test_all_that_is_stored_is_in_the_files(filled: Database, tmp_path: Path) ->
             for name, value in item.items():
                 column = table.c[name]
                 is_json = not isinstance(there[key][name], str | int | float | None)
-                told = json.loads(value) if is_json else value
+                decoded = json.loads(value) if is_json else value
                 expected = json.loads(json.dumps(there[key][name])) if is_json else there[key][name]
-                assert told == expected, column
+                assert decoded == expected, column
             at_s = there[key].get("submit_s", there[key].get("first_s", there[key].get("at_s")))
             assert month == str(ExportMonth.at(at_s))
 
@@ -130,10 +130,10 @@ def test_the_event_of_a_node_with_a_wrong_clock_adds_one_month(database: Databas
     values = [run_row(row(job_id=1), {})]
     database.write(lambda connection: store_changed_runs(connection, values))
     wrong = (0, T0 + 3000 * 365 * _DAY_S)
-    told = [
+    stored = [
         Event(node="n1", boot_id="b", n=n, at_s=at_s, kind="xid", data={}) for n, at_s in enumerate(wrong)
     ]
-    database.write(lambda connection: store_events(connection, told))
+    database.write(lambda connection: store_events(connection, stored))
     assert export(database, tmp_path).months == 3
     assert len(read(tmp_path, "event")) == 2
 
@@ -228,8 +228,8 @@ def test_many_rows_are_read_some_at_a_time(
 
 
 def test_records_that_belong_to_no_run_are_there_until_they_do(database: Database, tmp_path: Path) -> None:
-    told = [record(job_id=7, segment=segment(n), timeline=timeline(1, start_s=T0)) for n in (1, 2)]
-    database.write(lambda connection: store_records(connection, told))
+    stored = [record(job_id=7, segment=segment(n), timeline=timeline(1, start_s=T0)) for n in (1, 2)]
+    database.write(lambda connection: store_records(connection, stored))
     database.write(lambda connection: store_hosts(connection, [host(job_id=7, segment=segment(1))]))
     reconcile(database)
     done = export(database, tmp_path, timelines=True)

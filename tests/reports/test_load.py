@@ -137,8 +137,8 @@ def test_idle_time_of_records_arrives_in_the_table(database: Database) -> None:
     """From what a node shipped: one GPU for ten seconds, six of them without any process."""
     rows = [run_row_of(samples.row(), {})]
     database.write(lambda connection: store_changed_runs(connection, rows=rows))
-    told = samples.record(granted_mgpu=1000, no_process_s=6.0)
-    database.write(lambda connection: store_records(connection, [told]))
+    stored = samples.record(granted_mgpu=1000, no_process_s=6.0)
+    database.write(lambda connection: store_records(connection, [stored]))
     reconcile(database)
     day = date.fromtimestamp(samples.T0)
     period = ReportPeriod(since=day, until=day + timedelta(days=2))

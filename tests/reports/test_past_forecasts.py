@@ -27,7 +27,7 @@ NOW_S = SPRING.until_s + 86400
 LATE_MARCH_S = MARCH.until_s - 3600
 
 
-def told(job_id: int, at_s: int, lower_s: int, median_s: int, upper_s: int) -> Prediction:
+def prediction(job_id: int, at_s: int, lower_s: int, median_s: int, upper_s: int) -> Prediction:
     return Prediction(
         job_id=job_id,
         at_s=at_s,
@@ -49,19 +49,19 @@ def filled(database: Database) -> Database:
     """Return a database with nine forecasts that count, and four that do not."""
     hour, at_s, april_s = 3600, LATE_MARCH_S, LATE_MARCH_S + 2 * 3600
     said = [
-        told(1, at_s, 1800, hour, 4 * hour),  # Started after an hour, as predicted.
-        told(2, at_s, 1800, hour, 4 * hour),  # After two hours, twice the forecast.
-        told(3, at_s, 1800, hour, 4 * hour),  # After three hours.
-        told(4, at_s, 1800, hour, 4 * hour),  # After 20 minutes, a third, before the interval.
-        told(5, at_s, 0, 8, 16),  # At once: seconds are ignored; in the interval.
-        told(6, at_s, 1800, hour, 4 * hour),  # Still waits.
-        told(7, april_s, 1800, hour, 4 * hour),  # After an hour, in another partition.
-        told(8, april_s, 1800, hour, 4 * hour),  # After ten hours.
-        told(9, april_s, 1800, hour, 4 * hour),  # Cancelled after five hours without a start.
-        told(10, april_s, 1800, hour, 4 * hour),  # Cancelled after two hours: unknown.
-        told(11, april_s, 1800, hour, 400 * 86400),  # Its interval has not ended.
-        told(12, april_s, 1800, hour, 4 * hour),  # Missing in accounting.
-        told(13, SPRING.since_s - 5, 0, 8, 16),  # Before the period.
+        prediction(1, at_s, 1800, hour, 4 * hour),  # Started after an hour, as predicted.
+        prediction(2, at_s, 1800, hour, 4 * hour),  # After two hours, twice the forecast.
+        prediction(3, at_s, 1800, hour, 4 * hour),  # After three hours.
+        prediction(4, at_s, 1800, hour, 4 * hour),  # After 20 minutes, a third, before the interval.
+        prediction(5, at_s, 0, 8, 16),  # At once: seconds are ignored; in the interval.
+        prediction(6, at_s, 1800, hour, 4 * hour),  # Still waits.
+        prediction(7, april_s, 1800, hour, 4 * hour),  # After an hour, in another partition.
+        prediction(8, april_s, 1800, hour, 4 * hour),  # After ten hours.
+        prediction(9, april_s, 1800, hour, 4 * hour),  # Cancelled after five hours without a start.
+        prediction(10, april_s, 1800, hour, 4 * hour),  # Cancelled after two hours: unknown.
+        prediction(11, april_s, 1800, hour, 400 * 86400),  # Its interval has not ended.
+        prediction(12, april_s, 1800, hour, 4 * hour),  # Missing in accounting.
+        prediction(13, SPRING.since_s - 5, 0, 8, 16),  # Before the period.
     ]
     database.write(lambda connection: remember(connection, "c", said))
     end_s = NOW_S - 5

@@ -10,7 +10,7 @@ from slurm_gpu.reports.wording import hours, percent
 
 
 @pytest.mark.parametrize(
-    ("part", "whole", "told"),
+    ("part", "whole", "expected"),
     [
         (0, 16, "0 %"),
         (1, 10_000, "less than 0.1 %"),
@@ -20,22 +20,22 @@ from slurm_gpu.reports.wording import hours, percent
         (math.nan, 1, "–"),
     ],
 )
-def test_a_share_that_is_not_nothing_is_never_0_percent(part: float, whole: float, told: str):
-    assert percent(part, whole) == told
+def test_a_share_that_is_not_nothing_is_never_0_percent(part: float, whole: float, expected: str):
+    assert percent(part, whole) == expected
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "expected"),
     [(0, "0 h"), (0.2, "1 s"), (15, "15 s"), (900, "0.25 h"), (45_000, "12.5 h"), (4_442_400, "1,234 h")],
 )
-def test_a_wait_of_seconds_is_shown_in_seconds(seconds: float, told: str):
-    assert hours(seconds / 3600) == told
+def test_a_wait_of_seconds_is_shown_in_seconds(seconds: float, expected: str):
+    assert hours(seconds / 3600) == expected
 
 
 @pytest.mark.parametrize(
-    ("wait_s", "told"), [((0, 0), "wait 0 h "), ((0, 5), "wait 0–5 s "), ((360, 9000), "wait 0.1–2.5 h ")]
+    ("wait_s", "expected"), [((0, 0), "wait 0 h "), ((0, 5), "wait 0–5 s "), ((360, 9000), "wait 0.1–2.5 h ")]
 )
-def test_short_waits_of_an_application_are_in_seconds(wait_s: tuple[int, int], told: str):
+def test_short_waits_of_an_application_are_in_seconds(wait_s: tuple[int, int], expected: str):
     ones = np.ones(2)
     values = {"nNODE": ones, "nGPU": ones, "WAIT_h": np.array(wait_s) / 3600, "RUN_h": ones}
-    assert f" {told}and run 1 h" in typical("Python", values, ones > 0)
+    assert f" {expected}and run 1 h" in typical("Python", values, ones > 0)

@@ -31,9 +31,9 @@ _SKIPPED: dict[str, Any] = {"name": "psutil", "skip_reason": "not found"}
 def test_output_and_exit_status_of_the_audit(
     tmp_path: Path, of_pypi: Any, of_osv: Any, status: int, said: str
 ) -> None:
-    for service, told in (("pypi", of_pypi), ("osv", of_osv)):
-        if told is not None:
-            (tmp_path / service).write_text(json.dumps({"dependencies": [told]}))
+    for service, answer in (("pypi", of_pypi), ("osv", of_osv)):
+        if answer is not None:
+            (tmp_path / service).write_text(json.dumps({"dependencies": [answer]}))
     program = tmp_path / "pip-audit"
     program.write_text(
         f"#!/bin/sh\nfor word; do case $word in pypi|osv) service=$word;; esac; done\n"

@@ -65,8 +65,8 @@ class TestXids:
         listen(node, "set", 0)
         for code in range(100):
             faults.xid(node.world, 0, code)
-        heard = [wait(node, "set")[1] for _ in range(64)]
-        assert heard == list(range(36, 100))
+        codes = [wait(node, "set")[1] for _ in range(64)]
+        assert codes == list(range(36, 100))
         assert nothing(node, "set")
 
     def test_a_lost_gpu_is_reported_after_its_errors(self, node):

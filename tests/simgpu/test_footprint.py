@@ -53,8 +53,8 @@ def test_links_carry_by_their_factors(node):
     assert node.call("nvmlDeviceGetPcieThroughput", 0, pynvml.NVML_PCIE_UTIL_RX_BYTES) == pytest.approx(
         0.5 * 6e9 / 1024, rel=1e-6
     )
-    (told,) = node.call("nvmlDeviceGetFieldValues", 0, [[NVLINK_KIB, ALL_LINKS]])
-    assert told["value"] == pytest.approx(10 * 0.25 * 20e9 / 1024, rel=1e-6)
+    (field,) = node.call("nvmlDeviceGetFieldValues", 0, [[NVLINK_KIB, ALL_LINKS]])
+    assert field["value"] == pytest.approx(10 * 0.25 * 20e9 / 1024, rel=1e-6)
 
 
 def test_the_clock_is_throttled_with_its_reason_while_the_process_runs(node):

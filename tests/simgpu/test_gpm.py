@@ -68,12 +68,12 @@ def test_processes_differ_and_truth_agrees(node):
     node.now_s += 20  # more than the device from the middle on
     sample(node, "b")
     begin_s = now_ns / 1e9
-    told = usage(truths, job_id=11, uuid="GPU-h", start_s=begin_s, end_s=begin_s + 20)
+    true = usage(truths, job_id=11, uuid="GPU-h", start_s=begin_s, end_s=begin_s + 20)
     assert node.gpm("a", "b", SM, OCCUPANCY, TENSOR, DRAM) == pytest.approx(
-        [100 * fraction for fraction in told.device_activity], rel=1e-6
+        [100 * fraction for fraction in true.device_activity], rel=1e-6
     )
-    assert told.activity.tensor == pytest.approx(0.8 * told.util_pct / 100)
-    assert told.device_activity.tensor == pytest.approx(told.activity.tensor)
+    assert true.activity.tensor == pytest.approx(0.8 * true.util_pct / 100)
+    assert true.device_activity.tensor == pytest.approx(true.activity.tensor)
 
 
 def test_samples_far_apart_count_what_is_long_over(node):

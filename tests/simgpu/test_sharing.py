@@ -182,10 +182,10 @@ class TestCommand:
     def test_out_of_memory_is_a_failure_of_the_job(self, run):
         first = run("--application", "a", "--mem-mib", "30000", "--seconds", "20", SLURM_JOB_ID="1")
         second = run("--application", "b", "--phases", "mem=100,s=0.3;mem=20000,s=5", SLURM_JOB_ID="2")
-        _, told = second.communicate(timeout=20)
+        _, message = second.communicate(timeout=20)
         first.terminate()
         first.communicate(timeout=20)
-        assert (second.returncode, told) == (1, "simgpu: out of memory: GPU-a has no more to give\n")
+        assert (second.returncode, message) == (1, "simgpu: out of memory: GPU-a has no more to give\n")
 
     @pytest.mark.parametrize(
         ("arguments", "environment", "complaint"),
@@ -197,6 +197,6 @@ class TestCommand:
     )
     def test_an_invalid_request_is_reported(self, run, arguments, environment, complaint):
         process = run(*arguments, **environment)
-        _, told = process.communicate(timeout=20)
+        _, message = process.communicate(timeout=20)
         assert process.returncode == 2
-        assert complaint in told
+        assert complaint in message

@@ -157,8 +157,8 @@ def test_an_instance_is_driven_by_its_uuid(lab):
     assert run(lab, "--seconds", "0.01", "--mem-mib", "9000", CUDA_VISIBLE_DEVICES="MIG-y")[0] == 0
     (found,) = load(lab / "truth")
     assert (found.uuid, found.memory_mib) == ("MIG-y", 9984)
-    status, told = run(lab, "--seconds", "0.01", "--mem-mib", "9000", CUDA_VISIBLE_DEVICES="MIG-x")
-    assert (status, "MIG-x has 4864" in told) == (2, True)
+    status, message = run(lab, "--seconds", "0.01", "--mem-mib", "9000", CUDA_VISIBLE_DEVICES="MIG-x")
+    assert (status, "MIG-x has 4864" in message) == (2, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -209,13 +209,13 @@ def test_two_at_once_get_slots_of_their_own(lab):
     ],
 )
 def test_an_invalid_request_is_reported(lab, arguments, complaint):
-    status, told = run(lab, *arguments)
+    status, message = run(lab, *arguments)
     assert status == 2
-    assert complaint in told
+    assert complaint in message
     assert slots(lab) == []
 
 
 def test_no_world_is_a_failure_outside(lab):
-    status, told = run(lab, SLURMD_NODENAME="n9")
+    status, message = run(lab, SLURMD_NODENAME="n9")
     assert status == 3
-    assert "n9/gpus.world: No such file or directory; is there a simulated node here?" in told
+    assert "n9/gpus.world: No such file or directory; is there a simulated node here?" in message

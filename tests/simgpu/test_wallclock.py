@@ -26,8 +26,8 @@ for line in sys.stdin:
     pair, other = (ctypes.c_long * 2)(), (ctypes.c_long * 2)()
     assert libc.gettimeofday(pair, None) == 0
     assert libc.timespec_get(other, 1) == 1
-    told = [libc.time(None), pair[0] + pair[1] / 1e6, other[0] + other[1] / 1e9]
-    walls = [time.time(), time.clock_gettime(5), *told]
+    from_libc = [libc.time(None), pair[0] + pair[1] / 1e6, other[0] + other[1] / 1e9]
+    walls = [time.time(), time.clock_gettime(5), *from_libc]
     print(*walls, time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME), flush=True)
 """
 

@@ -28,11 +28,11 @@ def text(job_id: int = 7, ran: str = "00:00:05", state: str = "RUNNING", end_s: 
     return TEXT.format(job_id=job_id, ran=ran, state=state, end_s=end_s)
 
 
-def read(reader: JobReader, told: str, **labels: JobTexts) -> list[QueuedJob]:
+def read(reader: JobReader, output: str, **labels: JobTexts) -> list[QueuedJob]:
     """The jobs, which are the same as without any memory."""
     known = {7: LABEL, 8: LABEL} | {int(name[1:]): label for name, label in labels.items()}
-    found = reader.parse_jobs(told, known)
-    assert found == parse_jobs(told, known)
+    found = reader.parse_jobs(output, known)
+    assert found == parse_jobs(output, known)
     return found[0]
 
 

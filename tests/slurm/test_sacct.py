@@ -14,7 +14,7 @@ from tests.slurm.printed import MARK, NAMES, text_of
 
 
 @pytest.fixture(autouse=True)
-def told_anew() -> None:
+def _clear_reported() -> None:
     sacct._log_row_once.cache_clear()
     sacct._logged_columns.clear()
 

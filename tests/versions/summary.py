@@ -60,8 +60,8 @@ class Outcome:
 
 def read(directory: Path) -> Outcome:
     """Sum up one version's directory."""
-    told = directory / "version"
-    outcome = Outcome(told.read_text().split()[-1] if told.exists() else directory.name)
+    version_file = directory / "version"
+    outcome = Outcome(version_file.read_text().split()[-1] if version_file.exists() else directory.name)
     rounds = directory / "rounds.jsonl"
     for line in rounds.read_text().splitlines() if rounds.exists() else ():
         outcome.add_round(json.loads(line))

@@ -50,7 +50,7 @@ def test_the_same_seed_learns_the_same_and_another_something_else():
 def killed_after(checkpoint: Path, epoch: int) -> None:
     """A training in a process of its own, which kills itself as hard as can be."""
 
-    def told(progress: Progress) -> None:
+    def note_progress(progress: Progress) -> None:
         if progress.epoch == epoch:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -64,7 +64,7 @@ def killed_after(checkpoint: Path, epoch: int) -> None:
                 beliefs_of(light_and_heavy()),
                 SHORT,
                 checkpoint=checkpoint,
-                report_progress=told,
+                report_progress=note_progress,
             )
         finally:
             os._exit(1)
@@ -174,8 +174,8 @@ def test_another_device_takes_the_same_steps_and_continues_from_the_same_state(s
 def test_a_checkpoint_whose_momenta_are_of_another_net_is_damaged(tmp_path: Path, of_epoch: int):
     checkpoint = tmp_path / "training.npz"
     killed_after(checkpoint, of_epoch)
-    told, arrays = read_arrays(checkpoint)
-    write_arrays(checkpoint, told, arrays | {"adam.exp_avg.0": np.zeros((2, 2), np.float32)})
+    header, arrays = read_arrays(checkpoint)
+    write_arrays(checkpoint, header, arrays | {"adam.exp_avg.0": np.zeros((2, 2), np.float32)})
     with pytest.raises(InputError, match=r"is a damaged checkpoint: .*exp_avg\.0 is of shape \(2, 2\)"):
         short(checkpoint)
 

@@ -21,7 +21,7 @@ class Tab(browsing.Tab):
         """Once squares and panels are there, and news are listened for."""
         self.page.locator("#frame[data-drawn]").wait_for()
         self.page.locator("#free li, #free .none").first.wait_for()
-        self.served.heard()
+        self.served.wait_for_listener()
         return self
 
     def drawn_after(self, act: Callable[[], Any]) -> None:

@@ -49,7 +49,7 @@ class Pretended:
             self.world.version += 1
             self.changed.notify_all()
 
-    def heard(self) -> None:
+    def wait_for_listener(self) -> None:
         """Wait for a listener: earlier changes are not announced."""
         with self.changed:
             assert self.changed.wait_for(lambda: self.listening > 0, _PATIENCE_S), (
@@ -164,9 +164,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif len(body) > 400 and "Content-Encoding" not in headers and status == 200:
             body, headers = gzip.compress(body, 1), {**headers, "Content-Encoding": "gzip"}
         as_of = {"X-As-Of-S": f"{self.served.world.as_of_s:.3f}"}
-        told = {"ETag": etag, "Cache-Control": "no-cache", **as_of, **headers}
+        all_headers = {"ETag": etag, "Cache-Control": "no-cache", **as_of, **headers}
         self.send_response(status)
-        for name, value in told.items():
+        for name, value in all_headers.items():
             self.send_header(name, value)
         self.send_header("X-Layout", self.served.world.layout["id"])
         if status != 304:
@@ -180,16 +180,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.send_header("Connection", "close")
         self.end_headers()
-        served, told = self.served, 0
+        served, sent_version = self.served, 0
         with served.changed:
             served.listening += 1
             served.changed.notify_all()
         with contextlib.suppress(OSError):
             while not served.stopped:
                 with served.changed:
-                    while not served.stopped and served.world.version == told:
+                    while not served.stopped and served.world.version == sent_version:
                         served.changed.wait()
-                    told = served.world.version
-                    state = {"version": told, "layout": served.world.layout["id"]}
+                    sent_version = served.world.version
+                    state = {"version": sent_version, "layout": served.world.layout["id"]}
                 self.wfile.write(f"event: state\ndata: {json.dumps(state)}\n\n".encode())
                 self.wfile.flush()

@@ -61,11 +61,11 @@ class World:
     def jobs_since(self, since: int | None) -> dict[str, Any]:
         """As GET /api/v1/jobs?since= has it."""
         if since is None:
-            told = list(self.jobs.values())
+            changed_jobs = list(self.jobs.values())
         else:
-            told = [job for key, job in self.jobs.items() if self.changed.get(key, 0) > since]
+            changed_jobs = [job for key, job in self.jobs.items() if self.changed.get(key, 0) > since]
         gone = [] if since is None else [key for key, at in self.gone.items() if at > since]
-        return {"version": self.version, "all": since is None, "jobs": told, "gone": gone}
+        return {"version": self.version, "all": since is None, "jobs": changed_jobs, "gone": gone}
 
     def free(self) -> dict[str, Any]:
         """As GET /api/v1/free has it."""

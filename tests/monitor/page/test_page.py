@@ -136,12 +136,12 @@ def test_an_address_with_a_metric_that_is_none_shows_the_first_one(opened: Calla
     assert "Utilisation 50" in tab.focus(12)
 
 
-@pytest.mark.parametrize(("status", "told"), [(401, "You are not signed in"), (503, "No answer since")])
-def test_failed_requests_keep_the_known_values(opened: Callable[..., Tab], status: int, told: str):
+@pytest.mark.parametrize(("status", "message"), [(401, "You are not signed in"), (503, "No answer since")])
+def test_failed_requests_keep_the_known_values(opened: Callable[..., Tab], status: int, message: str):
     tab = opened(small()).ready()
     tab.served.status = status
     tab.served.change()
-    tab.page.locator("#error", has_text=told).wait_for()
+    tab.page.locator("#error", has_text=message).wait_for()
     assert "50\u00a0%" in tab.focus(12)
     tab.served.status = None
     tab.served.change()
@@ -419,9 +419,9 @@ def test_an_empty_cluster_has_a_message(opened: Callable[..., Tab]):
     world.frames = {name: bytearray() for name in world.frames}
     world.jobs, world.alerts = {}, []
     tab = opened(world)
-    told = tab.page.locator("#empty", has_text="no GPUs")
-    told.wait_for()
-    box = told.bounding_box()
+    message = tab.page.locator("#empty", has_text="no GPUs")
+    message.wait_for()
+    box = message.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     assert tab.page.evaluate(f"document.elementFromPoint({x}, {y}).id") == "empty", "nothing lies on it"
     assert tab.page.locator("#controls").is_hidden(), "there is nothing to choose"

@@ -335,7 +335,7 @@ def test_enter_opens_no_page_of_another_users_job(opened: Callable[..., Tab]):
 
 
 @pytest.mark.parametrize(
-    ("written", "squares", "told"),
+    ("written", "squares", "message"),
     [
         ("200", [12, 13], "2 GPUs: 1 job"),
         ("run200", [12, 13], "2 GPUs: 1 job"),
@@ -344,14 +344,14 @@ def test_enter_opens_no_page_of_another_users_job(opened: Callable[..., Tab]):
         ("nobody", [], "nothing found"),
     ],
 )
-def test_search_results_are_highlighted(tab: Tab, written: str, squares: list[int], told: str):
+def test_search_results_are_highlighted(tab: Tab, written: str, squares: list[int], message: str):
     faint = _HELD_ZERO
     before = tab.middle(faint)
     tab.drawn_after(lambda: tab.page.fill("#find", written))
     lit = tab.ask("return [...start.squares.lit.keys()].filter((square) => start.squares.lit[square]);")
     assert lit == squares
     assert tab.middle(faint) != before, "what is not lit is faint"
-    assert tab.page.inner_text("#found") == told
+    assert tab.page.inner_text("#found") == message
     tab.drawn_after(lambda: tab.page.get_by_role("button", name="Show all").click())
     assert tab.middle(faint) == before
     assert "find" not in tab.page.evaluate("location.search")
