@@ -1,1 +1,1 @@
-"""Client of slurm-gpudbd, through which every other part reads the database."""
+"""Client of slurm-gpudbd, through which all other parts read the database."""

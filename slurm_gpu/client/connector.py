@@ -22,7 +22,7 @@ class DatabaseConnector:
 
     def __call__(self, use: Callable[[DatabaseClient], T]) -> T:
         """Return what `use` returns, called with a connection."""
-        # Only now: httpx takes memory that many sites' slurm-gpuctld never needs.
+        # Imported here: httpx takes memory that many sites' slurm-gpuctld never needs.
         from slurm_gpu.client.database_client import DatabaseClient
 
         with DatabaseClient(self.config) as database:

@@ -128,7 +128,7 @@ class DatabaseClient:
         self._headers = {READS_HEADER: READS_ALL} if needs_all else {}
         if _connectable(path):
             self.where = str(path)
-            # No TLS, no authorities to trust: to read those takes ten times as long as a question.
+            # Without TLS, no trusted authorities: reading them takes ten times as long as a request.
             transport = httpx.HTTPTransport(uds=str(path), verify=False)
             self._http = httpx.Client(transport=transport, base_url="http://slurm-gpudbd", timeout=timeout_s)
         else:
@@ -243,7 +243,7 @@ class DatabaseClient:
         return self._list(tuple[NodeReport, ...], "nodes", "/v1/nodes")
 
     def cluster(self) -> ClusterState:
-        """All nodes, the jobs on them and those that wait, as slurmctld said a moment ago."""
+        """Return all nodes, the jobs on them and pending jobs, from a recent report of slurmctld."""
         return self._get(ClusterState, "/v1/cluster")
 
     def running(self) -> Running:
@@ -275,7 +275,7 @@ class DatabaseClient:
         self._post_controller(audit=acts)
 
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
-        """Those that are not over, the last `past` that are, and those named; by their numbers."""
+        """Return open reservations, the last `past` that are over, and those in `ids`, by number."""
         query = {"past": str(past), "ids": ",".join(map(str, ids))}
         return self._list(tuple[Reservation, ...], "reservations", "/v1/reservations", query)
 
@@ -284,7 +284,7 @@ class DatabaseClient:
         return self._reserve("", asked)
 
     def decide_reservation(self, number: int, act: str, **more: str | int | None) -> Reservation:
-        """`approve` (start_s, end_s, nodes), `deny` or `cancel` (why) one."""
+        """Send the decision on a reservation: `approve` (start_s, end_s, nodes), `deny` or `cancel` (why)."""
         return self._reserve(f"/{number}", {"act": act, **more})
 
     def send_reservation_reports(self, reports: Sequence[Report]) -> None:
@@ -309,7 +309,7 @@ class DatabaseClient:
     def send_decisions(self, decisions: Sequence[Decision], after: str | None = None) -> bool:
         """Store decisions, as root or SlurmUser; harmless when repeated.
 
-        Returns whether the decision with the id `after`, which was stored before these, is missing.
+        Return whether the decision with the id `after`, which was stored before these, is missing.
         """
         return "decisions" in self._post_controller(decisions=decisions, decisions_after=after).lacks
 

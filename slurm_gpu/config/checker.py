@@ -12,15 +12,15 @@ from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.text.units import few, parse_duration
 
 _SHOWN_CHARACTERS = 80
-# Slurm reads minutes and seconds, a person perhaps hours and minutes.
+# Slurm reads minutes and seconds; a user may mean hours and minutes.
 _AMBIGUOUS = re.compile(r"\d+:\d\d")
-# Errors of one file; and names that are compared with a misspelt one, or listed.
+# Maximum errors of one file, and maximum names that are compared with a misspelt one, or listed.
 _MOST_ERRORS = 200
 _MOST_COMPARED = 1000
 _MOST_LISTED = 30
 
 
-# Keys that had another name before 0.3; a key that another table has kept is not listed for that table.
+# Keys renamed in 0.3; an old key that is still valid in another table is not listed for that table.
 RENAMED_KEYS = {
     "may": "allowed_groups",
     "must": "required_groups",
@@ -35,7 +35,7 @@ RENAMED_KEYS = {
 
 
 class YamlCheck:
-    """One pass over a file, collecting mistakes instead of stopping at the first; `finish` ends it."""
+    """One pass over a file that collects errors instead of stopping at the first; `finish` ends it."""
 
     def __init__(self, source: YamlSource) -> None:
         self.source = source
@@ -43,14 +43,14 @@ class YamlCheck:
         self.failed: set[Location] = set()
 
     def fail(self, location: Location, message: str, *, key: bool = False) -> None:
-        """Note a mistake in the value (or the key) at that place; raise InvalidFileError at too many."""
+        """Record an error in the value (or the key) at that place; raise InvalidFileError at too many."""
         self.failed.add(location)
         self.errors.append(self.source.error(location, message, key=key))
         if len(self.errors) == _MOST_ERRORS:
             self.finish()
 
     def finish(self) -> None:
-        """Raise InvalidFileError with every mistake, in the order of the file, if there is any."""
+        """Raise InvalidFileError with every error, in the order of the file, if there are any."""
         if self.errors:
             errors = sorted(self.errors, key=lambda error: (error.line, error.column))
             if len(errors) >= _MOST_ERRORS:
@@ -95,7 +95,7 @@ class YamlCheck:
 
 
 def did_you_mean(value: Any, allowed: Collection[object]) -> str:
-    """Return the end of a message on a value that is not allowed."""
+    """Return the end of a message on an invalid value: similar or valid names."""
     # Imported here because most files have no errors, and memory matters to the programs that read them.
     import difflib
 

@@ -18,7 +18,7 @@ from slurm_gpu.config.checker import YamlCheck, shown
 from slurm_gpu.config.value_types import BOOL, InvalidValueError, ValueType, choice
 from slurm_gpu.config.yaml_source import Location, YamlSource
 
-# Instead of a value that is not valid; a required one becomes None. The file is refused in either case.
+# Replaces an invalid value; a required one becomes None. The file is rejected in either case.
 _INVALID: Any = object()
 _T = TypeVar("_T")
 
@@ -48,7 +48,7 @@ ANY_NUMBER = Items()
 
 @dataclass(frozen=True, slots=True)
 class OneOrTable:
-    """One value, or a table of them; `make` gets the table, or {None: value}."""
+    """One value, or a table of them; `make` receives the table, or {None: value}."""
 
     one: ValueType
     key: ValueType
@@ -57,7 +57,7 @@ class OneOrTable:
 
 @dataclass(frozen=True, slots=True)
 class FromPlace:
-    """The value of a field that the file does not set, by the place of its table."""
+    """The value of a field that the file does not set, derived from the place of its table."""
 
     value: Callable[[Location], Any]
 
@@ -132,7 +132,7 @@ def fields_of(settings_class: type) -> tuple[SettingField, ...]:
 
 
 def decode(source: YamlSource, settings_class: type[_T]) -> _T:
-    """Return the settings in the file; raise InvalidFileError with every mistake in it."""
+    """Return the settings in the file; raise InvalidFileError with all errors if it is invalid."""
     decoder = Decoder(source)
     settings = decoder.read(settings_class)
     decoder.finish()
@@ -166,7 +166,7 @@ class Decoder(YamlCheck):
         return any(place[: len(at)] == at for place in self.failed)
 
     def fail_once(self, at: Location, message: str, *, key: bool = False) -> None:
-        """Note a mistake, unless the value there has one already."""
+        """Record an error, unless the value there already has one."""
         if not self.has_failed(at):
             self.fail(at, message, key=key)
 

@@ -31,7 +31,7 @@ from slurm_gpu.text.units import parse_memory_mib
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpu.yaml")
 PATH_VARIABLE = "SLURM_GPU_CONF"
 PLACEMENT_MODES = ("observe", "advise", "enforce")
-# Jobs on one node, on up to half of the largest zone, and larger ones.
+# Limits of scales: jobs on one node, on up to half of the largest zone, and larger ones.
 SCALES = ("small", "medium", "large")
 _MOST_POINTS = 1_000_000
 
@@ -43,7 +43,7 @@ def _parse_database(value: Any) -> str:
 
 
 def _parse_time_zone(value: Any) -> str:
-    # Only here, since a daemon on each node reads this file, and its memory counts.
+    # Imported here: a daemon on each node reads this file, and its memory matters.
     from zoneinfo import ZoneInfo
 
     return str(ZoneInfo(value))
@@ -107,7 +107,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Rack:
-    """Nodes that are drawn together."""
+    """Nodes that are displayed together."""
 
     nodes: Annotated[str, _HOSTLIST, "Its nodes."]
 
@@ -133,7 +133,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """Records on a node until slurm-gpudbd has stored them."""
+    """Limits of the records that a node stores until slurm-gpudbd has them."""
 
     max_size_mib: Annotated[float, _SIZE, "Over this size, the oldest shipments are dropped."] = 256.0
 
@@ -226,10 +226,10 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_config(path: Path | None = None) -> SiteConfig:
-    """Read and check slurm-gpu.yaml; raise InvalidFileError with every mistake and its place."""
+    """Read and check slurm-gpu.yaml; raise InvalidFileError with all errors and their positions."""
     return check_config(read_yaml(path if path is not None else default_path()))
 
 
 def check_config(source: YamlSource) -> SiteConfig:
-    """Turn a parsed slurm-gpu.yaml into a SiteConfig; raise InvalidFileError with every mistake in it."""
+    """Convert a parsed slurm-gpu.yaml to a SiteConfig; raise InvalidFileError with all errors if invalid."""
     return decode(source, SiteConfig)

@@ -15,7 +15,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.text.units import format_duration, parse_duration
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# 100 years from now there are dates.
+# Durations up to 100 years keep times within the range of dates.
 LONGEST_S = 100 * 366 * 86400.0
 DURATION = r"^\s*(\d+(\.\d+)?\s*[smhdw]|\d+-\d+(:\d+(:\d+)?)?|\d+:\d+(:\d+)?)\s*$"
 EVERYWHERE = "0.0.0.0"
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class InvalidValueError(ValueError):
-    """A value is not valid; the message continues its name and text: `must be …`, `is not …`."""
+    """A value is invalid; the message continues its name and text: `must be …`, `is not …`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # hashed as a part of types
@@ -65,14 +65,14 @@ def parse_address(text: str) -> Address:
 
 
 def fixed_address(text: str) -> Address:
-    """HOST:PORT as in `parse_address`, but for port 0; raise ValueError."""
+    """Parse HOST:PORT as in `parse_address`, without port 0; raise ValueError if invalid."""
     address = parse_address(text)
     require(address.port, text)
     return address
 
 
 def listen_option(text: str) -> Address:
-    """Return the address of `--listen`; raise UsageError."""
+    """Return the address of `--listen`; raise UsageError if invalid."""
     try:
         return parse_address(text)
     except ValueError:
@@ -80,7 +80,7 @@ def listen_option(text: str) -> Address:
 
 
 def page_address(text: str) -> str:
-    """Return the address of a page, perhaps with a path, without a slash at its end; raise ValueError."""
+    """Return the address of a page, perhaps with a path, without a final slash; raise ValueError."""
     parts = urlsplit(text)
     require(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0, text)
     require(not (parts.query or parts.fragment or parts.username or parts.password), text)
@@ -95,7 +95,7 @@ def require(condition: object, value: _T) -> _T:
 
 
 def choice(allowed: Iterable[str]) -> ValueType:
-    """One of a few words; members of an enum become its members."""
+    """Accept one of a few words, converted to members if `allowed` is an enum."""
     members = {str(member): member for member in allowed}
 
     def parse(value: Any) -> str:
@@ -116,20 +116,20 @@ def fixed(value: int) -> ValueType:
 def text(
     example: str, what: str = "a text in one line", plural: str = "texts", make: Callable[[str], Any] = str
 ) -> ValueType:
-    """Text that is not empty, without the white space around it."""
+    """Accept non-empty text, without the white space around it."""
     return ValueType(
         what, example, lambda value: make(one_line(value)), {"type": "string", "pattern": r"\S"}, plural
     )
 
 
 def one_line(value: Any) -> str:
-    """Return text in one line, without the white space around it; raise ValueError."""
+    """Return text in one line, without the white space around it; raise ValueError for several lines."""
     stripped: str = require(isinstance(value, str), value).strip()
     return str(require(stripped and not CONTROL.search(stripped), stripped))
 
 
 def pattern(example: str, what: str, expression: str) -> ValueType:
-    """Text that matches a regular expression as a whole."""
+    """Accept text that matches a regular expression as a whole."""
     compiled = re.compile(expression)
     return ValueType(
         what,
@@ -182,7 +182,7 @@ def duration(
     example: str = "10m",
     make: Callable[[float], float] = float,
 ) -> ValueType:
-    """Time with its unit, in seconds; never 0."""
+    """Accept a time with its unit, in seconds; never 0."""
     bounds = f" from {format_duration(least_s)} to {format_duration(most_s)}" if least_s else ""
 
     def parse(value: Any) -> float:

@@ -24,7 +24,7 @@ Location = tuple[str | int, ...]
 _MOST_BYTES = 4 * 2**20
 # PyYAML takes about 25 µs for each value; the largest policies have a few thousand.
 _MOST_VALUES = 100_000
-# PyYAML composes by recursion: Python's limit is reached at about 200.
+# PyYAML composes by recursion, and reaches Python's limit at about 200.
 _DEEPEST = 64
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
@@ -130,7 +130,7 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
-        """Leave a day that is not in the calendar as text, so that its reader can name the place."""
+        """Leave an invalid calendar date as text, so that its reader can report the position."""
         try:
             return super().construct_yaml_timestamp(node)
         except (ValueError, OverflowError):
@@ -142,12 +142,12 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_ti
 
 
 def read_yaml(path: Path) -> YamlSource:
-    """Read a YAML file; raise InputError naming the place when it is missing, unreadable or not YAML."""
+    """Read a YAML file; raise InputError naming the place if it is missing, unreadable or not YAML."""
     return parse_yaml(read_text(path, _MOST_BYTES), str(path))
 
 
 def parse_yaml(text: str, path: str) -> YamlSource:
-    """Parse one YAML document; `path` is only for messages. Raise InputError naming the place."""
+    """Parse one YAML document; `path` is only for messages. Raise InputError naming the place if invalid."""
     try:
         loader = _Loader(text, path)
     except yaml.reader.ReaderError as error:

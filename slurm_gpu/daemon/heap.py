@@ -33,7 +33,7 @@ class Heap:
         self._due_s = clock.monotonic() + EVERY_S
 
     def tend(self) -> None:
-        """Give back, if it is time to."""
+        """Return memory if it is due."""
         now_s = self._clock.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + EVERY_S

@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-# Lines a minute of one logging call.
+# Maximum lines per minute of one logging call.
 MOST_WARNINGS = 20
 MOST_OTHERS = 200
 _PERIOD_S = 60.0
@@ -15,7 +15,7 @@ _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ER
 
 
 class JournalFormatter(logging.Formatter):
-    """`<priority>message`, as journald reads it (sd-daemon(3)); it adds the time itself."""
+    """Formats `<priority>message` for journald (sd-daemon(3)), which adds the time itself."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format one record; further lines have the priority too."""
@@ -67,7 +67,7 @@ class _LineCount:
 
 
 def log_to_stderr(*, for_people: bool, line: str = "%(name)s: %(message)s") -> None:
-    """From INFO on; `line` is in logging's own notation, and people see the time and the level before it."""
+    """Log from INFO on; in a terminal, the time and the level precede `line`, in logging's own notation."""
     handler = logging.StreamHandler()
     plain = logging.Formatter(f"%(asctime)s %(levelname)s {line}")
     handler.addFilter(LineLimit())

@@ -32,7 +32,7 @@ class OutageLog:
         self._traced: set[type] = set()
 
     def failed(self, error: BaseException | str) -> None:
-        """Note a failure."""
+        """Record a failure."""
         kind = type(error)
         unforeseen = isinstance(error, BaseException) and not isinstance(error, SlurmGpuError)
         with self._lock:
@@ -52,9 +52,9 @@ class OutageLog:
         self._log.warning(self._what, reason, exc_info=error if with_traceback else None)  # type: ignore[arg-type]
 
     def worked(self) -> None:
-        """Note that it works."""
+        """Record a success."""
         self.lasts = False
-        if not self._types:  # as nearly always
+        if not self._types:  # the usual case
             return
         with self._lock:
             was_reported = bool(self._types)

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 STATUS_EACH_S = 10.0
 AGAIN_AFTER_S = 1.0
-"""The seconds until a notification is repeated for which systemd had no room."""
+"""Seconds until a notification is repeated if systemd's queue was full."""
 _OUT_OF_LOOP_S = 1.0
 
 
@@ -68,7 +68,7 @@ class Notifier:
         return min(AGAIN_AFTER_S, self._feed_each_s) if self._feed_each_s else AGAIN_AFTER_S
 
     def _notify(self, text: str, within_s: float = 0.0) -> bool:
-        """Return False if systemd has no room at present; without systemd, return True."""
+        """Return False if systemd's queue is full; without systemd, return True."""
         if not self._address:
             return True
         try:

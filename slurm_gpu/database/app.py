@@ -27,7 +27,7 @@ from slurm_gpu.database.verdicts.api import VerdictsPage
 
 
 def make_app(services: Services, posts: Posts) -> Starlette:
-    """The ASGI application."""
+    """Return the ASGI application."""
     reads, words = Reads(services), ControllerPages(services)
     forecasts, reservations, quotas = ForecastApi(services), ReservationPages(services), QuotaPages(services)
     routes = [

@@ -111,7 +111,8 @@ def default_is_meant() -> bool:
 def load_settings(path: Path | None) -> DaemonSettings:
     """Read and check the file; without `path` the default one, which may be missing.
 
-    Raise InvalidFileError with every mistake, and OpenToOthersError when others may read its password.
+    Raise InvalidFileError with all errors if it is invalid, and OpenToOthersError if others may read its
+    password.
     """
     if path is None and not DEFAULT_PATH.exists():
         return DaemonSettings()
@@ -123,7 +124,7 @@ def load_settings(path: Path | None) -> DaemonSettings:
 
 
 def default_address(url: str) -> Address:
-    """All interfaces, at the port of `database:` in slurm-gpu.yaml."""
+    """Return all interfaces, with the port of `database:` in slurm-gpu.yaml."""
     port = urlsplit(url).port
     return Address(EVERYWHERE, 80 if port is None else port)
 

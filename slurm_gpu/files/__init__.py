@@ -1,1 +1,1 @@
-"""Reading and writing files safely."""
+"""Read and write files safely."""

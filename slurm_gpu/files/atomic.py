@@ -17,7 +17,7 @@ def write_whole(
 ) -> None:
     """Replace a file by this text in one step; if root writes, the file is `owner_uid`'s.
 
-    Without `durable`, which takes a wait for the disk, a power cut may lose the text. Raise OSError.
+    Without `durable`, which waits for the disk, a power cut may lose the text. Raise OSError.
     """
     with whole_file(path, durable=durable) as fresh:
         fresh.write_text(text, encoding="utf-8")

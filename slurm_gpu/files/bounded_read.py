@@ -10,11 +10,11 @@ _PIECE = 2**20
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a file of at most `most_bytes`; raise InputError."""
+    """Return the content of a file of at most `most_bytes`; raise InputError if it is invalid."""
     content = bytearray()
     try:
         with path.open("rb", buffering=0) as file:
-            # Not by its size in the file system: pipes and /proc have none.
+            # The size in the file system does not suffice: pipes and /proc have none.
             while piece := file.read(_PIECE):
                 content += piece
                 if len(content) > most_bytes:
@@ -27,7 +27,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
-    """Return the text of a UTF-8 file; raise InputError."""
+    """Return the text of a UTF-8 file; raise InputError if it is invalid or unreadable."""
     try:
         return read_bytes(path, most_bytes).decode(encoding)
     except UnicodeDecodeError as error:

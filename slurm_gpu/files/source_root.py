@@ -1,4 +1,4 @@
-"""The directory that contains the package slurm_gpu: the root of a checkout, if it runs from one."""
+"""The directory that contains the package slurm_gpu: the root of a checkout, when run from one."""
 
 from pathlib import Path
 

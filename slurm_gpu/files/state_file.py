@@ -30,9 +30,9 @@ def read_state(path: Path, from_json: Callable[[Any], State], advice: str) -> St
 
 
 def write_state(path: Path, plain: Any, owner_uid: int, mode: int = 0o600) -> None:
-    """Have it on disk before this returns, with its folder the property of SlurmUser (`owner_uid`).
+    """Write a state to disk before returning, in a folder that SlurmUser (`owner_uid`) owns.
 
-    Raise OutsideError.
+    Raise OutsideError if that fails.
     """
     with outside(path):
         path.parent.mkdir(mode=0o755, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Limits of a server: no sender takes all connections, or holds one without sending a request."""
+"""Limits of a server: no sender takes all connections, or keeps one without sending a request."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class ConnectionLimits:
     """Limits that a server enforces on its clients."""
 
     request_within_s: float
-    """From when a client connects, or begins a request, until its headers are complete."""
+    """Maximum time from a connection, or the beginning of a request, until its headers are complete."""
     body_within_s: float | None
-    """None: the application limits this time."""
+    """Maximum time for a body; None if the application limits it."""
     keep_alive_s: int
     always_of_sender: int
     share_of_sender: int
     """A sender may have one in this many of the free connections."""
     is_unlimited: Callable[[Sender], bool]
-    """Senders that may have any number of connections."""
+    """Selects senders that may have any number of connections."""
     most_of_sender: float = math.inf
     connections: int = 4000
     more_on_unix: int = 500
@@ -42,7 +42,7 @@ class ConnectionLimits:
     """The seconds after which a client that does not read its answer is disconnected."""
 
     def room(self, family: int) -> int:
-        """Return the number of connections at which those of a family have to wait."""
+        """Return the number of connections above which those of a family must wait."""
         return self.connections + (self.more_on_unix if family == socket.AF_UNIX else 0)
 
     def most(self, free: int) -> float:
@@ -70,7 +70,7 @@ class Senders:
         return False
 
     def go(self, sender: Sender) -> None:
-        """Count one connection less."""
+        """Remove one connection from the count."""
         self._open[sender] -= 1
         if not self._open[sender]:
             del self._open[sender]

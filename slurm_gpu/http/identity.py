@@ -95,7 +95,7 @@ class Authenticator:
         return self.by_uid(vouched.uid, origin)
 
     def by_uid(self, uid: int, origin: Origin | None = THIS_HOST) -> Caller:
-        """Return the rights of a user who asks from there."""
+        """Return the rights of a user at that origin."""
         slurm = uid == 0 or uid == self._slurm_uid()
         user, is_operator = self._known(uid)
         is_web = origin is not None and self._web.has_user(uid, user) and self._web.has_host(origin)

@@ -1,4 +1,4 @@
-"""Addresses and networks of peers, as settings name them."""
+"""Addresses and networks of peers, in the syntax of settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 with limits on time, headers and requests under way."""
+"""HTTP/1.1 with limits on time, headers and requests in progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """
 
     def __init__(self, server: HttpServer, early: bytes = b"") -> None:
-        """`early` was read of the connection already."""
+        """Set up; `early` has already been read from the connection."""
         super().__init__(server.config, server.server_state, server.lifespan.state)
         self._limits, self._senders, self._early = server.limits, server.senders, early
         self._sender: Sender = None
@@ -65,7 +65,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            # It may be empty lines, or the rest of a request that is answered: uvicorn waits for neither.
+            # It may be empty lines, or the rest of an answered request: uvicorn waits for neither.
             self._require_within(self._limits.request_within_s)
         self._head_bytes += len(data)
         super().data_received(data)
@@ -75,7 +75,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request, perhaps the next one on this connection."""
         if len(self.pipeline) >= _AHEAD:
-            # Ends the parsing, and is answered with 400.
+            # It ends the parsing, and is answered with 400.
             raise ValueError(f"more than {_AHEAD} requests wait for the answer to the first")
         super().on_message_begin()
         if self._timer is None:
@@ -94,7 +94,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_body = False
         if not self.cycle.response_complete:
             self._stop_timer()
-        # Otherwise the next request is due: uvicorn's own timer ended when the rest of this one arrived.
+        # The next request is due, because uvicorn's own timer ended when the rest of this one arrived.
         super().on_message_complete()
 
     def _require_within(self, seconds: float) -> None:

@@ -48,7 +48,7 @@ class FirstReader(Protocol):
         """Close connections that take too long, until cancelled."""
 
     async def stop(self) -> None:
-        """Answer requests under way, and close all connections."""
+        """Answer requests in progress, and close all connections."""
 
 
 class HttpServer(uvicorn.Server):
@@ -63,7 +63,7 @@ class HttpServer(uvicorn.Server):
         first: FirstReader | None = None,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """`headers` are added to every answer, uvicorn's own included."""
+        """Set up; `headers` are added to every answer, including uvicorn's own."""
         config = uvicorn.Config(
             app,
             http=LimitedProtocol,
@@ -115,7 +115,7 @@ class HttpServer(uvicorn.Server):
         loop.call_later(seconds, self._listen, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept waiting connections while there is room."""
+        """Accept waiting connections up to the limit."""
         for _ in range(min(_AT_ONCE, self._free(listener.family))):
             try:
                 connection, address = listener.accept()
@@ -195,7 +195,7 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `run`: uvicorn would raise them again, and the daemon would end by SIGTERM."""
+        """Leave signals to `run`: uvicorn would raise them again, and SIGTERM would end the daemon."""
         yield
 
 
@@ -212,9 +212,9 @@ async def run(
     beat: Callable[[], float] | None = None,
     *others: Coroutine[Any, Any, None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT; requests under way get a moment to end.
+    """Serve until SIGTERM or SIGINT; requests in progress get a moment to end.
 
-    `beat` is called repeatedly and returns the seconds until its next call, as Notifier.turned does. `others`
+    `beat` is called repeatedly and returns the seconds until its next call, like Notifier.turned. `others`
     run meanwhile, and are cancelled at the end.
     """
 

@@ -14,7 +14,7 @@ _BACKLOG = 4096
 
 
 def listen_tcp(address: Address) -> socket.socket:
-    """Return a listening TCP socket; raise OutsideError."""
+    """Return a listening TCP socket; raise OutsideError if that fails."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)

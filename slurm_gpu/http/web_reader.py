@@ -1,4 +1,4 @@
-"""slurm-gpuweb as slurm-gpudbd recognises it: by its system user and its host."""
+"""Recognise slurm-gpuweb in slurm-gpudbd, by its system user and its host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ THIS_HOST = Origin()
 
 @dataclass(frozen=True, slots=True)
 class WebReader:
-    """`web_user` and `web_hosts` of slurm-gpudbd.yaml. `user` is a name on slurm-gpudbd's host or a uid."""
+    """`web_user` and `web_hosts` of slurm-gpudbd.yaml; `user` is a name on slurm-gpudbd's host or a uid."""
 
     user: str | int | None = None
     hosts: Sequence[Network] = ()
@@ -64,7 +64,7 @@ class WebRefusal:
 
 
 class WebRefusals:
-    """The refusals of the last REPORTED_FOR_S, each sender's last one; for several threads."""
+    """The rejections of the last REPORTED_FOR_S, each sender's last one; thread-safe."""
 
     def __init__(self, reader: WebReader, clock: Clock) -> None:
         self._reader, self._clock, self._lock = reader, clock, threading.Lock()
@@ -91,13 +91,13 @@ class WebRefusals:
         return f"{said}; {remedy}"
 
     def admit(self, uid: int, origin: Origin) -> None:
-        """Forget this sender's refusals: it may read everything now."""
+        """Remove this sender's rejections: it may read everything now."""
         if self._last:
             with self._lock:
                 self._last.pop((uid, origin.address), None)
 
     def recent(self) -> list[WebRefusal]:
-        """Return the refusals to report, the oldest first."""
+        """Return the rejections to report, the oldest first."""
         with self._lock:
             self._drop_old()
             return list(self._last.values())

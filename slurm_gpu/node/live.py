@@ -216,7 +216,7 @@ class NodeSource(ShipmentSource):
 
 
 def _computed_s(reading: Reading) -> float | None:
-    """Return when a reading last shows the device computing, by its clock; None if it does not.
+    """Return when a reading last shows the device computing, by its clock; None if it shows no such time.
 
     A ring covers all the time since the last sample, so it includes bursts that current values miss.
     """

@@ -19,30 +19,30 @@ def number(value: float | None, digits: int = 0) -> str:
 
 
 def hours(value: float | None) -> str:
-    """Hours, to a few seconds while they are less than one."""
+    """Format hours, to a few seconds below one hour."""
     return number(value, 2 if value is not None and value >= 1 else 3)
 
 
 def count(value: float | None) -> str:
-    """GPUs: 2 as 2, a quarter as 0.25."""
+    """Format GPUs: 2 as 2, a quarter as 0.25."""
     return GAP if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def gpus(number: float | None) -> str:
-    """With their noun: 1 GPU, 0.25 GPUs, 8 GPUs."""
+    """Format GPUs with their noun: 1 GPU, 0.25 GPUs, 8 GPUs."""
     shown = count(number)
     return f"{shown} GPU" if shown == "1" else f"{shown} GPUs"
 
 
 def memory(mib: float | None) -> str:
-    """MiB as 512M, 64G or 1.5T."""
+    """Format MiB as 512M, 64G or 1.5T."""
     if mib is None:
         return GAP
     return "0" if mib == 0 else format_memory_mib(mib)
 
 
 def volume(n_bytes: float | None) -> str:
-    """Bytes as 512 MB, 1.5 TB: powers of 1000, as links and disks are counted."""
+    """Format bytes as 512 MB, 1.5 TB: powers of 1000, as usual for links and disks."""
     if n_bytes is None:
         return GAP
     for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -106,7 +106,7 @@ def text(value: str | None) -> str:
 
 
 def positions(numbers: Iterable[int]) -> str:
-    """Device positions as Slurm writes them: 0-2,5."""
+    """Format device positions as Slurm does: 0-2,5."""
     parts: list[str] = []
     for index, value in enumerate(ordered := sorted(numbers)):
         if index and value == ordered[index - 1] + 1:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 MAX_HOSTS = 100_000
-# DNS allows 253. An expression of 60 KB could otherwise name hosts of 6 GB.
+# DNS allows 253. An expression of 60 KB could otherwise expand to 6 GB of names.
 _LONGEST_NAME = 255
 _MOST_BRACKETS = 16
-"""No cluster is larger; a range such as n[1-999999999] is a slip and would eat the memory."""
+"""Larger than any cluster; a range such as n[1-999999999] is a mistake and would exhaust the memory."""
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
@@ -54,19 +54,19 @@ def compress(names: Iterable[str]) -> str:
 
 
 def parse_indices(text: str) -> list[int]:
-    """Whole numbers of a list without names, such as "0-2,5" (Slurm's IDX); [] for "" and "N/A"."""
+    """Return the numbers of a list without names, such as "0-2,5" (Slurm's IDX); [] for "" and "N/A"."""
     if text in ("", "N/A", "(null)"):
         return []
     return [int(number) for number in _numbers(text, text)]
 
 
 def count_tasks(expression: str) -> int:
-    """Tasks of an array expression as Slurm prints it: "0-9%4" → 10, "1,3,5" → 3, "0-10:5" → 3."""
+    """Return the number of tasks of an array expression: "0-9%4" → 10, "1,3,5" → 3, "0-10:5" → 3."""
     return sum(len(tasks) for tasks in task_ranges(expression))
 
 
 def task_ranges(expression: str) -> list[range]:
-    """Return the task ids of an array expression; raise ValueError."""
+    """Return the task ids of an array expression; raise ValueError if it is invalid."""
     ranges = []
     for part in expression.partition("%")[0].split(","):
         match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?", part)
@@ -99,7 +99,7 @@ def _split(expression: str) -> Iterator[str]:
 
 
 def _product(part: str, whole: str) -> Iterator[str]:
-    """Every name of one part, the leftmost bracket varying slowest."""
+    """Return every name of one part; the leftmost bracket varies slowest."""
     head, opened, rest = part.partition("[")
     if not opened:
         if not part:

@@ -9,7 +9,7 @@ _FORMULA = re.compile("^\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]")
 
 
 def defused(text: str) -> str:
-    """Return text that a spreadsheet does not compute: a formula gets an apostrophe."""
+    """Return text that a spreadsheet does not evaluate: a formula gets an apostrophe."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

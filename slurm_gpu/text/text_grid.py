@@ -10,7 +10,7 @@ from rich.text import Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridColumn:
-    """`least`: so narrow it may become, None: it is never cut. `spare`: in this order some are left out."""
+    """A column; `least` is its minimum width (None: never cut), `spare` the order of leaving columns out."""
 
     title: str
     right: bool = False

@@ -1,13 +1,13 @@
-"""Amounts as admins and Slurm write them: memory in MiB, durations in seconds."""
+"""Parse and format amounts in the notation of admins and Slurm: memory in MiB, durations in seconds."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# Slurm's own time formats (man sbatch, --time): M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
-# Of 64 bits. Python refuses to convert thousands of digits.
+# Digits of 64-bit numbers. Python refuses to convert thousands of digits.
 _MOST_DIGITS = 19
+# Slurm's own time formats (man sbatch, --time): M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
 # Digits are bounded here and below: Python refuses to convert 4,300 of them, and 309 exceed a float.
 _SLURM_TIME = re.compile(
     r"(?:(?P<days>\d{1,9})-(?P<dhours>\d{1,9})(?::(?P<dminutes>\d{1,9})(?::(?P<dseconds>\d{1,9}))?)?"
@@ -20,16 +20,16 @@ _MEMORY_MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 def parse_whole(text: str, least: int = 0, most: int = 2**63 - 1) -> int:
-    """Return a whole number in ASCII digits; raise ValueError if it is none, or out of range."""
+    """Return a whole number in ASCII digits; raise ValueError for other text, or out of range."""
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and least <= int(text) <= most:
         return int(text)
     raise ValueError(f"{text[:40]!r} must be a whole number from {least} to {most}")
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in "90s", "10m", "4h", "7d", "2w", or Slurm's own D-HH:MM:SS forms with a colon or dash.
+    """Parse seconds: "90s", "10m", "4h", "7d", "2w", or Slurm's D-HH:MM:SS forms with a colon or dash.
 
-    A bare number is refused: 60 is minutes to Slurm and seconds to most other programs.
+    A bare number is rejected: 60 is minutes to Slurm and seconds to most other programs.
     """
     stripped = text.strip()
     if match := _DURATION.fullmatch(stripped):
@@ -40,7 +40,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_slurm_time(text: str) -> float:
-    """Seconds in a time limit as sbatch reads it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    """Return the seconds of a time limit in sbatch's forms: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
     match = _SLURM_TIME.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a Slurm time; write minutes, H:MM:SS or D-HH:MM:SS")
@@ -56,7 +56,7 @@ def parse_slurm_time(text: str) -> float:
 
 
 def parse_memory_mib(text: str) -> float:
-    """MiB in "64G", "512M", "1.5T" (powers of 1024, as Slurm counts). A bare number is refused."""
+    """Return MiB of "64G", "512M", "1.5T" (powers of 1024, like Slurm). A bare number is rejected."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         raise ValueError(
@@ -76,7 +76,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_slurm_time(seconds: int) -> str:
-    """As Slurm prints a time limit: "2-00:00:00", "04:30:00"."""
+    """Format a time limit as Slurm does: "2-00:00:00", "04:30:00"."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -93,7 +93,7 @@ def format_memory_mib(mib: float) -> str:
 
 
 def format_mgpu(mgpu: int) -> str:
-    """GPUs for people: 2000 → "2", 250 → "0.25"."""
+    """Format GPUs: 2000 → "2", 250 → "0.25"."""
     return f"{mgpu / 1000:.3f}".rstrip("0").rstrip(".")
 
 

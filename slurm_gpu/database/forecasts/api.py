@@ -1,4 +1,4 @@
-"""GET /v1/forecast: how long a job will wait, one that is submitted or one that is not."""
+"""GET /v1/forecast: how long a job will wait, whether submitted or not."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from slurm_gpu.database.forecasts.predicting import Predictor
 
 _SKEW_S = 30
-"""The clocks of slurmctld and of this host may differ."""
+"""Allowed difference between the clocks of slurmctld and of this host."""
 
 
 class ForecastApi:
-    """The endpoints. numpy is loaded by the first question, and one is reckoned at a time."""
+    """The endpoints; the first request loads numpy, and one forecast is computed at a time."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -107,14 +107,14 @@ class ForecastApi:
         waited = ""
         if start_s is not None and eligible_s is not None and start_s >= eligible_s:
             waited = f"; it waited {span(start_s - eligible_s)}"
-        if start_s is None and end_s is None:  # of a moment ago
+        if start_s is None and end_s is None:  # from a moment ago
             return f"job {job} does not wait any more"
         state = "runs" if end_s is None else f"is over: {row['state']}"
         return f"job {job_name(row)} {state}{waited}"
 
 
 def _named(queue: QueueState, job: str) -> QueuedJob | None:
-    """The one that waits of JOBID, JOBID_TASK or JOBID+OFFSET: of several, the first."""
+    """Return the first pending job of JOBID, JOBID_TASK or JOBID+OFFSET."""
     number, underscore, task = job.partition("_")
     first, plus, offset = job.partition("+")
     found = []

@@ -63,7 +63,7 @@ def past_accuracy(
     connection: Connection, cluster: str, now_s: int, most: int = MOST_JUDGED
 ) -> ForecastRecord:
     """Return how many of the last forecasts were correct."""
-    # Twice as many, since of some jobs nothing is known.
+    # Twice as many, since the outcome of some jobs is unknown.
     query = (
         select(forecast)
         .where(judged(cluster, now_s))

@@ -41,7 +41,7 @@ class NoForecastError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The model that is used while the newest one is unreadable."""
+    """A model to use while the newest one is unreadable."""
 
     newest_s: int
     created_s: int
@@ -50,7 +50,7 @@ class _Kept:
 
 
 class Predictor:
-    """Keeps the newest model; for one thread at a time."""
+    """The newest model and its forecasts; for one thread at a time."""
 
     def __init__(self, database: Database, cluster: str, clock: Clock) -> None:
         self._database, self._cluster, self._clock = database, cluster, clock
@@ -58,7 +58,7 @@ class Predictor:
         self._seen: tuple[QueueState, Runs] | None = None
 
     def of_job(self, queue: QueueState, job: QueuedJob, name: str, caller: Caller) -> Forecast:
-        """Forecast a pending job of this queue and store the forecast. Raise NoForecastError."""
+        """Forecast a pending job of this queue and store the forecast; raise NoForecastError otherwise."""
         full = caller.may_see(job.uid)
         said = self._forecast(queue, job_run(job), name, full=full)
         row = Prediction.of(
@@ -68,7 +68,7 @@ class Predictor:
         return said
 
     def of_asked(self, queue: QueueState, asked: UnsubmittedJob) -> Forecast:
-        """Forecast a job that is not submitted yet. Raise NoForecastError."""
+        """Forecast a job that is not submitted yet; raise NoForecastError if impossible."""
         wanted = run_of_request(asked, self._runs(queue), self._clock.wall())
         return self._forecast(queue, wanted, None, full=True)
 
@@ -108,7 +108,7 @@ class Predictor:
         )
 
     def _newest(self) -> _Kept:
-        """The newest model that can be read. Raise NoForecastError."""
+        """Return the newest readable model; raise NoForecastError without one."""
         with self._database.reading() as connection:
             made = stored_models(connection, self._cluster, self._clock.wall())
             if not made:
@@ -136,7 +136,7 @@ class Predictor:
             else:
                 remark = None
             return _Kept(made[0], created_s, model, remark)
-        # Retrying does not help, as it does while the database is unreachable.
+        # Retrying does not help, unlike while the database is unreachable.
         raise NoForecastError(f"{wrong}: where slurm-gpudbd runs, `slurm-gpu forecast train` does it")
 
     def _runs(self, queue: QueueState) -> Runs:

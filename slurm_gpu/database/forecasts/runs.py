@@ -46,7 +46,7 @@ class UnsubmittedJob:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> UnsubmittedJob:
-        """Build a job from request parameters; raise UsageError."""
+        """Build a job from request parameters; raise UsageError if one is invalid."""
         names = cls.__slots__
         for name, text in query.items():
             if name not in names:
@@ -61,7 +61,7 @@ class UnsubmittedJob:
 
 
 def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
-    """All that waited or ran since then, as Slurm's accounting has it."""
+    """Return all runs that waited or ran since then, according to Slurm's accounting."""
     names = ("submit_s", "eligible_s", "start_s", "end_s", "time_limit_s", "n_nodes")
     mgpu_asked = func.coalesce(run.c.requested_mgpu, run.c.granted_mgpu)
     columns = [*(run.c[name] for name in names), mgpu_asked]
@@ -87,7 +87,7 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
     ) in connection.execute(query).yield_per(10_000):
         if eligible_s is None:
             if start_s is None:
-                continue  # held, or gone before it was free to start: it never waited for anything
+                continue  # held, or gone before it was eligible: it never waited for resources
             eligible_s = submit_s
         cores, memory_mib = _amounts(asked)
         gpus = _UNKNOWN_GPUS if mgpu is None else mgpu / 1000
@@ -110,7 +110,7 @@ def queue_runs(jobs: Iterable[QueuedJob], now_s: float) -> Runs:
 
 
 def job_run(job: QueuedJob) -> Runs:
-    """One of a job's tasks."""
+    """Return the run of one of a job's tasks."""
     return _runs([_of_queue(job)], [job.account], [_first(job.partition)])
 
 
@@ -179,7 +179,7 @@ def _runs(rows: Sequence[Row], accounts: Sequence[str], partitions: Sequence[str
 
 
 def _first(partition: str) -> str:
-    """A job may name several, of which it will have one."""
+    """Return the first of several partitions, of which the job will use one."""
     return partition.partition(",")[0]
 
 

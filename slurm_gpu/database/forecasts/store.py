@@ -23,7 +23,7 @@ _LONGEST_S = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A forecast of a job that waits: a row of `forecast`; seconds are from `at_s` on."""
+    """A forecast of a pending job: a row of `forecast`; seconds are from `at_s` on."""
 
     job_id: int
     """The array's ID for tasks that are not split off yet."""
@@ -100,9 +100,9 @@ def read_model_body(connection: Connection, cluster: str, created_s: int) -> byt
 
 
 def remember(connection: Connection, cluster: str, said: Iterable[Prediction]) -> int:
-    """Keep these, but for jobs of which one was kept within AGAIN_AFTER_S; returns how many.
+    """Store these, except for jobs with a forecast within AGAIN_AFTER_S; return the number stored.
 
-    One that was kept for a later time, by a clock that stood wrong, does not count.
+    A stored forecast with a later time, from a wrong clock, does not count.
     """
     listed = list(said)
     if not listed:

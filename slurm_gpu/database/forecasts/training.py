@@ -1,4 +1,4 @@
-"""Learns from the accounting how long jobs wait, and keeps that for slurm-gpudbd's forecasts."""
+"""Train forecasts of waits from accounting, and store them for slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TrainingResult:
     samples: int
     bytes: int
     corrections: dict[str, Correction]
-    """By kind of job, `cpu` and `gpu`: which forecast is the better one, and how near both were."""
+    """By kind of job, `cpu` and `gpu`: the better forecast, and the errors of both."""
 
     @property
     def sources(self) -> set[str]:
@@ -67,7 +67,8 @@ def forecast_waiting(
 ) -> int:
     """Forecast pending jobs and store the forecasts, so that outcomes are known without requests by users.
 
-    At most `most` jobs, spread over all pending ones; returns how many were stored. Uses the newest model.
+    The forecasts cover at most `most` jobs, spread over all pending ones, and use the newest model. Return
+    the number stored.
     """
     waiting = [job for job in jobs if waits(job, now_s)]
     taken = waiting if len(waiting) <= most else [waiting[n * len(waiting) // most] for n in range(most)]

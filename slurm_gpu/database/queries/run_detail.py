@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MAX_EVENTS = 1000
 _OF_A_WINDOW = tuple(f.name for f in fields(NodeWindow))
 _CONCERNING_ALL = ("intruder", "job_mismatch")
-# Hooks and Slurm may differ by this much over when a run was.
+# Hooks and Slurm may differ by this much about the time of a run.
 _SLACK_S = 300
 
 
@@ -140,7 +140,7 @@ def _events(
 def _bounded_events(connection: Connection, where: ColumnElement[bool]) -> tuple[Sequence[RowMapping], int]:
     """Return at most MAX_EVENTS, the oldest first, and how many are omitted.
 
-    The first and the last ones of each job, device and kind are kept. So a thousand events of one kind
+    The first and the last ones of each job, device and kind are kept. A thousand events of one kind therefore
     do not displace another, and the beginning and end of each kind remain.
     """
     of_kind = event.c.job_id, event.c.device, event.c.kind
@@ -160,7 +160,7 @@ def _bounded_events(connection: Connection, where: ColumnElement[bool]) -> tuple
 
 
 def _read_event(row: RowMapping) -> Event | None:
-    """None, and a warning, of one that an older version took and this refuses."""
+    """Return an event; None and a warning if an older version stored it and this version rejects it."""
     try:
         return Event.from_wire({column.name: row[column.name] for column in event.columns}, {})
     except RecordError as error:
@@ -210,7 +210,7 @@ def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
 
 
 def nodes_without_window(row: Row, there: Sequence[NodeWindow]) -> set[str]:
-    """Nodes of a run of which there is none among these windows."""
+    """Return the nodes of a run that have none of these windows."""
     return set(node_set(row["nodes"])) - {item.node for item in there if item.job_id == row["job_id"]}
 
 

@@ -39,12 +39,12 @@ _COMMA_JOINED = {"partition": run.c.partition, "gpu_type": run.c.gpu_type}
 _COMMA_JOINED |= {"server_type": run.c.server_type, "zone": run.c.zone}
 
 
-# As Run.n_gpus.
+# The same as Run.n_gpus.
 _mgpu = case((run.c.start_s.is_(None), run.c.requested_mgpu), else_=run.c.granted_mgpu)
 
 
 def _micro(column: Column[float]) -> Callable[[float], ColumnElement[Any]]:
-    """In millionths: databases and Python may differ in the last digit of a number with a point."""
+    """Return millionths: databases and Python may differ in the last digit of a fraction."""
     return lambda now_s: func.round(column * _MICRO)
 
 
@@ -95,7 +95,7 @@ class RunFilter:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> RunFilter:
-        """Read the parameters of a question; raise UsageError naming the value."""
+        """Read the parameters of a request; raise UsageError naming an invalid value."""
         for name in query:
             if name not in _FILTERS:
                 raise UsageError(f"{name!r} is not a filter of runs; allowed: {', '.join(_FILTERS)}")
@@ -128,7 +128,7 @@ class PageCursor:
 
     @classmethod
     def read(cls, text: str) -> PageCursor:
-        """The place that `cursor` wrote; raise UsageError."""
+        """Return the place in a `cursor`; raise UsageError if it is invalid."""
         try:
             padded = text.encode("ascii") + b"=" * (-len(text) % 4)
             value, run_id, now_s = json.loads(base64.b64decode(padded, b"-_", validate=True))
@@ -147,7 +147,7 @@ class PageCursor:
 
 
 class RowQuery(NamedTuple):
-    """A question for some of the rows: which, and in which order."""
+    """A query for some of the rows, in an order."""
 
     where: Sequence[ColumnElement[bool]]
     order: Sequence[ColumnElement[Any]]
@@ -201,7 +201,7 @@ class SortOrder:
 
 
 def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
-    """Return the conditions of all filters but `until_s` and `after`. Invisible values match no filter."""
+    """Return the conditions of all filters except `until_s` and `after`. Invisible values match no filter."""
     found: list[ColumnElement[bool]] = []
     if wanted.users:
         found.append(run.c.user.in_(wanted.users))
@@ -224,7 +224,7 @@ def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
 
 
 def seen_by(caller: Caller) -> ColumnElement[bool]:
-    """A condition: runs that the caller may see in full, as Caller.may_see has it."""
+    """Return the condition for runs that the caller may see in full, equal to Caller.may_see."""
     if caller.sees_all:
         return true()
     return run.c.uid == caller.uid

@@ -88,8 +88,8 @@ def find_job(
 ) -> RunPage:
     """Return all runs of JOBID, JOBID_TASK or JOBID+OFFSET, with details that the caller may see.
 
-    JOBID of an array or a heterogeneous job selects all of its tasks or components, as for sacct. Raises
-    UsageError if `job` has another form. Returns at most MAX_LIMIT runs, the newest ones, and the number of
+    JOBID of an array or a heterogeneous job selects all of its tasks or components, as for sacct. Raise
+    UsageError if `job` has another form. Return at most MAX_LIMIT runs, the newest ones, and the number of
     the others.
     """
     rows = rows_of_job(connection, cluster, job)
@@ -118,7 +118,7 @@ def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any
 
 
 def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
-    """Derive the columns from the records shown with them: stored ones are updated once per pass only."""
+    """Derive the columns from the records shown with them: stored ones change only once per pass."""
     kept, _ = resolve_double_watches(shown.devices or ())
     derived = derive_run(parts, kept, min_coverage)
     return msgspec.structs.replace(
@@ -132,7 +132,7 @@ def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float)
 
 
 def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
-    """Return the rows of `run` that find_job selects, the newest first; raise UsageError.
+    """Return the rows of `run` that find_job selects, the newest first; raise UsageError if `job` is invalid.
 
     At most MAX_LIMIT rows. A resized run has several rows, of which only the last is returned.
     """
@@ -198,7 +198,7 @@ class WindowsFound:
 def find_windows(
     connection: Connection, cluster: str, job: str, caller: Caller, now_s: float
 ) -> WindowsFound:
-    """The windows that are there, and the nodes whose running jobs have none that is fresh."""
+    """Return the available windows, and the nodes whose running jobs have no recent one."""
     rows = rows_of_job(connection, cluster, job)
     visible = [row for row in rows if caller.may_see(row["uid"])]
     running = [row for row in visible if row["start_s"] is not None and row["end_s"] is None]
@@ -219,7 +219,7 @@ def find_windows(
 
 
 def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Caller) -> dict[str, Any]:
-    """Return live values as `caller` may see them; for a device of another job only its owner.
+    """Return live values that `caller` may see; for a device of another job, only its owner.
 
     Values of whole nodes are for operators.
     """
@@ -241,13 +241,13 @@ def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Call
 
 
 def count_unmatched(connection: Connection) -> int:
-    """Records that belong to no run (yet)."""
+    """Return the number of records without a run."""
     query = select(func.count()).select_from(run_device).where(run_device.c.run_id.is_(None))
     return connection.execute(query).scalar_one()
 
 
 def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = None) -> Run:
-    """A row of `run` as `caller` may see it at `now_s`."""
+    """Return a row of `run` with the fields that `caller` may see at `now_s`."""
     start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
     run_s = None if start_s is None else elapsed_s(row, now_s)
     requested = _gpus(row["requested_mgpu"])
@@ -318,7 +318,7 @@ def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = Non
 
 
 def job_name(row: Row) -> str:
-    """The id as Slurm prints it."""
+    """Return the ID in Slurm's notation."""
     if row["array_task"] is not None:
         return f"{row['array_job_id']}_{row['array_task']}"
     if row["het_offset"] is not None:
@@ -334,7 +334,7 @@ def _newest(
 
 
 def _newest_first(row: RowMapping) -> tuple[int, ...]:
-    """Order runs that were submitted at once, such as an array's tasks, by number, the highest first."""
+    """Order runs that were submitted at once, such as an array's tasks, by descending number."""
     numbers = (
         row["array_job_id"] or row["het_job_id"] or row["job_id"],  # job ids begin at 1
         -1 if row["array_task"] is None else row["array_task"],
@@ -349,5 +349,5 @@ def _gpus(granted_mgpu: int | None) -> float | None:
 
 
 def _hours(from_s: int | None, to_s: int | None) -> float | None:
-    # A start that is said to be earlier is that of a row of accounting that is not there any more.
+    # An earlier reported start is that of a row of accounting that no longer exists.
     return None if from_s is None or to_s is None or to_s < from_s else (to_s - from_s) / 3600

@@ -60,7 +60,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Decision(msgspec.Struct, forbid_unknown_fields=True):
-    """The state of a reservation."""
+    """The fields of a decision: the new state of a reservation."""
 
     act: Literal["approve", "deny", "cancel"]
     start_s: _Time | None = None
@@ -209,7 +209,7 @@ def _may_not(act: str) -> str:
 
 
 def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settings) -> tuple[int, int, str]:
-    """Start, end and nodes of an approval; raise UsageError."""
+    """Return start, end and nodes of an approval; raise UsageError if one is invalid."""
     if decision.start_s is None or decision.end_s is None or decision.nodes is None:
         raise UsageError("approving takes start_s, end_s and nodes")
     try:

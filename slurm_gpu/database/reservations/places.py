@@ -1,4 +1,4 @@
-"""The accounts of those who request reservations: sacctmgr runs rarely, however many requests arrive."""
+"""Cache the accounts of users who request reservations, so that sacctmgr runs rarely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_KEPT = 1000
 
 
 class KeptPlaces:
-    """Answers about one user after the other, each kept for KEPT_S; for several threads."""
+    """Cached answers about users, each valid for KEPT_S; thread-safe."""
 
     def __init__(self, ask: Callable[[str], UserAssociations], clock: Clock) -> None:
         """Set up; `ask` runs sacctmgr.

@@ -21,7 +21,7 @@ _PROMISED = [state.value for state in ReservationState if state.is_promised]
 # Name of the watermark whose row is locked by the deciding transaction until its end.
 _TURN = "reservations"
 _MOST_A_DAY = 50
-"""So many requests are kept for one user within a day: rows are never removed."""
+"""Maximum requests stored for one user within a day: rows are never removed."""
 _DAY_S = 86400
 # The sender's clock may be ahead of ours by this time.
 _AHEAD_S = 60
@@ -42,12 +42,12 @@ def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) 
 
 
 def find_one(connection: Connection, cluster: str, number: int) -> Reservation | None:
-    """The one with this id."""
+    """Return the reservation with this id."""
     return next((one for one in find(connection, cluster, 0, [number]) if one.id == number), None)
 
 
 def store_request(connection: Connection, values: dict[str, Any], open_per_user: int) -> int:
-    """Keep a request; raise UsageError if its user has as many as one may have. Returns its id."""
+    """Store a request and return its id; raise UsageError if its user has the maximum number."""
     _wait_for_turn(connection, values["requested_s"])
     _refuse_too_many(connection, values)
     table = reservation.c
@@ -68,7 +68,7 @@ def store_request(connection: Connection, values: dict[str, Any], open_per_user:
 
 
 def _of_user(values: Mapping[str, Any]) -> ColumnElement[bool]:
-    """The requests of this uid, and those of the name of which no uid is known."""
+    """Return the condition for requests of this uid, or of the name if they have no uid."""
     table = reservation.c
     return or_(table.uid == values["uid"], and_(table.uid.is_(None), table.user == values["user"]))
 
@@ -93,7 +93,7 @@ def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
 def approve(
     connection: Connection, one: Reservation, start_s: int, end_s: int, nodes: str, who: str, now_s: int
 ) -> None:
-    """Promise it; raise UsageError if its nodes are another's for a part of the time."""
+    """Approve a reservation; raise UsageError if another has its nodes for part of the time."""
     one = _as_it_is(connection, one, now_s)
     if one.state is not ReservationState.REQUESTED:
         raise UsageError(f"reservation {one.id} is {one.state}: only what is requested can be approved")
@@ -139,7 +139,7 @@ def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> 
 def end(
     connection: Connection, one: Reservation, state: ReservationState, who: str, now_s: int, why: str
 ) -> None:
-    """Deny or cancel it; raise UsageError if it is over, or is no longer there to be denied."""
+    """Deny or cancel it; raise UsageError if it is over, or can no longer be denied."""
     one = _as_it_is(connection, one, now_s)
     if one.state.is_over:
         raise UsageError(f"reservation {one.id} is {one.state} already")
@@ -220,7 +220,7 @@ def _require(was_set: bool, one: Reservation) -> None:
 
 
 def _set(connection: Connection, one: Reservation, values: dict[str, Any]) -> bool:
-    """Return whether it was still in the state of `one`: slurm-gpuctld reports without this lock."""
+    """Return whether it still had the state of `one`: slurm-gpuctld reports without this lock."""
     table = reservation.c
     same = update(reservation).where(table.reservation_id == one.id, table.state == one.state.value)
     return connection.execute(same.values(values)).rowcount == 1
@@ -234,7 +234,7 @@ def _read(row: RowMapping) -> Reservation:
 def _note_act(
     connection: Connection, who: str, at_s: int, act: str, subject: str, why: str, old: str, new: str
 ) -> None:
-    """An act that slurm-gpudbd itself does, in the transaction that does it."""
+    """Store an audit event of slurm-gpudbd's own action, in the transaction of the action."""
     row = {
         "audit_id": uuid.uuid4().hex,
         "at_s": at_s,

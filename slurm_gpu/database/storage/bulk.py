@@ -98,7 +98,7 @@ class _Words:
         self._objects: dict[int, tuple[Any, Any]] = {}
 
     def of(self, column: Sequence[Any], process: Callable[[Any], Any] | None) -> Sequence[str]:
-        """Convert one column, whose values `process` prepares for the driver."""
+        """Convert one column; `process` prepares its values for the driver."""
         values = column if process is None else [self._processed(value, process) for value in column]
         kinds = set(map(type, values))
         if kinds == {int}:

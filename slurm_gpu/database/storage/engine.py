@@ -103,8 +103,8 @@ class Database:
     def write(self, work: Callable[[Connection], T], lock_wait: LockWait = LockWait.PATIENT) -> T:
         """Run `work` in one transaction and commit it; on a deadlock, roll back and repeat.
 
-        Raise LockedError if rows stay locked for longer than the limit, and DatabaseError if the database is
-        unreachable. In both cases either nothing or everything was stored.
+        Raise LockedError if rows remain locked for longer than the limit, and DatabaseError if the database
+        is unreachable. In both cases either nothing or everything was stored.
         """
         for attempt in range(1, _TRIES + 1):
             try:
@@ -148,7 +148,7 @@ class Database:
             return any(connection.execute(query).first() is not None for query in first)
 
     def _make_file(self) -> None:
-        """Create an empty file of SQLite, for the owner of the folder: the first caller may be root."""
+        """Create an empty file of SQLite, owned by the owner of the folder: the first caller may be root."""
         if not (self.is_sqlite and self.url.database):
             return
         path = Path(self.url.database)

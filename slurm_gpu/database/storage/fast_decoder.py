@@ -119,7 +119,7 @@ class DecodedRecord(Struct, kw_only=True, dict=True):
 
     @functools.cached_property
     def row(self) -> dict[str, Any]:
-        """The columns of `run_device` without those of matching."""
+        """Return the columns of `run_device` without those of matching."""
         columns = dict(zip(_COLUMNS, _columns_of(self), strict=True))
         timeline = columns["timeline"]
         if timeline is not None:
@@ -181,7 +181,7 @@ class _Live(Struct):
                 raise ValueError(name)
 
     def to_live(self) -> Live:
-        """Return the values as the rest of slurm-gpudbd uses them."""
+        """Return the values in the form that the rest of slurm-gpudbd uses."""
         devices = {} if self.devices is None else self.devices
         host = {} if self.host is None else self.host
         return Live(
@@ -200,7 +200,7 @@ def _device(values: Any) -> LiveDevice:
 
 
 class _Shipment(Struct, forbid_unknown_fields=True):
-    """A shipment; slurm_gpu.wire reads the kinds that are rare."""
+    """A shipment; slurm_gpu.wire reads the rare kinds."""
 
     wire: int
     node: str
@@ -225,7 +225,7 @@ _NOTHING: dict[bytes, Any] = {b"null": None, b"[]": []}
 def decode_valid(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] | None:
     """Return the fields of a valid shipment, its records and live values checked, or None if it is invalid.
 
-    `parse` parses the JSON of rare kinds; its errors pass.
+    `parse` parses the JSON of rare kinds; its errors propagate.
     """
     try:
         shipment = _decode(body)

@@ -1,4 +1,4 @@
-"""Limits of MariaDB and MySQL beyond SQL: statement length and lock timeouts."""
+"""Limits of MariaDB and MySQL that SQL does not specify: statement length and lock timeouts."""
 
 from __future__ import annotations
 

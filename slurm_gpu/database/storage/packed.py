@@ -54,7 +54,7 @@ def pack_statistics(statistics: Mapping[str, Any]) -> bytes:
 
 
 def unpack_statistics(packed: bytes) -> dict[str, Any]:
-    """Return the statistics as they were packed."""
+    """Return the statistics that were packed."""
     values: dict[str, Any] = _decode(_inflated(packed, _JSON))
     return _with_histograms(values)
 

@@ -34,7 +34,7 @@ def make_ready(database: Database) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """The result of an upgrade: the schemas before and after it, None if there was none."""
+    """The result of an upgrade: the schemas before and after it; None if there was none."""
 
     before: str | None
     after: str | None

@@ -30,7 +30,7 @@ LAG_S = 0.04
 
 @dataclass(slots=True)
 class Others:
-    """Until when other jobs than the known ones may have used the device.
+    """The time until which other jobs than the known ones may have used the device.
 
     `unobserved_until_s`: an unobserved job had it, or may have. `unknown_jobs_until_s`: unknown jobs may have
     it.

@@ -20,7 +20,7 @@ from slurm_gpu.node.measure.links import SLACK
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.wire import Total
 
-# A counter stalls that grew by less than this part of the energy that samples of power add up to. They see
+# A counter stalls if it grew by less than this part of the energy that samples of power add up to. They cover
 # a quarter of the time at worst (A100, H100), so smaller differences prove nothing.
 _STALLED_PART = 0.1
 # Drivers update their counters within this time.
@@ -134,7 +134,7 @@ class EnergySum:
         self._sampled_s += seconds
 
     def _end_stall(self) -> None:
-        """The counter stalled and did not catch up: the samples of power are all that is known."""
+        """Count the samples of power, since the counter stalled and did not catch up."""
         stall, self._stall = self._stall, None
         sampled = None if stall is None else stall.sampled.value()
         if sampled is not None:
@@ -142,7 +142,7 @@ class EnergySum:
             self._power.add(sampled.seconds, sampled.mean, sampled.min, sampled.max)
 
     def forget(self) -> None:
-        """The counter may have been reset."""
+        """Start again, because the counter may have been reset."""
         self._end_stall()
         self._before = None
 

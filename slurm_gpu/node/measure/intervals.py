@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurm_gpu.node.measure.statistics import MeanSum
 
-# A reading that continues no other covers at most this much of the time before it.
+# A reading without a previous one covers at most this much of the time before it.
 OWN_S = 0.5
 
 

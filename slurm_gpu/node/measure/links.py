@@ -27,7 +27,7 @@ class LinkSum:
     def see(
         self, rx: DeviceCounter | None, tx: DeviceCounter | None, between_s: float, allocated_s: float
     ) -> tuple[float | None, float | None]:
-        """Count readings, as CounterSum does; return the growth of each per second, if known."""
+        """Count readings like CounterSum; return the growth of each per second, if known."""
         return self._moving(
             self._rx.see(rx, between_s, allocated_s), self._tx.see(tx, between_s, allocated_s)
         )

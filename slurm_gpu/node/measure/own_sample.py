@@ -12,8 +12,8 @@ from slurm_gpu.node.process.process_jobs import NO_JOB
 class Owners:
     """The processes that a shared device lists, by job (ProcessJobs.owner_of).
 
-    Some drivers list nonexistent processes instead of real ones. So a job is known to have none only if every
-    listed process belongs to another known job.
+    Some drivers list nonexistent processes instead of real ones. A job is therefore known to have none only
+    if every listed process belongs to another known job.
     """
 
     def __init__(self, processes: Sequence[GpuProcess], owner_of: Callable[[int], int | None]) -> None:

@@ -15,7 +15,7 @@ EARLY_SHARE = 0.25
 # covers 20 s, and counters cover any time.
 DETAIL_SHARE = 10
 DETAIL_MAX_S = 10.0
-# A pause of this many samples or detailed samples, and at least GAP_S, is a gap.
+# A pause of this many samples or detailed samples, and at least GAP_S, counts as unmeasured time.
 GAP_SAMPLES, GAP_DETAILS = 5, 2
 GAP_S = 0.5
 # The delay before a retry while the reader restarts.
@@ -93,18 +93,18 @@ class SamplingPace:
         return self._detailed_s is None or now_s - self._detailed_s >= 0.99 * detail_s
 
     def ask(self, now_s: float) -> None:
-        """Note a request now."""
+        """Record a request now."""
         # A job that starts or ends speeds up the samples from now on, not earlier ones.
         pace_s = self._pace_s(now_s)
         self._expected_s, self._paced_s = max(self._paced_s, pace_s), pace_s
         self.asked_s, self._skipped = now_s, False
 
     def detailed(self) -> None:
-        """Note that the last request was answered in detail."""
+        """Record that the last request was answered in detail."""
         self._detailed_s = self.asked_s
 
     def skip(self) -> None:
-        """Note that the device could not be read this time."""
+        """Record that the device could not be read this time."""
         self._skipped = True
 
     def _step_s(self, now_s: float) -> float:

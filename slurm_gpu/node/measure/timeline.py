@@ -17,7 +17,7 @@ from slurm_gpu.node.measure.statistics import Values
 from slurm_gpu.wire import Timeline
 from slurm_gpu.wire.timeline import GAP, MAX_BINS, level
 
-# The maximum size of the series in a shipment, compressed; noisy series get wider bins.
+# Maximum size of the series in a shipment, compressed; noisy series get wider bins.
 MAX_WIRE_BYTES = 1200
 # The rounding error of a float sum after everything was subtracted.
 _NOTHING_S = 1e-6

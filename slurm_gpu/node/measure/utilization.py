@@ -108,7 +108,7 @@ class UtilizationSpans:
         return [] if percent is None else [UtilizationSpan(start_s, now_s, percent)]
 
     def interrupt(self) -> None:
-        """Note an outage, so that the next current value does not cover the time before it."""
+        """Record an outage, so that the next current value does not cover the time before it."""
         self._answered_s = None
 
     def clock_was_set(self, now_s: float) -> bool:

@@ -251,7 +251,7 @@ class DeviceWatch:
         self._interrupt()
 
     def fail(self, failure: Failure) -> None:
-        """Note a failure of the device."""
+        """Record a failure of the device."""
         self.failure = failure
         self._interrupt()
 

@@ -1,8 +1,8 @@
 """Record the window of one segment on one device: the last ten minutes of each field, per second.
 
 Seconds follow the wall clock at the segment's start. Utilization is the mean of a second; other fields are
-values between the two samples around the middle of the second. A field takes 2,400 bytes once it is measured:
-about 50 KB for all fields, 20 KB on a shared device.
+interpolated between the two samples around the middle of the second. A field takes 2,400 bytes once it is
+measured: about 50 KB for all fields, 20 KB on a shared device.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class WindowRecorder:
         self._start_wall_s = math.floor(wall_s)
         self._zero_s = start_s - (wall_s - self._start_wall_s)
         self._utilization, self._memory, self._details = Columns(), Columns(), Columns()
-        # Utilization is measured several times a second, in the one that `_second` is.
+        # Utilization is measured several times a second; `_second` is the current one.
         self._own, self._device, self._second = _Average(), _Average(), 0
 
     def utilization(self, start_s: float, end_s: float, own: float | None, device: float) -> None:

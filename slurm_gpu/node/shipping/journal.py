@@ -5,8 +5,8 @@ null removes the key. A kill -9 or a power cut can leave a torn last line, which
 Memory has only the offsets of values, and values that are not on disk yet, since a day's records of thousands
 of jobs may wait here.
 
-On a full disk, changes stay in memory. A reserve file is then deleted to free space, and the log is rewritten
-without outdated and low-priority values.
+On a full disk, changes remain in memory. A reserve file is then deleted to free space, and the log is
+rewritten without outdated and low-priority values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMPACT_BYTES = 1 << 20
 _GARBAGE_MAX_BYTES = 32 << 20
 # Enough to rewrite the usual amount of waiting data.
 RESERVE_BYTES = 1 << 20
-# A disk this empty has room for the reserve.
+# Minimum free space of a disk for the reserve.
 ROOMY_BYTES = 16 * RESERVE_BYTES
 # On a full disk the log is rewritten only if that frees at least this much.
 _GAIN_BYTES = 1 << 16

@@ -1,9 +1,9 @@
 """Schedule shipments to slurm-gpudbd, and apply its replies to the spool.
 
-Final records and events go at once, with random delays between nodes. Live values go as often as slurm-gpudbd
-requires, but within LIVE_S after changes on the node. The first records of a running job go within LIVE_S
-with the live values, and then every PERIOD_S ± JITTER_S. Temporary failures are retried after a growing pause
-with jitter; only live values are dropped.
+Final records and events are sent at once, with random delays between nodes. Live values are sent as often as
+slurm-gpudbd requires, but within LIVE_S after changes on the node. The first records of a running job are
+sent within LIVE_S with the live values, and then every PERIOD_S ± JITTER_S. Temporary failures are retried
+after a growing pause with jitter; only live values are dropped.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ JITTER_S = 60.0
 LIVE_S = LIVE_INTERVAL_S
 # After a start or a change of open jobs, live values are sent every LIVE_S for this time.
 BUSY_S = 60.0
-# The first record of a running job covers at least this much: one of its first second has next to no
-# utilization, and is all that slurm-gpudbd has until the next period.
+# The first record of a running job covers at least this much: one of its first second has almost no
+# utilization, and slurm-gpudbd has no other until the next period.
 FIRST_RECORD_S = 5.0
-# The maximum random delay of urgent items, so that a job on 1,000 nodes does not cause a burst.
+# Maximum random delay of urgent items, so that a job on 1,000 nodes does not cause a burst.
 URGENT_DELAY_S = 1.0
 # The same if many jobs have ended on this node.
 MANY = 50
@@ -132,7 +132,7 @@ class ShipmentScheduler:
             self._running = self._grown_up(self._queue.waiting_keys())
             self._everything_at_s = self._next_period()
         elif now_s >= max(self._live_check_at_s, self._not_before_s):
-            # A user who requests a job of one minute should see its first record.
+            # Users who request a job of one minute should see its first record.
             self._running.update(self._grown_up(self._queue.never_shipped()))
         if self._urgent_at_s is None and (urgent := self._queue.urgent(MANY)):
             self._urgent_at_s = now_s + self._random.uniform(

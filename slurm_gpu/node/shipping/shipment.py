@@ -26,7 +26,7 @@ JobFacts = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingShipment:
-    """The content of one request: `items` stay in the spool until stored, the rest is only in memory.
+    """The content of one request: `items` remain in the spool until stored, the rest is only in memory.
 
     `wire` is the wire version of both sides. `has` are items that slurm-gpudbd should have, so that it
     reports missing ones; None if it does not support the key.

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 # More than 24 hours without slurm-gpudbd, with jobs of 10 s on each of 8 GPUs all the time.
 MAX_BYTES = 256 << 20
 MAX_BYTES_IN_MEMORY = 64 << 20
-# There is space again when at most this part of the limit is used.
+# Space is available again when at most this part of the limit is used.
 _SPACE_FRACTION = 0.9
 _SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events", "run": "runs"}
 _DROPPED = "dropped"
@@ -63,7 +63,7 @@ class ShipmentQueue:
     ) -> None:
         self._journal, self._rejected = journal, rejected
         self._max_bytes, self._max_bytes_in_memory = max_bytes, max_bytes_in_memory
-        # The keys of all that waits, and whether it is urgent.
+        # The keys of all waiting items, and whether each is urgent.
         self._waiting: dict[str, bool] = {}
         # The seq of each run of a machine without Slurm that has not ended.
         self._open_runs: dict[str, int] = {}
@@ -107,7 +107,7 @@ class ShipmentQueue:
                 self._forget(key)
 
     def put_record(self, key: str, record: Record | Host) -> bytes:
-        """Add the record or replace the one with that key; returns it as JSON."""
+        """Add the record or replace the one with that key; return it as JSON."""
         # The previous release can read it after a downgrade.
         text = self._journal.put(key, as_of_wire_1(record.to_wire()))
         self._waiting[key] = record.final
@@ -182,7 +182,7 @@ class ShipmentQueue:
         return items
 
     def shipped(self, item: Item) -> None:
-        """Note that slurm-gpudbd has stored an item, which may have been replaced meanwhile."""
+        """Record that slurm-gpudbd has stored an item, which may have been replaced meanwhile."""
         current = self._journal.get(item.key)
         if current is None:
             return

@@ -41,7 +41,8 @@ class NewerSpoolError(OutsideError):
 class Spool:
     """`<state-dir>/spool`; changes are durable once `commit` has returned True.
 
-    `queue` has the items that must be shipped. Raise OSError like Journal, and NewerSpoolError.
+    `queue` has the items that must be shipped. Raise OSError like Journal, and NewerSpoolError if a newer
+    release wrote it.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class Spool:
         )
 
     def _sign(self, directory: Path) -> bool:
-        """Save the format and return whether it was written; raise NewerSpoolError for a newer one."""
-        written = self._journal.get(_FORMAT)  # None: by 0.1, whose format was 1
+        """Save the format and return whether it was written; raise NewerSpoolError if it is newer."""
+        written = self._journal.get(_FORMAT)  # None: written by 0.1, whose format was 1
         match written:
             case {"format": int(number), "version": str(version)} if number > FORMAT:
                 self._journal.close()
@@ -179,13 +180,13 @@ class Spool:
         self.queue.put_record(f"host/{host.segment}", host)
 
     def last_record(self, segment: str, device: str) -> Record | None:
-        """Return the newest one that was saved, without fields that are implausible."""
+        """Return the newest saved record of the segment and device, without implausible fields."""
         wire = self._journal.get(f"record/{segment}/{device}")
         # Histogram keys are numbers in a record and strings in JSON; from_wire converts them.
         return None if wire is None else restored(Record.from_wire, wire)
 
     def last_host(self, segment: str) -> Host | None:
-        """Return the newest one that was saved, likewise; None also if it cannot be read."""
+        """Return the newest saved host record, likewise; None also if it cannot be read."""
         wire = self._journal.get(f"host/{segment}")
         try:
             return None if wire is None else restored(Host.from_wire, wire)

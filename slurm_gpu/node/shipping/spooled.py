@@ -32,9 +32,9 @@ def is_of_segment(value: Any) -> bool:
 
 
 def restored(read: Callable[[Any, dict[str, str]], T], value: dict[str, Any]) -> T:
-    """Return the record that a value is; raise RecordError if it is none.
+    """Return the record in a value; raise RecordError if it is invalid.
 
-    Older versions wrote fields that are implausible, which it is without.
+    Implausible fields, which older versions wrote, are left out.
     """
     dropped: dict[str, str] = {}
     item = read(value, dropped)

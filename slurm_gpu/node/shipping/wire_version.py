@@ -18,7 +18,7 @@ Range = tuple[int, int]
 
 
 class WireVersion:
-    """The wire version of the next shipment, at first the highest one of this node."""
+    """The wire version of the next shipment, initially the highest one of this node."""
 
     def __init__(self, own: Range = WIRE_RANGE) -> None:
         self._own = own
@@ -27,7 +27,10 @@ class WireVersion:
         self._dropped: set[tuple[str, str]] = set()
 
     def negotiate(self, theirs: Range | None) -> bool:
-        """Switch to the highest common version; return whether it changed. `theirs` is None if unknown."""
+        """Switch to the highest common version; return whether that changed it.
+
+        `theirs` is None if unknown.
+        """
         if theirs is None:
             return False
         common = min(theirs[1], self._own[1])
