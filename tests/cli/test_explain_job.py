@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
-from slurm_gpu.cli.policy.explain_job import ExplainedJob, SharingEnd, decision_of, lines, token_of
+from slurm_gpu.cli.policy.explain_job import (
+    ExplainedJob,
+    SharingEnd,
+    decision_of,
+    lines,
+    recorded_decision,
+    token_of,
+)
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller.colocation.status import sharing_of
 from slurm_gpu.policy.lua.decisions import find_decision, find_endings, write_ending
 
@@ -65,6 +75,22 @@ def test_decisions_are_read_from_the_log(tmp_path: Path, zone: str, words: str) 
     (tmp_path / "decisions.log").write_text("half a line\n" + LINE.format(zone=zone))
     assert words in explained(tmp_path, "slurm-gpu/1 t=abc1")
     assert words not in explained(tmp_path, "slurm-gpu/1 t=other")
+
+
+def test_a_recorded_decision_is_read_from_the_log_or_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = SimpleNamespace(asked="submit", at_s=1000, job={"uid": "1"}, scores="enforce:zone1:7")
+    database = SimpleNamespace(decisions=lambda token: [reply] if token == "abc1" else [])
+    site = CommandSite(config_path=tmp_path / "slurm-gpu.yaml")
+    assert recorded_decision(site, tmp_path, "abc1", "slurm-gpu/1 t=abc1") == (None, ())
+    monkeypatch.setattr(site, "database", lambda: nullcontext(database))
+    recorded = {"uid": "1", "zone": "enforce:zone1:7"}
+    assert recorded_decision(site, tmp_path, "abc1", "slurm-gpu/1 t=abc1") == (recorded, ())
+    (tmp_path / "decisions.log").write_text(LINE.format(zone="enforce:-:room"))
+    fields, ends = recorded_decision(site, tmp_path, "abc1", "slurm-gpu/1 t=abc1")
+    assert (fields or {})["zone"] == "enforce:-:room"
+    assert ends == ()
 
 
 @pytest.mark.parametrize(("is_logged", "more"), [(True, False), (False, True)])

@@ -92,7 +92,9 @@ def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
     job = _job_of(site, job_id)
     token = token_of(job.admin_comment)
     directory = _log_directory(site)
-    said, endings = (None, ()) if token is None else _said(site, directory, token, job.admin_comment)
+    said, endings = (
+        (None, ()) if token is None else recorded_decision(site, directory, token, job.admin_comment)
+    )
     now = sharing_of(directory / SHARING_FILE, job_id, time.time())
     decision = replace(decision_of(job, said), sharing=now, endings=endings)
     if as_json:
@@ -157,7 +159,7 @@ def _job_of(site: CommandSite, job_id: int) -> ExplainedJob:
     return ExplainedJob(job_id, runs[0].state, runs[0].admin_comment or "", None)
 
 
-def _said(
+def recorded_decision(
     site: CommandSite, directory: Path, token: str, admin_comment: str
 ) -> tuple[Mapping[str, str] | None, tuple[SharingEnd, ...]]:
     """Return the decisions on submission and sharing, from decisions.log, else from the database."""
@@ -171,9 +173,9 @@ def _said(
             found = ()
         decided = [one for one in found if one.asked != "share"]
         if fields is None and decided:
-            said = {**decided[0].job, **({"zone": decided[0].scores} if decided[0].scores else {})}
+            fields = {**decided[0].job, **({"zone": decided[0].scores} if decided[0].scores else {})}
         ended = ended or [(one.at_s, one.job) for one in found if one.asked == "share"]
-    return said, tuple(whole for at_s, line in ended if (whole := SharingEnd.of(at_s, line)) is not None)
+    return fields, tuple(whole for at_s, line in ended if (whole := SharingEnd.of(at_s, line)) is not None)
 
 
 def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
