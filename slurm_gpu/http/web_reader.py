@@ -81,14 +81,14 @@ class WebRefusals:
                 del self._last[next(iter(self._last))]
             self._last[sender] = refusal
         named = f"uid {uid}" if user is None else f"uid {uid} ({user})"
-        said = f"{named} from {origin} may not read everything, as slurm-gpuweb has to: {refusal.why}"
+        message = f"{named} from {origin} may not read everything, as slurm-gpuweb has to: {refusal.why}"
         remedy = (
             f"only if it is slurm-gpuweb, as any user can ask so, write {refusal.write} into "
             "slurm-gpudbd.yaml and restart slurm-gpudbd"
         )
         if is_new:
-            log.warning("a sender that asks as slurm-gpuweb does was refused: %s; %s", said, remedy)
-        return f"{said}; {remedy}"
+            log.warning("a sender that asks as slurm-gpuweb does was refused: %s; %s", message, remedy)
+        return f"{message}; {remedy}"
 
     def admit(self, uid: int, origin: Origin) -> None:
         """Remove this sender's rejections: it may read everything now."""

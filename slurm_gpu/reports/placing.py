@@ -86,8 +86,8 @@ class Placing:
 
     def _group(self, node: str, period: NodePeriod | None, *, before: bool) -> Group:
         def one(seen: str | None, places: Mapping[str, str]) -> str:
-            said = places.get(node)
-            order = (said, seen) if before else (seen, said)
+            configured = places.get(node)
+            order = (configured, seen) if before else (seen, configured)
             return next((name for name in order if name is not None), OTHER)
 
         return (

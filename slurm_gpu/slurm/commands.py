@@ -149,8 +149,8 @@ def _timed_out(argv: Sequence[str], timeout_s: float) -> SlurmError:
     return SlurmError(f"`{_shown(argv)}` gave no answer within {timeout_s:g} s")
 
 
-def _failed(argv: Sequence[str], returncode: int, said: bytes) -> SlurmError:
-    words = said.decode("utf-8", "replace") or "it printed nothing"
+def _failed(argv: Sequence[str], returncode: int, output: bytes) -> SlurmError:
+    words = output.decode("utf-8", "replace") or "it printed nothing"
     return SlurmError(f"`{_shown(argv)}` failed ({returncode}): {words}")
 
 

@@ -113,7 +113,7 @@ def line(**changes: object) -> OutlookEntry:
         "stage": 0,
         "since_s": NOW_S - 3000.0,
         "coverage": 0.991,
-        "says": "mail 2026-11-21 18:10 KST",
+        "outcome": "mail 2026-11-21 18:10 KST",
     }
     return OutlookEntry(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -131,7 +131,7 @@ def test_current_alerts_sent_notices_and_ended_jobs_are_listed(here: Here) -> No
 
 
 def test_it_fits_80_columns(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    here.write(Ledger([SENT_NOTICE], [ENDED]), line(user="a_user_with_a_long_name", says="word " * 40))
+    here.write(Ledger([SENT_NOTICE], [ENDED]), line(user="a_user_with_a_long_name", outcome="word " * 40))
     monkeypatch.setattr("slurm_gpu.cli.output._PIPE_WIDTH", 80)
     assert here() == 0
     assert max(len(one) for one in here.line.out.splitlines()) <= 80
@@ -212,7 +212,7 @@ class TestDryRun:
             ("bob@b.edu", "xid"),
             ("alice@b.edu", "never_used"),
         ]
-        assert {one["says"] for one in answer["now"]} == {"would be sent now"}
+        assert {one["outcome"] for one in answer["now"]} == {"would be sent now"}
 
     def test_a_diagnosis_is_included_if_the_site_configured_it(self, here: Here) -> None:
         answer = JobVerdict(

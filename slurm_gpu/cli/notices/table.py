@@ -33,7 +33,7 @@ def print_lines(lines: Sequence[OutlookEntry], zone: ZoneInfo) -> None:
             about(one.kind, one.stage),
             moment(one.since_s, zone),
             f"{100 * one.coverage:.0f} %",
-            text(one.says),
+            text(one.outcome),
         )
         for one in lines
     ]

@@ -167,8 +167,8 @@ class CoRunnerBeliefs:
 
     def _ask_speeds(self, group: tuple[int, ...]) -> None:
         here = [one for one in group if one != self.empty]
-        said = self.belief.speeds(tuple(self.applications[one] for one in here))
-        speed_of = [*said, *[0.0] * (3 - len(here))]
+        speeds = self.belief.speeds(tuple(self.applications[one] for one in here))
+        speed_of = [*speeds, *[0.0] * (3 - len(here))]
         padded = self._padded(here).tolist()
         for order in permutations(range(3)):
             a, b, c = (padded[i] for i in order)

@@ -276,7 +276,7 @@ class ColocationReconciler(Duty):
         store: ColocationStore,
         agreed: Mapping[int, Agreed],
     ) -> None:
-        said = [
+        speeds = [
             {
                 "job": run.job_id,
                 "key": course.key,
@@ -291,7 +291,7 @@ class ColocationReconciler(Duty):
             others,
             ends.why,
             ends.public_why,
-            {"slowdown": policy.slowdown, "speeds": said},
+            {"slowdown": policy.slowdown, "speeds": speeds},
         )
         # A job that remains anyway is found again in each cycle.
         if is_over or store.may_meet((ends.slowed, ends.other)):

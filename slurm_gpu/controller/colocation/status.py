@@ -127,7 +127,7 @@ def last_seen(path: Path) -> float | None:
 def serving_of(path: Path) -> Serving | None:
     """Return the planner in use; None if the file does not contain it."""
     try:
-        said = json.loads(path.read_text())["planner"]
-        return Serving(str(said["asked"]), str(said["serves"]), said["why"] and str(said["why"]))
+        planner = json.loads(path.read_text())["planner"]
+        return Serving(str(planner["asked"]), str(planner["serves"]), planner["why"] and str(planner["why"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -80,7 +80,7 @@ class Terminations:
 
     def _notify(self, who: Agreed, gone: Agreed, co_runners: Sequence[int], public_why: str) -> None:
         token = _TOKEN.match(who.job.admin_comment)
-        said = {
+        fields = {
             "uid": str(who.job.uid),
             "job": str(who.job.job_id),
             "co_runners": ",".join(map(str, co_runners)) or "-",
@@ -89,6 +89,6 @@ class Terminations:
         }
         if token is not None:
             try:
-                write_ending(self._run_directory, self._wall(), token[1], said)
+                write_ending(self._run_directory, self._wall(), token[1], fields)
             except OutsideError as error:
                 log.warning("end of sharing not recorded for slurm-gpu explain: %s", error)

@@ -132,14 +132,14 @@ def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[Outl
     lines = []
     for outcome in judgment.outcomes:
         finding = outcome.finding
-        says = of_outcome(outcome, zone, sends=settings.sends)
+        outcome_text = of_outcome(outcome, zone, sends=settings.sends)
         standing = judgment.standings.get(finding.job.run.job_id)
         if finding.kind == WARNING and rule is not None and standing is not None:
-            says = f"{says}; {of_standing(standing, rule.action, rule.mode, zone)}"
+            outcome_text = f"{outcome_text}; {of_standing(standing, rule.action, rule.mode, zone)}"
         elif finding.kind == ENDED and (end := judgment.ledger.end_of(finding.job.run)) is not None:
-            says = f"{of_end(end, zone)}; {says}"
+            outcome_text = f"{of_end(end, zone)}; {outcome_text}"
         elif finding.kind == AlertKind.NEVER_USED and rule is not None and standing is not None:
-            says = f"{says}; {of_standing(standing, rule.action, rule.mode, zone)}"
+            outcome_text = f"{outcome_text}; {of_standing(standing, rule.action, rule.mode, zone)}"
         lines.append(
             OutlookEntry(
                 job_id=finding.job.run.job_id,
@@ -149,7 +149,7 @@ def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[Outl
                 stage=finding.stage,
                 since_s=finding.since_s,
                 coverage=finding.coverage,
-                says=says,
+                outcome=outcome_text,
             )
         )
     return lines

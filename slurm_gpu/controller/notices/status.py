@@ -27,7 +27,7 @@ class OutlookEntry:
     stage: int
     since_s: float
     coverage: float
-    says: str
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,5 +78,5 @@ def _line(plain: dict[str, object]) -> OutlookEntry:
         stage=int(str(plain["stage"])),
         since_s=float(str(plain["since_s"])),
         coverage=float(str(plain["coverage"])),
-        says=str(plain["says"]),
+        outcome=str(plain["outcome"]),
     )

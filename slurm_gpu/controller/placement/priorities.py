@@ -156,10 +156,12 @@ class PriorityController(Duty):
 
 def weights_of(config: SiteConfig) -> PriorityWeights | None:
     """Return the priority weights of the site file; None without any."""
-    said = config.placement.priority
-    if said is None:
+    settings = config.placement.priority
+    if settings is None:
         return None
-    return PriorityWeights({JobScale(name): rate for name, rate in said.per_hour.items()}, said.max_points)
+    return PriorityWeights(
+        {JobScale(name): rate for name, rate in settings.per_hour.items()}, settings.max_points
+    )
 
 
 def _most_medium(config: SiteConfig) -> int:

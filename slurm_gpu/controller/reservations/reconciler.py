@@ -347,5 +347,5 @@ def _has_begun(row: Reservation, now_s: int) -> bool:
 def _words_of(error: SlurmError) -> str:
     """Return Slurm's message without the command and hints around it."""
     lines = str(error).splitlines()
-    said = next((line for line in lines if "rror" in line), lines[-1] if lines else str(error))
-    return said.rpartition("Error creating the reservation: ")[2].strip()[:500]
+    message = next((line for line in lines if "rror" in line), lines[-1] if lines else str(error))
+    return message.rpartition("Error creating the reservation: ")[2].strip()[:500]

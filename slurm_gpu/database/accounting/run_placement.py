@@ -37,9 +37,9 @@ class RunPlacement:
         for node, from_s, *seen in connection.execute(select(*columns).order_by(*columns[:2])):
             history = self._histories.get(node)
             if history is None:
-                first = self._said(node, tuple(seen))
+                first = self._configured(node, tuple(seen))
                 self._histories[node] = history = _GroupHistory([0], [first])
-            group = self._seen(node, tuple(seen))
+            group = self._recorded(node, tuple(seen))
             if group != history.groups[-1]:
                 history.from_s.append(from_s)
                 history.groups.append(group)
@@ -69,11 +69,11 @@ class RunPlacement:
             return self._places.server_types.get(node), self._places.zones.get(node)
         return history.groups[max(0, bisect_right(history.from_s, at_s) - 1)]
 
-    def _said(self, node: str, seen: tuple[str | None, ...]) -> tuple[str | None, str | None]:
+    def _configured(self, node: str, seen: tuple[str | None, ...]) -> tuple[str | None, str | None]:
         kind, zone = seen
         return self._places.server_types.get(node, kind), self._places.zones.get(node, zone)
 
-    def _seen(self, node: str, seen: tuple[str | None, ...]) -> tuple[str | None, str | None]:
+    def _recorded(self, node: str, seen: tuple[str | None, ...]) -> tuple[str | None, str | None]:
         kind, zone = seen
         return (
             self._places.server_types.get(node) if kind is None else kind,

@@ -60,12 +60,18 @@ class Predictor:
     def of_job(self, queue: QueueState, job: QueuedJob, name: str, caller: Caller) -> Forecast:
         """Forecast a pending job of this queue and store the forecast; raise NoForecastError otherwise."""
         full = caller.may_see(job.uid)
-        said = self._forecast(queue, job_run(job), name, full=full)
+        forecast = self._forecast(queue, job_run(job), name, full=full)
         row = Prediction.of(
-            job.job_id, said.at_s, said.lower_s, said.median_s, said.upper_s, said.source, said.created_s
+            job.job_id,
+            forecast.at_s,
+            forecast.lower_s,
+            forecast.median_s,
+            forecast.upper_s,
+            forecast.source,
+            forecast.created_s,
         )
         self._database.write(lambda connection: remember(connection, self._cluster, [row]))
-        return said
+        return forecast
 
     def of_asked(self, queue: QueueState, asked: UnsubmittedJob) -> Forecast:
         """Forecast a job that is not submitted yet; raise NoForecastError if impossible."""
@@ -78,7 +84,7 @@ class Predictor:
         model = kept.model
         if not model.n_samples:
             raise NoForecastError("no job that waited was on record when forecasts were learned last")
-        said = model.forecast(runs, wanted, now_s)
+        forecast = model.forecast(runs, wanted, now_s)
         reasons: Sequence[Reason] = ()
         if full:
             reasons = [Reason(what=one.what, factor=one.factor) for one in model.drivers(runs, wanted, now_s)]
@@ -93,10 +99,10 @@ class Predictor:
             id=name,
             full=full,
             at_s=int(now_s),
-            lower_s=float(said.lower_s[0]),
-            median_s=float(said.median_s[0]),
-            upper_s=float(said.upper_s[0]),
-            source=str(said.source[0]),
+            lower_s=float(forecast.lower_s[0]),
+            median_s=float(forecast.median_s[0]),
+            upper_s=float(forecast.upper_s[0]),
+            source=str(forecast.source[0]),
             reasons=reasons,
             created_s=kept.created_s,
             samples=model.n_samples,

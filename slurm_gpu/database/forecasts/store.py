@@ -99,12 +99,12 @@ def read_model_body(connection: Connection, cluster: str, created_s: int) -> byt
     return b"".join(connection.execute(query).scalars())
 
 
-def remember(connection: Connection, cluster: str, said: Iterable[Prediction]) -> int:
+def remember(connection: Connection, cluster: str, predictions: Iterable[Prediction]) -> int:
     """Store these, except for jobs with a forecast within AGAIN_AFTER_S; return the number stored.
 
     A stored forecast with a later time, from a wrong clock, does not count.
     """
-    listed = list(said)
+    listed = list(predictions)
     if not listed:
         return 0
     since_s = min(one.at_s for one in listed) - AGAIN_AFTER_S

@@ -80,15 +80,15 @@ def forecast_waiting(
     model = read_model(body)
     if not model.n_samples:
         return 0
-    said = model.forecast(queue_runs(jobs, now_s), Runs.joined([job_run(job) for job in taken]), now_s)
+    forecast = model.forecast(queue_runs(jobs, now_s), Runs.joined([job_run(job) for job in taken]), now_s)
     rows = [
         Prediction.of(job.job_id, now_s, lower_s, median_s, upper_s, source, created_s)
         for job, lower_s, median_s, upper_s, source in zip(
             taken,
-            said.lower_s.tolist(),
-            said.median_s.tolist(),
-            said.upper_s.tolist(),
-            said.source.tolist(),
+            forecast.lower_s.tolist(),
+            forecast.median_s.tolist(),
+            forecast.upper_s.tolist(),
+            forecast.source.tolist(),
             strict=True,
         )
     ]

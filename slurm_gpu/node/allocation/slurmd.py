@@ -125,7 +125,7 @@ class SlurmdQuery:
         self._run = run
         self._worker = WorkerThread("slurmd -G") if worker is None else worker
         self._came = threading.Event()
-        self._said: str | SlurmError | None = None
+        self._result: str | SlurmError | None = None
         self._since_s: float | None = None
         self._pause_s, self._due_s = 0.0, 0.0
         self._failed = False
@@ -165,14 +165,14 @@ class SlurmdQuery:
 
     def answer(self) -> str | None:
         """Return a new answer, if any; raise SlurmError if the query failed."""
-        said, self._said = self._said, None
-        if said is None:
+        result, self._result = self._result, None
+        if result is None:
             return None
         self._since_s = None
-        self._failed = isinstance(said, SlurmError)
-        if isinstance(said, SlurmError):
-            raise said
-        return said
+        self._failed = isinstance(result, SlurmError)
+        if isinstance(result, SlurmError):
+            raise result
+        return result
 
     def back_off(self) -> None:
         """Delay the next query, because the answer did not help."""
@@ -185,15 +185,15 @@ class SlurmdQuery:
 
     def _run_query(self) -> None:
         """Run the command; runs in the worker thread."""
-        said: str | SlurmError = SlurmError(f"{' '.join(self._command)}: failed with an internal error")
+        result: str | SlurmError = SlurmError(f"{' '.join(self._command)}: failed with an internal error")
         try:
-            said = self._run(self._command)
+            result = self._run(self._command)
         except SlurmError as error:
-            said = error
+            result = error
         finally:
-            self._answered(said)
+            self._answered(result)
 
-    def _answered(self, said: str | SlurmError) -> None:
-        self._said = said
+    def _answered(self, result: str | SlurmError) -> None:
+        self._result = result
         self._came.set()
         self._wake()

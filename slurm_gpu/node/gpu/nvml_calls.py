@@ -64,7 +64,7 @@ _WITHOUT = {
     "nvmlDeviceGetComputeRunningProcesses_v3": "does not list its processes;",
 }
 
-_MAX_SAID = 1000
+_MAX_LOGGED = 1000
 
 # Logs a message with a syslog priority.
 LogFunction = Callable[[int, str], None]
@@ -73,12 +73,12 @@ INFO, WARNING = 6, 4
 
 def once(log: LogFunction) -> LogFunction:
     """Return a log function that drops repeated messages."""
-    said: set[str] = set()
+    logged: set[str] = set()
 
     def log_once(priority: int, text: str) -> None:
         # A faulty driver may fail with ever new messages.
-        if text not in said and len(said) < _MAX_SAID:
-            said.add(text)
+        if text not in logged and len(logged) < _MAX_LOGGED:
+            logged.add(text)
             log(priority, text)
 
     return log_once

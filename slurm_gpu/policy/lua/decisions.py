@@ -62,8 +62,8 @@ class DecisionCounts:
         words = line.split(" ")
         if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not words[1].isdigit():
             return
-        said = dict(word.split("=", 1) for word in words[_FIELDS_BEFORE_RULES:] if "=" in word)
-        if "rules" not in said or words[3] not in ("allow", "deny"):
+        fields = dict(word.split("=", 1) for word in words[_FIELDS_BEFORE_RULES:] if "=" in word)
+        if "rules" not in fields or words[3] not in ("allow", "deny"):
             return
         if self.since_s is None:
             self.since_s = int(words[1])
@@ -71,8 +71,8 @@ class DecisionCounts:
             self.accepted += 1
         else:
             self.refused += 1
-        self.failed += "error" in said
-        for rule, kind in dict.fromkeys(_objections(said["rules"])):
+        self.failed += "error" in fields
+        for rule, kind in dict.fromkeys(_objections(fields["rules"])):
             self.rules.setdefault(rule, RuleCount()).count(kind)
 
 

@@ -98,23 +98,23 @@ def _urgent(urgent: Urgent) -> dict[str, Any]:
     }
 
 
-def _colocation(said: Colocation) -> dict[str, Any]:
+def _colocation(colocation: Colocation) -> dict[str, Any]:
     groups = {
-        "allowed_groups": None if said.allowed_groups is None else list(said.allowed_groups),
-        "required_groups": list(said.required_groups),
+        "allowed_groups": None if colocation.allowed_groups is None else list(colocation.allowed_groups),
+        "required_groups": list(colocation.required_groups),
     }
-    return groups | colocation_settings(said) | {"why": said.why}
+    return groups | colocation_settings(colocation) | {"why": colocation.why}
 
 
-def _cancel_idle(said: CancelIdle) -> dict[str, Any]:
+def _cancel_idle(cancel_idle: CancelIdle) -> dict[str, Any]:
     return {
-        "for": None if said.groups is None else list(said.groups),
-        "exempt": list(said.exempt),
-        "warn_s": list(said.warn_s),
-        "after_s": said.after_s,
-        "action": str(said.action),
-        "mode": str(said.mode),
-        "why": said.why,
+        "for": None if cancel_idle.groups is None else list(cancel_idle.groups),
+        "exempt": list(cancel_idle.exempt),
+        "warn_s": list(cancel_idle.warn_s),
+        "after_s": cancel_idle.after_s,
+        "action": str(cancel_idle.action),
+        "mode": str(cancel_idle.mode),
+        "why": cancel_idle.why,
     }
 
 

@@ -66,13 +66,13 @@ def draw_bars(chart: Bars, width: float) -> VectorDrawing:
         values = [float(chart.series[name][row]) for name in names]
         if chart.stacked:
             reach = _stack(drawing, names, values, label, chart.unit, (left, y), across)
-            says = amount(float(sums[row]))
+            total_text = amount(float(sums[row]))
             if chart.total is not None and not math.isnan(float(chart.total[row])):
                 whole = float(chart.total[row])
                 about = f"{label}: {with_unit(whole, chart.unit)} in all"
                 drawing.add(Box(left, y, across(whole), pitch, "limit", about, outline=True))
                 reach = max(reach, left + across(whole))
-            drawing.add(TextMark(reach + 6, y + pitch / 2 + 4.5, says, "ink"))
+            drawing.add(TextMark(reach + 6, y + pitch / 2 + 4.5, total_text, "ink"))
         else:
             for i, (name, value) in enumerate(zip(names, values, strict=True)):
                 at = y + i * _SIDE_BY_SIDE

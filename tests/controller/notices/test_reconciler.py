@@ -98,7 +98,7 @@ def test_by_default_nothing_is_sent_or_ended_and_the_status_shows_what_would_be(
     path = world.directory / status.FILE_NAME
     seen = status.read(path)
     assert seen is not None
-    assert [(one.user, one.kind, one.says.partition(";")[0]) for one in seen.outlook] == [
+    assert [(one.user, one.kind, one.outcome.partition(";")[0]) for one in seen.outlook] == [
         ("alice", "warning", "would be sent now")
     ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -101,7 +101,7 @@ def test_a_diagnosis_counts_among_the_messages_of_a_day(world: World) -> None:
     seen = status.read(world.directory / status.FILE_NAME)
     assert seen is not None
     (line,) = [line for line in seen.outlook if line.job_id == 18]
-    assert "max_per_user_per_day is reached" in line.says
+    assert "max_per_user_per_day is reached" in line.outcome
 
 
 def test_with_an_older_slurm_gpudbd_other_notices_are_sent(world: World) -> None:
