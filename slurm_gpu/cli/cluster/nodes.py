@@ -97,9 +97,9 @@ def nodes(
         remark("no nodes match")
     now_s = site.wall()
     if as_json:
-        told = {} if now is None else {name: {"live": item.to_json()} for name, item in now.items()}
+        live_values = {} if now is None else {name: {"live": item.to_json()} for name, item in now.items()}
         silent = {} if now is None else {"live": None}
-        print_json({"nodes": [_to_json(entry) | told.get(entry.node.name, silent) for entry in shown]})
+        print_json({"nodes": [_to_json(entry) | live_values.get(entry.node.name, silent) for entry in shown]})
         return
     if as_csv:
         print_csv(_CSV_COLUMNS, (_to_csv(entry) for entry in shown))

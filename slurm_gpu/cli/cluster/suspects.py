@@ -17,18 +17,18 @@ _COLUMNS = ("node", "GPU", "jobs", "users", "well since", "since", "last")
 def show_suspects(site: CommandSite, *, as_json: bool) -> None:
     """Print them, for operators; nothing is ever run."""
     with site.database() as database:
-        told = database.verdicts()
+        verdicts = database.verdicts()
         index = {
             item.uuid: item.index
-            for report in (database.nodes() if told.suspects else ())
+            for report in (database.nodes() if verdicts.suspects else ())
             for item in report.devices
         }
     if as_json:
-        print_json({"as_of_s": told.as_of_s, "suspects": [asdict(item) for item in told.suspects]})
+        print_json({"as_of_s": verdicts.as_of_s, "suspects": [asdict(item) for item in verdicts.suspects]})
         return
-    if told.as_of_s is None:
+    if verdicts.as_of_s is None:
         remark("slurm-gpudbd has not looked at running jobs yet")
-    if not told.suspects:
+    if not verdicts.suspects:
         remark("no GPU is a suspect in jobs of several users; only operators see suspects")
         return
     zone = ZoneInfo(site.config.timezone)
@@ -39,11 +39,11 @@ def show_suspects(site: CommandSite, *, as_json: bool) -> None:
             *(str(item.jobs), str(item.users), str(item.healthy)),
             *(moment(item.first_s, zone), moment(item.last_s, zone)),
         ]
-        for item in told.suspects
+        for item in verdicts.suspects
     ]
     print_table(_COLUMNS, rows, right=_COLUMNS[2:5], whole=("node", "GPU"))
     click.echo("\nTo take a node out of service once its jobs are over:")
-    for item in told.suspects:
+    for item in verdicts.suspects:
         click.echo(f"  {text(item.next_step)}")
 
 

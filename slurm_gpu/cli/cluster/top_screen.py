@@ -88,9 +88,9 @@ def draw(
         if width is not None:
             line.truncate(width, overflow="ellipsis")
     rows = overview.rows
-    room = len(rows) if height is None else max(1, height - len(head) - 3)
-    first = max(0, min(first, len(rows) - room))
-    page = rows[first : first + room]
+    height_left = len(rows) if height is None else max(1, height - len(head) - 3)
+    first = max(0, min(first, len(rows) - height_left))
+    page = rows[first : first + height_left]
     with_alert = frozenset(shown.alert.job_id for shown in overview.alerts or ())
     before: Sequence[ShownRow | None] = [None, *page]
     cells = [
@@ -109,7 +109,7 @@ def draw(
         foot = _foot(first, len(page), len(rows))
         if width is not None:
             foot.truncate(width)
-        lines += [*([Text()] * (room - len(page))), foot]
+        lines += [*([Text()] * (height_left - len(page))), foot]
     return Screen(lines=lines, first=first, shown=len(page), rows=len(rows))
 
 
@@ -205,8 +205,8 @@ def _waiting(overview: Overview, now_s: float, few: int | None) -> Iterator[Text
         line = Text(f"          {wait.n_jobs:{digits}} {text(wait.reason)}")
         if wait.next_start_s is not None and wait.next_start_s > now_s:
             line.append(f", first in {span(wait.next_start_s - now_s)}")
-        if (said := meaning(wait.reason)) is not None:
-            line.append(f": {said}")
+        if (reason_text := meaning(wait.reason)) is not None:
+            line.append(f": {reason_text}")
         lines.append(line)
     yield from _limited(lines, few, "more reasons")
 
@@ -233,12 +233,12 @@ def _cells(shown: ShownRow, now_s: float, with_alert: frozenset[int], *, names_n
     where = Text(positions(row.gpus) + (" part" if row.shared else ""))
     if job is None:
         if not row.in_service:
-            who = Text("out of service", style=_WARN)
+            owner = Text("out of service", style=_WARN)
         elif row.n_free == len(row.gpus):
-            who = Text("free", style=_GOOD)
+            owner = Text("free", style=_GOOD)
         else:
-            who = Text(f"{row.n_free} free", style=_GOOD if row.n_free else "")
-        return [Text(name), state, kind, where, who, Text(), Text(), Text(), Text()]
+            owner = Text(f"{row.n_free} free", style=_GOOD if row.n_free else "")
+        return [Text(name), state, kind, where, owner, Text(), Text(), Text(), Text()]
     marked = job.job_id in with_alert
     return [
         Text(name),

@@ -89,14 +89,14 @@ def evaluate_planners(
     nets = read_nets(models)
     planners = checked_names(names, nets)
     lists = [table_jobs(known.measured, "random", seed, n_jobs) for seed in seeds]
-    with _progress() as told:
+    with _progress() as print_progress:
         standings = contest(
             known.world,
             lambda number: known.setting(seeds[number], nets),
             planners,
             lists,
             n_gpus=n_gpus,
-            report_progress=told,
+            report_progress=print_progress,
         )
     if as_json:
         print_json({"gpu_model": known.measured.gpu_model, "planners": [asdict(one) for one in standings]})
@@ -133,8 +133,8 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         return
     with click.progressbar(length=1, file=sys.stderr, label="runs", width=0) as bar:
 
-        def told(done: int, of: int) -> None:
+        def print_progress(done: int, of: int) -> None:
             bar.length = of
             bar.update(done - bar.pos)
 
-        yield told
+        yield print_progress

@@ -123,8 +123,8 @@ def show_nearest(
     profile, distance = match.profile, match.distance
     needed = None if parts is None else shards_of(match, input_size, *parts)
     if as_data:
-        told = {"distance": distance, "profile": as_json(profile)}
-        print_json(told if needed is None else told | {"shards": needed._asdict()})
+        answer = {"distance": distance, "profile": as_json(profile)}
+        print_json(answer if needed is None else answer | {"shards": needed._asdict()})
         return
     known = [profile.kind, "" if profile.input_size is None else f"input {profile.input_size:g}"]
     known += [f"{name}={value}" for name, value in profile.parameters] + [counted(profile.runs, "run")]
@@ -136,10 +136,16 @@ def show_nearest(
         click.echo(f"\n{_of_shards(needed)}")
 
 
-def _of_shards(told: Shards) -> str:
-    if told.needed is None:
-        return f"The number of shards (of {told.of}) for such a job is unknown: {told.why}; run it once alone"
-    return f"It needs {told.needed} of {told.of} shards, by {told.why}: sbatch --gres=shard:{told.needed}"
+def _of_shards(shards: Shards) -> str:
+    if shards.needed is None:
+        return (
+            f"The number of shards (of {shards.of}) for such a job is unknown: {shards.why}; "
+            "run it once alone"
+        )
+    return (
+        f"It needs {shards.needed} of {shards.of} shards, by {shards.why}: "
+        f"sbatch --gres=shard:{shards.needed}"
+    )
 
 
 def _row(at: int, phase: ProfilePhase) -> tuple[str, ...]:

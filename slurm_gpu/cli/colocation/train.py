@@ -96,7 +96,7 @@ def train_planner(
     now_s: float,
 ) -> None:
     """See the command."""
-    from slurm_gpu.colocation import trainer as school
+    from slurm_gpu.colocation import trainer as trainer
     from slurm_gpu.colocation.learned.gradients import HERE
     from slurm_gpu.colocation.trainer import model_of, settings_of, teach
 
@@ -107,12 +107,14 @@ def train_planner(
     if name != "dqngpu":
         remark(f"{name} needs the use of GPUs over time, which a table of speeds does not have")
     setting = known.setting(seed)
-    if (n := len(setting.profiles)) > (most := school.MOST_APPLICATIONS):
+    if (n := len(setting.profiles)) > (most := trainer.MOST_APPLICATIONS):
         remark(f"the table has {n} applications: the planner is trained on {most}, drawn at random")
     net = None if start is None else read_for(start, name).net
     settings = replace(settings_of(name, seed=seed, again=net is not None), device=device)
-    with _progress() as told:
-        trained = teach(name, setting, settings, start=net, checkpoint=checkpoint, report_progress=told)
+    with _progress() as report_progress:
+        trained = teach(
+            name, setting, settings, start=net, checkpoint=checkpoint, report_progress=report_progress
+        )
     data = {
         "file": known.path.name,
         "gpu_model": known.measured.gpu_model,
@@ -181,7 +183,7 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
     with progress_bar() as bar:
         task = bar.add_task("begins", total=None)
 
-        def told(progress: Progress) -> None:
+        def print_progress(progress: Progress) -> None:
             bar.update(
                 task,
                 completed=progress.epoch,
@@ -190,4 +192,4 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
                 description=f"{progress.stage}, best {progress.best:.4f}",
             )
 
-        yield told
+        yield print_progress

@@ -71,38 +71,38 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
         )
     what = f"job {words[0]}" if wanted is None else "this job, submitted now,"
     policy = {} if wanted is None else {"policy": wanted.policy_json()}
-    said: Forecast | str
+    forecast: Forecast | str
     if wanted is not None and wanted.never:
-        said = wanted.never
+        forecast = wanted.never
     else:
         with site.database() as database:
-            said = (
+            forecast = (
                 database.forecast(words[0])
                 if wanted is None
                 else database.forecast_asked(**wanted.parameters)
             )
-    if isinstance(said, str):
+    if isinstance(forecast, str):
         if as_json:
-            print_json({"forecast": None, "why": said, **policy})
+            print_json({"forecast": None, "why": forecast, **policy})
         else:
-            click.echo(f"no forecast: {said}")
+            click.echo(f"no forecast: {forecast}")
             _print_messages(wanted)
         raise click.exceptions.Exit(1)
     if as_json:
-        print_json({"forecast": to_json(said), **policy})
+        print_json({"forecast": to_json(forecast), **policy})
         return
     _print_policy(wanted)
-    click.echo(f"{what} will probably start {_when(said, ZoneInfo(site.config.timezone))}")
-    if said.reasons:
+    click.echo(f"{what} will probably start {_when(forecast, ZoneInfo(site.config.timezone))}")
+    if forecast.reasons:
         click.echo("why")
-    for reason in said.reasons:
+    for reason in forecast.reasons:
         click.echo(f"  {_factor(reason.factor)} than usual because of {reason.what}")
     click.echo("how sure")
-    for line in _trust(said):
+    for line in _trust(forecast):
         click.echo(f"  {line}")
-    if said.remark is not None:
-        remark(f"{said.remark}; run `slurm-gpu forecast train` on slurm-gpudbd's host")
-    age_s = said.at_s - said.created_s
+    if forecast.remark is not None:
+        remark(f"{forecast.remark}; run `slurm-gpu forecast train` on slurm-gpudbd's host")
+    age_s = forecast.at_s - forecast.created_s
     if age_s > _OLD_S:
         remark(
             f"the model is {span(age_s)} old: run `systemctl status slurm-gpu-forecast.timer` "
@@ -124,7 +124,7 @@ def _print_policy(wanted: ForecastQuestion | None) -> None:
     if wanted.used_up:
         click.echo("the policy would delay the job")
     for limit in wanted.used_up:
-        click.echo(f"  {limit.told}")
+        click.echo(f"  {limit.text}")
 
 
 def _print_messages(wanted: ForecastQuestion | None) -> None:
@@ -132,17 +132,20 @@ def _print_messages(wanted: ForecastQuestion | None) -> None:
         click.echo(f"  {line}")
 
 
-def _when(said: Forecast, zone: ZoneInfo) -> str:
-    now = dt.datetime.fromtimestamp(said.at_s, zone)
+def _when(forecast: Forecast, zone: ZoneInfo) -> str:
+    now = dt.datetime.fromtimestamp(forecast.at_s, zone)
     low, middle, high = (
         _clock(now, now + dt.timedelta(seconds=seconds))
-        for seconds in (said.lower_s, said.median_s, said.upper_s)
+        for seconds in (forecast.lower_s, forecast.median_s, forecast.upper_s)
     )
-    if said.upper_s < _AT_ONCE_S:
+    if forecast.upper_s < _AT_ONCE_S:
         return "within a minute"
-    if said.lower_s < _AT_ONCE_S:
-        return f"within {span(said.upper_s)} (by {high}), most likely after {span(said.median_s)}"
-    return f"in {span(said.lower_s)} to {span(said.upper_s)} ({low} to {high}), most likely around {middle}"
+    if forecast.lower_s < _AT_ONCE_S:
+        return f"within {span(forecast.upper_s)} (by {high}), most likely after {span(forecast.median_s)}"
+    return (
+        f"in {span(forecast.lower_s)} to {span(forecast.upper_s)} ({low} to {high}), "
+        f"most likely around {middle}"
+    )
 
 
 def _clock(now: dt.datetime, then: dt.datetime) -> str:
@@ -153,10 +156,10 @@ def _clock(now: dt.datetime, then: dt.datetime) -> str:
     return f"{then:%a %H:%M}" if days < 7 else f"{then:%Y-%m-%d}"
 
 
-def _trust(said: Forecast) -> list[str]:
+def _trust(forecast: Forecast) -> list[str]:
     """Return the accuracy of earlier forecasts, and the data of this one."""
-    kind = f"jobs {'with' if said.with_gpus else 'without'} GPUs"
-    past, judged = said.past, said.judged
+    kind = f"jobs {'with' if forecast.with_gpus else 'without'} GPUs"
+    past, judged = forecast.past, forecast.judged
     right = "right: the job started in the predicted interval"
     if past.n >= _FEW:
         lines = [f"of the last {past.n} forecasts made here, {past.correct / past.n:.0%} were {right}"]
@@ -173,9 +176,9 @@ def _trust(said: Forecast) -> list[str]:
             f"validated on {kind} of the last weeks: {judged.within_2x:.0%} of forecasts were within a "
             f"factor of 2 of the actual wait, {judged.within_3x:.0%} within a factor of 3"
         )
-    how = "a model trained" if said.source == "learned" else "tables made"
-    ago, n = span(max(0, said.at_s - said.created_s)), counted(said.samples, "observation")
-    since = dt.datetime.fromtimestamp(said.since_s, dt.UTC)
+    how = "a model trained" if forecast.source == "learned" else "tables made"
+    ago, n = span(max(0, forecast.at_s - forecast.created_s)), counted(forecast.samples, "observation")
+    since = dt.datetime.fromtimestamp(forecast.since_s, dt.UTC)
     lines.append(f"from {how} {ago} ago, of {n} of waiting jobs since {since:%Y-%m-%d}")
     return lines
 

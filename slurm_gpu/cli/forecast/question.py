@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.cli.policy.judgement import PolicySays, UsedUp, policy_says, used_up
+from slurm_gpu.cli.policy.judgement import PolicyVerdict, UsedUp, judge_by_policy, used_up
 from slurm_gpu.cli.policy.slurm_refusal import read_cluster
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.users import uid_and_name
@@ -19,7 +19,7 @@ from slurm_gpu.policy.explain.slurm_refusals import refusals_of_slurm, waits_of_
 from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, NO_VAL16
 from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 
-_HELD = {"cpus": "cores", "memory": "memory_mib", "nodes": "nodes"}
+_RUNNING_AMOUNTS = {"cpus": "cores", "memory": "memory_mib", "nodes": "nodes"}
 REFUSED = "the policy would refuse this job"
 
 
@@ -30,7 +30,7 @@ class ForecastQuestion:
     parameters: Mapping[str, str | float | None]
     never: str
     """"" where nothing speaks against it."""
-    policy: PolicySays | None
+    policy: PolicyVerdict | None
     """None where the policy in force is not known on this host."""
     used_up: Sequence[UsedUp]
     """Limits of the policy that let the job wait, whatever is free."""
@@ -43,7 +43,7 @@ class ForecastQuestion:
         return {
             "accepted": self.policy.accepted,
             "messages": messages,
-            "used_up": [limit.told for limit in self.used_up],
+            "used_up": [limit.text for limit in self.used_up],
         }
 
 
@@ -54,40 +54,42 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     """
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(list(words), os.environ, stdin)
-    who = uid_and_name(None)
+    submitter = uid_and_name(None)
     partitions, settings = read_partitions(site.run), site.slurm.settings()
     nodes = site.slurm.nodes()
-    description = request.description(*who, {kind.lower() for node in nodes for kind in node.gpus})
-    defaults = read_user_defaults(who[1], request.options.get("account"), site.run)
+    description = request.description(*submitter, {kind.lower() for node in nodes for kind in node.gpus})
+    defaults = read_user_defaults(submitter[1], request.options.get("account"), site.run)
     default = next((item.name for item in partitions if item.is_default), "")
     partition = str(description.get("partition") or default).partition(",")[0]
     limits = {item.name: item.default_time_s or item.max_time_s for item in partitions}
     if partition not in limits:
         raise UsageError(f"there is no partition {partition!r}; there are {', '.join(sorted(limits))}")
     try:
-        says = policy_says(site, settings, request, who, defaults, partitions, nodes)
+        policy_verdict = judge_by_policy(site, settings, request, submitter, defaults, partitions, nodes)
     except OutsideError:
-        says = None
-    qos = None if says is None else says.desc.get("qos")
-    cluster = read_cluster(site, settings, nodes, partitions, request, who[1], defaults, qos)
+        policy_verdict = None
+    qos = None if policy_verdict is None else policy_verdict.desc.get("qos")
+    cluster = read_cluster(site, settings, nodes, partitions, request, submitter[1], defaults, qos)
     never = ""
-    if says is not None and not says.accepted:
+    if policy_verdict is not None and not policy_verdict.accepted:
         never = REFUSED
     elif refusals := refusals_of_slurm(request, description, cluster):
         never = f"Slurm would refuse this job: {'; '.join(refusals)}"
     elif waits := waits_of_slurm(request, description, cluster):
         never = f"Slurm would let this job wait indefinitely, as things are: {'; '.join(waits)}"
-    job = description if says is None else says.desc
+    job = description if policy_verdict is None else policy_verdict.desc
     account = str(job.get("account") or defaults.account or "")
     amounts = _amounts(job)
-    minutes = _said(job, "time_limit")
+    minutes = _amount(job, "time_limit")
     full: Sequence[UsedUp] = ()
-    if says is not None and not never:
-        held = {f"{name}_running": amounts[amount] for name, amount in _HELD.items()}
-        held |= {"jobs_running": 1, "gpus_running": requested_gpus(job) * 1000}
-        full = tuple(used_up(site, who, account, str(qos or defaults.qos or "normal"), partition, held))
-        if any(limit.for_ever for limit in full):
-            never = "; ".join(limit.told for limit in full if limit.for_ever)
+    if policy_verdict is not None and not never:
+        requested = {f"{name}_running": amounts[amount] for name, amount in _RUNNING_AMOUNTS.items()}
+        requested |= {"jobs_running": 1, "gpus_running": requested_gpus(job) * 1000}
+        full = tuple(
+            used_up(site, submitter, account, str(qos or defaults.qos or "normal"), partition, requested)
+        )
+        if any(limit.never_starts for limit in full):
+            never = "; ".join(limit.text for limit in full if limit.never_starts)
     return ForecastQuestion(
         parameters={
             "partition": partition,
@@ -96,18 +98,18 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
             "time_limit_s": limits[partition] if minutes is None else minutes * 60,
         },
         never=never,
-        policy=says,
+        policy=policy_verdict,
         used_up=full,
     )
 
 
 def _amounts(job: Mapping[str, object]) -> dict[str, int | None]:
-    nodes, gpus = _said(job, "min_nodes") or 1, requested_gpus(job)
+    nodes, gpus = _amount(job, "min_nodes") or 1, requested_gpus(job)
     cores = _cores(job, gpus)
     return {"gpus": gpus, "nodes": nodes, "cores": cores, "memory_mib": _memory_mib(job, nodes, cores, gpus)}
 
 
-def _said(description: Mapping[str, object], name: str) -> int | None:
+def _amount(description: Mapping[str, object], name: str) -> int | None:
     value = description.get(name)
     return value if isinstance(value, int) and value not in (NO_VAL, NO_VAL16, INFINITE) else None
 
@@ -115,18 +117,18 @@ def _said(description: Mapping[str, object], name: str) -> int | None:
 def _cores(description: Mapping[str, object], gpus: int) -> int:
     if per_gpu := _per_gpu(description.get("cpus_per_tres")):
         return per_gpu * max(gpus, 1)
-    per_task, tasks = _said(description, "cpus_per_task"), _said(description, "num_tasks")
+    per_task, tasks = _amount(description, "cpus_per_task"), _amount(description, "num_tasks")
     cores = (1 if per_task is None else per_task) * (1 if tasks is None else tasks)
-    return max(cores, _said(description, "min_cpus") or 1)
+    return max(cores, _amount(description, "min_cpus") or 1)
 
 
 def _memory_mib(description: Mapping[str, object], nodes: int, cores: int, gpus: int) -> int | None:
     """None where it is left to Slurm."""
     if per_gpu := _per_gpu(description.get("mem_per_tres")):
         return per_gpu * max(gpus, 1)
-    if (per_core := _said(description, "min_mem_per_cpu")) is not None:
+    if (per_core := _amount(description, "min_mem_per_cpu")) is not None:
         return per_core * cores
-    per_node = _said(description, "min_mem_per_node")
+    per_node = _amount(description, "min_mem_per_node")
     return None if per_node is None else per_node * nodes
 
 

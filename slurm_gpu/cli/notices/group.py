@@ -83,22 +83,22 @@ def notices(
     if dry_run:
         show_dry_run(site, settings, as_json=as_json, whole=whole)
         return
-    ledger, told = _read(site, run_dir)
+    ledger, current = _read(site, run_dir)
     if as_json:
         plain = ledger.to_json()
         print_json(
             {
                 "mode": settings.mode,
-                "as_of_s": None if told is None else told.as_of_s,
-                "cancels": None if told is None else told.cancels,
-                "now": [] if told is None else [asdict(line) for line in told.outlook],
+                "as_of_s": None if current is None else current.as_of_s,
+                "cancels": None if current is None else current.cancels,
+                "now": [] if current is None else [asdict(line) for line in current.outlook],
                 "notices": plain["notices"][-limit:],
                 "ended": plain["ended"][-limit:],
             }
         )
         return
     zone = ZoneInfo(site.config.timezone)
-    _print_now(told, settings, site.wall(), zone)
+    _print_now(current, settings, site.wall(), zone)
     _print_sent(ledger, limit, zone)
     _print_ended(ledger, limit, zone)
 
@@ -117,18 +117,18 @@ def _read(site: CommandSite, run_dir: Path) -> tuple[Ledger, Status | None]:
     return ledgers.read(path), status.read(run_dir / status.FILE_NAME)
 
 
-def _print_now(told: Status | None, settings: Settings, now_s: float, zone: ZoneInfo) -> None:
-    if told is None:
+def _print_now(current: Status | None, settings: Settings, now_s: float, zone: ZoneInfo) -> None:
+    if current is None:
         remark("slurm-gpuctld on this host sends no notices (see its log)")
         return
-    if now_s - told.as_of_s > status.FRESH_S:
-        remark(f"as of {moment(told.as_of_s, zone)}: slurm-gpuctld does not renew it (its log says why)")
+    if now_s - current.as_of_s > status.FRESH_S:
+        remark(f"as of {moment(current.as_of_s, zone)}: slurm-gpuctld does not renew it (its log says why)")
     if not settings.sends:
         remark("notices.yaml has mode: observe: nothing is sent, and no job is ended")
-    if not told.outlook:
+    if not current.outlook:
         click.echo("No notices are due.")
         return
-    print_lines(told.outlook, zone)
+    print_lines(current.outlook, zone)
 
 
 def _print_sent(ledger: Ledger, limit: int, zone: ZoneInfo) -> None:

@@ -64,7 +64,7 @@ def undo(site: CommandSite, job: str, dry_run: bool) -> None:
             "where the site keeps scripts."
         ) from error
     click.echo(f"Job {end.id} of {end.user} was {what}: it starts again, with new warnings")
-    _tell(site, end, what)
+    _record(site, end, what)
 
 
 def _find(ledger: Ledger, job: str) -> End:
@@ -77,7 +77,7 @@ def _find(ledger: Ledger, job: str) -> End:
     return last
 
 
-def _tell(site: CommandSite, end: End, what: str) -> None:
+def _record(site: CommandSite, end: End, what: str) -> None:
     act = AuditEvent(
         id=uuid.uuid4().hex,
         at_s=int(site.wall()),

@@ -47,8 +47,8 @@ def replay_placement(
 
     zone, now_s = ZoneInfo(timezone(site)), site.wall()
     since_s = int(parse_moment("--since", since, zone, now_s) or 0)
-    asked_until_s = parse_moment("--until", until, zone, now_s)
-    until_s = int(now_s if asked_until_s is None else asked_until_s)
+    requested_until_s = parse_moment("--until", until, zone, now_s)
+    until_s = int(now_s if requested_until_s is None else requested_until_s)
     settings, nodes = site.slurm.settings(), site.slurm.nodes()
     users = PastUsers()
     runs = everybodys_runs(site, since_s, until_s)

@@ -169,13 +169,13 @@ class _Mover:
 
     def carry_out(self, move: Move, evidence: dict[str, Any]) -> None:
         """One step."""
-        self._tell("limit moved", move, move.old, move.new, move.why, evidence)
+        self._record("limit moved", move, move.old, move.new, move.why, evidence)
         before = read_moves(self._path)
         try:
             self._put_into_force(before, (*self._still_counting(before), move))
         except BaseException as error:
             try:
-                self._tell(
+                self._record(
                     "limit not moved", move, move.new, move.old, f"it could not be put into force: {error}"
                 )
             except OutsideError as second:
@@ -193,7 +193,7 @@ class _Mover:
         kept = [move for move in before if move != last]
         self._put_into_force(before, (*kept, replace(last, undone_s=now_s)))
         try:
-            self._tell("limit moved back", last, last.new, last.old, "undone with policy adjust --undo")
+            self._record("limit moved back", last, last.new, last.old, "undone with policy adjust --undo")
         except OutsideError as error:
             remark(f"warning: the change could not be recorded in slurm-gpudbd: {error}")
         click.echo(f"Taken back: {last}; it moves again only after policy.yaml changes it")
@@ -218,7 +218,7 @@ class _Mover:
             write_moves(self._path, before)
             raise
 
-    def _tell(
+    def _record(
         self, act: str, move: Move, old: int, new: int, why: str, evidence: dict[str, Any] | None = None
     ) -> None:
         from slurm_gpu.policy.language.limit_value import value_text

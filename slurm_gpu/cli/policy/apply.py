@@ -107,7 +107,7 @@ def apply(
     with journal.lock():
         recovered = force.recover()
         if recovered is not None:
-            _tell_taken_back(recovered, "was cut short, and is undone")
+            _print_taken_back(recovered, "was cut short, and is undone")
         # FILE may have changed since: `policy adjust` or its author may have written it.
         if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
             loaded, compiled, bundle = _tried(site, file, run_dir)
@@ -134,7 +134,7 @@ def apply(
                 owned=change.owned,
             )
             done = force.apply(entry, replacement, native.new_qos)
-    _tell_native(native)
+    _print_native(native)
     if replacement is None:
         click.echo(f"{loaded.script} is up to date")
     else:
@@ -142,7 +142,7 @@ def apply(
         click.echo(f"{loaded.path} is in force: {loaded.script}, read by slurmctld at the next job{kept}")
     if done is not None and done.steps:
         click.echo("`slurm-gpu policy rollback` takes all of it back")
-    _tell_peers(site, settings, loaded.script)
+    _report_to_peers(site, settings, loaded.script)
 
 
 def _tried(site: CommandSite, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, dict[str, Plain], str]:
@@ -171,14 +171,14 @@ def rollback(site: CommandSite, state_dir: Path, run_dir: Path) -> None:
     with journal.lock():
         back = force.recover()
         if back is not None:
-            _tell_taken_back(back, "was cut short, and is undone")
-            _tell_stranded(site, back)
+            _print_taken_back(back, "was cut short, and is undone")
+            _print_stranded(site, back)
             return
         back = force.rollback()
     if back is None:
         raise UsageError(f"there is nothing to roll back: {state_dir} knows of no apply")
-    _tell_taken_back(back, "is taken back")
-    _tell_stranded(site, back)
+    _print_taken_back(back, "is taken back")
+    _print_stranded(site, back)
     click.echo(f"{back.entry.policy} itself is unchanged: applied again, it is in force again")
 
 
@@ -203,7 +203,7 @@ def _left_alone(owned: tuple[Owned, ...], backup: bool) -> NativePlan:
     return NativePlan(Difference(owned=owned), absent=f"left as they are ({why})")
 
 
-def _tell_peers(site: CommandSite, settings: SlurmSettings, script: Path) -> None:
+def _report_to_peers(site: CommandSite, settings: SlurmSettings, script: Path) -> None:
     """Warn about other hosts of slurmctld that lack this policy."""
     if len(controllers(settings)) < 2 or shared_file_system(script) is not None:
         return
@@ -221,7 +221,7 @@ def _tell_peers(site: CommandSite, settings: SlurmSettings, script: Path) -> Non
         )
 
 
-def _tell_native(native: NativePlan) -> None:
+def _print_native(native: NativePlan) -> None:
     if native.absent is not None and (native.unenforced or native.absent == NO_SLURMDBD):
         remark(f"warning: {native.absent}")
     done = done_lines(native)
@@ -233,7 +233,7 @@ def _tell_native(native: NativePlan) -> None:
         remark(line)
 
 
-def _tell_taken_back(back: TakenBack, what: str) -> None:
+def _print_taken_back(back: TakenBack, what: str) -> None:
     click.echo(f"The apply of {back.entry.at} ({back.entry.policy}) {what}")
     for line in step_lines(back.steps):
         click.echo(f"  {line}")
@@ -248,7 +248,7 @@ def _tell_taken_back(back: TakenBack, what: str) -> None:
         remark(f"left alone: {line}")
 
 
-def _tell_stranded(site: CommandSite, back: TakenBack) -> None:
+def _print_stranded(site: CommandSite, back: TakenBack) -> None:
     """Print pending jobs that the earlier limits keep from starting; skip it if slurmctld is down."""
     if not back.steps:
         return

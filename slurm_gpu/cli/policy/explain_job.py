@@ -55,10 +55,10 @@ class SharingEnd:
     why: str
 
     @classmethod
-    def of(cls, at_s: int, said: Mapping[str, str]) -> SharingEnd | None:
+    def of(cls, at_s: int, fields: Mapping[str, str]) -> SharingEnd | None:
         """From what was logged, also by 0.2 (`beside`); None where that is not whole."""
         try:
-            return cls(at_s, said.get("co_runners") or said["beside"], int(said["gone"]), said["why"])
+            return cls(at_s, fields.get("co_runners") or fields["beside"], int(fields["gone"]), fields["why"])
         except (KeyError, ValueError):
             return None
 
@@ -92,16 +92,16 @@ def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
     job = _job_of(site, job_id)
     token = token_of(job.admin_comment)
     directory = _log_directory(site)
-    said, endings = (
+    fields, endings = (
         (None, ()) if token is None else recorded_decision(site, directory, token, job.admin_comment)
     )
     now = sharing_of(directory / SHARING_FILE, job_id, time.time())
-    decision = replace(decision_of(job, said), sharing=now, endings=endings)
+    decision = replace(decision_of(job, fields), sharing=now, endings=endings)
     if as_json:
         click.echo(json.dumps(asdict(decision), indent=2))
         return
     zone = ZoneInfo(site.config.timezone) if endings else _UTC
-    for line in lines(decision, is_logged=said is not None, zone=zone):
+    for line in lines(decision, is_logged=fields is not None, zone=zone):
         click.echo(line)
 
 
@@ -111,14 +111,14 @@ def token_of(admin_comment: str) -> str | None:
     return match["token"] if match else None
 
 
-def decision_of(job: ExplainedJob, said: Mapping[str, str] | None) -> JobDecision:
+def decision_of(job: ExplainedJob, logged: Mapping[str, str] | None) -> JobDecision:
     """From the job's AdminComment, and what was logged of it: decisions.log, or the database."""
     match = _COMMENT.match(job.admin_comment)
     fields = dict(_FIELD.findall(match[0])) if match else {}
     placed = None
     if "z" in fields:
         placed = ZoneDecision.read(f"enforce:{fields['z']}")
-    elif zone := (said or {}).get("zone"):
+    elif zone := (logged or {}).get("zone"):
         placed = ZoneDecision.read(zone)
     own = job.features
     if job.features is not None:
@@ -126,7 +126,7 @@ def decision_of(job: ExplainedJob, said: Mapping[str, str] | None) -> JobDecisio
         is_ours = written is not None and frozenset(written.zones) == written_zones(job.admin_comment)
         own = written.own if written is not None and is_ours else job.features
     token = token_of(job.admin_comment)
-    urgent = (said or {}).get("urgent")
+    urgent = (logged or {}).get("urgent")
     share = f"enforce:{fields['c']}" if "c" in fields else None
     return JobDecision(
         job.job_id,
@@ -137,7 +137,7 @@ def decision_of(job: ExplainedJob, said: Mapping[str, str] | None) -> JobDecisio
         job.features,
         own,
         urgent,
-        share=(said or {}).get("share", share),
+        share=(logged or {}).get("share", share),
     )
 
 

@@ -20,7 +20,7 @@ from slurm_gpu.slurm.submission import Partition, UserAssociations, UserDefaults
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySays:
+class PolicyVerdict:
     """The verdict, and the lines that sbatch would print."""
 
     accepted: bool
@@ -29,34 +29,34 @@ class PolicySays:
     """The job as the policy would hand it on."""
 
 
-def policy_says(
+def judge_by_policy(
     site: CommandSite,
     settings: SlurmSettings,
     request: SbatchRequest,
-    who: tuple[int, str],
+    submitter: tuple[int, str],
     defaults: UserDefaults,
     partitions: Sequence[Partition],
     nodes: Sequence[SlurmNode],
-) -> PolicySays:
+) -> PolicyVerdict:
     """Run the installed job_submit.lua on a job; raise OutsideError if this host lacks it."""
     script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
     gpu_types = {kind for node in nodes for kind in node.gpus}
-    verdict = explain(script, request, who, defaults, site.slurm.jobs(), partitions, gpu_types).verdict
-    return PolicySays(verdict.accepted, verdict.messages, verdict.desc)
+    verdict = explain(script, request, submitter, defaults, site.slurm.jobs(), partitions, gpu_types).verdict
+    return PolicyVerdict(verdict.accepted, verdict.messages, verdict.desc)
 
 
 @dataclass(frozen=True, slots=True)
 class UsedUp:
     """A limit on what runs that leaves too little for a job."""
 
-    told: str
-    for_ever: bool
+    text: str
+    never_starts: bool
     """The job alone is beyond it."""
 
 
 def used_up(
     site: CommandSite,
-    who: tuple[int, str],
+    submitter: tuple[int, str],
     account: str,
     qos: str,
     partition: str,
@@ -74,7 +74,7 @@ def used_up(
     except PolicyAbsentError:
         return
     places = UserAssociations(accounts=frozenset({account.lower()}), qos=frozenset({qos.lower()}))
-    for line in quota_of(policy, snapshot, who[1], who[0], places, site.wall(), by_kind):
+    for line in quota_of(policy, snapshot, submitter[1], submitter[0], places, site.wall(), by_kind):
         wanted = amounts.get(line.kind.key)
         if (
             line.kind.scope is Scope.RUNNING
@@ -83,15 +83,15 @@ def used_up(
             and line.left is not None
             and wanted
             and wanted > line.left
-            and line.rule.group.matches(who[0], account, qos, partition)
+            and line.rule.group.matches(submitter[0], account, qos, partition)
         ):
-            yield UsedUp(_told(line, who[1], wanted), for_ever=wanted > line.limit)
+            yield UsedUp(_limit_text(line, submitter[1], wanted), never_starts=wanted > line.limit)
 
 
-def _told(line: QuotaLine, user: str, wanted: float) -> str:
-    whose = f"{user}'s jobs" if line.rule.per == "user" else f"the jobs of group {line.rule.group.name}"
+def _limit_text(line: QuotaLine, user: str, wanted: float) -> str:
+    jobs = f"{user}'s jobs" if line.rule.per == "user" else f"the jobs of group {line.rule.group.name}"
     used, limit = (limit_amount(line.kind, value) for value in (line.used, line.limit))
-    told = f"rule {line.rule.id}: {whose} run with {used} of {limit} {line.kind.what}, so that "
+    prefix = f"rule {line.rule.id}: {jobs} run with {used} of {limit} {line.kind.what}, so that "
     if wanted > line.limit:
-        return f"{told}one with {limit_amount(line.kind, wanted)} never starts"
-    return f"{told}this one waits until some of these end, however empty the cluster is"
+        return f"{prefix}one with {limit_amount(line.kind, wanted)} never starts"
+    return f"{prefix}this one waits until some of these end, however empty the cluster is"

@@ -46,7 +46,7 @@ def replayed(
     file: Path | None,
     since: str,
     until: str | None,
-    told: Callable[[str], object] = lambda what: None,
+    report_progress: Callable[[str], object] = lambda what: None,
 ) -> Replayed:
     """Read all of it; raises UsageError where the policy has no limits on what runs."""
     loaded = LoadedPolicy.read(site, file)
@@ -68,7 +68,7 @@ def replayed(
             f"{loaded.path} has no limits on what runs (such as gpus_running) that Slurm holds: there is "
             "nothing to recommend; docs/policy.md says what it takes"
         )
-    told("recorded runs")
+    report_progress("recorded runs")
     users = PastUsers()
     runs = [past_run(run, users) for run in everybodys_runs(site, since_s, until_s)]
     past = rebuild(runs, site.slurm.nodes(), since_s, until_s)

@@ -93,25 +93,25 @@ def replay(
     jobs, unknown = without_size(jobs)
     remarks += unknown
     result = judge_past(compiled, jobs, since_s)
-    told: dict[str, Any] = {}
+    starts_answer: dict[str, Any] = {}
     if starts:
         # Only now: numpy is there only where reports are made.
-        from slurm_gpu.cli.policy.starts import foresee, print_starts, starts_json
+        from slurm_gpu.cli.policy.starts import model_starts, print_starts, starts_json
         from slurm_gpu.reports.recommend.rules import RuleLimit
 
         today = dt.datetime.fromtimestamp(now_s, zone).date()
         vain = [RuleLimit(rule.id, key) for rule, key, _ in unenforced_limits(policy, names, today)]
-        foreseen = foresee(site, compiled, runs, result.judgements, vain, since_s, until_s)
-        remarks += foreseen.remarks
-        told = {"starts": starts_json(foreseen)}
+        modelled = model_starts(site, compiled, runs, result.judgements, vain, since_s, until_s)
+        remarks += modelled.remarks
+        starts_answer = {"starts": starts_json(modelled)}
     for text in (*remarks, *result.errors):
         remark(text)
     if as_json:
-        print_json(_to_json(result, remarks) | told)
+        print_json(_to_json(result, remarks) | starts_answer)
     else:
         _print(result, zone, limit)
         if starts:
-            print_starts(foreseen)
+            print_starts(modelled)
     raise click.exceptions.Exit(1 if result.refused else 0)
 
 

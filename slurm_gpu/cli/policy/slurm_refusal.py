@@ -29,13 +29,13 @@ def read_cluster(
 
     slurmdbd is queried only if needed and available.
     """
-    said = request.options
+    options = request.options
     places = (
-        UserAssociations() if said.keys().isdisjoint(("account", "qos")) else read_user_associations(user)
+        UserAssociations() if options.keys().isdisjoint(("account", "qos")) else read_user_associations(user)
     )
     store = site.limits if defaults.from_slurmdbd and has_slurmdbd(settings) else None
-    qos = policy_qos or said.get("qos") or (None if store is None else defaults.qos or "normal")
-    account = said.get("account") or defaults.account
+    qos = policy_qos or options.get("qos") or (None if store is None else defaults.qos or "normal")
+    account = options.get("account") or defaults.account
     submitter = read_submitter(store, settings.cluster, user, account, str(qos) if qos else None, partitions)
     return RunningSlurm(settings, nodes, partitions, user, places, submitter, _reservations(site, request))
 

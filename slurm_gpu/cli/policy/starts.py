@@ -44,7 +44,7 @@ class Starts:
     remarks: tuple[str, ...]
 
 
-def foresee(
+def model_starts(
     site: CommandSite,
     compiled: Mapping[str, Plain],
     runs: Sequence[Run],

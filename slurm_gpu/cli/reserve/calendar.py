@@ -164,9 +164,9 @@ def _timeline(
     label = min(_LABEL, max(len(name) for name, *_ in lines))
     today = dt.datetime.fromtimestamp(now_s, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     last = dt.datetime.fromtimestamp(max(end_s or 0 for _, _, end_s, _ in lines), zone)
-    room = width - label - 1
-    days = max(1, min((last.date() - today.date()).days + 1, _MOST_DAYS, room))
-    per_day = next(signs for signs in _PER_DAY if signs * days <= room)
+    columns = width - label - 1
+    days = max(1, min((last.date() - today.date()).days + 1, _MOST_DAYS, columns))
+    per_day = next(signs for signs in _PER_DAY if signs * days <= columns)
     starts = [(today + dt.timedelta(days=day)).timestamp() for day in range(days + 1)]
     edges = [
         begin + (end - begin) * sign / per_day

@@ -108,7 +108,7 @@ def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str)
     slurm-gpudbd keeps them for 20 s: keep the window of one node here until all have answered.
     """
     holding = {record.node for record in run.devices or () if not record.final}
-    until, told = site.wall() + _ANSWERED_S, False
+    until, is_announced = site.wall() + _ANSWERED_S, False
     kept: dict[str, list[NodeWindow]] = {}
     try:
         while True:
@@ -116,9 +116,9 @@ def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str)
             kept |= {node: [item for item in found if item.node == node] for node in {i.node for i in found}}
             if run.end_s is not None or holding <= kept.keys() or site.wall() >= until:
                 return [item for node in sorted(kept) for item in kept[node]]
-            if not told:
+            if not is_announced:
                 remark("Its nodes are asked for the last ten minutes, which takes up to 80 s")
-            told = True
+            is_announced = True
             site.sleep(_AGAIN_S)
     except DatabaseError:
         return ()  # no window was kept or sent: use the timeline

@@ -14,10 +14,10 @@ from slurm_gpu.cli.runs.device_use import device_uses, idle_advice
 from slurm_gpu.cli.runs.host_use import HostUse, host_uses
 from slurm_gpu.cli.runs.job_tables import (
     device_names,
-    print_course,
     print_events,
     print_hardware,
     print_hosts,
+    print_timelines,
     print_use,
 )
 from slurm_gpu.cli.site import CommandSite, with_site
@@ -63,7 +63,7 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         page = database.run_page(job_id)
         runs = page.runs
         # Read the timeline only if there is one.
-        courses = database.timelines(job_id) if any(run.devices for run in runs) else ()
+        run_timelines = database.timelines(job_id) if any(run.devices for run in runs) else ()
     if not runs:
         every = span(site.config.import_interval_s)
         raise UsageError(
@@ -72,14 +72,14 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         )
     min_coverage = site.config.sampling.min_coverage
     if as_json:
-        shown = [_to_json(run, _course_of(run, courses), min_coverage) for run in runs]
+        shown = [_to_json(run, _timelines_of(run, run_timelines), min_coverage) for run in runs]
         print_json({"runs": shown, "left_out": page.left_out, "events_left_out": page.events_left_out})
         return
     zone = ZoneInfo(site.config.timezone)
     for index, run in enumerate(runs):
         if index:
             click.echo()
-        _print_run(run, _course_of(run, courses), zone, min_coverage, site.wall())
+        _print_run(run, _timelines_of(run, run_timelines), zone, min_coverage, site.wall())
     if page.left_out:
         remark(f"{page.left_out} more runs of {job_id}, older than these: name a task, such as {job_id}_7")
     if page.events_left_out:
@@ -87,18 +87,21 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         remark(f"{n} in between the first and last of a kind are left out")
 
 
-def _course_of(run: Run, courses: Sequence[RunTimeline]) -> Sequence[DeviceTimeline]:
-    for course in courses:
-        if (course.job_id, course.submit_s) == (run.job_id, run.submit_s) and course.devices is not None:
-            return course.devices
+def _timelines_of(run: Run, run_timelines: Sequence[RunTimeline]) -> Sequence[DeviceTimeline]:
+    for timelines in run_timelines:
+        if (timelines.job_id, timelines.submit_s) == (
+            run.job_id,
+            run.submit_s,
+        ) and timelines.devices is not None:
+            return timelines.devices
     return ()
 
 
-def _to_json(run: Run, course: Sequence[DeviceTimeline], min_coverage: float) -> dict[str, object]:
+def _to_json(run: Run, timelines: Sequence[DeviceTimeline], min_coverage: float) -> dict[str, object]:
     uses = device_uses(run.devices) if run.devices is not None else None
     return {
         **run.to_json(),
-        "timelines": None if uses is None else to_json(course),
+        "timelines": None if uses is None else to_json(timelines),
         "host_use": None if run.hosts is None else [use.to_json() for use in _host_uses(run)],
         "gpus": None if uses is None else [use.to_json() for use in uses],
         "advice": None if uses is None else idle_advice(run, uses, min_coverage),
@@ -106,7 +109,7 @@ def _to_json(run: Run, course: Sequence[DeviceTimeline], min_coverage: float) ->
 
 
 def _print_run(
-    run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_coverage: float, now_s: float
+    run: Run, timelines: Sequence[DeviceTimeline], zone: ZoneInfo, min_coverage: float, now_s: float
 ) -> None:
     click.echo(f"Job {run.id} {text(run.name) if run.name else ''}".rstrip() + f"  {run.state}")
     click.echo(
@@ -116,9 +119,9 @@ def _print_run(
         click.echo(f"  {_loan(run)}")
     nodes = "1 node" if run.n_nodes == 1 else f"{number(run.n_nodes)} nodes"
     if not run.has_started:
-        asked = "not started yet; asks for" if run.end_s is None else "never started; asked for"
+        request = "not started yet; asks for" if run.end_s is None else "never started; asked for"
         # Accounting may lack the request of a job that was cancelled right after submission.
-        click.echo(f"  {asked} {_gpus_requested(run)} on {nodes}" if run.n_nodes else "  never started")
+        click.echo(f"  {request} {_gpus_requested(run)} on {nodes}" if run.n_nodes else "  never started")
         click.echo(f"  submitted {moment(run.submit_s, zone)}")
         if run.end_s is not None:
             click.echo(f"  ended     {moment(run.end_s, zone)}")
@@ -159,7 +162,7 @@ def _print_run(
         click.echo()
         print_use(uses, names, min_coverage)
         print_hardware(uses, names, min_coverage)
-        print_course(course, names, zone)
+        print_timelines(timelines, names, zone)
     else:
         click.echo(f"  {_without_records(run, now_s)}")
     # Accounting does not record CPUs by node.
@@ -244,8 +247,8 @@ def _gpus_requested(run: Run) -> str:
     """Return the GPUs that a run asks for; shards and MPS may be another part of a GPU on each node."""
     if run.n_gpus_requested is not None:
         return _gpus(run.n_gpus_requested)
-    asked = {} if run.tres_requested is None else run.tres_requested
-    return "a share of a GPU" if uses_gpus(asked) else "an unknown number of GPUs"
+    request = {} if run.tres_requested is None else run.tres_requested
+    return "a share of a GPU" if uses_gpus(request) else "an unknown number of GPUs"
 
 
 def _percent(value: float | None) -> str:

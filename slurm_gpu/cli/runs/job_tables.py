@@ -108,14 +108,14 @@ def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float)
         _print_measured(heads, cells, ("node", "GPU"), _HARDWARE_SPARE, left=("throttled",))
 
 
-def print_course(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo) -> None:
+def print_timelines(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo) -> None:
     """Utilisation and memory over time, a line of blocks for each GPU; nothing where no course was kept."""
-    known = [(course, course.timeline) for course in courses if course.timeline is not None]
+    known = [(timelines, timelines.timeline) for timelines in courses if timelines.timeline is not None]
     if not known:
         return
     width_s, first_s, n_bins = common_bins([timeline for _, timeline in known])
     columns = ("node", "GPU", "utilisation", "memory")
-    heads = [(course.node, names.get(course.device, course.device)) for course, _ in known]
+    heads = [(timelines.node, names.get(timelines.device, timelines.device)) for timelines, _ in known]
     taken = sum(max(map(len, cells)) for cells in zip(columns, *heads, strict=False)) + len(columns)
     width = max(_LEAST_SIGNS, min(_MOST_SIGNS, (console().width - taken) // 2))
 
@@ -205,9 +205,9 @@ def _throttled(use: DeviceUse) -> str:
     if use.throttle_s is None:
         return GAP
     longest = sorted(use.throttle_s.items(), key=lambda item: -item[1])
-    told = [
+    reasons = [
         f"{span(seconds)} {_REASONS.get(reason, reason.replace('_', ' '))}"
         for reason, seconds in longest
         if seconds >= _LEAST_THROTTLED_S and reason != "gpu_idle"
     ]
-    return ", ".join(told) or "no"
+    return ", ".join(reasons) or "no"

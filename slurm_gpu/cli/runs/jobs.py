@@ -99,7 +99,7 @@ def jobs(
             runs = list(found.runs())
             if runs:
                 _print_table(runs, site.config.sampling.min_coverage)
-    found.tell(chosen["sort"])
+    found.print_rest(chosen["sort"])
     if not found.any and (strange := _strange(chosen["user"])):
         remark(f"this host has no user {', '.join(strange)}")
 
@@ -146,7 +146,7 @@ class _Found:
         """Whether any run is on the page."""
         return self._n > 0
 
-    def tell(self, sort: str) -> None:
+    def print_rest(self, sort: str) -> None:
         """For the person: whether there are more, or none."""
         if not self._n:
             remark(f"there is no page {self._page}: {self._pages()}" if self._matching else "no runs match")

@@ -150,8 +150,8 @@ def _opened(path: Path) -> Iterator[TextIO]:
                 raise UsageError(f"--steps {path}: is no regular file")
             yield file
     except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise UsageError(f"--steps {path}: cannot be read: {said}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--steps {path}: cannot be read: {reason}") from error
 
 
 def _lines(path: Path, file: TextIO) -> Iterator[str]:
