@@ -48,7 +48,7 @@ N_NODES = 64
 
 
 def generate(directory: Path, n_rows: int, cluster: str, seed: int = 0) -> None:
-    """Write `n_rows` of two years: arrays, heterogeneous jobs, requeues, and jobs cancelled in the queue."""
+    """Write `n_rows` of two years: arrays, het jobs, requeues, and jobs cancelled while pending."""
     import random
 
     dice = random.Random(seed)
@@ -67,7 +67,7 @@ def generate(directory: Path, n_rows: int, cluster: str, seed: int = 0) -> None:
 
 
 def _job(dice: random.Random, cluster: str, job_id: int, eligible_s: int) -> list[tuple[int, int, str]]:
-    """The rows of one job: (eligible, end, text)."""
+    """Return the rows of one job: (eligible, end, text)."""
     user = min(int(dice.expovariate(0.03)), 999)
     n_nodes, n_gpus, n_cores = dice.choice(_SHAPES)
     kind = dice.random()
@@ -121,7 +121,7 @@ def _job(dice: random.Random, cluster: str, job_id: int, eligible_s: int) -> lis
 
 
 def answer(directory: str, begin_s: int, end_s: int, delimiter: bytes) -> None:
-    """Print all rows that were eligible before `end_s` and not over at `begin_s`."""
+    """Print all rows that were eligible before `end_s` and had not ended at `begin_s`."""
     text, index = _mapped(f"{directory}/{ROWS}"), memoryview(_mapped(f"{directory}/{INDEX}")).cast("q")
     n = len(index) // 3
 
@@ -145,7 +145,7 @@ def _mapped(path: str) -> mmap.mmap:
 
 
 def main(directory: str, *options: str) -> None:
-    """Answer like sacct with these options."""
+    """Print what sacct prints for these options."""
     given = dict(option.removeprefix("--").partition("=")[::2] for option in options)
     if "helpformat" in given:
         print(HELP)

@@ -1,4 +1,4 @@
-"""Types of the benchmarks' options: what cannot be measured with is refused, with what would be right."""
+"""Argument types of the benchmarks: invalid values are refused with the valid ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A whole number of at least `least`, and at most `most`."""
+    """Return a parser of whole numbers of at least `least` and at most `most`."""
 
     def read(text: str) -> int:
         if text.isascii() and text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
@@ -22,12 +22,12 @@ def number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def numbers(text: str) -> list[int]:
-    """Whole numbers from 0 on, joined by commas; sorted."""
+    """Parse whole numbers from 0 on, joined by commas, and sort them."""
     return sorted(number(0)(part) for part in text.split(","))
 
 
 def seconds(least: float) -> Callable[[str], float]:
-    """A time of at least `least` seconds."""
+    """Return a parser of times of at least `least` seconds."""
 
     def read(text: str) -> float:
         try:
@@ -42,7 +42,7 @@ def seconds(least: float) -> Callable[[str], float]:
 
 
 def part(text: str) -> float:
-    """A part of the whole, 0 to 1."""
+    """Parse a fraction from 0 to 1."""
     try:
         value = float(text)
     except ValueError:
@@ -53,7 +53,7 @@ def part(text: str) -> float:
 
 
 def program(text: str) -> str:
-    """A program that is there, with its whole path."""
+    """Return the absolute path of an existing program."""
     path = shutil.which(text)
     if path is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a program of this machine")
@@ -61,7 +61,7 @@ def program(text: str) -> str:
 
 
 def directory(text: str) -> Path:
-    """A directory, which is made where it is not there; its whole path."""
+    """Return the absolute path of a directory, which is created if missing."""
     path = Path(text).resolve()
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A browser for benchmarks of pages, and what it takes."""
+"""Start a browser for benchmarks of pages, and measure its processor time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """A browser without a screen, or None where there is none."""
+    """Yield a headless browser, or None if there is none."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     try:
         from playwright.sync_api import sync_playwright
@@ -25,7 +25,7 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-class Worked:
+class MainThreadTime:
     """The processor time of a tab's main thread, in ms."""
 
     def __init__(self, tab: Any) -> None:

@@ -34,8 +34,8 @@ import numpy as np
 
 from bench import colocation_figures, colocation_thesis
 from bench.arguments import number
-from bench.colocation_beliefs import foretold
-from bench.colocation_learned import learn, lessons
+from bench.colocation_beliefs import write_predictions
+from bench.colocation_learned import learn, training_tasks
 from bench.colocation_runs import (
     BASELINE,
     LEARNED_OURS,
@@ -84,7 +84,7 @@ def main() -> None:
         place = Place(table, args.gpu_model, args.jobs, args.gpus)
         if table is not None:
             place = replace(
-                place, predicted=foretold(read_table(table, args.gpu_model), Path(folder), n_seeds)
+                place, predicted=write_predictions(read_table(table, args.gpu_model), Path(folder), n_seeds)
             )
         planners = trainable(args.planners, table)
         train_s = train_all(place, planners, args.nets or Path(folder), args)
@@ -130,9 +130,9 @@ def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
 def train_all(
     place: Place, planners: tuple[str, ...], folder: Path, args: argparse.Namespace
 ) -> dict[str, float]:
-    """Nets that are not there yet; seconds by planner, of mode throughput with known speeds."""
+    """Train missing nets, and return the seconds by planner, of mode throughput with known speeds."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [one for one in lessons(place, planners, folder, args.quick) if not one.path.exists()]
+    wanted = [one for one in training_tasks(place, planners, folder, args.quick) if not one.path.exists()]
     if args.processes == 1 or not wanted:
         took = [learn(one) for one in wanted]
     else:
@@ -142,7 +142,7 @@ def train_all(
         print(f"trained: {one.planner} for {one.mode}, speeds {one.information}: {seconds:.0f} s")
     return {
         one.planner: float(read_any(one.path).provenance["seconds"])
-        for one in lessons(place, planners, folder, args.quick)
+        for one in training_tasks(place, planners, folder, args.quick)
         if one.mode == "throughput" and one.information == "known"
     }
 
@@ -150,7 +150,7 @@ def train_all(
 def run_all(
     place: Place, seeds: Sequence[int], planners: tuple[str, ...], args: argparse.Namespace
 ) -> tuple[list[Run], list[Placements]]:
-    """All lists of jobs, and placements with errors, by so many processes."""
+    """Run all lists of jobs, and placements with errors, in several processes."""
     tasks = [Task(place, workload, seed, planners) for workload in place.workloads for seed in seeds]
     n_placements = 1000 if args.quick else args.placements
     shares = [n_placements // args.processes + 1] * args.processes if n_placements else []
@@ -202,7 +202,7 @@ def watched(results: Any, n: int) -> Any:
 
 
 def check_bounds(done: Sequence[Run]) -> None:
-    """No planner is below a bound that holds for all."""
+    """Check that no planner is below a bound that holds for all."""
     for run in done:
         if run.mode == "throughput" and run.gap < -BELOW:
             raise SystemExit(
@@ -212,7 +212,7 @@ def check_bounds(done: Sequence[Run]) -> None:
 
 
 def select(done: Sequence[Run], mode: str, information: str, name: str) -> list[Run]:
-    """The runs of one planner; those of the baseline, which believes nothing, whatever the information."""
+    """Return the runs of one planner; those of the baseline do not depend on the information."""
     return [
         run
         for run in done
@@ -226,7 +226,7 @@ def show_mode(
     cap = MODES[mode]
     what = "" if cap == float("inf") else f", no job slowed down by more than {cap}"
     print(f"{mode}{what}; speeds {information}: makespan by that of one job at a time")
-    head = [*place.workloads, "most", "gap to LP", "jobs/GPU", "not slowed", "worst", "OOM", "p99 ms"]
+    head = [*place.workloads, "max", "gap to LP", "jobs/GPU", "not slowed", "worst", "OOM", "p99 ms"]
     head += ["p99 ms, M=8", *(["gap, sparing"] if math.isfinite(cap) else [])]
     print(row("", head))
     for name in planners:
@@ -266,7 +266,7 @@ def show_mode(
 
 
 def summary(some: Sequence[Run]) -> dict[str, Any]:
-    """Over all workloads and seeds."""
+    """Summarize runs over all workloads and seeds."""
     thought = np.concatenate([run.decisions_ms for run in some])
     full = np.concatenate([run.full_ms for run in some])
     sorted_in = np.array([np.array(buckets(run.slowdown)) * 30 / len(run.slowdown) for run in some])
@@ -294,14 +294,14 @@ def show_thesis(done: Sequence[Run], train_s: Mapping[str, float]) -> None:
     by_mode = {
         mode: [run for run in done if run.mode == mode and run.information == "known"] for mode in MODES
     }
-    print(f"Figures 10 to 16 of the thesis, speeds known (in brackets what cannot be a target; *: {DEFAULT})")
+    print(f"Figures 10 to 16 of the thesis, speeds known ([…]: not usable as a target; *: {DEFAULT})")
     print(row("", ["thesis", "same planner", *(f"{mode} *" for mode in MODES)], 46, 20))
     for figure, lines in colocation_thesis.compare(by_mode, DEFAULT, train_s):
         print(f"figure {figure.number}, {figure.workload}. {figure.remark}")
         for one in lines:
             thesis = f"{one.thesis:g}" if one.thesis >= 100 else f"{one.thesis:.4g}"
-            cells = [thesis if one.usable else f"[{thesis}]", told(one.theirs_here)]
-            print(row(f"  {one.planner}, {one.what}", [*cells, *map(told, one.default_here)], 46, 20))
+            cells = [thesis if one.usable else f"[{thesis}]", value_text(one.theirs_here)]
+            print(row(f"  {one.planner}, {one.what}", [*cells, *map(value_text, one.default_here)], 46, 20))
     for mode, some in by_mode.items():
         print(f"\nFigure 15 in mode {mode}, jobs of 30 by slowdown (random)")
         print(row("", BUCKETS))
@@ -317,10 +317,10 @@ def show_thesis(done: Sequence[Run], train_s: Mapping[str, float]) -> None:
 
 def show_prices(done: Sequence[Run]) -> None:
     ours = [run for run in done if run.mode == "throughput" and run.information == "known"]
-    print("Figure 17, per cent of the price saved (random); both targets unusable: they are of one makespan")
-    print("12.6 % shorter than SJF's, which the same text has 2.7 to 8.1 % longer")
+    print("Figure 17, percent of the price saved (random); both targets are unusable: their makespan is")
+    print("12.6 % shorter than SJF's, but 2.7 to 8.1 % longer elsewhere in the same text")
     for name, thesis, here in colocation_thesis.savings(ours, DEFAULT, comparisons(read_yaml(PRICES))):
-        print(row(name, [f"[{thesis:.2f}]", told(here)], 46, 20))
+        print(row(name, [f"[{thesis:.2f}]", value_text(here)], 46, 20))
     print()
 
 
@@ -328,7 +328,7 @@ def show_placements(placed: Sequence[Placements]) -> None:
     if placed:
         n, kills = sum(one.n for one in placed), sum(one.out_of_memory for one in placed)
         together = np.mean([one.together for one in placed])
-        print(f"{n} placements of the thesis's applications in groups that chance chooses, memory up to")
+        print(f"{n} placements of the thesis's applications in random groups, memory up to")
         off = f"{100 * MEMORY_ERROR:.0f} %"
         print(f"{off} off, headroom learned: {kills} out of memory, {together:.2f} jobs/GPU")
 
@@ -342,7 +342,7 @@ def answer(
     planners: Sequence[str],
     train_s: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Stable keys; null is what was not run."""
+    """Return the values of --json; null was not run."""
     all_of = {
         mode: {
             information: {name: summary(select(done, mode, information, name)) for name in planners}
@@ -380,7 +380,7 @@ def answer(
 
 
 def by_division(done: Sequence[Run], place: Place) -> list[float] | None:
-    """The default planner's gap with predicted speeds, by which division into folds they come from."""
+    """Return the default planner's gap with predicted speeds, by division into folds."""
     some = select(done, "throughput", "predicted", DEFAULT)
     return (
         [
@@ -393,7 +393,7 @@ def by_division(done: Sequence[Run], place: Place) -> list[float] | None:
 
 
 def row(name: str, cells: Sequence[str], width: int = 15, cell: int = 14) -> str:
-    """Return one cell of the printed table."""
+    """Return one line of the printed table."""
     return f"{name:<{width}}" + "".join(f"{one:>{cell}}" for one in cells)
 
 
@@ -402,7 +402,7 @@ def interval(values: Sequence[float]) -> str:
     return "–" if here is None else f"{here[0]:.3f} ±{here[1]:.3f}"
 
 
-def told(here: tuple[float, float] | None) -> str:
+def value_text(here: tuple[float, float] | None) -> str:
     if here is None:
         return "–"
     return f"{here[0]:.4g}" if math.isnan(here[1]) else f"{here[0]:.4g} ±{here[1]:.2g}"

@@ -1,4 +1,4 @@
-"""The belief of a planner that has profiles, and what was seen so far of those that shared GPUs."""
+"""Estimate speeds and memory for a planner from profiles and from measurements of jobs that shared GPUs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from bench.colocation_experience import Experience, Seen, contains
-from bench.colocation_memory import Headroom, at_most, needed_mib, stays
+from bench.colocation_experience import Experience, SpeedStatistics, contains
+from bench.colocation_memory import Headroom, at_most, needed_mib, phase_intervals
 from slurm_gpu.colocation.co_runner_views import speed_with_all, views_of
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
@@ -31,10 +31,10 @@ _USES = ("util", "sm", "pcie")
 _OfView = Callable[[int, tuple[int, ...]], float]
 
 
-class Learned:
-    """A planner.Belief that uses measured speeds of pairs, and cautious predictions for other pairs.
+class LearnedBelief:
+    """A planner.Belief with measured speeds of pairs, and cautious predictions for other pairs.
 
-    `experience` and `headroom` may grow; `learn` fits the predictor to them, for up to some seconds.
+    `experience` and `headroom` may grow; `learn` fits the predictor to them, within a time limit in seconds.
     With a `cap`, the lower end of the one-sided interval of a pair (`confidence`) must be within it.
     """
 
@@ -63,7 +63,7 @@ class Learned:
         self.learn()
 
     def learn(self) -> None:
-        """Fit to all that was seen by now."""
+        """Fit the predictor to all measurements so far."""
         speeds, runs = self.experience.pairs(len(self.profiles))
         self.predicted: Predicted = predict(self._traits, speeds, runs, _prior(self.profiles))
         self._lower = self.predicted.lower(self._confidence)
@@ -75,14 +75,14 @@ class Learned:
         self._peaks = [one.peak("memory_mib") for one in self.profiles]
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """See planner.Belief: what is likeliest. All 0 where they are not thought to run together."""
+        """Return the likeliest speeds (see planner.Belief); 0 if they are not expected to run together."""
         known = self._speeds.get(applications)
         if known is None:
             known = self._speeds[applications] = self._all(applications, self._likeliest)
         return known
 
     def slowest(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """As `speeds`, at the lower end of what is likely."""
+        """Return speeds like `speeds`, at the lower end of the interval."""
         known = self._slowest.get(applications)
         if known is None:
             known = self._slowest[applications] = self._all(applications, self._lowest)
@@ -128,29 +128,29 @@ class Learned:
         )
 
     def ran(self, stretch: SharingStretch) -> None:
-        """See sharing.Watcher: what is seen goes into experience and headroom; `learn` makes use of it."""
+        """Add a measurement (see sharing.Watcher) to experience and headroom; `learn` uses it."""
         group = [one.application for one in stretch.ran]
         self.experience.add(group, [one.speed for one in stretch.ran], stretch.to_s - stretch.from_s)
         each = [one.memory_mib for one in stretch.ran if one.memory_mib is not None]
         if stretch.memory_mib is not None and len(each) == len(group) > 1:
-            self.headroom.saw_group(each, stretch.memory_mib)
+            self.headroom.add_group(each, stretch.memory_mib)
         for one in stretch.ran:
             expected = self.profiles[one.application].phases[one.phase].memory_mib
             if expected is not None and one.memory_mib is not None:
-                self.headroom.saw(expected, one.memory_mib)
+                self.headroom.add_job(expected, one.memory_mib)
 
     def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
-        """See sharing.Watcher: they are put together again where there is reason to expect something else.
+        """Note that a group ran out of memory (see sharing.Watcher).
 
-        That is, where their memory is known: where they are expected to take less than at this moment. Else
-        where others like them that are no smaller did run together, several times.
+        The group may share again if there is a reason: if its memory is known, when it is expected to use
+        less than at this time; otherwise if similar, not smaller groups ran together several times.
         """
         group = [one.application for one in together]
-        jobs = [stays(self.profiles[one.application], one, 1.0, self._timing) for one in together]
+        jobs = [phase_intervals(self.profiles[one.application], one, 1.0, self._timing) for one in together]
         known = [job for job in jobs if job is not None]
         expected_mib = sum(at_most(known, 0.0))
         if len(known) == len(jobs) and 0 < expected_mib < self.capacity_mib < math.inf:
-            self.headroom.saw_run_out(group, expected_mib, self.capacity_mib)
+            self.headroom.add_out_of_memory(group, expected_mib, self.capacity_mib)
         else:
             self.experience.refuse(group)
         self._speeds.clear()
@@ -160,7 +160,7 @@ class Learned:
     def _all(self, applications: tuple[int, ...], of_pair: _OfView) -> tuple[float, ...]:
         if len(applications) == 1:
             return (1.0,)
-        if self._not_together(applications):
+        if self._cannot_share(applications):
             return (0.0,) * len(applications)
         return tuple(of_pair(one, others) for one, others in views_of(applications))
 
@@ -185,7 +185,7 @@ class Learned:
         peaks = [self._peaks[one] for one in applications]
         known = [peak for peak in peaks if peak is not None]
         if len(known) < len(peaks):
-            return not self._not_together(applications)
+            return not self._cannot_share(applications)
         if self._refused(applications):
             return False
         times = self.headroom.times(applications)
@@ -193,7 +193,7 @@ class Learned:
             return True
         slowest = self.slowest(applications)
         jobs = [
-            stays(self.profiles[one.application], one, speed, self._timing)
+            phase_intervals(self.profiles[one.application], one, speed, self._timing)
             for one, speed in zip(members, slowest, strict=True)
             if speed > 0
         ]
@@ -202,12 +202,12 @@ class Learned:
             needed_mib(known_jobs, self.headroom, times) <= self.capacity_mib
         )
 
-    def _not_together(self, applications: tuple[int, ...]) -> bool:
+    def _cannot_share(self, applications: tuple[int, ...]) -> bool:
         if self._refused(applications):
             return True
         if any(self._peaks[one] is None for one in applications):
             return any(
-                self._like_refused(one, other)
+                self._resembles_refused(one, other)
                 for at, one in enumerate(applications)
                 for other in applications[at + 1 :]
                 if self.experience.seen(one, (other,)) is None
@@ -215,13 +215,13 @@ class Learned:
         return False
 
     def _refused(self, applications: tuple[int, ...]) -> bool:
-        """Whether these or some of them could not, and nothing says other since."""
+        """Return whether it, or a part of it, could not run together, and nothing overrides that."""
         return any(
-            contains(applications, group) and not self._outdone(group, times)
+            contains(applications, group) and not self._is_overridden(group, times)
             for group, times in self.experience.all_refused()
         )
 
-    def _outdone(self, refused: tuple[int, ...], times: int) -> bool:
+    def _is_overridden(self, refused: tuple[int, ...], times: int) -> bool:
         """Return whether similar groups of at least the same memory ran together _OUTDONE times as often.
 
         A table lists pairs that never fit, so other entries of the table do not override them.
@@ -232,12 +232,12 @@ class Learned:
             if len(others) == 1
         )
 
-    def _like_refused(self, one: int, other: int) -> bool:
-        """Whether smaller ones of their families could not, or one of them cannot with many."""
+    def _resembles_refused(self, one: int, other: int) -> bool:
+        """Return whether smaller inputs of their families could not share, or one cannot with many."""
         refused = [
             group
             for group, times in self.experience.all_refused()
-            if len(group) == 2 and not self._outdone(group, times)
+            if len(group) == 2 and not self._is_overridden(group, times)
         ]
         if any(self._no_smaller_pair((one, other), group) for group in refused):
             return True
@@ -251,7 +251,7 @@ class Learned:
         return False
 
     def _no_smaller_pair(self, pair: tuple[int, ...], than: tuple[int, ...]) -> bool:
-        """Two and two, in any order."""
+        """Return whether one pair is not smaller than the other, in any order."""
         return any(
             self._no_smaller(pair[0], mine) and self._no_smaller(pair[1], theirs)
             for mine, theirs in (than, than[::-1])
@@ -267,12 +267,12 @@ class Learned:
 
 
 def traits_of_profile(profile: ApplicationProfile) -> Traits:
-    """Its name and input, and the mean use of the GPU that it has for itself."""
+    """Return the name, the input, and the mean use of a GPU of its own."""
     return Traits(profile.application, profile.input_size, tuple(profile.mean(use) for use in _USES))
 
 
 def _prior(profiles: Sequence[ApplicationProfile]) -> Floats:
-    """(n, n) as if they took turns: both as fast as alone while their use is 1 together; NaN not known."""
+    """Return (n, n) speeds of jobs that take turns: 1 while their total use is below 1; NaN if unknown."""
     util = np.array([math.nan if (mean := one.mean("util")) is None else mean for one in profiles])
     together = util[:, None] + util
     return np.asarray(1 / np.maximum(together, 1.0))
@@ -283,7 +283,7 @@ def _deviations(confidence: float) -> float:
     return max(NormalDist().inv_cdf(min(max(confidence, 0.5), 0.9999)), 0.0)
 
 
-def _error(seen: Seen) -> float:
+def _error(seen: SpeedStatistics) -> float:
     """Return the standard error of a mean; a single run has no standard deviation."""
     variance = (seen.spread**2 * (seen.runs - 1) + _ONE_RUN_DEVIATION**2) / seen.runs
     return math.sqrt(variance / seen.runs)

@@ -26,8 +26,8 @@ SEEN_S = 5.0
 """The seconds together after which the speed of a pair counts as known."""
 
 
-def foretold(measured: Measured, folder: Path, n_seeds: int) -> tuple[Path, ...]:
-    """Files of `predict_unseen`, of several divisions: a plan hangs by few pairs, and one is a lottery."""
+def write_predictions(measured: Measured, folder: Path, n_seeds: int) -> tuple[Path, ...]:
+    """Write predictions of several divisions: a plan depends on few pairs, so one division is not enough."""
     paths = tuple(folder / f"predicted-{one}.npz" for one in range(min(DIVISIONS, n_seeds)))
     errors = [predict_unseen(measured, path, one) for one, path in enumerate(paths)]
     print(
@@ -64,8 +64,8 @@ def predict_unseen(measured: Measured, path: Path, division: int = 0) -> float:
     return float(np.nanmean(np.abs(mean - true)[true > 0]))
 
 
-class Unseen(KnownBelief):
-    """Begins with predictions alone, and learns the speed of each pair that it sees running."""
+class PredictedBelief(KnownBelief):
+    """A belief that starts with predictions, and learns the speed of each pair that it sees running."""
 
     def __init__(
         self, world: World, names: Sequence[str], path: Path, *, most_together: int, cap: float
@@ -80,7 +80,7 @@ class Unseen(KnownBelief):
         )
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """See planner.Belief; the cap is for the lower end of what is likely."""
+        """See planner.Belief; the cap applies to the lower end of the interval."""
         if len(members) > 1 and math.isfinite(self.cap):
             speeds = self._careful.together(tuple(one.application for one in members))
             if not all(speed > 0 and 1 / speed <= self.cap for speed in speeds):

@@ -1,10 +1,10 @@
-"""A world of our own making: what applications do to each other that take turns on one GPU.
+"""A model of interference: the slowdown of applications that take turns on one GPU.
 
-Without MPS the kernels of different processes never run at the same time, however few multiprocessors they
-use: what they contend for is the GPU's time, and the PCIe link. Up to a knee one finds what the other leaves
-free; where all together ask for D above it, a job that asks for d takes 1 + d·(D - knee) times as long. On
-top of that each turn of another costs it something that no recorded use shows: caches that are cold again,
-kernels that wait to be launched.
+Without MPS, kernels of different processes never run at the same time, however few multiprocessors they use.
+They compete for the GPU's time and the PCIe link. Up to a knee, an application gets what others leave free;
+if the total demand D exceeds the knee, one with demand d takes 1 + d·(D - knee) times as long. In addition,
+each turn of a co-runner has costs that no recorded use shows: cold caches, and kernels that wait to be
+launched.
 """
 
 from __future__ import annotations

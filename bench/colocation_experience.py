@@ -18,14 +18,14 @@ _A_RUN_S = 60.0
 
 
 def contains(group: Sequence[int], small: Sequence[int]) -> bool:
-    """Whether all of the small one are in the group, each as often."""
+    """Return whether the group contains all of the smaller one, each as often."""
     there = list(group)
     return all(there.count(one) >= small.count(one) for one in small)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One application with certain co-runners."""
+class SpeedStatistics:
+    """Running statistics of the speed of one application with certain co-runners."""
 
     speed: float
     """Relative to alone: the mean, weighed by time."""
@@ -44,7 +44,7 @@ class Experience:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[CoRunnerView, Seen] = {}
+        self._seen: dict[CoRunnerView, SpeedStatistics] = {}
         self._refused: dict[tuple[int, ...], int] = {}
 
     @classmethod
@@ -53,7 +53,7 @@ class Experience:
         own = cls()
         for (one, others), speed in table.speeds.items():
             if speed > 0:
-                own.restore(one, others, Seen(speed, 0.0, TABLE_RUNS, TABLE_RUNS * _A_RUN_S))
+                own.restore(one, others, SpeedStatistics(speed, 0.0, TABLE_RUNS, TABLE_RUNS * _A_RUN_S))
         for group in {
             tuple(sorted((one, *others))) for (one, others), speed in table.speeds.items() if speed == 0
         }:
@@ -79,32 +79,32 @@ class Experience:
             self._seen[view] = _with_run(self._seen.get(view), min(speed, 1.0), seconds)
 
     def refuse(self, group: Sequence[int], times: int = 1) -> None:
-        """These were found not to run together, as one ran out of memory; so often."""
+        """Record that these could not run together `times` times, as one ran out of memory."""
         key = tuple(sorted(group))
         self._refused[key] = self._refused.get(key, 0) + times
 
-    def restore(self, one: int, others: Sequence[int], seen: Seen) -> None:
+    def restore(self, one: int, others: Sequence[int], seen: SpeedStatistics) -> None:
         """Replace the experience by a stored one. Raises ValueError for impossible values."""
         good = 0 <= seen.speed <= 1 and 0 <= seen.spread <= 1 and seen.runs >= 1
         if not good or not 0 < seen.seconds < math.inf or not others:
             raise ValueError(f"{seen} of {one} with {tuple(others)} is impossible")
         self._seen[one, tuple(sorted(others))] = seen
 
-    def seen(self, one: int, others: Sequence[int]) -> Seen | None:
-        """None where they never shared a GPU."""
+    def seen(self, one: int, others: Sequence[int]) -> SpeedStatistics | None:
+        """Return the statistics, or None if they never shared a GPU."""
         return self._seen.get((one, tuple(sorted(others))))
 
-    def all_seen(self) -> Iterator[tuple[int, tuple[int, ...], Seen]]:
+    def all_seen(self) -> Iterator[tuple[int, tuple[int, ...], SpeedStatistics]]:
         """Yield each application, its co-runners and the measurement."""
         for (one, others), seen in self._seen.items():
             yield one, others, seen
 
     def refused(self, group: Sequence[int]) -> bool:
-        """Whether these, or any part of them, were found not to run together."""
+        """Return whether these, or a part of them, could not run together."""
         return any(contains(group, small) for small in self._refused)
 
     def all_refused(self) -> list[tuple[tuple[int, ...], int]]:
-        """Groups that were, in order, and how often."""
+        """Return the groups that could not run together, in order, and how often."""
         return sorted(self._refused.items())
 
     def pairs(self, n: int) -> tuple[Floats, Floats]:
@@ -116,7 +116,7 @@ class Experience:
         return speeds, runs
 
     def measured(self, gpu_model: str, names: Sequence[str], alone_per_s: Sequence[float | None]) -> Measured:
-        """As a table, to be written to a file. Raises ValueError where a name is missing."""
+        """Return a table to write to a file. Raises ValueError for a missing name."""
         speeds = {view: seen.speed for view, seen in self._seen.items()}
         for group in self._refused:
             speeds |= dict.fromkeys(views_of(group), 0.0)
@@ -125,10 +125,10 @@ class Experience:
         return Measured(gpu_model, tuple(names), tuple(alone_per_s), speeds)
 
 
-def _with_run(seen: Seen | None, speed: float, seconds: float) -> Seen:
+def _with_run(seen: SpeedStatistics | None, speed: float, seconds: float) -> SpeedStatistics:
     if seen is None:
-        return Seen(speed, 0.0, 1, seconds)
+        return SpeedStatistics(speed, 0.0, 1, seconds)
     total = seen.seconds + seconds
     mean = seen.speed + (speed - seen.speed) * (seconds / total)
     squares = seen.spread**2 * seen.seconds + seconds * (speed - seen.speed) * (speed - mean)
-    return Seen(min(mean, 1.0), math.sqrt(max(squares / total, 0.0)), seen.runs + 1, total)
+    return SpeedStatistics(min(mean, 1.0), math.sqrt(max(squares / total, 0.0)), seen.runs + 1, total)

@@ -47,7 +47,7 @@ def _canvas(rows: int, columns: int, width: float, height: float) -> tuple[Any, 
 
 
 def _profiles() -> Any:
-    """Figures 1 and 2: utilisation and memory over time."""
+    """Draw figures 1 and 2: utilisation and memory over time."""
     names = ("vgg16", "resnet50", "LAMMPS", "QMCPACK")
     figure, axes = _canvas(2, len(names), 12, 4.5)
     for column, name in enumerate(names):
@@ -70,10 +70,10 @@ def _profiles() -> Any:
 
 
 def pair_levels(first: str, second: str) -> dict[str, int | None]:
-    """One field of figure 3: time, memory, cores and I/O in five levels; None: out of memory.
+    """Return a field of figure 3: time, memory, cores and I/O in five levels; None: out of memory.
 
-    Time by the one that is slowed down more, from as fast as alone (1) to twice as long (5);
-    use is the mean while both run.
+    The time is that of the application with the larger slowdown, from none (1) to twice as long (5); use is
+    the mean while both run.
     """
     members = [
         Member(job, application(name), PROFILES[application(name)].seconds)
@@ -108,7 +108,7 @@ def _sum(stretch: SharingStretch, use: str) -> float:
 
 
 def _pairs() -> Any:
-    """Figure 3."""
+    """Draw figure 3."""
     figure, axes = _canvas(1, len(SHADES), 13, 3.6)
     levels = {pair: pair_levels(*pair) for pair in product(PAIRS, PAIRS)}
     for column, shade in enumerate(SHADES):
@@ -126,7 +126,7 @@ def _pairs() -> Any:
 
 
 def _makespans(runs: Sequence[Run], default: str) -> Any:
-    """Figures 10 to 14: every planner's makespan by that of one job at a time, and the bound."""
+    """Draw figures 10 to 14: each planner's makespan relative to one job at a time, and the bound."""
     known = [run for run in runs if run.mode == "throughput" and run.information == "known"]
     workloads = list(dict.fromkeys(run.workload for run in known))
     planners = list(dict.fromkeys(run.planner for run in known))

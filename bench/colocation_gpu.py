@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gpu_applications import CPU, CPU_SCALE, TORCH
-from gpu_groups import GroupError, Memory, Mps, NotSharedError, Ran, Window, nvml_memory, run_together
+from gpu_groups import GroupError, GroupResult, Memory, Mps, NotSharedError, Window, nvml_memory, run_together
 
 from bench.arguments import number, seconds
 from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
@@ -76,11 +76,11 @@ class Rounds:
     memory_mib: float | None = None
     refused: bool = False
     """Memory ran out."""
-    trouble: str | None = None
+    failure: str | None = None
 
 
 def main() -> None:
-    """As the command line says."""
+    """Run the benchmark."""
     options = read_options()
     gpu = "processor" if options.device == "cpu" else _gpu(options.gpu)
     if gpu is None:
@@ -101,7 +101,7 @@ def main() -> None:
             told["skipped"][way] = str(error)
             print(f"\n{way}: skipped: {error}")
             continue
-        told["sharing"][way] = _told(way, gpu, found, options)
+        told["sharing"][way] = _report(way, gpu, found, options)
     if options.json:
         print(json.dumps(told))
 
@@ -146,7 +146,7 @@ def _names(known: Sequence[str]) -> Any:
 
 
 def _gpu(index: int) -> str | None:
-    """Its name; None where there is none. In a process of its own: a context takes memory on the GPU."""
+    """Return the GPU's name, or None; in a separate process, since a CUDA context takes GPU memory."""
     if not Path("/dev/nvidiactl").exists():
         return None
     asked = [sys.executable, "-c", _PROBE]
@@ -168,7 +168,7 @@ def _groups(names: Sequence[str], n_triples: int) -> list[Group]:
 
 
 def _sharing(way: str, options: argparse.Namespace) -> AbstractContextManager[dict[str, str]]:
-    """The environment in which processes share in this way. Raises NotSharedError."""
+    """Yield the environment for this way of sharing. Raises NotSharedError."""
     if options.device == "cpu":
         return nullcontext({**os.environ, **_one_thread()})
     environment = _visible(options.gpu) | _one_thread()
@@ -202,12 +202,12 @@ def _measured(
         random.Random(round_).shuffle(several)
         for group in (*single, *several):
             rounds = found[group]
-            if rounds.refused or rounds.trouble is not None:
+            if rounds.refused or rounds.failure is not None:
                 continue
             try:
                 ran = run_together(group, options.device, scale, window, environment, memory)
             except GroupError as error:
-                rounds.refused, rounds.trouble = error.out_of_memory, str(error)
+                rounds.refused, rounds.failure = error.out_of_memory, str(error)
                 print(f"{' + '.join(group)}: {error}", file=sys.stderr)
                 continue
             _take(rounds, group, ran, alone)
@@ -216,7 +216,7 @@ def _measured(
     return found
 
 
-def _take(rounds: Rounds, group: Group, ran: Ran, alone: dict[str, float]) -> None:
+def _take(rounds: Rounds, group: Group, ran: GroupResult, alone: dict[str, float]) -> None:
     rounds.per_s.append(ran.per_s)
     if ran.memory_mib is not None:
         rounds.memory_mib = max(rounds.memory_mib or 0.0, ran.memory_mib)
@@ -227,7 +227,7 @@ def _take(rounds: Rounds, group: Group, ran: Ran, alone: dict[str, float]) -> No
 
 
 def table_of(gpu_model: str, found: Mapping[Group, Rounds]) -> Measured:
-    """Medians, 1 at most; programs that did not run alone are left out, and with them all their groups."""
+    """Return medians, at most 1; programs that did not run alone are left out with all their groups."""
     names = [group[0] for group, rounds in found.items() if len(group) == 1 and rounds.per_s]
     index = {name: at for at, name in enumerate(names)}
     speeds: dict[CoRunnerView, list[float]] = {}
@@ -250,20 +250,20 @@ def _medians(rounds: Sequence[tuple[float, ...]]) -> list[float]:
 
 
 def _spreads(rounds: Sequence[tuple[float, ...]]) -> list[float]:
-    """Half of how far rounds are apart, in parts of the median."""
+    """Return half of the range of the rounds, relative to the median."""
     return [
         (max(values) - min(values)) / 2 / median if (median := statistics.median(values)) > 0 else 0.0
         for values in zip(*rounds, strict=True)
     ]
 
 
-def _told(way: str, gpu: str, found: Mapping[Group, Rounds], options: argparse.Namespace) -> dict[str, Any]:
+def _report(way: str, gpu: str, found: Mapping[Group, Rounds], options: argparse.Namespace) -> dict[str, Any]:
     table = table_of(gpu if way == "timeslicing" else f"{gpu} (MPS)", found)
     if not table.names:
-        sys.exit(f"{way}: no program ran alone; the first said: {next(iter(found.values())).trouble}")
+        sys.exit(f"{way}: no program ran alone; the first error: {next(iter(found.values())).failure}")
     path = options.out / f"{way}.json"
     write_json(path, table)
-    print(f"\n{way}: {path}\n{'together':<36}{'speeds':<26}{'apart by':<12}{'sum':>6}{'memory':>12}")
+    print(f"\n{way}: {path}\n{'together':<36}{'speeds':<26}{'spread':<12}{'sum':>6}{'memory':>12}")
     alone, together = {}, []
     for group, rounds in found.items():
         memory = "–" if rounds.memory_mib is None else f"{rounds.memory_mib:.0f} MiB"
@@ -283,9 +283,9 @@ def _told(way: str, gpu: str, found: Mapping[Group, Rounds], options: argparse.N
                     "sum": sum(speeds),
                 }
             )
-            said = " ".join(f"{speed:.2f}" for speed in speeds) or (rounds.trouble or "not measured")[:24]
+            text = " ".join(f"{speed:.2f}" for speed in speeds) or (rounds.failure or "not measured")[:24]
             apart = f"±{max(spreads):.1%}" if spreads else ""
-            print(f"{' + '.join(group):<36}{said:<26}{apart:<12}{sum(speeds):>6.2f}{memory:>12}")
+            print(f"{' + '.join(group):<36}{text:<26}{apart:<12}{sum(speeds):>6.2f}{memory:>12}")
     return {"table": str(path), "alone": alone, "together": together}
 
 

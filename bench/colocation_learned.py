@@ -1,4 +1,4 @@
-"""Nets of the learned planners for bench/colocation.py: trained once for each mode and information."""
+"""Train the nets of learned planners for bench/colocation.py, once for each mode and information."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from slurm_gpu.colocation.learned.model_file import write_model
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """One training."""
+class TrainingTask:
+    """One training to run."""
 
     place: Place
     mode: str
@@ -27,24 +27,24 @@ class Lesson:
         return net_path(self.folder, self.mode, self.information, self.planner)
 
 
-def lessons(place: Place, planners: tuple[str, ...], folder: Path, quick: bool) -> list[Lesson]:
-    """All trainings that runs of these planners need, the longest first."""
+def training_tasks(place: Place, planners: tuple[str, ...], folder: Path, quick: bool) -> list[TrainingTask]:
+    """Return all trainings that runs of these planners need, the longest first."""
     ours = [
-        Lesson(place, mode, information, LEARNED_OURS, folder, quick)
+        TrainingTask(place, mode, information, LEARNED_OURS, folder, quick)
         for mode in MODES
         for information in place.information
         if LEARNED_OURS in planners
     ]
     theirs = [
-        Lesson(place, "throughput", "known", name, folder, quick)
+        TrainingTask(place, "throughput", "known", name, folder, quick)
         for name in LEARNED_THEIRS
         if name in planners
     ]
     return [*ours, *theirs]
 
 
-def learn(lesson: Lesson) -> float:
-    """Train, and write the net to its file; the seconds that it took, by this process alone."""
+def learn(lesson: TrainingTask) -> float:
+    """Train, write the net to its file, and return the processor time in seconds."""
     from slurm_gpu.colocation.trainer import model_of, settings_of, teach
 
     setting = setting_of(lesson.place, lesson.mode, lesson.information, seed=0)

@@ -1,4 +1,4 @@
-"""Memory of applications that share a GPU: what they take together, at every moment, and room for errors."""
+"""Estimate the memory of applications that share a GPU, with a margin for errors."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Margin:
 
     @property
     def errors(self) -> int:
-        """How many are kept."""
+        """Return the number of kept errors."""
         return len(self._sorted)
 
     @property
     def value(self) -> float:
-        """To be added to what is expected."""
+        """Return the margin to add to the expected memory."""
         if not self._sorted:
             return self._first
         largest, n = self._sorted[-1], len(self._sorted)
@@ -68,19 +68,19 @@ class Headroom:
         self._ran_out: dict[tuple[int, ...], float] = {}
         """By group, sorted: how many times more than expected they took, at least."""
 
-    def saw(self, expected_mib: float, taken_mib: float) -> None:
-        """One job's memory, by its profile and really. Where its profile has none there is no error of it."""
+    def add_job(self, expected_mib: float, taken_mib: float) -> None:
+        """Add one job's expected and used memory; without an expected value there is no error."""
         if expected_mib > 0:
             self.part.add(taken_mib / expected_mib - 1)
 
-    def saw_group(self, each_mib: Sequence[float], together_mib: float) -> None:
+    def add_group(self, each_mib: Sequence[float], together_mib: float) -> None:
         """Add the memory that several jobs used, each and in total, as the GPU reported it."""
         self.group_mib.add(together_mib - sum(each_mib))
 
-    def saw_run_out(self, group: Sequence[int], expected_mib: float, capacity_mib: float) -> None:
-        """These applications took more than there is, where so much was expected of them at that moment.
+    def add_out_of_memory(self, group: Sequence[int], expected_mib: float, capacity_mib: float) -> None:
+        """Record that these applications used more than the capacity, with the memory expected of them then.
 
-        Raises ValueError where that was nothing, or as much as there is: errors do not explain it then.
+        Raises ValueError if the expected memory was 0 or the capacity: an error cannot explain it then.
         """
         if not 0 < expected_mib < capacity_mib < math.inf:
             raise ValueError(f"{expected_mib} MiB expected, of {capacity_mib}, are no valid sizes")
@@ -104,19 +104,21 @@ class Headroom:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """A phase in which a job may be, at the earliest and the latest."""
+class PhaseInterval:
+    """A phase, and the earliest and latest time at which a job may be in it."""
 
     from_s: float
     until_s: float
     memory_mib: float
 
 
-def stays(profile: ApplicationProfile, member: Member, slowest: float, timing: float) -> list[Stay] | None:
-    """When a job may be in which phase, from now on; None where its memory is known of no phase.
+def phase_intervals(
+    profile: ApplicationProfile, member: Member, slowest: float, timing: float
+) -> list[PhaseInterval] | None:
+    """Return the possible times of each phase from now on, or None if the profile has no memory.
 
-    It runs at a speed between `slowest` (above 0) and 1, and each phase of it may end by a part of `timing`
-    earlier or later than the profile says. A phase whose memory is a gap is taken for the largest.
+    The job runs at a speed between `slowest` (above 0) and 1, and each phase may end by a fraction `timing`
+    earlier or later than in the profile. The memory of a phase without a value is that of the largest.
     """
     peak = profile.peak("memory_mib")
     if peak is None:
@@ -131,13 +133,15 @@ def stays(profile: ApplicationProfile, member: Member, slowest: float, timing: f
         begin_s = end_s
         if until_s > 0 and from_s < ends_s - member.done_s:
             memory_mib = peak if phase.memory_mib is None else phase.memory_mib
-            found.append(Stay(from_s, until_s / slowest, memory_mib))
+            found.append(PhaseInterval(from_s, until_s / slowest, memory_mib))
     # Work beyond the profile's end is done in its last phase.
-    return found or [Stay(0.0, math.inf, peak)]
+    return found or [PhaseInterval(0.0, math.inf, peak)]
 
 
-def needed_mib(jobs: Sequence[Sequence[Stay]], headroom: Headroom, times: float | None = None) -> float:
-    """The most that they may take together at any moment, each in whichever phase it may be in then.
+def needed_mib(
+    jobs: Sequence[Sequence[PhaseInterval]], headroom: Headroom, times: float | None = None
+) -> float:
+    """Return the maximum memory of the group at any time, over all phases in which members may be.
 
     `times`: as Headroom.needed_mib.
     """
@@ -145,7 +149,7 @@ def needed_mib(jobs: Sequence[Sequence[Stay]], headroom: Headroom, times: float 
     return max((headroom.needed_mib(at_most(jobs, moment), times) for moment in moments), default=0.0)
 
 
-def at_most(jobs: Sequence[Sequence[Stay]], moment: float) -> list[float]:
+def at_most(jobs: Sequence[Sequence[PhaseInterval]], moment: float) -> list[float]:
     """Return the expected memory of each possible member in its largest possible phase."""
     each = []
     for job in jobs:

@@ -39,7 +39,7 @@ DEFAULT = "annealing,greedy,sjf"
 
 
 def main() -> None:
-    """As the command line says."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--gpus", type=number(GPUS_OF_A_NODE), default=64)
     parser.add_argument("--waiting", type=number(1), default=200)
@@ -57,21 +57,21 @@ def main() -> None:
     print(
         f"{options.gpus} GPUs, {options.waiting} waiting jobs of {options.keys} kinds, {options.polls} polls"
     )
-    print(f"{'planner':<14}{'p50':>9}{'p99':>9}{'most':>9}{'starts':>9}{'memory':>10}")
+    print(f"{'planner':<14}{'p50':>9}{'p99':>9}{'max':>9}{'starts':>9}{'memory':>10}")
     for name in options.planners.split(","):
-        one = found[name] = _in_process_of_its_own(name)
+        one = found[name] = _in_separate_process(name)
         print(
             f"{name:<14}{one['ms_p50']:>6.1f} ms{one['ms_p99']:>6.1f} ms{one['ms_max']:>6.1f} ms"
             f"{one['starts']:>9.1f}{one['mib']:>6.1f} MiB"
         )
-    fit = _in_process_of_its_own("fit")
+    fit = _in_separate_process("fit")
     print(f"{'fit':<14}{fit['ms']:>6.0f} ms{fit['mib']:>33.1f} MiB")
     if options.json:
         told = {"gpus": options.gpus, "waiting": options.waiting, "planners": found, "fit": fit}
         print(json.dumps(told))
 
 
-def _in_process_of_its_own(name: str) -> dict[str, float]:
+def _in_separate_process(name: str) -> dict[str, float]:
     done = subprocess.run(
         [sys.executable, __file__, *sys.argv[1:], "--one", name], capture_output=True, text=True, check=False
     )
@@ -132,7 +132,7 @@ def _planned(options: argparse.Namespace) -> dict[str, float]:
         if look:  # the first one loads what it needs
             took_ms.append(1e3 * (time.process_time() - began_s))
             starts += len(acts)
-        site.go_on(acts)
+        site.advance(acts)
     serving = planners.serving
     if serving is None or serving.serves != options.one:
         sys.exit(f"{options.one}: {serving}")
@@ -172,8 +172,8 @@ class _Site:
                 self._run(self._job(), room, gpu.place.position, part=self._rng.random())
         self._fill()
 
-    def go_on(self, acts: list[Any]) -> None:
-        """The jobs of these acts run by now, others have ended and come."""
+    def advance(self, acts: list[Any]) -> None:
+        """Let the started jobs run, and replace some jobs by new ones."""
         waiting = {one.agreed.job.job_id: one for one in self.waiting}
         for act in acts:
             room = self.rooms[act.place.node]

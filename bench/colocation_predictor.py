@@ -59,18 +59,20 @@ def main() -> None:
     methods = {NAME: METHODS[NAME]} if args.ours else METHODS
     for kind in ("pairs", "applications", "families"):
         report[kind] = {
-            name: told(kind, name, method, traits, speeds, args.seeds) for name, method in methods.items()
+            name: evaluate(kind, name, method, traits, speeds, args.seeds) for name, method in methods.items()
         }
         print()
     for n in MET:
         kind = f"met {n}"
-        report[kind] = {NAME: told(kind, NAME, METHODS[NAME], traits, speeds, args.seeds)}
+        report[kind] = {NAME: evaluate(kind, NAME, METHODS[NAME], traits, speeds, args.seeds)}
     report["bounded"] = {
-        f"{name} {most}": told("pairs", f"{name} {most}", partial(method, most), traits, speeds, args.seeds)
+        f"{name} {most}": evaluate(
+            "pairs", f"{name} {most}", partial(method, most), traits, speeds, args.seeds
+        )
         for most in BOUNDS
         for name, method in BOUNDED.items()
     }
-    print("\nspeeds that are at or above their lower bound, of all that were left out")
+    print("\nshare of left out speeds at or above their lower bound")
     report["covered"] = {
         kind: covered(kind, traits, speeds, args.seeds) for kind in ("pairs", "applications")
     }
@@ -87,17 +89,17 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="a table of pairs, or Gavel's folder")
-    parser.add_argument("--gpu-model", help="of a table of several")
-    parser.add_argument("--seeds", type=int, default=1, help="so many different divisions into folds")
-    parser.add_argument("--ours", action="store_true", help="what is used alone, without other methods")
-    parser.add_argument("--json", action="store_true", help="a line of JSON in the end")
+    parser.add_argument("--gpu-model", help="GPU model, if the table has several")
+    parser.add_argument("--seeds", type=int, default=1, help="number of divisions into folds")
+    parser.add_argument("--ours", action="store_true", help="only the method in use")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     return parser.parse_args()
 
 
-def told(
+def evaluate(
     kind: str, name: str, method: Method, traits: Sequence[Traits], speeds: Floats, seeds: int
 ) -> dict[str, object]:
-    """The error of each fold of the first division, and the mean of all divisions."""
+    """Print and return the error of each fold of the first division, and the mean of all divisions."""
     errors = [
         [error(method(traits, seen), speeds, asked) for seen, asked in folds(kind, traits, speeds, seed)]
         for seed in range(seeds)
@@ -135,7 +137,7 @@ def folds(kind: str, traits: Sequence[Traits], speeds: Floats, seed: int) -> Ite
         out = fold == k
         asked = out[:, None] | out
         if kind.startswith("met "):
-            asked &= ~met(out, there, int(kind.removeprefix("met ")), rng)
+            asked &= ~some_known(out, there, int(kind.removeprefix("met ")), rng)
         yield known(speeds, there, asked)
 
 
@@ -143,8 +145,8 @@ def known(speeds: Floats, there: Bools, asked: Bools) -> tuple[Floats, Bools]:
     return np.where(asked | ~there, np.nan, speeds), asked & there
 
 
-def met(out: Bools, there: Bools, n: int, rng: np.random.Generator) -> Bools:
-    """Pairs of each application that is left out with some that are not."""
+def some_known(out: Bools, there: Bools, n: int, rng: np.random.Generator) -> Bools:
+    """Return pairs of each left out application with some applications that are not left out."""
     found = np.zeros_like(there)
     for one in np.flatnonzero(out):
         others = np.flatnonzero(there[one] & ~out)
@@ -154,7 +156,7 @@ def met(out: Bools, there: Bools, n: int, rng: np.random.Generator) -> Bools:
 
 
 def covered(kind: str, traits: Sequence[Traits], speeds: Floats, seeds: int) -> dict[str, dict[str, object]]:
-    """How many speeds are at or above their lower bound, by confidence: of the first folds, and of all."""
+    """Return the share of speeds at or above their lower bound, by confidence."""
     found = [
         (predict(traits, seen), asked)
         for seed in range(seeds)
@@ -189,7 +191,7 @@ def effects(traits: Sequence[Traits], seen: Floats, penalty: float = 1.0) -> Flo
 
 
 def low_rank(traits: Sequence[Traits], seen: Floats, rank: int = 4, shrink: float = 0.5) -> Floats:
-    """Completion of what the effects leave (soft-thresholded singular values; Mazumder and others, 2010)."""
+    """Complete the residuals of `effects` (soft-thresholded singular values; Mazumder and others, 2010)."""
     base = np.log(effects(traits, seen))
     rest = np.log(seen) - base
     there = ~np.isnan(rest)
@@ -202,7 +204,7 @@ def low_rank(traits: Sequence[Traits], seen: Floats, rank: int = 4, shrink: floa
 
 
 def nearest(traits: Sequence[Traits], seen: Floats) -> Floats:
-    """That of the nearest pair that is known: of the same families, by octaves of both sizes."""
+    """Predict the speed of the nearest known pair: same families, by octaves of both sizes."""
     like = likeness(traits)
     far = like.octaves + 100 * (1 - like.same_family)
     at = np.argwhere(~np.isnan(seen))
@@ -211,7 +213,7 @@ def nearest(traits: Sequence[Traits], seen: Floats) -> Floats:
 
 
 def features(traits: Sequence[Traits], seen: Floats) -> Floats:
-    """(n·n, columns) of each pair: names, sizes, times alone, and what both do in all pairs but this one."""
+    """Return (n·n, columns) features of each pair: names, sizes, times alone, and both in all other pairs."""
     like, n = likeness(traits), len(traits)
     families = {family: at for at, family in enumerate(dict.fromkeys(one.family for one in traits))}
     family = np.array([families[one.family] for one in traits])
@@ -277,7 +279,7 @@ def boosted(given: Floats, wanted: Floats) -> HistGradientBoostingRegressor:
 
 
 def by_traits(traits: Sequence[Traits], seen: Floats) -> Floats:
-    """Boosting by what is known of both before they share anything, which no fold leaves out."""
+    """Predict by boosting on the traits known before applications share, which no fold leaves out."""
     given, there = features(traits, seen)[:, :_TRAITS], ~np.isnan(seen).ravel()
     return np.asarray(boosted(given[there], seen.ravel()[there]).predict(given).reshape(seen.shape))
 

@@ -1,4 +1,4 @@
-"""The runs of bench/colocation.py: every planner on the same jobs with the same beliefs, and the bound."""
+"""Run every planner of bench/colocation.py on the same jobs with the same beliefs, and compute the bound."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.colocation_belief import Learned
-from bench.colocation_beliefs import Unseen
+from bench.colocation_belief import LearnedBelief
+from bench.colocation_beliefs import PredictedBelief
 from bench.colocation_workloads import THESIS, THESIS_WORLD, thesis_jobs
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
@@ -39,7 +39,7 @@ TOGETHER_THESIS, TOGETHER_TABLE = 3, 2
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which world it is; small, so that it can be sent to another process."""
+    """The world of a run; small, so that it can be sent to another process."""
 
     table: Path | None
     """A file of measured speeds; None: the thesis's applications."""
@@ -79,23 +79,23 @@ def _table_world(table: Path, gpu_model: str | None) -> World:
 
 
 def known(place: Place, cap: float) -> KnownBelief:
-    """The true speeds."""
+    """Return the true speeds."""
     return KnownBelief(place.world(), most_together=place.most_together, cap=cap)
 
 
 def division(place: Place, seed: int) -> int:
-    """By which of the predictions planners go with this list of jobs: they take turns."""
+    """Return the division whose predictions planners use for this list of jobs; lists take turns."""
     return seed % len(place.predicted)
 
 
 def believed(place: Place, information: str, cap: float, seed: int) -> KnownBelief:
-    """The results by the name of the belief."""
+    """Return the inputs by the name of the belief."""
     if information == "known":
         return known(place, cap)
     if information == "predicted" and place.table is not None and place.predicted:
         names = read_table(place.table, place.gpu_model).names
         path = place.predicted[division(place, seed)]
-        return Unseen(place.world(), names, path, most_together=place.most_together, cap=cap)
+        return PredictedBelief(place.world(), names, path, most_together=place.most_together, cap=cap)
     raise ValueError(f"nothing is {information!r} here")
 
 
@@ -117,7 +117,7 @@ LEARNED_THEIRS = ("dqngpu_thesis", "deeprm_max", "deeprm_mean")
 
 
 def net_path(folder: Path, mode: str, information: str, name: str) -> Path:
-    """Where the net of a learned planner is, or will be."""
+    """Return the path of the net of a learned planner."""
     if name in LEARNED_THEIRS:
         mode, information = "throughput", "known"
     return folder / f"{name}-{mode}-{information}.npz"
@@ -125,14 +125,14 @@ def net_path(folder: Path, mode: str, information: str, name: str) -> Path:
 
 @cache
 def nets(folder: Path, mode: str, information: str) -> Mapping[str, Net]:
-    """The models of all trained planners."""
+    """Return the models of all trained planners."""
     paths = {name: net_path(folder, mode, information, name) for name in (LEARNED_OURS, *LEARNED_THEIRS)}
     return {name: read_any(path).net for name, path in paths.items() if path.exists()}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One planner, one list of jobs."""
+    """The result of one planner on one list of jobs."""
 
     workload: str
     seed: int
@@ -181,7 +181,7 @@ class Task:
 
 
 def runs(task: Task) -> list[Run]:
-    """The baseline does not depend on what is believed: it runs once."""
+    """Run all planners; the baseline does not depend on the belief and runs once."""
     return list(_runs(task))
 
 
@@ -225,7 +225,7 @@ def _run(
 ) -> Run:
     setting = setting_of(task.place, mode, information, seed=task.seed)
     timed = TimedPlanner(planner(name, setting), task.place.most_together)
-    watcher = setting.belief if isinstance(setting.belief, Unseen) else None
+    watcher = setting.belief if isinstance(setting.belief, PredictedBelief) else None
     ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus, watcher=watcher)
     return Run(
         task.workload,
@@ -248,9 +248,9 @@ def _run(
 
 
 def decisions_alone(place: Place, seeds: Sequence[int], name: str) -> dict[str, float | None]:
-    """The p99 of one planner's decisions (throughput, known speeds) with full slots, and of all: ms.
+    """Return the p99 in ms of one planner's decisions with full slots, and of all (throughput, known speeds).
 
-    For when no other process of ours runs: two that share a core's caches make each other's time longer.
+    Run it while no other process of the benchmark runs: two that share a core's caches slow each other down.
     """
     full_ms: list[float] = []
     all_ms: list[float] = []
@@ -272,7 +272,7 @@ MEMORY_ERROR = 0.2
 
 
 class AnyFit:
-    """Starts waiting jobs at random wherever its belief lets them share: many different groups."""
+    """Start waiting jobs at random wherever the belief permits sharing, for many different groups."""
 
     name = "any that fits"
 
@@ -302,18 +302,20 @@ class Placements:
 
 
 def place_with_errors(headroom: float | None, n_placements: int, seed: int) -> Placements:
-    """The thesis's applications, whose memory is off by up to MEMORY_ERROR, until so many were started.
+    """Start jobs of the thesis whose memory is off by up to MEMORY_ERROR, up to a number of placements.
 
-    `headroom`: a part of each one's memory, by a belief that knows all but the errors; None: by the belief
-    that learns, headroom too, from what it sees of these same jobs.
+    `headroom`: a fraction of each job's memory, with a belief without errors; None: with the belief that
+    learns, headroom too, from these jobs.
     """
     random = np.random.default_rng(seed)
-    belief: KnownBelief | Learned
+    belief: KnownBelief | LearnedBelief
     if headroom is None:
-        belief = Learned(THESIS_WORLD.profiles, THESIS_WORLD.capacity_mib, most_together=TOGETHER_THESIS)
+        belief = LearnedBelief(
+            THESIS_WORLD.profiles, THESIS_WORLD.capacity_mib, most_together=TOGETHER_THESIS
+        )
     else:
         belief = KnownBelief(THESIS_WORLD, most_together=TOGETHER_THESIS, headroom=headroom)
-    watcher = belief if isinstance(belief, Learned) else None
+    watcher = belief if isinstance(belief, LearnedBelief) else None
     n = kills = 0
     together: list[float] = []
     while n < n_placements:

@@ -25,7 +25,7 @@ TRAINED = "of SJF, training included"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Statement:
     """One statement of the text."""
 
     planner: str
@@ -36,11 +36,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure: the statements of its text, and why some of them cannot be a target."""
+    """One figure: the statements of its text, and why some of them are not usable as targets."""
 
     number: int
     workload: str
-    told: tuple[Told, ...]
+    told: tuple[Statement, ...]
     remark: str = ""
 
 
@@ -49,15 +49,15 @@ FIGURES = (
         10,
         "gpu_heavy",
         (
-            Told("SJF", "makespan s", 4807),
-            Told("SJF", "utilisation %", 70.50),
-            Told("SJF", "memory %", 36.44),
-            Told("DqnGPU", "makespan s", 4891),
-            Told("DqnGPU", "utilisation %", 82.09),
-            Told("DqnGPU", "memory %", 59.13),
-            Told("DqnGPU", "of SJF", 4891 / 4807),
-            Told("DeepRM Mean", "makespan s", 5530),
-            Told("DeepRM Mean", "of SJF", 5530 / 4807),
+            Statement("SJF", "makespan s", 4807),
+            Statement("SJF", "utilisation %", 70.50),
+            Statement("SJF", "memory %", 36.44),
+            Statement("DqnGPU", "makespan s", 4891),
+            Statement("DqnGPU", "utilisation %", 82.09),
+            Statement("DqnGPU", "memory %", 59.13),
+            Statement("DqnGPU", "of SJF", 4891 / 4807),
+            Statement("DeepRM Mean", "makespan s", 5530),
+            Statement("DeepRM Mean", "of SJF", 5530 / 4807),
         ),
         "DeepRM Mean runs out of memory there, and runs jobs again.",
     ),
@@ -65,12 +65,12 @@ FIGURES = (
         11,
         "gpu_light",
         (
-            Told("SJF", "makespan s", 2295),
-            Told("DqnGPU", "makespan s", 1214),
-            Told("DqnGPU", "utilisation %", 89.31),
-            Told("DqnGPU", "memory %", 88.42),
-            Told("DqnGPU", "memory peak MB", 11755),
-            Told("DqnGPU", "of SJF", 1214 / 2295),
+            Statement("SJF", "makespan s", 2295),
+            Statement("DqnGPU", "makespan s", 1214),
+            Statement("DqnGPU", "utilisation %", 89.31),
+            Statement("DqnGPU", "memory %", 88.42),
+            Statement("DqnGPU", "memory peak MB", 11755),
+            Statement("DqnGPU", "of SJF", 1214 / 2295),
         ),
         "Up to three together.",
     ),
@@ -78,22 +78,22 @@ FIGURES = (
         12,
         "mem_heavy",
         (
-            Told("DqnGPU", "makespan s", 1214, False),
-            Told("DqnGPU", "utilisation %", 89.31, False),
-            Told("DqnGPU", "memory %", 88.42, False),
+            Statement("DqnGPU", "makespan s", 1214, False),
+            Statement("DqnGPU", "utilisation %", 89.31, False),
+            Statement("DqnGPU", "memory %", 88.42, False),
         ),
         "All three repeat figure 11, a copy error. The text has SJF shortest, DqnGPU second.",
     ),
-    Figure(13, "mem_light", (Told("DqnGPU", "makespan s", 3928),), "The text has DqnGPU shortest."),
+    Figure(13, "mem_light", (Statement("DqnGPU", "makespan s", 3928),), "The text has DqnGPU shortest."),
     Figure(
         14,
         "random",
         (
-            Told("DqnGPU", "makespan s", 2481),
-            Told("DqnGPU", "utilisation %", 62.16),
-            Told("DqnGPU", "memory %", 20.45),
-            Told("DqnGPU", "of SJF", 1.027),
-            Told("SJF", "makespan s", 2481 / 1.081, False),
+            Statement("DqnGPU", "makespan s", 2481),
+            Statement("DqnGPU", "utilisation %", 62.16),
+            Statement("DqnGPU", "memory %", 20.45),
+            Statement("DqnGPU", "of SJF", 1.027),
+            Statement("SJF", "makespan s", 2481 / 1.081, False),
         ),
         "2481 s by its 1.081 of SJF is figure 11's SJF. Tetris and DeepRM Max use more of the GPU.",
     ),
@@ -101,21 +101,21 @@ FIGURES = (
         15,
         "random",
         (
-            Told("DqnGPU", "not slowed of 30", 20),
-            Told("Tetris", "not slowed of 30", 14),
-            Told("DeepRM Max", "not slowed of 30", 14),
-            Told("DeepRM Mean", "10 % and more of 30", 12),
+            Statement("DqnGPU", "not slowed of 30", 20),
+            Statement("Tetris", "not slowed of 30", 14),
+            Statement("DeepRM Max", "not slowed of 30", 14),
+            Statement("DeepRM Mean", "10 % and more of 30", 12),
         ),
     ),
     Figure(
         16,
         "random",
         (
-            Told("Tetris", TRAINED, 1.294),
-            Told("DqnGPU", TRAINED, 1.081),
-            Told("DqnGPU", "training s", 123),
-            Told("DeepRM Max", TRAINED, 1.303),
-            Told("DeepRM Mean", TRAINED, 1.346),
+            Statement("Tetris", TRAINED, 1.294),
+            Statement("DqnGPU", TRAINED, 1.081),
+            Statement("DqnGPU", "training s", 123),
+            Statement("DeepRM Max", TRAINED, 1.303),
+            Statement("DeepRM Mean", TRAINED, 1.346),
         ),
     ),
 )
@@ -126,7 +126,7 @@ BUCKETS = ("≤2 %", "<10 %", "10–20 %", "≥20 %")
 
 
 def buckets(slowdown: Sequence[float]) -> tuple[int, ...]:
-    """How many jobs are slowed down by how much, as figure 15 sorts them."""
+    """Return the number of jobs by slowdown, with the classes of figure 15."""
     return (
         sum(one <= 1.02 for one in slowdown),
         sum(1.02 < one < 1.1 for one in slowdown),
@@ -157,8 +157,8 @@ Estimate = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class CoRunnerView:
-    """One line: the thesis's value, and ours over all seeds."""
+class PlannerComparison:
+    """One line: the thesis's value, and the results of this benchmark over all seeds."""
 
     figure: int
     workload: str
@@ -174,8 +174,8 @@ class CoRunnerView:
 
 def compare(
     by_mode: Mapping[str, Sequence[Run]], default: str, train_s: Mapping[str, float]
-) -> Iterator[tuple[Figure, list[CoRunnerView]]]:
-    """Figures 10 to 16, by runs in each mode, `throughput` first; `train_s`: training in s, by planner."""
+) -> Iterator[tuple[Figure, list[PlannerComparison]]]:
+    """Compare figures 10 to 16 with runs by mode, `throughput` first; `train_s`: training in s by planner."""
 
     def here(mode: str, name: str, workload: str, what: str) -> Estimate | None:
         trained_s = train_s.get(name)
@@ -193,7 +193,7 @@ def compare(
         yield (
             figure,
             [
-                CoRunnerView(
+                PlannerComparison(
                     figure.number,
                     figure.workload,
                     told.planner,
@@ -213,7 +213,7 @@ def compare(
 def savings(
     runs: Sequence[Run], default: str, prices: Sequence[Comparison]
 ) -> list[tuple[str, float, Estimate | None]]:
-    """Figure 17: each comparison by the thesis and by this benchmark, in percent."""
+    """Compare figure 17: each saving by the thesis and by this benchmark, in percent."""
     return [
         (
             one.name,

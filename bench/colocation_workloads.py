@@ -1,7 +1,7 @@
-"""The applications, the GPU and the five workloads of the DqnGPU thesis, as far as its text has them.
+"""The applications, the GPU and the five workloads of the DqnGPU thesis, as far as its text states them.
 
 The other values are chosen so that the given ones hold; bench/results/colocation.md distinguishes them. The
-slowdown is a model of our own (`colocation_contention.TurnTaking`).
+slowdown is a separate model (`colocation_contention.TurnTaking`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _App:
 
 
 def _app(name: str, kind: str, refill: float, *phases: tuple[float, float, float, float, float]) -> _App:
-    """Phases are (seconds, util, memory in MiB, sm, pcie)."""
+    """Create an application; phases are (seconds, util, memory in MiB, sm, pcie)."""
     return _App(
         ApplicationProfile(
             name,
@@ -53,7 +53,7 @@ def _app(name: str, kind: str, refill: float, *phases: tuple[float, float, float
 
 
 def _training(name: str, seconds: float, util: float, mib: float, sm: float, pcie: float) -> _App:
-    """Load the data, then compute evenly to the end."""
+    """Create an application that loads data, then computes evenly to the end."""
     return _app(name, "training", 0.02, (8, 0.05, mib / 2, 0.02, 0.2), (seconds - 8, util, mib, sm, pcie))
 
 
@@ -101,12 +101,12 @@ THESIS: Mapping[str, tuple[str, ...]] = {
 
 
 def application(name: str) -> int:
-    """The index of one of the thesis's applications."""
+    """Return the index of one of the thesis's applications."""
     return next(index for index, one in enumerate(PROFILES) if one.application == name)
 
 
 def thesis_jobs(workload: str, seed: int, n: int = JOBS) -> list[SharingJob]:
-    """Drawn with replacement; all wait from the beginning, each runs as long as its profile."""
+    """Draw jobs with replacement; all wait from the beginning, and each runs as long as its profile."""
     random = random_of(workload, seed)
     names = THESIS[workload]
     drawn = [application(names[int(index)]) for index in random.integers(len(names), size=n)]

@@ -3,7 +3,7 @@
     .venv/bin/python bench/controller_cost.py [--nodes 1000] [--jobs 10000] [--seconds 60] [--rounds 2]
 
 Brings up a lab of its own (root; the lab must be down). The nodes have eight GPUs each and no slurmd: they
-are CLOUD nodes that Slurm believes to be powering up. Jobs are placed, keep their GPUs, and end when they are
+are CLOUD nodes in Slurm's state POWERING_UP. Jobs are placed, keep their GPUs, and end when they are
 cancelled, some every second. The alternatives run in turn, for `--seconds` each:
 
 none      no slurm-gpuctld
@@ -66,7 +66,7 @@ _ASKED = (
 
 
 def slurm_conf(nodes: int) -> tuple[str, ...]:
-    """Nodes that are never there, though Slurm starts jobs on them."""
+    """Write nodes that never respond, although Slurm starts jobs on them."""
     return (
         f"NodeName=s[0001-{nodes:04}] CPUs=64 RealMemory=512000 Gres=gpu:a100:{GPUS} State=CLOUD",
         f"PartitionName=big Nodes=s[0001-{nodes:04}] MaxTime=INFINITE State=UP",
@@ -117,8 +117,8 @@ class Cluster:
             self.submit(CHURN_PER_S, 1)
             time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
 
-    def go_over_to(self, mode: str) -> None:
-        """Have slurm-gpuctld in this mode, or none."""
+    def switch_to(self, mode: str) -> None:
+        """Run slurm-gpuctld in this mode, or not at all."""
         daemon = self.lab.daemons["slurm-gpuctld"]
         daemon.stop(60)
         if mode != "none":
@@ -132,8 +132,8 @@ class Cluster:
 
 
 def watch(cluster: Cluster, bench: Bench, mode: str, seconds: float) -> dict[str, Any]:
-    """One turn of one alternative."""
-    cluster.go_over_to(mode)
+    """Measure one turn of one alternative."""
+    cluster.switch_to(mode)
     cluster.churn(SETTLED_S)
     pid = cluster.lab.daemons["slurm-gpuctld"].pid
     cluster.lab.run_as("root", ["sdiag", "--reset"])
@@ -162,7 +162,7 @@ def watch(cluster: Cluster, bench: Bench, mode: str, seconds: float) -> dict[str
 
 
 def summary(turns: list[Mapping[str, Any]], none: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Means of the turns of one alternative."""
+    """Return the means of the turns of one alternative."""
     kinds = sorted({kind for turn in turns for kind in turn["rpc_per_min"]})
     rpc = {
         kind: round(statistics.fmean(turn["rpc_per_min"].get(kind, 0) for turn in turns), 1) for kind in kinds
@@ -214,7 +214,7 @@ def main() -> None:
             for mode in MODES if number % 2 == 0 else reversed(MODES):
                 turns[mode].append(watch(cluster, bench, mode, options.seconds))
                 print(f"{mode:<8} {turns[mode][-1]}", file=sys.stderr)
-        cluster.go_over_to("none")
+        cluster.switch_to("none")
     results: dict[str, Any] = {mode: summary(turns[mode], turns["none"]) for mode in MODES}
     print(f"{options.nodes} nodes, {options.jobs} jobs, {CHURN_PER_S} start and end each second")
     for mode, row in results.items():

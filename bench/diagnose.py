@@ -82,7 +82,7 @@ def main() -> None:
     print()
     for name, cost in costs(arguments.seed).items():
         values[f"128 GPUs, {name}"] = {"seconds": round(cost.seconds, 2), "memory_mb": round(cost.memory_mb)}
-        print(f"128 GPUs, {name}: {cost.seconds:.2f} s, {cost.memory_mb:.0f} MB of memory in all")
+        print(f"128 GPUs, {name}: {cost.seconds:.2f} s, {cost.memory_mb:.0f} MB of memory")
     print(
         f"{len(outcomes)} cases in {time.monotonic() - begin:.0f} s, seed {arguments.seed}; synthetic streams"
     )
@@ -101,7 +101,7 @@ def specs(seed: int, cases: int) -> list[Spec]:
 
 
 def examine(found: Sequence[Spec], jobs: int) -> list[Outcome]:
-    """Each case drawn and judged, by several processes."""
+    """Draw and judge each case, in several processes."""
     if jobs == 1:
         return [judge(spec) for spec in found]
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
@@ -109,7 +109,7 @@ def examine(found: Sequence[Spec], jobs: int) -> list[Outcome]:
 
 
 def drawn(spec: Spec) -> Case:
-    """The case that is meant."""
+    """Return the case of a specification."""
     what, seed, cause, n = spec
     if what == "resampled":
         # Only who has the traces needs pyarrow.
@@ -220,7 +220,7 @@ def _figures(
     long_alarmed, long_hours = false_alarms([item for item in judged if item.timeline])
     print(
         f"\nfalse alarms: {alarmed} in {hours:,.0f} GPU-hours of healthy windows "
-        f"({sure} of them more than a suspicion), {long_alarmed} in {long_hours:,.0f} of courses of hours"
+        f"({sure} of them more than a suspicion), {long_alarmed} in {long_hours:,.0f} of timelines of hours"
     )
     right = [item for item in judged if item.culprit is not None]
     precisions = [row.precision for row in classes.values() if row.precision is not None]
@@ -299,7 +299,7 @@ def _blamed(judged: Sequence[Outcome], name: str) -> dict[str, float]:
 def _print_confusion(outcomes: Sequence[Outcome]) -> None:
     short = {cause: cause.value.split()[0] for cause in Cause}
     table = confusion(outcomes)
-    print(f"{'is, and was said to be':22}" + "".join(f"{short[cause]:>15}" for cause in Cause))
+    print(f"{'truth, then verdict':22}" + "".join(f"{short[cause]:>15}" for cause in Cause))
     for truth, row in table.items():
         if any(row.values()):
             name = "undetectable" if truth is Cause.INCONCLUSIVE else truth.value
@@ -321,7 +321,7 @@ def _print_parts(judged: Sequence[Outcome]) -> None:
     parts = {
         "windows, hosts": [item for item in are if not (item.timeline or item.timed) and item.hosts],
         "without hosts": [item for item in are if not (item.timeline or item.timed or item.hosts)],
-        "courses": [item for item in are if item.timeline],
+        "timelines": [item for item in are if item.timeline],
         "timings": [item for item in are if item.timed],
     }
     print("by data          " + _line(parts))
@@ -341,7 +341,7 @@ def _line(parts: dict[str, list[Outcome]]) -> str:
 
 
 def _print_baselines(judged: Sequence[Outcome]) -> None:
-    print(f"\n{'faulty or not, and who':26} {'precision':>10} {'recall':>7} {'right one':>10} {'false':>6}")
+    print(f"\n{'faulty or not, culprit':26} {'precision':>10} {'recall':>7} {'culprit':>10} {'false':>6}")
     for name in ("slurm-gpu", *BASELINES):
         row = _blamed(judged, name)
         label = name if name == "slurm-gpu" else f"{name} (ours)"
@@ -361,7 +361,7 @@ def _print_wrong(outcomes: Sequence[Outcome]) -> None:
             named = "" if item.culprit is None else ", named right" if item.culprit else ", named wrong"
             print(
                 f"{item.name} ({item.kind}, {item.size:.0%}, {item.n_gpus} {item.model}"
-                f"{', course' if item.timeline else ''}{', hosts' if item.hosts else ''}): "
+                f"{', timeline' if item.timeline else ''}{', hosts' if item.hosts else ''}): "
                 f"{item.said.value} ({item.said_kind}){named} {' '.join(a for a, _ in item.alarms)}"
             )
 

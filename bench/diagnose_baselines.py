@@ -1,4 +1,4 @@
-"""Our own implementations of two published methods, labelled as such, on the same streams.
+"""Implementations of two published methods for comparison, labelled as such, on the same streams.
 
 Both return the faulty worker only, without a cause. Thresholds are those with the best F1 on development
 seeds (bench/diagnose.py --seed 2), so that they are shown at their best.
@@ -41,7 +41,7 @@ _DEVIATING = (
 
 
 def max_deviation(series: Series, threshold: float = MAX_DEVIATION) -> int | None:
-    """The worker whose mean of any metric lies furthest from the mean of all workers, in parts of it."""
+    """Return the worker whose mean of any metric deviates most from that of all workers, relative to it."""
     worst, found = threshold, None
     for metric in _DEVIATING:
         matrix = series.get(metric)
@@ -82,7 +82,7 @@ def minder_like(
 
 
 def minder_strict(series: Series) -> int | None:
-    """The same with fewer alarms."""
+    """Like `minder_like`, with fewer alarms."""
     return minder_like(series, STRICT_Z, STRICT_CONTINUITY_S)
 
 
@@ -111,7 +111,7 @@ def _continued(stretches: Floats, needed: int, threshold: float) -> int | None:
 
 
 def _means(matrix: Floats) -> Floats:
-    """Return the mean of each row without gaps; NaN for gaps alone."""
+    """Return the mean of each row without gaps, NaN for rows of gaps only."""
     told = np.isfinite(matrix)
     count = told.sum(axis=1)
     return np.where(count > 0, np.where(told, matrix, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)

@@ -1,6 +1,6 @@
-"""Measure time and memory of one diagnosis in a process of its own.
+"""Measure time and memory of one diagnosis in a separate process.
 
-.venv/bin/python -m bench.diagnose_cost FILE    # a pickled Series of ours; bench/diagnose.py calls it so
+.venv/bin/python -m bench.diagnose_cost FILE # a pickled Series; bench/diagnose.py calls it
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RUNS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """The longest time in seconds from records to verdict, and the memory of the whole process."""
+    """The maximum time in seconds from records to verdict, and the memory of the whole process."""
 
     seconds: float
     memory_mb: float
@@ -65,7 +65,7 @@ def _cost_of(series: Series) -> Cost:
 
 
 def main() -> None:
-    """Diagnose what lies in a file, and print a Cost as JSON."""
+    """Diagnose the series in a file, and print a Cost as JSON."""
     series: Series = pickle.loads(Path(sys.argv[1]).read_bytes())
     seconds = []
     for _ in range(_RUNS):

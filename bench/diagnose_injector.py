@@ -1,4 +1,4 @@
-"""Cases for bench/diagnose.py: trainings with a fault, and ones that are well but do what trainings do.
+"""Draw cases for bench/diagnose.py: trainings with a fault, and healthy ones with other activities.
 
 The same (seed, class, number) is the same case, whatever else is drawn.
 """
@@ -45,8 +45,8 @@ UNDECIDABLE_KINDS = ("slow links from the beginning", "all slow from the beginni
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """Something that trainings do, from `at_s` on: a pause, or other steps for a while."""
+class Activity:
+    """An activity of a training from `at_s` on: a pause, or different steps for a while."""
 
     at_s: float
     pause: Pause | None = None
@@ -75,27 +75,27 @@ class Case:
 
     @property
     def job(self) -> Job:
-        """The training."""
+        """Return the training."""
         return self.recording.job
 
     @property
     def cause(self) -> Cause:
-        """The expected verdict."""
+        """Return the expected verdict."""
         return Cause.HEALTHY if self.fault is None else self.fault.cause
 
     @property
     def gpu_hours(self) -> float:
-        """GPUs × hours that were watched."""
+        """Return the observed GPU-hours."""
         return self.job.n_workers * self.length_s / 3600
 
 
 def generator(seed: int, name: str, number: int) -> np.random.Generator:
-    """The random generator of this case."""
+    """Return the random generator of this case."""
     return np.random.default_rng([seed, zlib.crc32(name.encode()), number])
 
 
 def faulty(seed: int, cause: Cause, number: int) -> Case:
-    """The `number`th training with a fault of that class."""
+    """Return the `number`th training with a fault of this class."""
     rng = generator(seed, cause.value, number)
     timeline = number % TIMELINES == TIMELINES - 1 and cause is not Cause.HANG
     # Kinds of faults and kinds of recorded data vary independently.
@@ -107,7 +107,7 @@ def faulty(seed: int, cause: Cause, number: int) -> Case:
         timeline, length_s = False, WINDOW_S
         job = _job(rng, length_s)
         fault = draw_fault(cause, turn, job, length_s, rng)
-    life = _life(job, rng, length_s, "")
+    life = _activities(job, rng, length_s, "")
     collector = draw_collector(job, rng, length_s)
     if fault.needs_hosts:
         collector = replace(collector, hosts=True)
@@ -119,13 +119,13 @@ def faulty(seed: int, cause: Cause, number: int) -> Case:
 
 
 def healthy(seed: int, number: int) -> Case:
-    """The `number`th training that is well."""
+    """Return the `number`th healthy training."""
     rng = generator(seed, "healthy", number)
     timeline = number % TIMELINES == TIMELINES - 1
     kind = HEALTHY_KINDS[(number + number // TIMELINES) % len(HEALTHY_KINDS)]
     length_s = _length(rng, timeline=timeline)
     job = _job(rng, length_s)
-    life = _life(job, rng, length_s, kind)
+    life = _activities(job, rng, length_s, kind)
     collector = draw_collector(job, rng, length_s)
     return _case(f"healthy {number}", kind, job, None, life, collector, rng, length_s, timeline)
 
@@ -139,7 +139,7 @@ def undecidable(seed: int, number: int) -> Case:
     fault = Fault(
         cause=Cause.INCONCLUSIVE, kind=kind, size=0.3, since_s=None, condition=condition, named=False
     )
-    life = _life(job, rng, WINDOW_S, "")
+    life = _activities(job, rng, WINDOW_S, "")
     collector = draw_collector(job, rng, WINDOW_S)
     case = _case(f"undecidable {number}", kind, job, fault, life, collector, rng, WINDOW_S, False)
     return replace(case, undecidable=True)
@@ -162,7 +162,7 @@ def _case(
     kind: str,
     job: Job,
     fault: Fault | None,
-    life: list[Happening],
+    life: list[Activity],
     collector: Collector,
     rng: np.random.Generator,
     length_s: float,
@@ -190,14 +190,14 @@ def _case(
 
 
 def perform(
-    play: Play, end_s: float, fault: Fault | None, life: list[Happening], compute: Draw | None = None
+    play: Play, end_s: float, fault: Fault | None, life: list[Activity], compute: Draw | None = None
 ) -> None:
-    """Play it: what happens in order of time, and the fault on top from when it is there."""
+    """Run the activities in order of time, with the fault from its start on."""
     usual = Condition()
     since = np.inf if fault is None else -np.inf if fault.since_s is None else fault.since_s
     begun = fault is None or fault.since_s is None
     changes = sorted(life, key=lambda item: item.at_s)
-    current: Happening | None = None
+    current: Activity | None = None
     while play.now < end_s:
         if not begun and fault is not None and play.now >= since:
             begun = True
@@ -225,9 +225,9 @@ def perform(
         play.train(min(stops), condition, compute)
 
 
-def _life(job: Job, rng: np.random.Generator, length_s: float, kind: str) -> list[Happening]:
+def _activities(job: Job, rng: np.random.Generator, length_s: float, kind: str) -> list[Activity]:
     """Return the activities other than training: always `kind`, the others at random."""
-    found: list[Happening] = []
+    found: list[Activity] = []
     window = length_s == WINDOW_S
 
     def has(name: str, part: float) -> bool:
@@ -240,50 +240,50 @@ def _life(job: Job, rng: np.random.Generator, length_s: float, kind: str) -> lis
         period = float(rng.uniform(200, 1200) if window else rng.uniform(1800, 7200))
         long_s = float(rng.uniform(15, 90)) * (1 if window else 3)
         for at in np.arange(rng.uniform(0, 0.8 * min(period, length_s)), length_s, period):
-            found.append(Happening(at_s=at, condition=Condition(forward_only=True), until_s=at + long_s))
+            found.append(Activity(at_s=at, condition=Condition(forward_only=True), until_s=at + long_s))
             some = rng.random(job.n_workers) < 0.5
             found.append(
-                Happening(at_s=at + long_s, pause=Pause(seconds=float(rng.uniform(0.2, 3)), spins=some))
+                Activity(at_s=at + long_s, pause=Pause(seconds=float(rng.uniform(0.2, 3)), spins=some))
             )
     if has("loading", 0.08):
         at = float(rng.uniform(0.05, 0.9) * length_s)
         pause = Pause(
             seconds=float(np.exp(rng.uniform(*np.log([5, 60])))),
-            spins=_nobody(job),
+            spins=_no_workers(job),
             writes=np.ones(job.n_nodes, dtype=bool),
             cpu=float(rng.uniform(0.5, 0.9)),
         )
-        found.append(Happening(at_s=at, pause=pause))
+        found.append(Activity(at_s=at, pause=pause))
     if window and has("hiccups", 0.25):
         for _ in range(int(rng.integers(1, 4))):
-            spins = ~_nobody(job)
+            spins = ~_no_workers(job)
             who = int(rng.integers(job.n_workers))
             spins[who : who + (1 if rng.random() < 0.7 else job.per_node)] = False
             pause = Pause(seconds=float(np.exp(rng.uniform(*np.log([0.5, 8])))), spins=spins, cpu=job.cpu)
-            found.append(Happening(at_s=float(rng.uniform(0, length_s)), pause=pause))
+            found.append(Activity(at_s=float(rng.uniform(0, length_s)), pause=pause))
     if kind == "beginning":
         first = Pause(
-            seconds=float(rng.uniform(20, 90)), spins=_nobody(job), cpu=float(rng.uniform(0.1, 0.6))
+            seconds=float(rng.uniform(20, 90)), spins=_no_workers(job), cpu=float(rng.uniform(0.1, 0.6))
         )
-        found.append(Happening(at_s=-EDGE_S, pause=first))
+        found.append(Activity(at_s=-EDGE_S, pause=first))
         at = first.seconds + float(rng.uniform(2, 8)) * job.step_s
-        compiles = Pause(seconds=float(rng.uniform(2, 30)), spins=_nobody(job), cpu=0.2)
-        found.append(Happening(at_s=at, pause=compiles))
+        compiles = Pause(seconds=float(rng.uniform(2, 30)), spins=_no_workers(job), cpu=0.2)
+        found.append(Activity(at_s=at, pause=compiles))
     if kind == "larger batch":
         more = float(rng.choice([1.5, 2.0]))
         at = float(rng.uniform(0.2, 0.8) * length_s)
-        found.append(Happening(at_s=at, condition=Condition(microbatches=more), until_s=np.inf))
+        found.append(Activity(at_s=at, condition=Condition(microbatches=more), until_s=np.inf))
     if kind == "ended":
         idle = float(rng.uniform(2, 20))
         found = [item for item in found if item.at_s < length_s - idle - 5]
         found.append(
-            Happening(at_s=length_s - idle, pause=Pause(seconds=idle + 2 * EDGE_S, spins=_nobody(job)))
+            Activity(at_s=length_s - idle, pause=Pause(seconds=idle + 2 * EDGE_S, spins=_no_workers(job)))
         )
     return found
 
 
-def _checkpoints(job: Job, rng: np.random.Generator, length_s: float, period: float) -> list[Happening]:
-    """By rank 0, while the others wait in a barrier; by all; or in the background, after a copy."""
+def _checkpoints(job: Job, rng: np.random.Generator, length_s: float, period: float) -> list[Activity]:
+    """Write checkpoints: by rank 0 while others wait, by all, or in the background after a copy."""
     way = rng.choice(3)
     spins = np.full(job.n_workers, way == 0)
     spins[0] = False
@@ -295,11 +295,11 @@ def _checkpoints(job: Job, rng: np.random.Generator, length_s: float, period: fl
     for at in np.arange(rng.uniform(0, min(period, length_s)), length_s, period):
         long_s = float(seconds * rng.lognormal(0, 0.15))
         pause = Pause(seconds=long_s, spins=spins, writes=writes, copies_s=min(long_s / 3, 2.0))
-        pauses.append(Happening(at_s=float(at), pause=pause))
+        pauses.append(Activity(at_s=float(at), pause=pause))
     return pauses
 
 
-def _nobody(job: Job) -> NDArray[np.bool_]:
+def _no_workers(job: Job) -> NDArray[np.bool_]:
     return np.zeros(job.n_workers, dtype=bool)
 
 

@@ -1,4 +1,4 @@
-"""Which faults there are of each class, in turn."""
+"""Draw faults of each class in turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = (0.05, 0.60)
 
 
 def draw_fault(cause: Cause, number: int, job: Job, length_s: float, rng: np.random.Generator) -> Fault:
-    """The `number`th fault of that class."""
+    """Return the `number`th fault of a class."""
     kinds = _KINDS[cause]
     turns = (kinds[(number + later) % len(kinds)] for later in range(len(kinds)))
     kind = next(kind for kind in turns if _fits(kind, job))
@@ -37,7 +37,7 @@ def _fits(kind: Kind, job: Job) -> bool:
 
 
 def wants_pipeline(cause: Cause, number: int) -> bool | None:
-    """Whether the job of the `number`th fault has to have pipeline stages; None: as may be."""
+    """Return whether the job of the `number`th fault must have pipeline stages; None: either."""
     kind = _KINDS[cause][number % len(_KINDS[cause])]
     return True if kind is gpus.stage else None
 

@@ -1,4 +1,4 @@
-"""Faults of GPUs and nodes, and work that is unequal: slow or failing, and workload imbalance."""
+"""Inject faults of GPUs and nodes, and unequal work: slow or failing, and workload imbalance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAILING_XIDS = (48, 64, 79, 95, 119)
 
 
 def _clock_for(job: Job, size: float) -> float:
-    """The part of its clock at which a GPU takes 1 + size times as long."""
+    """Return the fraction of its clock at which a GPU takes 1 + size times as long."""
     return job.clock_bound / (job.clock_bound + size)
 
 
@@ -37,7 +37,7 @@ def slow_by_heat(job: Job, size: float, length_s: float, rng: np.random.Generato
 
 
 def slow_node(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """A power supply that holds a whole node down."""
+    """Inject a power supply that throttles a whole node."""
     rows = node(job, rng)
     if job.n_nodes == 1:
         rows = rows[: job.per_node // 2]
@@ -79,7 +79,7 @@ def slow_memory(job: Job, size: float, length_s: float, rng: np.random.Generator
 
 
 def failing(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """The driver reports an error; the process dies, and the others wait for it."""
+    """Inject an error that the driver reports; the process dies, and the others wait for it."""
     rows = one(job, rng)
     code = int(rng.choice(_FAILING_XIDS))
     since_s = since(length_s, rng)
@@ -156,7 +156,7 @@ def sequence(job: Job, size: float, length_s: float, rng: np.random.Generator) -
 
 
 def sigma_for(job: Job, size: float) -> float:
-    """How unequal sequences must be for the slowest replica to have 1 + size times the mean's work."""
+    """Return the inequality of sequences at which the slowest replica has 1 + size times the mean work."""
     normal = np.random.default_rng(0).normal(0, 1, (400, job.microbatches, job.data))
     low, high = 0.0, 3.0
     for _ in range(30):

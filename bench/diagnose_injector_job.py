@@ -100,11 +100,11 @@ class Job:
 
     @property
     def n_workers(self) -> int:
-        """How many GPUs it has."""
+        """Return the number of GPUs."""
         return self.n_nodes * self.per_node
 
     def place(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-        """Stage, replica and place in the tensor-parallel group of each worker."""
+        """Return stage, replica and tensor-parallel rank of each worker."""
         rank = np.arange(self.n_workers)
         return (
             rank // (self.data * self.tensor),
@@ -118,12 +118,12 @@ class Job:
         return (stage == 0) & ((tensor == 0) | (not self.broadcast))
 
     def node(self) -> NDArray[np.intp]:
-        """The number of each worker's node."""
+        """Return the number of each worker's node."""
         return np.arange(self.n_workers) // self.per_node
 
     @property
     def step_s(self) -> float:
-        """About how long a step takes where nothing is wrong."""
+        """Return the approximate time of a step without faults."""
         work_s = self.microbatch_s * (1 + self.tensor_comm) * (1 + self.gaps)
         longest = float(self.stage_work.max())
         busy_s = (
@@ -147,7 +147,7 @@ def draw_job(
     pipeline: bool | None = None,
     step_s: tuple[float, float] = (0.4, 10.0),
 ) -> Job:
-    """Any training on 8 to 128 GPUs. `pipeline`: whether it has stages; `step_s`: least and most."""
+    """Draw a training on 8 to 128 GPUs; `pipeline`: whether it has stages; `step_s`: minimum and maximum."""
     model = MODELS[rng.choice(len(MODELS), p=MODEL_SHARES)]
     n_gpus = n_gpus or int(rng.choice([8, 16, 32, 64, 96, 128], p=[0.2, 0.22, 0.22, 0.18, 0.06, 0.12]))
     per_node = 4 if model.name == "V100" or rng.random() < 0.15 else 8

@@ -58,7 +58,10 @@ class Play:
         self.now = self.start
 
     def train(self, until: float, condition: Condition, compute: Draw | None = None) -> None:
-        """Steps until that moment; the last one is finished. `compute(n)` gives the work of the next n."""
+        """Run steps until that time; the last one is finished.
+
+        `compute(n)` returns the work of the next n.
+        """
         job = self.job
         most = max(4, _CHUNK // (job.n_workers * max(1, round(job.microbatches * condition.microbatches))))
         seconds = job.step_s
@@ -91,7 +94,7 @@ class Play:
             self._put(np.array([self.now + seconds]), worker[None], node[None])
 
     def integrals(self) -> tuple[Floats, Floats, Floats]:
-        """Moments (n,), and each counter's sum by then: (n, n_workers, 9), (n, n_nodes, 3)."""
+        """Return times (n,), and the sums of each counter: (n, n_workers, 9), (n, n_nodes, 3)."""
         times = np.concatenate([[self.start], *self._ends])
         summed = []
         for parts in (self._workers, self._nodes):
@@ -107,7 +110,7 @@ class Play:
         self.now = float(ends[-1])
 
     def _waiting(self, spin_s: Floats, seconds: Floats | float) -> Floats:
-        """Counters (…, n_workers, 9) of who spins for `spin_s` of so many seconds, and is idle else."""
+        """Return counters (…, n_workers, 9) of workers that spin for `spin_s`, and then idle."""
         job = self.job
         found = np.zeros((*np.shape(spin_s), 9))
         clock = np.minimum(job.clock * 1.03, 1.0) * self._clock
@@ -119,7 +122,7 @@ class Play:
         return found
 
     def _add(self, condition: Condition, steps: Steps, n: int) -> None:
-        """Each step as four spans: some stand idle, all work, exchange, optimizer."""
+        """Add each step as four spans: some idle, all work, exchange, optimizer."""
         if n == 0:
             return
         job = self.job
@@ -175,7 +178,7 @@ class Play:
         return found
 
     def _links(self, condition: Condition, parts: list[Floats], lengths: Floats) -> None:
-        """Each step moves as much as ever, however long it takes."""
+        """Distribute the constant traffic of each step over its time."""
         job = self.job
         meet, comm = (0.8, 0.2) if job.tensor > 1 else (0.1, 0.9)
         comm *= not condition.forward_only

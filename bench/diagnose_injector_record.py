@@ -63,7 +63,7 @@ _CLOCK_STEP = 15 / 1980
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """How one case was watched."""
+    """The settings with which one case was recorded."""
 
     offsets_s: Floats
     """The offset of each node's clock."""
@@ -93,7 +93,7 @@ class Recording:
     events: tuple[Event, ...] = ()
 
     def series(self, until_s: float | None = None) -> Series:
-        """As it is known at that second of the recording; None for its end."""
+        """Return the values known at that second of the recording; None: at its end."""
         n = next(iter(self.values.values())).shape[1]
         end = n if until_s is None else int(until_s // self.width_s)
         courses, node = [], self.job.node()
@@ -133,7 +133,7 @@ class Recording:
 
 
 def workers_of(job: Job) -> tuple[JobWorker, ...]:
-    """Named as the command has them: by node, UUID and index."""
+    """Return workers by node, UUID and index, as the command names them."""
     return tuple(
         JobWorker(
             node=f"n{rank // job.per_node + 1}",
@@ -145,7 +145,7 @@ def workers_of(job: Job) -> tuple[JobWorker, ...]:
 
 
 def draw_collector(job: Job, rng: np.random.Generator, length_s: float, *, gaps: bool = True) -> Collector:
-    """Any: clocks up to 2 s apart; in a quarter of the cases gaps, in one of 25 a silent node."""
+    """Draw settings: clocks up to 2 s apart; gaps in a quarter of the cases, a silent node in one of 25."""
     details_s = 10.0
     found = []
     if gaps and rng.random() < 0.25:
@@ -170,11 +170,11 @@ def draw_collector(job: Job, rng: np.random.Generator, length_s: float, *, gaps:
 def record_window(
     play: Play, collector: Collector, seconds: int, rng: np.random.Generator, events: Sequence[Event] = ()
 ) -> Recording:
-    """The window of so many seconds."""
+    """Record a window of a number of seconds."""
     job = play.job
     times, workers, nodes = play.integrals()
     node = job.node()
-    values = {metric: np.full((job.n_workers, seconds), np.nan) for metric in _told(job)}
+    values = {metric: np.full((job.n_workers, seconds), np.nan) for metric in _reported_metrics(job)}
     known = np.full((job.n_workers, seconds), np.inf)
     util_known = np.broadcast_to(np.arange(1.0, seconds + 1), (job.n_workers, seconds))
     offset = collector.offsets_s
@@ -230,7 +230,7 @@ def record_window(
 def record_timeline(
     play: Play, collector: Collector, seconds: int, rng: np.random.Generator, events: Sequence[Event] = ()
 ) -> Recording:
-    """The whole course in at most 256 bins, of one byte each."""
+    """Record the whole timeline in at most 256 bins, of one byte each."""
     job = play.job
     width = 1.0
     while seconds / width > 256:
@@ -245,7 +245,7 @@ def record_timeline(
     looks = np.sqrt(width / collector.details_s)
     wander = temperature(job, rng, (edges[:-1] + edges[1:]) / 2)
     for channel, metric in _NAMES.items():
-        if metric in _told(job) and metric not in (Metric.DRAM, Metric.THROTTLE):
+        if metric in _reported_metrics(job) and metric not in (Metric.DRAM, Metric.THROTTLE):
             told = means[..., channel].T
             told = told * (1 + rng.normal(0, NOISE.get(channel, 0.002) / looks, told.shape))
             values[metric] = told * wander if channel in (CLOCK, POWER) else told
@@ -269,7 +269,7 @@ def record_timeline(
     return recording
 
 
-def _told(job: Job) -> list[Metric]:
+def _reported_metrics(job: Job) -> list[Metric]:
     untold = set() if job.model.gpm else {Metric.SM_ACTIVE, Metric.TENSOR, Metric.DRAM}
     if job.model.nvlink is None:
         untold.add(Metric.NVLINK)
@@ -277,7 +277,7 @@ def _told(job: Job) -> list[Metric]:
 
 
 def values_at(times: Floats, summed: Floats, moments: Floats) -> Floats:
-    """The integrals at any moments (n_moments, …), straight between those that are known."""
+    """Return the integrals at any times (n_moments, …), with linear interpolation."""
     index = np.clip(np.searchsorted(times, moments, side="right") - 1, 0, len(times) - 2)
     part = (moments - times[index]) / np.maximum(times[index + 1] - times[index], 1e-9)
     part = np.clip(part, 0, 1).reshape(-1, *[1] * (summed.ndim - 1))
@@ -286,7 +286,7 @@ def values_at(times: Floats, summed: Floats, moments: Floats) -> Floats:
 
 
 def _percent(util: Floats, rng: np.random.Generator) -> Floats:
-    """As the driver's ring has it: samples of whole percents, several a second."""
+    """Return whole percents, several samples per second, as in the driver's buffer."""
     return np.clip(np.round(100 * util + rng.normal(0, 0.3, util.shape)), 0, 100) / 100
 
 
@@ -297,7 +297,7 @@ def _noisy(channel: int, told: Floats, rng: np.random.Generator) -> Floats:
 
 
 def temperature(job: Job, rng: np.random.Generator, at_s: Floats) -> Floats:
-    """Temperature: each GPU's own slow waves, and the room's day (n_workers, n)."""
+    """Return the temperature (n_workers, n): slow waves of each GPU, and the room's daily cycle."""
     own = rng.uniform(0, 0.004, (job.n_workers, 1)) * np.sin(
         at_s / rng.uniform(60, 300, (job.n_workers, 1)) + rng.uniform(0, 6.3, (job.n_workers, 1))
     )
@@ -306,7 +306,7 @@ def temperature(job: Job, rng: np.random.Generator, at_s: Floats) -> Floats:
 
 
 def _memory(job: Job, n: int, rng: np.random.Generator) -> Floats:
-    """Allocators keep what they took: flat, with a rare growth."""
+    """Return memory as allocators keep it: constant, with rare growth."""
     grown = np.where(rng.random(job.n_workers) < 0.1, rng.uniform(0, 0.01, job.n_workers), 0.0)
     since = rng.uniform(0, n, job.n_workers)
     grows = np.arange(n) >= since[:, None]
@@ -330,7 +330,7 @@ def _hosts(
 
 
 def _forget(recording: Recording, collector: Collector) -> None:
-    """Gaps, and GPUs that are gone."""
+    """Remove gaps, and values of lost GPUs."""
     node = recording.job.node()
     n = next(iter(recording.values.values())).shape[1]
     at = np.arange(n) * recording.width_s

@@ -76,12 +76,12 @@ class Steps:
 
     @property
     def total_s(self) -> Floats:
-        """How long each step takes (n,)."""
+        """Return the duration of each step (n,)."""
         return self.meet_s + self.comm_s + self.optimizer_s
 
 
 def slowness(job: Job, condition: Condition) -> Floats:
-    """How many times as long each worker computes (n_workers,)."""
+    """Return the factor of each worker's computing time (n_workers,)."""
     clock = np.broadcast_to(np.asarray(condition.clock, dtype=float), job.n_workers)
     stall = np.broadcast_to(np.asarray(condition.stall, dtype=float), job.n_workers)
     return stall * (job.clock_bound / clock + 1 - job.clock_bound)
@@ -102,7 +102,7 @@ def run_steps(
     rng: np.random.Generator,
     compute: Floats | None = None,
 ) -> Steps:
-    """`n` steps under a condition. `compute` (n, microbatches, pipeline, data): their work, if not drawn."""
+    """Run `n` steps; `compute` (n, microbatches, pipeline, data) is their work, if not drawn."""
     microbatches = max(1, round(job.microbatches * condition.microbatches))
     if compute is None:
         shape = (n, microbatches, job.pipeline, job.data)
@@ -171,7 +171,7 @@ def makespan(forward: Floats, backward: Floats) -> Floats:
 
 
 def _idle(job: Job, condition: Condition, replica_s: Floats, rng: np.random.Generator) -> Floats:
-    """Seconds in which a worker's interpreter collects garbage and it launches nothing (n, n_workers)."""
+    """Return seconds in which a worker's interpreter collects garbage and launches nothing (n, n_workers)."""
     shape = (len(replica_s), job.n_workers)
     if not job.collections:
         return np.zeros(shape)
@@ -180,7 +180,7 @@ def _idle(job: Job, condition: Condition, replica_s: Floats, rng: np.random.Gene
 
 
 def _loaded(job: Job, condition: Condition, step_s: Floats, rng: np.random.Generator) -> Floats | None:
-    """For how long each worker waits for its data (n, n_workers): the loader works ahead by LOADER_DEPTH."""
+    """Return each worker's wait for data (n, n_workers); loaders work LOADER_DEPTH ahead."""
     load = np.broadcast_to(np.asarray(condition.load_s, dtype=float), job.n_workers)
     # In a pipeline the first stage reads tokens and the last one labels: the first is who waits.
     reads = job.readers() & (load > 0)

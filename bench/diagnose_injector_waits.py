@@ -1,4 +1,4 @@
-"""Faults for which all wait: links, input, and hangs."""
+"""Inject faults that make all workers wait: links, input, and hangs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.diagnose.verdict import Cause
 
 
 def comm_for(job: Job, size: float) -> float:
-    """How many times as long the exchange must take for a step to take 1 + size times as long."""
+    """Return the factor of the exchange for which a step takes 1 + size times as long."""
     wanted = job.exposed_s(1.0) + size * job.step_s
     low, high = 1.0, 1e4
     for _ in range(60):
@@ -36,7 +36,7 @@ def congestion(job: Job, size: float, length_s: float, rng: np.random.Generator)
 
 
 def link(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """One node's link is slow. A ring has equal traffic everywhere, so records cannot identify the node."""
+    """Slow down one node's link. A ring has equal traffic everywhere, so records cannot identify the node."""
     return Fault(
         cause=Cause.COMMUNICATION,
         kind="slow link",
@@ -50,7 +50,7 @@ def link(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fa
 
 
 def nvlink(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """A GPU whose NVLink is gone: NCCL takes PCIe, from the start of the job on or after a restart."""
+    """Remove a GPU's NVLink, so that NCCL uses PCIe, from the start of the job or from a restart on."""
     rows = one(job, rng)
     since_s = since(length_s, rng, 0.5)
     restart = Pause(seconds=float(rng.uniform(20, 60)), spins=np.zeros(job.n_workers, dtype=bool), cpu=0.3)
@@ -69,7 +69,7 @@ def nvlink(job: Job, size: float, length_s: float, rng: np.random.Generator) -> 
 
 
 def sockets(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """A node whose InfiniBand is gone, so that NCCL takes sockets."""
+    """Remove a node's InfiniBand, so that NCCL uses sockets."""
     rows = node(job, rng)
     by_tcp = np.zeros(job.n_nodes, dtype=bool)
     by_tcp[rows[0] // job.per_node] = True
@@ -86,7 +86,7 @@ def sockets(job: Job, size: float, length_s: float, rng: np.random.Generator) ->
 
 
 def starved_all(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """A file system that is slow for all, or too few CPUs everywhere (a node's most of all)."""
+    """Slow down a file system for all workers, or give all too few CPUs (the most on one node)."""
     if rng.random() < 0.6:
         rows = np.flatnonzero(job.readers())
         source = np.zeros(job.n_workers, dtype=np.intp)
@@ -102,7 +102,7 @@ def starved_all(job: Job, size: float, length_s: float, rng: np.random.Generator
 
 
 def starved_node(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """CPUs or disk of one node that reads."""
+    """Slow down CPUs or disk of one node that reads."""
     readers = job.readers()
     nodes = np.unique(job.node()[readers])
     if len(nodes) == 1:
@@ -153,7 +153,7 @@ def _starved(
 
 
 def stuck(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """One worker's process does not come to the collective: its interpreter or its file system."""
+    """Keep one worker's process from the collective, by its interpreter or its file system."""
     rows = one(job, rng)
     spins = np.ones(job.n_workers, dtype=bool)
     spins[rows[0]] = False
@@ -165,7 +165,7 @@ def deadlock(job: Job, size: float, length_s: float, rng: np.random.Generator) -
 
 
 def no_data(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """All wait for a file system that does not answer."""
+    """Let all workers wait for a file system that does not answer."""
     return _hang("no data", length_s, rng, np.zeros(job.n_workers, dtype=bool))
 
 

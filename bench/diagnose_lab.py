@@ -71,7 +71,7 @@ srun sh -c \\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class JudgedVerdict:
     """One verdict, and whether it is right."""
 
     cause: str
@@ -81,11 +81,11 @@ class Said:
     by: str
     right: bool
     named: bool
-    """Return whether all culprits are named, and no healthy worker."""
+    """Whether all culprits are named, and no healthy worker."""
 
 
 @dataclass(kw_only=True)
-class Found:
+class TrainingResult:
     """The verdicts on one training."""
 
     fault: str
@@ -93,53 +93,53 @@ class Found:
     culprits: Sequence[str]
     gpus: int
     since_s: float | None
-    """When it begins; seconds of the training, as are all below."""
-    synthetic: Said
+    """Start of the fault, in seconds of the training like all times below."""
+    synthetic: JudgedVerdict
     """The verdict on the stream without the lab."""
     stream_s: float | None = None
     """When the right verdict was first reported, and continuously from then on."""
-    live: Said | None = None
-    """By `slurm-gpu diagnose` just before it was over."""
-    over: Said | None = None
-    """By the timeline alone, when it was over."""
+    live: JudgedVerdict | None = None
+    """The verdict of `slurm-gpu diagnose` just before the end."""
+    over: JudgedVerdict | None = None
+    """The verdict after the end, by the timeline only."""
     asked_s: float | None = None
-    """When `slurm-gpu diagnose` first said what is right, and went on to."""
+    """When `slurm-gpu diagnose` first gave the right verdict, and continuously from then on."""
     watch_s: float | None = None
     """When the watch reported it."""
-    watch: Said | None = None
+    watch: JudgedVerdict | None = None
     alarms: list[str] = field(default_factory=list)
     """Other verdicts of both."""
     over_can_tell: bool = True
-    """Not of a hang that lasted less than ten minutes: that is how jobs end."""
+    """False for a hang of less than ten minutes, which looks like the end of a job."""
 
     @property
     def right(self) -> bool:
         """Whether all verdicts were right."""
-        said = [self.live] + [self.over] * (self.cause != Cause.HANG or self.over_can_tell)
-        return all(one is not None and one.right and one.named for one in said) and not self.alarms
+        result = [self.live] + [self.over] * (self.cause != Cause.HANG or self.over_can_tell)
+        return all(one is not None and one.right and one.named for one in result) and not self.alarms
 
 
 @dataclass(kw_only=True)
 class Training:
-    """One that runs."""
+    """A training that runs in the lab."""
 
     case: Case
     job_id: int
     directory: Path
     at_s: float = 0.0
     nodes: Sequence[str] = ()
-    found: Found
+    found: TrainingResult
 
     def since_start(self) -> float:
-        """Seconds of the training by now."""
+        """Return the seconds since the start of the training."""
         return time.time() - self.at_s
 
-    def said(self, lab: Lab, told: dict[str, Any], by: str) -> Said:
-        """A verdict as the injector names things, and whether it is right."""
+    def judged(self, lab: Lab, verdict_json: dict[str, Any], by: str) -> JudgedVerdict:
+        """Return a verdict with the injector's names, and whether it is right."""
         ours = {node: f"n{number}" for number, node in enumerate(self.nodes, 1)}
         workers = {(worker.node, worker.index): worker for worker in self.case.recording.workers}
         culprits = []
-        for one in told["culprits"]:
+        for one in verdict_json["culprits"]:
             (gpu,) = [gpu for gpu in lab.nodes[one["node"]].gpus if gpu.uuid == one["device"]]
             culprits.append(workers[ours[one["node"]], gpu.nvml_index])
 
@@ -148,31 +148,33 @@ class Training:
             return f"{ours[node]} {rest}" if node in ours else text
 
         verdict = Verdict(
-            cause=Cause(told["cause"]),
-            kind=told["kind"],
+            cause=Cause(verdict_json["cause"]),
+            kind=verdict_json["kind"],
             culprits=tuple(culprits),
-            nodes=tuple(ours[node] for node in told["nodes"]),
-            roles=tuple(map(name, told["roles"])),
-            groups={group: [name(one) for one in names] for group, names in told.get("groups", {}).items()},
-            confidence=told["confidence"],
+            nodes=tuple(ours[node] for node in verdict_json["nodes"]),
+            roles=tuple(map(name, verdict_json["roles"])),
+            groups={
+                group: [name(one) for one in names] for group, names in verdict_json.get("groups", {}).items()
+            },
+            confidence=verdict_json["confidence"],
         )
-        return _said(self.case, verdict, by)
+        return _judged(self.case, verdict, by)
 
 
-def _told_of_stream(case: Case) -> float | None:
+def _stream_delay_s(case: Case) -> float | None:
     """Return when the stream itself first gives the right verdict continuously."""
     first = None
     for second in range(_STREAM_EACH_S, int(case.length_s) + 1, _STREAM_EACH_S):
-        said = _said(case, diagnose(case.recording.series(float(second))), "stream")
-        first = (second if first is None else first) if said.right and said.named else None
+        result = _judged(case, diagnose(case.recording.series(float(second))), "stream")
+        first = (second if first is None else first) if result.right and result.named else None
     return first
 
 
-def _said(case: Case, verdict: Verdict, by: str) -> Said:
+def _judged(case: Case, verdict: Verdict, by: str) -> JudgedVerdict:
     right = verdict.cause is case.cause
     names = [worker.name for worker in verdict.culprits] or [*verdict.roles] or [*verdict.nodes]
     named = right and (named_right(case, verdict) if case.fault is not None else not names)
-    return Said(
+    return JudgedVerdict(
         cause=verdict.cause.value,
         kind=verdict.kind,
         who=names,
@@ -201,23 +203,23 @@ def submit(lab: Lab, name: str, seed: int, size: float, well_s: int, ill_s: int)
     )
     script = _SCRIPT.format(lead_s=_ALL_BEGIN_S, directory=directory)
     job_id = lab.submit(USER, *options, script=script)
-    synthetic = _said(case, diagnose(case.recording.series(), running=True), "stream")
+    synthetic = _judged(case, diagnose(case.recording.series(), running=True), "stream")
     workers = case.recording.workers
-    found = Found(
+    found = TrainingResult(
         fault=name,
         cause=case.cause.value,
         culprits=[workers[row].name for row in case.fault.culprits] if case.fault else [],
         gpus=case.job.n_workers,
         since_s=case.fault.since_s if case.fault else None,
         synthetic=synthetic,
-        stream_s=_told_of_stream(case),
+        stream_s=_stream_delay_s(case),
         over_can_tell=case.cause is not Cause.HANG or ill_s > _HANG_OVER_S,
     )
     return Training(case=case, job_id=job_id, directory=directory, found=found)
 
 
-def watch_over(lab: Lab, trainings: Sequence[Training], say: Callable[[str], None]) -> None:
-    """Follow them to their end."""
+def follow(lab: Lab, trainings: Sequence[Training], say: Callable[[str], None]) -> None:
+    """Collect the verdicts on running trainings until their end."""
     with DatabaseClient(load_config(lab.layout.site_file)) as database:
         for one in trainings:
             at = one.directory / "at"
@@ -226,37 +228,37 @@ def watch_over(lab: Lab, trainings: Sequence[Training], say: Callable[[str], Non
             one.nodes = sorted({held.node for held in lab.held(one.job_id)})
         last_s = max(one.at_s + one.case.length_s for one in trainings)
         with ThreadPoolExecutor() as pool:
-            asking = [pool.submit(_ask, lab, one, say) for one in trainings]
+            asking = [pool.submit(_run_diagnose, lab, one, say) for one in trainings]
             while time.time() < last_s and not any(one.done() and one.exception() for one in asking):
                 begin = time.monotonic()
-                _listen(lab, database, trainings, say)
+                _read_watch(lab, database, trainings, say)
                 time.sleep(max(0.0, _LOOK_S - (time.monotonic() - begin)))
             for one in asking:
                 one.result()
         for one in trainings:
-            one.found.over = _when_over(lab, database, one)
+            one.found.over = _verdict_after_end(lab, database, one)
             _line(one, "over", one.found.over, say)
 
 
-def _listen(
+def _read_watch(
     lab: Lab, database: DatabaseClient, trainings: Sequence[Training], say: Callable[[str], None]
 ) -> None:
-    told = {item.job_id: item for item in database.verdicts().verdicts}
+    by_job = {item.job_id: item for item in database.verdicts().verdicts}
     for one in trainings:
-        item = told.get(one.job_id)
+        item = by_job.get(one.job_id)
         if item is None or one.since_start() > one.case.length_s:
             continue
-        said = one.said(lab, dict(item.verdict), "watch")
-        if said.right and said.named:
+        result = one.judged(lab, dict(item.verdict), "watch")
+        if result.right and result.named:
             if one.found.watch is None:
-                one.found.watch, one.found.watch_s = said, round(item.reported_at_s - one.at_s, 1)
-                _line(one, "watch", said, say)
+                one.found.watch, one.found.watch_s = result, round(item.reported_at_s - one.at_s, 1)
+                _line(one, "watch", result, say)
         else:
-            _alarm(one, said, say)
+            _alarm(one, result, say)
 
 
-def _ask(lab: Lab, one: Training, say: Callable[[str], None]) -> None:
-    """By hand, again and again, for as long as it runs."""
+def _run_diagnose(lab: Lab, one: Training, say: Callable[[str], None]) -> None:
+    """Run `slurm-gpu diagnose` repeatedly while the training runs."""
     while one.since_start() < one.case.length_s - _LAST_S:
         state = lab.output(["squeue", "-h", "-o%T", f"--jobs={one.job_id}"]).strip()
         if state != "RUNNING":
@@ -267,38 +269,38 @@ def _ask(lab: Lab, one: Training, say: Callable[[str], None]) -> None:
             return  # reported after the end
         if answer.returncode > 1:
             say(f"{one.found.fault}: slurm-gpu diagnose: {answer.stderr.strip()}")
-        elif (told := json.loads(answer.stdout))["by"] == "window":
-            _heard(one, one.said(lab, told["verdict"], "window"), say)
+        elif (verdict_json := json.loads(answer.stdout))["by"] == "window":
+            _store_verdict(one, one.judged(lab, verdict_json["verdict"], "window"), say)
         time.sleep(_LOOK_S)
 
 
-def _heard(one: Training, said: Said, say: Callable[[str], None]) -> None:
-    one.found.live = said
-    _line(one, "asked", said, say)
-    if said.right and said.named:
+def _store_verdict(one: Training, result: JudgedVerdict, say: Callable[[str], None]) -> None:
+    one.found.live = result
+    _line(one, "asked", result, say)
+    if result.right and result.named:
         one.found.asked_s = round(one.since_start(), 1) if one.found.asked_s is None else one.found.asked_s
     else:
         one.found.asked_s = None
-        if said.cause not in (Cause.HEALTHY, Cause.INCONCLUSIVE):
-            _alarm(one, said, say)
+        if result.cause not in (Cause.HEALTHY, Cause.INCONCLUSIVE):
+            _alarm(one, result, say)
 
 
-def _alarm(one: Training, said: Said, say: Callable[[str], None]) -> None:
-    text = f"{said.by}: {said.cause} ({said.kind}), {', '.join(said.who)}, {said.confidence:.0%}"
+def _alarm(one: Training, result: JudgedVerdict, say: Callable[[str], None]) -> None:
+    text = f"{result.by}: {result.cause} ({result.kind}), {', '.join(result.who)}, {result.confidence:.0%}"
     if text not in one.found.alarms:
         one.found.alarms.append(text)
-        _line(one, "ALARM", said, say)
+        _line(one, "ALARM", result, say)
 
 
-def _line(one: Training, what: str, said: Said, say: Callable[[str], None]) -> None:
-    fate = "right" if said.right and said.named else "wrong culprit" if said.right else "not right"
+def _line(one: Training, what: str, result: JudgedVerdict, say: Callable[[str], None]) -> None:
+    fate = "right" if result.right and result.named else "wrong culprit" if result.right else "not right"
     say(
-        f"{one.since_start():5.0f} s  {one.found.fault:18} {what:6} {said.cause} ({said.kind}), "
-        f"{', '.join(said.who)}, {said.confidence:.0%}, by {said.by}: {fate}"
+        f"{one.since_start():5.0f} s  {one.found.fault:18} {what:6} {result.cause} ({result.kind}), "
+        f"{', '.join(result.who)}, {result.confidence:.0%}, by {result.by}: {fate}"
     )
 
 
-def _when_over(lab: Lab, database: DatabaseClient, one: Training) -> Said:
+def _verdict_after_end(lab: Lab, database: DatabaseClient, one: Training) -> JudgedVerdict:
     def is_over() -> bool:
         runs = database.run(str(one.job_id))
         return bool(runs) and runs[0].end_s is not None and bool(runs[0].coverage)
@@ -306,45 +308,45 @@ def _when_over(lab: Lab, database: DatabaseClient, one: Training) -> Said:
     wait_for(is_over, _OVER_S, f"slurm-gpudbd knows that job {one.job_id} is over")
     run = database.run(str(one.job_id))[0]
     verdict = judge_run(run, (), database.timelines(str(one.job_id)), DiagnosisThresholds()).verdict
-    return one.said(lab, verdict.to_json(), "timeline")
+    return one.judged(lab, verdict.to_json(), "timeline")
 
 
-def run(lab: Lab, names: Sequence[str], seed: int, size: float, well_s: int, ill_s: int) -> list[Found]:
-    """Run all of them, as many at a time as there are nodes for."""
-    beside = len(lab.nodes) // NODES
+def run(
+    lab: Lab, names: Sequence[str], seed: int, size: float, well_s: int, ill_s: int
+) -> list[TrainingResult]:
+    """Run all trainings, as many at a time as there are nodes."""
+    at_once = len(lab.nodes) // NODES
     found = []
-    for first in range(0, len(names), beside):
-        some = [submit(lab, name, seed, size, well_s, ill_s) for name in names[first : first + beside]]
-        watch_over(lab, some, lambda line: print(line, file=sys.stderr, flush=True))
+    for first in range(0, len(names), at_once):
+        some = [submit(lab, name, seed, size, well_s, ill_s) for name in names[first : first + at_once]]
+        follow(lab, some, lambda line: print(line, file=sys.stderr, flush=True))
         found += [one.found for one in some]
         lab.cancel_all_jobs()
     return found
 
 
-def table(found: Sequence[Found]) -> str:
+def table(found: Sequence[TrainingResult]) -> str:
     """Print the table; the last three columns are seconds from the start of the fault to its report."""
-    rows = [
-        ("fault", "of the stream", "while it runs", "who", "when over", "stream", "by hand", "by the watch")
-    ]
+    rows = [("fault", "stream", "running", "culprits", "ended", "stream s", "command s", "watch s")]
     for one in found:
         begun = one.since_s or 0.0
         after = (
             "" if at is None or one.cause == Cause.HEALTHY else f"{at - begun:.0f} s"
             for at in (one.stream_s, one.asked_s, one.watch_s)
         )
-        who = ", ".join(one.live.who if one.live else ()) or "nobody"
-        said = (_short(one.synthetic), _short(one.live), who, _short(one.over))
-        rows.append((one.fault, *said, *after))
+        who = ", ".join(one.live.who if one.live else ()) or "–"
+        result = (_short(one.synthetic), _short(one.live), who, _short(one.over))
+        rows.append((one.fault, *result, *after))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _short(said: Said | None) -> str:
-    if said is None:
+def _short(result: JudgedVerdict | None) -> str:
+    if result is None:
         return "nothing"
-    wrong = "" if said.right and said.named else " (wrong who)" if said.right else " (wrong)"
-    return f"{said.cause} {said.confidence:.0%}{wrong}"
+    wrong = "" if result.right and result.named else " (wrong who)" if result.right else " (wrong)"
+    return f"{result.cause} {result.confidence:.0%}{wrong}"
 
 
 def _faults(text: str) -> list[str]:

@@ -69,7 +69,7 @@ _REASONS = {"heat": 0x40, "power supply": 0x80}
 
 
 def draw_training(rng: np.random.Generator, n_nodes: int, per_node: int) -> Job:
-    """Any data-parallel training on so many H100s, whose steps are shorter than a stretch."""
+    """Draw a data-parallel training on this number of H100s, with steps shorter than a stretch."""
     while True:
         job = draw_job(rng, n_gpus=n_nodes * per_node, pipeline=False, step_s=(0.3, 1.0))
         if job.model.name == "H100" and job.per_node in (4, 8):
@@ -87,7 +87,7 @@ def draw_training(rng: np.random.Generator, n_nodes: int, per_node: int) -> Job:
 def draw_case(
     seed: int, name: str, *, size: float, well_s: int, ill_s: int, n_nodes: int = 2, per_node: int = 4
 ) -> Case:
-    """The training with that fault, of which nothing shows for `well_s`. The same seed is the same case."""
+    """Return the training with that fault, which starts after `well_s`. The same seed is the same case."""
     rng = generator(seed, name, 0)
     length_s = well_s + ill_s
     job = draw_training(rng, n_nodes, per_node)
@@ -148,7 +148,7 @@ def schedules(case: Case, gpu: GpuSpec, rng: np.random.Generator) -> list[list[P
 
 
 def _shown(mean: Floats, used: float, idle: float, reasons: int) -> tuple[Activity, Footprint]:
-    """Factors of the utilisation, which no factor makes more of than there is."""
+    """Return factors of the utilisation, limited to the maximum."""
 
     def share(value: float) -> float:
         return round(float(np.clip(value / used, 0, 1)), 5) if used > 1e-4 else 0.0
@@ -173,7 +173,7 @@ def _shown(mean: Floats, used: float, idle: float, reasons: int) -> tuple[Activi
 
 
 def text_of(phases: Sequence[Phase]) -> str:
-    """As `simgpu --phases` reads it."""
+    """Return the schedule in the format of `simgpu --phases`."""
     return ";\n".join(_phase_text(phase) for phase in phases) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Trainings made of real steps: two traced straggling jobs, resampled, as timings of steps and as streams.
+"""Build trainings from two traced straggling jobs by resampling, as step timings and as streams.
 
 The traces (arXiv 2505.05713; ST: 2 replicas of 4 stages, 32 steps, the last stage does 1.63 times as much;
 SE: 32 replicas of 2 stages, 43 steps, sequences of unequal length) have no telemetry. A block bootstrap draws
@@ -43,13 +43,13 @@ class Trace:
     seconds: Floats
 
     def relative(self) -> Floats:
-        """To the median of each stage's forward and backward passes."""
+        """Return times relative to the median of each stage's forward and backward passes."""
         return np.asarray(self.seconds / np.median(self.seconds, axis=(1, 2, 4), keepdims=True))
 
 
 @cache
 def read_trace(path: Path) -> Trace:
-    """A Parquet file of the published format; ValueError where an operation of it is missing."""
+    """Read a Parquet file of the published format. Raises ValueError for a missing operation."""
     names = ["dp_rank", "stage", "step", "mb_id", "optype", "duration"]
     table = pyarrow.parquet.read_table(path, columns=names)
     kind = np.array(table["optype"].to_pylist())
@@ -77,7 +77,7 @@ class Resampled:
         self._relative = self._relative[:, :, :, rng.integers(relative.shape[3], size=stages)]
 
     def draw(self, n: int) -> Floats:
-        """The next n steps; microbatches come in any order."""
+        """Return the next n steps, with microbatches in random order."""
         n_steps, microbatches = self._relative.shape[1:3]
         begins = self._rng.integers(n_steps, size=-(-n // BLOCK))
         steps = ((begins[:, None] + np.arange(BLOCK)) % n_steps).ravel()[:n]
@@ -85,7 +85,7 @@ class Resampled:
 
 
 def resampled(seed: int, number: int, folder: Path) -> Case:
-    """The `number`th training of steps of trace-ST.parquet and trace-SE.parquet in `folder`/straggler."""
+    """Return the `number`th training of steps of trace-ST.parquet and trace-SE.parquet."""
     rng = generator(seed, "resampled", number)
     kind = KINDS[number % len(KINDS)]
     sequences = kind == "sequence"
@@ -105,7 +105,7 @@ def resampled(seed: int, number: int, folder: Path) -> Case:
         if sequences:
             drawn = lengths.draw(n)
             seconds = np.resize(seconds, (*drawn.shape[:3], stages, job.data)) * drawn
-        seconds = seconds * passes[:, None, None, None, None] * _more(kind, job, size, fault)
+        seconds = seconds * passes[:, None, None, None, None] * _work_factors(kind, job, size, fault)
         told.append(seconds)
         return np.asarray(seconds.sum(axis=0))
 
@@ -148,7 +148,7 @@ def table(
 
 
 def _job(rng: np.random.Generator, stages: int, trace: Trace) -> Job:
-    """A training of that many stages, of which each step takes as long as in the trace."""
+    """Return a training of that many stages, with steps as long as in the trace."""
     n_gpus = int(rng.choice([8, 16, 32]))
     job = draw_job(rng, n_gpus=n_gpus, pipeline=True)
     stage = np.arange(n_gpus) // (n_gpus // stages)
@@ -196,8 +196,8 @@ def _fault(kind: str, job: Job, size: float, rng: np.random.Generator) -> Fault 
     )
 
 
-def _more(kind: str, job: Job, size: float, fault: Fault | None) -> Floats:
-    """How many times as much there is to do (stages, replicas)."""
+def _work_factors(kind: str, job: Job, size: float, fault: Fault | None) -> Floats:
+    """Return the factors of work (stages, replicas)."""
     more = np.ones(job.n_workers)
     if kind in ("stage", "shard") and fault is not None:
         more[list(fault.culprits)] += size
@@ -210,7 +210,7 @@ def _slowness(job: Job, fault: Fault) -> Floats:
 
 
 def _sequences(trace: Trace, size: float) -> Floats:
-    """SE's first stage, to the power by which the slowest of its replicas does 1 + size times the mean."""
+    """Return SE's first stage, to the power at which its slowest replica does 1 + size times the mean."""
     relative = trace.relative()[:, :, :, :1]
     low, high = 0.0, 4.0
     for _ in range(30):

@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """Whether the cause is."""
+        """Return whether the cause is right."""
         return self.said is self.truth
 
 
@@ -85,7 +85,7 @@ def blamed_right(case: Case, row: int) -> bool:
 
 
 def confusion(outcomes: Sequence[Outcome]) -> dict[Cause, dict[Cause, int]]:
-    """By truth and what was said."""
+    """Count verdicts by truth and verdict."""
     table = {truth: dict.fromkeys(Cause, 0) for truth in Cause}
     for outcome in outcomes:
         table[outcome.truth][outcome.said] += 1
@@ -103,7 +103,7 @@ class Class:
 
 
 def by_class(outcomes: Sequence[Outcome]) -> dict[Cause, Class]:
-    """Precision over all that were said to be of the class, recall over all that are."""
+    """Return precision over all verdicts of a class, and recall over all cases of it."""
     found = {}
     for cause in TROUBLE:
         are = [item for item in outcomes if item.truth is cause]
@@ -121,13 +121,13 @@ def by_class(outcomes: Sequence[Outcome]) -> dict[Cause, Class]:
 
 
 def false_alarms(outcomes: Sequence[Outcome], *, sure: bool = False) -> tuple[int, float]:
-    """Healthy cases with an alarm at any look (`sure`: one that is no suspicion), and their GPU-hours."""
+    """Return healthy cases with an alarm at any time (`sure`: not only a suspicion), and their GPU-hours."""
     healthy = [item for item in outcomes if item.truth is Cause.HEALTHY]
     alarmed = sum(any(not (sure and suspect) for _, suspect in item.alarms) for item in healthy)
     return alarmed, sum(item.gpu_hours for item in healthy)
 
 
 def detection(outcomes: Sequence[Outcome], least_size: float = 0.0) -> tuple[int, list[float]]:
-    """How many began before everybody's eyes, and after how many seconds each that was found was found."""
+    """Return the number of cases whose fault began while observed, and the delays of those found."""
     seen = [item for item in outcomes if item.onset and item.size >= least_size]
     return len(seen), sorted(item.detected_s for item in seen if item.detected_s is not None)

@@ -45,20 +45,20 @@ WHOLE = 1000.0
 GPUS = 8
 SENT_AFTER_S = 15.0
 FAULTY_SHARE = 0.02
-TELLS_S = 10
+REPORT_INTERVAL_S = 10
 LARGE = 0.15
 TOGETHER = 24
 """The number of trainings watched at the same time, two of three faulty: far more than on any cluster."""
 _KINDS = 12
 
 
-class Played:
+class ReplayedJobs:
     """The inputs of the watch, replayed from recordings; several jobs may use the same one."""
 
     def __init__(self, cases: Mapping[int, Case]) -> None:
         self.cases = cases
         self.second = 0
-        self.told: list[StoredVerdict] = []
+        self.stored: list[StoredVerdict] = []
         self.windows = 0
         self._asked: dict[int, int] = {}
         self._live: dict[str, Live] = {}
@@ -71,11 +71,13 @@ class Played:
             self.second += 1
             for job, case in self.cases.items():
                 for node in range(case.job.n_nodes):
-                    if (self.second - 3 * node - job) % TELLS_S == 0 and node not in case.recording.silent:
-                        self._live[f"j{job}n{node + 1}"] = self._told(job, case, node)
+                    if (
+                        self.second - 3 * node - job
+                    ) % REPORT_INTERVAL_S == 0 and node not in case.recording.silent:
+                        self._live[f"j{job}n{node + 1}"] = self._live_values(job, case, node)
         self._parts.clear()
 
-    def _told(self, job: int, case: Case, node: int) -> Live:
+    def _live_values(self, job: int, case: Case, node: int) -> Live:
         recording, key = case.recording, (id(case), node, self.second)
         devices = self._parts.get(key)
         rows = range(node * case.job.per_node, (node + 1) * case.job.per_node)
@@ -83,7 +85,7 @@ class Played:
             devices = self._parts[key] = [_device(case, row, self.second) for row in rows]
         hosts = {metric: matrix[node] for metric, matrix in recording.hosts.items()}
         # The last complete ten seconds; later ones have no samples yet.
-        at = min(self.second // TELLS_S, min((len(row) for row in hosts.values()), default=0)) - 1
+        at = min(self.second // REPORT_INTERVAL_S, min((len(row) for row in hosts.values()), default=0)) - 1
         if at < 0:
             hosts = {}
         host = {}
@@ -97,22 +99,22 @@ class Played:
         return Live(at_s=START_S + self.second, devices=mine, host=host)
 
     def wall(self) -> float:
-        """The time."""
+        """Return the time."""
         return START_S + self.second
 
     def queue(self) -> Mapping[int, QueuedJob]:
-        """All of them run."""
+        """Return the jobs, all of which run."""
         return self._queue
 
     def need_live(self, nodes: Collection[str]) -> None:
         pass
 
     def live(self) -> Mapping[str, Live]:
-        """The last values."""
+        """Return the latest live values."""
         return self._live
 
     def facts(self, node: str, uuid: str) -> DeviceFacts:
-        """All GPUs are alike."""
+        """Return the facts of a GPU; all GPUs are alike."""
         return _facts(uuid)
 
     def index_of(self, node: str, uuid: str) -> int | None:
@@ -120,27 +122,27 @@ class Played:
         return None
 
     def adjusted(self, job: QueuedJob, verdict: Verdict) -> Verdict:
-        """All of them train."""
+        """Return the verdict unchanged, since all jobs train."""
         return verdict
 
     def ask(self, job: QueuedJob) -> None:
-        """For its windows."""
+        """Request the windows of a job."""
         self._asked[job.job_id] = self.second
 
     def series(self, job: QueuedJob, *, take_part: bool) -> tuple[Series, Groups | None] | None:
-        """They came, after a while."""
+        """Return the windows of a job, some seconds after the request."""
         if self.second - self._asked[job.job_id] < SENT_AFTER_S:
             return None
         self.windows += 1
         case = self.cases[job.job_id]
         return case.recording.series(float(self.second)), case.groups
 
-    def store(self, told: StoredVerdict) -> None:
-        """Keep it."""
-        self.told.append(told)
+    def store(self, stored_: StoredVerdict) -> None:
+        """Store a verdict."""
+        self.stored.append(stored_)
 
     def close_left(self) -> None:
-        """There are none."""
+        """Do nothing: there are no connections to close."""
 
     def statements(self, since_s: float) -> Sequence[Statement]:
         """Return no suspects."""
@@ -167,22 +169,22 @@ def _device(case: Case, row: int, second: int) -> LiveDevice:
             at = second - 1
         else:
             there = np.flatnonzero(known[row] <= second)
-            at = int(there[-1]) if there.size and there[-1] >= second - 2 * TELLS_S else -1
+            at = int(there[-1]) if there.size and there[-1] >= second - 2 * REPORT_INTERVAL_S else -1
         value = float(matrix[row, at]) if at >= 0 else math.nan
         if math.isfinite(value):
             found[metric] = value
 
-    def told(metric: Metric, whole: float = 1.0) -> float | None:
+    def stored_(metric: Metric, whole: float = 1.0) -> float | None:
         return found[metric] * whole if metric in found else None
 
     throttle = found.get(Metric.THROTTLE)
     return LiveDevice(
-        util_pct=told(Metric.UTIL, 100.0),
-        mem_used_frac=told(Metric.MEM_USED),
-        power_w=told(Metric.POWER, WHOLE),
-        sm_clock_mhz=told(Metric.SM_CLOCK, WHOLE),
-        sm_active_frac=told(Metric.SM_ACTIVE),
-        tensor_frac=told(Metric.TENSOR),
+        util_pct=stored_(Metric.UTIL, 100.0),
+        mem_used_frac=stored_(Metric.MEM_USED),
+        power_w=stored_(Metric.POWER, WHOLE),
+        sm_clock_mhz=stored_(Metric.SM_CLOCK, WHOLE),
+        sm_active_frac=stored_(Metric.SM_ACTIVE),
+        tensor_frac=stored_(Metric.TENSOR),
         throttle=None if throttle is None else ("hw_slowdown",) if throttle >= 0.5 else (),
     )
 
@@ -219,7 +221,7 @@ def _queued(job: int, case: Case) -> QueuedJob:
     )
 
 
-def watched(played: Played) -> tuple[JobWatch, list[float]]:
+def watched(played: ReplayedJobs) -> tuple[JobWatch, list[float]]:
     """Run the watch for ten minutes, and return the processor time of each pass."""
     watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())  # type: ignore[arg-type]
     took = []
@@ -232,14 +234,14 @@ def watched(played: Played) -> tuple[JobWatch, list[float]]:
 
 
 def cost(n_jobs: int, seed: int) -> dict[str, Any]:
-    """So many jobs of GPUS GPUs."""
+    """Measure a number of jobs of GPUS GPUs."""
     well = _some(lambda n: healthy(seed, n), _KINDS)
     ill = _some(lambda n: faulty(seed, list(FAULTS)[n % len(FAULTS)], n), _KINDS // 3)
     n_ill = round(FAULTY_SHARE * n_jobs)
     cases = {
         job: (ill if job < n_ill else well)[job % len(ill if job < n_ill else well)] for job in range(n_jobs)
     }
-    played = Played(cases)
+    played = ReplayedJobs(cases)
     watch, took = watched(played)
     return {
         "jobs": n_jobs,
@@ -285,10 +287,10 @@ def detection(n_cases: int, seed: int) -> dict[str, Any]:
     first: dict[int, StoredVerdict] = {}
     jobs = list(chosen)
     for at in range(0, len(jobs), TOGETHER):
-        played = Played({job: chosen[job] for job in jobs[at : at + TOGETHER]})
+        played = ReplayedJobs({job: chosen[job] for job in jobs[at : at + TOGETHER]})
         watched(played)
-        for told in played.told:
-            first.setdefault(told.verdict.job_id, told)
+        for stored_ in played.stored:
+            first.setdefault(stored_.verdict.job_id, stored_)
     values: dict[str, Any] = {}
     for cause in (Cause.SLOW, Cause.HANG):
         of = {

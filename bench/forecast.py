@@ -101,13 +101,13 @@ def remembered(learner: Learner) -> Learner:
 
 
 def partition_median(past: WaitSamples, now: QueueSamples) -> Floats:
-    """The median of the last 14 days of the partition, of jobs that have started."""
+    """Return the median of the last 14 days of the partition, of jobs that have started."""
     weight = past.started.astype(float)
     return quantile(wait_tables(past, ("partition",), weight).distribution(now), 0.5)
 
 
 def gradient_boosting(past: WaitSamples, now: QueueSamples) -> Floats:
-    """As it comes, on all features and, evenly taken, MOST_ROWS of the jobs that have started."""
+    """Use the defaults of the library, on all features and MOST_ROWS evenly spaced started jobs."""
     rows = np.flatnonzero(past.started)
     rows = rows[:: -(-len(rows) // MOST_ROWS)]
     model = HistGradientBoostingRegressor(random_state=0)
@@ -156,7 +156,7 @@ def report(looks: QueueSamples, said: dict[str, Floats], sources: NDArray[np.str
 
 
 def within(said: Floats, truth: Floats, rows: NDArray[np.bool_], factor: float) -> float:
-    """The share of `rows` of which the forecast is not further than `factor` from the truth."""
+    """Return the share of `rows` whose forecast is within a `factor` of the truth."""
     return float(np.mean(np.abs(np.log2(said[rows] / truth[rows])) <= np.log2(factor)))
 
 

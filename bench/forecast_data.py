@@ -43,7 +43,7 @@ TABLE_ORDER = ("all", "kind", "partition", "size", "account and partition")
 
 
 def read_folder(folder: Path) -> QueueSamples:
-    """All files *.csv and *.csv.gz of `folder`."""
+    """Read all files *.csv and *.csv.gz of `folder`."""
     paths = sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz")])
     numbers, times, gpus, nodes = [], [], [], []
     for path in paths:
@@ -107,7 +107,7 @@ def _looks(value: dict[str, Floats]) -> QueueSamples:
 
 
 def waited_before_s(looks: QueueSamples) -> NDArray[np.float64]:
-    """(n) how long each job had waited when it was seen."""
+    """Return (n) how long each job had waited at the poll."""
     return np.asarray(2.0 ** looks.features[:, looks.names.index("waited")] - 1.0, dtype=float)
 
 

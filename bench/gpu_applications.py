@@ -87,7 +87,7 @@ def _training(net: Any, loss: Callable[[], Any]) -> Step:
 
 
 def _decode(device: torch.device, scale: float) -> Step:
-    """One token: attention over what was said before, whose length stays the same."""
+    """Generate one token: attention over the earlier ones, whose number is constant."""
     import torch
     from torch import nn
 
@@ -141,7 +141,7 @@ def _md(device: torch.device, scale: float) -> Step:
 
 
 def _particles(side: int) -> tuple[Any, Any, float]:
-    """(n, 3) positions on a lattice, (n, k) who is near each by it, and the length of the periodic box."""
+    """Return (n, 3) positions on a lattice, (n, k) neighbours, and the length of the periodic box."""
     grid = np.stack(np.meshgrid(*[np.arange(side)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
     reach = int(_CUTOFF / _SPACING)
     around = np.arange(-reach, reach + 1)

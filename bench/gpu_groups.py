@@ -1,4 +1,4 @@
-"""Runs a group of programs together on one GPU for bench/colocation_gpu.py, and NVIDIA's MPS for them."""
+"""Run a group of programs together on one GPU for bench/colocation_gpu.py, and NVIDIA's MPS for them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Memory = Callable[[], float | None]
 
 
 class Window(NamedTuple):
-    """How long all run together before anything counts, and for how long it does."""
+    """The time for which all run together before counting starts, and the counted time."""
 
     warmup_s: float
     seconds: float
 
 
-class Ran(NamedTuple):
+class GroupResult(NamedTuple):
     """The result of a group."""
 
     per_s: tuple[float, ...]
@@ -43,7 +43,7 @@ class Ran(NamedTuple):
 
 
 class GroupError(Exception):
-    """A program of the group did not get as far as that."""
+    """A program of the group failed."""
 
     def __init__(self, message: str, *, out_of_memory: bool = False) -> None:
         super().__init__(message)
@@ -51,12 +51,12 @@ class GroupError(Exception):
 
 
 class NotSharedError(Exception):
-    """This way of sharing is not to be had here."""
+    """This way of sharing is not available here."""
 
 
 @dataclass
 class _Worker:
-    """One program, and what it says: each line as JSON, None once it ends."""
+    """One program and its messages: each line as JSON, None at its end."""
 
     name: str
     process: subprocess.Popen[str]
@@ -123,16 +123,16 @@ class _Worker:
 
 
 class _Peak(AbstractContextManager["_Peak"]):
-    """The most memory that was in use, more than in the beginning, looked at ten times a second."""
+    """The maximum increase of used memory, sampled ten times a second."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._first = memory()
         self.most: float | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         while not self._over.wait(_POLL_S):
             now = self._memory()
             if now is not None and self._first is not None:
@@ -156,8 +156,8 @@ def run_together(
     window: Window,
     environment: Mapping[str, str],
     memory: Memory,
-) -> Ran:
-    """Start them together, and count the steps of each in the same window. Raises GroupError."""
+) -> GroupResult:
+    """Start programs together, and count the steps of each in the same window. Raises GroupError."""
     workers: list[_Worker] = []
     with tempfile.TemporaryDirectory() as directory, _Peak(memory) as peak:
         try:
@@ -176,7 +176,7 @@ def run_together(
             for worker in workers:
                 worker.end()
     taken = peak.most if peak.most is not None else sum(one["memory_mib"] for one in said)
-    return Ran(tuple(one["steps"] / window.seconds for one in said), taken)
+    return GroupResult(tuple(one["steps"] / window.seconds for one in said), taken)
 
 
 def nvml_memory(index: int) -> Memory:
@@ -191,7 +191,7 @@ def nvml_memory(index: int) -> Memory:
 
 
 class Mps(AbstractContextManager[dict[str, str]]):
-    """A service of our own, in a directory of its own: the site's is never asked, started or ended."""
+    """A separate MPS service in its own directory; a service of the site is never used, started or ended."""
 
     def __init__(self, environment: Mapping[str, str], program: str = "nvidia-cuda-mps-control") -> None:
         self._program = program
@@ -216,7 +216,7 @@ class Mps(AbstractContextManager[dict[str, str]]):
         return served
 
     def _start(self, served: Mapping[str, str]) -> str | None:
-        """Why it does not serve; None where it does."""
+        """Return the reason for which it does not serve, or None."""
         if shutil.which(self._program) is None:
             return f"{self._program} is not here"
         done = self._control(["-d"], None)

@@ -1,9 +1,6 @@
-"""Known load on one GPU, by PyTorch: matrix products for a part of each period, and memory of a known size.
+"""Generate a known load on one GPU: matrix products for a fraction of each period, and memory.
 
-    CUDA_VISIBLE_DEVICES=GPU-… .venv/bin/python bench/gpu_load.py DUTY SECONDS MEMORY_MIB
-
-Says `ready` as JSON once the memory is taken, begins at the next line on standard input, and says at its end
-for how many seconds kernels ran, by CUDA's own events.
+CUDA_VISIBLE_DEVICES=GPU-… .venv/bin/python bench/gpu_load.py DUTY SECONDS MEMORY_MIB
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ def main(duty: float, seconds: float, memory_mib: int) -> None:
     products = max(1, round(BATCH_S / batch(factor, product, 5) * 5))
     batch(factor, product, products)
     free, total = torch.cuda.mem_get_info(device)
-    say(
+    report(
         ready=True,
         name=torch.cuda.get_device_name(device),
         used_mib=(total - free) / 2**20,
@@ -44,11 +41,11 @@ def main(duty: float, seconds: float, memory_mib: int) -> None:
             busy_s, batches = busy_s + batch(factor, product, products), batches + 1
         else:
             time.sleep(min(period + PERIOD_S, begin + seconds) - now)
-    say(busy_s=busy_s, seconds=time.monotonic() - begin, batches=batches, utilization=torch_utilization())
+    report(busy_s=busy_s, seconds=time.monotonic() - begin, batches=batches, utilization=torch_utilization())
 
 
 def batch(factor: torch.Tensor, product: torch.Tensor, count: int) -> float:
-    """Multiply so often, and return how long the GPU took."""
+    """Multiply this many times, and return the GPU time."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(count):
@@ -65,7 +62,7 @@ def torch_utilization() -> int | None:
         return None
 
 
-def say(**values: object) -> None:
+def report(**values: object) -> None:
     print(json.dumps(values), flush=True)
 
 

@@ -31,18 +31,18 @@ Done = Callable[[], None]
 
 
 class Steps:
-    """How many were done by when; between two moments as many as the time between them says."""
+    """Counts of steps over time; between two times the count is interpolated."""
 
     def __init__(self, now_s: float) -> None:
         self._at_s, self._n = [now_s], [0.0]
 
     def add(self, at_s: float, n: float) -> None:
-        """So many more are done now."""
+        """Add steps that have ended now."""
         self._at_s.append(at_s)
         self._n.append(self._n[-1] + n)
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """Raises ValueError where not all of that time was seen."""
+        """Return the steps between two times. Raises ValueError if not all of that time was recorded."""
         if not self._at_s[0] <= begin_s < end_s <= self._at_s[-1]:
             raise ValueError(f"seen is {self._at_s[0]} to {self._at_s[-1]}, not {begin_s} to {end_s}")
         return self._by(end_s) - self._by(begin_s)
@@ -70,7 +70,7 @@ class Orders:
 
 
 def run(step: Step, mark: Callable[[], Done], memory_mib: Callable[[], float]) -> None:
-    """Until standard input ends. `mark` follows a batch."""
+    """Run until standard input ends. `mark` follows a batch."""
     orders = Orders()
     n = 1
     while True:  # so many steps as take long enough to be timed
@@ -82,7 +82,7 @@ def run(step: Step, mark: Callable[[], Done], memory_mib: Callable[[], float]) -
         if took_s >= BATCH_S / 2 or n >= 1 << 16:
             break
         n = min(n * 4 if took_s < BATCH_S / 8 else max(n + 1, round(n * BATCH_S / took_s)), 1 << 16)
-    say(ready=True, batch=n)
+    report(ready=True, batch=n)
     steps, waiting = Steps(time.monotonic()), deque[Done]()
     while not orders.ends:
         for _ in range(n):
@@ -96,17 +96,17 @@ def run(step: Step, mark: Callable[[], Done], memory_mib: Callable[[], float]) -
         if orders.window is not None and now_s >= orders.window[1]:
             begin_s, end_s = orders.window
             orders.window = None
-            say(steps=steps.between(begin_s, end_s), memory_mib=memory_mib())
+            report(steps=steps.between(begin_s, end_s), memory_mib=memory_mib())
             steps = Steps(now_s)
 
 
-def say(**what: Any) -> None:
-    """A line of JSON."""
+def report(**what: Any) -> None:
+    """Print a line of JSON."""
     print(json.dumps(what), flush=True)
 
 
 def on_gpu(name: str, scale: float) -> None:
-    """With PyTorch, on the one GPU that is visible."""
+    """Run with PyTorch, on the one visible GPU."""
     import torch
 
     device = torch.device("cuda", 0)
@@ -120,11 +120,11 @@ def on_gpu(name: str, scale: float) -> None:
     try:
         run(TORCH[name](device, scale), mark, lambda: torch.cuda.max_memory_reserved(device) / 2**20)
     except torch.cuda.OutOfMemoryError as error:
-        say(out_of_memory=str(error))
+        report(out_of_memory=str(error))
 
 
 def on_cpu(name: str, scale: float) -> None:
-    """With numpy."""
+    """Run with numpy."""
     run(
         CPU[name](scale),
         lambda: lambda: None,

@@ -73,11 +73,11 @@ class Job:
 
     @property
     def start_s(self) -> int:
-        """When it began."""
+        """Return the start time."""
         return int(self.pattern.records[0]["prolog_s"]) + self.shift_s
 
 
-class Telling:
+class ShipmentWriter:
     """The shipments of nodes in JSON: built once for each pattern, with the values of a job inserted."""
 
     def __init__(self, gpus: int) -> None:
@@ -85,40 +85,40 @@ class Telling:
         self._texts: dict[tuple[int, int, int], str] = {}
 
     def shipment(self, job: Job, stage: int) -> bytes:
-        """A job's records at that of its pattern's stages, the last of which is its end."""
+        """Return a job's records at one of its pattern's stages, the last of which is its end."""
         final = stage == len(job.pattern.stages) - 1
         texts = [self._record(job, stage, gpu) for gpu in range(self._gpus)]
         host = self._host(job, stage)
         end = "true" if final else "false"
-        told = f'"records":[{",".join(texts)}],"hosts":[{host}]'.replace('"FINAL"', end)
-        return f'{{"wire":{WIRE_VERSION},"node":"{_node(job.node)}",{told}}}'.encode()
+        filled = f'"records":[{",".join(texts)}],"hosts":[{host}]'.replace('"FINAL"', end)
+        return f'{{"wire":{WIRE_VERSION},"node":"{_node(job.node)}",{filled}}}'.encode()
 
     def _record(self, job: Job, stage: int, gpu: int) -> str:
         records = job.pattern.stages[stage].records
-        told = self._of_job(job, stage, gpu, records[gpu % len(records)])
+        filled = self._of_job(job, stage, gpu, records[gpu % len(records)])
         device = f"GPU-{job.node:08x}-4e5f-{gpu:04x}-abcd-{job.node * 2654435761 % 2**48:012x}"
-        return told.replace("@DEVICE", device)
+        return filled.replace("@DEVICE", device)
 
     def _host(self, job: Job, stage: int) -> str:
         first = job.pattern.stages[stage].records[0]
         return self._of_job(job, stage, -1, dict(job.pattern.host) | {name: first[name] for name in _TIMES})
 
     def _of_job(self, job: Job, stage: int, gpu: int, wire: Mapping[str, Any]) -> str:
-        told = self._text(job, stage, gpu, wire)
+        filled = self._text(job, stage, gpu, wire)
         for name in _TIMES:
-            told = told.replace(f'"{name}":"{name}"', f'"{name}":{wire[name] + job.shift_s}')
+            filled = filled.replace(f'"{name}":"{name}"', f'"{name}":{wire[name] + job.shift_s}')
         if "timeline" in wire:
-            told = told.replace(
+            filled = filled.replace(
                 '"start_s":"start_s"', f'"start_s":{wire["timeline"]["start_s"] + job.shift_s}'
             )
         boot_id = f"{job.node * 40503 % 2**32:08x}-4e5f-6789-abcd-{job.node * 2654435761 % 2**48:012x}"
-        told = told.replace('"JOB"', str(job.job_id)).replace("@NODE", _node(job.node))
-        return told.replace("@SEGMENT", job.segment).replace("@BOOT", boot_id)
+        filled = filled.replace('"JOB"', str(job.job_id)).replace("@NODE", _node(job.node))
+        return filled.replace("@SEGMENT", job.segment).replace("@BOOT", boot_id)
 
-    def _text(self, job: Job, stage: int, gpu: int, told: Mapping[str, Any]) -> str:
+    def _text(self, job: Job, stage: int, gpu: int, filled: Mapping[str, Any]) -> str:
         key = job.pattern.seconds, stage, gpu
         if key not in self._texts:
-            wire = dict(told) | {"cluster": CLUSTER, "job_id": "JOB", "node": "@NODE", "boot_id": "@BOOT"}
+            wire = dict(filled) | {"cluster": CLUSTER, "job_id": "JOB", "node": "@NODE", "boot_id": "@BOOT"}
             wire |= {"segment": "@SEGMENT", "seq": stage + 1, "final": "FINAL"}
             wire |= {name: name for name in _TIMES}
             if gpu >= 0:
@@ -134,7 +134,7 @@ def _node(number: int) -> str:
 
 
 @dataclass(frozen=True, order=True)
-class Told:
+class PlannedShipment:
     """A shipment of a node at `at_s` on a stage of a job."""
 
     at_s: float
@@ -142,10 +142,12 @@ class Told:
     stage: int
 
 
-def tellings(jobs: Mapping[int, Job], dice: random.Random) -> Iterator[Told]:
+def planned_shipments(jobs: Mapping[int, Job], dice: random.Random) -> Iterator[PlannedShipment]:
     """Return all shipments on these jobs in order of time."""
     due = [
-        Told(job.start_s + stage.at_s + (dice.uniform(0, JITTER_S) if stage.at_s > 10 else 0), job_id, n)
+        PlannedShipment(
+            job.start_s + stage.at_s + (dice.uniform(0, JITTER_S) if stage.at_s > 10 else 0), job_id, n
+        )
         for job_id, job in jobs.items()
         for n, stage in enumerate(job.pattern.stages)
     ]
@@ -155,7 +157,7 @@ def tellings(jobs: Mapping[int, Job], dice: random.Random) -> Iterator[Told]:
 
 
 def plan(found: Sequence[Pattern], n_nodes: int, n_jobs: int, dice: random.Random) -> dict[int, Job]:
-    """Jobs one after the other on each node, numbered in the order in which they begin."""
+    """Plan jobs one after the other on each node, numbered in the order of their starts."""
     of_length = {pattern.seconds: pattern for pattern in found}
     free = [(_FROM_S + dice.randrange(3600), node) for node in range(n_nodes)]
     heapq.heapify(free)
@@ -165,7 +167,7 @@ def plan(found: Sequence[Pattern], n_nodes: int, n_jobs: int, dice: random.Rando
         (length,) = dice.choices(list(LENGTHS), weights=list(LENGTHS.values()))
         pattern = of_length[length]
         begins_s = int(pattern.records[0]["prolog_s"])
-        shift_s = -(-(at_s - begins_s) // _ALIGN_S) * _ALIGN_S  # so jobs begin in crowds, as do arrays
+        shift_s = -(-(at_s - begins_s) // _ALIGN_S) * _ALIGN_S  # so that jobs begin together, like arrays
         segment = f"{dice.getrandbits(64):016x}"
         jobs[job_id] = Job(job_id, node, shift_s, pattern, segment, dice.randrange(N_USERS))
         heapq.heappush(free, (begins_s + shift_s + length + dice.randrange(5, 600), node))
@@ -173,10 +175,10 @@ def plan(found: Sequence[Pattern], n_nodes: int, n_jobs: int, dice: random.Rando
 
 
 def accounting(job: Job, gpus: int, *, over: bool) -> AccountingRun:
-    """Its row of `run`."""
+    """Return the job's row of `run`."""
     held = {"cpu": 8.0 * gpus, "mem": 115200.0 * gpus, "node": 1.0, "billing": 8.0 * gpus}
     held |= {"gres/gpu": float(gpus), "gres/gpu:a100": float(gpus)}
-    told = row(
+    filled = row(
         cluster=CLUSTER,
         job_id=job.job_id,
         name=f"train_resnet50_{job.job_id % 97}",
@@ -193,17 +195,17 @@ def accounting(job: Job, gpus: int, *, over: bool) -> AccountingRun:
         tres_requested=held,
         tres_allocated=held,
     )
-    return run_row(told, {})
+    return run_row(filled, {})
 
 
-class Spent:
+class ProcessorTime:
     """Processor time of parts of the work, by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
 
     def on(self, name: str, work: Callable[[], Any]) -> Any:
-        """Do it and count it."""
+        """Run a part of the work and add its processor time."""
         began = time.process_time()
         try:
             return work()
@@ -211,16 +213,16 @@ class Spent:
             self.seconds[name] += time.process_time() - began
 
 
-def play(database: Database, jobs: Mapping[int, Job], gpus: int, dice: random.Random) -> Spent:
+def play(database: Database, jobs: Mapping[int, Job], gpus: int, dice: random.Random) -> ProcessorTime:
     """Store all shipments, and return the processor time of this process."""
-    telling, spent, pass_s = Telling(gpus), Spent(), 0.0
+    telling, spent, pass_s = ShipmentWriter(gpus), ProcessorTime(), 0.0
     waiting: list[AccountingRun] = []
-    for some in batched(tellings(jobs, dice), TOGETHER):
-        bodies = [telling.shipment(jobs[told.job_id], told.stage) for told in some]
-        for told in some:
-            job = jobs[told.job_id]
-            over = told.stage == len(job.pattern.stages) - 1
-            if over or told.stage == 0:
+    for some in batched(planned_shipments(jobs, dice), TOGETHER):
+        bodies = [telling.shipment(jobs[filled.job_id], filled.stage) for filled in some]
+        for filled in some:
+            job = jobs[filled.job_id]
+            over = filled.stage == len(job.pattern.stages) - 1
+            if over or filled.stage == 0:
                 waiting.append(accounting(job, gpus, over=over))
         shipments = spent.on("reading", lambda bodies=bodies: [parse_shipment(body, "") for body in bodies])
         if hasattr(store, "prepare"):
@@ -233,8 +235,8 @@ def play(database: Database, jobs: Mapping[int, Job], gpus: int, dice: random.Ra
     return spent
 
 
-def _pass(database: Database, waiting: list[AccountingRun], spent: Spent) -> None:
-    """As slurm-gpudbd does each minute."""
+def _pass(database: Database, waiting: list[AccountingRun], spent: ProcessorTime) -> None:
+    """Run the pass that slurm-gpudbd runs each minute."""
     for some in batched(waiting, 500):
         database.write(partial(store_changed_runs, rows=some))
     waiting.clear()
@@ -255,7 +257,7 @@ def _store(shipments: Iterable[CheckedShipment], connection: Connection) -> None
 
 
 def sizes(database: Database) -> dict[str, dict[str, int]]:
-    """Bytes of each index of each table, as InnoDB counts its pages."""
+    """Return the bytes of each index of each table, as InnoDB counts its pages."""
     name = database.url.database
     counted = (
         "SELECT table_name, index_name, stat_value * @@innodb_page_size FROM mysql.innodb_index_stats "
@@ -271,7 +273,7 @@ def sizes(database: Database) -> dict[str, dict[str, int]]:
 
 
 def measure(directory: Path, n_nodes: int, n_job_gpus: int, gpus: int, seed: int) -> dict[str, Any]:
-    """Play, and say what room it took."""
+    """Store all shipments, and return the sizes."""
     dice = random.Random(seed)
     jobs = plan(patterns(seed), n_nodes, max(1, n_job_gpus // gpus), dice)
     (directory / "maria").mkdir()
@@ -326,8 +328,8 @@ def main() -> int:
         values = measure(Path(made), options.nodes, options.job_gpus, options.gpus, options.seed)
     print(f"{values['gb_per_million_job_gpus']} GB for a million job-GPUs ({values['job_gpus']} stored)")
     for table, of in values["tables"].items():
-        told = ", ".join(f"{index} {size:g}" for index, size in of.items())
-        print(f"  {table}: {sum(of.values()):.0f} bytes each: {told}")
+        filled = ", ".join(f"{index} {size:g}" for index, size in of.items())
+        print(f"  {table}: {sum(of.values()):.0f} bytes each: {filled}")
     costs = ", ".join(f"{name} {us:g}" for name, us in values["us_per_record"].items())
     print(f"  µs of processor time for each of {values['records_written']} records: {costs}")
     if options.json:

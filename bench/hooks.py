@@ -38,7 +38,7 @@ ENVIRONMENT = {
 
 
 def milliseconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Wall time of one run, from spawn to exit."""
+    """Return the wall time of one run, from spawn to exit."""
     start = time.perf_counter()
     pid = os.posix_spawn(command[0], command, environment)
     _, status = os.waitpid(pid, 0)

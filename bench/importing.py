@@ -47,14 +47,14 @@ MARIADB = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
 
 
 class GeneratedSlurm(CommandClient):
-    """The real command backend, but for slurmctld: it has nodes, and no job in its queue."""
+    """The real command backend without slurmctld: it has nodes, and no job in its queue."""
 
     def nodes(self) -> Sequence[SlurmNode]:
-        """Return the jobs of the rows."""
+        """Return the nodes of the rows."""
         return [node(number) for number in range(1, accounting.N_NODES + 1)]
 
     def jobs(self, job_ids: object = None) -> Sequence[QueuedJob]:
-        """None."""
+        """Return no jobs."""
         return []
 
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 @contextmanager
 def _database(directory: Path, *, sqlite: bool) -> Iterator[tuple[Database, psutil.Process | None]]:
-    """An empty database, and the process of its server."""
+    """Yield an empty database, and the process of its server."""
     if sqlite:
         database = Database(f"sqlite:///{directory / 'database' / 'x.db'}")
         database.upgrade()
@@ -96,7 +96,7 @@ def _database(directory: Path, *, sqlite: bool) -> Iterator[tuple[Database, psut
 def measure(
     directory: Path, database: Database, server: psutil.Process | None, n_rows: int
 ) -> dict[str, object]:
-    """Import `n_rows` and look twice for more; returns the figures."""
+    """Import `n_rows`, run two passes without new rows, and return the values."""
     began = time.monotonic()
     # In a process of its own: what that takes of memory is not the import's.
     made = multiprocessing.get_context("spawn").Process(
@@ -151,7 +151,7 @@ def _processor_s(process: psutil.Process | None) -> float:
 
 
 def _program(directory: Path) -> Path:
-    """A directory with a program `sacct`."""
+    """Create a directory with a program `sacct`."""
     place = directory / "bin"
     place.mkdir()
     program = place / "sacct"

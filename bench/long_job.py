@@ -26,7 +26,7 @@ MEMORY_MIB = 75_000
 
 
 def shipped_bytes(seed: int = 1) -> int:
-    """Return the size of a compressed shipment with that record alone."""
+    """Return the size of a compressed shipment with only that record."""
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
         gpu = hopper("GPU-0a1b2c3d-4e5f-6789-abcd-ef0123456789")

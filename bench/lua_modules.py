@@ -1,4 +1,4 @@
-"""The Lua modules of job_submit without some, for benchmarks of what those cost."""
+"""Copy the Lua modules of job_submit without some, to measure the cost of those."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.policy.lua.bundle import lua_directory
 
 
 def copy_without(directory: Path, left_out: Sequence[str]) -> None:
-    """Copy the modules to a new directory but for these, which no other requires or runs there."""
+    """Copy the modules except these, which no other requires or runs, to a new directory."""
     shutil.copytree(lua_directory(), directory)
     for name in left_out:
         (directory / f"{name}.lua").unlink()

@@ -52,7 +52,7 @@ _CONNECTIONS = 16
 
 @contextlib.contextmanager
 def serving(gpus: int, every_s: float) -> Iterator[tuple[int, str, psutil.Process]]:
-    """A server of a cluster of so many GPUs: its port, the cookie of a session, and its process."""
+    """Run a server of a synthetic cluster; yield its port, a session cookie, and its process."""
     argv = [
         sys.executable,
         str(HERE / "monitor_server.py"),
@@ -71,7 +71,7 @@ def serving(gpus: int, every_s: float) -> Iterator[tuple[int, str, psutil.Proces
 
 
 def refresh(port: int, signed_in: Headers, every_s: float) -> tuple[float, float]:
-    """Bytes that one new state costs a page, without its HTTP headers and with them."""
+    """Return the bytes of one new state of a page, without and with HTTP headers."""
     told = json.loads(get(port, "/api/v1/jobs", signed_in).body)
     bodies, wholes = [], []
     packed = {**signed_in, **GZIP}
@@ -97,7 +97,7 @@ def refresh(port: int, signed_in: Headers, every_s: float) -> tuple[float, float
 
 
 def first_load(port: int, signed_in: Headers) -> tuple[int, float]:
-    """Packed bytes of layout, frame and jobs, and ms until the last of them is there, one after the other."""
+    """Return compressed bytes of layout, frame and jobs, and the ms until the last one, in sequence."""
     gots = [
         get(port, path, {**signed_in, **GZIP})
         for path in ("/api/v1/layout", FRAME, "/api/v1/jobs", "/api/v1/attention")
@@ -108,7 +108,7 @@ def first_load(port: int, signed_in: Headers) -> tuple[int, float]:
 def events(
     port: int, signed_in: Headers, process: psutil.Process, n: int, listen_s: float, every_s: float
 ) -> tuple[float, int]:
-    """MiB that the server grew, and events that some client missed."""
+    """Return the growth of the server in MiB, and the events that some client missed."""
     listeners = Listeners(port, "/api/v1/events", n, signed_in)
     with contextlib.closing(listeners):
         for _ in listeners.listen(listen_s / 2):

@@ -1,4 +1,4 @@
-"""Clients of slurm-gpuweb as cheap as they can be, so that two processors are enough to find its limit."""
+"""Cheap clients of slurm-gpuweb, so that two processors are enough to find its limit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
-    """A whole answer."""
+class Answer:
+    """A complete answer."""
 
     status: int
     headers: dict[str, str]
@@ -22,8 +22,8 @@ class Got:
     seconds: float
 
 
-def get(port: int, path: str, headers: dict[str, str] | None = None) -> Got:
-    """One request on a connection of its own."""
+def get(port: int, path: str, headers: dict[str, str] | None = None) -> Answer:
+    """Send one request on its own connection."""
     began = time.perf_counter()
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(_request(path, {**(headers or {}), "Connection": "close"}))
@@ -31,11 +31,11 @@ def get(port: int, path: str, headers: dict[str, str] | None = None) -> Got:
     head, _, body = text.partition(_END_OF_HEAD)
     first, *lines = head.decode("latin-1").split("\r\n")
     told = dict(line.lower().split(": ", 1) for line in lines)
-    return Got(int(first.split()[1]), told, body, len(head), time.perf_counter() - began)
+    return Answer(int(first.split()[1]), told, body, len(head), time.perf_counter() - began)
 
 
 def requests_per_s(port: int, path: str, headers: dict[str, str], connections: int, seconds: float) -> float:
-    """Answers with status 200 and their whole body per second, over connections that stay."""
+    """Return complete answers with status 200 per second, over persistent connections."""
     request = _request(path, headers)
     poll = select.epoll()
     sockets: dict[int, socket.socket] = {}
@@ -56,7 +56,7 @@ def requests_per_s(port: int, path: str, headers: dict[str, str], connections: i
             if missing[number]:
                 missing[number] -= len(some)
             else:
-                missing[number] = _left(some)
+                missing[number] = _missing_bytes(some)
             if not missing[number]:
                 n += 1
                 connection.sendall(request)
@@ -90,7 +90,7 @@ class Listeners:
                 yield some
 
     def close(self) -> None:
-        """Leave."""
+        """Close all connections."""
         for connection in self._sockets.values():
             connection.close()
 
@@ -104,8 +104,8 @@ def _request(path: str, headers: dict[str, str]) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def _left(some: bytes) -> int:
-    """Bytes of an answer that are still to come, of which this is the beginning with the whole head."""
+def _missing_bytes(some: bytes) -> int:
+    """Return the number of bytes of an answer that are still missing; `some` contains the whole head."""
     head, end, body = some.partition(_END_OF_HEAD)
     if not end or not head.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(f"not an answer with a body: {some[:200]!r}")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bench.browser import Worked, chromium
+from bench.browser import MainThreadTime, chromium
 
 _WIDTH, _HEIGHT = 1280, 900
 _LOADS, _REDRAWS = 9, 41
@@ -39,11 +39,11 @@ Tab = Callable[[], Any]
 
 
 def page_figures(port: int, cookie: str, gpus: int, every_s: float) -> dict[str, float]:
-    """All of it of the page that is served there, with this session's cookie; nothing without a browser."""
+    """Return all values of a page with this session's cookie; empty without a browser."""
     url = f"http://127.0.0.1:{port}/"
     with chromium() as browser:
         if browser is None:
-            print("no Chromium, or no playwright: how quick the page is was not measured")
+            print("no Chromium, or no playwright: the page was not measured")
             return {}
 
         def tab() -> Any:
@@ -70,13 +70,13 @@ def page_figures(port: int, cookie: str, gpus: int, every_s: float) -> dict[str,
 
 
 def redraws(open_tab: Tab, url: str) -> tuple[float, float]:
-    """(ms until shown, ms of the main thread's processor time): the medians."""
+    """Return the medians of ms until shown, and of the main thread's processor time."""
     tab = open_tab()
     tab.goto(url)
     tab.locator(_DRAWN).wait_for()
     tab.wait_for_timeout(1000)
     tab.evaluate(_REDRAW)
-    worked, found = Worked(tab), []
+    worked, found = MainThreadTime(tab), []
     for _ in range(_REDRAWS):
         shown_ms = tab.evaluate(_REDRAW)
         found.append((shown_ms, worked.since()))
@@ -85,12 +85,12 @@ def redraws(open_tab: Tab, url: str) -> tuple[float, float]:
 
 
 def loads(open_tab: Tab, url: str) -> tuple[float, float]:
-    """(ms until the squares are there, ms of the main thread's processor time): the medians."""
+    """Return the medians of ms until the squares are drawn, and of the main thread's processor time."""
     found = []
     for _ in range(_LOADS):
         tab = open_tab()
         tab.goto("about:blank")
-        worked = Worked(tab)
+        worked = MainThreadTime(tab)
         started = time.perf_counter()
         tab.goto(url, wait_until="commit")
         tab.locator(_DRAWN).wait_for()
@@ -105,7 +105,7 @@ def _medians(found: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def refreshes(open_tab: Tab, url: str, every_s: float, states: int = 6) -> float:
-    """Bytes on the wire for one state, the mean."""
+    """Return the mean bytes on the wire for one state."""
     tab = open_tab()
     session = tab.context.new_cdp_session(tab)
     session.send("Network.enable")

@@ -38,7 +38,7 @@ from slurm_gpu.monitor.viewer import Viewer, ViewerOf, viewer_of
 
 
 class Synthetic:
-    """Lets a synthetic cluster live, and makes states of it."""
+    """A synthetic cluster that changes over time, and its states."""
 
     def __init__(self, n_gpus: int, seed: int = 1) -> None:
         self.source = SyntheticCluster(n_gpus, seed, now_s=time.time())
@@ -47,7 +47,7 @@ class Synthetic:
         self.state: PageState | None = None
 
     def poll(self, step_s: float = 5.0) -> PageState:
-        """The next state."""
+        """Return the next state."""
         if self.state is not None:
             self.source.step(step_s)
         source = self.source

@@ -1,4 +1,4 @@
-"""How long each of NVML's functions takes that slurm-gpud calls: wall and CPU time, on the GPU that is there.
+"""Measure wall and CPU time of each NVML function that slurm-gpud calls, on a real GPU.
 
 A call that is made once a second meets cold caches, so rounds are spaced out; the first of each is left out.
 """
@@ -18,7 +18,7 @@ PAUSE_S = 0.15
 
 
 def calls(handle: Any) -> dict[str, Callable[[], object]]:
-    """The calls of one sample of slurm-gpud by NVML's name, and some that it avoids for their cost."""
+    """Return the calls of one sample of slurm-gpud by name, and some that it avoids for their cost."""
     fields = [
         pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
         pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES,
@@ -72,7 +72,7 @@ def _field_values(handle: Any, fields: list[int]) -> Callable[[], object]:
 
 @contextlib.contextmanager
 def gpm(handle: Any) -> Iterator[dict[str, Callable[[], object]]]:
-    """The two of GPM, where the GPU has it."""
+    """Return the two GPM calls, if the GPU supports them."""
     if not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
         yield {}
         return
@@ -101,7 +101,7 @@ def gpm(handle: Any) -> Iterator[dict[str, Callable[[], object]]]:
 
 
 def measure(handle: Any) -> dict[str, dict[str, Any]]:
-    """Microseconds by function: median and largest wall time, median CPU time; or the error."""
+    """Return microseconds by function: median and maximum wall time, median CPU time; or the error."""
     with gpm(handle) as more:
         functions = {**calls(handle), **more}
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in functions}
@@ -134,7 +134,7 @@ def _summary(times: list[tuple[float, float]]) -> dict[str, Any]:
     }
 
 
-def of_starting() -> dict[str, float]:
+def measure_start() -> dict[str, float]:
     """Return the time of nvmlInit and nvmlShutdown, as in each run of nvidia-smi, in microseconds."""
     wall, cpu = [], []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""The lab of a benchmark: Slurm and slurm-gpuctld, without the services that would take their share."""
+"""Run a lab for a benchmark: Slurm and slurm-gpuctld, without services that would use processor time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lab.options import Options
 
 @contextlib.contextmanager
 def own_lab(**more: Any) -> Iterator[tuple[Lab, Path]]:
-    """Up, with a directory for what is written; both are gone afterwards. A lab that is up is left alone.
+    """Yield a new lab and a directory for output, and remove both afterwards; an existing lab is an error.
 
     `more` are further Options.
     """

@@ -49,7 +49,7 @@ LOOK_CHANGES = 100
 
 
 def rules(mix: Mix) -> dict[str, Callable[[int], PlacementRule]]:
-    """By name, made for a seed."""
+    """Return the rules by name, for a seed."""
     return {
         "random": Random,
         "bestfit": lambda _: BestFit(),
@@ -64,7 +64,7 @@ def rules(mix: Mix) -> dict[str, Callable[[int], PlacementRule]]:
 
 
 def read_nodes(folder: Path) -> Nodes:
-    """All nodes, empty. CPUs are in thousandths, as the trace has them, here and in requests."""
+    """Read all nodes, empty. CPUs are in thousandths, as in the trace, here and in requests."""
     with (folder / "openb_node_list_gpu_node.csv").open(newline="") as file:
         return Nodes.of(_node(row) for row in csv.DictReader(file))
 
@@ -83,7 +83,7 @@ def _node(row: dict[str, str]) -> NodeState:
 
 
 def read_pods(folder: Path) -> list[ResourceRequest]:
-    """The requests of the pods."""
+    """Read the requests of the pods."""
     with (folder / "openb_pod_list_default.csv").open(newline="") as file:
         return [_request(row) for row in csv.DictReader(file)]
 
@@ -102,7 +102,7 @@ def _request(row: dict[str, str]) -> ResourceRequest:
 
 
 def arrivals(pods: Sequence[ResourceRequest], capacity_mgpu: int, seed: int) -> Iterator[ResourceRequest]:
-    """Until they have asked for `ARRIVALS` of the capacity."""
+    """Draw pods until they have requested `ARRIVALS` of the capacity."""
     random = np.random.default_rng(seed)
     asked = 0
     while asked < ARRIVALS * capacity_mgpu:
@@ -112,7 +112,7 @@ def arrivals(pods: Sequence[ResourceRequest], capacity_mgpu: int, seed: int) -> 
 
 
 def fill(nodes: Nodes, rule: PlacementRule, pods: Iterator[ResourceRequest]) -> Nodes:
-    """The cluster once all have come."""
+    """Return the cluster after all arrivals."""
     for pod in pods:
         for place in rule.choose(nodes, pod):
             nodes = nodes.take(place.node, pod, place.devices)
@@ -120,12 +120,12 @@ def fill(nodes: Nodes, rule: PlacementRule, pods: Iterator[ResourceRequest]) -> 
 
 
 def allocated_percent(nodes: Nodes) -> float:
-    """The fraction of all GPUs."""
+    """Return the percentage of all GPUs that is allocated."""
     return 100.0 * (1.0 - float(nodes.free_mgpu.sum()) / float(nodes.n_gpus.sum() * GPU_MGPU))
 
 
 def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[ResourceRequest]) -> Nodes:
-    """So many nodes, of the trace's kinds in turn, filled by half at random."""
+    """Return a number of nodes of the trace's kinds in turn, half full at random."""
     kinds = [
         NodeState(
             name=f"n{index}",
@@ -150,7 +150,7 @@ def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[ResourceRequest]) -> No
 def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict[str, float]:
     """Return median times of our rule: with all nodes scored, and with changed nodes only."""
     random = np.random.default_rng(1)
-    anew, anew_cpu, since, since_cpu = [], [], [], []
+    recomputed, anew_cpu, since, since_cpu = [], [], [], []
     known = LeastFragmentation(mix)
     for pod in mix.requests:
         known.choose(state, pod)
@@ -158,7 +158,7 @@ def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict
         pod = pods[int(random.integers(len(pods)))]
         began, cpu_began = time.perf_counter(), time.process_time()
         LeastFragmentation(mix).choose(state, pod)
-        anew.append(time.perf_counter() - began)
+        recomputed.append(time.perf_counter() - began)
         anew_cpu.append(time.process_time() - cpu_began)
         began, cpu_began = time.perf_counter(), time.process_time()
         places = known.choose(state, pod)
@@ -167,8 +167,8 @@ def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict
         for place in places:
             state = state.take(place.node, pod, place.devices)
     return {
-        "all_nodes_anew": round(1000 * float(np.median(anew)), 2),
-        "all_nodes_anew_max": round(1000 * max(anew), 2),
+        "all_nodes_anew": round(1000 * float(np.median(recomputed)), 2),
+        "all_nodes_anew_max": round(1000 * max(recomputed), 2),
         "all_nodes_anew_cpu": round(1000 * float(np.median(anew_cpu)), 2),
         "all_nodes_anew_cpu_max": round(1000 * max(anew_cpu), 2),
         "changed_nodes": round(1000 * float(np.median(since)), 3),
@@ -176,11 +176,10 @@ def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict
     }
 
 
-def look_ms(state: Nodes, mix: Mix) -> dict[str, float]:
+def planning_ms(state: Nodes, mix: Mix) -> dict[str, float]:
     """Return the median processor time in which slurm-gpuctld plans the weights of all nodes.
 
-    By fullness alone; with every node computed, as after a change of the mix; and with the changed nodes
-    only.
+    By fullness only; with every node computed, as after a change of the mix; and with the changed nodes only.
     """
     random = np.random.default_rng(1)
     nodes = [_slurm_node(state, index) for index in range(len(state))]
@@ -190,12 +189,12 @@ def look_ms(state: Nodes, mix: Mix) -> dict[str, float]:
         plan(nodes, nodes, OriginalWeights(), {}, {}, order_of)
         return 1000 * (time.process_time() - began)
 
-    def anew(kinds: Mapping[NodeKind, int]) -> NodeOrder:
+    def recomputed(kinds: Mapping[NodeKind, int]) -> NodeOrder:
         return NodeOrder(mix, len(state), kinds)
 
-    order = anew(Counter(kind_and_room(node)[0] for node in nodes))
+    order = recomputed(Counter(kind_and_room(node)[0] for node in nodes))
     fullness = [took(lambda _: None) for _ in range(5)]
-    all_anew = [took(anew) for _ in range(5)]
+    all_anew = [took(recomputed) for _ in range(5)]
     plan(nodes, nodes, OriginalWeights(), {}, {}, lambda _: order)
     changed = []
     for _ in range(5):
@@ -273,7 +272,7 @@ def main() -> None:
             f"processor {ms['changed_nodes_cpu']})",
             flush=True,
         )
-        look = looks[n] = look_ms(state, mix)
+        look = looks[n] = planning_ms(state, mix)
         print(
             f"  slurm-gpuctld plans their weights in {look['fullness']} ms of the processor by fullness, "
             f"{look['all_nodes_anew']} by the mix with every node computed, {look['changed_nodes']} with "

@@ -69,7 +69,7 @@ LOADS: Mapping[str, Mapping[tuple[int, int], int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ChurnResult:
     """The result of one run; fractions are 0 to 1."""
 
     turned_away: float
@@ -83,7 +83,7 @@ class Found:
 
 
 def rules(mix: Mix, every: int) -> dict[str, Callable[[], PlacementRule]]:
-    """By name, one for each run."""
+    """Return the rules by name, new for each run."""
     return {
         "slurm": FewestCPUs,
         "weights_fullness": lambda: NodeWeights(None, every=every, timed=False),
@@ -110,7 +110,7 @@ def empty_nodes(n: int) -> Nodes:
 
 
 def with_running(nodes: Nodes, ends: Sequence[Mapping[int, float]], now_s: float) -> Nodes:
-    """The nodes with the latest ends of their jobs, by job number."""
+    """Return the nodes with the latest ends of their jobs, by job number."""
     until_s = np.array([max(one.values(), default=0.0) for one in ends])
     return replace(nodes, running=RunningUntil(now_s, until_s, np.array([len(one) for one in ends])))
 
@@ -123,7 +123,7 @@ def run(
     seed: int,
     events: int,
     limits: str = "guessed",
-) -> Found:
+) -> ChurnResult:
     """`load`: GPUs asked for over those there are; the same jobs come for every rule."""
     rng = random.Random(seed)
     requests, times = list(asked), list(asked.values())
@@ -153,7 +153,7 @@ def run(
             nodes = nodes.take(place.node, request, place.devices)
             heapq.heappush(running, (now_s + stay_s, event, request, place))
             ends[place.node][event] = now_s + limit_s
-    return Found(
+    return ChurnResult(
         sum(gpus * n for gpus, n in away.items()) / max(sum(gpus * n for gpus, n in came.items()), 1),
         {gpus: away[gpus] / n for gpus, n in sorted(came.items())},
         float(np.mean(used)),
@@ -176,8 +176,8 @@ def main() -> None:
     nodes, answer = empty_nodes(options.nodes), dict[str, dict[str, dict[str, float]]]()
     for name, classes in LOADS.items():
         asked = {ResourceRequest(gpus=gpus, cpus=cpus): n for (gpus, cpus), n in classes.items()}
-        print(f"{name}: {options.load:.0%} of the GPUs of {options.nodes} nodes asked for")
-        print(f"  {'rule':17} {'turned away':>11} {'+-':>5} {'of 8 GPUs':>9} {'used':>6} {'whole':>6}")
+        print(f"{name}: {options.load:.0%} of the GPUs of {options.nodes} nodes requested")
+        print(f"  {'rule':17} {'rejected':>11} {'+-':>5} {'of 8 GPUs':>9} {'used':>6} {'whole':>6}")
         answer[name] = {}
         for rule, make in rules(Mix.of(asked.items()), options.every).items():
             found = [

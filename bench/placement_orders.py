@@ -61,7 +61,7 @@ Key = Callable[[Node, float], float | tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OrderResult:
     """The result of one run; fractions are 0 to 1."""
 
     turned_away: float
@@ -73,7 +73,7 @@ class Found:
 
 
 def orders(asked: Asked, n_gpus: int, n_nodes: int) -> dict[str, Callable[[], Key]]:
-    """By name, one for each run."""
+    """Return the orders by name, new for each run."""
 
     def is_whole(node: Node) -> bool:
         return node.gpus == n_gpus
@@ -101,7 +101,7 @@ def orders(asked: Asked, n_gpus: int, n_nodes: int) -> dict[str, Callable[[], Ke
 
 
 def _levels(asked: Asked, n_gpus: int, n_nodes: int, *, timed: bool) -> Key:
-    """As slurm-gpuctld has them, bands and all."""
+    """Return levels with bands, as in slurm-gpuctld."""
     kind = NodeKind(("",) * n_gpus, n_gpus * CPUS_PER_GPU, 1)
     mix = Mix.of((ResourceRequest(gpus=gpus, cpus=cpus), times) for (gpus, cpus), times in asked.items())
     order, levels = NodeOrder(mix, 1000.0, {kind: n_nodes}), dict[int, int]()
@@ -131,7 +131,7 @@ def _levels(asked: Asked, n_gpus: int, n_nodes: int, *, timed: bool) -> Key:
 
 def run(
     order: Key, asked: Asked, n_gpus: int, n_nodes: int, load: float, seed: int, events: int, every: int = 1
-) -> Found:
+) -> OrderResult:
     """`load`: GPUs asked for over those there are; places follow what happened after every so many starts."""
     rng = random.Random(seed)
     kinds, times = list(asked), list(asked.values())
@@ -172,7 +172,7 @@ def run(
             node.until_s[event] = now_s + limit_s
             heapq.heappush(ends, (now_s + stay_s, event, node, gpus, cpus))
             starts += 1
-    return Found(away / max(came, 1), whole_s / counted_s, moves / events)
+    return OrderResult(away / max(came, 1), whole_s / counted_s, moves / events)
 
 
 def main() -> None:
@@ -189,10 +189,10 @@ def main() -> None:
     options = parser.parse_args()
     answer: dict[str, dict[str, dict[str, float]]] = {}
     for load, asked in (LOADS if options.gpus == 8 else SMALL_LOADS).items():
-        print(f"{load}: {options.nodes} nodes of {options.gpus} GPUs, {options.load:.0%} asked for")
+        print(f"{load}: {options.nodes} nodes of {options.gpus} GPUs, {options.load:.0%} requested")
         head = ("order", "turned away", "more", "+-", "whole", "more", "+-", "moves")
         print("  {:15} {:>11} {:>7} {:>6} {:>6} {:>7} {:>6} {}".format(*head))
-        answer[load], stock = {}, list[Found]()
+        answer[load], stock = {}, list[OrderResult]()
         for name, make in orders(asked, options.gpus, options.nodes).items():
             found = [
                 run(

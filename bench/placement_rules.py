@@ -1,4 +1,4 @@
-"""Rules of placement that the product's are compared with."""
+"""Rules of placement for comparison with that of slurm-gpu."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.simulate.jobs import ResourceRequest
 
 
 class Random:
-    """Any nodes with room, and any of their GPUs with enough."""
+    """Choose among all nodes with room, and any of their GPUs with enough room."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -19,7 +19,7 @@ class Random:
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Each with the same probability."""
+        """Choose each with the same probability."""
         fits = fitting(nodes, request, among)
         if len(fits) < request.nodes:
             return ()
@@ -33,28 +33,28 @@ class Random:
 
 
 class BestFit:
-    """Where least is left of CPUs and GPUs; a share goes to the GPU with the least that is enough."""
+    """Choose the node, and for a share the GPU, with the least room left."""
 
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Ties by index."""
+        """Break ties by index."""
         fits = fitting(nodes, request, among)
         return in_order(nodes, request, fits, left_over(nodes, fits), tightest_device)
 
 
 class FewestCPUs:
-    """The node with the fewest free CPUs that will do: as Slurm's select/cons_tres does without weights."""
+    """Choose the suitable node with the fewest free CPUs, like Slurm's select/cons_tres without weights."""
 
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Ties by index; a share goes to the first GPU that has enough."""
+        """Break ties by index; a share goes to the first GPU that has enough."""
         fits = fitting(nodes, request, among)
         return in_order(nodes, request, fits, nodes.free_cpus[fits].astype(np.float64), first_device)
 
 
 def tightest_device(nodes: Nodes, node: int, request: ResourceRequest) -> int:
-    """The GPU of a node with the least room that is enough for a share."""
+    """Return the GPU of a node with the least sufficient room for a share."""
     usable = nodes.usable_mgpu(request.gpu_type)[node]
     return int(np.where(usable >= request.share_mgpu, usable, GPU_MGPU + 1).argmin())

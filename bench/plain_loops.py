@@ -68,7 +68,7 @@ class Poll:
 
 
 class Fork:
-    """A program is started each time, and its lines are read."""
+    """Start a program each time, and read its lines."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command

@@ -23,7 +23,7 @@ class Cost:
 
 
 def cost(pid: int) -> Cost:
-    """As of now."""
+    """Return the current usage."""
     main = psutil.Process(pid)
     family = [main, *main.children(recursive=True)]
     cpu_s = rss = pss = 0.0
@@ -36,10 +36,10 @@ def cost(pid: int) -> Cost:
 
 
 def percent_of_a_core(before: Cost, after: Cost) -> float:
-    """CPU time between the two, in percent of one core's."""
+    """Return the CPU time between two measurements, in percent of one core."""
     return 100 * (after.cpu_s - before.cpu_s) / (after.at_s - before.at_s)
 
 
 def _cpu_clock_s(pid: int) -> float:
-    """CPU time of all threads of a process, as clock_getcpuclockid(3) gives it."""
+    """Return the CPU time of all threads of a process (clock_getcpuclockid(3))."""
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)

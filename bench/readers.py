@@ -85,7 +85,7 @@ def _with_reservations(lab: Lab) -> None:
 def measured(
     lab: Lab, flood: tuple[str, str, Sequence[str]], n_threads: int, seconds: float
 ) -> dict[str, Any]:
-    """The 95th percentiles of what bob waits, and what alice was answered."""
+    """Return the 95th percentiles of bob's response times, and the answers to alice."""
     method, body, targets = flood
     program = ["python3", "-c", Path(readers.__file__).read_text(encoding="utf-8")]
     munge = {"MUNGE_SOCKET": str(lab.layout.munge_socket)}

@@ -41,7 +41,7 @@ READY_WITHIN_S = 120.0
 
 
 class Daemon:
-    """slurm-gpud as it runs on a node, but that it prints what it would ship."""
+    """slurm-gpud as on a node, except that it prints its shipments."""
 
     def __init__(self, directory: Path, minors: list[int]) -> None:
         self.directory = directory
@@ -92,7 +92,7 @@ class Daemon:
         hidden.rename(self._jobs / hidden.name.removeprefix("."))
 
     def final_record(self, job_id: int) -> Mapping[str, Any]:
-        """The job's last record, once it is there."""
+        """Return the job's last record, once it exists."""
         until = time.monotonic() + WITHIN_S
         while time.monotonic() < until and self.process.poll() is None:
             for record in self._records:
@@ -107,7 +107,7 @@ class Daemon:
 
 
 class Smi:
-    """nvidia-smi, polled while something runs."""
+    """nvidia-smi, polled during a phase."""
 
     QUERY = "utilization.gpu,memory.used,power.draw"
 
@@ -126,7 +126,7 @@ class Smi:
                 self._rows.append((time.monotonic(), [float(cell) for cell in line.split(",")]))
 
     def between(self, start_s: float, end_s: float) -> dict[str, float] | None:
-        """Means over that time, and the integral of power."""
+        """Return the means over that time, and the integral of power."""
         rows = [values for at_s, values in self._rows if start_s <= at_s <= end_s]
         if len(rows) < 5:
             return None
@@ -155,7 +155,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Phase:
-    """One job of known load, or of none that we know."""
+    """One job of known or unknown load."""
 
     title: str
     record: Mapping[str, Any]
@@ -170,7 +170,7 @@ def run_phase(
     phase: tuple[float, int],
     seconds: float,
 ) -> Phase:
-    """Let PyTorch be a job of that load."""
+    """Run PyTorch as a job of that load."""
     duty, mib = phase
     command = [sys.executable, str(ROOT / "bench" / "gpu_load.py"), str(duty), str(seconds), str(mib)]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu["uuid"]), "SLURM_JOB_ID": str(job_id)}
@@ -260,7 +260,7 @@ def idle_cost(daemon: Daemon, gpu: Mapping[str, Any], job_id: int, seconds: floa
 
 
 def the_gpus() -> tuple[Any, list[dict[str, Any]]] | str:
-    """pynvml and the GPUs that it shows, or why there are none."""
+    """Return pynvml and its GPUs, or the reason for having none."""
     try:
         import pynvml
 
@@ -289,7 +289,7 @@ def the_gpus() -> tuple[Any, list[dict[str, Any]]] | str:
 
 @contextlib.contextmanager
 def running(directory: Path, gpus: list[dict[str, Any]], uuid: str) -> Iterator[tuple[Daemon, Smi | None]]:
-    """The daemon, and nvidia-smi if there is one."""
+    """Run the daemon, and nvidia-smi if available."""
     daemon = Daemon(directory, [gpu["minor"] for gpu in gpus])
     smi = Smi(uuid) if shutil.which("nvidia-smi") else None
     try:
@@ -304,14 +304,14 @@ def running(directory: Path, gpus: list[dict[str, Any]], uuid: str) -> Iterator[
 def show(result: Mapping[str, Any]) -> None:
     print(f"{result['gpu']}, driver {result['driver']}")
     for phase in result["phases"]:
-        print(f"{phase['title']}: held {phase['allocated_s']:.2f} s, sampled {phase['sampled_s']:.2f} s")
+        print(f"{phase['title']}: allocated {phase['allocated_s']:.2f} s, sampled {phase['sampled_s']:.2f} s")
         for line in phase["differences"]:
             other = "-" if line["other"] is None else f"{line['other']:.2f}"
             ours = "-" if line["ours"] is None else f"{line['ours']:.2f}"
             verdict = "" if line["is_right"] else "  WRONG"
             print(f"    {line['what']:14}{ours:>12}   {line['source']:15}{other:>12}{verdict}")
         print(f"    also: {json.dumps(phase['also'])}")
-    print(f"{'µs a call':64}{'wall':>9}{'largest':>9}{'CPU':>9}")
+    print(f"{'µs a call':64}{'wall':>9}{'max':>9}{'CPU':>9}")
     for name, times in result["calls"].items():
         if "error" in times:
             print(f"{name:64} {times['error']}")
@@ -370,13 +370,13 @@ def main() -> int:
 
     gpu = gpus[options.gpu]
     result: dict[str, Any] = {"skipped": False, "gpu": gpu["name"], "driver": gpu["driver"], "phases": []}
-    starting = nvml_calls.of_starting()
+    starting = nvml_calls.measure_start()
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(options.gpu)
     result["calls"] = {"nvmlInit + nvmlShutdown": starting, **nvml_calls.measure(handle)}
     has_torch = importlib.util.find_spec("torch") is not None
     if not has_torch:
-        print("no load is made: PyTorch is not installed", file=sys.stderr)
+        print("no load is generated: PyTorch is not installed", file=sys.stderr)
     with (
         tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory,
         running(Path(directory), gpus, gpu["uuid"]) as (daemon, smi),

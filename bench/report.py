@@ -33,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import arguments
-from browser import Worked, chromium
+from browser import MainThreadTime, chromium
 
 from slurm_gpu.database.storage.engine import Database
 from tests.reports.filling import fill
@@ -64,7 +64,7 @@ class Built:
 
 
 def prepare(directory: Path, jobs: int) -> None:
-    """A database with so many jobs, and the files that say where it is and what the cluster is like."""
+    """Create a database with this number of jobs, and its configuration files."""
     directory.mkdir()
     accounting = generate(jobs)
     url = f"sqlite:///{directory / 'slurm-gpu.db'}"
@@ -88,7 +88,7 @@ def _site(accounting: Accounting) -> str:
 
 
 def build(directory: Path, out: Path, *options: str) -> Built:
-    """Run the command; raises where it fails."""
+    """Run the command. Raises if it fails."""
     since, until = (date(*day).isoformat() for day in (SINCE, UNTIL))
     command = [
         sys.executable,
@@ -121,12 +121,12 @@ def build(directory: Path, out: Path, *options: str) -> Built:
 
 
 def load_ms(browser: Any, page: Path) -> list[tuple[float, float]]:
-    """From asking for it until the lines are there: by the clock, and what the main thread took."""
+    """Return the time from the request until the lines are drawn, and the main thread's time."""
     found = []
     for _ in range(_LOADS):
         tab = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
         tab.goto("about:blank")
-        worked = Worked(tab)
+        worked = MainThreadTime(tab)
         started = time.perf_counter()
         tab.goto(page.as_uri())
         tab.locator(_DRAWN).wait_for(state="attached")
@@ -136,7 +136,7 @@ def load_ms(browser: Any, page: Path) -> list[tuple[float, float]]:
 
 
 def brush_ms(browser: Any, page: Path) -> list[tuple[float, float]]:
-    """Each movement of a brush on the third axis, from its lower end to the upper one; likewise."""
+    """Return the same for each movement of a brush on the third axis, from its lower to its upper end."""
     tab = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
     tab.goto(page.as_uri())
     tab.locator(_DRAWN).wait_for(state="attached")
@@ -146,7 +146,7 @@ def brush_ms(browser: Any, page: Path) -> list[tuple[float, float]]:
     x, lower = box["x"] + box["width"] / 2, box["y"] + box["height"] - 4
     tab.mouse.move(x, lower)
     tab.mouse.down()
-    worked, found = Worked(tab), []
+    worked, found = MainThreadTime(tab), []
     for move in range(_MOVES + 1):
         shown_ms = tab.evaluate(_BRUSH, [x, lower - 6 - (box["height"] - 14) * move / _MOVES])
         found.append((shown_ms, worked.since()))
@@ -156,7 +156,7 @@ def brush_ms(browser: Any, page: Path) -> list[tuple[float, float]]:
 
 
 def measure(directory: Path, sizes: list[int]) -> dict[str, float]:
-    """All of it, in the order of the sizes."""
+    """Measure all sizes in order."""
     values: dict[str, float] = {}
     for size in sizes:
         place = directory / str(size)
@@ -177,7 +177,7 @@ def measure(directory: Path, sizes: list[int]) -> dict[str, float]:
     page_of_first = directory / str(sizes[0]) / "report" / "report.html"
     with chromium() as browser:
         if browser is None:
-            print("no Chromium, or no playwright: how quick the page is was not measured")
+            print("no Chromium, or no playwright: the page was not measured")
             return values
         moves, moves_cpu = zip(*brush_ms(browser, page_of_first), strict=True)
         loads, loads_cpu = zip(*load_ms(browser, page_of_first), strict=True)

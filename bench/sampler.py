@@ -50,7 +50,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Window:
-    """One alternative, watched for a while; `nvml` is how often a second each function of NVML was called."""
+    """One alternative during one interval; `nvml` is the number of calls of each NVML function per second."""
 
     cpu_percent: float
     rss_mib: float
@@ -64,7 +64,7 @@ class Window:
 
 
 def watch(node: SimulatedNode, pid: int, seconds: float) -> Window:
-    """Measure a process from now on."""
+    """Start to measure a process."""
     before, calls_before = processes.cost(pid), node.world.calls()
     time.sleep(seconds)
     after, calls = processes.cost(pid), node.world.calls()
@@ -94,7 +94,7 @@ class Bench:
         subprocess.run(["cc", "-O2", "-Wall", "-o", self._query, source, node.library], check=True)
 
     def turn(self) -> None:
-        """Every alternative once."""
+        """Run every alternative once."""
         with self.node.daemon(job_age_s=OLD_S) as daemon:
             time.sleep(WARM_UP_S)
             self.windows["slurm-gpud"].append(watch(self.node, daemon.pid, self.window_s))
@@ -109,7 +109,7 @@ class Bench:
                 self.windows[name].append(watch(self.node, process.pid, self.window_s))
 
     def _bytes_of_final_records(self) -> float:
-        """End all jobs, and see how much is sent for each."""
+        """End all jobs, and return the bytes sent for each."""
         before = len(self.node.sink.shipments)
         self.node.hooks("epilog")
         until = time.monotonic() + SHIPPED_WITHIN_S
@@ -148,7 +148,7 @@ class Bench:
 
 
 def results(bench: Bench) -> dict[str, Any]:
-    """What --json prints."""
+    """Return the values of --json."""
     figures = {name: bench.figures(name) for name in TITLES}
     ours = figures["slurm-gpud"]
     ratios = {

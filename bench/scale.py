@@ -38,9 +38,9 @@ import arguments
 import numpy as np
 import psutil
 from scale_bodies import FINAL_SEQ, JITTER_S, PERIOD_S, address, name, write_plan
-from scale_progress import RESULT, progress_told
+from scale_progress import RESULT, printed_progress
 from scale_records import patterns
-from scale_slurm import CLUSTER, GPUS, SimulatedJob, install, tell_jobs
+from scale_slurm import CLUSTER, GPUS, SimulatedJob, install, write_jobs
 from sqlalchemy import create_engine, text
 
 from tests.database.servers import MariaDB, running_mariadb, running_munged
@@ -58,7 +58,7 @@ _TABLES = "run_device", "run_host", "run"
 
 @dataclass(frozen=True)
 class Bench:
-    """All that runs, and what of it costs something."""
+    """All running processes, and those whose cost is measured."""
 
     directory: Path
     database: MariaDB
@@ -69,34 +69,34 @@ class Bench:
 
     @property
     def log(self) -> Path:
-        """slurm-gpudbd's."""
+        """Return the log of slurm-gpudbd."""
         return self.directory / "slurm-gpudbd.log"
 
 
 @dataclass(frozen=True)
-class Spent:
-    """CPU time of a process and of its children that have ended."""
+class ProcessorTime:
+    """CPU time of a process and its ended children."""
 
     at_s: float
     cpu_s: float
 
     @classmethod
-    def of(cls, pid: int) -> Spent:
-        """Up to now."""
+    def of(cls, pid: int) -> ProcessorTime:
+        """Return the time so far."""
         times = psutil.Process(pid).cpu_times()
         own_s, children_s = times.user + times.system, times.children_user + times.children_system
         return cls(time.monotonic(), own_s + children_s)
 
-    def core_pct(self, before: Spent) -> float:
-        """Since then, in percent of a core."""
+    def core_pct(self, before: ProcessorTime) -> float:
+        """Return the percentage of a core since then."""
         return round(100 * (self.cpu_s - before.cpu_s) / (self.at_s - before.at_s), 1)
 
 
 @contextlib.contextmanager
 def running(directory: Path, jobs: Sequence[SimulatedJob], n_workers: int) -> Iterator[Bench]:
-    """slurm-gpudbd with so many workers and MariaDB, and a munged for each side, which share a key."""
+    """Run slurm-gpudbd with its workers, MariaDB, and a munged for each side with a shared key."""
     install(directory / "slurm", [(name(n), address(n)) for n in range(len(jobs))])
-    tell_jobs(directory / "slurm", jobs, over=False)
+    write_jobs(directory / "slurm", jobs, over=False)
     for place in ("maria", "munge", "nodes-munge"):
         (directory / place).mkdir()
     with contextlib.ExitStack() as stack:
@@ -155,7 +155,7 @@ def _wait_until_it_listens(port: int, daemon: subprocess.Popen[bytes], log: Path
 
 
 def build_load(directory: Path) -> Path:
-    """Compile what posts."""
+    """Compile the program that posts."""
     program = directory / "scale_load"
     source = Path(__file__).parent / "scale_load.c"
     command = ["cc", "-O2", "-o", str(program), str(source), "-l:libmunge.so.2"]
@@ -171,13 +171,13 @@ def measure(
     ramp_s: float,
     steady_s: float,
 ) -> dict[str, Any]:
-    """Post, and say what came of it."""
+    """Post, and return the results."""
     results = bench.directory / "results"
     until_s = ramp_s + steady_s + AFTER_S
     command = [str(load), str(plan), str(results), str(bench.munge_socket), str(bench.port), str(until_s)]
     began = time.monotonic()
     with (
-        progress_told(results, [pid for who, pid in bench.pids.items() if who.startswith(_OURS)]),
+        printed_progress(results, [pid for who, pid in bench.pids.items() if who.startswith(_OURS)]),
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
     ):
         try:
@@ -186,7 +186,7 @@ def measure(
             before = _costs(pids)
             _sleep_until(began + ramp_s + steady_s, process)
             steady = _costs(pids)
-            tell_jobs(bench.directory / "slurm", jobs, over=True)
+            write_jobs(bench.directory / "slurm", jobs, over=True)
             process.send_signal(signal.SIGUSR1)
             at_burst = _costs(bench.pids)
             assert process.stdout is not None
@@ -212,13 +212,14 @@ def measure(
         "most_rss_mib": {who: _most_rss_mib(pid) for who, pid in bench.pids.items()},
         **found,
         "cpu_s_until_matched": {
-            who: round(Spent.of(pid).cpu_s - at_burst[who].cpu_s, 1) for who, pid in bench.pids.items()
+            who: round(ProcessorTime.of(pid).cpu_s - at_burst[who].cpu_s, 1)
+            for who, pid in bench.pids.items()
         },
     }
 
 
-def _costs(pids: Mapping[str, int]) -> dict[str, Spent]:
-    return {who: Spent.of(pid) for who, pid in pids.items()}
+def _costs(pids: Mapping[str, int]) -> dict[str, ProcessorTime]:
+    return {who: ProcessorTime.of(pid) for who, pid in pids.items()}
 
 
 def _most_rss_mib(pid: int) -> int:
@@ -235,7 +236,7 @@ def _sleep_until(at_s: float, process: subprocess.Popen[str]) -> None:
 
 
 def _of_steady(told: Any, from_s: float, to_s: float) -> dict[str, Any]:
-    """The posts that were due or answered in that time."""
+    """Return the posts that were due or answered in that time."""
     due = told[(told["due_s"] >= from_s) & (told["due_s"] < to_s)]
     done = told[(told["done_s"] >= from_s) & (told["done_s"] < to_s)]
     took_ms = (due["done_s"] - due["due_s"]) * 1000
@@ -306,7 +307,7 @@ def _stored(bench: Bench, n_jobs: int) -> dict[str, Any]:
 
 
 def show(values: Mapping[str, Any], n_nodes: int, minutes: float) -> None:
-    """A table for people."""
+    """Print a table."""
     cpus, load = os.cpu_count(), os.getloadavg()[1]
     machine = f"{cpus} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, load {load:.1f}"
     print(f"{n_nodes} nodes of {GPUS} GPUs, {minutes:g} min; {machine}")
@@ -318,7 +319,7 @@ def show(values: Mapping[str, Any], n_nodes: int, minutes: float) -> None:
 
 
 def main() -> int:
-    """Run the benchmark; 1 where something was lost."""
+    """Run the benchmark; return 1 if a record was lost."""
     parser = argparse.ArgumentParser(description="One slurm-gpudbd for many nodes.")
     parser.add_argument("--nodes", type=arguments.number(1, 60_000), default=10_000, help="default 10000")
     parser.add_argument("--minutes", type=float, default=10.0, help="of steady load (default 10)")
@@ -338,7 +339,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with tempfile.TemporaryDirectory(prefix="sgb-", dir=options.directory) as made:
         directory = Path(made)
-        print("making what the nodes will say ...", file=sys.stderr)
+        print("building the shipments of the nodes ...", file=sys.stderr)
         load, plan = build_load(directory), directory / "plan"
         ramp_s, steady_s = options.nodes / FIRST_PER_S, options.minutes * 60
         jobs = write_plan(

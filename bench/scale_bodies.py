@@ -30,12 +30,12 @@ _ALIGN = 8192
 
 
 def address(number: int) -> str:
-    """Where the node of that number speaks from."""
+    """Return the address from which a node posts."""
     return str(_FIRST_ADDRESS + number)
 
 
 def name(number: int) -> str:
-    """The node's name."""
+    """Return a node's name."""
     return f"gpu{number:05d}"
 
 
@@ -46,7 +46,7 @@ class _Body:
 
     @classmethod
     def of(cls, node: str, records: Sequence[str] = (), hosts: Sequence[str] = (), **given: Any) -> _Body:
-        """The records and host records in JSON, and other fields."""
+        """Return the records and host records in JSON, and other fields."""
         wire = {"wire": WIRE_VERSION, "node": node, "boot_id": _BOOT_ID, "version": __version__}
         wire |= {"events": [], "runs": [], "devices": [], "windows": [], "open": [], **given}
         text = json.dumps(wire, separators=(",", ":"))
@@ -55,7 +55,7 @@ class _Body:
 
 
 class SimulatedNode:
-    """One of them: a job on all its GPUs, with the records of `pattern`."""
+    """A node with a job on all its GPUs, and the records of `pattern`."""
 
     def __init__(self, number: int, pattern: Pattern, now_s: int, dice: random.Random) -> None:
         self.number, self.node, self._dice = number, name(number), dice
@@ -123,19 +123,19 @@ class SimulatedNode:
         ]
 
     def live(self, *, busy: bool) -> _Body:
-        """The shipment of every 10 s."""
+        """Return the shipment of every 10 s."""
         return _Body.of(self.node, live=self._live(busy=busy), open=[self._job_id] if busy else [])
 
     def first(self) -> _Body:
-        """The first shipment."""
+        """Return the first shipment."""
         return self._records(1, final=False, devices=self._devices(), live=self._live(busy=True))
 
     def records(self, seq: int) -> _Body:
-        """The shipment of every five minutes."""
+        """Return the shipment of every five minutes."""
         return self._records(seq, final=False, live=self._live(busy=True))
 
     def last(self) -> _Body:
-        """The shipment at the end of its job."""
+        """Return the shipment at the end of its job."""
         return self._records(FINAL_SEQ, final=True, live=self._live(busy=False))
 
     def _records(self, seq: int, *, final: bool, **given: Any) -> _Body:

@@ -22,12 +22,12 @@ RESULT = np.dtype(
 
 
 @contextlib.contextmanager
-def progress_told(results: Path, pids: Sequence[int]) -> Iterator[None]:
+def printed_progress(results: Path, pids: Sequence[int]) -> Iterator[None]:
     """Print the answers of each half minute, and the processor time of slurm-gpudbd's `pids`, to stderr."""
     over = threading.Event()
     ours = [psutil.Process(pid) for pid in pids]
 
-    def tell() -> None:
+    def print_line() -> None:
         began_s = since_s = time.monotonic()
         before, n_told = _spent(ours), 0
         while not over.wait(EACH_S):
@@ -37,7 +37,7 @@ def progress_told(results: Path, pids: Sequence[int]) -> Iterator[None]:
             print(f"{now_s - began_s:6.0f} s: {line}", file=sys.stderr, flush=True)
             since_s, before, n_told = now_s, spent, len(told)
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=print_line, daemon=True)
     thread.start()
     try:
         yield
@@ -47,7 +47,7 @@ def progress_told(results: Path, pids: Sequence[int]) -> Iterator[None]:
 
 
 def _spent(ours: Sequence[psutil.Process]) -> Any:
-    """Seconds of processor time, and how often one of their threads gave way to another."""
+    """Return seconds of processor time, and the number of involuntary and voluntary context switches."""
     times = [process.cpu_times() for process in ours]
     cpu_s = sum(one.user + one.system for one in times)
     return np.array([cpu_s, sum(_n_switches(process.pid) for process in ours)])

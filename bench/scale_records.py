@@ -1,6 +1,6 @@
-"""Records as slurm-gpud makes them, of jobs of several lengths: what a cluster's nodes send is made of these.
+"""Records as slurm-gpud creates them, of jobs of several lengths, from which shipments are built.
 
-They come from slurm-gpud's own code over simulated A100s, under a clock that is moved on by hand.
+They come from slurm-gpud's own code over simulated A100s, under a clock that the benchmark advances.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class Pattern:
 
     @property
     def records(self) -> tuple[Mapping[str, Any], ...]:
-        """Those that are final."""
+        """Return the final records."""
         return self.stages[-1].records
 
 
 def patterns(seed: int = 1) -> list[Pattern]:
-    """One for each of LENGTHS."""
+    """Return one pattern for each of LENGTHS."""
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
         gpus = [GpuSpec(f"GPU-{n:08x}-4e5f-6789-abcd-ef0123456789", minor=n) for n in range(GPUS)]
@@ -112,18 +112,18 @@ def _pattern(machine: SimulatedMachine, job_id: int, seconds: int, dice: random.
     began_s, stages = machine.clock.now_s, []
     for at_s in (FIRST_TOLD_S, *range(PERIOD_S, seconds, PERIOD_S)):
         machine.run_until(began_s + at_s)
-        stages.append(Stage(at_s, _told(machine, job_id)))
+        stages.append(Stage(at_s, _spooled_records(machine, job_id)))
     machine.run_until(began_s + seconds)
     machine.hook("epilog", job_id, positions)
     machine.run(_PAUSE_S)
-    stages.append(Stage(seconds, _told(machine, job_id)))
+    stages.append(Stage(seconds, _spooled_records(machine, job_id)))
     records = stages[-1].records
     assert all(record["final"] for record in records)
     return Pattern(seconds, tuple(stages), {**_identity(records[0]), **_HOST})
 
 
-def _told(machine: SimulatedMachine, job_id: int) -> tuple[Mapping[str, Any], ...]:
-    """A job's records as they are in the spool, in the order of its GPUs."""
+def _spooled_records(machine: SimulatedMachine, job_id: int) -> tuple[Mapping[str, Any], ...]:
+    """Return a job's records as in the spool, in the order of its GPUs."""
     assert machine.spool is not None
     waiting = machine.spool.queue.waiting(1000, set(machine.spool.queue.waiting_keys()))
     records = [item.wire for item in waiting if item.kind == "records" and item.wire["job_id"] == job_id]

@@ -111,7 +111,7 @@ _ROWS = """BEGIN { n = split(ids, some, ","); for (i = 1; i <= n; i++) wanted[so
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """A job on all GPUs of one node; `end_s` once it is over."""
+    """A job on all GPUs of one node; `end_s` is set once it has ended."""
 
     job_id: int
     node: str
@@ -120,7 +120,7 @@ class SimulatedJob:
 
 
 def install(directory: Path, nodes: Sequence[tuple[str, str]]) -> None:
-    """Put the commands into `directory`, which are to be found before others; nodes are (name, address)."""
+    """Write the commands into `directory`, which must come first on the PATH; nodes are (name, address)."""
     directory.mkdir()
     for name, text in _PROGRAMS.items():
         program = directory / name
@@ -135,8 +135,8 @@ def install(directory: Path, nodes: Sequence[tuple[str, str]]) -> None:
     (directory / "nodes").write_text("".join(_NODE.format(name=name, address=at) for name, at in nodes))
 
 
-def tell_jobs(directory: Path, jobs: Sequence[SimulatedJob], *, over: bool) -> None:
-    """From now on these are Slurm's jobs: all run, or all are over."""
+def write_jobs(directory: Path, jobs: Sequence[SimulatedJob], *, over: bool) -> None:
+    """Make these Slurm's jobs: all run, or all have ended."""
     columns = sacct.columns((directory / "helpformat").read_text())
     runs, shown, labels = [], [], []
     for job in jobs:

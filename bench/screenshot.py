@@ -19,7 +19,7 @@ _SIZE = {"width": 1280, "height": 800}
 
 
 def main() -> None:
-    """Start bench/monitor_server.py, open its page, and write what a browser shows."""
+    """Start bench/monitor_server.py, open its page, and write a screenshot."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

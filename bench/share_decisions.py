@@ -82,7 +82,7 @@ end
 
 
 def measure(bundle: str, watch: str, job: dict[str, Any], lua: str, jobs: int, *, varied: bool) -> float:
-    """The mean of one decision."""
+    """Return the mean of one decision."""
     watched = bundle.replace("return (function(...)", "local _ = (function(...)") + watch
     script = PolicyScript(watched, lua=lua, writes=True, now=lambda: NOW_S)
     for number in range(WARM + jobs):
@@ -94,7 +94,7 @@ def measure(bundle: str, watch: str, job: dict[str, Any], lua: str, jobs: int, *
 
 
 def bundle_of(directory: Path, way: str) -> str:
-    """The script of a policy, and the snapshot with jobs that share."""
+    """Return the script of a policy, and the snapshot with sharing jobs."""
     mode, _ = WAYS[way]
     text = snapshot(1, NOW_S, RULES, [])
     lines = "" if mode is None else "colocation 8\nshare resnet50 2\n"
@@ -115,7 +115,7 @@ def bundle_of(directory: Path, way: str) -> str:
 
 
 def main() -> None:
-    """As the command line says."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--lua", choices=LUA_VERSIONS, default="5.1", help="version of Lua (default 5.1)")
     parser.add_argument("--jobs", type=arguments.number(1), default=200, help="of each kind (default 200)")

@@ -1,9 +1,9 @@
-"""How long the model of a cluster takes: so many jobs on so many nodes, as JSON.
+"""Measure the time of the cluster model for a number of jobs on a number of nodes; prints JSON.
 
-The load is generated (seeded): jobs of one GPU to sixteen nodes by 300 users, who have running limits, on
-nodes with eight GPUs. `--load` above 1 asks for more than there is, so that the queue grows to the end;
-`--shapes` lets jobs differ in CPUs, memory and time limit as people's do. Scheduling is as Slurm's: backfill
-every 30 s, 500 jobs deep.
+The load is generated (seeded): jobs of one GPU to sixteen nodes by 300 users with running limits, on nodes
+with eight GPUs. A `--load` above 1 requests more than the capacity, so that the queue grows to the end;
+`--shapes` varies CPUs, memory and time limits as users do. Scheduling is as in Slurm: backfill every 30 s,
+500 jobs deep.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIMITS_S = np.array([1, 4, 12, 24, 72]) * 3600.0
 
 
 def make_jobs(n: int, n_gpus: int, n_users: int, load: float, seed: int, shapes: int = 1) -> Jobs:
-    """`load` is what is asked for over what there is; each request and time limit comes in `shapes`."""
+    """Generate jobs; `load` is requested over available GPU-hours, and requests come in `shapes`."""
     random = np.random.default_rng(seed)
     request = random.choice(len(REQUESTS), size=n, p=SHARES).astype(np.int32)
     run_s = np.clip(random.lognormal(7.5, 1.6, n), 10, LIMITS_S[-1]).round()

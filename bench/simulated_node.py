@@ -1,6 +1,6 @@
 """A node with simulated GPUs and slurm-gpud as installed: real process, hook files, MUNGE and NVML binding.
 
-Only the driver's library, slurmd's answer to `slurmd -G` and slurm-gpudbd are stand-ins.
+Only the driver's library, slurmd's answer to `slurmd -G` and slurm-gpudbd are replaced.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Shipment:
 
 
 class Sink(ThreadingHTTPServer):
-    """Takes everything and answers as slurm-gpudbd does."""
+    """A server that accepts everything and answers like slurm-gpudbd."""
 
     daemon_threads = True
 
@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class SimulatedNode:
-    """A node in `directory` with `gpus` GPUs, each worked on by the one process of one job."""
+    """A node in `directory` with `gpus` GPUs, each used by one process of one job."""
 
     def __init__(self, directory: Path, gpus: int, munge_socket: Path) -> None:
         self.directory, self.gpus = directory, gpus
@@ -136,7 +136,7 @@ class SimulatedNode:
             self.world.register(gpu, points, worker.pid)
 
     def _enclose(self, job_id: int, pid: int) -> None:
-        """Put the process into the cgroups that Slurm would make for its job, if this host lets us."""
+        """Move the process into cgroups like those of Slurm, if this host permits."""
         if os.geteuid() != 0 or not all((place / "cgroup.procs").exists() for place in CGROUPS):
             return
         for place in CGROUPS:
@@ -147,7 +147,7 @@ class SimulatedNode:
 
     @property
     def has_cgroups(self) -> bool:
-        """Are the jobs in cgroups of their own? Without, slurm-gpud goes by their environment."""
+        """Return whether jobs have cgroups; without them slurm-gpud uses their environment."""
         return bool(self._groups)
 
     def job_of(self, gpu: int) -> int:
@@ -155,7 +155,7 @@ class SimulatedNode:
 
     @contextlib.contextmanager
     def daemon(self, *, job_age_s: float | None) -> Iterator[subprocess.Popen[bytes]]:
-        """slurm-gpud with empty state, and a prolog's file of each job, `job_age_s` old (None: no jobs)."""
+        """Run slurm-gpud with empty state, and a prolog file of each job, `job_age_s` old (None: no jobs)."""
         self._turn += 1
         place = self._place
         (place / "run" / "jobs").mkdir(parents=True)
@@ -174,7 +174,7 @@ class SimulatedNode:
                 raise SystemExit(f"slurm-gpud failed:\n{(place / 'log').read_text()}")
 
     def hooks(self, kind: str, age_s: float = 0.0) -> None:
-        """Write what the hook of each job would have written `age_s` ago."""
+        """Write the files of the jobs' hooks, `age_s` old."""
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME) - age_s
         if uptime_s < 0:
@@ -191,7 +191,7 @@ class SimulatedNode:
 
     @property
     def _place(self) -> Path:
-        """The directory of the last daemon."""
+        """Return the directory of the last daemon."""
         return self.directory / f"turn-{self._turn}"
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import arguments
 import psutil
-from soak_leaks import Look, leaking, leaks
+from soak_leaks import UsageSample, leaking, leaks
 from soak_records import judge
 
 from lab.clocks import DATABASE_HOST
@@ -50,8 +50,8 @@ from lab.polling import wait_for
 
 OURS = "slurm-gpu"
 JOBS_AT_ONCE = 12
-LOOK_S = 5.0
-TOLD_EVERY_S = 600.0
+SAMPLE_S = 5.0
+PROGRESS_S = 600.0
 SPARED = frozenset({"slurm-gpud-n1", "slurm-gpudbd", "slurm-gpuctld"})
 """In the second half these are left alone, whatever else is not: a leak is seen in a long life."""
 OUTAGE_S = 60.0
@@ -67,56 +67,56 @@ WRONG = ("lost", "twice", "held_otherwise", "beyond")
 
 @dataclass
 class Soak:
-    """One run of it."""
+    """One run of the soak."""
 
     lab: Lab
     dice: random.Random
     jobs: dict[int, int] = field(default_factory=dict)
     """GPUs by job id; shards count as one."""
-    away: dict[str, float] = field(default_factory=dict)
-    """Daemons that are to come back, and when."""
-    troubles: Counter[str] = field(default_factory=Counter)
-    lives: dict[tuple[str, int], list[Look]] = field(default_factory=lambda: defaultdict(list))
+    down: dict[str, float] = field(default_factory=dict)
+    """Stopped daemons, and when they start again."""
+    faults: Counter[str] = field(default_factory=Counter)
+    lives: dict[tuple[str, int], list[UsageSample]] = field(default_factory=lambda: defaultdict(list))
     wrong: tuple[str, float] | None = None
-    """The host whose clock is wrong, and what sets it right, in seconds."""
+    """The host whose clock is wrong, and the seconds that correct it."""
     steps: Counter[str] = field(default_factory=Counter)
     """The clock steps, by clock and size."""
     taken_out: Counter[str] = field(default_factory=Counter)
     """Nodes that Slurm took out of service, by the reason that it gave."""
     history: list[tuple[float, str]] = field(default_factory=list)
-    """When (epoch seconds) what was done."""
+    """Times (epoch seconds) of faults."""
     refused: int = 0
     spares_some: bool = False
     disk: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds, and MiB of what the nodes' slurm-gpud keep on disk."""
+    """Times in seconds, and MiB of files of slurm-gpud and slurm-gpuctld."""
 
-    def go_on(self, seconds: float) -> None:
+    def run(self, seconds: float) -> None:
         """Submit jobs, inject faults, and measure."""
         began = time.monotonic()
-        job_at = trouble_at = clock_at = look_at = began
-        tell_at = began + TOLD_EVERY_S
+        job_at = fault_at = clock_at = sample_at = began
+        print_at = began + PROGRESS_S
         while (now := time.monotonic()) < began + seconds:
             self.spares_some = now > began + seconds / 2
-            self._bring_back(now)
+            self._start_daemons(now)
             if now >= job_at:
                 job_at = now + self.dice.uniform(0.5, 3.0)
                 self._submit()
-            if now >= trouble_at:
-                trouble_at = now + self.dice.uniform(5.0, 25.0)
-                self._trouble(now)
+            if now >= fault_at:
+                fault_at = now + self.dice.uniform(5.0, 25.0)
+                self._inject_fault(now)
             if now >= clock_at:
                 clock_at = now + self._set_clock()
-            if now >= look_at:
-                look_at = now + LOOK_S
-                self.look(now)
-                self._put_nodes_back()
-            if now >= tell_at:
-                tell_at += TOLD_EVERY_S
-                self._tell((now - began) / 60)
+            if now >= sample_at:
+                sample_at = now + SAMPLE_S
+                self.sample(now)
+                self._resume_nodes()
+            if now >= print_at:
+                print_at += PROGRESS_S
+                self._print_progress((now - began) / 60)
             time.sleep(0.1)  # the pace of the soak, not a wait for anything
-        for name in list(self.away):
-            self.away[name] = 0.0
-        self._bring_back(time.monotonic())
+        for name in list(self.down):
+            self.down[name] = 0.0
+        self._start_daemons(time.monotonic())
         if self.wrong is not None:
             self._set_clock()
 
@@ -136,11 +136,11 @@ class Soak:
         run = "srun simgpu" if "nodes=2" in kind else "exec simgpu"
         script = f"#!/bin/sh\n{run} --util {util} --mem-mib 2000 --seconds {seconds:.1f}\n"
         argv = ["sbatch", "--parsable", "--time=5", "--no-requeue", *kind.split()]
-        told = self._quietly(argv, user="alice", stdin=script, timeout_s=20)
-        if told is None:
+        output = self._quietly(argv, user="alice", stdin=script, timeout_s=20)
+        if output is None:
             self.refused += 1
         else:
-            self.jobs[int(told.strip().partition(";")[0])] = gpus
+            self.jobs[int(output.strip().partition(";")[0])] = gpus
 
     def _quietly(self, argv: Sequence[str], user: str = "root", **given: Any) -> str | None:
         """Return the output of a command; None if it fails, as while a daemon is unavailable."""
@@ -149,15 +149,15 @@ class Soak:
         except (LabError, subprocess.TimeoutExpired):
             return None
 
-    def _trouble(self, now: float) -> None:
-        names = [name for name in self.lab.daemons if name not in self.away and name != "munged"]
+    def _inject_fault(self, now: float) -> None:
+        names = [name for name in self.lab.daemons if name not in self.down and name != "munged"]
         kinds: list[tuple[str, Callable[[], None]]] = [
-            ("kill", lambda: self._take_away(now, kill=True, most_s=8.0)),
-            ("restart", lambda: self._take_away(now, kill=False, most_s=0.0)),
-            ("outage", lambda: self._take_away(now, kill=self.dice.random() < 0.5, most_s=OUTAGE_S)),
-            ("database outage", lambda: self._take_away(now, kill=True, most_s=OUTAGE_S, name="mariadb")),
-            ("reconfigure", lambda: self._say(["scontrol", "reconfigure"])),
-            ("policy apply", lambda: self._say(["slurm-gpu", "policy", "apply"])),
+            ("kill", lambda: self._stop_daemon(now, kill=True, most_s=8.0)),
+            ("restart", lambda: self._stop_daemon(now, kill=False, most_s=0.0)),
+            ("outage", lambda: self._stop_daemon(now, kill=self.dice.random() < 0.5, most_s=OUTAGE_S)),
+            ("database outage", lambda: self._stop_daemon(now, kill=True, most_s=OUTAGE_S, name="mariadb")),
+            ("reconfigure", lambda: self._run_command(["scontrol", "reconfigure"])),
+            ("policy apply", lambda: self._run_command(["slurm-gpu", "policy", "apply"])),
         ]
         weights = [6, 4, 2, 1, 1, 1]
         if self.lab.options.database_workers:
@@ -166,16 +166,16 @@ class Soak:
         if not names:
             return
         kind, act = self.dice.choices(kinds, weights)[0]
-        self.troubles[kind] += 1
+        self.faults[kind] += 1
         if kind in ("reconfigure", "policy apply"):
             self._note(kind)
         act()
 
-    def _say(self, argv: Sequence[str]) -> None:
+    def _run_command(self, argv: Sequence[str]) -> None:
         self._quietly(argv, timeout_s=30)
 
     def _kill_worker(self) -> None:
-        """One of slurm-gpudbd's that store, which lives through the second half as slurm-gpudbd does."""
+        """Kill a worker of slurm-gpudbd; in the second half workers are spared, like slurm-gpudbd."""
         pid = self.lab.daemons["slurm-gpudbd"].pid
         try:
             workers = psutil.Process(pid).children() if pid is not None and not self.spares_some else []
@@ -185,24 +185,24 @@ class Soak:
         except psutil.Error:
             return  # slurm-gpudbd ended at this moment
 
-    def _take_away(self, now: float, *, kill: bool, most_s: float, name: str | None = None) -> None:
-        # slurm-gpu's own daemons oftener than the others.
+    def _stop_daemon(self, now: float, *, kill: bool, most_s: float, name: str | None = None) -> None:
+        # Daemons of slurm-gpu fail more often than the others.
         spared = SPARED if self.spares_some else frozenset[str]()
-        names = sorted(set(self.lab.daemons) - set(self.away) - spared - {"munged"})
+        names = sorted(set(self.lab.daemons) - set(self.down) - spared - {"munged"})
         weights = [4 if one.startswith(OURS) else 1 for one in names]
         chosen = self.dice.choices(names, weights)[0] if name is None else name
-        if chosen in self.away:
+        if chosen in self.down:
             return
         daemon = self.lab.daemons[chosen]
         self._note(f"{chosen} is {'killed' if kill else 'stopped'}")
         (daemon.kill9 if kill else daemon.stop)()
-        self.troubles[f"{chosen} away"] += 1
-        self.away[chosen] = now + self.dice.uniform(0.0, most_s)
+        self.faults[f"{chosen} down"] += 1
+        self.down[chosen] = now + self.dice.uniform(0.0, most_s)
 
     def _set_clock(self) -> float:
         """Set a clock wrong, or the one that is wrong right; return for how many seconds it stays so."""
         if self.wrong is None:
-            # That of slurm-gpudbd as often as that of any node.
+            # The clock of slurm-gpudbd's host is as likely as that of any node.
             host = self.dice.choice([*self.lab.nodes, DATABASE_HOST])
             by_s = self.dice.choice(STEPS_S) * self.dice.choice((1, -1))
             self.wrong, stays_s = (host, -by_s), self.dice.uniform(2.0, WRONG_CLOCK_S)
@@ -213,30 +213,30 @@ class Soak:
         self.steps[f"{'node' if host in self.lab.nodes else host} {by_s:+g} s"] += 1
         return stays_s
 
-    def _bring_back(self, now: float) -> None:
-        for name in [name for name, at_s in self.away.items() if at_s <= now]:
-            del self.away[name]
+    def _start_daemons(self, now: float) -> None:
+        for name in [name for name, at_s in self.down.items() if at_s <= now]:
+            del self.down[name]
             self.lab.daemons[name].start(wait=False)
             self._note(f"{name} is started")
 
-    def _put_nodes_back(self) -> None:
-        """Those that are drained, or down; but those that just do not answer come by themselves."""
-        told = self._quietly(["sinfo", "-h", "-N", "-o", "%N|%t|%E"], timeout_s=10) or ""
-        for node, state, reason in {tuple(line.split("|", 2)) for line in told.splitlines()}:
+    def _resume_nodes(self) -> None:
+        """Resume nodes that are drained or down, except those that only do not respond."""
+        output = self._quietly(["sinfo", "-h", "-N", "-o", "%N|%t|%E"], timeout_s=10) or ""
+        for node, state, reason in {tuple(line.split("|", 2)) for line in output.splitlines()}:
             if state.startswith(("dr", "down")) and not reason.startswith(("none", "Not responding")):
                 self.taken_out[reason] += 1
-                self._say(["scontrol", "update", f"nodename={node}", "state=resume"])
+                self._run_command(["scontrol", "update", f"nodename={node}", "state=resume"])
 
     def _note(self, what: str) -> None:
         self.history.append((time.time(), what))
 
-    def _tell(self, minutes: float) -> None:
-        troubles = sum(n for kind, n in self.troubles.items() if not kind.endswith(" away"))
-        told = f"{minutes:.0f} minutes: {len(self.jobs)} jobs, {troubles} troubles"
-        print(f"{told}, nodes taken out {dict(self.taken_out)}", file=sys.stderr, flush=True)
+    def _print_progress(self, minutes: float) -> None:
+        faults = sum(n for kind, n in self.faults.items() if not kind.endswith(" down"))
+        output = f"{minutes:.0f} minutes: {len(self.jobs)} jobs, {faults} faults"
+        print(f"{output}, nodes taken out {dict(self.taken_out)}", file=sys.stderr, flush=True)
 
-    def look(self, now: float) -> None:
-        """Note what each of slurm-gpu's daemons holds now."""
+    def sample(self, now: float) -> None:
+        """Sample the usage of each daemon of slurm-gpu."""
         for name, daemon in self.lab.daemons.items():
             if name.startswith(OURS) and (pid := daemon.pid) is not None:
                 try:
@@ -245,16 +245,16 @@ class Soak:
                     files = family[0].num_fds()
                 except psutil.Error:
                     continue  # it ended at this moment
-                self.lives[name, pid].append(Look(now, rss, files))
+                self.lives[name, pid].append(UsageSample(now, rss, files))
         self.disk.append((now, _disk_mib(self.lab)))
 
     def settle(self) -> None:
-        """Bring all back, and wait for the end of all jobs."""
+        """Start all daemons, and wait for the end of all jobs."""
         for daemon in self.lab.daemons.values():
             daemon.start()
 
         def none_left() -> bool:
-            self._put_nodes_back()
+            self._resume_nodes()
             return self._quietly(["squeue", "-h"], timeout_s=20) == ""
 
         wait_for(none_left, ENDED_WITHIN_S, "all jobs end", lambda: self._quietly(["squeue"]) or "", 1.0)
@@ -272,20 +272,20 @@ def _disk_mib(lab: Lab) -> float:
     return total / _MIB
 
 
-def steps_told(lab: Lab) -> int:
+def logged_clock_steps(lab: Lab) -> int:
     """Return how often slurm-gpud logged a clock step; it logs the sum of several within a minute."""
     logs = [lab.daemons[f"slurm-gpud-{node}"].log for node in lab.nodes]
     return sum(log.read_text(errors="replace").count("the wall clock was set") for log in logs)
 
 
 def main() -> int:
-    """Run it; 1 where something was lost, doubled, of another length, or leaks."""
+    """Run the soak; return 1 if a job was lost, duplicated or of another length, or if a daemon leaks."""
     parser = argparse.ArgumentParser(description="Run jobs in a lab while daemons fail.")
     parser.add_argument("--minutes", type=arguments.seconds(0.1), default=120.0, help="default 120")
-    parser.add_argument("--seed", type=int, default=1, help="of what happens when (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all faults (default 1)")
     parser.add_argument("--workers", type=int, default=0, help="of slurm-gpudbd (default 0)")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument("--keep", action="store_true", help="leave the lab up, to be looked at")
+    parser.add_argument("--keep", action="store_true", help="leave the lab up for inspection")
     options = parser.parse_args()
     lab = Lab(options=Options(native_limits=False, own_clocks=True, database_workers=options.workers))
     if any(lab.status().values()):
@@ -293,14 +293,14 @@ def main() -> int:
     try:
         lab.up()
         soak = Soak(lab, random.Random(options.seed))
-        soak.go_on(options.minutes * 60)
+        soak.run(options.minutes * 60)
         soak.settle()
-        values = judge(lab, soak.jobs, soak.history) | {"clock_steps_told": steps_told(lab)}
-        soak.look(time.monotonic())
+        values = judge(lab, soak.jobs, soak.history) | {"clock_steps_logged": logged_clock_steps(lab)}
+        soak.sample(time.monotonic())
     finally:
         if not options.keep:
             lab.down()
-    values |= {"refused": soak.refused, "troubles": dict(sorted(soak.troubles.items()))}
+    values |= {"refused": soak.refused, "faults": dict(sorted(soak.faults.items()))}
     values |= {"nodes_taken_out": dict(soak.taken_out)}
     values |= {"clock_steps": dict(sorted(soak.steps.items()))}
     values |= {"leaks": leaks(soak.lives, soak.disk)}

@@ -27,7 +27,7 @@ Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Look:
+class UsageSample:
     """The usage of one daemon and its children at one time of one life."""
 
     at_s: float
@@ -36,14 +36,14 @@ class Look:
 
 
 def leaks(
-    lives: Mapping[tuple[str, int], Sequence[Look]], disk: Points = ()
+    lives: Mapping[tuple[str, int], Sequence[UsageSample]], disk: Points = ()
 ) -> dict[str, dict[str, float | None]]:
     """Return usage and growth per hour by kind of daemon; `lives` are by name and process.
 
     `mib_per_h` and `files_per_h` are judged, None after too short a time; `mib_per_h_of_all` is the slope of
     all lives from their sixth minute on. `disk` is in MiB, of all nodes together.
     """
-    kinds: dict[str, list[Sequence[Look]]] = defaultdict(list)
+    kinds: dict[str, list[Sequence[UsageSample]]] = defaultdict(list)
     for (name, _), looks in lives.items():
         grown = [look for look in looks if look.at_s >= looks[0].at_s + YOUNG_S]
         if len(grown) > 1:
@@ -97,7 +97,7 @@ def settled_per_h(points: Points) -> float | None:
 
 
 def slope(lives: Iterable[Points]) -> float:
-    """An hour, by least squares; each life has a level of its own."""
+    """Return the slope per hour by least squares, with a separate offset for each life."""
     above = below = 0.0
     for life in lives:
         mean_t, mean_y = (sum(values) / len(life) for values in zip(*life, strict=True))
@@ -106,7 +106,7 @@ def slope(lives: Iterable[Points]) -> float:
     return 3600 * above / below if below else 0.0
 
 
-def _length_s(life: Sequence[Look]) -> float:
+def _length_s(life: Sequence[UsageSample]) -> float:
     return life[-1].at_s - life[0].at_s
 
 

@@ -41,7 +41,7 @@ Place = tuple[str, str]
 """(node, UUID)."""
 
 
-class Hold(NamedTuple):
+class GpuAllocation(NamedTuple):
     """The allocation of a GPU to a job, in epoch seconds."""
 
     job: int
@@ -50,7 +50,7 @@ class Hold(NamedTuple):
 
 
 def accounted(lab: Lab, jobs: Mapping[int, int]) -> dict[int, list[frozenset[str]]]:
-    """The nodes of each run that Slurm's accounting has of each job that was started."""
+    """Return the nodes of each run that Slurm's accounting has of each started job."""
     shown = lab.output(
         ["sacct", "-aXnPD", "-S", "now-1days", "-E", "now+1days", "-o", "JobIDRaw,Start,NodeList"]
     )
@@ -97,31 +97,31 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
         n_expected = len(expected.get(job, ()))
         if n_expected and n_pending:
             never_begun.append(job)
-        if forgotten_once_begun(runs):
+        if forgotten_after_start(runs):
             forgotten.append(job)
-        wrong = found_wrong(n_expected, held.keys(), runs)
+        wrong = record_error(n_expected, held.keys(), runs)
         if wrong is not None:
-            {Wrong.LOST: lost, Wrong.TWICE: twice}[wrong].append(job)
-            _tell_all(job, n_expected, held, runs, history)
+            {RecordError.LOST: lost, RecordError.TWICE: twice}[wrong].append(job)
+            _print_runs(job, n_expected, held, runs, history)
         elif len(runs) == 1:
             shares = lab.truth(job)
             own = true_pct(shares, [False] * len(shares))
-            true = true_pct(shares, [held_alone(job, share, holds) for share in shares])
+            true = true_pct(shares, [is_exclusive(job, share, holds) for share in shares])
             if true is not None and own is not None and abs(true - own) > MOST_POINTS:
                 beside_strangers.append(job)
             for off, allowed in _off_by(runs[0], shares, true):
                 points.append(off)
                 if off > allowed:
                     beyond.append(job)
-                    _tell_points(job, off, runs[0], shares, holds)
-                    _tell_history(history, held)
+                    _print_difference(job, off, runs[0], shares, holds)
+                    _print_history(history, held)
             for place, off, allowed_s in _off_s(runs[0], held):
                 off_s[job, place] = off
                 if abs(off) > allowed_s:
                     unlike.append(job)
                     print(f"job {job} on {place}: {off:+.3f} s; stamps {held[place]}", file=sys.stderr)
-                    _tell_records(runs[0], place)
-                    _tell_history(history, held)
+                    _print_records(runs[0], place)
+                    _print_history(history, held)
     client.close()
     return {
         "jobs": len(jobs),
@@ -140,43 +140,43 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
     }
 
 
-class Wrong(Enum):
+class RecordError(Enum):
     """The possible errors of the records of a job."""
 
     LOST = "lost"
     TWICE = "twice"
 
 
-def found_wrong(n_expected: int, held: Set[Place], runs: Sequence[Run]) -> Wrong | None:
-    """Compare what began by Slurm's accounting (0: unknown) and the hooks' stamps with what was recorded."""
+def record_error(n_expected: int, held: Set[Place], runs: Sequence[Run]) -> RecordError | None:
+    """Compare the runs of Slurm's accounting (0: unknown) and the hooks' stamps with the records."""
     told = {(record.node, record.device) for run in runs for record in run.devices or ()}
-    n_told = len(runs) - len(forgotten_once_begun(runs))
+    n_told = len(runs) - len(forgotten_after_start(runs))
     if n_expected and n_told != n_expected:
-        return Wrong.LOST if n_told < n_expected else Wrong.TWICE
+        return RecordError.LOST if n_told < n_expected else RecordError.TWICE
     if held and told != held:
-        return Wrong.LOST if told < held else Wrong.TWICE
+        return RecordError.LOST if told < held else RecordError.TWICE
     return None
 
 
-def forgotten_once_begun(runs: Sequence[Run]) -> Sequence[Run]:
-    """Those that nodes saw begin and accounting did not, before another job was given their number."""
+def forgotten_after_start(runs: Sequence[Run]) -> Sequence[Run]:
+    """Return runs that nodes recorded and accounting lacks, whose number another job then got."""
     newest_s = max((run.submit_s for run in runs), default=0)
     return [run for run in runs if run.state == "PENDING" and run.submit_s < newest_s]
 
 
-def _tell_all(
+def _print_runs(
     job: int, n_expected: int, held: Mapping[Place, Sequence[Held]], runs: Sequence[Run], history: History
 ) -> None:
     """Return the rows of a job that was lost or recorded twice."""
     print(f"job {job}: {len(runs)} runs of {n_expected}; stamps {dict(held)}", file=sys.stderr)
     for run in runs:
         print(f"  {run.state} on {run.nodes}, {run.start_s} to {run.end_s}", file=sys.stderr)
-        _tell_records(run)
-    _tell_history(history, held)
+        _print_records(run)
+    _print_history(history, held)
 
 
-def _tell_records(run: Run, of_place: Place | None = None) -> None:
-    """All records of a run, or those of one device."""
+def _print_records(run: Run, of_place: Place | None = None) -> None:
+    """Print all records of a run, or those of one device."""
     for record in run.devices or ():
         if of_place in (None, (record.node, record.device)):
             device, util = record.device_util_pct, histogram_mean(record.util_hist_ms or {})
@@ -190,21 +190,21 @@ def _tell_records(run: Run, of_place: Place | None = None) -> None:
             )
 
 
-def _tell_points(
-    job: int, off: float, run: Run, shares: Sequence[GpuShare], holds: Mapping[str, Sequence[Hold]]
+def _print_difference(
+    job: int, off: float, run: Run, shares: Sequence[GpuShare], holds: Mapping[str, Sequence[GpuAllocation]]
 ) -> None:
-    """Both sides of a utilisation that differs, GPU by GPU, and when."""
+    """Print both sides of a utilisation that differs, by GPU, with its time."""
     print(f"job {job}: {run.ugpucore:.2f} %, off by {off:.2f} points", file=sys.stderr)
     for share in shares:
         held = f"{share.start_s:.2f} to {share.end_s:.2f} (unsure {share.unsure_s:.2f} s)"
         did = f"{share.usage.util_pct:.2f} % by {share.usage.processes} processes"
         by_all = f"{share.usage.device_util_pct:.2f} % by all"
-        how = "alone" if held_alone(job, share, holds) else "shared"
+        how = "alone" if is_exclusive(job, share, holds) else "shared"
         print(f"  {share.gpu.uuid} {held}, {how}: {did}, {by_all}", file=sys.stderr)
-    _tell_records(run)
+    _print_records(run)
 
 
-def _tell_history(history: History, held: Mapping[Place, Sequence[Held]]) -> None:
+def _print_history(history: History, held: Mapping[Place, Sequence[Held]]) -> None:
     """Return the faults during a job's allocation, and shortly before and after."""
     stamped = [one for some in held.values() for one in some]
     begin_s = min((one.start_s for one in stamped), default=0.0)
@@ -224,9 +224,9 @@ def _by_place(lab: Lab, held: Sequence[Held]) -> dict[Place, list[Held]]:
 
 
 def runs_of(client: DatabaseClient, job: int, n_devices: int, until: float) -> tuple[Sequence[Run], int]:
-    """Those that have begun, as slurm-gpudbd shows them, and how many have not.
+    """Return the started runs as slurm-gpudbd shows them, and the number of others.
 
-    Once the last record of each device is there, or time is over.
+    Waits for the last record of each device, for a limited time.
     """
     while True:
         shown = client.run(str(job))
@@ -242,7 +242,7 @@ def runs_of(client: DatabaseClient, job: int, n_devices: int, until: float) -> t
 
 
 def _off_s(run: Run, held: Mapping[Place, Sequence[Held]]) -> Iterator[tuple[Place, float, float]]:
-    """By how much the seconds that each device was held differ from the stamps, and how much they may."""
+    """Return the difference between allocated seconds of each device and the stamps, and the allowed one."""
     places: dict[Place, list[Record]] = defaultdict(list)
     kept, _ = resolve_double_watches(run.devices or ())
     for record in kept:
@@ -254,19 +254,19 @@ def _off_s(run: Run, held: Mapping[Place, Sequence[Held]]) -> Iterator[tuple[Pla
             yield place, allocated_s(records) - seconds[0], STAMPED_WITHIN_S + stamped[0][2]
 
 
-def _holds(lab: Lab, stamped: Mapping[int, Sequence[Held]]) -> dict[str, list[Hold]]:
+def _holds(lab: Lab, stamped: Mapping[int, Sequence[Held]]) -> dict[str, list[GpuAllocation]]:
     """Return the allocations of each GPU by UUID."""
-    found: dict[str, list[Hold]] = defaultdict(list)
+    found: dict[str, list[GpuAllocation]] = defaultdict(list)
     for job, held in stamped.items():
         for one in held:
             for position in one.positions:
                 end_s = float("inf") if one.end_s is None else one.end_s
                 uuid = lab.nodes[one.node].at_position(position).uuid
-                found[uuid].append(Hold(job, one.start_s, end_s + one.unsure_s))
+                found[uuid].append(GpuAllocation(job, one.start_s, end_s + one.unsure_s))
     return found
 
 
-def held_alone(job: int, share: GpuShare, holds: Mapping[str, Sequence[Hold]]) -> bool:
+def is_exclusive(job: int, share: GpuShare, holds: Mapping[str, Sequence[GpuAllocation]]) -> bool:
     """Return whether the GPU was allocated to no other job in that time."""
     return not any(
         hold.job != job and hold.start_s < share.end_s and hold.end_s > share.start_s

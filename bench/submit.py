@@ -124,7 +124,7 @@ class Turn:
 
 
 class Bench:
-    """A lab whose slurmctld is started again and again from a saved state."""
+    """A lab whose slurmctld is started repeatedly from a saved state."""
 
     def __init__(self, lab: Lab, directory: Path) -> None:
         self.lab = lab
@@ -141,7 +141,7 @@ class Bench:
         self.polling = False
 
     def prepare_scripts(self) -> None:
-        """The bundle as `policy apply` makes it, with what is put behind it."""
+        """Write the bundle as `policy apply` does, with an addition for the benchmark."""
         policy = self.directory / "policy.yaml"
         policy.write_text(POLICY)
         self.lab.run_as("root", ["slurm-gpu", "policy", "apply", "--replace", str(policy)])
@@ -155,7 +155,7 @@ class Bench:
 
     @property
     def times_file(self) -> Path:
-        """Where the stopwatch writes: slurmctld's own directory."""
+        """Return the output file of the timer, in slurmctld's own directory."""
         return self.lab.layout.controller_run / "decision_times"
 
     def fill(self, count: int) -> None:
@@ -171,7 +171,7 @@ class Bench:
         return len(self.lab.output(["squeue", "--noheader", "--format=%i"]).split())
 
     def start(self, alternative: str, script: str = "switched") -> None:
-        """Start slurmctld from the saved state if there is one, and go over to this alternative."""
+        """Start slurmctld, from the saved state if there is one, and switch to this alternative."""
         self.lab.daemons["slurm-gpuctld"].stop(10)
         self.polling = False
         self.lab.daemons["slurmctld"].stop(120)
@@ -203,7 +203,7 @@ class Bench:
         self.submit(1, 1, alternative)
 
     def submit(self, each: int, submitters: int, alternative: str, *, varied: bool = False) -> float:
-        """Submissions per second of `submitters` processes, over the time in which any was at work."""
+        """Return the submissions per second of `submitters` processes, while any of them worked."""
         begin = str(int(time.time()) + TOMORROW_S)
         command = [
             "setpriv",
@@ -227,7 +227,7 @@ class Bench:
         return accepted / (max(float(row[1]) for row in rows) - min(float(row[0]) for row in rows))
 
     def turn(self, alternative: str, each: int, submitters: int) -> Turn:
-        """Measure an alternative that slurmctld has gone over to."""
+        """Measure the current alternative."""
         pid = self.lab.daemons["slurmctld"].pid
         assert pid is not None
         self.lab.run_as("root", ["sdiag", "--reset"])
@@ -237,12 +237,12 @@ class Bench:
         return Turn(per_s, self.sdiag_us(), cpu_s * 1e6 / (each * submitters))
 
     def sdiag_us(self) -> float:
-        """slurmctld's time for each submission since sdiag was reset."""
+        """Return slurmctld's time for each submission since sdiag was reset."""
         found = _SUBMIT.search(self.lab.output(["sdiag"]))
         return int(found[2]) / int(found[1]) if found else 0.0
 
     def first_in_their_second_us(self, alternative: str) -> float:
-        """slurmctld's time for a submission before which Slurm rebuilds its table of jobs."""
+        """Return slurmctld's time for a submission before which Slurm rebuilds its table of jobs."""
         self.start(alternative)
         times = []
         for _ in range(FIRST_IN_THEIR_SECOND):
@@ -253,7 +253,7 @@ class Bench:
         return statistics.median(times)
 
     def decision_times_ms(self, alternative: str, jobs: int, *, varied: bool = False) -> list[float]:
-        """Time in our script of each of `jobs` submissions by one submitter."""
+        """Return the time in the script of each of `jobs` submissions by one submitter."""
         self.start(alternative, "watched")
         self.times_file.unlink(missing_ok=True)
         self.submit(jobs, 1, alternative, varied=varied)
@@ -261,7 +261,7 @@ class Bench:
 
 
 def without(conf: str, *names: str) -> str:
-    """slurm.conf without its lines of these names."""
+    """Return slurm.conf without the lines of these names."""
     return "".join(line for line in conf.splitlines(keepends=True) if line.partition("=")[0] not in names)
 
 
@@ -272,7 +272,7 @@ def replace_tree(source: Path, target: Path) -> None:
 
 
 def mean_95(values: list[float]) -> tuple[float, list[float]]:
-    """Mean and its 95 % interval; without one where there is a single value."""
+    """Return the mean and its 95 % interval; no interval for a single value."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return round(mean, 3), []
@@ -281,17 +281,17 @@ def mean_95(values: list[float]) -> tuple[float, list[float]]:
 
 
 def spread(mean: float, interval: list[float]) -> str:
-    """For people: the mean, and in brackets how far it may be off."""
+    """Return the mean with its error in brackets."""
     return f"{mean:.3f}" + (f" (±{interval[1] - mean:.3f})" if interval else "")
 
 
 def ratio(of: list[Turn], to: list[Turn]) -> tuple[float, list[float]]:
-    """The ratio of submissions per second in the same turn."""
+    """Return the ratio of submissions per second in the same turn."""
     return mean_95([one.per_s / other.per_s for one, other in zip(of, to, strict=True)])
 
 
 def take_turns(bench: Bench, size: int, options: argparse.Namespace) -> dict[str, list[Turn]]:
-    """Each alternative's measurements, in the order in which they were made."""
+    """Return the measurements of each alternative, in order."""
     names = [name for name in IN_TURN if name != "table" or size <= MOST_BY_TABLE]
     turns: dict[str, list[Turn]] = {name: [] for name in ("none", *names)}
 

@@ -65,7 +65,7 @@ return slurm.SUCCESS
 
 
 def count(bundle: str, job: Request, lua: str, jobs: int, *, varied: bool) -> float:
-    """Instructions of one decision, in the mean."""
+    """Return the mean instructions of one decision."""
     watched = bundle.replace("return (function(...)", "local _ = (function(...)") + COUNTING
     script = PolicyScript(watched, lua=lua, writes=True, now=lambda: NOW_S)
     for number in range(WARM + jobs):

@@ -14,7 +14,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
     [
         ("hooks", "--runs 1", "'1' is not a whole number of at least 2"),
         ("hooks", "--shell /bin/nothing", "'/bin/nothing' is not a program of this machine"),
-        ("host_looks", "--jobs 0", "'0' is not a whole number of at least 1"),
+        ("process_scans", "--jobs 0", "'0' is not a whole number of at least 1"),
         ("sampler", "--turns 0", "'0' is not a whole number of at least 1"),
         ("sampler", "--seconds 0", "'0' is not a number of at least 1 s"),
         ("sampler", "--seconds 2 --turns 3", "each of the 3 turns takes at least 1 s"),

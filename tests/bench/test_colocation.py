@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bench import colocation, colocation_figures
-from bench.colocation_beliefs import Unseen, predict_unseen
+from bench.colocation_beliefs import PredictedBelief, predict_unseen
 from bench.colocation_runs import AnyFit, Place, Run, Task, place_with_errors, runs
 from bench.colocation_thesis import FIGURE_17, FIGURES, MEASURES, OURS, buckets, compare, savings
 from bench.colocation_workloads import THESIS
@@ -153,7 +153,7 @@ def test_a_belief_from_predictions_learns_the_observed_speeds_of_pairs(tmp_path:
     true = np.array([[0.9, 0.5], [0.6, 0.9]])
     world = TableWorld([one, two], PairTable(names, true))
     np.savez(tmp_path / "predicted.npz", mean=np.full((2, 2), 0.95), lower=np.full((2, 2), 0.92))
-    belief = Unseen(world, names, tmp_path / "predicted.npz", most_together=2, cap=1.1)
+    belief = PredictedBelief(world, names, tmp_path / "predicted.npz", most_together=2, cap=1.1)
     members = [Member(0, 0, 100.0), Member(1, 1, 100.0)]
     assert belief.may_share(members)
     simulate(world, [SharingJob(0, 100.0), SharingJob(1, 100.0)], AnyFit(belief, 0), watcher=belief)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.colocation_belief import Learned, traits_of_profile
+from bench.colocation_belief import LearnedBelief, traits_of_profile
 from bench.colocation_experience import Experience
 from bench.colocation_memory import Headroom
 from slurm_gpu.colocation.co_runner_views import speed_with_all
@@ -30,7 +30,7 @@ def of(application: int, left_s: float = 60.0) -> Member:
 
 
 def test_observed_speeds_are_used_and_others_are_predicted() -> None:
-    belief = Learned([LIGHT, HEAVY], CAPACITY_MIB)
+    belief = LearnedBelief([LIGHT, HEAVY], CAPACITY_MIB)
     belief.experience.add((0, 1), (0.9, 0.4), 60)
     before = belief.speeds((0, 0))
     assert belief.speeds((0, 1)) == (0.9, 0.4)
@@ -44,7 +44,7 @@ def test_observed_speeds_are_used_and_others_are_predicted() -> None:
 
 
 def test_three_are_measured_or_follow_from_their_pairs() -> None:
-    belief = Learned([LIGHT], CAPACITY_MIB, most_together=3)
+    belief = LearnedBelief([LIGHT], CAPACITY_MIB, most_together=3)
     belief.experience.add((0, 0), (0.8, 0.8), 60)
     assert belief.speeds((0, 0, 0)) == pytest.approx((speed_with_all([0.8, 0.8]),) * 3)
     belief.experience.add((0, 0, 0), (0.7, 0.7, 0.7), 60)
@@ -55,8 +55,8 @@ def test_three_are_measured_or_follow_from_their_pairs() -> None:
 
 
 def test_under_a_cap_what_is_unsure_is_not_tried_and_what_was_seen_is() -> None:
-    capped = Learned([LIGHT, HEAVY], CAPACITY_MIB, cap=1.1)
-    free = Learned([LIGHT, HEAVY], CAPACITY_MIB)
+    capped = LearnedBelief([LIGHT, HEAVY], CAPACITY_MIB, cap=1.1)
+    free = LearnedBelief([LIGHT, HEAVY], CAPACITY_MIB)
     pair = [of(0), of(0)]
     assert free.may_share(pair)
     assert not capped.may_share(pair)
@@ -71,14 +71,14 @@ def test_under_a_cap_what_is_unsure_is_not_tried_and_what_was_seen_is() -> None:
 
 
 def test_one_alone_always_may() -> None:
-    belief = Learned([LIGHT, HEAVY], CAPACITY_MIB, cap=1.0)
+    belief = LearnedBelief([LIGHT, HEAVY], CAPACITY_MIB, cap=1.0)
     assert belief.may_share([of(1)])
     assert belief.may_share([])
 
 
 def test_a_pair_that_ran_out_of_memory_may_share_with_less_expected_memory() -> None:
     grows = profile("grows", (60, 7000.0), (60, 500.0))
-    belief = Learned([LIGHT, grows], CAPACITY_MIB, most_together=3)
+    belief = LearnedBelief([LIGHT, grows], CAPACITY_MIB, most_together=3)
     pair = [of(0), of(1, 120.0)]
     later = [of(0), Member(1, 1, 40.0, done_s=80.0)]
     assert belief.may_share(pair)
@@ -95,7 +95,7 @@ def test_a_pair_with_unknown_memory_may_share_again_once_larger_ones_have() -> N
     names = [f"net (batch size {size})" for size in (8, 16, 32)]
     table = Measured("card", tuple(names), (1.0,) * 3, {})
     profiles = [ApplicationProfile(name, "card", (ProfilePhase(seconds=60),)) for name in names]
-    belief = Learned(profiles, CAPACITY_MIB, traits=traits_of_table(table))
+    belief = LearnedBelief(profiles, CAPACITY_MIB, traits=traits_of_table(table))
     pair = [of(0), of(1)]
     assert belief.may_share(pair)
     belief.ran_out(0, 1.0, pair, pair[1])
@@ -123,7 +123,7 @@ def test_a_measured_pair_is_not_overruled_by_other_pairs() -> None:
     speeds = {(0, (0,)): 0.0, (0, (1,)): 0.9, (1, (0,)): 0.9, (1, (1,)): 0.9}
     table = Measured("card", tuple(names), (1.0,) * 2, speeds)
     profiles = [ApplicationProfile(name, "card", (ProfilePhase(seconds=60),)) for name in names]
-    belief = Learned(profiles, CAPACITY_MIB, Experience.of(table), traits=traits_of_table(table))
+    belief = LearnedBelief(profiles, CAPACITY_MIB, Experience.of(table), traits=traits_of_table(table))
     assert not belief.may_share([of(0), of(0)])
     assert belief.may_share([of(1), of(1)])
 
@@ -132,7 +132,7 @@ def test_a_measured_pair_is_not_overruled_by_other_pairs() -> None:
 def test_a_group_that_failed_despite_enough_memory_is_not_tried_again(
     memory_mib: float, capacity_mib: float
 ) -> None:
-    belief = Learned([profile("a", (60, memory_mib))], capacity_mib)
+    belief = LearnedBelief([profile("a", (60, memory_mib))], capacity_mib)
     assert belief.may_share([of(0), of(0)])
     belief.ran_out(0, 1.0, [of(0), of(0)], of(0))
     assert not belief.may_share([of(0), of(0)])
@@ -141,7 +141,7 @@ def test_a_group_that_failed_despite_enough_memory_is_not_tried_again(
 def test_a_pair_with_unexpected_memory_fails_once_and_then_shares_where_possible() -> None:
     big, small = profile("big", (60, 9000.0), (60, 1000.0)), profile("small", (300, 2700.0))
     true = TableWorld([big, small], PairTable(["big", "small"], np.full((2, 2), 0.9)), CAPACITY_MIB)
-    belief = Learned(true.profiles, CAPACITY_MIB, headroom=Headroom(0.0, 0.0))
+    belief = LearnedBelief(true.profiles, CAPACITY_MIB, headroom=Headroom(0.0, 0.0))
     work = [SharingJob(at % 2, 300.0 if at % 2 else 120.0, 0.0, 1.1) for at in range(20)]
     ran = simulate(true, work, Trusting(belief), watcher=belief)
     assert ran.out_of_memory == 1
@@ -149,17 +149,17 @@ def test_a_pair_with_unexpected_memory_fails_once_and_then_shares_where_possible
 
 
 def test_a_group_that_does_not_fit_does_not_share() -> None:
-    belief = Learned([LIGHT, HEAVY], CAPACITY_MIB)
+    belief = LearnedBelief([LIGHT, HEAVY], CAPACITY_MIB)
     assert belief.fits([of(0), of(1)])
     assert not belief.fits([of(1), of(1)])
     assert belief.fits([of(1)])
 
 
 def test_an_error_of_memory_counts_from_the_moment_it_is_seen() -> None:
-    belief = Learned([profile("half", (60, 4500.0))], CAPACITY_MIB)
+    belief = LearnedBelief([profile("half", (60, 4500.0))], CAPACITY_MIB)
     pair = [of(0), of(0)]
     assert belief.fits(pair)
-    belief.headroom.saw(1000.0, 1500.0)
+    belief.headroom.add_job(1000.0, 1500.0)
     assert not belief.fits(pair)
 
 
@@ -169,7 +169,7 @@ def test_without_memory_known_those_like_who_could_not_do_not_share() -> None:
     del speeds[3, (2,)], speeds[2, (3,)]
     table = Measured("card", tuple(names), (1.0,) * 5, speeds | {(2, (2,)): 0.0})
     profiles = [ApplicationProfile(name, "card", (ProfilePhase(seconds=60),)) for name in names]
-    belief = Learned(
+    belief = LearnedBelief(
         profiles, CAPACITY_MIB, Experience.of(table), traits=traits_of_table(table), most_together=3
     )
     assert belief.may_share([of(0), of(1)])
@@ -213,7 +213,7 @@ def jobs(seed: int, n: int = 40, error: float = 0.2) -> list[SharingJob]:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_job_runs_out_of_memory_with_profiles_off_by_a_fifth(seed: int) -> None:
     true = world(seed)
-    belief = Learned(true.profiles, CAPACITY_MIB, most_together=3)
+    belief = LearnedBelief(true.profiles, CAPACITY_MIB, most_together=3)
     ran = simulate(true, jobs(seed), Trusting(belief), n_gpus=2, watcher=belief)
     assert ran.out_of_memory == 0
     assert ran.together > 1.1
@@ -222,14 +222,16 @@ def test_no_job_runs_out_of_memory_with_profiles_off_by_a_fifth(seed: int) -> No
 def test_without_headroom_jobs_run_out_of_memory() -> None:
     killed = 0
     for seed in range(6):
-        belief = Learned(world(seed).profiles, CAPACITY_MIB, headroom=Headroom(0.0, 0.0), most_together=3)
+        belief = LearnedBelief(
+            world(seed).profiles, CAPACITY_MIB, headroom=Headroom(0.0, 0.0), most_together=3
+        )
         killed += simulate(world(seed), jobs(seed), Trusting(belief), n_gpus=2).out_of_memory
     assert killed > 0
 
 
 def test_observed_speeds_of_shared_jobs_are_used_afterwards() -> None:
     true = world(3)
-    belief = Learned(true.profiles, CAPACITY_MIB)
+    belief = LearnedBelief(true.profiles, CAPACITY_MIB)
     simulate(true, jobs(3, 80, 0.0), Trusting(belief), watcher=belief)
     belief.learn()
     met = [(one, *others) for one, others, _ in belief.experience.all_seen()]
@@ -250,7 +252,7 @@ def test_the_cap_holds_for_nearly_all_pairs_that_may_share() -> None:
         names = [one.application for one in true.profiles]
         seen = {(i, (j,)): float(speeds[i, j]) for i in range(6) for j in range(6) if rng.random() < 0.7}
         table = Measured("card", tuple(names), (None,) * 6, seen)
-        belief = Learned(
+        belief = LearnedBelief(
             true.profiles, 1e9, Experience.of(table), cap=1.1, traits=[Traits(name) for name in names]
         )
         for i in range(6):
@@ -266,7 +268,7 @@ def test_the_cap_holds_for_nearly_all_pairs_that_may_share() -> None:
 def test_equal_input_gives_equal_beliefs(seed: int, most: int) -> None:
     true = world(seed % 5)
     first, second = (
-        Learned(true.profiles, CAPACITY_MIB, headroom=Headroom(), most_together=most) for _ in "ab"
+        LearnedBelief(true.profiles, CAPACITY_MIB, headroom=Headroom(), most_together=most) for _ in "ab"
     )
     rng = np.random.default_rng(seed)
     group = [of(int(rng.integers(6)), float(rng.uniform(0.1, 100))) for _ in range(most)]
@@ -275,7 +277,7 @@ def test_equal_input_gives_equal_beliefs(seed: int, most: int) -> None:
 
 def test_traits_must_be_as_many_as_profiles() -> None:
     with pytest.raises(ValueError, match="2 profiles have 1 traits"):
-        Learned([LIGHT, HEAVY], 1.0, traits=[Traits("a")])
+        LearnedBelief([LIGHT, HEAVY], 1.0, traits=[Traits("a")])
 
 
 def test_traits_come_from_a_profile() -> None:

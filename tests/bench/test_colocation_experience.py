@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.colocation_experience import Experience, Seen
+from bench.colocation_experience import Experience, SpeedStatistics
 from slurm_gpu.colocation.tables.measured import Measured
 
 RUNS = st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1e5)), min_size=1, max_size=30)
@@ -35,8 +35,8 @@ def test_each_group_is_seen_for_itself_and_two_of_one_application_are_two_runs()
     experience.add((0, 1), (0.5, 0.75), 10)
     experience.add((0, 0), (0.4, 0.6), 10)
     experience.add((0, 1, 0), (0.2, 0.3, 0.4), 10)
-    assert experience.seen(0, (1,)) == Seen(0.5, 0.0, 1, 10)
-    assert experience.seen(1, (0,)) == Seen(0.75, 0.0, 1, 10)
+    assert experience.seen(0, (1,)) == SpeedStatistics(0.5, 0.0, 1, 10)
+    assert experience.seen(1, (0,)) == SpeedStatistics(0.75, 0.0, 1, 10)
     twins = experience.seen(0, (0,))
     assert twins is not None
     assert (twins.speed, twins.runs) == (pytest.approx(0.5), 2)
@@ -107,6 +107,11 @@ def test_restored_experience_equals_the_original() -> None:
     for one in (here, there):
         one.add((0, 1), (0.1, 0.1), 10)
     assert here.seen(0, (1,)) == there.seen(0, (1,))
-    for wrong in (Seen(1.1, 0, 1, 1), Seen(0.5, math.nan, 1, 1), Seen(0.5, 0, 0, 1), Seen(0.5, 0, 1, 0)):
+    for wrong in (
+        SpeedStatistics(1.1, 0, 1, 1),
+        SpeedStatistics(0.5, math.nan, 1, 1),
+        SpeedStatistics(0.5, 0, 0, 1),
+        SpeedStatistics(0.5, 0, 1, 0),
+    ):
         with pytest.raises(ValueError, match="is impossible"):
             there.restore(0, (1,), wrong)

@@ -83,7 +83,7 @@ def test_speeds_are_medians_and_who_runs_out_of_memory_cannot_run_together() -> 
     found = {
         ("a",): Rounds(per_s=[(10.0,), (12.0,), (11.0,)]),
         ("b",): Rounds(per_s=[(5.0,)]),
-        ("c",): Rounds(trouble="c ended: no such kernel"),
+        ("c",): Rounds(failure="c ended: no such kernel"),
         ("a", "a"): Rounds(speeds=[(0.4, 0.6)]),
         ("a", "b"): Rounds(speeds=[(0.5, 1.02), (0.9, 1.01), (0.7, 1.05)]),
         ("b", "b"): Rounds(refused=True),

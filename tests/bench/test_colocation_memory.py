@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bench.colocation_memory import Headroom, Margin, Stay, needed_mib, stays
+from bench.colocation_memory import Headroom, Margin, PhaseInterval, needed_mib, phase_intervals
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.simulation.sharing import look_ahead
@@ -37,7 +37,7 @@ def test_memory_never_exceeds_the_estimate(case: tuple[World, list[Member]], tim
     assume(ran is not None)
     assert ran is not None
     slowest = min(one.speed for stretch in ran for one in stretch.ran)
-    jobs = [stays(world.profiles[one.application], one, slowest, timing) for one in members]
+    jobs = [phase_intervals(world.profiles[one.application], one, slowest, timing) for one in members]
     known = [job for job in jobs if job is not None]
     most = max(stretch.memory_mib or 0.0 for stretch in ran)
     assert len(known) == len(members)
@@ -51,7 +51,7 @@ def test_a_job_that_ends_before_the_other_grows_does_not_count() -> None:
     steady = profile("steady", (100, 6000.0))
 
     def needed(slowest: float) -> float:
-        jobs = [stays(grows, short, slowest, 0.1), stays(steady, later, slowest, 0.1)]
+        jobs = [phase_intervals(grows, short, slowest, 0.1), phase_intervals(steady, later, slowest, 0.1)]
         return needed_mib([job for job in jobs if job is not None], NO_HEADROOM)
 
     assert needed(0.9) == 9000
@@ -63,16 +63,16 @@ def test_a_gap_takes_as_much_as_the_largest_and_nothing_but_gaps_is_not_known() 
     holes = ApplicationProfile(
         "holes", "card", (ProfilePhase(seconds=5), ProfilePhase(seconds=5, memory_mib=700))
     )
-    assert stays(holes, Member(0, 0, 5.0), 1.0, 0.0) == [Stay(0, 5, 700)]
+    assert phase_intervals(holes, Member(0, 0, 5.0), 1.0, 0.0) == [PhaseInterval(0, 5, 700)]
     nothing = ApplicationProfile("nothing", "card", (ProfilePhase(seconds=5),))
-    assert stays(nothing, Member(0, 0, 5.0), 1.0, 0.0) is None
+    assert phase_intervals(nothing, Member(0, 0, 5.0), 1.0, 0.0) is None
 
 
 def test_work_beyond_the_profile_is_in_its_last_phase() -> None:
     two = profile("two", (5, 100.0), (5, 200.0))
-    assert stays(two, Member(0, 0, 100.0, 50.0), 0.5, 0.0) == [Stay(0, 200, 200)]
+    assert phase_intervals(two, Member(0, 0, 100.0, 50.0), 0.5, 0.0) == [PhaseInterval(0, 200, 200)]
     # Two that are over in a moment have a moment in which they are there.
-    assert needed_mib([[Stay(0, math.inf, 1)], [Stay(3, 3.5, 2)]], NO_HEADROOM) == 3
+    assert needed_mib([[PhaseInterval(0, math.inf, 1)], [PhaseInterval(3, 3.5, 2)]], NO_HEADROOM) == 3
 
 
 def test_a_margin_begins_careful_grows_with_errors_and_falls_to_the_largest() -> None:
@@ -121,17 +121,17 @@ def test_groups_need_headroom_for_their_extra_memory() -> None:
     headroom = Headroom(0.0, 300.0)
     assert headroom.needed_mib([1000.0]) == 1000
     assert headroom.needed_mib([1000.0, 500.0]) == 1800
-    headroom.saw(0.0, 100.0)
+    headroom.add_job(0.0, 100.0)
     assert headroom.part.errors == 0
-    headroom.saw(1000.0, 1100.0)
-    headroom.saw_group([1000.0, 500.0], 2000.0)
+    headroom.add_job(1000.0, 1100.0)
+    headroom.add_group([1000.0, 500.0], 2000.0)
     assert headroom.needed_mib([1000.0, 500.0]) == pytest.approx(1500 * 1.1 + 500)
     assert CAPACITY_MIB > 0
 
 
 def test_a_group_that_ran_out_of_memory_has_more_headroom() -> None:
     headroom = Headroom(0.1, 0.0)
-    headroom.saw_run_out((1, 0), 8000.0, 10000.0)
+    headroom.add_out_of_memory((1, 0), 8000.0, 10000.0)
     assert headroom.needed_mib([8000.0, 0.0], headroom.times((0, 1))) > 11000
     assert headroom.needed_mib([8000.0, 0.0], headroom.times((0, 2, 1))) > 11000
     assert headroom.needed_mib([6000.0, 1000.0], headroom.times((0, 1))) < 10000
@@ -139,7 +139,7 @@ def test_a_group_that_ran_out_of_memory_has_more_headroom() -> None:
     # One alone takes what it takes.
     assert headroom.needed_mib([8000.0], headroom.times((0, 1))) == pytest.approx(8800)
     # A smaller error does not lower the bound.
-    headroom.saw_run_out((0, 1), 9900.0, 10000.0)
+    headroom.add_out_of_memory((0, 1), 9900.0, 10000.0)
     assert headroom.times((0, 1)) > 1.25
 
 
@@ -148,11 +148,11 @@ def test_a_group_that_ran_out_of_memory_does_not_fit_again(
     expected_mib: float, part: float, group_mib: float
 ) -> None:
     headroom = Headroom(part, group_mib)
-    headroom.saw_run_out((0, 1), expected_mib, 10000.0)
+    headroom.add_out_of_memory((0, 1), expected_mib, 10000.0)
     assert headroom.needed_mib([expected_mib, 0.0], headroom.times((0, 1))) > 10000
 
 
 @pytest.mark.parametrize("expected_mib", [0.0, 10000.0, math.nan])
 def test_errors_do_not_explain_that_nothing_or_too_much_did_not_fit(expected_mib: float) -> None:
     with pytest.raises(ValueError, match=f"{expected_mib} MiB expected"):
-        Headroom().saw_run_out((0, 1), expected_mib, 10000.0)
+        Headroom().add_out_of_memory((0, 1), expected_mib, 10000.0)

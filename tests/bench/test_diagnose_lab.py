@@ -8,8 +8,8 @@ import pytest
 from bench.diagnose_injector import Case
 from bench.diagnose_injector_play import CLOCK, NVLINK, PCIE, POWER, SM, TENSOR, UTIL
 from bench.diagnose_injector_record import values_at
-from bench.diagnose_lab import Found as OfLab
-from bench.diagnose_lab import Said, table
+from bench.diagnose_lab import JudgedVerdict, table
+from bench.diagnose_lab import TrainingResult as OfLab
 from bench.diagnose_lab_schedule import FAULTS, STRETCH_S, draw_case, schedules, text_of
 from lab.simgpu.schedule import Phase, parse_phases, stretches
 from lab.simgpu.specs import hopper
@@ -97,8 +97,12 @@ def test_each_fault_is_drawn_for_two_nodes_of_four_gpus(name: str) -> None:
 
 
 def test_the_table_marks_wrong_verdicts() -> None:
-    right = Said(cause="hang", kind="", who=["n1 GPU 2"], confidence=0.9, by="window", right=True, named=True)
-    wrong = Said(cause="healthy", kind="", who=[], confidence=0.8, by="timeline", right=False, named=False)
+    right = JudgedVerdict(
+        cause="hang", kind="", who=["n1 GPU 2"], confidence=0.9, by="window", right=True, named=True
+    )
+    wrong = JudgedVerdict(
+        cause="healthy", kind="", who=[], confidence=0.8, by="timeline", right=False, named=False
+    )
     verdicts = {"synthetic": right, "live": right, "over": wrong, "asked_s": 95.0, "over_can_tell": False}
     one = OfLab(fault="deadlock", cause="hang", culprits=[], gpus=8, since_s=60.0, **verdicts)
     assert one.right  # hangs are not reported in the first ten minutes after the end of a job

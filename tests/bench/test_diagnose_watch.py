@@ -1,7 +1,7 @@
 """bench/diagnose_watch.py watches all its jobs and reports a hang."""
 
 from bench.diagnose_injector import faulty
-from bench.diagnose_watch import Played, watched
+from bench.diagnose_watch import ReplayedJobs, watched
 from slurm_gpu.diagnose.verdict import Cause
 
 
@@ -18,7 +18,7 @@ def a_hang():
 
 def test_running_jobs_are_watched_and_a_hang_is_reported():
     case = a_hang()
-    played = Played({1: case, 2: case})
+    played = ReplayedJobs({1: case, 2: case})
     watch, _ = watched(played)
     assert watch.shown.watched == 2
-    assert {told.verdict.job_id for told in played.told if told.verdict.cause == Cause.HANG} == {1, 2}
+    assert {told.verdict.job_id for told in played.stored if told.verdict.cause == Cause.HANG} == {1, 2}

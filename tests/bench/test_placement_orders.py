@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bench import placement_orders
-from bench.placement_orders import SMALL_LOADS, Found, orders, run
+from bench.placement_orders import SMALL_LOADS, OrderResult, orders, run
 
 ASKED = SMALL_LOADS["CPUs in proportion"]
 
@@ -21,7 +21,7 @@ def test_with_enough_capacity_no_job_is_rejected(name: str) -> None:
 
 
 def test_results_are_reproducible_and_overload_rejects_some_jobs() -> None:
-    def once(seed: int, order: str = "applied") -> Found:
+    def once(seed: int, order: str = "applied") -> OrderResult:
         return run(orders(ASKED, 4, 3)[order](), ASKED, 4, 3, 1.5, seed, 400)
 
     assert once(1) == once(1) != once(2)

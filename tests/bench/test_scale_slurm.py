@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-from scale_slurm import SimulatedJob, install, tell_jobs
+from scale_slurm import SimulatedJob, install, write_jobs
 
 SUBMITTED_S = 1_000_000 - 60
 
@@ -17,7 +17,7 @@ SUBMITTED_S = 1_000_000 - 60
 def commands(tmp_path: Path) -> Path:
     place = tmp_path / "slurm"
     install(place, [("gpu1", "127.100.0.1")])
-    tell_jobs(place, [SimulatedJob(n, "gpu1", SUBMITTED_S + 60, 2_000_000) for n in (1, 2, 12)], over=False)
+    write_jobs(place, [SimulatedJob(n, "gpu1", SUBMITTED_S + 60, 2_000_000) for n in (1, 2, 12)], over=False)
     return place
 
 

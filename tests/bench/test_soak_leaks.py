@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-from soak_leaks import LEAK_MIB_PER_H, NODES_DISK, Look, leaking, leaks, settled_per_h
+from soak_leaks import LEAK_MIB_PER_H, NODES_DISK, UsageSample, leaking, leaks, settled_per_h
 
 MINUTE = 60.0
 EACH_S = 5.0
@@ -20,7 +20,7 @@ def life(minutes, memory, files=lambda at_s: 9, seed=1):
     looks = []
     for n in range(int(minutes * MINUTE / EACH_S)):
         moment_mib = dice.choice((0, 0, dice.uniform(0, 2), dice.uniform(0, 30)))
-        looks.append(Look(n * EACH_S, memory(n * EACH_S) + moment_mib, files(n * EACH_S)))
+        looks.append(UsageSample(n * EACH_S, memory(n * EACH_S) + moment_mib, files(n * EACH_S)))
     return looks
 
 

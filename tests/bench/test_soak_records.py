@@ -8,7 +8,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import pytest
-from soak_records import Hold, Wrong, found_wrong, held_alone, runs_of, true_pct
+from soak_records import GpuAllocation, RecordError, is_exclusive, record_error, runs_of, true_pct
 
 from lab.options import Gpu
 from lab.simgpu.truth import Usage
@@ -38,7 +38,7 @@ def test_a_submission_that_slurmctld_forgot_is_no_second_record_of_the_job_with_
     runs, n_never_begun = runs_of(client, 17, 1, until=float("inf"))
     assert (list(runs), n_never_begun) == ([RUN], 1)
     assert client.asked == 1  # and its end is not awaited
-    assert found_wrong(1, HELD, runs) is None
+    assert record_error(1, HELD, runs) is None
 
 
 def test_a_run_that_slurmctld_lost_is_not_waited_for() -> None:
@@ -52,19 +52,21 @@ def test_a_job_that_slurmctld_forgot_once_it_had_begun_is_no_second_record_eithe
     # Its node shipped a record of it; Slurm's accounting knows of the submission alone.
     begun = make_run(state="PENDING", end_s=None, submit_s=RUN.submit_s - 60, devices=(make_record("GPU-b"),))
     held = {("n1", "GPU-a"), ("n1", "GPU-b")}
-    assert found_wrong(1, held, [begun, RUN]) is None
-    assert found_wrong(1, HELD, [begun, RUN]) is Wrong.TWICE  # it has no timestamp
-    assert found_wrong(1, held, [begun]) is Wrong.LOST  # it is the only one, and counts: GPU-a is missing
+    assert record_error(1, held, [begun, RUN]) is None
+    assert record_error(1, HELD, [begun, RUN]) is RecordError.TWICE  # it has no timestamp
+    assert (
+        record_error(1, held, [begun]) is RecordError.LOST
+    )  # it is the only one, and counts: GPU-a is missing
 
 
 def test_missing_and_duplicate_records_are_found() -> None:
     elsewhere = make_run(devices=(make_record("GPU-a"), make_record("GPU-b")))
-    assert found_wrong(1, HELD, [RUN, RUN]) is Wrong.TWICE
-    assert found_wrong(2, HELD, [RUN]) is Wrong.LOST
-    assert found_wrong(1, HELD, []) is Wrong.LOST
-    assert found_wrong(1, HELD, [make_run(devices=())]) is Wrong.LOST
-    assert found_wrong(1, HELD, [elsewhere]) is Wrong.TWICE
-    assert found_wrong(0, set(), []) is None
+    assert record_error(1, HELD, [RUN, RUN]) is RecordError.TWICE
+    assert record_error(2, HELD, [RUN]) is RecordError.LOST
+    assert record_error(1, HELD, []) is RecordError.LOST
+    assert record_error(1, HELD, [make_run(devices=())]) is RecordError.LOST
+    assert record_error(1, HELD, [elsewhere]) is RecordError.TWICE
+    assert record_error(0, set(), []) is None
 
 
 def share(uuid: str, seconds: float, own_pct: float, by_all_pct: float) -> GpuShare:
@@ -75,9 +77,9 @@ def share(uuid: str, seconds: float, own_pct: float, by_all_pct: float) -> GpuSh
 def test_on_an_exclusive_gpu_all_activity_is_the_job_s() -> None:
     alone, shared = share("GPU-a", 30, 60, 70), share("GPU-b", 10, 20, 90)
     holds = {
-        "GPU-a": [Hold(17, 100, 130), Hold(18, 50, 100), Hold(19, 130, 140)],
-        "GPU-b": [Hold(17, 100, 110), Hold(18, 50, 101)],
+        "GPU-a": [GpuAllocation(17, 100, 130), GpuAllocation(18, 50, 100), GpuAllocation(19, 130, 140)],
+        "GPU-b": [GpuAllocation(17, 100, 110), GpuAllocation(18, 50, 101)],
     }
-    assert [held_alone(17, one, holds) for one in (alone, shared)] == [True, False]
+    assert [is_exclusive(17, one, holds) for one in (alone, shared)] == [True, False]
     assert true_pct([alone, shared], [True, False]) == pytest.approx((30 * 70 + 10 * 20) / 40)
     assert true_pct([], []) is None

@@ -113,7 +113,7 @@ def test_a_planner_that_plans_ahead_does_not_take_the_best_pair_first(name: str,
 
 
 def test_a_third_does_not_slow_down_two_beyond_the_cap() -> None:
-    # CoRunnerView one: 1/0.95 = 1.05. CoRunnerView two: 1.11, which is more than 1.10.
+    # With one co-runner: 1/0.95 = 1.05. With two: 1.11, which is more than 1.10.
     world = pairs([[0.95]], EVEN)
     for name in NOT_LEARNED:
         ran = simulate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.diagnose_lab import OPTIONS, Found, run
+from bench.diagnose_lab import OPTIONS, TrainingResult, run
 from slurm_gpu.diagnose.verdict import Cause
 from tests.lab.conftest import LabWith
 
@@ -32,7 +32,7 @@ def test_cause_and_culprit_are_reported_during_and_after_the_job(
             assert found.watch is not None, found  # without a request
 
 
-def reported_after_the_job(found: Found) -> bool:
+def reported_after_the_job(found: TrainingResult) -> bool:
     """Diagnose by the timeline; hangs of a finished job need ten minutes."""
     assert found.over is not None
     return found.over.named or (found.cause == Cause.HANG and found.over.cause == Cause.HEALTHY)

@@ -1,6 +1,6 @@
 """Measure the cost of sampling jobs' processes in slurm-gpud: 8 jobs of 10 real processes each.
 
-    .venv/bin/python bench/host_looks.py [--jobs 8] [--processes 10]
+    .venv/bin/python bench/process_scans.py [--jobs 8] [--processes 10]
 
 Prints JSON. `percent_core` is the CPU time per 10 s, the interval between samples of a long job.
 `recognition_ms` is that of one search for applications, in processes with memory maps as long as PyTorch's.
@@ -65,7 +65,7 @@ def main() -> None:
 
 @contextmanager
 def jobs(count: int, processes: int) -> Iterator[Sequence[Sequence[int]]]:
-    """Process ids by job; each process claims its job in its environment."""
+    """Yield process ids by job; each process claims its job in its environment."""
     with ExitStack() as stack:
         yield [
             [
@@ -84,7 +84,7 @@ def jobs(count: int, processes: int) -> Iterator[Sequence[Sequence[int]]]:
 
 
 def cgroups(root: Path, running: Sequence[Sequence[int]]) -> Path:
-    """Directories as Slurm makes them on cgroup v2, without the kernel's counters of memory."""
+    """Create directories as of Slurm on cgroup v2, without the kernel's memory counters."""
     (root / "v2").mkdir()
     (root / "v2" / "cgroup.controllers").write_text("cpu\n")
     for job, pids in enumerate(running, 1):
