@@ -1,4 +1,4 @@
-"""A real browser for tests of pages, and what every page is asked."""
+"""A real browser for tests of pages, and checks for every page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Tab:
-    """A page that was opened, all that it said, and the addresses that it asked for."""
+    """An opened page, its console messages, and the URLs that it requested."""
 
     def __init__(self, browser: Any, url: str, **options: Any) -> None:
         self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))

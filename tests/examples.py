@@ -2,7 +2,7 @@
 
 import os
 
-# How many a test makes that says no number of its own; others make more in proportion.
+# The default number of examples of a test; other tests scale in proportion.
 VARIABLE = "SLURM_GPU_EXAMPLES"
 USUALLY = 25
 

@@ -83,7 +83,7 @@ def varint(value: int, width: int = 0) -> bytes:
 
 
 def understated(path: Path, values: dict[int, int]) -> Path:
-    """Let the footer say 1000 where it says one of these values, that many times."""
+    """Replace these values in the footer by 1000, the given number of times."""
     content = path.read_bytes()
     at = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     footer = content[at:]
@@ -127,7 +127,7 @@ def zeros_npz(path: Path) -> Path:
 
 
 def many_parts(path: Path) -> Path:
-    """A zip file whose directory names one part again and again."""
+    """Return a zip file whose directory names one part repeatedly."""
     n = 640_000
     entry = b"PK\x01\x02" + bytes(24) + (6).to_bytes(2, "little") + bytes(16)
     directory = b"".join(entry + b"%06x" % number for number in range(n))

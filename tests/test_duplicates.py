@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# A migration stays as it was, whatever becomes of the tables.
+# Migrations remain unchanged when tables change.
 LEFT_OUT = ROOT / "slurm_gpu/database/storage/migrations/versions"
 
 

@@ -1,4 +1,4 @@
-"""Memory that a daemon needs no more goes back to the system."""
+"""Memory that a daemon no longer needs is returned to the system."""
 
 import platform
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from slurm_gpu.daemon.heap import EVERY_S, Heap, giving_back
 from tests.node.fakes import FakeClock
 
-# Pieces of which some stay, each in a page of its own.
+# Blocks of which some remain, each in its own page.
 _HOLES = """
 from slurm_gpu.daemon.heap import give_back
 def own_kib():

@@ -43,7 +43,7 @@ _PARTS = {
 }
 # lupa is imported by a name that has the version of Lua; slurm_gpu.http uses httptools through uvicorn.
 _UNSEEN = {"lupa", "httptools"}
-# Tools that are run, not imported, and the words by which the Makefile, pyproject.toml or a test does so.
+# Tools that are run and not imported, and the words that run them in Makefile, pyproject.toml or tests.
 _RUN = {
     "import-linter": "[tool.importlinter]",
     "mypy": "$(BIN)/mypy",
@@ -61,7 +61,7 @@ def test_imports_point_one_way():
 
 
 def test_every_module_is_reached_from_a_program():
-    """Benchmarks and tests do not count: what they alone use belongs to them."""
+    """Benchmarks and tests do not count; code that only they use belongs to them."""
     graph = grimp.build_graph("slurm_gpu", cache_dir=None)
     sources = "".join(path.read_text() for path in (ROOT / "slurm_gpu").rglob("*.py"))
     started = set(re.findall(r'"-m", "(slurm_gpu[\w.]+)"', sources))

@@ -1,4 +1,4 @@
-"""The lab's commands where there is no lab."""
+"""Commands of the lab without a lab."""
 
 import io
 import os
@@ -44,7 +44,7 @@ def test_an_inaccurate_demo_shows_possible_causes_and_advice(far: float):
 
 
 def test_the_demo_waits_for_a_row_without_a_mean() -> None:
-    """A job's first record may know its memory alone."""
+    """The first record of a job may contain only its memory."""
     whole = {"uGPUcore": 40.0, "uGPUmem": 10.0, "coverage": 1.0}
     lab = Lab()  # not brought up: the run is known already
     for row, compared in (

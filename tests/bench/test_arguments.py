@@ -1,4 +1,4 @@
-"""A benchmark refuses what it cannot measure with, before it does anything."""
+"""A benchmark refuses invalid arguments before it starts."""
 
 import runpy
 import sys
@@ -30,7 +30,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 def test_invalid_arguments_are_named(
     script: str, words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run here: what the scripts import takes longer than all that they say."""
+    """Run scripts in this process, since their imports take longer than everything else."""
     monkeypatch.syspath_prepend(BENCH)
     monkeypatch.setattr(sys, "argv", [f"{script}.py", *words.split()])
     with pytest.raises(SystemExit) as ended:

@@ -97,7 +97,7 @@ def test_results_of_the_thesis_are_shown_next_to_ours(
     assert any("cost 1" in line and "[29.86]" in line for line in text)
     assert any("placements" in line for line in text)
     answer = json.loads(last)
-    assert answer["throughput"] == dict.fromkeys(THROUGHPUT_KEYS)  # the default planner was not asked for
+    assert answer["throughput"] == dict.fromkeys(THROUGHPUT_KEYS)  # the default planner was not requested
     assert set(answer["planners"]["throughput"]["known"]) == {"sjf", "tetris"}
     assert {path.name for path in tmp_path.glob("*.svg")} == {
         "colocation-profiles.svg",

@@ -109,7 +109,7 @@ def test_a_pair_with_unknown_memory_may_share_again_once_larger_ones_have() -> N
     belief.experience.add((2, 1), (0.8, 0.9), 60)
     belief.learn()
     assert belief.may_share(pair)
-    # Found out twice, it takes twice as much to believe otherwise.
+    # After two failures twice as much evidence is needed.
     belief.ran_out(0, 1.0, pair, pair[1])
     assert not belief.may_share(pair)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""The benchmark of a real GPU works where there is none: it says so, and measures stand-ins."""
+"""Without a GPU, the benchmark of real GPUs is skipped or measures stand-ins."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_speeds_are_medians_and_who_runs_out_of_memory_cannot_run_together() -> 
     }
     table = table_of("card", found)
     assert (table.names, table.alone_per_s) == (("a", "b"), (11.0, 5.0))
-    assert table.together((0, 0)) == (0.5, 0.5)  # which of two is the first says nothing
+    assert table.together((0, 0)) == (0.5, 0.5)  # the order of two does not matter
     assert table.together((0, 1)) == (0.7, 1.0)
     assert table.together((1, 1)) == (0.0, 0.0)
     assert table.together((0, 0, 1)) == (0.4, 0.4, 0.2)

@@ -1,4 +1,4 @@
-"""Memory of a group: never less than it really takes, whatever the phases, speeds and errors."""
+"""The estimated memory of a group is never too small, for any phases, speeds and errors."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_group_that_ran_out_of_memory_has_more_headroom() -> None:
     assert headroom.needed_mib([8000.0, 0.0], headroom.times((0, 2, 1))) > 11000
     assert headroom.needed_mib([6000.0, 1000.0], headroom.times((0, 1))) < 10000
     assert headroom.needed_mib([8000.0, 0.0], headroom.times((0, 2))) == pytest.approx(8800)
-    # One alone takes what it takes.
+    # A single job needs no additional memory.
     assert headroom.needed_mib([8000.0], headroom.times((0, 1))) == pytest.approx(8800)
     # A smaller error does not lower the bound.
     headroom.add_out_of_memory((0, 1), 9900.0, 10000.0)

@@ -1,4 +1,4 @@
-"""Schedules for simgpu by which a training of the injector runs in the lab: they show what it does."""
+"""Schedules for simgpu reproduce a training of the injector in the lab."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Trainings made of traced steps: what is drawn comes from the trace, and is as unequal as is wanted."""
+"""Trainings resampled from traced steps contain only traced values, with the requested imbalance."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The benchmark of orders runs what it says, and the same each time."""
+"""The benchmark of orders is reproducible."""
 
 from __future__ import annotations
 

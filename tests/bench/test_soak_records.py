@@ -49,7 +49,7 @@ def test_a_run_that_slurmctld_lost_is_not_waited_for() -> None:
 
 
 def test_a_job_that_slurmctld_forgot_once_it_had_begun_is_no_second_record_either() -> None:
-    # Its node shipped a record of it; Slurm's accounting knows of the submission alone.
+    # Its node shipped a record; Slurm's accounting has only the submission.
     begun = make_run(state="PENDING", end_s=None, submit_s=RUN.submit_s - 60, devices=(make_record("GPU-b"),))
     held = {("n1", "GPU-a"), ("n1", "GPU-b")}
     assert record_error(1, held, [begun, RUN]) is None

@@ -43,7 +43,7 @@ class PhaseWorld:
 
 
 class OneAtATime:
-    """Every job has a GPU for itself, first come first served."""
+    """Give every job its own GPU, first come, first served."""
 
     name = "one at a time"
 
@@ -53,7 +53,7 @@ class OneAtATime:
 
 
 class Replay:
-    """Starts what a log says: with the same jobs in the same world all else follows."""
+    """Start jobs as recorded in a log; with the same jobs and world everything else follows."""
 
     name = "replay"
 

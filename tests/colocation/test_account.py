@@ -23,7 +23,7 @@ from tests.colocation.learned.nets import any_scorer
 
 
 class Rosy(KnownBelief):
-    """Takes every pair for better than it is; how slow it can be at worst, it knows."""
+    """A belief that overestimates every pair, but with right lower bounds."""
 
     def __init__(self, true: TableWorld, speeds: np.ndarray) -> None:
         super().__init__(
@@ -95,7 +95,7 @@ def test_jobs_on_gpus_missing_from_a_view_have_not_ended() -> None:
     account.update(PlannerView(0.0, (), (PlannerGpu((one, other), "n1/0"), PlannerGpu((), "n2/0"))))
     account.update(
         PlannerView(0.0, (), (PlannerGpu((), "n2/0"),))
-    )  # as slurm-gpuctld asks once n1 has its next job
+    )  # as slurm-gpuctld does once n1 has its next job
     account.update(PlannerView(10.0, (), (PlannerGpu((), "n2/0"),)))
     assert account.gained_s == 0
     assert not account.may((Member(2, 0, 100.0), Member(3, 1, 100.0)))

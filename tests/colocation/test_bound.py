@@ -58,7 +58,7 @@ def test_sharing_that_cannot_pay_is_none() -> None:
 
 
 def test_three_jobs_that_share_in_pairs_end_together() -> None:
-    # Each pair has 75 s: every job runs for 150 s at 0.8, and none is ever alone.
+    # Each pair has 75 s: every job runs for 150 s at 0.8, never alone.
     found = least_makespan(EVEN, [SharingJob(0, 120.0)] * 3)
     assert found.makespan_s == pytest.approx(225)
     assert least_makespan(EVEN, [SharingJob(0, 120.0)] * 3, most_together=1).makespan_s == pytest.approx(360)
@@ -84,7 +84,7 @@ def test_phases_that_meet_beyond_a_cap_may_as_long_as_the_run_is_within_it() -> 
     some = [SharingJob(0, 100.0)] * 2
     # 40 s of each overlap the other's second phase; odd with odd, half as fast, gains nothing.
     assert least_makespan(world, some, cap=1.1).makespan_s == pytest.approx(120)
-    # With one phase alone, two never keep the cap: they do not meet at all.
+    # With only one phase, two jobs always exceed the cap, so they do not share.
     odd = PhaseWorld([two], PairTable(["two"], np.array([[0.8]])))
     assert least_makespan(odd, some, cap=1.1).makespan_s == pytest.approx(200)
 
@@ -153,7 +153,7 @@ def test_no_schedule_that_keeps_a_cap_is_shorter_than_the_bound_under_it(
 
 
 class At:
-    """Starts each job at a time of its own, whatever comes of it."""
+    """Start each job at a given time, regardless of the result."""
 
     name = "at"
 

@@ -1,4 +1,4 @@
-"""A planner's memory of jobs, from views alone."""
+"""A planner's history of jobs, derived only from views."""
 
 from __future__ import annotations
 

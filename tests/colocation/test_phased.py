@@ -1,4 +1,4 @@
-"""Orders of starts by phases: predictions come true, and starts need not wait for an end."""
+"""Orders of starts by phases: predictions match the simulation, and starts need not wait for ends."""
 
 from __future__ import annotations
 

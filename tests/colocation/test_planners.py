@@ -1,4 +1,4 @@
-"""The promises of every planner, and the preference of each."""
+"""Guarantees of every planner, and the preference of each."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_shortest_first_is_exclusive() -> None:
     assert list(ran.start_s) == [30, 0, 10]
 
 
-# a and b share at no loss; c and d do; any other two get as much done as one alone.
+# a and b share without loss, as do c and d; any other pair is no faster than single jobs.
 FRIENDS = pairs(
     [[0.5, 1.0, 0.5, 0.5], [1.0, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 1.0], [0.5, 0.5, 1.0, 0.5]],
     *(profile(name, (100.0, 0.0)) for name in "abcd"),
@@ -96,7 +96,7 @@ def test_friends_run_together(name: str) -> None:
     assert simulate(FRIENDS, some, made(name, FRIENDS, KnownBelief(FRIENDS))).makespan_s == pytest.approx(200)
 
 
-# Each of b and c is good with a, d only with b; taking a and b first leaves c and d alone.
+# b and c are both good with a, but d only with b; pairing a and b first leaves c and d alone.
 CHAIN = pairs(
     [[0.5, 0.9, 0.8, 0.5], [0.9, 0.5, 0.5, 0.8], [0.8, 0.5, 0.5, 0.5], [0.5, 0.8, 0.5, 0.5]],
     *(profile(name, (100.0, 0.0)) for name in "abcd"),
@@ -131,10 +131,10 @@ def test_under_a_cap_annealing_slows_one_job_in_six(n: int, slowed: int) -> None
 
 
 def test_the_progress_of_running_jobs_is_considered() -> None:
-    # Two of them are too much together, but not once the first is beyond its peak.
+    # Two of them exceed the memory, but not after the peak of the first.
     peak = profile("peak", (50.0, 7000.0), (50.0, 1000.0))
     world = pairs([[1.0]], peak)
-    for name in set(NOT_LEARNED) - {"sjf", "fgd"}:  # the one never shares, the other goes by peaks
+    for name in set(NOT_LEARNED) - {"sjf", "fgd"}:  # sjf never shares, and fgd uses peaks
         for done_s, n in ((0.0, 0), (60.0, 1)):
             running = PlannerGpu((Member(0, 0, 100.0 - done_s, done_s),))
             view = PlannerView(done_s, (Member(1, 0, 100.0),), (running,))

@@ -18,7 +18,7 @@ _SIZES = (8, 16, 32, 64)
 
 
 def zoo(seed: int, noise: float = 0.0) -> tuple[list[Traits], Floats]:
-    """Twelve applications, which take turns: the larger the input, the more of the GPU each wants."""
+    """Return twelve applications that share time; larger inputs need more of the GPU."""
     rng = np.random.default_rng(seed)
     traits, wants = [], []
     for family in "abc":
@@ -262,7 +262,7 @@ def test_oddness_is_the_deviation_from_the_family_s_line_over_sizes() -> None:
     odd = likeness(slow).odd[:, 0]
     assert odd.argmax() == 2
     assert odd.sum() == pytest.approx(0.0, abs=1e-9)
-    # Through two there is always a line, and who is alone of a family is off none.
+    # Two points always define a line, and a single member of a family deviates from none.
     assert (
         likeness([Traits("a", 8, (1.0,)), Traits("a", 16, (5.0,)), Traits("b", 8, (2.0,))]).odd == 0
     ).all()
@@ -272,7 +272,7 @@ def test_oddness_is_the_deviation_from_the_family_s_line_over_sizes() -> None:
 
 
 def test_an_application_slow_alone_for_its_family_loses_less_when_sharing() -> None:
-    """CoRunnerView others all are as fast as their sizes let expect; alone one of each family is not."""
+    """With co-runners all speeds follow the size; alone, one application of each family is slower."""
     traits, speeds = [], []
     for family, slow in (("a", 1), ("b", 2), ("c", 1), ("d", 2)):
         for step, size in enumerate(_SIZES):

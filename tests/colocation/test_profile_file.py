@@ -1,4 +1,4 @@
-"""Files of profiles: what is written is read back, and what is wrong is named."""
+"""Profile files are read back as written, and errors are named."""
 
 from __future__ import annotations
 

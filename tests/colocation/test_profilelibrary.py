@@ -1,4 +1,4 @@
-"""From timelines to profiles, of several runs, near inputs and other cards; gaps stay gaps, 0 stays 0."""
+"""Profiles from timelines, several runs, similar inputs and other GPUs; gaps remain gaps, 0 remains 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that share GPUs, by hand: who runs how fast, who is killed, and what came of it."""
+"""Simulated sharing of GPUs, compared with results by hand: speeds, kills and ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_new_phase_of_one_changes_the_speed_of_both() -> None:
     one = profile("one", (10, 0), (10, 0))
     table = pairs([[1.0]], one).table
     ran = simulate(PhaseWorld([one], table), [SharingJob(0, 20.0), SharingJob(0, 20.0)], AllAtOnce())
-    # Both come into their second phase after 10 s, which two can only do at half speed.
+    # Both enter their second phase after 10 s, in which two run at half speed.
     assert ran.end_s.tolist() == pytest.approx([30.0, 30.0])
     assert [event.at_s for event in ran.log if event.what is SharingTransition.PHASE] == [10.0, 10.0]
 
@@ -178,7 +178,7 @@ def test_the_cap_and_the_number_of_jobs_decide_who_may_share() -> None:
 
 
 class Alarmed:
-    """Wants to be asked at a time of its own, and starts a job then."""
+    """A planner that requests a call at a given time and starts a job then."""
 
     name = "alarmed"
 

@@ -1,4 +1,4 @@
-"""Tables of measured speeds: what is written is read back, and what is wrong is named."""
+"""Tables of measured speeds are read back as written, and errors are named."""
 
 from __future__ import annotations
 

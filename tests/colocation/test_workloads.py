@@ -14,7 +14,7 @@ from tests.colocation.building import OneAtATime
 
 
 def table() -> Measured:
-    """Return six applications, each slowing others more than the one before. The last must run alone."""
+    """Return six applications, each slowing others more than the previous; the last must run alone."""
     names = tuple(f"app{i}" for i in range(6))
     speeds: dict[tuple[int, tuple[int, ...]], float] = {}
     for i, j in combinations_with_replacement(range(6), 2):

@@ -25,7 +25,7 @@ from slurm_gpu.notices.settings import check_settings
 from slurm_gpu.policy.language.check import check_policy
 
 Check = Callable[[YamlSource], object]
-# A file that its owner alone may read, as slurm-gpudbd.yaml has to be.
+# A file that only its owner may read, as required for slurm-gpudbd.yaml.
 _PRIVATE = "/proc/self/environ"
 
 _POLICY = {

@@ -1,4 +1,4 @@
-"""slurm-gpu.yaml: a whole one is read, and each mistake is named with its place and what would be right."""
+"""slurm-gpu.yaml is read completely, and each error is named with its position and the valid values."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every value of a YAML file knows its line and column, and every mistake names them."""
+"""Every value of a YAML file has its line and column, and every error names them."""
 
 from pathlib import Path
 

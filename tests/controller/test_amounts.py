@@ -48,7 +48,7 @@ def test_running_gpus_are_of_the_type_of_their_nodes_where_slurm_names_none() ->
         ({"per_node": "gres/gpu:a100:2", "n_nodes": 3}, 6000),
         ({"per_node": "gres:shard:3", "n_nodes": 2}, 1500),
         ({"per_node": "gres:gpu:1,gres:shard:2"}, 1500),
-        # By task or socket: Slurm knows the number of tasks, and that of sockets on the fewest nodes.
+        # Per task or socket: Slurm has the number of tasks, and of sockets on the fewest nodes.
         ({"tres": "cpu=4,node=1,gres/gpu=4"}, 4000),
         ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2}, 4000),
         ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2, "per_socket": "gres:gpu:2"}, 8000),
@@ -125,7 +125,7 @@ def test_gpus_of_another_type_in_another_form_come_on_top() -> None:
             5000,
             {"a100": 1000},
         ),
-        # CPUs by the task change nothing: the total may be older than what is asked for by now.
+        # CPUs per task change nothing: the total may be older than the current request.
         (
             {"per_node": "gres/gpu:a100:1", "per_task": "cpu=2", "n_nodes": 1},
             "node=1,gres/gpu=4,gres/gpu:a100=4",

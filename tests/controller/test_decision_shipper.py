@@ -210,7 +210,7 @@ def test_repeated_refusals_do_not_fill_the_database(site: Site, caplog: pytest.L
     refuse(1001, at_s, most + 500)
     refuse(1002, at_s, 3)
     site.is_down = True
-    site.ship()  # what is tried again is not counted twice
+    site.ship()  # retries are not counted twice
     site.is_down = False
     site.ship()
     refuse(1001, at_s + 60, 100)

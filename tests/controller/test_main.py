@@ -28,7 +28,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
         command.write_text(SLURM)
         command.chmod(0o755)
     (tmp_path / "slurm-gpu.yaml").write_text("cluster: c\n")
-    # A SLURM_CONF that is not there would be said, and nothing asked.
+    # A missing SLURM_CONF would be reported without a query.
     kept = {name: value for name, value in os.environ.items() if name != "SLURM_CONF"}
     return {**kept, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
 

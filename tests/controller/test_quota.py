@@ -97,7 +97,7 @@ def test_groups_that_none_of_the_users_jobs_can_be_in_are_left_out() -> None:
         GroupInForce("course", until_s=NOON_S),
     ):
         assert lines(rule({"jobs_total": 5}, group=group)) == []
-    # Where Slurm does not say what the user may submit to, everything is possible.
+    # If Slurm returns no partitions of the user, all are possible.
     nlp = GroupInForce("nlp", accounts=frozenset({"nlp"}))
     assert len(lines(rule({"jobs_total": 5}, group=nlp), places=UserAssociations())) == 1
 

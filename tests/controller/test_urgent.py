@@ -110,7 +110,7 @@ def world() -> World:
 def test_an_urgent_start_is_reported_completely_after_it_settled(world: World):
     for job_id in (1, 2):
         world.waits(job_id)
-    world.waits(3, waited_s=10)  # it came later
+    world.waits(3, waited_s=10)  # submitted later
     world.waits(4, partition="other")
     world.waits(7, "urgent", waited_s=60)
     world.run_cycle()

@@ -113,7 +113,7 @@ def test_a_busy_slurmctld_is_polled_less_often_but_in_time(site: Site) -> None:
 
 
 def test_a_long_queue_costs_no_more_of_a_core_than_a_short_one(site: Site) -> None:
-    """Unless a refused user waits for room."""
+    """Unless a refused user waits for a free slot."""
 
     def poll() -> float:
         return site.watcher.run_once()
@@ -365,7 +365,7 @@ def test_calls_are_counted_including_failures() -> None:
     with pytest.raises(SlurmError):
         calls(["squeue"], {}, 1.0)
     with pytest.raises(SlurmError):
-        calls(["squeue", "--version"], {}, 1.0)  # would ask no daemon
+        calls(["squeue", "--version"], {}, 1.0)  # needs no daemon
     assert str(calls) == "squeue 2 (250 ms each, 1 failed)"
 
 

@@ -138,7 +138,7 @@ def test_a_damaged_file_is_ignored(tmp_path: Path, damaged: str) -> None:
 def test_an_outage_of_slurmctld_does_not_count_as_waiting(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.let_pass(EVERY_S + 1)
-    site.clock.advance(10 * WAIT_S)  # no turn is taken
+    site.clock.advance(10 * WAIT_S)  # no other cycle runs
     site.let_pass(EVERY_S)
     assert site.constraint == "[zone1|zone2]"
     site.let_pass(WAIT_S)

@@ -101,7 +101,7 @@ def test_without_an_end_a_failure_is_logged_once_a_minute_with_its_number(
 
 
 class Stop(threading.Event):
-    """Set after so many rounds; `between` is called at each."""
+    """Set after `n` rounds; `between` is called in each."""
 
     def __init__(self, n: int, between: Callable[[], None]) -> None:
         super().__init__()

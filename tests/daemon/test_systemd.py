@@ -54,7 +54,7 @@ def test_the_watchdog_is_notified_at_half_its_interval_by_a_running_loop(systemd
         assert due_s == now_s + 30
         assert notifier.turned(now_s + 29.9, "") == due_s
     assert received(systemd).count("WATCHDOG=1") == 4
-    assert received(systemd) == []  # nothing comes by itself
+    assert received(systemd) == []  # no messages without a turn of the loop
 
 
 def test_a_watchdog_of_another_process_is_not_ours(systemd: socket.socket) -> None:
@@ -78,7 +78,7 @@ def test_without_systemd_or_with_one_that_is_gone_nothing_happens() -> None:
 
 
 def full(systemd: socket.socket) -> None:
-    """Leave systemd no room for another word."""
+    """Fill the socket of systemd."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others:
         others.setblocking(False)
         with contextlib.suppress(BlockingIOError):

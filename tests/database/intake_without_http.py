@@ -1,4 +1,4 @@
-"""The way in of what nodes ship, without HTTP."""
+"""Ingest of shipments without HTTP."""
 
 import json
 from typing import Any

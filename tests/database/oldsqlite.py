@@ -16,7 +16,7 @@ _NEWER = {
 
 
 def too_new(sql: str) -> list[str]:
-    """Return what of a statement SQLite 3.34 does not read."""
+    """Return the parts of a statement that SQLite 3.34 does not support."""
     return [what for what, pattern in _NEWER.items() if re.search(pattern, sql, re.IGNORECASE | re.DOTALL)]
 
 

@@ -47,12 +47,12 @@ from slurm_gpu.slurm.submission import UserAssociations
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row
 
 NOBODY = 65534
-OPERATOR = 1  # Debian and RHEL know this user
+OPERATOR = 1  # This user exists in Debian and RHEL.
 ROOT = os.getuid() == 0
 # The clock of these tests, which does not advance by itself.
 UNBOUNDED = PerUser(requests=1000, rows_per_s=10**9)
 WEB = 2
-"""And this one, who stands in for slurm-gpuweb's."""
+"""Another such user, in the role of slurm-gpuweb's."""
 WEB_HOST = "127.0.0.7"
 """Another host on which slurm-gpuweb may run."""
 # A user for whom slurmdbd, which is unreachable, returns nothing.
@@ -142,7 +142,7 @@ def running_server(
     slurm.node_list.append(node(9, name="here", address="127.0.0.1"))
     view = SlurmView(slurm, clock)
     memory = LiveState.fresh(clock)
-    # The tests run as root, who ships, or as some user, who then stands in for SlurmUser.
+    # The tests run as root, who ships, or as another user in the role of SlurmUser.
     services = Services(
         cluster=CLUSTER,
         database=database,

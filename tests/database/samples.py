@@ -1,4 +1,4 @@
-"""Records, accounting rows and a Slurm in memory, with what a test does not care about filled in."""
+"""Records, accounting rows and a Slurm in memory, with defaults for all other fields."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

@@ -175,7 +175,7 @@ class Played:
 
 
 class Watching:
-    """The watch over what is played."""
+    """The watch over the simulated jobs."""
 
     def __init__(self, played: Played):
         self.played = played

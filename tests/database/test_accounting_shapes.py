@@ -18,7 +18,7 @@ NOW_S = T0 + 50_000
 
 
 class Site:
-    """An import that follows what sacct prints from one pass to the next."""
+    """An import of changing sacct output over several passes."""
 
     def __init__(self, database: Database) -> None:
         self.database, self.slurm = database, MemorySlurm()

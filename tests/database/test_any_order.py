@@ -108,7 +108,7 @@ def _key(item: Delivery) -> tuple[Any, ...]:
     return type(item), item.job_id, item.submit_s
 
 
-# Only what a newer version replaces may be lost for good: the node sends the newest until it is acknowledged.
+# Only replaced versions may be lost: the node sends the newest until it is acknowledged.
 _NEWEST = set({_key(item): index for index, item in enumerate(_STORY)}.values())
 _MAY_BE_LOST = sorted(set(range(len(_STORY))) - _NEWEST)
 

@@ -1,4 +1,4 @@
-"""Request bodies take bounded memory, whatever their sender announces."""
+"""Request bodies use bounded memory for any announced length."""
 
 import contextlib
 import socket
@@ -77,7 +77,7 @@ def test_many_slow_senders_take_no_more_than_there_is_for_all(server: Running, w
             came = answer(late)
         assert b" 503 " in came[:20]
         assert b"retry-after: 10" in came.lower()
-        # Those who found no room learn it as well, once they have sent what they promised.
+        # Rejected senders receive the answer once they have sent the announced bytes.
         connections[-1].sendall(bytes((1 << 20) - PIECE))
         assert answer(connections[-1])[9:12] in (b"503", b"429")
     wait_for(lambda: server.bodies.n_bytes == 0, lambda: f"{server.bodies.n_bytes} bytes are left")

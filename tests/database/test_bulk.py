@@ -1,4 +1,4 @@
-"""Rows that go to MariaDB many in a statement are the rows that were given, whatever texts they hold."""
+"""Bulk inserts into MariaDB store the given rows with any texts."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""GET /v1/cluster: slurmctld's nodes and jobs, with what others may see of them."""
+"""GET /v1/cluster: slurmctld's nodes and jobs, and their visibility to other users."""
 
 from dataclasses import replace
 
@@ -81,7 +81,7 @@ def test_the_name_of_a_job_is_its_owners_and_operators(caller: Caller, name: str
 
 def test_it_comes_over_the_wire_as_it_is(server: Running) -> None:
     server.slurm.queue = [queued(job_id=7, nodes=("here",), gpu_index={"here": {"gpu": (1,)}})]
-    server.clock.now += 60  # a queue that was asked for before is old by then
+    server.clock.now += 60  # the earlier queue is outdated
     with DatabaseClient(server.config) as client:
         state = client.cluster()
     assert from_json(ClusterState, to_json(state)) == state

@@ -30,7 +30,7 @@ from tests.database.servers import MariaDB
 
 _WITHIN_S = 20.0
 _STARTED = multiprocessing.get_context("forkserver")
-"""Makes processes of one that has imported the daemon, which takes longer than most of what is tested."""
+"""Fork processes from one that has imported the daemon, since the import takes longer than most tests."""
 _STARTED.set_forkserver_preload(["slurm_gpu.database.main", "pymysql"])
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0, reason="only root may ship without a Slurm to name SlurmUser"
@@ -163,7 +163,7 @@ def unread(connection: UnixConnection) -> int:
 
 @pytest.fixture(scope="module")
 def own_mariadb(short_path: Path) -> Iterator[MariaDB]:
-    """A MariaDB that these tests alone may kill, if they start it again."""
+    """Return a MariaDB that only these tests may kill and must restart."""
     if not MariaDB.installed():
         pytest.skip("mariadbd is not installed")
     server = MariaDB(Path(tempfile.mkdtemp(dir=short_path)))

@@ -1,4 +1,4 @@
-"""Decisions are kept once, shown to whose jobs they were about and to operators, and dropped in time."""
+"""Decisions are stored once, shown to the job's user and operators, and dropped after their retention."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_refusals_are_found_by_the_rule_the_newest_first(database: Database) -> 
         ("urgent:who:enforce", both, "not_urgent:gpus:enforce", None, "urgen_:x:enforce")
     ):
         keep(database, body(id=f"{number:032x}", at_s=number, verdict="deny", token=None, rules=rules))
-    keep(database, body(id="f" * 32, rules="urgent:who:advise"))  # let in all the same
+    keep(database, body(id="f" * 32, rules="urgent:who:advise"))  # accepted nevertheless
 
     def refusals(rule: str | None, limit: int = 10) -> list[int]:
         with database.reading() as connection:

@@ -105,7 +105,7 @@ def lite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 class Site:
-    """slurm-gpudbd's intake, and what it has stored."""
+    """The ingest of slurm-gpudbd and its stored items."""
 
     def __init__(self, database: Database) -> None:
         empty(database)

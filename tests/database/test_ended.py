@@ -1,4 +1,4 @@
-"""A job that a node holds open is called over only when Slurm is sure of it, and has been for a while."""
+"""An open job of a node is reported as ended only if Slurm has been certain of it for a while."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

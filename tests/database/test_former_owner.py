@@ -105,7 +105,7 @@ def ask(server: Running, uid: int, path: str) -> tuple[int, Any]:
 
 
 def test_a_user_with_a_reused_name_reads_nothing_of_the_former_one(server: Running) -> None:
-    """On whatever paths there will be: a new one is among these."""
+    """Test all paths of the API, including future ones."""
     answers = {path: json.dumps(ask(server, NOBODY, path)) for path in paths(server)}
     assert [path for path, answer in answers.items() if SECRET in answer] == []
 

@@ -1,4 +1,4 @@
-"""A database without room takes nothing and refuses nothing for good: all comes again, and is stored then."""
+"""A database on a full disk accepts and rejects nothing; everything is sent again and stored later."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ Limit = Callable[[bool], None]
 
 @pytest.fixture(params=["sqlite", "mariadb"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Database, Limit]]:
-    """A database, and what takes its room and gives it back."""
+    """A database whose disk space a test takes and returns."""
     if request.param == "sqlite":
         database = Database(f"sqlite:///{tmp_path / 'x.db'}")
         pages = [1_000_000]
@@ -40,7 +40,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Data
     database.upgrade()
 
     def fill(is_full: bool) -> None:
-        """As InnoDB says where its disk is full; tests cannot fill one."""
+        """Raise the error of InnoDB on a full disk, which tests cannot fill."""
         with database.engine.begin() as connection:
             connection.execute(text("DROP TRIGGER IF EXISTS no_room"))
             if is_full:

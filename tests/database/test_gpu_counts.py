@@ -1,4 +1,4 @@
-"""All that counts the GPUs of a job agrees, whatever Slurm accounts for and however it is spelled."""
+"""All counts of a job's GPUs agree for every accounting setup and spelling of Slurm."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.slurm.printed import MARK, NAMES, text_of
 
 _HOST = "cpu=8,mem=64G,node=1,billing=8"
 _PER_GPU = SharesPerGpu(shard=4, mps=100)
-# What Slurm prints, and the GPUs that it stands for, with 4 shards and 100 MPS to a GPU.
+# Output of Slurm and its number of GPUs, with 4 shards and 100 MPS per GPU.
 _TRES: dict[str, int] = {
     _HOST: 0,
     "cpu=1": 0,

@@ -43,7 +43,7 @@ class Transactions:
         return [10 * n for _, n in items]
 
     def do(self, *items: Item) -> dict[int, int | str]:
-        """By their numbers, what came of them, or why nothing did."""
+        """Return by number the results of items, or their errors."""
         outcomes = self.commits.do(items)
         self.errors += [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         reported = (str(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes)

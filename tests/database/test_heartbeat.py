@@ -30,7 +30,7 @@ class Import:
 
 @dataclass
 class Daemon:
-    """slurm-gpudbd's heartbeat, with requests that end when the test says so."""
+    """The heartbeat of slurm-gpudbd, with requests that a test ends."""
 
     systemd: socket.socket
     clock: FakeClock
@@ -55,7 +55,7 @@ class Daemon:
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-    """One message at once, the other when the request's own event is set."""
+    """Send one message immediately and the other when the request's event is set."""
     if scope["fails"]:
         raise RuntimeError("no answer")
     await scope["begin"].wait()

@@ -55,7 +55,7 @@ WRONG = st.one_of(
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where anything stands in a record: ("allocated_s",), ("power_w", 2), ("timeline", "width_s") …"""
+    """Return the paths of all values in a record, such as ("power_w", 2) or ("timeline", "width_s")."""
     if path:
         yield path
     if isinstance(value, dict | list):
@@ -93,7 +93,7 @@ def lite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 def _ship(intake: Intake, node: str, *records: Any) -> list[str]:
-    """Why they were rejected, or the shipment they came in."""
+    """Return the reasons for the rejection of items or of their shipment."""
     body = json.dumps({"wire": 1, "node": node, "records": records}).encode()
     try:
         shipment = parse_shipment(body, "")

@@ -226,7 +226,7 @@ def test_any_json_of_the_right_sender_is_answered(server: Running, value: dict[s
 
 
 def test_an_abandoned_shipment_is_not_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where many wait for long, work for those who have gone would leave none for the others."""
+    """With many waiting requests, work for disconnected clients would starve the others."""
     busy, go_on, read = threading.Barrier(posts.READERS + 1), threading.Event(), list[bytes]()
 
     def vouch(authenticator: Authenticator, *request: Any) -> Caller:
@@ -259,7 +259,7 @@ def test_an_abandoned_shipment_is_not_read(server: Running, monkeypatch: pytest.
         begin(gone).close()
         waits = held.enter_context(begin(last))
         with DatabaseClient(server.config) as client:
-            client.health()  # once that is answered, it is known who has gone
+            client.health()  # after this answer disconnected clients are known
         go_on.set()
         assert b" 200 " in waits.recv(20)
     assert gone not in read

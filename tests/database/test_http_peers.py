@@ -1,4 +1,4 @@
-"""Peers that take what they can of the real server: connections, threads, and its patience."""
+"""Peers that exhaust connections, threads and time limits of the real server."""
 
 import contextlib
 import http.client
@@ -165,14 +165,14 @@ def test_thousands_that_are_refused_are_a_line_in_the_log(
 def test_connections_over_the_limit_wait_and_are_answered_in_order(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refusing costs as much as answering, and who was refused comes again."""
+    """A refusal costs as much as an answer, and refused clients retry."""
     monkeypatch.setattr(LIMITS, "connections", 2)
     url = urlsplit(server.config.database)
     body, answers = shipment(records=[]), list[int]()
     with contextlib.ExitStack() as held:
         for _ in range(2):
             held.enter_context(socket.create_connection((url.hostname, url.port), timeout=10))
-        with DatabaseClient(server.config) as client:  # over the Unix socket: there is room on this host
+        with DatabaseClient(server.config) as client:  # over the Unix socket, which has separate limits
             assert client.health().cluster == CLUSTER
         waiting = [threading.Thread(target=lambda: answers.append(server.post(body)[0])) for _ in range(5)]
         for thread in waiting:

@@ -87,7 +87,7 @@ def in_child(database: Database, do: Callable[[], None], rows: list[AccountingRu
     pid = os.fork()
     if pid == 0:
         try:
-            on_write(database, do)  # in this process alone; its statements are compiled already
+            on_write(database, do)  # only in this process; its statements are already compiled
             importer(database, MemorySlurm(rows)).run_once()
             os._exit(0)
         except BaseException:

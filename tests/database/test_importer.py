@@ -331,7 +331,7 @@ def test_shares_of_nodes_stay_while_slurmctld_is_down(database: Database) -> Non
 def test_the_gpus_of_an_ended_run_stay_when_nodes_are_reconfigured(
     database: Database,
 ) -> None:
-    """While it runs, and when it turns out to have had other nodes, the current nodes apply."""
+    """The current nodes apply to a running job, and after its nodes have changed."""
     anew = {"n1": node(1, shards=32, gpus={"h100": 4}), "n2": NODES["n2"]}
 
     def reported(known: dict[str, SlurmNode], **given: object) -> tuple[object, object]:

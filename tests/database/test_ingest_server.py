@@ -1,4 +1,4 @@
-"""The short way in: whatever comes there, and however it is cut, is answered as by the long one."""
+"""The ingest server answers any request, in any pieces, like the full HTTP stack."""
 
 import contextlib
 import socket
@@ -41,7 +41,7 @@ def request(
 
 
 def answered(server: Running, *pieces: bytes) -> bytes:
-    """All that comes back of what is sent piece by piece."""
+    """Send the pieces and return the whole answer."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(ConnectionError):

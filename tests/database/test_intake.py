@@ -155,7 +155,7 @@ def test_a_job_that_was_never_on_the_node_is_denied_by_accounting(database: Data
 
 
 def test_the_rest_of_a_resized_job_denies_no_earlier_record(database: Database) -> None:
-    """Its start is said to be the whole run's, and the row of the time before may come later."""
+    """Accounting gives it the start of the whole run, and the earlier row may arrive later."""
     resized_s = T0 + 5000
     account(database, row(nodes="n2", submit_s=resized_s, start_s=T0, end_s=T0 + 10_000, elapsed_s=10_000))
     before = record(first_s=T0 + 1000, last_s=resized_s)
@@ -245,7 +245,7 @@ def test_the_node_receives_its_jobs(database: Database) -> None:
 def test_the_granted_part_of_each_gpu_is_sent_only_if_known(
     tres: dict[str, float], nodes: int, shards: tuple[int, ...], granted_mgpu: int | None
 ) -> None:
-    """Four shards make a GPU here; those of one job may lie on several GPUs, and differ on its nodes."""
+    """A GPU has four shards here; those of a job may be on several GPUs and differ between nodes."""
     names = tuple(f"n{n + 1}" for n in range(nodes))
     index = dict.fromkeys(names, {"shard": shards} if shards else {"gpu": (0, 1)})
     job = queued(tres_allocated=tres, nodes=names, gpu_index=index)

@@ -222,7 +222,7 @@ def test_reporting_ended_jobs_takes_a_bounded_number_of_connections(
 ) -> None:
     monkeypatch.setattr(intake, "ENDS_AT_ONCE", 2)
     gate = Gate(database)
-    gate.ship()  # Slurm is asked now
+    gate.ship()  # Slurm is queried now
     reading, go_on = threading.Semaphore(0), threading.Event()
 
     def slowly(*_: object) -> Any:

@@ -41,7 +41,7 @@ def taker(**given: object):
 def test_a_loan_went_back_to_the_job_that_started_next_on_its_nodes(database: Database) -> None:
     fill(database, lent(), taker(), taker(job_id=3, nodes="n3", start_s=T0 + 11))
     (run,) = job(database, "1", BOB)
-    assert (run.full, run.lender) == (False, "vision")  # whose GPUs they were is for everyone to see
+    assert (run.full, run.lender) == (False, "vision")  # the owner of the GPUs is public
     assert (run.returned_to, run.returned_in_s) == ("2", 6)
     (own,) = job(database, "2")
     assert (own.lender, own.returned_to, own.returned_in_s) == (None, None, None)
@@ -52,7 +52,7 @@ def test_a_loan_went_back_to_the_job_that_started_next_on_its_nodes(database: Da
     [
         {"start_s": T0 + 9},  # it was there before
         {"start_s": T0 + 500, "end_s": T0 + 600},  # long after
-        {"submit_s": T0 + 11, "eligible_s": T0 + 11},  # it came once they were free
+        {"submit_s": T0 + 11, "eligible_s": T0 + 11},  # submitted once they were free
         {"nodes": "n3"},
         {"qos": "sg-loans"},
     ],
@@ -77,4 +77,4 @@ def test_the_queue_has_the_lender_of_a_running_job(database: Database) -> None:
     reported = with_lenders(shown, lambda: QueueState(as_of_s=T0, by_id=jobs, by_node={}))
     assert [run.lender for run in reported] == ["vision", None, None]
     assert with_lenders(shown, lambda: None) == shown
-    assert with_lenders(shown[2:], pytest.fail) == shown[2:]  # nothing to ask for
+    assert with_lenders(shown[2:], pytest.fail) == shown[2:]  # nothing to reclaim

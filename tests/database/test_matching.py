@@ -199,7 +199,7 @@ def test_a_reused_job_id_is_distinguished_by_time() -> None:
 
 
 def test_time_decides_between_runs_with_the_same_restart_count() -> None:
-    """An id that came round again within minutes of the end of the run that had it before."""
+    """An id that was reused within minutes of the end of the previous run."""
     runs = [_run(1, 1000, 1100, restart=0), _run(2, 1340, 2340, restart=0)]
     assert _all_found(runs, _record(1000, 1100), _record(1340, 2340)) == [1, 2]
 

@@ -32,7 +32,7 @@ COURSE = {"width_s": 64, "start_s": 1_780_000_000, "series": {"util": "AH3/", "p
 
 
 def random_record(dice: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Statistics and course of a job that does something else in each moment."""
+    """Return statistics and timeline of a job with random activity."""
 
     def some(seconds: float, most: float, amounts: int) -> list[float]:
         return [seconds, *(float(f"{dice.uniform(0, most):.7g}") for _ in range(amounts))]

@@ -1,4 +1,4 @@
-"""Reading ahead changes when things happen, and nothing else."""
+"""Reading ahead changes only the timing."""
 
 import threading
 from collections.abc import Generator

@@ -75,7 +75,7 @@ def test_records_that_may_be_under_way_are_a_gap_and_no_0(database: Database) ->
 
 
 def test_a_job_that_ended_in_the_queue_never_started(database: Database) -> None:
-    """Slurm says of such a job that it started and ended in the same second."""
+    """Slurm gives such a job the same second as start and end."""
     ended = {"state": "CANCELLED", "start_s": T0, "end_s": T0, "elapsed_s": 0}
     fill(
         database,

@@ -1,4 +1,4 @@
-"""A user's limits come from slurm-gpuctld, to that user and to operators, or it is said why they do not."""
+"""Limits of slurm-gpuctld, or the reason for their absence, are shown to their user and operators."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def places() -> dict[str, Callable[[str], UserAssociations]]:
 def strict(
     tmp_path: Path, short_path: Path, munge_socket: str, places: dict[str, Callable[[str], UserAssociations]]
 ) -> Iterator[Running]:
-    """A server with one request per user at once, and five rows while its clock does not advance."""
+    """Return a server with one concurrent request per user, and five rows while its clock is stopped."""
     with running_server(
         tmp_path,
         short_path / "strict.sock",
@@ -172,7 +172,7 @@ def strict(
 
 
 def routes(strict: Running) -> list[tuple[str, str]]:
-    """Method and target of each endpoint that users may ask."""
+    """Return method and target of each endpoint for users."""
     found = []
     for route in make_app(strict.services, strict.posts).routes:
         assert isinstance(route, Route)

@@ -1,4 +1,4 @@
-"""One job that cannot be reckoned or stored keeps nothing else from its turn."""
+"""A job that cannot be computed or stored does not block the others."""
 
 import logging
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def _derived(database: Database) -> dict[int, float | None]:
 
 
 def _huge_for_seven(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Job 7 comes out with a number that no database takes."""
+    """Make the result of job 7 a number that no database accepts."""
     right = reconciling.derive_run
 
     def derive_run(parts: Sequence[Row], records: Sequence[Record], min_coverage: float) -> Derived:
@@ -74,7 +74,7 @@ def test_a_grant_that_an_older_version_took_does_not_stop_reconciling(database: 
     ]
     database.write(lambda connection: store_records(connection, huge))
     reconcile(database)
-    # The grant alone is left out: what was measured counts.
+    # Only the granted share is omitted; the measurements count.
     assert _derived(database) == {1: 40.0, 7: 40.0, 9: 40.0}
     with database.reading() as connection:
         assert not connection.execute(select(run_device.c.device).where(run_device.c.match_due)).all()
@@ -97,7 +97,7 @@ def test_upkeep_runs_even_if_reconciliation_fails(
 
 
 def _store_job(database: Database, n_jobs: int, job_id: int) -> None:
-    """So many jobs from that one on, with a record each, whose runs have just come."""
+    """Store `n` jobs from the given id on, each with a record and a new run."""
     ids = range(job_id, job_id + n_jobs)
     reported = [record(job_id=n, segment=segment(n)) for n in ids]
     database.write(partial(store_records, records=reported))
@@ -119,5 +119,5 @@ def test_each_record_gets_its_run_however_many_are_due_and_few_statements_are_ke
     with database.reading() as connection:
         found = connection.execute(matched).all()
     assert sorted(map(tuple, found)) == [(n, n) for n in range(1, job_id)]
-    # From the sixth round on, which has 8 rows, the sixteens alone are new.
+    # From the sixth round on, which has 8 rows, only batches of sixteen are new.
     assert kept[-1] - kept[5] <= 2

@@ -1,4 +1,4 @@
-"""Data that a node sends once comes again after the database lost it, as do Slurm's runs."""
+"""Data that nodes send only once is sent again after the database lost it; so are Slurm's runs."""
 
 import json
 import random

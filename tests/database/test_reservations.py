@@ -1,4 +1,4 @@
-"""Reservations: users ask, operators decide, nothing is promised twice, and the outcome is kept."""
+"""Reservations: users request, operators decide, nodes are promised only once, and outcomes are stored."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_nodes_are_promised_once_at_a_time(database: Database) -> None:
     promise(database, first, NOW_S, "n[1-2]")
     with pytest.raises(UsageError, match=f"n2 is promised to reservation {first.id} then"):
         promise(database, second, NOW_S + DAY_S - 1, "n[2-3]")
-    promise(database, second, NOW_S + DAY_S, "n[2-3]")  # what ends then is not in the way
+    promise(database, second, NOW_S + DAY_S, "n[2-3]")  # a reservation that ends then does not overlap
     promise(database, third, NOW_S, "n[4-5]")
     with pytest.raises(UsageError, match="is approved: only what is requested"):
         promise(database, now(database, third), NOW_S, "n[4-5]")
@@ -184,7 +184,7 @@ def test_ended_reservations_stay_so_and_promised_ones_are_cancelled_not_denied(d
     tell(database, Report(id=one.id, at_s=NOW_S + 9, state=ReservationState.ACTIVE))
     over = now(database, one)
     assert (over.state, over.ended_s, over.ended_why) == (ReservationState.CANCELLED, NOW_S + 5, "no data")
-    assert over.decided_by == "carol"  # who promised it
+    assert over.decided_by == "carol"  # the approving operator
     with pytest.raises(UsageError, match="is cancelled already"):
         database.write(lambda c: end(c, now(database, one), ReservationState.CANCELLED, "alice", NOW_S, ""))
 
@@ -344,7 +344,7 @@ def test_a_reservation_has_the_uid_of_the_user_it_is_for(server: Running) -> Non
 def test_the_limit_of_reservations_counts_by_uid(database: Database) -> None:
     for _ in range(3):
         request(database, "alice", uid=1001)
-    assert request(database, "alice", uid=2001).uid == 2001  # who has the name now
+    assert request(database, "alice", uid=2001).uid == 2001  # the current owner of the name
     with pytest.raises(UsageError, match="has 3 that are not over"):
         request(database, "alice2", uid=1001)  # renamed
 

@@ -1,4 +1,4 @@
-"""A job that its owner shrinks while it runs is one run, whatever rows Slurm's accounting has of it.
+"""A job that is shrunk while it runs is one run, for any rows of Slurm's accounting.
 
 The rows are as Slurm 22.05 wrote them when a job on n[1-3] was shrunk twice.
 """

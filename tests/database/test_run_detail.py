@@ -47,7 +47,7 @@ needs_root = pytest.mark.skipif(not ROOT, reason="becoming another user needs ro
 
 @pytest.fixture
 def site(server: Running) -> Iterator[Running]:
-    """The server without a row, whose node `here` ships as it likes."""
+    """Return a server with an empty database whose node `here` may ship anything."""
     with server.database.engine.begin() as connection:
         for table in metadata.sorted_tables:
             connection.execute(delete(table))
@@ -130,7 +130,7 @@ def test_events_of_other_nodes_do_not_displace_those_of_the_jobs_own(
 ) -> None:
     monkeypatch.setattr(detail, "MAX_EVENTS", 3)
     site.slurm.node_list.append(node(8, name="there", address="127.0.0.1"))
-    site.clock.now += 100  # the nodes are asked for again
+    site.clock.now += 100  # the window is requested again
     foreign = [event(n, node="there", job_id=1, at_s=T0 + 1) for n in range(1, 5)]
     foreign += [event(n, node="there", device="GPU-1", at_s=T0 + 1) for n in range(11, 15)]
     own = [event(1, job_id=1, at_s=T0 + 2), event(2, device="GPU-1", at_s=T0 + 3)]
@@ -263,7 +263,7 @@ def test_a_window_is_requested_and_received(site: Running) -> None:
 
 
 def test_a_machine_without_slurm_has_jobs_of_the_same_number(site: Running) -> None:
-    """Both run, and each node is asked for the window of its own."""
+    """Both run, and each node is asked only for its own window."""
     account(site, row(nodes="n2", end_s=None, state="RUNNING"))
     reported = HostRun(
         cluster="host:ws1", job_id=1, node="ws1", seq=1, uid=1, user="alice", start_s=T0, devices=["GPU-0"]

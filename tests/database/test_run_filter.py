@@ -1,4 +1,4 @@
-"""Filters and orders of runs: what they find, page by page, and that they give away nothing of others."""
+"""Filters and orders of runs: their results page by page, without revealing hidden values of other users."""
 
 import itertools
 from collections.abc import Iterator

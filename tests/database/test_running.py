@@ -23,7 +23,7 @@ def site(server: Running) -> Iterator[Running]:
     with server.database.engine.begin() as connection:
         for table in metadata.sorted_tables:
             connection.execute(delete(table))
-    server.clock.now += 1000  # what was answered in the test before is forgotten
+    server.clock.now += 1000  # drop the cached answer of the previous test
     yield server
     server.slurm.queue.clear()
 

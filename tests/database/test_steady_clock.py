@@ -1,4 +1,4 @@
-"""Watches of one boot lie to each other as its own clock says, whatever the wall clock was set to."""
+"""Segments of one boot are ordered by its monotonic clock, regardless of the wall clock."""
 
 import pytest
 from hypothesis import given

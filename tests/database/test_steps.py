@@ -1,4 +1,4 @@
-"""However much there is to do, the import shows all along that it gets on: else the watchdog ends it."""
+"""A long import reports its progress continually; otherwise the watchdog would kill it."""
 
 import threading
 from collections.abc import Iterable, Iterator

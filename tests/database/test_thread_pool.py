@@ -9,7 +9,7 @@ from slurm_gpu.errors import DatabaseError
 
 
 class Work:
-    """Doubles numbers, as soon as it may; of odd ones there is no result, and at 13 there is no memory."""
+    """Double numbers once released; odd numbers have no result, and 13 raises MemoryError."""
 
     def __init__(self) -> None:
         self.may_begin, self.begun = threading.Event(), threading.Semaphore(0)

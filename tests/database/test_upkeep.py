@@ -1,4 +1,4 @@
-"""Node periods are written when something changes, and detail goes when it is too old."""
+"""Node periods are stored on changes, and old details are deleted."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ class World:
         self.upkeep = Upkeep(database, self.clock, places, retention)
 
     def later(self, seconds: float, *nodes: Any) -> list[tuple[Any, ...]]:
-        """One pass after so long, with these nodes; the periods that are there then."""
+        """Run one pass after some time with these nodes, and return the stored periods."""
         self.clock.now += seconds
         if nodes:
             self.slurm.node_list = list(nodes)
@@ -97,7 +97,7 @@ def test_periods_follow_each_other_though_the_clock_was_set_back(database: Datab
     world.later(0)
     world.clock.now += 1000
     world.later(0)
-    world.view._nodes._renew_at = 0  # query Slurm again, whatever the clock
+    world.view._nodes._renew_at = 0  # query Slurm again regardless of the clock
     assert [item[1] for item in world.later(-1500, node(1, cpus=64))] == [0, 1]
 
 
@@ -247,7 +247,7 @@ def test_a_clock_that_was_ahead_for_a_while_keeps_nothing_from_going(database: D
     world.later(500 * _DAY_S)
     _store_old(database, 50)
     world.later(PRUNE_EVERY_S - 500 * _DAY_S)
-    world.upkeep._prune_at = world.upkeep._late_at = 0  # what counts seconds went on meanwhile
+    world.upkeep._prune_at = world.upkeep._late_at = 0  # counters of seconds have continued
     world.later(0)
     world.later(60 * _DAY_S)
     with database.reading() as connection:

@@ -31,7 +31,7 @@ def throttled(by: float = 0.15, at_s: int = AT_S, stop_s: int | None = None, see
 
 
 def busy_longer(by: float = 0.15) -> Training:
-    """GPU 2 computes more slowly, and its clock says nothing of it."""
+    """GPU 2 computes more slowly without a change of its clock."""
     training = well()
     training.speed[2, AT_S:] *= 1 - by
     return training
@@ -164,7 +164,7 @@ def test_network_traffic_of_a_node_is_a_jobs_if_it_is_alone_there(another: bool)
         return nodes
 
     played.live = sending
-    played.series = lambda job, *, take_part: None  # no window comes
+    played.series = lambda job, *, take_part: None  # no window arrives
     if another:
         played.queue = lambda: queue() | {9: queued(job_id=9, nodes=("j1n1",))}
     assert (1 in Watching(played).until(AT_S + 40)) is another

@@ -1,4 +1,4 @@
-"""slurm-gpuweb reads everything, from its own hosts alone; no request is judged as another user's."""
+"""slurm-gpuweb reads everything, but only from its own hosts; no request counts as another user's."""
 
 import http.client
 import ipaddress

@@ -1,4 +1,4 @@
-"""slurm-gpudbd with workers: what they take in, what is shown of it, and what their death costs."""
+"""slurm-gpudbd with workers: ingest, display, and the effects of their death."""
 
 import http.client
 import json
@@ -98,7 +98,7 @@ def running(root: Path, url: str, n_workers: int, munge_socket: str) -> Iterator
 
 
 def workers_of(daemon: Daemon | int, named: bytes = b"slurm_gpu.database.ingest.worker") -> list[int]:
-    """The process ids of a daemon's, or of a process's, in whose command line that stands."""
+    """Return the ids of processes of a daemon whose command line contains a text."""
     if isinstance(daemon, Daemon):
         assert daemon.process is not None
         parent = daemon.process.pid
@@ -124,7 +124,7 @@ def test_shipments_of_a_worker_are_shown_by_slurm_gpudbd(tmp_path: Path, munge_s
         answers: list[Any] = []
 
         def ships() -> bool:
-            # The daemon may hold SQLite's lock where it was stopped.
+            # The stopped daemon may hold SQLite's lock.
             with tcp.workers_alone():
                 status, answer = tcp.ship(within_s=2, records=[*records, bad], live=LIVE)
             answers.append(answer)
@@ -191,7 +191,7 @@ def test_workers_never_outlive_slurm_gpudbd(tmp_path: Path, number: int, munge_s
 
 
 def test_a_terminal_interrupts_slurm_gpudbd_alone(tmp_path: Path, munge_socket: str) -> None:
-    """Workers answer what they have read, and their end is no failure."""
+    """Workers answer the requests that they have read, and their exit is not a failure."""
     with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 1, munge_socket) as tcp:
         (worker,) = workers_of(tcp.daemon)
         assert tcp.daemon.process is not None

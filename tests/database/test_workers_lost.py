@@ -33,14 +33,14 @@ def framed(message: bytes) -> bytes:
 
 
 def sends(monkeypatch: pytest.MonkeyPatch, message: bytes, *, stays: bool) -> None:
-    """Workers that are started from now on send this, and end, or stay as long as they may."""
+    """Let new workers send these bytes, and then exit or keep running."""
     code = SENDS.format(message.hex()) + ("\nwhile channel.recv(65536): pass" if stays else "")
     monkeypatch.setattr(workers_module, "_COMMAND", (sys.executable, "-S", "-P", "-c", code))
 
 
 @contextmanager
 def workers() -> Iterator[LiveState]:
-    """One worker, and what slurm-gpudbd received from it."""
+    """Start one worker, and yield the data that slurm-gpudbd received from it."""
     memory = LiveState.fresh(FakeClock())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         pool = Workers(

@@ -68,7 +68,7 @@ class TestHang:
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     @pytest.mark.parametrize("silent", [False, True])
     def test_computing_without_traffic_is_not_a_hang(self, metrics, silent):
-        """An evaluation, generation: without tensor cores, hardly anything sent, and no links."""
+        """Evaluation and generation use no tensor cores and links, and send little."""
         training = Training(metrics=metrics)
         values = training.values()
         since = training.at(7)
@@ -122,7 +122,7 @@ class TestHang:
 
     def test_without_activity_idle_links_show_who_spins(self):
         training, values = a_hang(metrics=OLDER)
-        values[Metric.POWER][:, training.at(8) :] = 0.5  # a spinning GPU draws half of what it can
+        values[Metric.POWER][:, training.at(8) :] = 0.5  # a spinning GPU draws half of its maximum power
         verdict = diagnose(as_series(training, values))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
 
@@ -233,7 +233,7 @@ class TestHang:
         training, values = a_hang(n_bins=480 + 60)
         since = training.at(8)
         for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.UTIL):
-            values[metric][3, since:] = values[metric][3, since - 60 : since]  # it evaluates, say
+            values[metric][3, since:] = values[metric][3, since - 60 : since]  # for example an evaluation
         assert diagnose(as_series(training, values)).cause is not Cause.HANG
 
     @pytest.mark.parametrize(

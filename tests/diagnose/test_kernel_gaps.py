@@ -1,4 +1,4 @@
-"""Before Hopper: who has more to do takes more power and never spins, and only both together say so."""
+"""Before Hopper, a worker with more work is identified only by higher power together with longer kernels."""
 
 import numpy as np
 import pytest

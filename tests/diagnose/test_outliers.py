@@ -1,4 +1,4 @@
-"""All became slower: who changed otherwise than the rest is whom they wait for."""
+"""If all workers became slower, the one that changed differently is the cause."""
 
 import pytest
 
@@ -86,7 +86,7 @@ class TestWithoutActivity:
 
 
 class TestWhoWantsData:
-    """Less to run since all are slower, by a part of what the pace fell."""
+    """All are slower, so utilisation falls by a part of the slowdown."""
 
     @pytest.mark.parametrize("metrics", [OLDER, None])
     def test_a_worker(self, metrics):

@@ -57,7 +57,7 @@ def test_a_window_is_scaled_by_what_the_device_is():
     assert course.values[Metric.POWER].tolist() == [0.5, 0.0]
     assert course.values[Metric.NVLINK][0] == 0.5
     assert np.isnan(course.values[Metric.NVLINK][1])
-    assert course.values[Metric.THROTTLE].tolist() == [0.5, 0.0]  # the power cap is no fault
+    assert course.values[Metric.THROTTLE].tolist() == [0.5, 0.0]  # a power cap is not a fault
 
 
 def test_a_gpu_without_the_series_of_a_throttle_was_never_throttled():

@@ -1,4 +1,4 @@
-"""Timings of steps: what costs the time, and that no worker is accused of what the work itself does."""
+"""Timings of steps show the cause of delays, and accuse no worker of effects of the workload."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def a_training(seed=1, replicas=4, stages=4, steps=12, micro=4, noise=0.02):
 
 
 def a_table(forward, backward):
-    """The rows that a trace would have of it, and some of what is not computing."""
+    """Return the rows of a trace, including some operations that do not compute."""
     rows = {name: [] for name in COLUMNS}
     for optype, cost in (("forward-compute", forward), ("backward-compute", backward)):
         for (replica, stage, step, micro), seconds in np.ndenumerate(cost):

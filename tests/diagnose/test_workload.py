@@ -108,7 +108,7 @@ class TestImbalance:
         assert verdict.cause is Cause.HEALTHY
 
     def test_a_replica_with_more_to_do_is_reported_by_the_power_of_all_its_gpus(self):
-        """Each of them alone lies no farther off than GPUs that do alike."""
+        """Each of them by itself deviates no more than GPUs with equal work."""
         training = Training(n=32, metrics=OLDER)
         replica = np.flatnonzero(np.arange(32) // 2 % 4 == 1)  # pp=4, dp=4, tp=2
         training.work[replica] *= 1.12

@@ -1,4 +1,4 @@
-"""A synchronous training in a few lines: who computes for how long decides what every worker shows.
+"""A synchronous training in a few lines: the computing times determine the metrics of every worker.
 
 Each step all workers wait for the slowest, spinning; what their counters then say follows from it. It is for
 the tests of this folder: small, and without any of the ugliness of real clusters but what a test asks for.

@@ -39,7 +39,7 @@ _CLUSTER = SiteFacts(
 
 
 class People:
-    """A host with alice and bob, of whom bob is an undergraduate."""
+    """A host with alice and the undergraduate bob."""
 
     def uid(self, user: str) -> int | None:
         return _USERS.get(user)

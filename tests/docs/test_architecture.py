@@ -11,7 +11,7 @@ from tests.node.transition_table import TRANSITIONS
 PACKAGE = Path(slurm_gpu.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "architecture.md"
 MOST_BORDERS = 8
-# These hold no package that the map shows by itself.
+# Folders without packages that the map lists separately.
 _IN_THE_MAP_OF_ANOTHER = {
     "cli/doctor/checks",
     "wire/answers",

@@ -1,4 +1,4 @@
-"""docs/configuration.md is what the classes that decode the files say."""
+"""docs/configuration.md matches the classes that decode the files."""
 
 import runpy
 

@@ -38,7 +38,7 @@ def test_jobs_with_gpus_have_a_longer_forecast(runs, model):
     wanted = newcomers(runs)
     said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
     with_gpus, without = np.median(said.median_s[wanted.gpus > 0]), np.median(said.median_s[wanted.gpus == 0])
-    # 5 h and 10 min are what they wait, in the middle.
+    # Their median waits are 5 h and 10 min.
     assert 18000 / 2 <= with_gpus <= 18000 * 2
     assert 600 / 2 <= without <= 600 * 2
 

@@ -29,7 +29,7 @@ def test_trees_as_arrays_predict_the_same():
     trees = learn.trees_of(models, held)
     np.testing.assert_allclose(trees.predict(features), said, atol=1e-5)
 
-    # The same by hand, for one row: who shares its leaf, tree by tree.
+    # The same by hand, for one row: the rows in its leaf, tree by tree.
     mass = trees.distribution(features)
     by_hand = np.mean(
         [

@@ -46,7 +46,7 @@ def test_waiting_jobs_make_the_forecast_longer():
 
 
 def test_kaplan_and_meier_by_hand():
-    # 10 start after a minute; of 10 others no more is known than that they waited an hour; 10 after a day.
+    # 10 start after a minute, 10 waited for at least an hour, and 10 start after a day.
     mass = distribution(counts([60.0] * 10 + [86400.0] * 10), counts([3600.0] * 10))
     assert mass[0, bin_of(np.array([60.0]))].sum() == pytest.approx(1 / 3)
     assert mass[0, bin_of(np.array([86400.0]))].sum() == pytest.approx(2 / 3)
@@ -60,7 +60,7 @@ def test_the_likeliest_wait_is_in_a_peak_and_the_median_between():
 
 
 def test_forecasts_that_were_too_short_are_corrected():
-    # Half of the forecasts were right, half said only a quarter of the wait.
+    # Half of the forecasts were right, half were a quarter of the wait.
     spread = error_distribution(np.array([0.0] * 50 + [2.0] * 50), np.ones(100))
     mass = around(np.log2([3600.0, 1e9, 1.0]), spread)
     assert mass.sum(axis=1) == pytest.approx(1)

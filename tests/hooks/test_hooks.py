@@ -1,4 +1,4 @@
-"""The hooks: one whole file per event, never a failure, whatever the environment or the disk is like."""
+"""Hooks write one complete file per event and never fail, for any environment and disk."""
 
 import os
 import shutil
@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 HOOKS = {kind: ROOT / kind / "10-slurm-gpu" for kind in ("prolog", "epilog")}
 SHELLS = [shell for shell in ("/bin/dash", "/bin/bash", "/bin/busybox") if Path(shell).exists()]
 MOST = 4000
-"""Events that wait, beyond which hooks write no more."""
+"""The number of waiting events at which hooks stop writing."""
 
 
 def run(
     kind: str, run_dir: Path, shell: str = "/bin/sh", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    # As from slurmd: no PATH, nothing but what is given.
+    # Like slurmd: no PATH, only the given variables.
     command = [shell, "sh", HOOKS[kind]] if shell.endswith("busybox") else [shell, HOOKS[kind]]
     return subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""The lab as a fixture. It is kept between tests that want the same options.
+"""The lab as a fixture, kept between tests with equal options.
 
 One lab runs at a time; tests/lab/side-by-side gives each of several pytest workers a machine for its own.
 """
@@ -18,7 +18,7 @@ from lab.options import Options
 LabWith = Callable[..., Lab]
 _NEEDED = ("munged", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "cc")
 
-# For labs side by side: options change least, and no long file comes last.
+# For parallel labs: options change rarely, and no long file comes last.
 _ORDER = (
     "test_down.py",  # a lab for each test
     *("test_attribution.py", "test_node.py", "test_outages.py", "test_applications.py"),  # without our policy
@@ -76,7 +76,7 @@ def lab(lab_with: LabWith) -> Iterator[Lab]:
 
 @pytest.fixture
 def no_lab(lab_with: LabWith) -> Iterator[Lab]:
-    """Return the lab that is down, as is all else of it; it is down again afterwards."""
+    """Return the lab, completely down; take it down again afterwards."""
     cluster = Lab(options=Options())
     cluster.down()
     yield cluster

@@ -33,7 +33,7 @@ _RUNNING = ("--wrap=sleep 300",)
 
 @dataclass(frozen=True)
 class Request:
-    """A submission, with what each task of it counts for: its name, by which the queue is counted, too."""
+    """A submission with the amount of each task, also encoded in its name to count the queue."""
 
     options: tuple[str, ...]
     each: int = 1
@@ -58,7 +58,7 @@ class Kind:
 
     @property
     def least(self) -> int:
-        """The smallest request: with less room than that, nothing more may get in."""
+        """The smallest request; with less left of the limit, no job may be accepted."""
         return min(request.amount for request in self.requests)
 
     def policy(self, why: str) -> str:
@@ -70,7 +70,7 @@ class Kind:
         )
 
     def amount_of(self, decision: dict[str, str]) -> int:
-        """Return what a line of decisions.log counts for."""
+        """Return the amount of a line of decisions.log."""
         return int(decision["mgpu"]) // 1000 if self.name == "gpus" else int(decision["tasks"])
 
 
@@ -114,9 +114,9 @@ class Round:
     judged: int = 0
     """Submissions that were decided about."""
     refused_with_room: int = 0
-    """Refused although the queue had room for them: it was made moments before, and was not seen yet."""
+    """Refusals below the limit, since jobs had ended only moments before."""
     room_unused_s: float = 0.0
-    """The longest that it took until room that was made was taken."""
+    """The longest time until a released amount was used."""
     seconds: float = 0.0
 
     @property
@@ -218,13 +218,13 @@ class Play:
         self.lab.run_as("root", ["slurm-gpu", "policy", "apply", str(self.policy)])
 
     def outlive_slurm_gpuctld(self) -> None:
-        """Its last snapshot is in force for half a minute, and shows no room."""
+        """Its last snapshot is used for half a minute and shows a reached limit."""
         self.lab.daemons["slurm-gpuctld"].kill9()
         self.hold(3.0)
         self.lab.daemons["slurm-gpuctld"].start()
 
     def make_room_and(self, disturb: Callable[[], None]) -> None:
-        """Cancel some jobs, do this, and wait until the room is taken."""
+        """Cancel some jobs, call a function, and wait until the limit is reached."""
         ids = [job for job, _ in self._queue()]
         self.lab.run_as("root", ["scancel", *self.random.sample(ids, self.random.randint(1, len(ids)))])
         begin, log = time.monotonic(), self._log.stat().st_size
@@ -242,7 +242,7 @@ class Play:
         return self.lab.layout.controller_run / "decisions.log"
 
     def _queue(self) -> list[tuple[str, int]]:
-        """Id and amount of what runs and pends, each array task by itself."""
+        """Return id and amount of running and pending jobs, each array task separately."""
         states = "--states=PENDING,RUNNING,SUSPENDED"  # a cancelled job may still be completing
         users = f"--user={','.join(self.kind.users)}"
         shown = self.lab.output(["squeue", "--noheader", "--array", users, states, "--format=%i %j"])
@@ -255,7 +255,7 @@ class Play:
         return used
 
     def until_full(self) -> None:
-        """Wait until not even the smallest request has room."""
+        """Wait until even the smallest request exceeds the limit."""
         wait_for(
             lambda: self.kind.limit - self.used() < self.kind.least,
             _FULL_DEADLINE_S,
@@ -269,7 +269,7 @@ class Play:
             self.used()
 
     def _count_decisions(self, offset: int, room: int) -> None:
-        """Read what was decided since `offset` of the log, when there was this much room."""
+        """Read the decisions since `offset` of the log, given the amount left at that time."""
         with self._log.open() as file:
             file.seek(offset)
             lines = file.read().splitlines()

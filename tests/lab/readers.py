@@ -1,4 +1,4 @@
-"""A program that asks slurm-gpudbd as the user that runs it, in many threads or at an even pace.
+"""A program that queries slurm-gpudbd as its own user, in many threads or at a steady rate.
 
 `flood` asks again as soon as it has an answer, whatever that says; `probe` measures how long each takes.
 Standard library alone: it runs as users who may not read this project's environment.
@@ -71,7 +71,7 @@ def ask(
 def flood(
     path: str, seconds: float, n_threads: int, method: str, targets: list[str], body: str | None
 ) -> None:
-    """Print how many answers of each status came."""
+    """Print the number of answers of each status."""
     until, found, lock = time.monotonic() + seconds, Counter[str](), threading.Lock()
 
     def read() -> None:

@@ -73,7 +73,7 @@ def test_gpus_in_mixed_forms_are_made_smaller_together(
     until(lab, "Submitted", *smaller)
 
     full = until(lab, "used 8", *options)
-    assert "scancel" not in full, full  # that would not help: it is beyond the limit by itself
+    assert "scancel" not in full, full  # that would not help: the job exceeds the limit by itself
     assert "With no other job running or pending, try" in full
     assert advised(full, *options) == smaller
 

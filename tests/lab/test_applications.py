@@ -1,4 +1,4 @@
-"""A job on the real cluster is recognised by what it has loaded, and its host record is right."""
+"""A job on the real cluster is recognised by its libraries, and its host record is right."""
 
 from __future__ import annotations
 

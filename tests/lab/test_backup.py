@@ -1,4 +1,4 @@
-"""With a backup slurmctld both hosts have the policy and a snapshot, and doctor says where one lacks them."""
+"""With a backup slurmctld both hosts need the policy and a snapshot, and doctor names a host without them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _doctor() -> list[str]:
 
 
 def _refused(lab: Lab) -> bool:
-    """Whether the policy is asked, and says no."""
+    """Return whether the policy is called and refuses."""
     argv = ["sbatch", "--test-only", "--gpus=1", "--time=3-00:00:00", "--wrap=true"]
     return "grad-days" in lab.run_as("alice", argv, check=False).stderr
 
@@ -193,7 +193,7 @@ def test_weights_of_nodes_continue_during_failover_and_are_restored_at_the_end(b
         first.start()
         wait_for(lambda: _weight(lab) == WHOLE, 60, "the primary sets them again", first.log_tail, 0.5)
         wait_for(lambda: not _taken_over(backup), 60, "the second has noticed", backup.said, 0.5)
-        second.terminate()  # who is not in charge takes nothing away
+        second.terminate()  # an inactive slurm-gpuctld removes nothing
         second.wait(30)
         assert _weight(lab) == WHOLE
         first.stop()
@@ -266,7 +266,7 @@ def _weight(lab: Lab) -> int | None:
 
 
 def _taken_over(backup: Backup) -> bool:
-    """Whether the slurm-gpuctld on the second host is in charge, and has set what it should."""
+    """Return whether slurm-gpuctld on the second host is active and has set the weights."""
     table = read(backup.root / "run" / "placement.json")
     return table is not None and table.in_charge and [line.weight for line in table.nodes] == [WHOLE]
 

@@ -54,7 +54,7 @@ def accept(lab: Lab, *arguments: str, user: str = "alice") -> None:
 
 
 def refuse(lab: Lab, *arguments: str, user: str = "alice") -> str:
-    """Submit a job that a rule must refuse; return what sbatch says."""
+    """Submit a job that a rule must refuse; return the message of sbatch."""
     answer = sbatch(lab, *arguments, user=user)
     assert answer.returncode != 0, answer.stdout
     assert "Refused by rule" in answer.stderr

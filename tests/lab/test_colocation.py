@@ -72,7 +72,7 @@ def tells(lab: Lab) -> bool:
 
 
 def is_published(lab: Lab, key: str) -> bool:
-    """Whether job_submit.lua knows what such jobs need: a moment after slurm-gpuctld does."""
+    """Return whether job_submit.lua has the shards of such jobs, shortly after slurm-gpuctld."""
     return f"\nshare {key} " in (lab.layout.controller_run / "snapshot.txt").read_text()
 
 
@@ -158,7 +158,7 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_within_the_cap
     for (name, other), (speed, times) in sorted(learned.items()):
         print(f"{name} with {other}  {HIDDEN[name][other]:.2f}  {speed:.2f}  {times}")
     error = sum(abs(speed - HIDDEN[a][b]) for (a, b), (speed, _) in learned.items()) / len(learned)
-    before = sum(1 - HIDDEN[a][b] for a, b in learned) / len(learned)  # together they ask for less than a GPU
+    before = sum(1 - HIDDEN[a][b] for a, b in learned) / len(learned)  # together they request less than a GPU
     print(f"mean error of {len(learned)} pairs: {before:.3f} predicted, {error:.3f} learned")
     assert error < before * 2 / 3  # each start takes a second or two without contention
     unmet = predicted(store(lab).profiles, learned)
@@ -194,7 +194,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
     wait_for(lambda: len(together(lab, jobs)) == 2, 60, "two share", lambda: queue(lab) + log_of(lab), 0.5)
     mine, other = together(lab, jobs)
     output = lab.output(["slurm-gpu", "explain", str(mine)])
-    # By what the others showed, and not by its use alone: by that it would be 1.
+    # Predicted from the other pairs, not only from its utilisation, which would give 1.
     predicted = re.search(rf"with job {other}; ([01]\.\d\d) of its speed alone is predicted", output)
     assert predicted, output
     assert float(predicted[1]) > 1 / CAP
@@ -253,7 +253,7 @@ def test_a_shared_job_that_runs_out_of_memory_runs_again_alone(lab: Lab) -> None
 
 
 def together(lab: Lab, jobs: list[int]) -> list[int]:
-    """Those of the jobs that are on one GPU, by what slurmctld says."""
+    """Return the jobs that share one GPU according to slurmctld."""
     by_gpu: dict[str, list[int]] = {}
     for job in jobs:
         shown = lab.run_as("root", ["scontrol", "-d", "show", "job", str(job)], check=False).stdout

@@ -31,7 +31,7 @@ rules:
   - {id: share, for: everyone, per: user, why: "Others.", limits: {gpus_total: 64}}
 """
 DEADLINE_S = 120.0
-"""For what Slurm and slurm-gpuctld do in their own time, on a host that has other things to do as well."""
+"""A deadline for asynchronous work of Slurm and slurm-gpuctld on a busy host."""
 SEEN_S = 120
 """The seconds for which a snapshot lists accepted jobs."""
 LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
@@ -66,7 +66,7 @@ def path_of(lab: Lab) -> Path:
 
 
 def snapshot_after(lab: Lab) -> Snapshot:
-    """The first snapshot for which slurmctld was asked after this call."""
+    """Return the first snapshot whose poll of slurmctld began after this call."""
     asked_s = time.time()
     found: list[Snapshot] = []
 
@@ -110,7 +110,7 @@ def test_it_counts_what_slurm_counts(lab: Lab) -> None:
     assert (bob.running.jobs, bob.running.mgpu, bob.running.nodes) == (1, 2000, 2)
     assert (both.running.mgpu, both.pending.mgpu) == (4500, 20_000)
     assert snapshot.usage.uids["alice"] == int(lab.output(["id", "-u", "alice"]))
-    # CPUs and memory of what runs, as Slurm itself sums them up for its limits.
+    # CPUs and memory of running jobs, as Slurm sums them for its limits.
     tres = "".join(lab.output(["squeue", "-h", "-t", "R", "-u", "alice", "-O", "tres-alloc:200"]))
     assert alice.running.cpus == sum(map(int, re.findall(r"cpu=(\d+)", tres)))
     assert set(snapshot.seen) >= recent_tokens(lab, snapshot.as_of_s)
@@ -170,12 +170,12 @@ def test_slurmctld_is_polled_at_most_once_a_second(lab: Lab) -> None:
     wait_for(lambda: time.time() - log.stat().st_mtime > 4, DEADLINE_S, "there is no decision for a while")
     began = time.monotonic()
     lab.run_as("root", ["sdiag", "--reset"])
-    # How soon eight have come is the host's affair; that they do not come faster is ours.
+    # The host determines the time until eight polls; slurm-gpuctld must not poll faster.
     wait_for(lambda: asked()["REQUEST_JOB_INFO"] >= 8, DEADLINE_S, "it is asked", interval_s=0.5)
     found = asked()
     seconds = time.monotonic() - began
     assert found["REQUEST_JOB_INFO"] <= seconds + 1
-    assert found["REQUEST_PARTITION_INFO"] <= found["REQUEST_JOB_INFO"] + 2  # squeue asks for both
+    assert found["REQUEST_PARTITION_INFO"] <= found["REQUEST_JOB_INFO"] + 2  # squeue requests both
     others = found["REQUEST_NODE_INFO"] + found["REQUEST_BUILD_INFO"]
     assert others <= seconds / 10 + 3  # every ten seconds, and every ten minutes
 
@@ -226,7 +226,7 @@ def test_quota_shows_a_users_own_use_and_refusals_agree_with_it(lab: Lab) -> Non
     def refused() -> str:
         return lab.run_as("alice", ["sbatch", "--gpus=64", *LATER], check=False).stderr
 
-    # Until the snapshot has seen her job it is "just submitted", as is what the tests before tried.
+    # Until the snapshot contains her job, it is "just submitted", like those of previous tests.
     wait_for(lambda: "used 2, limit 64, requested 64" in refused(), DEADLINE_S, "both say so", refused, 0.5)
 
 

@@ -63,7 +63,7 @@ def test_a_three_second_job_has_one_run_with_one_record(lab: Lab, database: Data
     assert run.coverage is not None
     assert run.elapsed_s is not None
     allocated_s = share.end_s - share.start_s
-    # Up to 1 s is Slurm's rounding; more was a wait for the prolog, in which the job held nothing.
+    # Up to 1 s is Slurm's rounding; more is a wait for the prolog, before the GPUs were allocated.
     not_held_s = run.elapsed_s - allocated_s
     possible = [1.0] * (not_held_s < 1.1) + [allocated_s / run.elapsed_s] * (not_held_s > 0.9)
     assert any(run.coverage == pytest.approx(coverage, abs=0.05) for coverage in possible), possible
@@ -150,7 +150,7 @@ def ship(lab: Lab, record: Record, address: str, **headers: str) -> dict[str, An
         return content
 
 
-@pytest.mark.long  # a minute: nodes are asked every 10 s, and the database is looked at every 30 s
+@pytest.mark.long  # a minute: nodes send every 10 s, and the database is checked every 30 s
 def test_running_daemons_send_again_what_the_database_lost(lab: Lab, database: DatabaseClient) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", script=WORK)
     (before,) = recorded(database, job)
@@ -233,7 +233,7 @@ def test_no_file_of_a_node_contains_a_database_password(lab: Lab) -> None:
     password = urlsplit(re.findall(r"url: *(\S+)", settings)[0]).password
     assert password
     assert stat.S_IMODE(layout.database_file.stat().st_mode) == 0o600
-    # The database host's own: slurm-gpudbd's settings, and what made MariaDB's users.
+    # Files of the database host: slurm-gpudbd's settings and the script that creates MariaDB's users.
     holders = {layout.database_file, layout.mariadb / "init.sql"}
     assert [path for path in _files(layout.root) if path not in holders and _holds(path, password)] == []
     for name in lab.nodes:

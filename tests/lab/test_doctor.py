@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` on a whole installation: fine when it is, and it names what is broken."""
+"""`slurm-gpu doctor` on a complete installation passes, and names each fault."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _findings(lab: Lab) -> list[Finding]:
 
 @contextlib.contextmanager
 def _written(path: Path, text: str) -> Iterator[None]:
-    """Write a file in place, so that its owner and mode stay."""
+    """Write a file in place, keeping its owner and mode."""
     before = path.read_text()
     path.write_text(text)
     try:
@@ -355,7 +355,7 @@ def test_a_daemon_that_hangs_is_named_and_waited_for_once(
         findings = _findings(lab)
         took_s = time.monotonic() - began_s
     assert _says(findings, check, message, remedy), findings
-    # A promise of the documentation, which the sum of all commands' own timeouts exceeds by far.
+    # Documented; the sum of the timeouts of all commands is far larger.
     assert took_s < 20.0
     wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)
 
@@ -412,7 +412,7 @@ def test_a_dead_slurmd_is_found_and_no_node_that_is_out_on_purpose(lab: Lab) -> 
             "start slurmd -N n2 again",
         )
         assert _says(_findings(lab), *expected), _findings(lab)
-        # sinfo's `$` stands for a maintenance reservation.
+        # sinfo marks a maintenance reservation with `$`.
         wait_for(
             lambda: (states()["n1"], states()["n3"]) == ("drained*", "down$"),
             90,

@@ -1,4 +1,4 @@
-"""lab/down leaves nothing behind, whatever state the lab is in, and touches nothing of the host's."""
+"""lab/down removes everything in any state of the lab, and changes nothing else on the host."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rarely(values: Iterable[object], often: Container[object]) -> list[object]:
 
 
 def with_running_jobs(lab: Lab) -> None:
-    """Bring the lab up, with jobs that do not want to end, one of them suspended."""
+    """Bring the lab up with jobs that ignore signals, one of them suspended."""
     lab.up()
     lab.wait_until_idle_nodes()
     jobs = [lab.submit("alice", "--gpus=1", "-wn1", script=STUBBORN_JOB) for _ in range(2)]
@@ -57,7 +57,7 @@ def with_running_jobs(lab: Lab) -> None:
 
 
 def stepds_of(jobs: int) -> list[int]:
-    """The slurmstepd processes, if there is one for each of so many jobs."""
+    """Return the slurmstepd processes once there is one for each job, else none."""
     found = subprocess.run(["pgrep", "-x", "slurmstepd"], capture_output=True, text=True, check=False)
     pids = [int(pid) for pid in found.stdout.split()]
     return pids if len(pids) >= jobs else []
@@ -83,7 +83,7 @@ def test_down_leaves_nothing_after_a_crash(no_lab: Lab, victim: str) -> None:
     before = traces()
     with_running_jobs(no_lab)
     if victim == "slurmstepd":
-        # squeue says RUNNING a moment before a job's slurmstepd is there.
+        # squeue shows RUNNING shortly before a job's slurmstepd exists.
         for pid in wait_for(lambda: stepds_of(3), 30, "each job has its slurmstepd"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -142,7 +142,7 @@ def test_a_slurm_configured_on_the_host_is_not_touched(
 
 
 def test_processes_of_others_survive(no_lab: Lab) -> None:
-    """A shell that has eval'ed lab/env, and what it started, is not the lab's to kill."""
+    """A shell with the variables of lab/env and its children must not be killed by the lab."""
     no_lab.up()
     environment = no_lab.output([str(REPOSITORY / "lab" / "env")])
     bystander = subprocess.Popen(["sh", "-c", f"{environment}\ncd {no_lab.layout.root}; exec sleep 1000"])

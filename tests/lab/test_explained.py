@@ -1,4 +1,4 @@
-"""What `slurm-gpu explain` says of a submission is what becomes of it, in the very words of the policy."""
+"""`slurm-gpu explain` predicts the outcome of a submission with the exact messages of the policy."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ BY_PARTITION = {
     "--partition=one --nodes=2": "PartitionNodeLimit",
     "--partition=down": "PartitionDown",
 }
-"""Where EnforcePartLimits decides whether Slurm refuses, or lets wait: and for what."""
+"""Options that Slurm refuses or queues depending on EnforcePartLimits, with the pending reason."""
 
 
 COMMAND = ("sbatch", "--output=/dev/null", "--wrap=true", "--time=20")
@@ -146,7 +146,7 @@ def submitted(lab: Lab, user: str, options: str) -> tuple[Fate, int]:
 
 
 def state(lab: Lab, job: int) -> str:
-    """Such as "PENDING PartitionDown"; of an array, what is left of it in one piece."""
+    """Return for example "PENDING PartitionDown"; of an array only the remaining record."""
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r"]
     return lab.output(argv).partition("\n")[0]
 

@@ -1,4 +1,4 @@
-"""Where the host has no cgroups to give, the lab says so in one line and works without."""
+"""On a host without usable cgroups the lab logs one line and works without them."""
 
 from __future__ import annotations
 

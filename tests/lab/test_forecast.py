@@ -1,4 +1,4 @@
-"""How long a job will wait, learned from jobs that waited in the lab, and held against what came."""
+"""Forecasts of waits are trained on jobs in the lab and compared with outcomes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _said(lab: Lab, user: str, job: str) -> dict[str, Any]:
 
 
 def _refused(lab: Lab, job: int) -> str:
-    """Why there is no forecast of this job; "" while there is one."""
+    """Return the reason for a missing forecast of a job, or "" if it has one."""
     done = lab.run_as("alice", ["slurm-gpu", "forecast", str(job)], check=False)
     return done.stderr if done.returncode == 2 else ""
 

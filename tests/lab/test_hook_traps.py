@@ -92,7 +92,7 @@ class Hooks:
         wait_for(lambda: self.state() == "idle", 30, "the node is idle", self.state)
 
     def works(self) -> None:
-        """The next job runs, and the node stays."""
+        """Check that the next job runs and the node is not drained."""
         job = self.run_job()
         wait_for(lambda: self.ended(job), 30, f"job {job} ends", lambda: self.lab.output(["squeue"]))
         assert self.ended(job) == "COMPLETED"
@@ -261,7 +261,7 @@ def test_slurmctld_does_not_start_without_its_script_and_a_removal_leaves_one(la
     bundle = script.read_text()
 
     def refused() -> bool:
-        """Whether the policy is asked, and says no."""
+        """Return whether the policy is called and refuses."""
         argv = ["sbatch", "--test-only", "--gpus=1", "--time=3-00:00:00", "--wrap=true"]
         return "grad-days" in lab.run_as("alice", argv, check=False).stderr
 

@@ -52,7 +52,7 @@ def _submit(lab: Lab, node: str, gpus: int) -> int:
 
 
 def _recorded(lab: Lab, job: int) -> dict[str, float]:
-    """UUID → mean utilisation of a job that has ended and whose records are final; {} until then."""
+    """Return mean utilisation by UUID once the job has ended with final records, else {}."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     if shown.returncode != 0:
         return {}  # not imported yet

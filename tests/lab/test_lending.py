@@ -1,4 +1,4 @@
-"""Idle GPUs of an owner are lent at once, and are the owner's again within the stated time."""
+"""Idle GPUs of an owner are lent immediately and return within the stated time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shared(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
     policy = lab.layout.root / "lending-policy.yaml"
     policy.write_text(POLICY)
     applied = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
-    assert applied.stderr == ""  # nothing is missing, and nothing could break the promise
+    assert applied.stderr == ""  # nothing is missing, and nothing could prevent the return in time
     assert lab.run_as("root", ["slurm-gpu", "policy", "status", str(policy)]).returncode == 0
     yield lab
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
@@ -113,7 +113,7 @@ def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: 
 
 
 def test_idle_owned_gpus_are_used_by_others_only_on_loan(lab: Lab) -> None:
-    """Slurm itself sums up what runs in each QOS, at the moment in which it starts a job."""
+    """Slurm itself sums the running jobs of each QOS when it starts a job."""
     unowned, message = submit(lab, "bob", "--gpus=4")
     assert message == ""
     wait_for(lambda: queued(lab, unowned) == "RUNNING None", 30, "bob has GPUs without an owner")
@@ -124,7 +124,7 @@ def test_idle_owned_gpus_are_used_by_others_only_on_loan(lab: Lab) -> None:
     lab.run_as("bob", ["scontrol", "update", f"jobid={more}", "qos=sg-loans"])  # it need not wait
     wait_for(lambda: queued(lab, more) == "RUNNING None", 30, "it runs on loan")
     escape = lab.run_as("bob", ["scontrol", "update", f"jobid={more}", "qos=normal"], check=False)
-    assert escape.returncode != 0  # and cannot keep what it borrowed
+    assert escape.returncode != 0  # and cannot keep borrowed GPUs
     alice, _ = submit(lab, "alice", f"--gpus={OWNED}")
     wait_for(lambda: queued(lab, alice) == "RUNNING None", RETURN_WITHIN_S, "alice has all that vision owns")
     assert queued(lab, unowned) == "RUNNING None"
@@ -161,7 +161,7 @@ def test_manual_changes_of_lending_are_detected_and_everything_can_be_rolled_bac
     slurm_gpu("rollback")
     accounts, qos = shown()
     assert "sg-" not in accounts
-    by_hand = "00:00:30"  # of what was set by hand the value of before the apply comes back
+    by_hand = "00:00:30"  # manual settings return to their values before the apply
     assert sorted(qos.split()) == [
         "normal|||00:00:00|",
         f"sg-loans|||{by_hand}|",

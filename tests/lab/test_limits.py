@@ -140,7 +140,7 @@ def test_submissions_refused_by_slurm_itself_are_distinguished_from_queued_ones(
         r"If Slurm refused (?:it|them), try again in (\d+) s", re.sub(r"\s*sbatch: error:\s*", " ", refused)
     )
     assert seconds is not None, refused
-    time.sleep(int(seconds[1]))  # the user was promised that it is enough
+    time.sleep(int(seconds[1]))  # the message states that this suffices
     assert sbatch(lab, "--gpus=2", *PENDING).returncode == 0
 
 
@@ -257,7 +257,7 @@ def test_an_accepted_job_cannot_be_moved_or_prolonged_past_a_limit(night: Lab) -
 
 @pytest.fixture
 def alone(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
-    """With a partition that gives whole nodes, and two that say no DefaultTime."""
+    """Return a lab with a partition of whole nodes and two without DefaultTime."""
     made = {"alone": "OverSubscribe=EXCLUSIVE", "hour": "MaxTime=60", "week": "MaxTime=7-0"}
     for name, setting in made.items():
         lab.run_as("root", ["scontrol", "create", f"PartitionName={name}", "Nodes=ALL", "State=UP", setting])

@@ -96,7 +96,7 @@ def test_node_periods_are_recorded(lab: Lab) -> None:
         return found if len(found) == len(lab.nodes) else set()
 
     try:
-        # slurmctld's nodes are asked for each minute, and may not have been up the first time.
+        # Nodes of slurmctld are polled every minute, and may have been down at first.
         found = wait_for(up, 120, "all nodes are up", interval_s=1.0)
     finally:
         engine.dispose()

@@ -1,4 +1,4 @@
-"""MIG instances: to Slurm each is a GPU of its own, and a job is charged with the one that it held."""
+"""Each MIG instance is a GPU in Slurm, and a job is charged for its own instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""slurm-gpuweb over a real cluster: what a GPU does is on its square soon, and only for who may see it."""
+"""slurm-gpuweb on a real cluster shows GPU activity promptly, and only to permitted users."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_utilisation_is_on_the_square_for_permitted_users(lab: Lab, page: Page) 
     (held,) = wait_for(lambda: lab.held(job), 60, "the job starts")
     uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
     square = wait_for(lambda: page.square(uuid), 90, "the GPU has its square")[0]
-    # First whose it is: the GPU may have computed as much for another a moment ago.
+    # Check the job first: the GPU may have had the same utilisation for a previous job.
     wait_for(lambda: page.squares(job) == [square], 60, "it is the job's", interval_s=0.5)
     wait_for(lambda: abs(page.octet(square, "util") - 60) <= 2, 60, "it is seen to compute", interval_s=0.5)
 

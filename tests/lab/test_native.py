@@ -33,7 +33,7 @@ LOOSE = {"share": 12, "running": 12, "size": 8, "queue": 40}
 LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
 NOW = ("--time=30", "--output=/dev/null", "--wrap=sleep 900")
 DEADLINE_S = 120.0
-"""For what Slurm does in its own time, on a host that has other things to do as well."""
+"""A deadline for asynchronous work of Slurm on a busy host."""
 NO_OP = "function slurm_job_submit() return 0 end\nfunction slurm_job_modify() return 0 end\nreturn 0\n"
 LIMITS = (
     "cluster,account,user,grptres,grpjobs,grpsubmitjobs,maxtres,maxwall,maxjobs,maxsubmitjobs",
@@ -127,7 +127,7 @@ def test_native_limits_apply_without_job_submit_lua(lab: Lab, tmp_path: Path) ->
         0.5,
     )
     refused = lab.run_as("alice", ["sbatch", "--gpus=2", "--qos=sg-long", *NOW], check=False)
-    assert "QOSMaxGRESPerJob" in refused.stderr  # what could never start is refused at once
+    assert "QOSMaxGRESPerJob" in refused.stderr  # a job that can never start is refused immediately
 
 
 def test_native_limits_on_running_jobs_delay_accepted_ones(lab: Lab, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_rollback_works_while_slurmctld_is_down(lab: Lab, tmp_path: Path) -> Non
 @pytest.mark.parametrize("signal", ["", "KILL"], ids=["sacctmgr fails", "apply is killed"])
 @pytest.mark.parametrize("call", [1, 2])
 def test_half_an_apply_is_none(lab: Lab, tmp_path: Path, call: int, signal: str) -> None:
-    """sacctmgr fails at each of its changes in turn, or takes our command with it."""
+    """sacctmgr fails at each change in turn, or kills the calling command."""
     before = seen(lab)
     shim = tmp_path / "bin" / "sacctmgr"
     shim.parent.mkdir()

@@ -28,7 +28,7 @@ def final_records(lab: Lab, job: int, count: int) -> list[dict[str, Any]]:
         shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
         if shown.returncode != 0:
             return []
-        # An array's number, or a heterogeneous job's, stands for all of its tasks or components.
+        # The id of an array or heterogeneous job stands for all its tasks or components.
         of_job = [run for run in json.loads(shown.stdout)["runs"] if run["job_id"] == job]
         final = [device for run in of_job for device in run["devices"] if device["final"]]
         return final if len(final) == count else []

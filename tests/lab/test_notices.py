@@ -27,7 +27,7 @@ contact: gpu-help@lab.test
 mail: {{host: 127.0.0.1, port: {mail}, from: gpu-help@lab.test, to: "{{user}}@lab.test"}}
 webhook: {{url: "http://127.0.0.1:{web}/hook"}}
 """
-# The second task, which has the number of the whole array, is the idle one: it is ended alone.
+# Only the second task, which has the id of the array, is idle and cancelled.
 ARRAY = """\
 #!/bin/sh
 [ "$SLURM_ARRAY_TASK_ID" = 2 ] || exec simgpu --util 60 --mem-mib 4000 --seconds 1500
@@ -112,7 +112,7 @@ def test_only_the_idle_job_is_warned_cancelled_and_restored(
         assert [one["state"] for one in shown["ended"]] == ["ended"]
         assert {it["state"] for one in shown["notices"] for it in one["deliveries"].values()} == {"sent"}
 
-        # What `action: hold` does to a job, and how its owner takes it back.
+        # The effect of `action: hold` on a job, and its release by the owner.
         lab.run_as("root", ["scontrol", "requeuehold", beside])
         wait_for(lambda: state(lab, beside) == "PENDING", 60, "it is held", lambda: log_of(lab), 0.5)
         lab.run_as("alice", ["scontrol", "release", beside])

@@ -1,4 +1,4 @@
-"""Four submitters in parallel never get more in than a limit allows, whatever happens meanwhile."""
+"""Four parallel submitters never exceed a limit, whatever happens meanwhile."""
 
 from __future__ import annotations
 

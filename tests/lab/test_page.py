@@ -40,7 +40,7 @@ def sign_in(lab: Lab) -> Iterator[SignIn]:
 
 
 def _look_for(tab: browsing.Tab, job: int) -> Any:
-    """Light the job's squares and put the keyboard's focus on the first of them; what is said of it."""
+    """Highlight the job's squares, focus the first one, and return its description."""
     page = tab.page
     page.fill("#find", str(job))
     page.locator("#found", has_text="1 GPU: 1 job").wait_for(timeout=_WAIT_MS)

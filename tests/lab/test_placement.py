@@ -24,7 +24,7 @@ from slurm_gpu.controller.queue import job_mix as jobmix
 from tests.lab.conftest import LabWith
 
 DEADLINE_S = 90.0
-"""For what Slurm and slurm-gpuctld do in their own time, on a host that has other things to do as well."""
+"""A deadline for asynchronous work of Slurm and slurm-gpuctld on a busy host."""
 NODES = ("n1", "n2", "n3", "n4")
 GPUS = 4
 WORK = "#!/bin/sh\nexec sleep 3600\n"
@@ -65,7 +65,7 @@ class Cluster:
         self.wait_settled()
 
     def start(self, *options: str, gpus: int = 1, cpus: int = 1) -> str:
-        """Start a job on one node, and say on which."""
+        """Start a job on one node and return the name of the node."""
         job = self.submit(f"--gpus-per-node={gpus}", "--nodes=1", f"--cpus-per-task={cpus}", *options)
         node = self.wait_until_runs(job)
         self.jobs[job] = node, gpus
@@ -84,7 +84,7 @@ class Cluster:
         self.lab.run_as("root", ["scancel", *map(str, jobs)])
 
     def fill(self, busy: dict[str, int], cpus: Callable[[], int] = lambda: 1) -> None:
-        """Have so many jobs of one GPU on each node, and no others."""
+        """Run the given number of one-GPU jobs on each node, and no others."""
         for name, n in busy.items():
             here = [job for job, (node, _) in self.jobs.items() if node == name]
             if here[n:]:
@@ -141,7 +141,7 @@ WHOLE = 17
 
 
 def is_packed(weights: dict[str, int], busy: dict[str, int]) -> bool:
-    """Whether weights are those that slurm-gpuctld should come to, where all jobs have one time limit."""
+    """Return whether weights are as expected if all jobs have the same time limit."""
     ordered = sorted(busy, key=lambda name: -busy[name])
     rising = all(
         weights[one] < weights[other] if busy[one] > busy[other] else weights[one] == weights[other]
@@ -184,11 +184,11 @@ def test_a_job_goes_to_the_fullest_node_where_stock_slurm_takes_the_first(cluste
     cluster.empty()
     cluster.run_in("enforce")
     fill()
-    # Jobs of one GPU have asked for few cores so far: n1 is worth as much as a node with three GPUs left.
+    # One-GPU jobs have requested few cores so far: n1 is as useful as a node with three free GPUs.
     weights = cluster.weights()
     assert weights["n2"] < weights["n3"] <= weights["n1"] < weights["n4"], weights
     assert cluster.start() == "n2"
-    # One that does not fit there goes to the next, and one that needs a whole node finds it.
+    # A job that does not fit there uses the next node, and one that needs a whole node finds one.
     assert cluster.start(gpus=3) == "n1"
     assert cluster.start(gpus=4) == "n4"
 
@@ -199,7 +199,7 @@ def test_among_equally_full_nodes_the_one_with_the_longest_job_is_filled_first(c
     cluster.start("--nodelist=n2", "--time=2-00:00:00")
     cluster.start("--nodelist=n3", gpus=4, cpus=32)
     cluster.wait_settled()
-    # One job holds all of n3: it has the Weight of a whole node before it is one.
+    # One job occupies all of n3, which therefore already has the Weight of a whole node.
     weights = cluster.weights()
     assert weights["n2"] < weights["n1"] < weights["n3"] == weights["n4"] == WHOLE, weights
     assert cluster.start() == "n2"
@@ -379,7 +379,7 @@ OTHER_SEEDS = (1, 2)
 
 
 def churn(cluster: Cluster, mode: str, seed: int) -> int:
-    """Whole nodes after jobs came and went; the same jobs in every mode."""
+    """Return the number of whole nodes after a churn of jobs, which is the same in every mode."""
     cluster.empty()
     cluster.run_in(mode)
     rng = random.Random(seed)
@@ -413,7 +413,7 @@ def test_after_a_churn_a_job_of_two_whole_nodes_finds_them_where_stock_makes_it_
     assert ours >= stock + 1
     began = time.monotonic()
     cluster.wait_until_runs(cluster.submit(*two_nodes))
-    assert time.monotonic() - began < 15  # at once, on a host that has other things to do as well
+    assert time.monotonic() - began < 15  # immediately, on a busy host
 
 
 @pytest.mark.long

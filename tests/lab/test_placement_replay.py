@@ -1,4 +1,4 @@
-"""The model behind `placement replay`, held against the lab's real Slurm on the same jobs."""
+"""The model of `placement replay`, compared with the lab's real Slurm on the same jobs."""
 
 from __future__ import annotations
 

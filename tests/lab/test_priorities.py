@@ -1,4 +1,4 @@
-"""A large job that waits earns points, and starts before small ones that came earlier, on a real Slurm."""
+"""A waiting large job earns points and starts before earlier small ones, on a real Slurm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lab.conftest import LabWith
 pytestmark = pytest.mark.long
 
 DEADLINE_S = 120.0
-"""For what Slurm and slurm-gpuctld do in their own time; points are looked at once a minute."""
+"""A deadline for asynchronous work of Slurm and slurm-gpuctld; points are updated once a minute."""
 WORK = "#!/bin/sh\nexec sleep 3600\n"
 
 

@@ -22,13 +22,13 @@ from tests.lab.conftest import LabWith
 pytestmark = pytest.mark.long
 
 DEADLINE_S = 120.0
-"""For what Slurm and slurm-gpuctld do in their own time."""
+"""A deadline for asynchronous work of Slurm and slurm-gpuctld."""
 UNUSED_S = 20
 SITES_OWN = "ReservationName=maintenance StartTime=now+86400 Duration=60 Users=root Nodes=n4"
 
 
 class Cluster:
-    """The lab, its table of reservations, and what Slurm has of it."""
+    """The lab, its table of reservations, and those in Slurm."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -181,7 +181,7 @@ def test_cancelled_jobs_are_not_the_first_and_cancelled_reservations_attract_non
 
 
 def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promised(cluster: Cluster) -> None:
-    """Slurm draws no job in whose nodes another reservation has before its time limit; one may come later."""
+    """Slurm attracts no job that overlaps a later reservation of its nodes, but one may be created later."""
     lab, snapshot = cluster.lab, cluster.lab.layout.controller_run / "snapshot.txt"
     first, after = cluster.ask("--time=1m"), cluster.ask("--gpus=4", "--time=5m")
     one = cluster.promise(first, "n[1-2]", in_s=12)

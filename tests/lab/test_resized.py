@@ -53,7 +53,7 @@ def test_a_job_that_shrinks_is_one_run_with_all_its_gpus(lab: Lab) -> None:
     assert run["end_s"] == int(rows[1]["End"])
     assert run["RUN_h"] == round((run["end_s"] - run["start_s"]) / 3600, 6)
     assert 0 <= run["WAIT_h"] <= run["SUBMIT_WAIT_h"] < 60 / 3600
-    # The second row begins with the resize, which is its submission, whatever its start is said to be.
+    # The second row begins with the resize, which is its submission time, regardless of its start.
     gpu_s = 2 * (int(rows[0]["End"]) - int(rows[0]["Start"])) + int(rows[1]["End"]) - int(rows[1]["Submit"])
     assert run["nGPU"] * run["RUN_h"] * 3600 == pytest.approx(gpu_s, rel=0.001)
 
@@ -68,7 +68,7 @@ def _shown(lab: Lab, job: int) -> subprocess.CompletedProcess[str]:
 
 
 def _whole_run(lab: Lab, job: int) -> dict[str, Any] | None:
-    """The job's run, once it has ended, says Slurm, and both nodes' records are final; None until then."""
+    """Return the job's run once Slurm reports its end and both nodes' records are final, else None."""
     shown = _shown(lab, job)
     if shown.returncode != 0:
         return None

@@ -100,7 +100,7 @@ def _ended(lab: Lab, job: int) -> int:
 
 
 def _complete_runs(lab: Lab, job: int) -> list[dict[str, Any]]:
-    """Both runs of the job, once each has ended, says Slurm, and has a final record; [] until then."""
+    """Return both runs of the job once Slurm reports their ends and they have final records, else []."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     if shown.returncode != 0:
         return []

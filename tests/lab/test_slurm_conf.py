@@ -1,4 +1,4 @@
-"""The parser of slurm.conf reads what slurmctld reads, on files made from Slurm's grammar."""
+"""The parser of slurm.conf agrees with slurmctld on files generated from Slurm's grammar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits while slurm-gpuctld's snapshot is what they are counted by."""
+"""Limits that are counted by slurm-gpuctld's snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_limits import LIMIT, PENDING, apply, queued, sbatch
 pytestmark = pytest.mark.long
 
 DEADLINE_S = 120.0
-"""For what Slurm and slurm-gpuctld do in their own time, on a host that has other things to do as well."""
+"""A deadline for asynchronous work of Slurm and slurm-gpuctld on a busy host."""
 MARGIN_S = 0.7
 """The longest time in seconds between a decision and the poll that must show its job."""
 SLOW_S = 1.0
@@ -42,7 +42,7 @@ def lab(bare: Lab, tmp_path: Path) -> Iterator[Lab]:
 
 
 def look(lab: Lab) -> QueryTiming:
-    """When slurm-gpuctld last asked slurmctld, by the uptime of this machine."""
+    """Return the time of the last poll of slurmctld by slurm-gpuctld, by the uptime of this machine."""
     snapshot = read_fresh(lab.layout.controller_run / "snapshot.txt", time.time())
     return snapshot.timing if snapshot and snapshot.timing else QueryTiming(0.0, 0.0, "")
 
@@ -56,7 +56,7 @@ def settle(lab: Lab) -> None:
 
 
 def tells_all_since(looked: QueryTiming, done_s: float) -> bool:
-    """Whether the script must have forgotten what had led to no job by then."""
+    """Return whether the script must have dropped submissions without a job by then."""
     return looked.began_s - done_s >= MARGIN_S + looked.took_s + SLOW_S
 
 

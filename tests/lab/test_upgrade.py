@@ -173,7 +173,7 @@ def test_nothing_is_lost_when_the_database_and_then_the_nodes_are_upgraded_under
     for job in after:
         require_whole(lab, job, 0.0)
     require_whole(lab, running[0], 5.0)
-    require_whole(lab, running[1], 15.0)  # of what was not yet written down when it was killed
+    require_whole(lab, running[1], 15.0)  # samples not yet stored at the kill
 
 
 def test_newer_nodes_ship_to_an_older_database_and_continue_after_its_upgrade(lab: Lab) -> None:

@@ -22,7 +22,7 @@ groups: {leads: {users: [alice]}}
 urgent: {for: [leads], jobs_running: 1, preempts: [normal], why: "Deadlines of papers."}
 """
 DEADLINE_S = 120.0
-"""For what Slurm and the daemons do in their own time, on a host that has other things to do as well."""
+"""A deadline for asynchronous work of Slurm and the daemons on a busy host."""
 ALL = ("--nodes=4", "--gpus-per-node=4")
 WHY = "CVPR is on Friday"
 
@@ -144,7 +144,7 @@ def test_without_preemption_an_urgent_job_starts_next_and_overtaken_jobs_are_aud
     wait_for(lambda: priority(lab, older[-1]) > 0, DEADLINE_S, "they have a priority", lambda: queue(lab))
     next_second()
     job = urgent(lab, *ALL)
-    # Until slurm-gpuctld has seen it wait, it could not say whom it overtook.
+    # slurm-gpuctld must have seen it wait to determine the overtaken jobs.
     seen = lab.layout.controller_run / "snapshot.txt"
     wait_for(lambda: "use user:alice" in seen.read_text(), DEADLINE_S, "it is seen", lambda: queue(lab), 0.5)
     assert state(lab, running) == "RUNNING None"

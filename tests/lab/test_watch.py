@@ -22,7 +22,7 @@ _HANGS = f"simgpu --util 100 --mem-mib 8192 --seconds {_WELL_S}\nexec sleep 600"
 
 
 def unhealthy(lab: Lab, user: str) -> dict[int, dict[str, Any]]:
-    """By job what `slurm-gpu top` shows this user."""
+    """Return the alerts that `slurm-gpu top` shows this user, by job."""
     shown = lab.run_as(user, ["slurm-gpu", "top", "--json"], check=False)
     alerts = json.loads(shown.stdout)["attention"] or [] if shown.returncode == 0 else []
     return {alert["job_id"]: alert for alert in alerts if alert["alert"] == "unhealthy"}

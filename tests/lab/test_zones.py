@@ -1,4 +1,4 @@
-"""Distributed jobs stay in one zone on a real Slurm, users' constraints stay theirs, no job is refused."""
+"""On a real Slurm distributed jobs remain in one zone, users' constraints are kept, and no job is refused."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from slurm_gpu.text.hostlist import expand
 from tests.lab.conftest import LabWith
 
 DEADLINE_S = 120.0
-"""For what Slurm and slurm-gpuctld do in their own time, on a host that has other things to do as well."""
+"""A deadline for asynchronous work of Slurm and slurm-gpuctld on a busy host."""
 ZONES = {"n1": "zone1", "n2": "zone1", "n3": "zone2", "n4": "zone2"}
 POLICY = "version: 1\ngroups: {everyone: {}}\nrules: []\n"
 
 
 class Cluster:
-    """The lab, and the zones of what runs there."""
+    """The lab and the zones of its jobs."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -202,7 +202,7 @@ def test_while_slurm_gpuctld_is_dead_jobs_pass_as_they_are(cluster: Cluster) -> 
     cluster.run_in("enforce")
     cluster.take("n1", "n3")
     cluster.daemon.kill9()
-    # The snapshot has to grow old: that is what is promised.
+    # The snapshot must become outdated, as documented.
     cluster.wait(lambda: time.time() - cluster.snapshot.stat().st_mtime > FRESH_S + 2, "the snapshot is old")
     job = cluster.submit("--nodes=2", "--gpus-per-node=4")
     cluster.wait_until_runs(job)

@@ -19,7 +19,7 @@ _TEMPORARY = re.compile(r"(/tmp|/dev/shm)/(pytest-of-|sg[a-z]+-|tmp)")
 
 @dataclass(frozen=True)
 class Traces:
-    """Everything that up() may have made and down() must have taken away."""
+    """Everything that up() may create and down() must remove."""
 
     processes: frozenset[str]
     cgroups: frozenset[str]

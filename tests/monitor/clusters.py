@@ -1,4 +1,4 @@
-"""Clusters as in GET /v1/cluster, with defaults for what a test does not need."""
+"""Clusters as in GET /v1/cluster, with defaults for all other fields."""
 
 from collections.abc import Sequence
 from typing import Any

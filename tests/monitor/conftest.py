@@ -10,7 +10,7 @@ __all__ = ["here", "munge_socket", "server", "short_path"]
 
 @pytest.fixture
 def here() -> Here:
-    """A cluster that was looked at once."""
+    """Return a cluster that was polled once."""
     here = Here()
     here.poll()
     return here

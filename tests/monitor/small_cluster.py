@@ -22,7 +22,7 @@ N_GPUS = 64
 
 
 class Here:
-    """`viewer` is who asks; `look` makes the next state of what the cluster says."""
+    """`viewer` is the requesting user; `look` makes the next state from the cluster."""
 
     def __init__(self, churn: float = 0.1) -> None:
         self.source = SyntheticCluster(N_GPUS, churn=churn)

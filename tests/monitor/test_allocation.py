@@ -1,4 +1,4 @@
-"""Which square a job holds: as slurm-gpud says where it says so, and always as many as Slurm says."""
+"""The squares of a job: from slurm-gpud if it reports them, and always as many as in Slurm."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_gpu_unknown_to_slurm_is_not_available():
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[ClusterNode, dict[str, Live]]:
-    """A node whose GPUs jobs share out, of which slurm-gpud knows some, in an order of its own."""
+    """Return a node whose GPUs are divided among jobs; slurm-gpud reports some of them, in its own order."""
     n_gpus = draw(st.integers(1, 8))
     order = draw(st.permutations(range(n_gpus)))
     cuts = sorted(draw(st.sets(st.integers(1, n_gpus), max_size=4)))

@@ -1,4 +1,4 @@
-"""The program itself: what it says of its files, that it listens, and that it ends."""
+"""The program itself: errors of its files, listening and termination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on why a job is slow: whose job it is sees it, and who draws it keeps within bounds."""
+"""The page with the diagnosis of a job: its visibility, and limits of the drawing process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events, over a real socket: each state is announced, to everybody, and nothing else is."""
+"""Server-sent events over a real socket announce exactly the new states, to every client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last state stays while slurm-gpudbd is unreachable, and jobs are judged only after being watched."""
+"""The last state remains while slurm-gpudbd is unreachable, and jobs are judged only after being watched."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

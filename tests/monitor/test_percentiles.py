@@ -1,4 +1,4 @@
-"""p25 and p95: of histograms exactly what sorting all moments would give, of bins what these hold."""
+"""p25 and p95 are exact for histograms, and those of the bins for timelines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.database.samples import T0, idle, record, segment
 
 
 def quantile(values: list[int], q: float) -> int:
-    """The least value at or below which a part q of them lies."""
+    """Return the smallest value with at least a fraction q of the values at or below it."""
     return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
 
 

@@ -17,7 +17,7 @@ from tests.database.samples import FakeClock
 
 
 class Flaky(SyntheticCluster):
-    """A slurm-gpudbd of which some answers fail; it counts what it is asked."""
+    """A slurm-gpudbd with some failing answers, which counts requests."""
 
     def __init__(self) -> None:
         super().__init__(64, churn=0.1)

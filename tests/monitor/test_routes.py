@@ -215,7 +215,7 @@ def test_a_user_sees_their_limits_or_why_there_are_none(here: Here, monkeypatch:
     unknown = Quota(user="nobody", as_of_s=1.0, limits=None, why="come again in 15 s")
     monkeypatch.setattr(here.source, "quota", lambda _: unknown)
     assert here.get("/api/v1/me").json()["limits_why"] == "come again in 15 s"
-    here.clock.now += 1  # what is not known is asked again at once, what is known after some seconds
+    here.clock.now += 1  # unknown values are requested again immediately, known ones after some seconds
     known = replace(unknown, limits=[])
     monkeypatch.setattr(here.source, "quota", lambda _: known)
     assert here.get("/api/v1/me").json()["limits"] == []

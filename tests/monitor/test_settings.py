@@ -1,4 +1,4 @@
-"""slurm-gpuweb.yaml, and racks in slurm-gpu.yaml: what is wrong is named with its place."""
+"""Errors in slurm-gpuweb.yaml and in the racks of slurm-gpu.yaml are named with their position."""
 
 from __future__ import annotations
 

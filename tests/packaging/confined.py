@@ -66,7 +66,7 @@ def main(unit: Path, command: list[str]) -> None:
 
 
 def _own_directories(settings: Settings, user: pwd.struct_passwd) -> list[str]:
-    """RuntimeDirectory= and StateDirectory=, made where nothing of it stays."""
+    """Create RuntimeDirectory= and StateDirectory= in a temporary place."""
     own: list[str] = []
     for kind, top in (("Runtime", "/run"), ("State", "/var/lib")):
         _mount("tmpfs", top, 0, "tmpfs")

@@ -80,13 +80,13 @@ def built(build: Callable[..., Built]) -> Built:
 
 @pytest.fixture(scope="session")
 def next_built(build: Callable[..., Built]) -> Built:
-    """The next release of the same, for this machine alone."""
+    """Build the next release of the same packages, only for this machine."""
     return build(RELEASE="2", ARCHES="x86_64")
 
 
 @pytest.fixture(scope="session")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A package that provides what packages ask of a system."""
+    """Build a package that provides the requirements of the packages."""
     directory = tmp_path_factory.mktemp("system")
     define = [f"--define=_topdir {directory}", f"--define=_dbpath {directory}/db"]
     _run("rpmbuild", "--quiet", "-bb", *define, Path(__file__).with_name("system.spec"))

@@ -1,4 +1,4 @@
-"""File trees of hosts in which `place` and `place-lua` work, and what they leave there."""
+"""File trees of hosts for `place` and `place-lua`, and checks of their results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tree:
         self._programs = root.with_name(f"{root.name}-programs")
 
     def has(self, programs: Mapping[str, str | None]) -> None:
-        """Put programs over those in /usr/bin, for the script alone; None hides one. Needs root."""
+        """Replace programs of /usr/bin only for the script; None hides one. Needs root."""
         if os.geteuid() != 0 or shutil.which("unshare") is None:
             pytest.skip("needs root and unshare")
         self._programs.mkdir(exist_ok=True)
@@ -52,7 +52,7 @@ class Tree:
             (self._programs / name).chmod(0o644 if text is None else 0o755)
 
     def lies_on(self, filesystem: str) -> None:
-        """Have `stat -f` say of every file that it lies on this type of file system."""
+        """Make `stat -f` report this type of file system for every file."""
         real = self.root.with_name("stat")
         shutil.copy("/usr/bin/stat", real)
         self.has({"stat": _STAT.format(filesystem=filesystem, real=real)})
@@ -93,7 +93,7 @@ def is_hook(tree: Tree, kind: str) -> bool:
 
 
 def is_stub(tree: Tree, kind: str) -> bool:
-    """Whether it is what a removal leaves, which works."""
+    """Return whether a hook is the working stub that a removal leaves."""
     assert runs(tree.hook[kind]).returncode == 0
     return "was removed" in tree.hook[kind].read_text().splitlines()[1]
 
@@ -114,6 +114,6 @@ def inside(tree: Tree, path: Path) -> Path:
 
 
 def changed(path: Path) -> tuple[int, int, int]:
-    """When and as what the file was last changed; not when it was last read."""
+    """Return inode, modification time and change time of a file."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, status.st_ctime_ns

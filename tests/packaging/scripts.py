@@ -1,4 +1,4 @@
-"""job_submit.lua, the site's own and ours, and what a job gets from one."""
+"""Scripts job_submit.lua of the site and of slurm-gpu, and their results for a job."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def submitted(text: str) -> set[tuple[int, tuple[str, ...]]]:
 
 
 def own_script(tree: Tree, name: str, code: str = "slurm.SUCCESS") -> Path:
-    """A script of the site's, which says its name and gives the code."""
+    """Write a script of the site that logs its name and returns the code."""
     path = tree.slurm / name
     path.write_text(SITES.format(name="".join(filter(str.isalnum, path.stem)), code=code))
     return path

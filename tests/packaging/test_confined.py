@@ -169,7 +169,7 @@ print(libc.unshare(0x10000000), libc.mount(b"x", b"/tmp", b"tmpfs", 0, None))
 @pytest.mark.lab
 @pytest.mark.long
 def test_slurm_gpudbd_creates_its_tables_and_runs_sacct(open_path: Path) -> None:
-    """There is no Slurm here: what it says of that is the answer of a command that was looked for."""
+    """Slurm is not installed here; the error shows that the daemon looked for a command."""
     site, database = open_path / "slurm-gpu.yaml", open_path / "slurm-gpudbd.yaml"
     site.write_text("cluster: c\n")
     database.write_text("url: sqlite:////var/lib/slurm-gpu/slurm-gpu.db\n")

@@ -1,4 +1,4 @@
-"""The manual pages: all commands, options and keys are in them, and man has nothing to say against them."""
+"""Manual pages contain all commands, options and keys, and man accepts them without warnings."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def man(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def page(man: Path, name: str) -> str:
-    """Its words, without what is for man alone."""
+    """Return the words of a page without markup."""
     text = (man / f"man{name[-1]}" / name).read_text()
     return re.sub(r"\\f[BIPR]", "", text).replace("\\-", "-").replace("\\(aq", "'")
 
@@ -86,7 +86,7 @@ def test_every_option_of_a_command_is_in_its_page(man: Path, path: tuple[str, ..
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             assert all(option in text for option in parameter.opts), parameter.opts
-            # Its first words, since lines are not cut alike.
+            # Only the first words, since lines are wrapped differently.
             assert (parameter.help or "").replace("`", "")[:20] in text
         if isinstance(parameter.envvar, str):
             assert parameter.envvar in text
@@ -144,7 +144,7 @@ def test_every_example_is_a_command_as_it_may_be_written(
                 examples.append(line)
     assert len(examples) > 8
     for example in examples:
-        ours, _, _ = example.partition(" | ")  # what it prints may be for another command
+        ours, _, _ = example.partition(" | ")  # its output may be for another command
         words = tuple(shlex.split(ours)[1:])
         for file in filter(re.compile(r"[\w-]+\.(csv|json|npz|parquet)").fullmatch, words):
             Path(file).touch()  # some are to be there

@@ -1,4 +1,4 @@
-"""job_submit.lua is taken back, and at no moment would slurmctld not start, nor lose what the site has."""
+"""job_submit.lua is removed; slurmctld can start at every moment, and no script of the site is lost."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_script_of_the_sites_that_cannot_be_loaded_is_left_out(lua: Tree, cont
 
 @pytest.mark.parametrize("reader", ["rpm", "luac5.4"])
 def test_invalid_lua_never_becomes_slurmctld_s_script(lua: Tree, reader: str):
-    """Else slurmctld does not start again; luac says so where it is there, else the Lua within rpm."""
+    """Otherwise slurmctld would not start again; luac checks it if available, else the Lua in rpm."""
     if reader == "rpm" and shutil.which("rpm") is None:
         pytest.skip("needs rpm")
     hidden = {name: None for name in READERS if name != reader}
@@ -137,7 +137,7 @@ def test_reading_a_script_runs_nothing(lua: Tree, tmp_path: Path):
 
 
 def test_a_script_that_ours_replaced_comes_back(lua: Tree):
-    """`policy apply --replace` put it aside, and no policy ever asked it."""
+    """`policy apply --replace` set it aside, and no policy ever called it."""
     site = SITES.format(name="site", code="slurm.ERROR")
     keep(lua, "20251121T183000Z", SITES.format(name="older", code="slurm.ERROR"))
     kept = keep(lua, "20261121T183000Z", site)

@@ -1,4 +1,4 @@
-"""Hooks come and go, and at no moment would Slurm drain a node, whatever happens meanwhile."""
+"""Hooks are installed and removed without a moment in which Slurm would drain a node."""
 
 from __future__ import annotations
 

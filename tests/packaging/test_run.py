@@ -80,7 +80,7 @@ def test_a_node_alone_has_what_slurm_gpud_needs(tree: Tree, built: Built) -> Non
     shown = tree.run("/usr/sbin/slurm-gpud", "--version")
     assert shown.returncode == 0, shown.stderr
     once = tree.run("/usr/sbin/slurm-gpud", "--no-slurm", "--once", "--print", "--node=n1")
-    assert "NVML" in once.stdout + once.stderr  # there is no driver here; the binding was found and asked
+    assert "NVML" in once.stdout + once.stderr  # without a driver here; the binding was found and called
 
 
 def test_a_controller_works_without_numpy_and_names_the_package_with_it(tree: Tree, built: Built) -> None:

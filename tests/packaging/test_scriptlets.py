@@ -157,7 +157,7 @@ def test_a_script_of_the_site_stays(tree: Tree, built: Built) -> None:
 
 @pytest.fixture
 def asked_of_systemd(tree: Tree) -> Path:
-    """The tree has a running systemd, which notes what it is asked."""
+    """Return the log of a fake running systemd in the tree."""
     (tree.root / "run/systemd/system").mkdir(parents=True)
     systemctl = tree.root / "usr/bin/systemctl"
     systemctl.write_text('#!/bin/sh\necho "$*" >>/asked\n')

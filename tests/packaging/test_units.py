@@ -1,4 +1,4 @@
-"""The units of the daemons, as systemd itself judges them, and who and what they count on."""
+"""The units of the daemons, verified by systemd, and their users and requirements."""
 
 import configparser
 import os
@@ -123,14 +123,14 @@ def test_a_slurm_user_that_is_there_stays_as_it_is(system: Path) -> None:
 @needs_systemd
 @pytest.mark.parametrize("user", ["slurm", "hpc"])
 def test_the_file_with_the_password_belongs_to_slurm_user(system: Path, user: str) -> None:
-    """A package's upgrade may make it slurm's; then comes what the site has in /etc/tmpfiles.d."""
+    """An upgrade may change the owner to slurm; the site's /etc/tmpfiles.d is applied afterwards."""
     (system / "etc/passwd").write_text("slurm:x:64030:64030::/:/bin/false\nhpc:x:64031:64031::/:/bin/false\n")
     (system / "etc/group").write_text("slurm:x:64030:\nhpc:x:64031:\n")
     secret = system / "etc/slurm-gpu/slurm-gpudbd.yaml"
     secret.parent.mkdir()
     secret.write_text("database: {}\n")
     secret.chmod(0o644)
-    if user != "slurm":  # as docs/install.md says
+    if user != "slurm":  # as in docs/install.md
         own = system / "etc/tmpfiles.d/slurm-gpu.conf"
         own.parent.mkdir()
         text = (UNITS / "tmpfiles.conf").read_text()
@@ -207,7 +207,7 @@ def test_slurm_gpuctld_is_not_ended_while_slurmctld_is_slow() -> None:
 
 
 def test_root_keeps_its_own_directories_inside_those_of_slurm_user() -> None:
-    """systemd gives a whole tree to the user of whichever unit names its top."""
+    """systemd changes the owner of a whole tree to the user of the unit that names its top."""
     node = settings("slurm-gpud.service")
     assert Path("/run/slurm-gpu") == RUN_DIRECTORY
     assert node["RuntimeDirectory"] == ["slurm-gpu/jobs slurm-gpu/rejected"]

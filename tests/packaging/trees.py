@@ -1,4 +1,4 @@
-"""Trees of files into which packages are installed, and in which what they hold is run."""
+"""File trees into which packages are installed and in which their programs run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tree:
         self.rpm("-U", system)
 
     def rpm(self, *arguments: str | Path) -> str:
-        """Run rpm on the tree; what it and the scriptlets print."""
+        """Run rpm on the tree and return the output of it and of scriptlets."""
         done = self._run(["rpm", "--root", self.root, "--nosignature", *arguments])
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
@@ -35,7 +35,7 @@ class Tree:
         return self._run(["chroot", self.root, *argv])
 
     def start(self, *argv: str | Path) -> subprocess.Popen[str]:
-        """Start a command in the tree; killing what is returned kills it."""
+        """Start a command in the tree; killing the returned process kills it."""
         return subprocess.Popen(
             self._isolated(["chroot", self.root, *argv], "--pid", "--fork", "--kill-child"),
             stderr=subprocess.PIPE,

@@ -125,11 +125,11 @@ def test_a_fitting_job_is_placed_on_distinct_allowed_nodes(
     assert len({place.node for place in places}) == len(places)
     for place in places:
         assert room[place.node]
-        nodes = nodes.take(place.node, request_, place.devices)  # raises where it has no room
+        nodes = nodes.take(place.node, request_, place.devices)  # raises if it does not fit
 
 
 def test_whole_last_breaks_into_a_whole_node_last() -> None:
-    """Few jobs need a whole node, many the rest of the other node: the measure alone breaks into it."""
+    """Few jobs need a whole node, many the rest of the other: the score would use the whole node."""
     mix = Mix.of([(ResourceRequest(gpus=1), 6), (ResourceRequest(gpus=2), 6), (ResourceRequest(gpus=4), 1)])
     nodes = Nodes.of([node("whole", 1000, 1000, 1000, 1000), node("half", 0, 0, 1000, 1000)])
     one, pair, four = ResourceRequest(gpus=1), ResourceRequest(gpus=1, nodes=2), ResourceRequest(gpus=4)

@@ -46,7 +46,7 @@ def test_the_fullest_of_equal_nodes_comes_first() -> None:
 def test_the_fullest_comes_first_for_any_mix_on_nodes_of_four_gpus(seen: list[tuple[int, int]]) -> None:
     found = left(
         order(*((ResourceRequest(gpus=n, cpus=4 * n), times) for n, times in seen)),
-        *(room(n, cpus=32) for n in range(4)),  # with all four free it is whole, and comes last by that
+        *(room(n, cpus=32) for n in range(4)),  # with all four free it is whole and therefore last
     )
     assert found == sorted(found)
     assert found[0] == 0.0
@@ -75,7 +75,7 @@ def test_cores_that_no_job_needs_cost_a_node_nothing() -> None:
 
 
 def test_on_large_nodes_gpus_for_common_requests_are_kept_together() -> None:
-    # Two in five ask for four GPUs: five are broken into before four are.
+    # Two in five request four GPUs: nodes with five free GPUs are used before those with four.
     kind = NodeKind(("",) * 8, 64, 0)
     eight = NodeOrder(
         Mix.of([(ResourceRequest(gpus=1, cpus=4), 55), (ResourceRequest(gpus=4, cpus=16), 45)]),
@@ -174,7 +174,7 @@ def state(kind: NodeKind, found: FreeCapacity) -> NodeState:
 
 
 def expected_increase(nodes: Nodes, mix: Mix) -> float | None:
-    """Return the GPUs that the next small job strands on the GPU with the least, but enough, room."""
+    """Return the GPUs that the next small job strands on the fullest GPU on which it fits."""
     total = weight = 0.0
     for request, popularity in zip(mix.requests, mix.popularity, strict=True):
         if request.mgpu <= 1000 and nodes.fits(request).any():

@@ -60,14 +60,14 @@ def test_shards_and_cores_that_come_and_go_do_not_move_a_node_but_a_gpu_does() -
     assert level(room(1.8), before=3) == 2
     assert level(room(1.7)) == 2
     assert [level(room(used), before=2) for used in (3, 2, 1)] == [1, 2, 3]
-    # To and from whole there is no band: a whole node with any job is whole no more.
+    # Whole nodes have no hysteresis: a node with any job is no longer whole.
     assert level(room(0.25), before=4) == 3
     assert level(room(0), before=3) == 4
 
 
 def test_the_worth_of_a_node_by_the_mix_replaces_the_gpus_left() -> None:
     assert [level(room(2, worth=worth)) for worth in (0, 0.5, 1.4, 3.2, 7)] == [FULL, 1, 1, 3, 3]
-    # A whole node is whole, whatever it is worth, and one without cores can take nothing.
+    # A whole node is whole regardless of its value, and one without cores fits no job.
     assert level(room(0, worth=0)) == 4
     assert level(room(1, worth=3, cpus_free=0)) == FULL
     assert level(room(2, worth=1.7), before=1) == 1
@@ -121,7 +121,7 @@ def test_a_full_node_is_ranked_by_time_so_that_it_is_not_first_when_a_job_ends()
     assert levels[0] == FULL
     assert levels == sorted(set(levels))
     assert timed(room(4), 24) < timed(room(3), 24) < timed(room(4), 0.1)
-    assert timed(room(2, cpus_free=0), 24) == timed(room(4), 24)  # no cores, no room
+    assert timed(room(2, cpus_free=0), 24) == timed(room(4), 24)  # without cores nothing fits
 
 
 def test_passing_time_moves_a_node_only_after_three_quarters_of_a_level() -> None:
@@ -165,11 +165,11 @@ def test_the_sites_order_of_managed_nodes_is_kept_where_their_weights_are_close(
 
 
 def test_nodes_that_are_not_ours_stay_on_their_side() -> None:
-    # CPU nodes have the Weight of GPU nodes: they come first now, and CPU jobs leave GPU nodes alone.
+    # CPU nodes had the Weight of GPU nodes: now they come first, and CPU jobs avoid GPU nodes.
     assert layout({1}, {1}, 5) == {1: (2, 3, 4, 5, 6)}
-    # Three weights lie below the next: whole nodes keep their own.
+    # Three weights are below the next: whole nodes keep their own.
     assert layout({1}, {4}, 5) == {1: (1, 1, 2, 2, 3)}
-    # None lies between: nothing is changed.
+    # None is in between: nothing is changed.
     assert layout({1}, {1, 2}, 5) == {1: (1, 1, 1, 1, 1)}
 
 

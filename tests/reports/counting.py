@@ -17,7 +17,7 @@ Written = tuple[Mapping[str, str], Mapping[str, str]]
 
 
 def allocated_mgpu_s(run: Mapping[str, Any], since_s: int, until_s: int, now_s: int) -> int:
-    """GPU/1000 × seconds that a run held within [since, until)."""
+    """Return the GPU/1000 × seconds allocated to a run within [since, until)."""
     if run["start_s"] is None or run["mgpu"] is None:
         return 0
     begin = max(run["start_s"], run["submit_s"], since_s)
@@ -26,7 +26,7 @@ def allocated_mgpu_s(run: Mapping[str, Any], since_s: int, until_s: int, now_s: 
 
 
 def place_of(node: str, at_s: int, courses: Mapping[str, Course], written: Written) -> tuple[str, str]:
-    """(server type, zone): as seen then, else as written, else as seen first, else other."""
+    """Return (server type, zone): as seen then, else as configured, else as first seen, else other."""
     course = sorted(courses.get(node, ()))
     seen = [entry for entry in course if entry[0] <= at_s]
     found = []

@@ -239,12 +239,12 @@ def generate(n_jobs: int = N_JOBS, seed: int = 20230101) -> Accounting:
 
 
 def other_submit(other: dict[str, Any], n_jobs: int, total: int) -> np.ndarray:
-    """When each job that never began was submitted; the others' places hold nothing."""
+    """Return submission times of jobs that never began; the entries of others are empty."""
     return np.concatenate([np.zeros(n_jobs), other["submit_s"]])[:total]
 
 
 def _jobs(random: np.random.Generator, n_jobs: int) -> tuple[np.ndarray, ...]:
-    """(app, nodes, GPU/1000, seconds of run, of wait) of each job, with the shares exactly as APPS says."""
+    """Return (app, nodes, GPU/1000, run s, wait s) of each job, with exactly the shares of APPS."""
     counts = [round(one.of_jobs * n_jobs) for one in APPS]
     counts[0] += n_jobs - sum(counts)
     columns: list[list[np.ndarray]] = [[], [], [], [], []]

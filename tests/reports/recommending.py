@@ -1,4 +1,4 @@
-"""Recorded runs whose truth is known: made with one set of limits, which a search does not see."""
+"""Recorded runs with a known truth, made with limits that a search does not see."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UIDS = {"alice": 1001, "bob": 1002, "carol": 1003}
 
 
 def policy(text: str) -> PolicyInForce:
-    """The limits on what runs of a policy.yaml."""
+    """Return the limits on running jobs of a policy.yaml."""
     source = parse_yaml(text, "policy.yaml")
     checked = check_policy(source)
     facts = SiteFacts(n_gpus=8, has_qos=True)

@@ -1,4 +1,4 @@
-"""No step goes beyond what `adjust:` allows, whatever the limit and the bounds are."""
+"""No step exceeds the bounds of `adjust:`, for any limit and bounds."""
 
 from __future__ import annotations
 

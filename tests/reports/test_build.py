@@ -1,4 +1,4 @@
-"""`slurm-gpu report build`: which days, where to, what lies there; and what users name, all the way."""
+"""`slurm-gpu report build`: period, destination and existing files, and hostile names of users."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ from tests.reports.world import run_row
 NOW_S = 1_795_316_400
 HOUR = 3600
 DAY = 24 * HOUR
-# MariaDB and SQLite hold no half of a surrogate pair.
+# MariaDB and SQLite store no half of a surrogate pair.
 NAMES = [name for name in HOSTILE if "\ud800" not in name]
 LOANS = "sg-loans"
 POLICY = f"""\

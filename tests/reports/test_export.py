@@ -1,4 +1,4 @@
-"""An export holds what the database holds, each row once, in files that are whole or not there."""
+"""An export contains each row of the database once, in complete files only."""
 
 import json
 import os

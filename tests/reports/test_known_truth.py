@@ -61,7 +61,7 @@ def column(figure: Figure, key: str, name: str) -> dict[str, float]:
 
 
 def test_the_generator_is_shaped_like_the_centre(of_gpus: list[dict[str, Any]]) -> None:
-    """So that what follows is about such jobs."""
+    """Check that the following tests have such jobs."""
     assert len(of_gpus) == N_JOBS == 39_470
     assert len({run["user"] for run in of_gpus}) == N_USERS == 483
     for app, most_gpus, most_wait_h, most_run_h in (("pytorch", 16, 12, 120), ("tensorflow", 40, 8, 526)):

@@ -134,7 +134,7 @@ def test_columns_are_of_one_length(database: Database) -> None:
 
 
 def test_idle_time_of_records_arrives_in_the_table(database: Database) -> None:
-    """From what a node shipped: one GPU for ten seconds, six of them without any process."""
+    """From a shipped record: one GPU for ten seconds, six of them without any process."""
     rows = [run_row_of(samples.row(), {})]
     database.write(lambda connection: store_changed_runs(connection, rows=rows))
     stored = samples.record(granted_mgpu=1000, no_process_s=6.0)

@@ -1,4 +1,4 @@
-"""A report says how near forecasts of waiting were: nine of them, counted by hand."""
+"""A report shows the accuracy of forecasts of waits: nine of them, counted by hand."""
 
 from __future__ import annotations
 

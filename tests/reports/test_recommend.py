@@ -35,7 +35,7 @@ SHARE = RuleLimit("share", "gpus_running")
 
 
 def bursts(user: str = "alice", days: int = 10, jobs: int = 6, gpus: int = 1) -> list:  # type: ignore[type-arg]
-    """Each day so many jobs of an hour at once."""
+    """Return `n` simultaneous jobs of an hour for each day."""
     return [past_run(24 * day + job / 1000, user, gpus) for day in range(days) for job in range(jobs)]
 
 
@@ -79,7 +79,7 @@ def test_steps_continue_until_they_are_ineffective_or_sufficient() -> None:
 @pytest.mark.parametrize("small", [0, 5])
 @pytest.mark.parametrize("large", [1, 5])
 def test_a_limit_under_which_jobs_would_never_start_is_not_proposed(small: int, large: int) -> None:
-    """Two GPUs at most, and the last jobs ask for both: under one they were out of everybody's way."""
+    """At most two GPUs, and the last jobs request both; with a limit of one they delayed no other job."""
     limits = policy(TWO_EACH)
     asked = [
         *bursts(days=small),

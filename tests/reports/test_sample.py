@@ -1,4 +1,4 @@
-"""A sample: always the same, evenly spread, and without losing what stands out."""
+"""A sample is reproducible, evenly spread, and contains the extremes."""
 
 import numpy as np
 

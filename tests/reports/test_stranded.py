@@ -71,7 +71,7 @@ def test_a_part_of_a_gpu_leaves_the_rest_free() -> None:
 
 def test_a_job_on_several_nodes_has_its_amounts_evenly_on_each() -> None:
     found = occupied(node(gpus=4), ("n[1-2]", 0, 100, 4, 16, 20))
-    # n2 is not known: what is held of it counts as allocated, and there is nothing else of it.
+    # n2 is unknown: only its allocated GPUs count.
     assert found == {"allocated": 400, "stranded": 0, "free": 200, "out": 0}
 
 

@@ -1,4 +1,4 @@
-"""Files of tables: what a spreadsheet would compute does not reach it, and no value is changed on the way."""
+"""Table files contain unchanged values and no text that a spreadsheet would compute."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Urgent jobs in the model of the queue: before all others, so many at once, and whom they may requeue."""
+"""Urgent jobs in the model of the queue: their order, concurrency limit and preemption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of `run` and `run_device` of what tests say of a run."""
+"""Rows of `run` and `run_device` from the fields given by tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_gpu.database.storage.packed import pack_statistics
 
 
 def run_row(run_id: int, one: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `run`; what a test does not care about is filled in. `mgpu` and `nodes` are for short."""
+    """Return a row of `run` with defaults; `mgpu` and `nodes` are short forms."""
     over = one["end_s"] is not None
     elapsed_s = one["end_s"] - one["start_s"] if over and one["start_s"] is not None else 0
     given = {name: value for name, value in one.items() if name not in ("mgpu", "nodes", "recorded")}
@@ -57,7 +57,7 @@ class _Record:
     def row(
         self, segment: str, device: str, run_id: int, job_id: int, node: str, mgpu: int | None
     ) -> list[Any]:
-        """A record that says how much of a device a run had."""
+        """Return a record with the part of a device that a run had."""
         empty = pack_statistics({})
         return [segment, device, run_id, 0, "c", job_id, 0, 1, node, "b", 1, 1, 1, 2, 1.0, 1.0, mgpu, empty]
 

@@ -1,4 +1,4 @@
-"""packaging/audit never takes what was not looked up for what is in order."""
+"""packaging/audit never reports a package as safe that it could not look up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that a user or a broken node chooses stays text, wherever it comes out."""
+"""Text chosen by a user or a faulty node remains text in every output."""
 
 from __future__ import annotations
 

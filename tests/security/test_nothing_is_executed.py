@@ -1,4 +1,4 @@
-"""Nothing that comes from a user, a node or a file is ever run as code, and no shell is in between."""
+"""No data of a user, node or file is ever executed as code, and no shell is involved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one secret, the database's password, is in its file and nowhere else; credentials are in no log."""
+"""The only secret, the database's password, is only in its file, and no log contains credentials."""
 
 from __future__ import annotations
 

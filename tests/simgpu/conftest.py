@@ -1,4 +1,4 @@
-"""A simulated node whose clock the test moves, under the real pynvml."""
+"""A simulated node under the real pynvml, whose clock a test advances."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def make_node(tmp_path, nvml):
 
 @pytest.fixture
 def node(make_node):
-    """Three GPUs whose minor numbers and NVML indices differ."""
+    """Return three GPUs whose minor numbers and NVML indices differ."""
     return make_node(
         [
             GpuSpec(uuid="GPU-00000000-0000-0000-0000-00000000000a", minor=2),

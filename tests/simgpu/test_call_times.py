@@ -1,4 +1,4 @@
-"""Calls hang where a GPU does, and take the time that real ones take where a benchmark asks for it."""
+"""Calls hang on a hung GPU, and take realistic times if a benchmark requests them."""
 
 import os
 import signal

@@ -9,7 +9,7 @@ from lab.simgpu.specs import GpuSpec
 THERMAL = pynvml.nvmlClocksEventReasonHwThermalSlowdown
 NVLINK_KIB = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
 ALL_LINKS = 0xFFFFFFFF
-# A GPU in whose SMs a collective spins: always in use, at little power.
+# A GPU on which a collective spins: fully utilised at low power.
 SPINS = Footprint(power=0.4, pcie=0.5, nvlink=0.25, clock=0.7, reasons=THERMAL)
 
 

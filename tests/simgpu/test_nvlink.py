@@ -1,4 +1,4 @@
-"""NVLink: what the links are and how much went over them."""
+"""NVLink: properties and traffic of links."""
 
 import pynvml
 import pytest

@@ -71,7 +71,7 @@ def test_shared_jobs_run_at_the_speeds_of_the_table_until_alone_again(gpu):
     gpu.begin("a", "a", "util=50,s=10", pid=1)
     gpu.begin("b", "b", "util=50,s=3", pid=2)
     gpu.pass_s(20)
-    # b does its 3 s at 0.5 in 6 s; a 4.8 s of its 10 s meanwhile, and the rest alone. Checks are 0.1 s late.
+    # b needs 6 s for its 3 s at 0.5; a does 4.8 s of its 10 s meanwhile, the rest alone. Checks lag 0.1 s.
     assert gpu.over == {
         "b": ("done", pytest.approx(6.0, abs=0.2)),
         "a": ("done", pytest.approx(11.2, abs=0.3)),

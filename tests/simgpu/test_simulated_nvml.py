@@ -1,4 +1,4 @@
-"""The simulated library answers pynvml as a driver would, and counts what it was asked."""
+"""The simulated library answers pynvml like a driver, and counts calls."""
 
 import subprocess
 import time

@@ -14,10 +14,10 @@ from lab.simgpu.load import Point
 from lab.simgpu.specs import GpuSpec
 from lab.simgpu.world import World
 
-NEAR_S = 20.0  # what a busy machine may take to start a process
+NEAR_S = 20.0  # the time that a busy machine may need to start a process
 GPU = "GPU-00000000-0000-0000-0000-00000000000a"
 
-# Prints what each way to ask for the time says, once for every line that it reads.
+# Print the time from each function, once for every line read.
 ASK = """
 import ctypes, sys, time
 libc = ctypes.CDLL(None)

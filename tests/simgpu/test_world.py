@@ -1,4 +1,4 @@
-"""The world is one file, which Python writes and the library reads: both agree on what lies where."""
+"""The world is a file that Python writes and the library reads with the same layout."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Replay a model's log independently, to check what must be true at each moment.
+"""Replay a model's log independently and check its invariants at each moment.
 
 Written without the model's state, queue or reservations, and as simply as can be.
 """

@@ -25,7 +25,7 @@ LONG_S = 10_000.0
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally[str]]:
-    """Count the calls that ask where a request fits, and whether a limit has room."""
+    """Count the calls that check where a request fits, and whether it exceeds a limit."""
     tally: Tally[str] = Tally()
 
     def counted(owner: type, name: str) -> None:
@@ -75,7 +75,7 @@ def test_a_job_that_would_preempt_in_vain_is_not_checked_again(checks: Tally[str
     owner_first = Preemption({"owner": frozenset({"loan"})})
     owners = [job(1 + n, run_s=10, qos="owner") for n in range(100)]
     run(cluster(1), job(0, run_s=LONG_S), *owners, preemption=owner_first)
-    # In addition to the starts: the room as it is, and with all loans requeued.
+    # In addition to the starts: the free GPUs now, and with all loans requeued.
     assert checks["fits"] <= 4 * 101 + 2
 
 

@@ -255,7 +255,7 @@ def test_a_job_in_one_zone_waits_for_it_and_no_later_job_delays_it() -> None:
     where = zoned("a", "b", "a", "b")
     assert starts(where, *busy, pair) == [0, 0, 1]
     assert starts(where, *busy, together) == [0, 0, 50]
-    # It is promised zone b at 50: a long job from behind has a's free node, and none but that.
+    # Zone b is reserved for it at 50: a later long job may use only a's free node.
     long = job(2, gpus=4, run_s=1000)
     assert starts(where, *busy, together, long, long) == [0, 0, 50, 2, 60]
 

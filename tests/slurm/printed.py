@@ -1,4 +1,4 @@
-"""Rows as sacct prints them, with what a test does not care about filled in."""
+"""Rows as printed by sacct, with defaults for all other columns."""
 
 from collections.abc import Sequence
 

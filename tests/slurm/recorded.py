@@ -1,4 +1,4 @@
-"""A Slurm that answers with what real ones printed (tests/slurm/data), each once it had run the same jobs."""
+"""A Slurm that replays output of real ones after the same jobs (tests/slurm/data)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FILES = (
 
 
 class RecordedSlurm:
-    """Stands in for run_command; remembers the commands it was asked to run and their environments."""
+    """A replacement of run_command that stores the commands and their environments."""
 
     def __init__(self, version: str = "22.05") -> None:
         self.data = DATA.parent / version
@@ -38,7 +38,7 @@ class RecordedSlurm:
         self.environ = environ
         if command == "scontrol ping":
             return "Slurmctld(primary) at head is UP\n"
-        # Where a delimiter was asked for, the recording holds the word <MARK>.
+        # The recording has <MARK> instead of the requested delimiter.
         mark = re.search("<[0-9a-f]{16}>", command)
         return self._recording(command).replace("<MARK>", mark[0] if mark else "")
 

@@ -1,4 +1,4 @@
-"""Hostlists expand as Slurm expands them, and compress to what expands again."""
+"""Hostlists expand as in Slurm, and compress to lists that expand to the same."""
 
 import re
 

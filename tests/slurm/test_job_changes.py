@@ -1,4 +1,4 @@
-"""Constraints of pending jobs as squeue prints them, and what is asked of scontrol to change them."""
+"""Constraints of pending jobs as printed by squeue, and their changes by scontrol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.slurm.job_changes import ConstrainedJob, ConstraintClient
 
 
 class Commands:
-    """Prints rows of (job, constraint, reason), each column ending with the mark that was asked for."""
+    """A command that prints rows of (job, constraint, reason) with the requested delimiter."""
 
     def __init__(self, *rows: tuple[str, str, str], refuses: str = "") -> None:
         self.rows, self.refuses = rows, refuses

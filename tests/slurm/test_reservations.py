@@ -1,4 +1,4 @@
-"""Reservations as Slurm 22.05 prints them, and what is asked of it."""
+"""Reservations as printed by Slurm 22.05, and the commands that change them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_reservations_are_repeated_in_local_time(flag: str, starts: Sequence[str
 
 
 def test_reservations_with_any_name_and_comment_are_read() -> None:
-    """As Slurm 22.05 printed what was made with such names; later ones have comments."""
+    """Output of Slurm 22.05 for reservations with such names; later versions have comments."""
     rest = "Duration=01:00:00 Nodes=n4 Flags=SPEC_NODES Users=bob Groups=(null) Accounts=(null)"
     names = ("a b", "x=y", "q'\"u", "nl\nEndTime=5", "sg_99", "StartTime=x")
     text = "".join(f"ReservationName={name} StartTime=7 EndTime=9 {rest}\n" for name in names)
@@ -155,7 +155,7 @@ def test_jobs_of_its_users_have_their_reservation() -> None:
 
 
 class _Squeue(Commands):
-    """Two rows, ended by the mark that was asked for."""
+    """Return two rows with the requested delimiter."""
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         assert "--user=alice,bob" in argv

@@ -1,4 +1,4 @@
-"""sacct output is parsed into runs; text that is no row is logged."""
+"""sacct output is parsed into runs; other text is logged."""
 
 import logging
 from collections.abc import Iterator

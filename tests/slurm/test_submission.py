@@ -16,7 +16,7 @@ def partitions(request: pytest.FixtureRequest) -> Mapping[str, Partition]:
 
 
 def test_jobs_of_one_partition_have_whole_nodes(partitions: Mapping[str, Partition]) -> None:
-    """26.05 says so elsewhere."""
+    """26.05 prints it elsewhere."""
     assert [name for name, one in partitions.items() if one.whole_nodes] == ["whole"]
 
 

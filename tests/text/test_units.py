@@ -120,11 +120,11 @@ def test_each_name_is_shown_or_counted(names: list[str], most: int) -> None:
 
 _CUT = re.compile(r"join\((?:[^()]|\([^()]*\))*\[:\s*[_A-Z0-9]+\]|islice\([^()\n]*(?:NAMED|SHOWN)")
 _WHOLE = {"cli/colocation/plan.py": "_FIELDS[:2]", "database/accounting/run_row.py": "NAME_LENGTH"}
-"""Cuts that leave out no name: the two columns that a file must have, and what a database column holds."""
+"""Slices that omit no name: two required columns of a file, and the content of a database column."""
 
 
 def test_every_shortened_list_of_names_counts_the_rest() -> None:
-    """`few` says how many are left out."""
+    """`few` adds the number of omitted names."""
     found = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in sorted((ROOT / "slurm_gpu").rglob("*.py"))

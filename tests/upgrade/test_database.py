@@ -82,7 +82,7 @@ def require_shape(database: Database) -> None:
 
 
 def done_so_far(database: Database) -> Any:
-    """Differs with each statement that changed the schema, or said that it did."""
+    """Return a value that differs after each statement that changed the schema or its version."""
     if database.is_sqlite:
         return database.schema()
     query = " UNION ALL ".join(
@@ -94,7 +94,7 @@ def done_so_far(database: Database) -> Any:
 
 
 def test_an_upgrade_killed_at_each_statement_continues_with_the_next(url: str) -> None:
-    """Each run is killed as soon as it has done anything that stays: on MariaDB a statement, else a step."""
+    """Kill each run after its first permanent change: a statement on MariaDB, otherwise a step."""
     database = Database(url)
     made(url, FIRST).dispose()
     fill(database)
@@ -153,7 +153,7 @@ def old_row(sent: Record) -> dict[str, Any]:
 
 
 def filled(url: str, records: Sequence[Record]) -> Database:
-    """A database of schema 0004 that holds these."""
+    """Return a database of schema 0004 with these rows."""
     database = made(url, "0004")
     rows = list(map(old_row, records))
     names = list(rows[0])
@@ -165,7 +165,7 @@ def filled(url: str, records: Sequence[Record]) -> Database:
 
 
 def stored(database: Database) -> list[Record]:
-    """In the order in which they lie there."""
+    """Return the rows in storage order."""
     with database.reading() as connection:
         rows = connection.execute(select(run_device).order_by(run_device.c.row_id)).mappings()
         return [read_record(row) for row in rows]

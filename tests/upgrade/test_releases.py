@@ -65,7 +65,7 @@ class Site:
         self.wait_for(lambda: uptime() != now)
 
     def node(self, tree: Path) -> bool:
-        """Let slurm-gpud take in what there is, ship what it can and stop; whether it could ship."""
+        """Let slurm-gpud read hook files, ship and stop; return whether it could ship."""
         arguments = ["--once", "--node=n1", f"--config={self.file}"]
         arguments += [f"--run-dir={self.root}", f"--state-dir={self.root / 'state'}"]
         said = self.log.stat().st_size if self.log.exists() else 0
@@ -153,7 +153,10 @@ def test_old_nodes_that_spool_a_newer_database_and_then_newer_nodes_lose_nothing
         site.hook(REPOSITORY, "epilog", 2)
         assert site.node(REPOSITORY)
         assert site.received() == {"n1": slurm_gpu.__version__}
-        assert final_segments(url) == {1: [True], 2: [False, True]}  # it ended what the old one had begun
+        assert final_segments(url) == {
+            1: [True],
+            2: [False, True],
+        }  # it ended the run that the old one had begun
 
 
 def test_newer_nodes_and_commands_work_with_a_database_that_is_yet_to_be_upgraded(

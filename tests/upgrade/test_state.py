@@ -57,7 +57,7 @@ def test_the_spool_of_an_older_release_is_taken_over_whole(tmp_path: Path, relea
     assert items[f"record/{1:016x}/GPU-0"].wire == as_of_wire_1(
         write_state.record(1, 9, final=True).to_wire()
     )
-    assert spool.queue.urgent(10) == 4  # what is not of running jobs
+    assert spool.queue.urgent(10) == 4  # records of ended jobs
     assert spool.last_record(f"{3:016x}", "GPU-1") == write_state.record(3, 4, final=False, device="GPU-1")
     assert spool.last_host(f"{2:016x}") == write_state.host(2, 4, final=False)
     assert spool.last_run(write_state.T0) == write_state.RUN
@@ -77,7 +77,7 @@ def test_the_previous_release_continues_our_spool_and_we_its(tmp_path: Path, bef
     assert read["last"] == as_of_wire_1(write_state.record(2, 4, final=False).to_wire())
     spool = Spool(directory)
     assert spool.is_whole
-    assert len(spool.queue) == 8  # and what it wrote meanwhile
+    assert len(spool.queue) == 8  # and its later records
     assert len(spool.allocations()) == 2
     spool.close()
 

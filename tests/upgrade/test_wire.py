@@ -1,4 +1,4 @@
-"""Nodes and slurm-gpudbd of neighbouring releases understand each other; others say which side to upgrade."""
+"""Nodes and slurm-gpudbd of adjacent releases are compatible; others name the side to upgrade."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ def post(tmp_path: Path) -> Post:
 
 
 class Speaking:
-    """A slurm-gpudbd that speaks these versions, and takes what is sent in one of them."""
+    """A slurm-gpudbd that accepts shipments of these wire versions."""
 
     def __init__(self, low: int, high: int) -> None:
         self.range = low, high

@@ -1,4 +1,4 @@
-"""Writes what a release leaves on disk, with that release's own code, as data for the tests of later ones.
+"""Write the state of a release to disk with its own code, as data for the tests of later ones.
 
     mkdir tree && git archive COMMIT slurm_gpu plugins | tar -x -C tree
     PYTHONPATH=tree python -P tests/upgrade/write_state.py tests/upgrade/data/VERSION

@@ -21,7 +21,7 @@ class Outcome:
 
     version: str
     rounds: Counter[str] = field(default_factory=Counter)
-    """By kind of limit and what was counted by."""
+    """By kind of limit and counting method."""
     overshoots: int = 0
     """Rounds in which the limit was exceeded."""
     judged: int = 0
@@ -71,7 +71,7 @@ def read(directory: Path) -> Outcome:
 
 
 def lines(outcomes: Iterable[Outcome]) -> Iterable[str]:
-    """Yield what is printed."""
+    """Yield the printed lines."""
     for outcome in outcomes:
         rounds = ", ".join(f"{number} {what}" for what, number in sorted(outcome.rounds.items()))
         yield (

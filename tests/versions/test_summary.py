@@ -1,4 +1,4 @@
-"""One line per version says what was run and what went wrong."""
+"""One line per version shows the tests run and their failures."""
 
 from __future__ import annotations
 

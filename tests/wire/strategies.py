@@ -60,7 +60,7 @@ def timelines(draw: st.DrawFn, start_s: int = 1_780_000_000, within_s: int = 10*
     width_s = 2 ** draw(st.integers(0, 12))
     begin_s = start_s + draw(st.integers(0, within_s))
     n_bins = draw(st.integers(0, MAX_BINS))
-    # Bytes drawn at once, since 256 single ones are slow to shrink; 251 to 254 are none.
+    # Bytes are drawn together, since 256 single ones are slow to shrink; 251 to 254 are invalid.
     levels = st.binary(min_size=n_bins, max_size=n_bins).map(
         lambda drawn: bytes(GAP if byte > 250 else byte for byte in drawn)
     )

@@ -1,4 +1,4 @@
-"""Records travel unchanged, merge in any order, and refuse what is malformed with the field's name."""
+"""Records are transferred unchanged, merge in any order, and malformed ones name the field."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A timeline arrives as it was sent, and several become one without inventing or losing what was measured."""
+"""Timelines are transferred unchanged, and merge without inventing or losing measurements."""
 
 import json
 from itertools import permutations

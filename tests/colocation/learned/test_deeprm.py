@@ -1,4 +1,4 @@
-"""DeepRM's planners and the thesis's: what they take for possible, and what comes of that."""
+"""Planners of DeepRM and of the thesis: their bounds, and the effects of these."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ NAMES = ("deeprm_max", "deeprm_mean", "dqngpu_thesis")
 
 
 def growing() -> TableWorld:
-    """Needs little memory for long, and then more than a half of what there is."""
+    """A job that needs little memory for a long time, and then more than half of the GPU's."""
     return pairs([[0.9]], profile("growing", (90.0, 1000.0), (10.0, 7000.0)))
 
 

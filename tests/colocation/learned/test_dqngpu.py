@@ -1,4 +1,4 @@
-"""The promises of our learned planner, whatever its net returns, and the value of its prices."""
+"""Guarantees of the learned planner for any output of its net, and the value of its prices."""
 
 import numpy as np
 import pytest

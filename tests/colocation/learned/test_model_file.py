@@ -1,4 +1,4 @@
-"""A model's file is what it was, or a clear error: damaged, hostile, of another version."""
+"""A model file is read unchanged, or rejected clearly if damaged, hostile or of another version."""
 
 import io
 import os

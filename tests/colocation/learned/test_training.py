@@ -1,4 +1,4 @@
-"""Training: what it learns, that it is the same every time, and that it survives being killed."""
+"""Training is effective and reproducible, and survives being killed."""
 
 import os
 import signal

@@ -54,7 +54,7 @@ def filled(n_pairs: int, names: tuple[str, ...] = tuple(APPLICATIONS)) -> Coloca
 
 
 class Later:
-    """Does in the background what a test has it do."""
+    """A background worker that a test controls."""
 
     def __init__(self) -> None:
         self.tasks: list[tuple[Callable[[], Speeds], Future[Speeds]]] = []

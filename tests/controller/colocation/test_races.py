@@ -87,7 +87,7 @@ def test_a_job_on_a_gpu_that_was_taken_out_of_the_configuration_keeps_others_off
 
 
 class Slow:
-    """Answers at once until some use was measured for long enough, and then on request."""
+    """Answer immediately until some use has been measured for long enough, and then on request."""
 
     def __init__(self) -> None:
         self.waiting: tuple[Future[QueryResults], QueryResults] | None = None

@@ -140,7 +140,7 @@ def test_annealing_continues_from_its_last_plan_and_learned_planners_are_rebuilt
 
 
 def test_jobs_within_the_promise_share(cluster: Cluster) -> None:
-    """Each is slowed down a little, within the promise: their number does not matter."""
+    """Each is slowed down slightly, within the cap: their number does not matter."""
     cluster.names, cluster.n_gpus = ["n1"], 2
     cluster.speeds = {(one, other): 0.85 for one in "ab" for other in "ab"}
     cluster.memory = {"a": 0.2, "b": 0.3}

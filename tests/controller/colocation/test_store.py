@@ -73,7 +73,7 @@ def test_speed_is_predicted_by_what_is_left_of_the_gpus_time_until_it_was_seen(
     assert store.speed("a", ["a"]) == 1
     store.ran_with("a", "b", 0.6)
     assert store.speed("a", ["b"]) == 0.6
-    assert store.speed("b", ["a"]) == pytest.approx(1 / 1.2)  # of the other one nothing is known by that
+    assert store.speed("b", ["a"]) == pytest.approx(1 / 1.2)  # this shows nothing about the other one
     assert store.speed("a", ["b", "a"]) == pytest.approx(0.6)
     assert store.speed("a", ["never seen"]) == pytest.approx(1 / 1.5)
 

@@ -1,4 +1,4 @@
-"""slurm-gpudbd forecasts: learned from its database, asked over HTTP, held against what came."""
+"""Forecasts of slurm-gpudbd: trained from its database, requested over HTTP, compared with outcomes."""
 
 from __future__ import annotations
 

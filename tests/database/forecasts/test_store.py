@@ -1,4 +1,4 @@
-"""Models are kept whole, and forecasts are held against what came."""
+"""Models are stored completely, and forecasts are compared with outcomes."""
 
 from __future__ import annotations
 

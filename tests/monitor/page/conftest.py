@@ -11,7 +11,7 @@ from tests.monitor.page.example_clusters import World
 
 
 class Tab(browsing.Tab):
-    """The page in a browser, and all that it said."""
+    """The page in a browser, with its console messages."""
 
     def __init__(self, browser: Any, served: Pretended, path: str = "", **options: Any) -> None:
         self.served = served
@@ -70,7 +70,7 @@ class Tab(browsing.Tab):
         return some[(side // 4) * side + side // 4]
 
     def focus(self, square: int) -> str:
-        """Put the keyboard's focus on a square; what is said of it."""
+        """Focus a square and return its description."""
         self.ask(f"start.squares.setFocus({square});")
         return str(self.page.inner_text("#focused"))
 

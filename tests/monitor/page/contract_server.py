@@ -1,4 +1,4 @@
-"""A server that answers as slurm-gpuweb's contract says, of a made-up world: the page without a backend."""
+"""A server that answers by slurm-gpuweb's contract for a fake cluster, to test the page without a backend."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pretended:
         self.now_s = world.as_of_s + 2
         self.asked: list[str] = []
         self.signed_out: list[str | None] = []
-        """By which X-Slurm-Gpu each came."""
+        """The X-Slurm-Gpu header of each request."""
         self.changed = threading.Condition()
         self.listening = 0
         self.port = 0

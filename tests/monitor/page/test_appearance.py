@@ -1,4 +1,4 @@
-"""The appearance of the page: on paper, by lightness alone, in the dark, without scripts, and its names."""
+"""The appearance of the page in print, by lightness only, in dark mode, without scripts, and its labels."""
 
 import itertools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def test_on_paper_squares_are_dark_on_light_and_nothing_to_click_is_left(opened:
 
 
 def test_the_scale_is_distinguished_without_red_and_green(opened: Callable[..., Tab]):
-    """Lightness goes one way all along, by steps that are seen; and the smallest value is not the ground."""
+    """Lightness is monotone with visible steps, and the smallest value differs from the background."""
     tab = opened(small()).ready()
     for dark, ground in (("false", "#ffffff"), ("true", "#182028")):
         *light, below = tab.ask(
@@ -54,7 +54,7 @@ _DRAWN = [(ink, "--surface") for ink in ("--hollow", "--hatch", "--plate", "--ed
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_marks_contrast_with_their_ground(opened: Callable[..., Tab], scheme: str):
-    """As WCAG 2.2 asks at AA: 4.5 to 1 for text (1.4.3), 3 to 1 for marks and controls (1.4.11)."""
+    """WCAG 2.2 level AA requires 4.5 to 1 for text (1.4.3), and 3 to 1 for marks and controls (1.4.11)."""
     tab = opened(small(), color_scheme=scheme).ready()
     text = dict(zip(_TEXT, tab.page.evaluate(_CONTRAST, _TEXT), strict=True))
     drawn = dict(zip(_DRAWN, tab.page.evaluate(_CONTRAST, _DRAWN), strict=True))

@@ -1,4 +1,4 @@
-"""The page around the squares: it stays up to date, grows old politely, and takes names for text alone."""
+"""The page around the squares is kept current, shows the age of old data, and treats names only as text."""
 
 from collections.abc import Callable
 from typing import Any

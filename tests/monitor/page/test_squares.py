@@ -1,4 +1,4 @@
-"""One square per GPU, in a real browser: what each way to draw it means, and how it is reached."""
+"""One square per GPU in a real browser: its appearance, and its selection."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -99,7 +99,7 @@ def test_a_square_out_of_service_is_hatched(tab: Tab):
 
 
 def test_free_squares_are_marked_if_their_values_are_hidden(tab: Tab):
-    """Of GPUs that are not theirs users see no more than that they are free."""
+    """Users see of other GPUs only whether they are free."""
     muted = tab.ask("return start.squares.inks.muted;")
     ink = [muted & 255, muted >> 8 & 255, muted >> 16 & 255]
     pixels = tab.pixels(_FREE_GAP)
@@ -108,7 +108,7 @@ def test_free_squares_are_marked_if_their_values_are_hidden(tab: Tab):
 
 
 def _ringed(tab: Tab) -> set[int]:
-    """Squares whose whole edge has the ring's colour."""
+    """Return the squares whose whole edge has the colour of the ring."""
     return set(
         tab.ask(
             """const s = start.squares, side = s.zoom.pitch - s.places.line, found = [];
@@ -208,7 +208,7 @@ def test_the_pointer_reports_the_square_below_it(tab: Tab):
 
 
 def test_each_square_is_found_at_its_place(tab: Tab):
-    """Also when the view is closer: what is hit is reckoned, and nothing is searched for."""
+    """The square at a position is computed without a search, also after zooming."""
     hit = """
       const s = start.squares, box = s.over.getBoundingClientRect(), wrong = [];
       const middle = (s.zoom.pitch - s.places.line) / 2;
@@ -224,7 +224,7 @@ def test_each_square_is_found_at_its_place(tab: Tab):
 
 
 def test_zones_contain_racks_and_racks_contain_nodes(opened: Callable[..., Tab]):
-    """No box of one crosses that of another, whatever the width."""
+    """Their boxes do not overlap at any width."""
     tab = opened(make_world(n_nodes=24, n_zones=3, n_racks=2)).ready()
     boxes = """
       const { places, cluster: { flat } } = start.squares, side = places.pitch - places.line;

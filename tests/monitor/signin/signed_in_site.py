@@ -33,7 +33,7 @@ SETTINGS = WebSettings(url=URL, trusted_proxies=(ipaddress.ip_network("10.0.0.0/
 
 
 class Gate:
-    """`ask` answers one request; `cookies` are what the browser holds."""
+    """`ask` answers one request; `cookies` are those of the browser."""
 
     def __init__(self, munge_socket: str | None = None, settings: WebSettings = SETTINGS) -> None:
         self.here = Here()

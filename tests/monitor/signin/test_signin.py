@@ -1,4 +1,4 @@
-"""Sign-in to slurm-gpuweb: by links, by a reverse proxy, and by nothing else."""
+"""Sign-in to slurm-gpuweb is possible only by links and by a reverse proxy."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""A token is good once, for a minute; however many are asked for, so many wait."""
+"""A token is valid once and for a minute, and the number of tokens is limited."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

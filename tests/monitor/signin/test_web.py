@@ -1,4 +1,4 @@
-"""`slurm-gpu web` against a real slurm-gpuweb: what it prints lets a browser in, and is nowhere else."""
+"""The link of `slurm-gpu web` signs a browser in to a real slurm-gpuweb, and is stored nowhere else."""
 
 import asyncio
 import json
@@ -141,7 +141,7 @@ def browser() -> Iterator[Any]:
 
 
 def _opened(browser: Any) -> tuple[Any, list[str]]:
-    """A page, and all that it asks for and complains of."""
+    """A page with its requests and console messages."""
     page = browser.new_context().new_page()
     seen: list[str] = []
     page.on("request", lambda request: seen.append(f"{request.method} {request.url} {request.headers}"))
@@ -173,7 +173,7 @@ def test_a_used_link_shows_what_to_do(config: SiteConfig, browser: Any) -> None:
     page.wait_for_url(f"{config.web}/")
     page, _ = _opened(browser)
     page.goto(url)
-    # Not by a function: one that is asked twice is an eval, which the page's policy forbids.
+    # Not by a function: repeated calls use eval, which the page's policy forbids.
     page.wait_for_selector("[data-wrong]", state="attached")
     assert "this link was already used" in page.inner_text("main")
     assert "slurm-gpu web" in page.inner_text("main")

@@ -1,4 +1,4 @@
-"""The page on a diagnosis in a real browser: a metric is chosen, a GPU pointed at, nothing asked for."""
+"""The page of a diagnosis in a real browser: metrics and GPUs are selected without requests."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -96,7 +96,7 @@ class Seen(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All that stands there."""
+        """Return the whole text."""
         return " ".join(self.texts)
 
 

@@ -1,4 +1,4 @@
-"""Figures of every kind, made up, with what users might name things."""
+"""Example figures of every kind with hostile names of users."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, it is brushed, and what users named does nothing."""
+"""The page in a real browser: drawing, brushing, and harmless names of users."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """runs.html with _CHART alone, and hostile.html with all kinds of figures and of names."""
+    """Write runs.html with only _CHART, and hostile.html with all kinds of figures and names."""
     directory = tmp_path_factory.mktemp("report")
     some = figures(("pytorch",))[4]
     shown = Figure(id="runs", title="Runs", reading="R.", table=some.table, chart=_CHART)
@@ -213,7 +213,7 @@ def test_selected_lines_are_drawn_and_others_are_grey(runs_tab: _Tab):
 
 
 def test_a_brush_there_and_back_leaves_the_picture_as_it_was(runs_tab: _Tab):
-    """Only the lines that come and go are drawn: nothing may be left of those that went."""
+    """Only changed lines are drawn, and removed ones must leave no trace."""
     least = runs_tab.page.get_by_label("WAIT_h from", exact=True)
     runs_tab.chosen_after(lambda: least.fill("0.5"))
     first = runs_tab.page.evaluate(_PICTURE)

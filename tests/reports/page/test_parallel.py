@@ -1,4 +1,4 @@
-"""The script gets the right data: exact for few different values, else to less than a thousandth."""
+"""The script receives data that are exact for few different values, and otherwise within a thousandth."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Names show what they hold, and steer nothing."""
+"""Names are shown as they are and control nothing."""
 
 from xml.etree.ElementTree import fromstring
 
