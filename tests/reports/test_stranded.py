@@ -4,7 +4,7 @@ import numpy as np
 
 from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Category
-from slurm_gpu.reports.occupancy import OccupancySpans, occupancy, spread
+from slurm_gpu.reports.occupancy import OccupancySpans, distribute, occupancy
 
 
 def node(name: str = "n1", gpus: int = 4, cpus: int = 32, mib: int = 320, up: bool = True) -> Capacity:
@@ -30,7 +30,7 @@ def occupied(
     """GPU·s of each kind; a run is (nodes, from, to, GPUs, CPUs, MiB)."""
     nodes, *amounts = zip(*runs, strict=True) if runs else ((), (), (), (), (), ())
     from_s, to_s, gpus, cpus, mib = (np.array(values, np.float64) for values in amounts)
-    found = occupancy(capacity, spread(Category.of(nodes), from_s, to_s, 1000 * gpus, cpus, mib))
+    found = occupancy(capacity, distribute(Category.of(nodes), from_s, to_s, 1000 * gpus, cpus, mib))
     return sums(found)
 
 
