@@ -69,16 +69,3 @@ def fences(page: Path, language: str) -> Iterator[tuple[str, str]]:
     for token in tokens(page):
         if token.type == "fence" and token.info.split()[:1] == [language]:
             yield " ".join(token.info.split()[1:]), token.content
-
-
-def rows(page: Path) -> Iterator[list[str]]:
-    """Return the rows of tables without headings, as texts of cells."""
-    row: list[str] = []
-    for opening, inline in pairwise(_blocks(page)):
-        if opening.type == "tr_open":
-            row = []
-        elif opening.type == "td_open":
-            row.append(inline.content)
-        elif opening.type == "tr_close" and row:
-            yield row
-            row = []

@@ -9,24 +9,12 @@ from collections.abc import Sequence
 import pytest
 
 from .messages import is_like, logged, pieces, scripts, texts
-from .pages import DOCS, code_spans, rows
+from .pages import DOCS, code_spans
 
 _PAGE = DOCS / "troubleshooting.md"
-_SLURMS_OWN = {
-    "Prolog error",
-    "Epilog error",
-    "slurmctld",
-    "No Assoc usage file",
-    "Job violates accounting/QOS policy",
-    "scontrol update",
-    "AssocMaxGRESPerJob",
-    "QOSMaxGRESPerUser",
-}
-_SYMPTOMS = [row[0] for row in rows(_PAGE)]
-# Lists begin with one or more messages, then a colon.
+# Items about messages begin with them, and a colon follows.
 _QUOTED = re.findall(r"^- ((?:`[^`]+`(?:, )?)+): ", _PAGE.read_text(), re.MULTILINE)
-_SEEN = [span for text in (*_SYMPTOMS, *_QUOTED) for span in text.split("`")[1::2]]
-MESSAGES = [span for span in _SEEN if span not in _SLURMS_OWN]
+MESSAGES = [span for text in _QUOTED for span in text.split("`")[1::2]]
 
 
 @functools.cache

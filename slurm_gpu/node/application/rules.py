@@ -169,7 +169,7 @@ class ApplicationsFile:
     applications: Annotated[
         Mapping[Annotated[str, _NAME], ApplicationRule], Items(least=1, most=1000), "Applications by name."
     ]
-    version: Annotated[int, fixed(1), REQUIRED, "The version of the format."] = 1
+    version: Annotated[int, fixed(1), REQUIRED, "The version."] = 1
 
 
 @dataclass(frozen=True, slots=True)

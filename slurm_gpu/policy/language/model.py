@@ -363,7 +363,7 @@ class Chain:
 class Policy:
     """A whole policy, checked in itself; names.py checks whether its names exist on this host."""
 
-    version: Annotated[int, fixed(1), REQUIRED, "The version of the format."] = 1
+    version: Annotated[int, fixed(1), REQUIRED, "The version."] = 1
     contact: Annotated[str | None, TEXT, "Where users ask; ends each refusal."] = None
     manages: Annotated[Manages, "The parts of slurmdbd that `policy apply` may change."] = field(
         default_factory=Manages
