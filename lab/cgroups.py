@@ -1,4 +1,4 @@
-"""Which control groups this host lets the lab use, and removing those that its jobs leave."""
+"""Find the control groups that the lab may use on this host, and remove those left by its jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROBE = "slurm-gpu-lab-probe"
 
 
 class CgroupVersion(StrEnum):
-    """Which of Slurm's cgroup plugins can work here."""
+    """The cgroup plugin of Slurm that works on this host."""
 
     V1 = "cgroup/v1"
     V2 = "cgroup/v2"
@@ -25,7 +25,7 @@ class CgroupVersion(StrEnum):
 
 @dataclass(frozen=True)
 class CgroupSupport:
-    """The result of the probe; ``reason`` is one line on why there is no fencing."""
+    """The result of the probe; ``reason`` explains in one line if there is no fencing."""
 
     version: CgroupVersion
     reason: str = ""

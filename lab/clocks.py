@@ -17,8 +17,8 @@ from lab import nvml
 from lab.layout import Layout
 from lab.simgpu import creation, world
 
+# The host's name here; the others have those of their nodes.
 DATABASE_HOST = "slurm-gpudbd"
-"""The host's name here; the others have those of their nodes."""
 
 
 def create(layout: Layout) -> None:

@@ -62,8 +62,8 @@ class Lab:
         self.options = options
         self.nodes: dict[str, Node] = {node.name: node for node in options.node_table(self.layout)}
         self.daemons: dict[str, Daemon] = self._all_daemons()
+        # Seconds that each part of the last up() took; some run side by side.
         self.phases: dict[str, float] = {}
-        """Seconds that each part of the last up() took; some run side by side."""
         self._report = report if report is not None else lambda line: None
 
     # Up
@@ -113,7 +113,7 @@ class Lab:
         return support.version
 
     def _settle_on_ports(self) -> None:
-        """Keep the range of ports if it is free, else take the next that is, unless one was asked for."""
+        """Use the next free range of ports if this one is not free; a requested range is never changed."""
         nodes = tuple(self.nodes.values())
         first = self.layout.port
         ranges = PORT_RANGES if self._any_port else 1
@@ -239,7 +239,7 @@ class Lab:
         people.remove()
         devices.remove(self.layout)
         if ours:
-            # The file that says whose the cgroups are goes last, so that a crash here can be repaired.
+            # The file that records the owner of the cgroups is removed last, so that a crash can be repaired.
             self.layout.finished_file.unlink(missing_ok=True)
             programs.unmount(self.layout)
             shutil.rmtree(self.layout.root)
@@ -305,7 +305,7 @@ class Lab:
         """Cancel every job and wait until none is left in the queue."""
 
         def none_left() -> bool:
-            for one in people.PEOPLE:  # of several --user, scancel heeds the last alone
+            for one in people.PEOPLE:  # scancel uses only the last of several --user
                 self.run_as("root", ["scancel", "--full", f"--user={one.name}"])
             return not self.output(["squeue", "-h"]).strip()
 
@@ -329,7 +329,7 @@ class Lab:
         clocks.step(self.layout, host, by_s)
 
     def status(self) -> dict[str, bool]:
-        """Return the daemons and whether each runs; all False where there is no lab."""
+        """Return the daemons and whether each runs; all False if there is no lab."""
         return {name: daemon.running for name, daemon in self.daemons.items()}
 
     # Conditions

@@ -44,7 +44,7 @@ class Daemon:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Return whether the process lives."""
         return self.pid is not None
 
     def start(self, *, wait: bool = True) -> None:

@@ -26,7 +26,7 @@ _FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_ME
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one run's row is from the truth, in percentage points; None where neither has a GPU."""
+    """The difference of one run's row from the truth, in percentage points; None if neither has a GPU."""
 
     job: str
     core: float | None
@@ -48,7 +48,7 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
     lab = Lab(report=lambda line: console.print(f"[dim]{line}[/]", highlight=False))
     if any(lab.status().values()):
         raise LabError("a lab is up; the demo wants one of its own, and takes it down: lab/down first")
-    lab.down()  # what a lab that was cut off may have left
+    lab.down()  # possible remains of an interrupted lab
     try:
         with console.status("Bringing up munge, MariaDB, slurmdbd, slurmctld, four slurmd and slurm-gpu …"):
             lab.up()
@@ -115,7 +115,7 @@ def wait_for_runs(
 
 
 def _is_of_whole_records(lab: Lab, row: Mapping[str, Any], whole: dict[str, Mapping[str, Any]]) -> bool:
-    """Whether a row agrees with its run's records, and all of these are final; `whole` keeps such runs.
+    """Return whether a row agrees with its run's records, all final; add such runs to `whole`.
 
     A run's first record comes while it runs, and rows follow the records within a pass of the import.
     """
@@ -189,7 +189,10 @@ def _show(console: Console, lab: Lab, user: str, argv: Sequence[str]) -> None:
 
 
 def show_accuracy(console: Console, found: Sequence[Difference]) -> bool:
-    """Say how far the rows are from the truth, and where that is too far what to do; whether it is not."""
+    """Print the differences of the rows from the truth, and a remedy if they are too large.
+
+    Return whether they are within the tolerance.
+    """
     worst = max(found, key=lambda difference: difference.worst)
     good = worst.worst <= TOLERANCE_PCT
     verdict = "[green]Right[/]" if good else "[red]WRONG[/]"

@@ -15,16 +15,16 @@ from lab.simgpu import creation, mig
 from lab.simgpu.specs import GpuSpec, MigSpec, hopper
 
 NVIDIA_MAJOR = 195
+# A driver gets any that is free; this one is reserved for local use, so that no driver has it.
 CAPABILITY_MAJOR = 120
-"""A driver gets any that is free; this one is reserved for local use, so that no driver has it."""
+# In one direction: PCIe 5.0 x16, and 18 links of NVLink 4.
 PCIE_BYTES_PER_S, NVLINK_BYTES_PER_S = 63_015_384_615, 450_000_000_000
-"""In one direction: PCIe 5.0 x16, and 18 links of NVLink 4."""
 
 
 def create(layout: Layout, nodes: Sequence[Node]) -> None:
-    """Make one device per GPU. Nodes share minor numbers, as the cgroups that fence them are apart.
+    """Create one device per GPU. Nodes share minor numbers, since different cgroups fence them.
 
-    Without a driver an open() of an allowed device says ENXIO, of a fenced one EPERM.
+    Without a driver, open() of an allowed device fails with ENXIO, and of a fenced one with EPERM.
     """
     for node in nodes:
         for gpu in node.gpus:

@@ -2,4 +2,4 @@
 
 
 class LabError(Exception):
-    """The lab cannot do what was asked; the message says why and what would help."""
+    """The lab cannot carry out a request; the message has the reason and a remedy."""

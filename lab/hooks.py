@@ -1,4 +1,4 @@
-"""Prolog and epilog of the lab: our hooks, and a stamp of its own that tests can trust."""
+"""Prolog and epilog of the lab: the hooks of slurm-gpu, and independent timestamps for tests."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Held:
 
     node: str
     restart: int
+    # As in SLURM_JOB_GPUS; empty for a job without GPUs.
     positions: tuple[int, ...]
-    """As in SLURM_JOB_GPUS; empty for a job without GPUs."""
     start_s: float
     end_s: float | None
+    # The duration of both hooks of slurm-gpu together: they stamp their events at some time in between.
     unsure_s: float = 0.0
-    """How long our hooks ran, together: they stamp their events somewhere in between."""
 
 
 def install(layout: Layout, *, ours: bool, own_clocks: bool = False) -> None:
@@ -45,7 +45,10 @@ def install(layout: Layout, *, ours: bool, own_clocks: bool = False) -> None:
 
 
 def _script(layout: Layout, event: str, hook: Path | None, *, own_clocks: bool) -> str:
-    """Stamp, run our hook, stamp again: in the same shell, as an exec takes 100 ms on a busy host."""
+    """Return a script with a timestamp before and after the hook of slurm-gpu.
+
+    All of it runs in one shell, since an exec takes 100 ms on a busy host.
+    """
     script = f"""\
 #!/bin/sh
 stamp() {{
@@ -76,8 +79,8 @@ def _executable(path: Path, text: str) -> None:
 def held(layout: Layout, job_id: int) -> list[Held]:
     """Return the intervals in which raw job ``job_id`` held its allocation, by node and time.
 
-    A requeued job has one per run and node. An epilog closes the open interval, whatever restart count it
-    names: Slurm's epilog of run 0 says 1.
+    A requeued job has one per run and node. An epilog closes the open interval regardless of its restart
+    count: in Slurm's epilog of run 0 it is 1.
     """
     boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found: list[Held] = []

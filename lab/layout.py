@@ -1,4 +1,4 @@
-"""Where everything of the lab lies: one directory, one directory of devices, one range of ports."""
+"""The paths and ports of the lab: one directory, one directory of devices, one range of ports."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from pathlib import Path
 
 DIRECTORY_VARIABLE = "SLURM_GPU_LAB_DIR"
 PORT_VARIABLE = "SLURM_GPU_LAB_PORT"
+# Set in the environment of every process that the lab starts, so that down() finds it again. ``lab/env`` does
+# not print it: the lab must not kill an editor started from such a shell.
 TAG_VARIABLE = "SLURM_GPU_LAB_TAG"
-"""Set in the environment of every process that the lab starts, so that down() finds it again.
 
-``lab/env`` does not print it: an editor started from such a shell is not the lab's to kill.
-"""
-
+# Set (to anything) where the lab is to run the slurm-gpu that packages installed, and not the checkout's.
 INSTALLED_VARIABLE = "SLURM_GPU_LAB_INSTALLED"
-"""Set (to anything) where the lab is to run the slurm-gpu that packages installed, and not the checkout's."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -34,17 +32,17 @@ class NodePaths:
 
     @property
     def run(self) -> Path:
-        """What /run/slurm-gpu is on a real node."""
+        """Corresponds to /run/slurm-gpu on a real node."""
         return self.root / "run"
 
     @property
     def hook_events(self) -> Path:
-        """Where the prolog and epilog hooks write their event files."""
+        """The directory of the event files of prolog and epilog."""
         return self.run / "jobs"
 
     @property
     def state(self) -> Path:
-        """What /var/lib/slurm-gpu is on a real node."""
+        """Corresponds to /var/lib/slurm-gpu on a real node."""
         return self.root / "state"
 
     @property
@@ -54,7 +52,7 @@ class NodePaths:
 
     @property
     def mig_minors(self) -> Path:
-        """What /proc/driver/nvidia-caps/mig-minors is on a real node; only where there is MIG."""
+        """Corresponds to /proc/driver/nvidia-caps/mig-minors on a real node; only with MIG."""
         return self.root / "mig-minors"
 
 
@@ -68,7 +66,7 @@ class Layout:
 
     @classmethod
     def from_environment(cls) -> Layout:
-        """Return the layout that SLURM_GPU_LAB_DIR and SLURM_GPU_LAB_PORT ask for, or the running lab's."""
+        """Return the layout by SLURM_GPU_LAB_DIR and SLURM_GPU_LAB_PORT, or that of the running lab."""
         root = Path(os.environ.get(DIRECTORY_VARIABLE, str(cls.root))).absolute()
         port = os.environ.get(PORT_VARIABLE)
         if port is None and (saved := cls(root).port_file).exists():
@@ -143,24 +141,24 @@ class Layout:
 
     @property
     def database_world(self) -> Path:
-        """How the clock of slurm-gpudbd's host was set (lab/clocks.py)."""
+        """The file with the clock setting of slurm-gpudbd's host (lab/clocks.py)."""
         return self.root / "slurm-gpudbd.world"
 
     @property
     def controller_run(self) -> Path:
-        """What /run/slurm-gpu is on a real controller."""
+        """Corresponds to /run/slurm-gpu on a real controller."""
         return self.root / "run"
 
     @property
     def policy_state(self) -> Path:
-        """Where `slurm-gpu policy apply` keeps replaced scripts."""
+        """The directory in which `slurm-gpu policy apply` keeps replaced scripts."""
         return self.root / "policy"
 
     # Files
 
     @property
     def slurm_conf(self) -> Path:
-        """What SLURM_CONF names."""
+        """The path in SLURM_CONF."""
         return self.etc / "slurm.conf"
 
     @property

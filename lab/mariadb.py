@@ -38,7 +38,7 @@ def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, s
             "mariadb-install-db",
             "--no-defaults",
             f"--datadir={data}",
-            "--force",  # without, a host whose own name has no address is refused; we use none
+            "--force",  # otherwise a host whose name has no address is refused; the lab uses none
             "--skip-test-db",
             "--skip-name-resolve",
             "--auth-root-authentication-method=socket",
@@ -60,7 +60,7 @@ def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, s
 
 
 def _write_init_file(layout: Layout, passwords: Passwords) -> None:
-    """Write what the server runs at each start: our databases and users."""
+    """Write the statements that the server runs at each start: databases and users of the lab."""
     statements = []
     for name, password in (("slurm", passwords.slurm), ("slurm_gpu", passwords.slurm_gpu)):
         statements.append(f"CREATE DATABASE IF NOT EXISTS {name};")

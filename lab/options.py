@@ -24,12 +24,12 @@ class GpuModel(StrEnum):
     """The GPU model of a node; its name is the GRES type, the feature and the server type."""
 
     A100 = "a100"
+    # Whether it has GPM metrics, and link traffic as a share of the bandwidth.
     H100 = "h100"
-    """Whether it has GPM metrics, and link traffic as a share of the bandwidth."""
 
 
 class JobSubmit(StrEnum):
-    """Which job_submit.lua slurmctld runs."""
+    """The job_submit.lua that slurmctld runs."""
 
     NONE = "none"
     NOOP = "noop"
@@ -38,7 +38,7 @@ class JobSubmit(StrEnum):
 
 @dataclass(frozen=True)
 class NodeGpus:
-    """How the GPUs of one node are numbered; each system that numbers GPUs may disagree.
+    """The numbering of the GPUs of one node; NVML, devices and gres.conf may use different orders.
 
     ``minors`` are the minor numbers in the order of NVML's index; ``listed`` are the minor
     numbers in the order of gres.conf (as ``minors`` sorted, if not given).
@@ -47,11 +47,9 @@ class NodeGpus:
     minors: tuple[int, ...] = tuple(range(GPUS_PER_NODE))
     listed: tuple[int, ...] | None = None
     prefix: str = "nvidia"
+    # By minor number: the GPUs that are divided into MIG instances, with their profiles. Each instance is a
+    # GPU to Slurm, with a type by its profile. The cluster then has no shards.
     mig: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By minor number: the GPUs that are cut into MIG instances, with their profiles.
-
-    Each instance is a GPU to Slurm, of the type that its profile says. The cluster then has no shards.
-    """
     model: GpuModel = GpuModel.A100
 
     def __post_init__(self) -> None:
@@ -69,25 +67,25 @@ class Gpu:
     """One simulated GPU, or one MIG instance of it, with all its identifiers."""
 
     node: str
+    # The NVML index of the GPU.
     nvml_index: int
-    """The NVML index of the GPU."""
+    # The minor number of the GPU.
     minor: int
-    """The minor number of the GPU."""
+    # Its index in SLURM_JOB_GPUS; None for a GPU with MIG instances.
     position: int | None
-    """Its index in SLURM_JOB_GPUS; None for a GPU with MIG instances."""
     uuid: str
+    # The device file of the GPU.
     file: Path
-    """The device file of the GPU."""
+    # The MIG profile of an instance.
     profile: str | None = None
-    """The MIG profile of an instance."""
+    # Additional device files of an instance.
     capabilities: tuple[Path, ...] = ()
-    """Additional device files of an instance."""
     instances: tuple[Gpu, ...] = ()
     model: GpuModel = GpuModel.A100
 
     @property
     def slurm_type(self) -> str:
-        """Its type in gres.conf."""
+        """Return its type in gres.conf."""
         return self.model.value if self.profile is None else self.profile
 
 
@@ -99,8 +97,8 @@ class Node:
     number: int
     address: str
     zone: str
+    # In NVML order.
     gpus: tuple[Gpu, ...]
-    """In NVML order."""
 
     @property
     def model(self) -> GpuModel:
@@ -109,14 +107,14 @@ class Node:
 
     @property
     def handed_out(self) -> tuple[Gpu, ...]:
-        """What Slurm hands out, in the order of gres.conf: whole GPUs, and MIG instances."""
+        """Return the whole GPUs and MIG instances that Slurm allocates, in the order of gres.conf."""
         whole_or_cut = (gpu.instances or (gpu,) for gpu in self.gpus)
         by_position = {gpu.position: gpu for group in whole_or_cut for gpu in group}
         return tuple(by_position[position] for position in range(len(by_position)))
 
     @property
     def cut(self) -> bool:
-        """Whether any GPU is cut into MIG instances."""
+        """Return whether any GPU is divided into MIG instances."""
         return any(gpu.instances for gpu in self.gpus)
 
     def at_position(self, position: int) -> Gpu:
@@ -129,27 +127,27 @@ class Options:
     """Choices of up(); the default is the cluster of the demo."""
 
     nodes: int = 4
+    # Numbering per node, where it differs from 0, 1, 2, 3 everywhere.
     gpus: Mapping[str, NodeGpus] = field(default_factory=dict)
-    """Numbering per node, where it differs from 0, 1, 2, 3 everywhere."""
+    # Whether Slurm enforces associations and limits of its own.
     native_limits: bool = True
-    """Whether Slurm enforces associations and limits of its own."""
     job_submit: JobSubmit = JobSubmit.OURS
+    # Whether slurm-gpud, slurm-gpudbd and the hooks run; the bare cluster if not.
     services: bool = True
-    """Whether slurm-gpud, slurm-gpudbd and the hooks run; the bare cluster if not."""
+    # Whether slurm-gpuctld runs, independently of the other services; None: like them.
     controller: bool | None = None
-    """Whether slurm-gpuctld runs, independently of the other services; None: like them."""
+    # Processes of slurm-gpudbd's own that store what nodes ship.
     database_workers: int = 0
-    """Processes of slurm-gpudbd's own that store what nodes ship."""
+    # Whether each node, and slurm-gpudbd, has a wall clock that can be set: see lab/clocks.py.
     own_clocks: bool = False
-    """Whether each node, and slurm-gpudbd, has a wall clock that can be set: see lab/clocks.py."""
+    # Lines appended to slurm.conf.
     extra_slurm_conf: tuple[str, ...] = ()
-    """Lines appended to slurm.conf."""
+    # The node that slurm.conf does not name: its slurmd registers it. One, as all use one SlurmdPort.
     dynamic: str | None = None
-    """The node that slurm.conf does not name: its slurmd registers it. One, as all use one SlurmdPort."""
 
     @property
     def with_controller(self) -> bool:
-        """Whether slurm-gpuctld runs."""
+        """Return whether slurm-gpuctld runs."""
         return self.services if self.controller is None else self.controller
 
     def node_table(self, layout: Layout) -> tuple[Node, ...]:
@@ -169,7 +167,7 @@ class Options:
         )
 
     def save(self, path: Path) -> None:
-        """Write the options, so that later commands know the running lab."""
+        """Write the options for later commands on the running lab."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod

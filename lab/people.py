@@ -1,4 +1,4 @@
-"""The lab's UNIX users and groups: real ones, made by up() and removed by down()."""
+"""The lab's UNIX users and groups: real ones, created by up() and removed by down()."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from lab.errors import LabError
 
+# The comment field in /etc/passwd of users that a lab created.
 _MARK = "slurm-gpu lab user"
-"""In the comment field of /etc/passwd: what bears it was made by a lab."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ PEOPLE = (
 )
 ACCOUNTS = ("vision", "nlp")
 UNIX_GROUPS = {"undergrad": 60911, "gpuops": 60912}
+# The user of slurm-gpuweb; if a package has created it already, it is left as it is.
 WEB_USER = "slurm-gpu-web"
-"""As whom slurm-gpuweb runs; where a package has made that user already, it is left alone."""
 _WEB_UID = 60921
 _UIDS = {person.name: person.uid for person in PEOPLE}
 _GIDS = _UIDS | UNIX_GROUPS
@@ -76,7 +76,7 @@ def require_system_users(*names: str) -> None:
 
 
 def lab_uids() -> set[int]:
-    """Return the uids of the users that a lab made on this host."""
+    """Return the UIDs of the users that a lab created on this host."""
     return {uid for name, uid in _MADE.items() if _is_ours(name)}
 
 
@@ -114,7 +114,7 @@ def create(home: Path) -> None:
 
 
 def remove() -> None:
-    """Remove what ``create`` made; their processes must be dead. Strangers are left alone."""
+    """Remove the users and groups of ``create``, whose processes must have ended; keep all others."""
     for name, uid in _UIDS.items():
         if _is_ours(name):
             _run("userdel", name)

@@ -13,8 +13,8 @@ from lab.layout import TAG_VARIABLE, Layout
 
 PROC = Path("/proc")
 
+# Daemons that are children of this process.
 started_here: set[int] = set()
-"""Daemons that are children of this process."""
 
 
 def process_ids() -> Iterator[int]:
@@ -56,7 +56,7 @@ def _uid(pid: int) -> int | None:
 
 
 def _is_of_this_machine(pid: int) -> bool:
-    """Whether ``pid`` sees the same files and processes: a lab in a container or chroot is another one."""
+    """Return whether ``pid`` has the same root and processes; a lab in a container or chroot is another."""
     process = PROC / str(pid)
     try:
         return os.path.samestat((process / "root").stat(), Path("/").stat()) and (
@@ -67,7 +67,10 @@ def _is_of_this_machine(pid: int) -> bool:
 
 
 def _is_stepd_of(pid: int, root: Path) -> bool:
-    """Whether ``pid`` is a slurmstepd with a file open in the lab; its title overwrites its environment."""
+    """Return whether ``pid`` is a slurmstepd with an open file in the lab.
+
+    Its environment cannot be used, since its title overwrites it.
+    """
     try:
         if (PROC / str(pid) / "exe").readlink().name != "slurmstepd":
             return False
@@ -139,7 +142,7 @@ def kill_all(find: Callable[[], Collection[int]], deadline_s: float = 60.0) -> i
 
 
 def reap() -> None:
-    """Collect daemons started by this very process that have ended, so that they do not stay as zombies."""
+    """Reap daemons that this process started and that have ended, so that no zombies remain."""
     for pid in tuple(started_here):
         try:
             ended = os.waitpid(pid, os.WNOHANG)[0] != 0

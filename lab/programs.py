@@ -1,4 +1,4 @@
-"""Our commands in the lab's bin directory, runnable by users who cannot read where they are installed.
+"""Provide slurm-gpu's commands in the lab's bin directory, for users who cannot read the installation.
 
 Users such as alice cannot read a checkout or an interpreter in root's home. Such directories are
 bind-mounted, read-only, into the lab's own directory.
@@ -19,6 +19,7 @@ from lab.errors import LabError
 from lab.layout import INSTALLED_VARIABLE, REPOSITORY, Layout
 from lab.polling import wait_for
 
+# Command → module with a function main() → exit code.
 PROGRAMS = {
     "slurm-gpu": "slurm_gpu.cli.main",
     "slurm-gpuctld": "slurm_gpu.controller.main",
@@ -26,8 +27,8 @@ PROGRAMS = {
     "slurm-gpudbd": "slurm_gpu.database.main",
     "slurm-gpuweb": "slurm_gpu.monitor.main",
 }
-"""Command → module with a function main() → exit code."""
 
+# Command → where packages put it.
 INSTALLED = {
     "slurm-gpu": "/usr/bin/slurm-gpu",
     "slurm-gpuctld": "/usr/sbin/slurm-gpuctld",
@@ -35,7 +36,6 @@ INSTALLED = {
     "slurm-gpudbd": "/usr/sbin/slurm-gpudbd",
     "slurm-gpuweb": "/usr/sbin/slurm-gpuweb",
 }
-"""Command → where packages put it."""
 
 
 def install(layout: Layout) -> None:
@@ -56,7 +56,7 @@ def install(layout: Layout) -> None:
         main = layout.root / "programs" / f"{name}.py"
         main.parent.mkdir(exist_ok=True)
         main.write_text(f"import sys\nsys.argv[0] = {name!r}\nfrom {module} import main\nsys.exit(main())\n")
-        # In the environment rather than in sys.path: what a command starts of ours must find itself, too.
+        # In the environment rather than in sys.path, so that programs started by a command also find it.
         found = f"export PYTHONPATH={':'.join(map(str, path))}\n"
         _write(layout.bin / name, f"{found}{start} -sP {main}")
     # Job scripts start it often, so without site packages.
@@ -69,14 +69,14 @@ def _write(command: Path, start: str) -> None:
 
 
 def _libraries(prefix: Path, seen_prefix: Path) -> str:
-    """Say where libpython is, as the interpreter itself only knows its own, closed, place."""
+    """Return a line that sets the path of libpython, since users cannot read the interpreter's own path."""
     if seen_prefix == prefix:
         return ""
     return f'export LD_LIBRARY_PATH="{seen_prefix}/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n'
 
 
 def _view(layout: Layout, directory: Path, name: str) -> Path:
-    """Return ``directory`` if everybody can read it, else where it is mounted for everybody."""
+    """Return ``directory`` if all users can read it, otherwise the path of a mount that they can read."""
     if _open_to_all(directory):
         return directory
     target = layout.root / "view" / name
@@ -110,9 +110,9 @@ def users_of(target: Path) -> Iterator[int]:
 
 
 def unmount(layout: Layout) -> None:
-    """Undo the mounts, so that removing the lab's directory removes nothing behind it.
+    """Unmount everything, so that removing the lab's directory removes no mounted files.
 
-    The threads of a process that was killed may hold its files for a moment longer than it is seen.
+    Threads of a killed process may keep files open for a moment after the process has disappeared.
     """
 
     def none_left() -> bool:

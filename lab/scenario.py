@@ -30,7 +30,7 @@ class Job:
 
     @property
     def n_runs(self) -> int:
-        """How many rows of the accounting it makes."""
+        """Return the number of accounting rows that it causes."""
         array = next((option for option in self.options if option.startswith("--array=0-")), None)
         return 1 if array is None else int(array.removeprefix("--array=0-")) + 1
 

@@ -204,15 +204,15 @@ class _Factory:
 
 
 def _watches(spool_log: Path) -> bool:
-    """Whether slurm-gpud has begun to: then it writes down how its clocks stand.
+    """Return whether slurm-gpud has started to watch, after which it misses no event of a hook.
 
-    From then on no event of a hook is missed.
+    It writes the offset of its clocks when it starts.
     """
     return spool_log.exists() and b"ahead_s" in spool_log.read_bytes()
 
 
 def accepts(address: Path | tuple[str, int]) -> bool:
-    """Whether something listens at a Unix socket or a TCP address."""
+    """Return whether a process listens at a Unix socket or a TCP address."""
     family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)

@@ -62,7 +62,7 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         "PreemptMode=REQUEUE",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",
-        # Without these a job that does not say --mem takes the whole node's memory.
+        # Without these, a job without --mem gets all memory of the node.
         "DefMemPerGPU=16384",
         "DefMemPerCPU=1024",
         f"GresTypes={','.join(gres_types)}",
@@ -92,7 +92,10 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
 
 
 def _has_shards(nodes: Sequence[Node]) -> bool:
-    """Where Slurm knows shards it takes the files of a MIG instance apart, as if each were a GPU."""
+    """Return whether the nodes have shards, which are not possible with MIG instances.
+
+    With shards, Slurm treats each device file of a MIG instance as a GPU.
+    """
     return not any(node.cut for node in nodes)
 
 
@@ -104,7 +107,7 @@ def slurmd_options(options: Options, node: Node, nodes: Sequence[Node]) -> list[
 
 
 def _node_settings(node: Node, *, shards: bool) -> str:
-    """Return what slurm.conf says of a node, and `slurmd -Z --conf` of a dynamic one."""
+    """Return the settings of a node for slurm.conf, and of a dynamic node for `slurmd -Z --conf`."""
     types = Counter(gpu.slurm_type for gpu in node.handed_out)
     gres = [f"gpu:{name}:{count}" for name, count in types.items()]
     if shards:
@@ -132,7 +135,7 @@ def cgroup_conf(cgroups: CgroupVersion, slurm_version: tuple[int, int]) -> str:
     """Return cgroup.conf: devices are fenced, CPUs and memory are not, as they are not this host's."""
     plugin = cgroups
     if cgroups is CgroupVersion.NONE and slurm_version < _FIRST_WITH_CGROUPS_DISABLED:
-        plugin = CgroupVersion.V1  # does nothing until another plugin asks it to
+        plugin = CgroupVersion.V1  # does nothing unless another plugin uses it
     lines = [f"CgroupPlugin={plugin}"]
     if cgroups is not CgroupVersion.NONE:
         lines += ["CgroupMountpoint=/sys/fs/cgroup", "ConstrainDevices=yes"]

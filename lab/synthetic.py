@@ -30,21 +30,21 @@ _CARDS = {
 }
 _USERS = tuple(f"user{number}" for number in range(1, 61))
 _ACCOUNTS = ("vision", "language", "speech", "robots")
+# GPUs of a job; a number that is listed more often is more frequent.
 _SIZES = (1, 1, 1, 2, 4, 8, 8, 16, 32, 64)
-"""GPUs of a job, as often as they stand here."""
+# The fraction of GPUs that are allocated.
 _BUSY = 0.9
-"""The fraction of GPUs that are allocated."""
+# The fraction of running jobs that end in one step, and are replaced.
 _CHURN = 0.002
-"""The fraction of running jobs that end in one step, and are replaced."""
 
 
 @dataclass(slots=True)
 class _Job:
     job: ClusterJob
+    # Its GPUs by node.
     places: dict[int, list[int]]
-    """By node its GPUs."""
+    # Their mean utilisation in %.
     level: float
-    """How busy it keeps them, in %."""
     spread: float
 
 
@@ -75,7 +75,7 @@ class SyntheticCluster:
 
     @property
     def racks(self) -> dict[str, str]:
-        """By node, as slurm-gpu.yaml would say."""
+        """Return the rack of each node, as in slurm-gpu.yaml."""
         return {self._name(node): f"r{node // NODES_PER_RACK + 1}" for node in range(self._n_nodes)}
 
     def step(self, seconds: float = 5.0) -> None:
@@ -133,11 +133,11 @@ class SyntheticCluster:
         )
 
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
-        """None."""
+        """Return no reservations."""
         return ()
 
     def running(self) -> Running:
-        """How the jobs have used their GPUs."""
+        """Return the use of the GPUs of running jobs."""
         jobs = tuple(
             RunningUse(
                 job_id=job_id,
@@ -174,7 +174,7 @@ class SyntheticCluster:
         return (run_of(found, self.now_s, records),)
 
     def timelines(self, job: str) -> Sequence[RunTimeline]:
-        """Its course: an hour of idling in four."""
+        """Return its timeline, in which one hour in four is idle."""
         found = self._of(job)
         if found is None or found.start_s is None or found.submit_s is None:
             return ()
@@ -186,15 +186,15 @@ class SyntheticCluster:
         return (RunTimeline(id=found.id, job_id=found.job_id, submit_s=found.submit_s, devices=devices),)
 
     def windows(self, job: str) -> Sequence[NodeWindow]:
-        """None was asked for yet."""
+        """Return no windows."""
         return ()
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
-        """Return no quota."""
+        """Return no data of hosts."""
         return ()
 
     def quota(self, user: str) -> Quota:
-        """One limit on what a user's jobs hold, and one on each job."""
+        """Return a quota with one limit on the GPUs of a user's jobs, and one on each job."""
         jobs = (item.job for item in self._jobs.values())
         used = sum(job.n_gpus for job in jobs if job.user == user and job.n_gpus is not None)
         told = {"rule": "share", "group": "everybody", "per": "user", "mode": "enforce", "until_s": None}

@@ -17,14 +17,14 @@ from lab.simgpu.truth import ProcessTruth, Usage
 
 @dataclass(frozen=True)
 class GpuShare:
-    """One GPU, in one interval in which a job held it (or shards of it)."""
+    """One GPU in one interval in which it, or shards of it, were allocated to a job."""
 
     gpu: Gpu
     restart: int
     start_s: float
     end_s: float
+    # As in `hooks.Held`.
     unsure_s: float
-    """As `hooks.Held` has it."""
     usage: Usage
 
     @property

@@ -152,7 +152,7 @@ def _comment(setting: SettingField, kind: str) -> str:
 
 
 def _value_and_kind(setting: SettingField) -> tuple[str, str]:
-    """Return what a key shows, and the allowed values if that does not show them."""
+    """Return the text shown for a key, and the allowed values if it does not contain them."""
     default = "" if setting.is_required else _default(setting).strip("`")
     kind = _value(setting.shape).replace("`", "")
     plain = _EXAMPLE.sub("", _value(setting.shape)).replace("`", "")
@@ -169,7 +169,7 @@ def _value_and_kind(setting: SettingField) -> tuple[str, str]:
 
 
 def _inner(key: str, shape: Shape) -> tuple[str, type | None]:
-    """(key, the class of the tables under it)."""
+    """Return a key and the class of the tables under it."""
     if is_dataclass(shape.type) and shape.value_type is None and shape.one_or_table is None:
         return key, shape.type  # type: ignore[return-value]
     if shape.value_type is None and shape.one_or_table is None:

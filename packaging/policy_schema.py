@@ -1,7 +1,7 @@
-"""Print policy.yaml as a JSON Schema, by which editors complete and check it while it is written.
+"""Print a JSON Schema of policy.yaml, with which editors complete and check the file.
 
 `PYTHONPATH=. python packaging/policy_schema.py > etc/policy.schema.json`; a test keeps both equal.
-A schema cannot say that a rule's group exists, for instance: `slurm-gpu policy check` does.
+A schema cannot check that the group of a rule exists, for instance; `slurm-gpu policy check` does.
 """
 
 from __future__ import annotations

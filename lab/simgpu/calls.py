@@ -1,4 +1,4 @@
-"""How long the calls of a node's simulated NVML take, so that benchmarks pay for them as for real ones."""
+"""Set the durations of calls of a node's simulated NVML, so that benchmarks include realistic costs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .world import World
 class CallTime(NamedTuple):
     """Time of one call, in µs."""
 
+    # Computing.
     cpu_us: float = 0.0
-    """Computing."""
+    # Sleeping.
     wait_us: float = 0.0
-    """Sleeping."""
+    # Computing for each value of a call that requests a list.
     item_cpu_us: float = 0.0
-    """Computing for each value, where a call asks for a list of them."""
 
 
 def set_times(world: World, times: Mapping[str, CallTime]) -> None:
-    """Let the functions named take these times, and all others none."""
+    """Set these durations for the named functions, and none for all others."""
     calls = world.content.calls[: world.content.n_functions]
     unknown = sorted(set(times) - {call.name.decode() for call in calls})
     if unknown:

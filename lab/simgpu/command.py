@@ -50,8 +50,8 @@ class _Plan(NamedTuple):
     phases: list[Phase]
     activity: Activity
     mps: bool
+    # None: as soon as it is there for readers.
     start_ns: int | None
-    """None: as soon as it is there for readers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -240,7 +240,7 @@ def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals |
 
 
 def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals | None:
-    """Be what the schedule says until it is over, and return None; or the signal that came first."""
+    """Follow the schedule to its end and return None, or return the first signal that arrives before."""
     begun: dict[int, ProcessTruth] = {}
     ahead = stretches(work.phases)
     next_ns = work.start_ns

@@ -55,7 +55,7 @@ def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> No
 
 
 def place(content: layout.WorldStruct, new: Sequence[layout.InstanceStruct]) -> None:
-    """Put MIG instances where there are none."""
+    """Create MIG instances on GPUs without any."""
     free = [number for number, there in enumerate(content.instances) if not there.exists]
     if len(new) > len(free):
         raise RequestError(f"{len(new)} MIG instances: there is room for {len(free)} more")

@@ -1,11 +1,12 @@
-"""Which devices a CUDA program would see here.
+"""Find the devices that a CUDA program would see in this process.
 
-As CUDA does it: of the devices that the process may open, in PCI order, those that CUDA_VISIBLE_DEVICES
-names, by index or UUID. Fenced by a device cgroup the indices are thereby relative, else global.
+Like CUDA, take the devices that the process may open, in PCI order, and of these the ones that
+CUDA_VISIBLE_DEVICES names by index or UUID. Indices are therefore relative inside a device cgroup, and global
+outside of one.
 
-Of MIG instances a process sees one only, however many there are ("a single CUDA process can only enumerate
-a single MIG device", NVIDIA's MIG User Guide, CUDA Device Enumeration). One may be opened where the device
-files of its GPU, of its GPU instance and of its compute instance may be.
+A process sees only one MIG instance, however many there are ("a single CUDA process can only enumerate a
+single MIG device", NVIDIA's MIG User Guide, CUDA Device Enumeration). It may open an instance if it may open
+the device files of the GPU, of the GPU instance and of the compute instance.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from .world import Device
 def openable(devices: Sequence[Device], directory: Path | None) -> list[Device]:
     """Return the devices that this process may open, in PCI order.
 
-    ``directory`` holds one device file per GPU, its name ending in the minor number, and in ``nvidia-caps``
-    those of MIG. Without a driver an allowed open() fails with ENXIO, a fenced one with EPERM. Without a
+    ``directory`` contains one device file per GPU, whose name ends in the minor number, and those of MIG in
+    ``nvidia-caps``. Without a driver an allowed open() fails with ENXIO, a fenced one with EPERM. Without a
     directory nothing is fenced.
     """
     ordered = sorted(devices, key=lambda device: (device.pci, device.gpu_instance or 0))

@@ -46,7 +46,7 @@ def hang(world: World, device: int, functions: Iterable[str] | None = None) -> N
     """Let exactly these functions never return when called on the device; None is all, [] restores all.
 
     Only SIGKILL ends the calling thread. Hanging calls continue once the fault is removed.
-    nvmlInitWithFlags, if named, hangs whatever the device. All others are calls on the device or ask for its
+    nvmlInitWithFlags, if named, hangs for every device. All others are calls on the device or request its
     handle.
     """
     if functions is None:
@@ -103,7 +103,7 @@ def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> Non
 
 
 def samples(world: World, device: int, state: str) -> None:
-    """Say whether the sample rings answer: ``present``, ``missing`` (NOT_FOUND) or ``missing-if-idle``."""
+    """Set whether the sample rings answer: ``present``, ``missing`` (NOT_FOUND) or ``missing-if-idle``."""
     if state not in _SAMPLES:
         raise RequestError(f"samples {state!r}: must be one of {', '.join(_SAMPLES)}")
     _faults(world, device).samples = _SAMPLES[state]
@@ -132,7 +132,7 @@ def xid(world: World, device: int, code: int, gpu_instance: int | None = None) -
 
 
 def mig(world: World, device: int, specs: Sequence[MigSpec]) -> None:
-    """Cut the device into other MIG instances, or none; what ran on the old ones ends."""
+    """Divide the device into other MIG instances, or none; processes on the old ones end."""
     _faults(world, device)
     world.set_instances(device, specs)
 

@@ -25,8 +25,8 @@ SAMPLES_PRESENT = 0
 SAMPLES_MISSING = 1
 SAMPLES_MISSING_IF_IDLE = 2
 
+# The quantities that are integrated over time, in the order of ``enum total``.
 TOTALS = ("busy", "sm_active", "sm_occupancy", "tensor", "dram", "power", "pcie", "nvlink")
-"""The quantities that are integrated over time, in the order of ``enum total``."""
 
 PROCESS_MPS = 1
 NO_INSTANCE = 0xFFFFFFFF

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 FULL_PCT = 100.0
+# Simpson steps over a piece in which processes request more than a full device.
 _STEPS = 16
-"""Simpson steps over a piece in which processes ask for more than a full device."""
 
 
 class Point(NamedTuple):
@@ -38,14 +38,14 @@ USUAL = Activity()
 class Footprint(NamedTuple):
     """The effect of a process on power, links and clock of a GPU."""
 
+    # Drawn above idle, by its share of the utilisation: a factor from 0 to 1, as are both links.
     power: float = 1.0
-    """Drawn above idle, by its share of the utilisation: a factor from 0 to 1, as are both links."""
     pcie: float = 1.0
     nvlink: float = 1.0
+    # The fraction of the maximum SM clock while the process runs; the lowest of all processes counts.
     clock: float = 1.0
-    """The fraction of the maximum SM clock while the process runs; the lowest of all processes counts."""
+    # NVML's clocks event reasons while the process runs.
     reasons: int = 0
-    """NVML's clocks event reasons while the process runs."""
 
 
 FULL = Footprint()
@@ -81,10 +81,10 @@ def _between(left: Point, right: Point, at_ns: int) -> Point:
 class Integral(NamedTuple):
     """Integrals over an interval, in percent × ns and MiB × ns; shares and memory by part."""
 
+    # The target's utilisation: the sum of the parts, at most 100 at any time.
     busy: float
-    """The target's utilisation: the sum of the parts, at most 100 at any time."""
+    # Each part's share of it: where the sum exceeds 100, each is cut in proportion.
     shares: list[float]
-    """Each part's share of it: where the sum exceeds 100, each is cut in proportion."""
     memory: list[float]
 
 

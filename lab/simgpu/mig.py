@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# The directory, next to the GPUs' device files.
 CAPABILITIES = "nvidia-caps"
-"""The directory, next to the GPUs' device files."""
 
 _FIRST, _PER_GPU, _PER_INSTANCE = 3, 135, 9
 _GPU_INSTANCES, _COMPUTE_INSTANCES = 15, 8

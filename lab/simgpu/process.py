@@ -1,11 +1,11 @@
-"""Whether a process is still that process: its number together with its start time."""
+"""Identify a process by its number and its start time."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+# Positions among the fields of /proc/PID/stat that follow the name.
 _STATE, _START_TICKS = 0, 19
-"""Positions among the fields of /proc/PID/stat that follow the name."""
 
 
 def start_ticks(pid: int) -> int | None:
@@ -19,5 +19,5 @@ def start_ticks(pid: int) -> int | None:
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether the process that started at ``started`` is there, and no zombie."""
+    """Return whether the process that started at ``started`` exists and is not a zombie."""
     return start_ticks(pid) == started

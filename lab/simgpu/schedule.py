@@ -11,8 +11,8 @@ from .errors import RequestError
 from .layout import MAX_POINTS
 from .load import FULL, USUAL, Activity, Footprint, Point
 
+# Value at the begin and at the end of a phase.
 Ramp = tuple[float, float]
-"""Value at the begin and at the end of a phase."""
 
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 _RAMP = re.compile(rf"({_NUMBER})(?::({_NUMBER}))?")

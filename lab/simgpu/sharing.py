@@ -23,8 +23,8 @@ from .schedule import Phase, to_points
 from .truth import ProcessTruth
 from .world import Device, World
 
+# The interval at which a job checks its co-runners and whether its memory still fits.
 LOOK_S = 0.1
-"""How often a job checks its co-runners, and whether its memory still fits."""
 PREFIX = "work-"
 OUT_OF_MEMORY = "out of memory"
 
@@ -98,7 +98,7 @@ class Work:
 
 @dataclass
 class Course:
-    """How a job went, as the truth keeps it. Times are epoch seconds."""
+    """The course of a job for the truth. Times are epoch seconds."""
 
     job_id: int | None
     restart: int
@@ -107,15 +107,15 @@ class Course:
     uuid: str
     pid: int
     began_s: float
+    # (start, co-runners, speed).
     stretches: list[tuple[float, list[str], float]] = field(default_factory=list)
-    """(start, co-runners, speed)."""
     ended_s: float | None = None
+    # ``done``, ``out of memory``, or the name of a signal; None after SIGKILL.
     ended_by: str | None = None
-    """``done``, ``out of memory``, or the name of a signal; None after SIGKILL."""
 
     @property
     def slowdown(self) -> float | None:
-        """How many times as long as alone it took; None unless it was done."""
+        """Return its duration relative to that alone; None unless it was done."""
         if self.ended_s is None or self.ended_by != "done":
             return None
         return (self.ended_s - self.began_s) / self.alone_s
@@ -140,8 +140,8 @@ class _Stretch:
 
     slot: int
     points: tuple[Point, ...]
+    # The start of the work.
     done_s: float
-    """The start of the work."""
     others: tuple[str, ...]
     speed: float
 
@@ -150,7 +150,7 @@ class _Stretch:
 
 
 class Worker:
-    """One job at work on one GPU: `turn` is called again and again until it says how the job ended."""
+    """One job that works on one GPU: `turn` is called repeatedly until it returns how the job ended."""
 
     def __init__(
         self,
@@ -163,15 +163,15 @@ class Worker:
         keep: Callable[[ProcessTruth], None],
         started: int | None = None,
     ) -> None:
-        """Begin.
+        """Begin; a schedule starts ``lead_ns`` after its creation.
 
-        A schedule begins ``lead_ns`` after it is made; ``truth_of`` makes its truth, ``keep`` keeps it.
+        ``truth_of`` creates the truth of a schedule, and ``keep`` stores it.
         """
         self._world, self._device, self._work, self._pid, self._lead_ns = world, device, work, pid, lead_ns
         self._keep, self._truth_of, self._started = keep, truth_of, started
         self._memory_mib = 0.0
+        # The end of the last complete stretch.
         self.ended_ns = 0
-        """When the last stretch that is over ended."""
         self.stretches: list[tuple[float, list[str], float]] = []
         self._now = self._begin(0.0, world.beside(device.target, pid))
 

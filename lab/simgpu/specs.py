@@ -1,4 +1,4 @@
-"""What GPUs a simulated node has: data sheets, and how they are written into the world."""
+"""Define the GPUs of simulated nodes: data sheets, and their form in the world file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class Profile(NamedTuple):
     slices: int
     sm_count: int
     memory_mib: int
+    # The first number that the driver gives to GPU instances of this kind.
     first_id: int
-    """Where the driver begins to number GPU instances of this kind."""
 
 
+# The profiles of the A100 with 40 GB, then those of the H100 with 80 GB.
 MIG_PROFILES = {
     "1g.5gb": Profile(1, 14, 4864, 7),
     "2g.10gb": Profile(2, 28, 9984, 3),
@@ -33,7 +34,6 @@ MIG_PROFILES = {
     "4g.40gb": Profile(4, 64, 40320, 1),
     "7g.80gb": Profile(7, 132, 81024, 0),
 }
-"""The profiles of the A100 with 40 GB, then those of the H100 with 80 GB."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class MigSpec:
     """One MIG instance."""
 
     profile: str
+    # ``MIG-…``.
     uuid: str
-    """``MIG-…``."""
 
 
 @dataclass(frozen=True)
@@ -53,39 +53,39 @@ class GpuSpec:
     name: str = "NVIDIA A100-SXM4-40GB"
     minor: int = 0
     memory_mib: int = 40960
+    # Memory of the driver: ``used`` in the first MemoryInfo, ``reserved`` in the second.
     reserved_mib: int = 512
-    """Held by the driver: ``used`` in the first MemoryInfo, ``reserved`` in the second."""
+    # domain:bus:device; if None the buses ascend with the NVML index, as they really do.
     pci_bus_id: str | None = None
-    """domain:bus:device; if None the buses ascend with the NVML index, as they really do."""
     idle_w: float = 55.0
+    # Drawn at 100 %; linear in between.
     power_limit_w: float = 400.0
-    """Drawn at 100 %; linear in between."""
     idle_temperature_c: int = 32
     full_temperature_c: int = 72
     idle_sm_clock_mhz: int = 210
     max_sm_clock_mhz: int = 1410
     memory_clock_mhz: int = 1215
+    # Memory controller's utilisation per utilisation.
     memory_util_factor: float = 0.6
-    """Memory controller's utilisation per utilisation."""
+    # At 100 %.
     pcie_tx_bytes_per_s: int = 2_000_000_000
-    """At 100 %."""
     pcie_rx_bytes_per_s: int = 6_000_000_000
     pcie_generation: int = 4
     pcie_width: int = 16
+    # 0 = none.
     nvlink_links: int = 12
-    """0 = none."""
+    # As in pynvml: 4 = 3.0, 6 = 4.0, 7 = 5.0.
     nvlink_version: int = 4
-    """As in pynvml: 4 = 3.0, 6 = 4.0, 7 = 5.0."""
+    # The bandwidth of one link in one direction.
     nvlink_mb_per_s: int = 25_000
-    """The bandwidth of one link in one direction."""
+    # All links together, at 100 %.
     nvlink_tx_bytes_per_s: int = 20_000_000_000
-    """All links together, at 100 %."""
     nvlink_rx_bytes_per_s: int = 10_000_000_000
+    # GPU Performance Monitoring: from Hopper on.
     gpm: bool = False
-    """GPU Performance Monitoring: from Hopper on."""
     mig_mode: int = layout.MIG_DISABLED
+    # The instances; with any, MIG is enabled.
     mig: tuple[MigSpec, ...] = ()
-    """The instances; with any, MIG is enabled."""
     ecc: bool = True
 
 

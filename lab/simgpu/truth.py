@@ -28,17 +28,17 @@ class ProcessTruth:
     job_id: int | None
     restart: int
     node: str
+    # ``GPU-…`` or ``MIG-…``.
     uuid: str
-    """``GPU-…`` or ``MIG-…``."""
+    # The whole memory of the GPU or instance.
     memory_mib: int
-    """The whole memory of the GPU or instance."""
     pid: int
+    # Absolute wall-clock times in ns.
     points: tuple[Point, ...]
-    """Absolute wall-clock times in ns."""
+    # None while it runs, and also later if SIGKILL ended it.
     end_ns: int | None = None
-    """None while it runs, and also later if SIGKILL ended it."""
+    # ``schedule``, or the name of the signal.
     ended_by: str | None = None
-    """``schedule``, or the name of the signal."""
     activity: Activity = USUAL
     footprint: Footprint = FULL
 
@@ -66,20 +66,20 @@ _NOTHING = Activity(0.0, 0.0, 0.0, 0.0)
 class Usage:
     """Means over an interval; without any process they are 0, which is a measurement."""
 
+    # The job's share of the GPU's utilisation, the expected uGPUcore.
     util_pct: float
-    """The job's share of the GPU's utilisation: what uGPUcore should say."""
+    # The job's memory as a fraction of the GPU's, the expected uGPUmem / 100.
     mem_used_frac: float
-    """The job's memory as a fraction of the GPU's: what uGPUmem / 100 should say."""
+    # Utilisation of the GPU by all processes.
     device_util_pct: float
-    """Utilisation of the GPU by everyone."""
+    # Memory used by all processes.
     device_mem_used_frac: float
-    """Memory used by everyone."""
+    # The number of processes of the job in the interval.
     processes: int
-    """How many processes of the job ran in the interval."""
+    # The GPM metrics of the job's share, as fractions.
     activity: Activity = _NOTHING
-    """The GPM metrics of the job's share, as fractions."""
+    # The metrics of all processes, expected from GPM.
     device_activity: Activity = _NOTHING
-    """The same by everyone: what GPM should say."""
 
 
 def job_of_environment(environment: dict[str, str]) -> tuple[int | None, int]:

@@ -27,26 +27,26 @@ from .specs import MigSpec, instances
 Points = TypeVar("Points", bound=Sequence[Point])
 
 _SIZE = ctypes.sizeof(layout.WorldStruct)
+# Processes that ended longer ago are folded into the history: the sample rings reach back 20 s.
 _FOLD_AFTER_NS = 25_000_000_000
-"""Processes that ended longer ago are folded into the history: the sample rings reach back 20 s."""
 
 
 @dataclass(frozen=True)
 class Device:
     """A GPU or MIG instance of a world, as far as simgpu needs it."""
 
+    # NVML's, of the GPU.
     index: int
-    """NVML's, of the GPU."""
     uuid: str
+    # The NVML index of the GPU.
     minor: int
-    """The NVML index of the GPU."""
     pci: tuple[int, int, int]
     memory_mib: int
     reserved_mib: int
+    # Number in the world.
     target: int
-    """Number in the world."""
+    # NVML's, of a MIG instance.
     gpu_instance: int | None = None
-    """NVML's, of a MIG instance."""
 
 
 class World:
@@ -245,7 +245,7 @@ class World:
             return tuple(sorted(there.values()))
 
     def end_where_memory_is_out(self, target: int, slot: int, available_mib: float) -> bool:
-        """Whether a target's processes use more memory than there is; then the one in ``slot`` ends now."""
+        """Return whether the processes of a target use too much memory; if so, end the one in ``slot``."""
         with self.locked():
             now_ns = self.now_ns()
             parts = [

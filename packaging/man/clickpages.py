@@ -108,7 +108,7 @@ def _synopsis(context: click.Context) -> nodes.paragraph:
 
 def _help(command: click.Command) -> list[nodes.Node]:
     text = inspect.cleandoc(command.help or "").partition("\f")[0]
-    # Click's own mark: the lines of this paragraph stay as they are.
+    # Click's own mark: the lines of this paragraph are not wrapped.
     found: list[nodes.Node] = []
     for part in text.split("\n\n"):
         found += [literal(part[2:].strip("\n"))] if part.startswith("\b\n") else paragraphs(part)

@@ -74,8 +74,8 @@ class Entry:
     """A paragraph of an example: the keys in it, and its runs of lines, each either verbatim or prose."""
 
     keys: tuple[str, ...]
+    # Whether the run is verbatim, and its text: unchanged if verbatim, otherwise without comment signs.
     runs: tuple[tuple[bool, str], ...]
-    """Whether it is verbatim, and the text: as it stands there, or without comment signs."""
 
 
 def read_entries(text: str) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""One manual page: a document of docutils, which knows how to write it for man(1)."""
+"""Build a manual page as a document of docutils, which writes it for man(1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Inline = Sequence[nodes.Node]
 
 @dataclass(slots=True)
 class ManPage:
-    """Sections are added in the order in which they are to stand."""
+    """A manual page; sections appear in the order in which they are added."""
 
     name: str
     section: int
@@ -73,7 +73,7 @@ def paragraphs(text: str) -> list[nodes.Node]:
 
 
 def literal(text: str) -> nodes.literal_block:
-    """Lines that stay as they are."""
+    """Return lines that are not wrapped or formatted."""
     return nodes.literal_block("", text)
 
 
@@ -87,7 +87,7 @@ def definitions(items: Iterable[tuple[Inline, Sequence[nodes.Node]]]) -> list[no
 
 
 def inline(text: str) -> list[nodes.Node]:
-    """Text in which what stands between backticks is bold."""
+    """Return text in which the parts between backticks are bold."""
     parts = _BACKTICKED.split(" ".join(text.split()))
     return [strong(part) if index % 2 else nodes.Text(part) for index, part in enumerate(parts) if part]
 
@@ -108,12 +108,12 @@ def usage(words: Iterable[str]) -> list[nodes.Node]:
 
 
 def strong(text: str) -> nodes.strong:
-    """Bold."""
+    """Return bold text."""
     return nodes.strong("", text)
 
 
 def see_also(names: Iterable[str]) -> nodes.paragraph:
-    """Pages as "squeue(1)"."""
+    """Return references to pages such as "squeue(1)"."""
     found: list[nodes.Node] = []
     for name in names:
         page, bracket, number = name.partition("(")

@@ -1,4 +1,6 @@
-"""Timings of a training's steps, for `slurm-gpu diagnose ID --steps DIR`. Copy it; it needs nothing else.
+"""Record timings of a training's steps for `slurm-gpu diagnose ID --steps DIR`.
+
+Copy this file; it depends only on the standard library.
 
     steps = Steps(synchronize=torch.cuda.synchronize, every=10)
     for batch in loader:
@@ -7,7 +9,7 @@
                 loss = model(batch)
             loss.backward()
 
-Each rank appends complete lines to a CSV file of its own, so that a killed process leaves all its timings. If
+Each rank appends complete lines to a CSV file of its own, so that no timings of a killed process are lost. If
 the file cannot be written (a full disk, a quota), it warns once, and the training continues without timings.
 """
 
@@ -36,7 +38,10 @@ def _take(file):
 
 
 class Steps:
-    """`stage` of the pipeline, `dp_rank`: the replica (else the rank). Ranks of one stage are compared."""
+    """Timings of one rank. Ranks of the same `stage` of the pipeline are compared.
+
+    `dp_rank` is the replica; by default it is the rank.
+    """
 
     def __init__(self, directory=None, stage=0, dp_rank=None, every=1, synchronize=lambda: None):
         if every < 1:
