@@ -44,7 +44,7 @@ class Tab:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(url)
 
-    def refuses_what_gets_in(self) -> bool:
+    def blocks_injected_content(self) -> bool:
         """Whether its policy stops a picture from elsewhere, an inline style, and markup made of text."""
         broken = self.page.evaluate(
             """async () => {

@@ -43,11 +43,11 @@ def pytest_configure() -> None:
     os.environ["SLURM_CONF"] = "/nowhere/slurm.conf"
     for library in ("OMP", "OPENBLAS"):  # workers share the cores: threads of each would wait for one another
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
-    if "TMPDIR" not in os.environ and _has_room(_MEMORY):
+    if "TMPDIR" not in os.environ and _has_space(_MEMORY):
         tempfile.tempdir = str(_MEMORY)
 
 
-def _has_room(directory: Path) -> bool:
+def _has_space(directory: Path) -> bool:
     """For what a run of all tests has at once, compiled programs included."""
     if not os.access(directory, os.W_OK):
         return False

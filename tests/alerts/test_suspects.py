@@ -10,7 +10,7 @@ NOW_S = 1_795_000_000.0
 GPU, BESIDE = ("n1", "GPU-3"), ("n1", "GPU-4")
 
 
-def says(job: int, user: str = "alice", *, accuses: bool = True, **given: Any) -> Statement:
+def statement(job: int, user: str = "alice", *, accuses: bool = True, **given: Any) -> Statement:
     """Build a statement of an hour ago that accuses GPU by default."""
     values = {
         "job": str(job),
@@ -29,7 +29,7 @@ def named(*said: Statement) -> list[tuple[str, str | None, int, int]]:
     return [(one.node, one.device, one.jobs, one.users) for one in suspects(said, NOW_S)]
 
 
-THREE = (says(1), says(2, "bob"), says(3))
+THREE = (statement(1), statement(2, "bob"), statement(3))
 
 
 def test_three_jobs_of_two_users_make_a_suspect():
@@ -37,50 +37,50 @@ def test_three_jobs_of_two_users_make_a_suspect():
 
 
 def test_jobs_of_one_user_are_not_enough_however_many():
-    assert named(*(says(job) for job in range(20))) == []
+    assert named(*(statement(job) for job in range(20))) == []
 
 
 def test_two_jobs_are_too_few():
-    assert named(says(1), says(2, "bob")) == []
+    assert named(statement(1), statement(2, "bob")) == []
 
 
 def test_a_job_counts_once_however_often_it_accuses():
-    assert named(says(1), says(1), says(2, "bob")) == []
+    assert named(statement(1), statement(1), statement(2, "bob")) == []
 
 
 def test_later_healthy_jobs_exonerate_a_gpu():
-    well = says(9, "carol", accuses=False, at_s=NOW_S - 60)
+    well = statement(9, "carol", accuses=False, at_s=NOW_S - 60)
     assert named(*THREE, well) == []
-    assert named(*THREE, says(4, "bob"), well) == [("n1", "GPU-3", 4, 2)]
+    assert named(*THREE, statement(4, "bob"), well) == [("n1", "GPU-3", 4, 2)]
 
 
 def test_jobs_that_were_well_before_or_elsewhere_do_not():
-    before = says(9, "carol", accuses=False, at_s=NOW_S - 7200)
-    elsewhere = says(8, "carol", accuses=False, at_s=NOW_S - 60, devices=[BESIDE])
+    before = statement(9, "carol", accuses=False, at_s=NOW_S - 7200)
+    elsewhere = statement(8, "carol", accuses=False, at_s=NOW_S - 60, devices=[BESIDE])
     assert named(*THREE, before, elsewhere) == [("n1", "GPU-3", 3, 2)]
 
 
 def test_a_job_that_accused_a_gpu_cannot_exonerate_it():
-    assert named(*THREE, says(1, accuses=False, at_s=NOW_S - 60)) == [("n1", "GPU-3", 3, 2)]
+    assert named(*THREE, statement(1, accuses=False, at_s=NOW_S - 60)) == [("n1", "GPU-3", 3, 2)]
 
 
 def test_a_job_that_accuses_most_of_its_gpus_does_not_count():
-    assert named(*(says(job, f"u{job}", n_gpus=1.0) for job in range(9))) == []
+    assert named(*(statement(job, f"u{job}", n_gpus=1.0) for job in range(9))) == []
 
 
 def test_suspicions_and_old_accusations_do_not_count():
-    assert named(*THREE[:2], says(3, confidence=0.55)) == []
-    assert named(*THREE[:2], says(3, at_s=NOW_S - 15 * 86400)) == []
+    assert named(*THREE[:2], statement(3, confidence=0.55)) == []
+    assert named(*THREE[:2], statement(3, at_s=NOW_S - 15 * 86400)) == []
 
 
 def test_a_node_is_reported_where_no_gpu_alone_is_accused_often_enough():
-    assert named(says(1), says(2, "bob", devices=[BESIDE]), says(3)) == [("n1", None, 3, 2)]
-    elsewhere = says(2, "bob", devices=[("n2", "GPU-9")])
-    assert named(says(1), elsewhere, says(3)) == []
+    assert named(statement(1), statement(2, "bob", devices=[BESIDE]), statement(3)) == [("n1", None, 3, 2)]
+    elsewhere = statement(2, "bob", devices=[("n2", "GPU-9")])
+    assert named(statement(1), elsewhere, statement(3)) == []
 
 
 def test_since_when_is_of_the_first_that_accused_it():
-    (one,) = suspects([*THREE, says(4, since_s=NOW_S - 9000)], NOW_S)
+    (one,) = suspects([*THREE, statement(4, since_s=NOW_S - 9000)], NOW_S)
     assert (one.first_s, one.last_s) == (NOW_S - 9000, NOW_S - 3600)
 
 

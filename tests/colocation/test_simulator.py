@@ -216,14 +216,14 @@ def test_a_time_that_is_not_to_come_is_an_error() -> None:
 def test_members_have_their_elapsed_and_lost_time() -> None:
     seen: list[Member] = []
 
-    class Looks(AllAtOnce):
+    class RecordingPlanner(AllAtOnce):
         def choose(self, view: PlannerView) -> list[Start]:
             seen.extend(one for gpu in view.gpus for one in gpu.running)
             return super().choose(view)
 
     world = pairs([[0.5]], SMALL)
     some = [SharingJob(0, 20.0), SharingJob(0, 20.0), SharingJob(0, 10.0, submit_s=10.0)]
-    simulate(world, some, Looks())
+    simulate(world, some, RecordingPlanner())
     assert [(one.done_s, one.ran_s, one.lost_s) for one in seen if one.done_s][:1] == [(5.0, 10.0, 5.0)]
 
 

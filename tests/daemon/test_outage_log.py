@@ -156,7 +156,7 @@ class Import(Loop):
         self.importer.run_until(Stop(n, self.pass_time))
 
 
-class AskSlurm(Loop):
+class QueryLoop(Loop):
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
         self.kept: CachedAnswer[Any] = CachedAnswer(self.work, self.clock, 2.0, "jobs")
@@ -198,7 +198,7 @@ class Snapshots(Loop):
         self.site.watcher.run_once()
 
 
-class TellActs(Loop):
+class AuditLoop(Loop):
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
         self.acts = AuditReporter(self.clock, self.work)
@@ -254,10 +254,10 @@ class Task(Loop):
 LOOPS = {
     Watch: DatabaseError,
     Import: DatabaseError,
-    AskSlurm: SlurmError,
+    QueryLoop: SlurmError,
     ReadDatabase: DatabaseError,
     Snapshots: SlurmError,
-    TellActs: DatabaseError,
+    AuditLoop: DatabaseError,
     ReadEnded: SlurmError,
     WaitForZones: SlurmError,
     Post: OSError,
@@ -266,7 +266,7 @@ LOOPS = {
 
 
 # A mistake of ours ends slurm-gpuctld, and systemd starts it again.
-ENDED_BY_MISTAKES = {Snapshots, TellActs, ReadEnded, WaitForZones}
+ENDED_BY_MISTAKES = {Snapshots, AuditLoop, ReadEnded, WaitForZones}
 CASES = [
     pytest.param(kind, unforeseen, id=f"{kind.__name__}-{'mistake' if unforeseen else 'outage'}")
     for kind in LOOPS

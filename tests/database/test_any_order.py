@@ -113,7 +113,7 @@ _NEWEST = set({_key(item): index for index, item in enumerate(_STORY)}.values())
 _MAY_BE_LOST = sorted(set(range(len(_STORY))) - _NEWEST)
 
 
-def tell(database: Database, items: Sequence[Delivery]) -> None:
+def deliver(database: Database, items: Sequence[Delivery]) -> None:
     """Slurm's accounting by the import, the rest by one shipment of each node."""
     rows = [run_row(item, {}) for item in items if isinstance(item, AccountingRun)]
     if rows:
@@ -176,7 +176,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path: Path = tmp_path_factory.mktemp("story")
     database = Database(f"sqlite:///{path / 'x.db'}")
     database.upgrade()
-    tell(database, _STORY)
+    deliver(database, _STORY)
     reconcile(database)
     state = tables(database)
     database.dispose()
@@ -206,7 +206,7 @@ def deliveries_of(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
 def _deliver(database: Database, telling: Sequence[tuple[list[int], bool]]) -> dict[str, Any]:
     empty(database)
     for indexes, look in telling:
-        tell(database, [_STORY[index] for index in indexes])
+        deliver(database, [_STORY[index] for index in indexes])
         if look:
             reconcile(database)
     reconcile(database)

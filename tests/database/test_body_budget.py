@@ -21,7 +21,7 @@ SHORT_WAY, LONG_WAY = "", "Content-Encoding: gzip"
 
 
 @pytest.fixture(autouse=True)
-def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_body_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies_module, "MOST_BYTES", MOST)
     monkeypatch.setattr(bodies_module, "_ALWAYS_OF_A_PEER", PIECE)
 

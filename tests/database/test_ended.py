@@ -13,7 +13,7 @@ from tests.database.samples import T0, queued
 NOW_S = T0 + 10_000
 
 
-def look(
+def end_of_job(
     jobs: Sequence[QueuedJob], accounting: Mapping[int, Sequence[int | RunEnd | None]], as_of_s: float = NOW_S
 ) -> dict[int, RunsEnded]:
     """Return the end of job 1 on n1; by default its runs were there."""
@@ -40,7 +40,7 @@ LONG_AGO = NOW_S - 1000
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"])
 def test_a_run_that_slurmctld_reports_as_ended_is_found(state: str) -> None:
     over = queued(state=state, end_s=LONG_AGO, restarts=2)
-    assert look([over], {}) == {1: RunsEnded(2, LONG_AGO)}
+    assert end_of_job([over], {}) == {1: RunsEnded(2, LONG_AGO)}
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,18 @@ def test_a_run_that_slurmctld_reports_as_ended_is_found(state: str) -> None:
 def test_doubt_leaves_it_open(
     why: str, job: QueuedJob | None, accounting: Mapping[int, Sequence[int | None]]
 ) -> None:
-    assert look([] if job is None else [job], accounting) == {}, why
+    assert end_of_job([] if job is None else [job], accounting) == {}, why
 
 
 def test_a_job_whose_runs_all_ended_in_accounting_is_found() -> None:
-    assert look([], {1: [LONG_AGO - 500, LONG_AGO]}) == {1: RunsEnded(None, LONG_AGO)}
+    assert end_of_job([], {1: [LONG_AGO - 500, LONG_AGO]}) == {1: RunsEnded(None, LONG_AGO)}
 
 
 def test_an_earlier_run_of_a_requeued_job_is_over_and_the_younger_is_not() -> None:
     again = queued(restarts=1, start_s=NOW_S - 10)
-    assert look([again], {1: [LONG_AGO, None]}) == {1: RunsEnded(0, LONG_AGO)}
+    assert end_of_job([again], {1: [LONG_AGO, None]}) == {1: RunsEnded(0, LONG_AGO)}
     waiting = queued(restarts=1, state="PENDING", start_s=None, nodes=())
-    assert look([waiting], {1: [LONG_AGO]}) == {1: RunsEnded(0, LONG_AGO)}
+    assert end_of_job([waiting], {1: [LONG_AGO]}) == {1: RunsEnded(0, LONG_AGO)}
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_an_earlier_end_does_not_count_while_accounting_lacks_the_last_one(
     job: QueuedJob,
 ) -> None:
     last = RunEnd(None, frozenset({"n1"}), began_s=LONG_AGO + 1)
-    assert look([job], {1: [LONG_AGO, last]}) == {}
+    assert end_of_job([job], {1: [LONG_AGO, last]}) == {}
     its_own = RunEnd(None, frozenset({"n1"}), began_s=NOW_S - 10)
-    assert look([queued(restarts=1, start_s=NOW_S - 10)], {1: [LONG_AGO, its_own]}) == {
+    assert end_of_job([queued(restarts=1, start_s=NOW_S - 10)], {1: [LONG_AGO, its_own]}) == {
         1: RunsEnded(0, LONG_AGO)
     }
 
@@ -97,7 +97,7 @@ def test_no_job_ends_while_slurmctld_is_unreachable(as_of_s: Any) -> None:
     if as_of_s is None:
         assert ended("n1", [1], None, NOW_S, lambda _: {1: [RunEnd(LONG_AGO, frozenset({"n1"}))]}) == {}
     else:
-        assert look([], {1: [LONG_AGO]}, as_of_s) == {}
+        assert end_of_job([], {1: [LONG_AGO]}, as_of_s) == {}
 
 
 def resized(nodes: Sequence[str] = ("n2",), **given: Any) -> QueuedJob:
@@ -115,13 +115,15 @@ SHRUNK_TWICE = [on(LONG_AGO, "n1", "n2", "n3"), on(LONG_AGO + 500, "n2", "n3")]
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_a_node_that_a_job_gave_back_is_released_at_that_time(state: str, restarts: int) -> None:
     job = resized(state=state, restarts=restarts)
-    assert look([job], {1: [*SHRUNK_TWICE, on(None, "n2")]}) == {1: RunsEnded(restarts, LONG_AGO)}
+    assert end_of_job([job], {1: [*SHRUNK_TWICE, on(None, "n2")]}) == {1: RunsEnded(restarts, LONG_AGO)}
 
 
 def test_a_released_node_has_its_own_end_after_the_job_ended() -> None:
     rows = [*SHRUNK_TWICE, on(LONG_AGO + 800, "n2")]
-    assert look([resized(state="COMPLETED", end_s=LONG_AGO + 800)], {1: rows}) == {1: RunsEnded(0, LONG_AGO)}
-    assert look([], {1: rows}) == {1: RunsEnded(None, LONG_AGO)}
+    assert end_of_job([resized(state="COMPLETED", end_s=LONG_AGO + 800)], {1: rows}) == {
+        1: RunsEnded(0, LONG_AGO)
+    }
+    assert end_of_job([], {1: rows}) == {1: RunsEnded(None, LONG_AGO)}
 
 
 @pytest.mark.parametrize(
@@ -138,4 +140,4 @@ def test_a_released_node_has_its_own_end_after_the_job_ended() -> None:
     ],
 )
 def test_doubt_leaves_a_resized_job_open(why: str, job: QueuedJob, rows: Sequence[RunEnd]) -> None:
-    assert look([job], {1: rows}) == {}, why
+    assert end_of_job([job], {1: rows}) == {}, why

@@ -23,7 +23,7 @@ def live(at_s: float, cpu_pct: float = 50.0, **host: float) -> Live:
     return Live(at_s=at_s, host={"cpu_pct": cpu_pct, **host})
 
 
-class TestWhatIsKept:
+class TestStorage:
     def test_ten_minutes_in_order_both_directions_together(self):
         minutes = HostMinutes()
         for n in range(200):
@@ -81,7 +81,7 @@ class TestWhatIsKept:
         assert board.minutes(["n1"], 0) == []
 
 
-class TestForWhom:
+class TestAccess:
     """Nodes that a job has for itself, since it has."""
 
     def since(self, *others: Any, **own: Any) -> float | None:

@@ -96,12 +96,12 @@ def test_the_timeline_is_stored_apart_from_the_statistics(database: Database) ->
 
 
 def test_the_newest_report_of_a_node_about_a_device_counts(database: Database) -> None:
-    def tell(*devices: DeviceFacts) -> tuple[int, int]:
+    def store(*devices: DeviceFacts) -> tuple[int, int]:
         fresh = database.write(lambda connection: store_devices(connection, devices))
         return sum(fresh), len(fresh) - sum(fresh)
 
-    assert tell(gpu(), gpu(uuid="GPU-2", minor=1)) == (2, 0)
-    assert tell(gpu(node="n2", at_s=T0 + 60)) == (1, 0)
-    assert tell(gpu(driver="1")) == (0, 1)
+    assert store(gpu(), gpu(uuid="GPU-2", minor=1)) == (2, 0)
+    assert store(gpu(node="n2", at_s=T0 + 60)) == (1, 0)
+    assert store(gpu(driver="1")) == (0, 1)
     places = {(r["node"], r["uuid"]) for r in rows_of(database, device)}
     assert places == {("n1", "GPU-1"), ("n1", "GPU-2"), ("n2", "GPU-1")}

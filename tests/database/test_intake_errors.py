@@ -200,7 +200,7 @@ def test_locks_are_awaited_for_seconds_or_for_the_server_s_time_by_upgrades(mari
     mariadb.drop(url)
 
 
-def away(*_: object, **__: object) -> Any:
+def unreachable(*_: object, **__: object) -> Any:
     raise DatabaseError("the database does not answer: gone")
 
 
@@ -209,7 +209,7 @@ def test_stored_items_are_acknowledged_though_nothing_more_can_be_read(
 ) -> None:
     gate = Gate(database)
     with monkeypatch.context() as broken:
-        broken.setattr(database, "reading", away)
+        broken.setattr(database, "reading", unreachable)
         answer = gate.ship(hosts=[host()], open=[2])
     assert (answer["stored"], answer["ended"]) == (1, {})
     assert [item.getMessage() for item in caplog.records] == [
@@ -273,7 +273,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     caplog.set_level(logging.INFO)
     gate = Gate(database, MemorySlurm())
     with monkeypatch.context() as broken:
-        broken.setattr(database, "write", away)
+        broken.setattr(database, "write", unreachable)
         for _ in range(3):
             with pytest.raises(DatabaseError):
                 gate.ship(hosts=[host()], live={"at_s": T0})
@@ -293,7 +293,7 @@ def test_live_values_are_shown_though_nothing_can_be_stored(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(database)
-    monkeypatch.setattr(database, "write", away)
+    monkeypatch.setattr(database, "write", unreachable)
     with pytest.raises(DatabaseError):
         gate.ship(hosts=[host()], live={"at_s": T0})
     assert list(gate.board.values()) == ["n1"]

@@ -83,10 +83,10 @@ def test_a_grant_that_an_older_version_took_does_not_stop_reconciling(database: 
 def test_upkeep_runs_even_if_reconciliation_fails(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> int:
+    def unreachable(*_: object) -> int:
         raise DatabaseError("the database does not answer")
 
-    monkeypatch.setattr("slurm_gpu.database.accounting.importer.reconcile", away)
+    monkeypatch.setattr("slurm_gpu.database.accounting.importer.reconcile", unreachable)
     clock, passes = FakeClock(), []
     view = SlurmView(MemorySlurm(), clock)
     upkeep = Upkeep(database, clock)

@@ -125,7 +125,7 @@ class World:
         self.spool.save_record(measured)
         self.spool.save_host(host(**given))
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         until = self.clock.now + seconds
         while self.clock.now < until:
             if int(self.clock.now) % 60 == 0:
@@ -149,7 +149,7 @@ class World:
 @pytest.fixture
 def world(database: Database, tmp_path: Path) -> World:
     made = World(database, tmp_path / "spool")
-    made.go_on(120)
+    made.advance(120)
     return made
 
 
@@ -187,7 +187,7 @@ def test_a_table_that_is_emptied_under_a_running_node_fills_again(world: World, 
     before = content()
     assert before
     world.empty(table)
-    world.go_on(3700 if name == "watermark" else PERIOD_S + 120)  # pruning notes its own each hour
+    world.advance(3700 if name == "watermark" else PERIOD_S + 120)  # pruning notes its own each hour
     assert content() == before
     if "run_id" in columns:
         (known,) = {found["run_id"] for found in world.rows(run)}
@@ -198,7 +198,7 @@ def test_a_new_database_fills_with_all_of_it(world: World) -> None:
     names = FROM_NODES_AND_SLURM.keys() - {"watermark"}
     before = {name: len(world.rows(metadata.tables[name])) for name in names}
     world.empty(*metadata.sorted_tables)
-    world.go_on(PERIOD_S + 120)
+    world.advance(PERIOD_S + 120)
     assert {name: len(world.rows(metadata.tables[name])) for name in names} == before
 
 
@@ -207,12 +207,12 @@ def test_a_run_that_comes_again_has_the_records_of_before(world: World) -> None:
     ended = record(job_id=5, segment=segment(5), final=True)
     world.spool.save_record(ended)
     world.slurm.queue = [*world.slurm.queue, queued(job_id=5, state="COMPLETED")]
-    world.go_on(120)
+    world.advance(120)
     (measured,) = (found["ugpucore"] for found in world.rows(run) if found["job_id"] == 5)
     assert measured is not None
     world.empty(run)
     world.clock.now += 30 * 86400  # so long ago that no overlap of two passes reaches it
-    world.go_on(120)
+    world.advance(120)
     assert [found["ugpucore"] for found in world.rows(run) if found["job_id"] == 5] == [measured]
 
 
@@ -231,7 +231,7 @@ def test_windows_come_again_when_they_are_wanted(world: World) -> None:
     table = metadata.tables["run_window"]
     for _ in range(2):
         world.memory.wants.ask("n1", 1)
-        world.go_on(1.1 * IDLE_LIVE_INTERVAL_S + 2 * LIVE_S)
+        world.advance(1.1 * IDLE_LIVE_INTERVAL_S + 2 * LIVE_S)
         assert len(world.rows(table)) == 1
         world.empty(table)
 
@@ -250,7 +250,7 @@ LOSSES: dict[str, Callable[[World], None]] = {
 @pytest.mark.parametrize("loss", LOSSES)
 def test_devices_are_sent_again_within_two_minutes_of_any_loss(world: World, loss: str) -> None:
     LOSSES[loss](world)
-    world.go_on(WITHIN_S)
+    world.advance(WITHIN_S)
     assert sorted((found["uuid"], found["index"]) for found in world.rows(device)) == [
         ("GPU-1", 0),
         ("GPU-2", 0),
@@ -258,36 +258,36 @@ def test_devices_are_sent_again_within_two_minutes_of_any_loss(world: World, los
 
 
 def test_stored_devices_are_not_sent_again(world: World) -> None:
-    world.go_on(3600)
+    world.advance(3600)
     assert sum(bool(shipment.devices) for shipment in world.shipments) == 1
     world.empty(device)
-    world.go_on(3600)
+    world.advance(3600)
     assert sum(bool(shipment.devices) for shipment in world.shipments) == 2
 
 
 def test_a_node_is_accepted_once_slurm_has_it(database: Database, tmp_path: Path) -> None:
     world = World(database, tmp_path / "spool", address="127.0.1.9")
-    world.go_on(300)
+    world.advance(300)
     assert world.rows(device) == []
     world.address = ADDRESS
-    world.go_on(WITHIN_S)
+    world.advance(WITHIN_S)
     assert len(world.rows(device)) == 2
 
 
 def test_repeatedly_rejected_items_are_sent_less_and_less_often(database: Database, tmp_path: Path) -> None:
     world = World(database, tmp_path / "spool")
     world.here.devices = lambda: [gpu(uuid="GPU-1", at_s=int(world.clock.wall()) + 200_000)]  # type: ignore[method-assign]
-    world.go_on(7200)
+    world.advance(7200)
     assert 3 <= sum(bool(answer["rejected_devices"]) for answer in world.answers) <= 8
 
 
 def test_while_the_database_is_unreadable_nothing_is_reported_missing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away() -> Any:
-        raise DatabaseError("away")
+    def unreachable() -> Any:
+        raise DatabaseError("unreachable")
 
-    monkeypatch.setattr(world.database, "reading", away)
+    monkeypatch.setattr(world.database, "reading", unreachable)
     before = len(world.answers)
     for _ in range(120):
         world.scheduler.step()
@@ -315,17 +315,17 @@ def test_a_run_of_a_machine_without_slurm_comes_again_until_it_has_ended(
     world = World(database, tmp_path / "spool", "m1", "127.0.1.9")
     world.view.may_speak = lambda node, address: (True, frozenset())  # type: ignore[method-assign]
     world.spool.save_run(open_run())
-    world.go_on(60)
+    world.advance(60)
     for _ in range(2):
         world.empty(run)
-        world.go_on(WITHIN_S)
+        world.advance(WITHIN_S)
         assert [
             (found["job_id"], found["state"]) for found in world.rows(run) if found["cluster"] == HOST
         ] == [(9, "RUNNING")]
     world.spool.save_run(open_run(2, T0 + 300))
-    world.go_on(60)
+    world.advance(60)
     assert sum(bool(shipment.runs) for shipment in world.shipments) == 4
-    world.go_on(3600)
+    world.advance(3600)
     assert sum(bool(shipment.runs) for shipment in world.shipments) == 4
 
 

@@ -69,7 +69,7 @@ def now(database: Database, one: Reservation) -> Reservation:
     return found
 
 
-def tell(database: Database, report: Report, now_s: int = NOW_S + DAY_S) -> None:
+def store_report(database: Database, report: Report, now_s: int = NOW_S + DAY_S) -> None:
     database.write(lambda connection: store_reports(connection, CLUSTER, [report], now_s))
 
 
@@ -181,7 +181,7 @@ def test_ended_reservations_stay_so_and_promised_ones_are_cancelled_not_denied(d
     database.write(
         lambda c: end(c, now(database, one), ReservationState.CANCELLED, "alice", NOW_S + 5, "no data")
     )
-    tell(database, Report(id=one.id, at_s=NOW_S + 9, state=ReservationState.ACTIVE))
+    store_report(database, Report(id=one.id, at_s=NOW_S + 9, state=ReservationState.ACTIVE))
     over = now(database, one)
     assert (over.state, over.ended_s, over.ended_why) == (ReservationState.CANCELLED, NOW_S + 5, "no data")
     assert over.decided_by == "carol"  # the approving operator
@@ -200,15 +200,17 @@ def test_the_first_job_is_reported_once_and_repetition_changes_nothing(database:
         first_eligible_s=NOW_S - 5,
         first_start_s=NOW_S + 30,
     )
-    tell(database, first)
-    tell(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, error="Slurm says no"))
-    tell(
+    store_report(database, first)
+    store_report(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, error="Slurm says no"))
+    store_report(
         database, Report(id=one.id, at_s=NOW_S, state=ReservationState.APPROVED)
     )  # one that was on its way for long
     kept = now(database, one)
     assert (kept.state, kept.first_job_id, kept.first_start_s) == (ReservationState.ACTIVE, 17, NOW_S + 30)
     assert kept.error is None
-    tell(database, Report(id=one.id, at_s=NOW_S + 99, state=ReservationState.RELEASED, why="it was not used"))
+    store_report(
+        database, Report(id=one.id, at_s=NOW_S + 99, state=ReservationState.RELEASED, why="it was not used")
+    )
     with database.reading() as connection:
         assert find(connection, CLUSTER, 0, []) == []
         (over,) = find(connection, CLUSTER, 5, [])
@@ -226,14 +228,14 @@ def test_new_nodes_of_a_reservation_are_stored_unless_promised_to_another(
     promise(database, one, NOW_S, "n[1-2]")
     promise(database, other, NOW_S, "n[3-4]")
     report = Report(id=one.id, at_s=NOW_S, state=ReservationState.APPROVED)
-    tell(database, replace(report, nodes="n[2-3]"))
+    store_report(database, replace(report, nodes="n[2-3]"))
     kept = now(database, one)
     assert (kept.nodes, kept.error) == (
         "n[1-2]",
         f"in Slurm it is on n[2-3], and n3 is promised to reservation {other.id}",
     )
-    tell(database, replace(report, nodes="n[2,5]"))
-    tell(database, report)
+    store_report(database, replace(report, nodes="n[2,5]"))
+    store_report(database, report)
     assert (now(database, one).nodes, now(database, one).error) == ("n[2,5]", None)
 
 
@@ -241,7 +243,7 @@ def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> N
     one = request(database)
     promise(database, one, NOW_S, "n[1-2]")
     early = Report(id=one.id, at_s=NOW_S + 9 * DAY_S, state=ReservationState.ENDED, why="its window is over")
-    tell(database, early, NOW_S + 5)
+    store_report(database, early, NOW_S + 5)
     kept = now(database, one)
     assert kept.state is ReservationState.APPROVED
     assert kept.error is not None
@@ -250,7 +252,7 @@ def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> N
     assert kept.error == (
         f"slurm-gpuctld's clock is {ahead} s ahead of slurm-gpudbd's: its reports are ignored"
     )
-    tell(
+    store_report(
         database, Report(id=one.id, at_s=NOW_S + 65, state=ReservationState.ACTIVE), NOW_S + 5
     )  # as clocks are
     assert (now(database, one).state, now(database, one).error) == (ReservationState.ACTIVE, None)

@@ -269,17 +269,17 @@ def test_a_machine_without_slurm_has_jobs_of_the_same_number(site: Running) -> N
         cluster="host:ws1", job_id=1, node="ws1", seq=1, uid=1, user="alice", start_s=T0, devices=["GPU-0"]
     )
 
-    def tell(node: str, **lists: Any) -> Any:
+    def send(node: str, **lists: Any) -> Any:
         with DatabaseClient(site.config) as client:
             body = {"wire": 1, "node": node, "boot_id": "b", **lists}
             return client._http.post("/v1/node", json=body).json()["want"]
 
-    assert tell("ws1", runs=[reported.to_wire()]) == []
+    assert send("ws1", runs=[reported.to_wire()]) == []
     with DatabaseClient(site.config) as client:
         assert client.windows("1") == ()
-        assert (tell("n2"), tell("ws1")) == ([1], [1])
-        assert tell("ws1", windows=[window(segment=segment(7)).to_wire()]) == []
-        assert tell("n2") == [1], "it is still waited for"
+        assert (send("n2"), send("ws1")) == ([1], [1])
+        assert send("ws1", windows=[window(segment=segment(7)).to_wire()]) == []
+        assert send("n2") == [1], "it is still waited for"
         assert [item.node for item in client.windows("1")] == ["ws1"]
 
 

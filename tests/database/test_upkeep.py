@@ -196,7 +196,7 @@ def test_events_go_when_they_are_too_old(database: Database) -> None:
     assert kept() == [3]
 
 
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+def pruned_batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """Record the table, start and number of changed rows of each pruning transaction."""
     found: list[tuple[str, int, int]] = []
     right = pruning._prune_some
@@ -223,7 +223,7 @@ def test_old_rows_are_dropped_in_parts_that_block_no_shipment(
 ) -> None:
     monkeypatch.setattr(pruning, "_ROWS_AT_ONCE", 3)
     _store_old(database, *range(100, 110), 5)
-    found = looked_at(monkeypatch)
+    found = pruned_batches(monkeypatch)
     World(database).later(0)
     assert [n for table, _, n in found if table == "run_device"] == [3, 3, 3, 1]
     with database.reading() as connection:
@@ -234,7 +234,7 @@ def test_old_rows_are_dropped_in_parts_that_block_no_shipment(
 def test_it_continues_after_a_restart(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     _store_old(database, 1000, 100)
     World(database).later(0)
-    found = looked_at(monkeypatch)
+    found = pruned_batches(monkeypatch)
     again = World(database)
     again.later(60)
     again.later(PRUNE_EVERY_S)

@@ -240,11 +240,11 @@ def test_a_machine_without_slurm_that_shares_gpus_hides_no_job_of_the_same_numbe
     played = Played({1: throttled()})
     live = played.live
 
-    def beside():
+    def with_a_stray():
         stray = LiveDevice(util_pct=0.0, jobs=(1, 2))
         return live() | {"desk": Live(at_s=played.now_s, devices={"GPU-desk": stray})}
 
-    played.live = beside
+    played.live = with_a_stray
     assert 1 in Watching(played).until(AT_S + 180)
 
 

@@ -85,7 +85,7 @@ class TestWithoutActivity:
         assert culprits(diagnose(as_series(training, values))) == []
 
 
-class TestWhoWantsData:
+class TestWaitForData:
     """All are slower, so utilisation falls by a part of the slowdown."""
 
     @pytest.mark.parametrize("metrics", [OLDER, None])

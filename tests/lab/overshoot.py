@@ -202,11 +202,11 @@ class Play:
         self.apply()
         with Submitters(self.lab, self.kind, running=self.number % 2 == 0):
             self.until_full()
-            self.make_room_and(self.apply)
-            self.make_room_and(self.lab.daemons["slurmctld"].restart)
+            self.free_jobs_and(self.apply)
+            self.free_jobs_and(self.lab.daemons["slurmctld"].restart)
             if self.counted_by == "snapshot":
-                self.make_room_and(self.outlive_slurm_gpuctld)
-            self.hold(_HOLD_S)
+                self.free_jobs_and(self.outlive_slurm_gpuctld)
+            self.observe(_HOLD_S)
         self.round.seconds = time.monotonic() - start
         return self.round
 
@@ -220,10 +220,10 @@ class Play:
     def outlive_slurm_gpuctld(self) -> None:
         """Its last snapshot is used for half a minute and shows a reached limit."""
         self.lab.daemons["slurm-gpuctld"].kill9()
-        self.hold(3.0)
+        self.observe(3.0)
         self.lab.daemons["slurm-gpuctld"].start()
 
-    def make_room_and(self, disturb: Callable[[], None]) -> None:
+    def free_jobs_and(self, disturb: Callable[[], None]) -> None:
         """Cancel some jobs, call a function, and wait until the limit is reached."""
         ids = [job for job, _ in self._queue()]
         self.lab.run_as("root", ["scancel", *self.random.sample(ids, self.random.randint(1, len(ids)))])
@@ -262,7 +262,7 @@ class Play:
             f"the limit of {self.kind.limit} {self.kind.name} is reached",
         )
 
-    def hold(self, seconds: float) -> None:
+    def observe(self, seconds: float) -> None:
         """Observe for `seconds`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -64,10 +64,10 @@ def apply(lab: Lab, mode: str) -> None:
     policy = lab.layout.root / "sharing-policy.yaml"
     policy.write_text(POLICY.format(mode=mode, cap=CAP))
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
-    wait_for(lambda: tells(lab), 60, "slurm-gpuctld has places", lambda: log_of(lab), 0.5)
+    wait_for(lambda: snapshot_has_colocation(lab), 60, "slurm-gpuctld has places", lambda: log_of(lab), 0.5)
 
 
-def tells(lab: Lab) -> bool:
+def snapshot_has_colocation(lab: Lab) -> bool:
     return "\ncolocation 8\n" in (lab.layout.controller_run / "snapshot.txt").read_text()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from lab import demo
 from lab.cluster import Lab
 from lab.scenario import ACCEPTED, REFUSED
-from tests.lab.test_node import late_looks_pct
+from tests.lab.test_node import late_samples_pct
 
 
 def test_every_row_is_within_one_point_of_what_the_gpus_really_did(lab: Lab) -> None:
@@ -23,7 +23,7 @@ def test_every_row_is_within_one_point_of_what_the_gpus_really_did(lab: Lab) -> 
         assert each.core is not None
         assert each.memory is not None
         assert abs(each.core) <= demo.TOLERANCE_PCT, each
-        late_pct = max(late_looks_pct(record) for record in devices[each.job])
+        late_pct = max(late_samples_pct(record) for record in devices[each.job])
         assert abs(each.memory) <= demo.TOLERANCE_PCT + late_pct, each
     assert median(each.worst for each in differences) <= demo.TOLERANCE_PCT
     assert len(refusals) == len(REFUSED)

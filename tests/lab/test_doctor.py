@@ -303,7 +303,7 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
 )
 
 
-def _says(findings: list[Finding], check: str, message: str, remedy: str) -> bool:
+def _has_failed(findings: list[Finding], check: str, message: str, remedy: str) -> bool:
     return any(
         found["level"] == "fail"
         and found["check"] == check
@@ -322,7 +322,9 @@ def test_each_thing_that_a_user_needs_is_found_when_it_is_broken(lab: Lab) -> No
                 broken.enter_context(change(lab))
             findings = _findings(lab)
         found = [one for one in findings if one["level"] not in ("ok", "skipped")]
-        missed |= {name: found for name, (_, *expected) in group.items() if not _says(findings, *expected)}
+        missed |= {
+            name: found for name, (_, *expected) in group.items() if not _has_failed(findings, *expected)
+        }
         typed += [one["remedy"] for one in found]
     assert missed == {}
     unusable = [text for text in typed if re.search(r"systemctl|journalctl|dnf|/usr/libexec", text)]
@@ -354,7 +356,7 @@ def test_a_daemon_that_hangs_is_named_and_waited_for_once(
         began_s = time.monotonic()
         findings = _findings(lab)
         took_s = time.monotonic() - began_s
-    assert _says(findings, check, message, remedy), findings
+    assert _has_failed(findings, check, message, remedy), findings
     # Documented; the sum of the timeouts of all commands is far larger.
     assert took_s < 20.0
     wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)
@@ -411,7 +413,7 @@ def test_a_dead_slurmd_is_found_and_no_node_that_is_out_on_purpose(lab: Lab) -> 
             "slurm-gpud there still reports",
             "start slurmd -N n2 again",
         )
-        assert _says(_findings(lab), *expected), _findings(lab)
+        assert _has_failed(_findings(lab), *expected), _findings(lab)
         # sinfo marks a maintenance reservation with `$`.
         wait_for(
             lambda: (states()["n1"], states()["n3"]) == ("drained*", "down$"),
@@ -432,7 +434,11 @@ def test_a_cluster_without_any_gres_is_not_fine(lab: Lab) -> None:
     with _changed_line(r"\bGres=\S+")(lab):
         slurmctld.restart()
         wait_for(
-            lambda: _says(_findings(lab), *expected), 60, "doctor misses GPUs", lambda: str(_doctor(lab)), 1
+            lambda: _has_failed(_findings(lab), *expected),
+            60,
+            "doctor misses GPUs",
+            lambda: str(_doctor(lab)),
+            1,
         )
     slurmctld.restart()
     wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)

@@ -38,7 +38,7 @@ def test_a_waiting_job_has_a_forecast_that_is_later_judged(lab: Lab) -> None:
     wait_for(lambda: lab.held(blocker), 60, "the node is taken")
     job = lab.submit("alice", *NODE, "--time=10", "--wrap=true")
     said = wait_for(
-        lambda: _said(lab, "alice", str(job)),
+        lambda: _forecast_of(lab, "alice", str(job)),
         120,
         "slurm-gpudbd sees it wait",
         lambda: lab.run_as("alice", [*alice, str(job)], check=False).stderr,
@@ -51,7 +51,7 @@ def test_a_waiting_job_has_a_forecast_that_is_later_judged(lab: Lab) -> None:
     assert "not validated: too few jobs with GPUs waited here recently" in shown
     before = lab.output([*alice, "--", "sbatch", "--gpus=1", "--time=5", "--wrap=true"], "alice")
     assert before.startswith("this job, submitted now, will probably start")
-    assert not _said(lab, "bob", str(job))["full"], "reasons of others' jobs are hidden"
+    assert not _forecast_of(lab, "bob", str(job))["full"], "reasons of others' jobs are hidden"
 
     lower_s, upper_s = said["at_s"] + said["lower_s"], said["at_s"] + said["upper_s"]
     wait_for(
@@ -77,7 +77,7 @@ def _started(lab: Lab, job: int) -> bool:
     return all(run["start_s"] is not None for run in json.loads(shown.stdout)["runs"])
 
 
-def _said(lab: Lab, user: str, job: str) -> dict[str, Any]:
+def _forecast_of(lab: Lab, user: str, job: str) -> dict[str, Any]:
     """Return the forecast of slurm-gpudbd; {} while it has no such job."""
     done = lab.run_as(user, ["slurm-gpu", "forecast", "--json", job], check=False)
     forecast: dict[str, Any] = json.loads(done.stdout)["forecast"] if done.returncode == 0 else {}

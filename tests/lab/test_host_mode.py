@@ -73,7 +73,7 @@ class Workstation:
         self.processes.append(process)
         return process
 
-    def say(self, *arguments: str) -> str:
+    def run_command(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "slurm_gpu.cli.main", *arguments]
         done = subprocess.run(
             command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False
@@ -82,7 +82,7 @@ class Workstation:
         return done.stdout
 
     def runs(self) -> Sequence[dict[str, Any]]:
-        return list(json.loads(self.say("jobs", "--json"))["runs"])
+        return list(json.loads(self.run_command("jobs", "--json"))["runs"])
 
     def both(self) -> Sequence[dict[str, Any]]:
         """Both users' runs, () while not both are known."""
@@ -91,7 +91,7 @@ class Workstation:
 
     def recorded(self) -> Sequence[dict[str, Any]]:
         """Both users' runs with their records, () until both are over and all records are final."""
-        runs = [json.loads(self.say("job", run["id"], "--json"))["runs"][0] for run in self.both()]
+        runs = [json.loads(self.run_command("job", run["id"], "--json"))["runs"][0] for run in self.both()]
         for run in runs:
             final = [record["final"] for record in (*run["devices"], *run["hosts"])]
             if run["state"] != "COMPLETED" or final != [True] * (int(run["nGPU"] or 0) + 1):
@@ -158,7 +158,7 @@ def test_two_users_share_a_gpu_and_each_sees_his_own(workstation: Workstation) -
     assert by_user[str(ALICE)]["uGPUcore"] == pytest.approx(30, abs=6)
     assert by_user[str(BOB)]["uGPUcore"] == pytest.approx(60, abs=10)
     job = by_user[str(ALICE)]["id"]
-    assert "GPU-a" in workstation.say("job", job)
-    (first,) = json.loads(workstation.say("job", job, "--json"))["runs"]
+    assert "GPU-a" in workstation.run_command("job", job)
+    (first,) = json.loads(workstation.run_command("job", job, "--json"))["runs"]
     assert first["hosts"][0]["cpu_s"] > 0
     assert "sacct" not in workstation.log()

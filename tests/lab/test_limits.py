@@ -65,7 +65,7 @@ def sbatch(lab: Lab, *arguments: str, user: str = "alice") -> subprocess.Complet
     return lab.run_as(user, ["sbatch", *arguments], check=False)
 
 
-def said(result: subprocess.CompletedProcess[str]) -> list[str]:
+def message_lines(result: subprocess.CompletedProcess[str]) -> list[str]:
     """Return the message of our script, without sbatch's prefix, its last line, and the age of usage."""
     lines = [
         re.sub(r" \(\d+ just submitted\)", "", line.removeprefix("sbatch: error: "))
@@ -85,7 +85,7 @@ def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) ->
     lab.submit("alice", "--gpus=2", *PENDING)
     refused = sbatch(lab, "--gpus=5", "--time=3:00:00", "--begin=now+1hour", "--wrap=true")
     assert refused.returncode == 1
-    lines = said(refused)
+    lines = message_lines(refused)
     assert lines[1:3] == [
         "  GPUs running + pending: used 4, limit 6, requested 5.",
         "Refused by rule size: Others get a turn.",
@@ -98,7 +98,7 @@ def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) ->
     ]
     advised = lines[5].partition("sbatch ")[2].removesuffix(" ...").split()
     assert sbatch(lab, *advised, "--begin=now+1hour", "--wrap=true").returncode == 0
-    assert "limit 6, requested 1" in "".join(said(sbatch(lab, "--gpus=1", *PENDING)))
+    assert "limit 6, requested 1" in "".join(message_lines(sbatch(lab, "--gpus=1", *PENDING)))
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) ->
 )
 def test_every_form_of_a_request_is_limited(lab: Lab, arguments: tuple[str, ...], rule: str) -> None:
     refused = sbatch(lab, *arguments, "--begin=now+1hour", "--wrap=true")
-    assert said(refused)[0].startswith(f"Refused by rule {rule}:"), refused.stderr
+    assert message_lines(refused)[0].startswith(f"Refused by rule {rule}:"), refused.stderr
     explained = lab.run_as(
         "alice", ["slurm-gpu", "explain", "--", "sbatch", *arguments, "--wrap=true"], check=False
     )
     assert explained.returncode == 1
-    assert [line.removeprefix("sbatch: error: ") for line in explained.stdout.splitlines()[:-1]] == said(
-        refused
-    )
+    assert [
+        line.removeprefix("sbatch: error: ") for line in explained.stdout.splitlines()[:-1]
+    ] == message_lines(refused)
 
 
 def test_submissions_refused_by_slurm_itself_are_distinguished_from_queued_ones(lab: Lab) -> None:

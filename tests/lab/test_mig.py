@@ -12,7 +12,7 @@ from lab.cluster import Lab
 from lab.options import JobSubmit, NodeGpus
 from lab.polling import wait_for
 from tests.lab.conftest import LabWith
-from tests.lab.test_node import late_looks_pct
+from tests.lab.test_node import late_samples_pct
 
 CUT = NodeGpus(minors=(2, 0, 3, 1), mig={0: ("3g.20gb", "1g.5gb", "1g.5gb"), 3: ("7g.40gb",)})
 WORK = """#!/bin/sh
@@ -55,7 +55,7 @@ def _submit(lab: Lab, kind: str) -> int:
 
 
 def _recorded(lab: Lab, job: int) -> dict[str, tuple[float, float | None, float]]:
-    """UUID → means of memory (as a fraction) and utilisation, late_looks_pct; {} until records are final."""
+    """Return by UUID the means of memory (0–1) and utilisation, and late_samples_pct, once final, else {}."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     if shown.returncode != 0:
         return {}
@@ -64,5 +64,5 @@ def _recorded(lab: Lab, job: int) -> dict[str, tuple[float, float | None, float]
     if run["state"] != "COMPLETED" or final != [True]:
         return {}
     (record,) = run["devices"]
-    late_pct = late_looks_pct(record)
+    late_pct = late_samples_pct(record)
     return {gpu["device"]: (gpu["mem_mean_pct"] / 100, gpu["util_mean_pct"], late_pct) for gpu in run["gpus"]}

@@ -50,12 +50,12 @@ def check(lab: Lab, job: int) -> float:
         assert record["allocated_s"] == pytest.approx(share.end_s - share.start_s, abs=0.1 + share.unsure_s)
         assert record["sampled_s"] == pytest.approx(record["allocated_s"], abs=0.1)
         off = 100 * abs(record["mem_used_frac"][1] - share.usage.mem_used_frac)
-        assert off <= 1 + late_looks_pct(record), job
+        assert off <= 1 + late_samples_pct(record), job
         worst = max(worst, off)
     return worst
 
 
-def late_looks_pct(record: dict[str, Any]) -> float:
+def late_samples_pct(record: dict[str, Any]) -> float:
     """Return the allowed error of uGPUmem if the machine stalls while memory is allocated and freed.
 
     slurm-gpud samples memory itself, since the driver keeps no samples of it. A change counts from the middle
@@ -76,7 +76,7 @@ def test_short_jobs_are_within_one_point_of_the_truth(lab_with: LabWith) -> None
             f"simgpu --util {dice.randrange(101)} --mem-mib {dice.randrange(40000)} --seconds {seconds:.2f}"
         )
         jobs.append(submit(lab, "--gpus=1", work=work))
-    # A stall may cost some of them more; see late_looks_pct.
+    # A stall may cost some of them more; see late_samples_pct.
     assert median(check(lab, job) for job in jobs) <= 1
 
 
@@ -84,19 +84,19 @@ def test_each_of_several_jobs_on_one_gpu_has_its_own_share(lab_with: LabWith) ->
     lab = lab_with(job_submit=JobSubmit.NOOP)
     on_one_gpu = ("-w", "n1", "--gres=shard:1")
     long = submit(lab, *on_one_gpu, work="exec simgpu --util 20 --mem-mib 3000 --seconds 250")
-    wait_for_held(lab, long)
+    wait_for_allocation(lab, long)
     others = [
         submit(lab, *on_one_gpu, work=f"simgpu --util {util} --mem-mib {mib} --seconds {seconds}")
         for util, mib, seconds in ((30, 9000, 6), (70, 2000, 5), (0, 500, 4))
     ]
-    assert len({share.positions for job in (long, *others) for share in wait_for_held(lab, job)}) == 1
+    assert len({share.positions for job in (long, *others) for share in wait_for_allocation(lab, job)}) == 1
     for job in others:
         check(lab, job)
     lab.output(["scancel", str(long)])
     check(lab, long)
 
 
-def wait_for_held(lab: Lab, job: int) -> list[Any]:
+def wait_for_allocation(lab: Lab, job: int) -> list[Any]:
     return wait_for(lambda: lab.held(job), 60, f"job {job} starts")
 
 
@@ -108,7 +108,9 @@ def test_a_database_that_hangs_delays_no_sample(lab_with: LabWith) -> None:
     os.kill(database.pid, signal.SIGSTOP)
     try:
         jobs = [submit(lab, "--gpus=1", work=f"simgpu --util {util} --seconds 4") for util in (10, 60)]
-        wait_for(lambda: all(h.end_s for j in (first, *jobs) for h in wait_for_held(lab, j)), 90, "they end")
+        wait_for(
+            lambda: all(h.end_s for j in (first, *jobs) for h in wait_for_allocation(lab, j)), 90, "they end"
+        )
     finally:
         os.kill(database.pid, signal.SIGCONT)
     for job in (first, *jobs):

@@ -39,7 +39,7 @@ def sign_in(lab: Lab) -> Iterator[SignIn]:
             tab.context.close()
 
 
-def _look_for(tab: browsing.Tab, job: int) -> Any:
+def _focus_job(tab: browsing.Tab, job: int) -> Any:
     """Highlight the job's squares, focus the first one, and return its description."""
     page = tab.page
     page.fill("#find", str(job))
@@ -55,7 +55,7 @@ def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, si
     assert "signin" not in page.url, "what is secret of the link is in no address"
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=followed", script=_LONG)
     (held,) = wait_for(lambda: lab.held(job), 60, "the job starts")
-    said = _look_for(tab, job)
+    said = _focus_job(tab, job)
     page.locator("#focused", has_text=re.compile(r"Utilisation (5[89]|6[0-2])\b")).wait_for(timeout=_WAIT_MS)
     uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
     for words in (held.node, uuid, f"Job {job} of alice", "frees by"):
@@ -85,7 +85,7 @@ def test_another_user_s_job_is_shown_only_as_running(lab: Lab, sign_in: SignIn) 
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=mine-alone", script=_LONG)
     wait_for(lambda: lab.held(job), 60, "the job starts")
     tab = sign_in("bob")
-    said = _look_for(tab, job)
+    said = _focus_job(tab, job)
     tab.page.locator("#focused", has_text=f"Job {job} of alice").wait_for(timeout=_WAIT_MS)
     assert "not measured" in said.inner_text()
     assert said.get_by_role("link").count() == 0

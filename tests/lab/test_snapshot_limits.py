@@ -41,7 +41,7 @@ def lab(bare: Lab, tmp_path: Path) -> Iterator[Lab]:
     settle(bare)
 
 
-def look(lab: Lab) -> QueryTiming:
+def last_poll(lab: Lab) -> QueryTiming:
     """Return the time of the last poll of slurmctld by slurm-gpuctld, by the uptime of this machine."""
     snapshot = read_fresh(lab.layout.controller_run / "snapshot.txt", time.time())
     return snapshot.timing if snapshot and snapshot.timing else QueryTiming(0.0, 0.0, "")
@@ -51,13 +51,16 @@ def settle(lab: Lab) -> None:
     """Wait for a snapshot that started late enough to contain all changes."""
     done_s = time.monotonic()
     wait_for(
-        lambda: tells_all_since(look(lab), done_s), DEADLINE_S, "slurm-gpuctld has seen it", interval_s=0.2
+        lambda: covers_all_since(last_poll(lab), done_s),
+        DEADLINE_S,
+        "slurm-gpuctld has seen it",
+        interval_s=0.2,
     )
 
 
-def tells_all_since(looked: QueryTiming, done_s: float) -> bool:
+def covers_all_since(polled: QueryTiming, done_s: float) -> bool:
     """Return whether the script must have dropped submissions without a job by then."""
-    return looked.began_s - done_s >= MARGIN_S + looked.took_s + SLOW_S
+    return polled.began_s - done_s >= MARGIN_S + polled.took_s + SLOW_S
 
 
 def test_tries_and_what_slurm_refuses_leave_no_false_refusal(lab: Lab) -> None:
@@ -70,9 +73,9 @@ def test_tries_and_what_slurm_refuses_leave_no_false_refusal(lab: Lab) -> None:
     tried_s = time.monotonic()
 
     def passes() -> bool:
-        looked = look(lab)
+        polled = last_poll(lab)
         refused = sbatch(lab, *PENDING).returncode != 0
-        assert not (refused and tells_all_since(looked, tried_s)), "a false refusal"
+        assert not (refused and covers_all_since(polled, tried_s)), "a false refusal"
         return not refused
 
     for _ in range(LIMIT):

@@ -35,7 +35,7 @@ def lab(lab_with: LabWith) -> Lab:
     return lab_with(job_submit=JobSubmit.NOOP)
 
 
-def of_release_before(lab: Lab) -> Mapping[str, Daemon]:
+def daemons_of_previous_release(lab: Lab) -> Mapping[str, Daemon]:
     """Our daemons as they were in the release before, with the same files, addresses and process ids."""
     root = lab.layout.root / "before"
     root.mkdir(exist_ok=True)
@@ -140,7 +140,7 @@ def require_whole(lab: Lab, job: int, lost_s: float) -> None:
 def test_nothing_is_lost_when_the_database_and_then_the_nodes_are_upgraded_under_running_jobs(
     lab: Lab,
 ) -> None:
-    old, names = of_release_before(lab), list(lab.nodes)
+    old, names = daemons_of_previous_release(lab), list(lab.nodes)
     first, second = names[0], names[1]
     start_its_database(lab, old)
     for name in old.keys() - {"slurm-gpudbd"}:
@@ -177,7 +177,7 @@ def test_nothing_is_lost_when_the_database_and_then_the_nodes_are_upgraded_under
 
 
 def test_newer_nodes_ship_to_an_older_database_and_continue_after_its_upgrade(lab: Lab) -> None:
-    old, first = of_release_before(lab), next(iter(lab.nodes))
+    old, first = daemons_of_previous_release(lab), next(iter(lab.nodes))
     running = submit(lab, first, 30)
     wait_until_begun(lab, running)
     start_its_database(lab, old)

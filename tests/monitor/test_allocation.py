@@ -58,32 +58,34 @@ def layout(*nodes: ClusterNode, reports: tuple[NodeReport, ...] = ()) -> SquareL
     return make_layout("lab", nodes, reports, {})
 
 
-def held(one: ClusterNode, values: dict[str, Live], reports: tuple[NodeReport, ...]) -> SquareAllocation:
+def allocation_of(
+    one: ClusterNode, values: dict[str, Live], reports: tuple[NodeReport, ...]
+) -> SquareAllocation:
     return find_allocation([one], values, layout(one, reports=reports))
 
 
 def test_the_device_that_slurm_gpud_names_counts_and_not_slurms_position():
-    found = held(node(holders=(holder(7, 0),)), live((), (), (7,), ()), (report(),))
+    found = allocation_of(node(holders=(holder(7, 0),)), live((), (), (7,), ()), (report(),))
     assert found.whole == {7: [2]}
 
 
 def test_without_device_names_slurm_s_positions_follow_minor_numbers():
-    found = held(node(holders=(holder(7, 0),)), {}, (report(minors=(3, 2, 1, 0)),))
+    found = allocation_of(node(holders=(holder(7, 0),)), {}, (report(minors=(3, 2, 1, 0)),))
     assert found.whole == {7: [3]}
 
 
 def test_a_square_that_another_surely_has_is_not_taken_for_a_job_that_just_began():
     one = node(holders=(holder(7, 0), holder(8, 1)))
-    assert held(one, live((8,), (), (), ()), (report(),)).whole == {8: [0], 7: [1]}
+    assert allocation_of(one, live((8,), (), (), ()), (report(),)).whole == {8: [0], 7: [1]}
 
 
 def test_a_job_that_slurm_no_longer_has_occupies_no_square():
-    assert held(node(), live((9,), (), (), ()), (report(),)).jobs_at == {}
+    assert allocation_of(node(), live((9,), (), (), ()), (report(),)).jobs_at == {}
 
 
 def test_a_square_that_two_jobs_share_is_both_theirs():
     one = node(holders=(holder(7, shared=(1,)), holder(8, shared=(1,))))
-    found = held(one, live((), (7, 8), (), ()), (report(),))
+    found = allocation_of(one, live((), (7, 8), (), ()), (report(),))
     assert (found.shared, found.is_shared(1)) == ({7: [1], 8: [1]}, True)
 
 
@@ -135,7 +137,7 @@ def test_each_job_has_its_number_of_squares_and_no_square_two_jobs(
 ):
     one, values = world
     n_gpus = one.gpus["a100"]
-    found = held(one, values, (report(minors=tuple(range(n_gpus))),))
+    found = allocation_of(one, values, (report(minors=tuple(range(n_gpus))),))
     assert {job: len(squares) for job, squares in found.whole.items()} == {
         item.job_id: len(item.gpus) for item in one.holders
     }

@@ -127,10 +127,10 @@ def test_errors_of_a_diagnosis_are_shown_as_a_page(drawn: Drawn, query: str, sta
 
 
 def test_an_outage_of_slurm_gpudbd_is_reported(drawn: Drawn):
-    def away(job: str):
+    def unreachable(job: str):
         raise DatabaseError("slurm-gpudbd does not answer")
 
-    drawn.source.run = away  # type: ignore[method-assign]
+    drawn.source.run = unreachable  # type: ignore[method-assign]
     answer = drawn.get(f"/diagnosis?id={drawn.job}")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "does not answer" in answer.text

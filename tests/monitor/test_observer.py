@@ -61,7 +61,7 @@ class _Site:
             raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/verdicts")
         return self.found
 
-    def look_for(self, seconds: int) -> None:
+    def watch_for(self, seconds: int) -> None:
         for _ in range(seconds // 10):
             self.passed_s += 10
             self.observer.poll()
@@ -79,14 +79,14 @@ def test_without_any_answer_the_error_has_the_reason(site: _Site) -> None:
 
 
 def test_the_last_state_stays_with_the_reason_and_is_replaced_afterwards(site: _Site) -> None:
-    site.look_for(10)
+    site.watch_for(10)
     seen = site.observer.last
     site.away = True
-    site.look_for(30)
+    site.watch_for(30)
     assert site.observer.last is seen
     assert site.observer.error == "slurm-gpudbd cannot be reached"
     site.away = False
-    site.look_for(10)
+    site.watch_for(10)
     assert site.observer.error is None
     assert site.observer.last is not None
     assert site.observer.last.at_s == NOW_S + 50
@@ -95,10 +95,10 @@ def test_the_last_state_stays_with_the_reason_and_is_replaced_afterwards(site: _
 def test_a_job_that_leaves_its_gpu_idle_is_flagged_within_five_minutes_and_nothing_before(
     site: _Site,
 ) -> None:
-    site.look_for(230)
+    site.watch_for(230)
     assert site.observer.last is not None
     assert site.observer.last.alerts is None
-    site.look_for(70)
+    site.watch_for(70)
     assert [alert.kind for alert in site.observer.last.alerts or ()] == [AlertKind.NEVER_USED]
 
 
@@ -107,24 +107,24 @@ def test_a_gpu_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_numbe
     idle = LiveDevice(util_pct=0.0, jobs=(7,))  # counted there
     of_slurm = site.live
     site.live = lambda: {**of_slurm(), "ws1": Live(at_s=NOW_S + site.passed_s, devices={"GPU-2": idle})}  # type: ignore[method-assign]
-    site.look_for(600)
+    site.watch_for(600)
     assert site.observer.last is not None
     assert site.observer.last.alerts == []
 
 
 def test_devices_are_requested_once_a_minute(site: _Site) -> None:
-    site.look_for(100)
+    site.watch_for(100)
     assert site.asked_for_devices == 2
 
 
 def test_while_mariadb_is_down_data_of_slurm_and_nodes_continues(site: _Site) -> None:
     site.database_away = True
-    site.look_for(30)
+    site.watch_for(30)
     assert site.observer.error is None
     assert site.observer.last is not None
     assert site.observer.last.at_s == NOW_S + 30
     site.database_away = False
-    site.look_for(20)
+    site.watch_for(20)
     assert site.asked_for_devices == 4
 
 
@@ -199,7 +199,7 @@ def test_an_error_before_a_requeue_is_not_one_of_the_new_run(site: _Site) -> Non
     site.observer.poll()
     assert site.observer.last is not None
     assert list(site.observer.last.alerts or ()) == []
-    site.look_for(240)
+    site.watch_for(240)
     assert [alert.kind for alert in site.observer.last.alerts or ()] == [AlertKind.NEVER_USED]
 
 
@@ -229,7 +229,7 @@ def test_findings_of_slurm_gpudbd_are_shown_at_once(site: _Site) -> None:
         verdict={},
     )
     site.found = Verdicts(as_of_s=NOW_S, watched=1, verdicts=(verdict,), suspects=())
-    site.look_for(10)
+    site.watch_for(10)
     assert site.observer.last is not None
     (alert,) = site.observer.last.alerts or ()
     assert (alert.kind, alert.since_s, alert.devices) == (AlertKind.UNHEALTHY, NOW_S + 2.5, ("GPU-1",))

@@ -205,10 +205,10 @@ def test_a_user_sees_their_limits_or_why_there_are_none(here: Here, monkeypatch:
     assert (me["limits"][0]["on"], me["limits_why"], me["signed_in"]) == ("GPUs running", None, "link")
     here.viewer = Viewer("nobody", None, operator=False)
 
-    def away(_: str) -> Quota:
+    def unreachable(_: str) -> Quota:
         raise DatabaseError("slurm-gpudbd is down")
 
-    monkeypatch.setattr(here.source, "quota", away)
+    monkeypatch.setattr(here.source, "quota", unreachable)
     me = here.get("/api/v1/me").json()
     assert (me["limits"], me["limits_why"]) == (None, "slurm-gpudbd is down")
     assert me["signed_in"] == "proxy"
@@ -219,7 +219,7 @@ def test_a_user_sees_their_limits_or_why_there_are_none(here: Here, monkeypatch:
     known = replace(unknown, limits=[])
     monkeypatch.setattr(here.source, "quota", lambda _: known)
     assert here.get("/api/v1/me").json()["limits"] == []
-    monkeypatch.setattr(here.source, "quota", away)
+    monkeypatch.setattr(here.source, "quota", unreachable)
     assert here.get("/api/v1/me").json()["limits"] == []
     here.clock.now += LIMITS_KEPT_S
     assert here.get("/api/v1/me").json()["limits"] is None

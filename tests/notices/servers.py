@@ -21,21 +21,21 @@ class _Conversation(socketserver.StreamRequestHandler):
     server: MailServer
 
     def handle(self) -> None:
-        self._say("220 lab ready")
+        self._write_line("220 lab ready")
         sender, to = "", []
         while line := self.rfile.readline():
             command = line.decode("ascii", "replace").strip()
             verb = command.upper().partition(" ")[0]
             if verb in ("EHLO", "HELO"):
-                self._say("250 lab")
+                self._write_line("250 lab")
             elif verb == "MAIL":
                 sender, to = command.partition(":")[2], []
-                self._say("250 ok")
+                self._write_line("250 ok")
             elif verb == "RCPT":
                 to.append(command.partition(":")[2].strip("<>"))
-                self._say(self.server.on_recipient)
+                self._write_line(self.server.on_recipient)
             elif verb == "DATA":
-                self._say("354 go on")
+                self._write_line("354 go on")
                 octets = self._message()
                 if self.server.on_message is None:
                     return  # the connection is lost before the reply
@@ -43,9 +43,9 @@ class _Conversation(socketserver.StreamRequestHandler):
                     parsed = email.message_from_bytes(octets, policy=email.policy.SMTP)
                     assert isinstance(parsed, EmailMessage)
                     self.server.got.append((sender, tuple(to), parsed))
-                self._say(self.server.on_message)
+                self._write_line(self.server.on_message)
             else:
-                self._say("221 bye" if verb == "QUIT" else "502 not here")
+                self._write_line("221 bye" if verb == "QUIT" else "502 not here")
                 if verb == "QUIT":
                     return
 
@@ -55,7 +55,7 @@ class _Conversation(socketserver.StreamRequestHandler):
             lines.append(line[1:] if line.startswith(b".") else line)
         return b"".join(lines)
 
-    def _say(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         self.wfile.write(line.encode() + b"\r\n")
 
 

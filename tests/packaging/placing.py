@@ -51,7 +51,7 @@ class Tree:
             (self._programs / name).write_text(text or "")
             (self._programs / name).chmod(0o644 if text is None else 0o755)
 
-    def lies_on(self, filesystem: str) -> None:
+    def set_filesystem(self, filesystem: str) -> None:
         """Make `stat -f` report this type of file system for every file."""
         real = self.root.with_name("stat")
         shutil.copy("/usr/bin/stat", real)

@@ -15,7 +15,7 @@ OURS = "-- slurm-gpu 0.2.0: made by `slurm-gpu policy apply`\nlocal lib = {}\n"
 class Elsewhere(Tree):
     """A host whose units have another slurm.conf."""
 
-    def tell(self, line: str, file: str = "etc/sysconfig/slurm-gpu") -> None:
+    def set_default(self, line: str, file: str = "etc/sysconfig/slurm-gpu") -> None:
         path = self.root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"PATH=/opt/slurm/bin:/usr/bin\n{line}\n")
@@ -51,7 +51,7 @@ def test_hooks_are_installed_and_removed_next_to_another_slurm_conf(
     host: Elsewhere, file: str, line: str, shell: str
 ):
     host.shell = shell
-    host.tell(line, file)
+    host.set_default(line, file)
     there = host.in_opt()
     host.done("install")
     assert all(is_hook(tree, kind) for tree in (there, host) for kind in KINDS)
@@ -63,14 +63,14 @@ def test_hooks_are_installed_and_removed_next_to_another_slurm_conf(
     "line", ["SLURM_CONF=", "SLURM_CONF=slurm.conf", "SLURM_CONF=$HOME/slurm.conf", "X=/y/z"]
 )
 def test_settings_that_name_no_file_are_ignored(host: Elsewhere, line: str):
-    host.tell(line)
+    host.set_default(line)
     host.done("install")
     assert all(is_hook(host, kind) for kind in KINDS)
     assert {path.name for path in host.root.iterdir()} == {"etc", "usr"}
 
 
 def test_a_named_directory_is_the_only_one(host: Elsewhere):
-    host.tell("SLURM_CONF=/opt/slurm/etc/slurm.conf")
+    host.set_default("SLURM_CONF=/opt/slurm/etc/slurm.conf")
     host.done("install", "--conf=/etc/slurm")
     assert all(is_hook(host, kind) for kind in KINDS)
     assert not (host.root / "opt").exists()
@@ -81,7 +81,7 @@ def test_a_named_directory_is_the_only_one(host: Elsewhere):
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_next_to_another_slurm_conf_becomes_a_stub(tmp_path: Path, shell: str):
     host = Elsewhere(tmp_path / "root", PLACE_LUA, shell)
-    host.tell('SLURM_CONF="/opt/slurm/etc/slurm.conf"')
+    host.set_default('SLURM_CONF="/opt/slurm/etc/slurm.conf"')
     scripts = [host.root / place / "job_submit.lua" for place in ("opt/slurm/etc", "etc/slurm")]
     for script in scripts:
         script.parent.mkdir(parents=True)

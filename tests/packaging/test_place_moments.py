@@ -66,9 +66,9 @@ class Watch:
         self.directory, self.allowed = directory, allowed
         self.looks, self.wrong = 0, set[str]()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._watch_directory)
 
-    def _look(self) -> None:
+    def _watch_directory(self) -> None:
         while not self._over.is_set():
             found = [path for path in os.scandir(self.directory) if not path.name.startswith(".")]
             if [path.name for path in found] != ["10-slurm-gpu"]:

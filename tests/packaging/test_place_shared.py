@@ -28,7 +28,7 @@ def lua(tmp_path: Path) -> Tree:
 @pytest.mark.parametrize("filesystem", SHARED)
 def test_hooks_that_others_may_run_stay(tree: Tree, filesystem: str):
     tree.done("install")
-    tree.lies_on(filesystem)
+    tree.set_filesystem(filesystem)
     said = tree.done("remove")
     assert all(is_hook(tree, kind) for kind in KINDS)
     for hook in tree.hook.values():
@@ -39,21 +39,21 @@ def test_hooks_that_others_may_run_stay(tree: Tree, filesystem: str):
 @pytest.mark.parametrize("filesystem", OWN)
 def test_hooks_of_this_host_alone_become_stubs(tree: Tree, filesystem: str):
     tree.done("install")
-    tree.lies_on(filesystem)
+    tree.set_filesystem(filesystem)
     tree.done("remove")
     assert all(is_stub(tree, kind) for kind in KINDS)
 
 
 def test_an_unknown_directory_counts_as_shared(tree: Tree):
     tree.done("install")
-    tree.lies_on("UNKNOWN (0x19800202)")
+    tree.set_filesystem("UNKNOWN (0x19800202)")
     assert "is on a file system of unknown type, which other hosts may share" in tree.done("remove")
     assert all(is_hook(tree, kind) for kind in KINDS)
 
 
 def test_removal_from_the_last_host_makes_hooks_stubs_for_all(tree: Tree):
     tree.done("install")
-    tree.lies_on("nfs")
+    tree.set_filesystem("nfs")
     tree.done("remove", "--shared")
     assert all(is_stub(tree, kind) for kind in KINDS)
     assert "is a stub" in tree.done("remove")
@@ -63,7 +63,7 @@ def test_removal_from_the_last_host_makes_hooks_stubs_for_all(tree: Tree):
 
 def test_advised_commands_name_the_directory(tree: Tree):
     tree.done("install", "--conf=/opt/slurm")
-    tree.lies_on("nfs")
+    tree.set_filesystem("nfs")
     assert f"run: {PLACE} remove --conf /opt/slurm --shared" in tree.done("remove", "--conf=/opt/slurm")
     hook = tree.root / "opt/slurm/prolog.d/10-slurm-gpu"
     hook.unlink()
@@ -76,7 +76,7 @@ def test_advised_commands_name_the_directory(tree: Tree):
 def test_a_script_that_another_slurmctld_may_use_remains_in_force(lua: Tree, filesystem: str):
     script = apply(lua)
     before = script.read_bytes()
-    lua.lies_on(filesystem)
+    lua.set_filesystem(filesystem)
     said = lua.done("remove")
     assert script.read_bytes() == before
     assert f"{script} is on {filesystem}, which other hosts of slurmctld may share: it stays" in said
@@ -87,7 +87,7 @@ def test_removal_from_the_last_slurmctld_restores_the_site_s_script(lua: Tree):
     own = own_script(lua, "site.lua")
     keep(lua, "20261121T183000Z", own.read_text())
     script = apply(lua)
-    lua.lies_on("nfs")
+    lua.set_filesystem("nfs")
     lua.done("remove", "--shared")
     assert submitted(script.read_text()) == {(0, ("asked site",))}
 

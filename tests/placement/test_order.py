@@ -21,7 +21,7 @@ ONE, TWO, FOUR = (ResourceRequest(gpus=n, cpus=4 * n) for n in (1, 2, 4))
 MANY = 1e6
 
 
-def room(n_free: int, cpus: int | None = None, memory_mib: int = 64_000) -> FreeCapacity:
+def free(n_free: int, cpus: int | None = None, memory_mib: int = 64_000) -> FreeCapacity:
     """Return `n_free` free GPUs, by default with their share of cores."""
     return FreeCapacity(
         (0,) * (4 - n_free) + (1000,) * n_free, 8 * n_free if cpus is None else cpus, memory_mib
@@ -38,7 +38,7 @@ def order(*seen: tuple[ResourceRequest, float], n_seen: float = MANY) -> NodeOrd
 
 def test_the_fullest_of_equal_nodes_comes_first() -> None:
     for mix in ((ONE, 1.0),), ((ONE, 8.0), (FOUR, 2.0)), ((ONE, 5.0), (TWO, 5.0)), ((FOUR, 1.0),):
-        assert left(order(*mix), *map(room, range(5))) == [0, 1, 2, 3, 4]
+        assert left(order(*mix), *map(free, range(5))) == [0, 1, 2, 3, 4]
 
 
 @settings(max_examples=200)
@@ -46,7 +46,7 @@ def test_the_fullest_of_equal_nodes_comes_first() -> None:
 def test_the_fullest_comes_first_for_any_mix_on_nodes_of_four_gpus(seen: list[tuple[int, int]]) -> None:
     found = left(
         order(*((ResourceRequest(gpus=n, cpus=4 * n), times) for n, times in seen)),
-        *(room(n, cpus=32) for n in range(4)),  # with all four free it is whole and therefore last
+        *(free(n, cpus=32) for n in range(4)),  # with all four free it is whole and therefore last
     )
     assert found == sorted(found)
     assert found[0] == 0.0
@@ -57,7 +57,7 @@ def test_gpus_whose_cores_are_gone_come_before_fuller_nodes_that_others_can_use(
     # Jobs use half a node's cores for one GPU. Three GPUs with 15 cores are of no use to them; one last GPU
     # with 24 is.
     hungry = order((ResourceRequest(gpus=1, cpus=16), 9), (ResourceRequest(gpus=1, cpus=1), 1))
-    starved, fuller, fresh = left(hungry, room(3, cpus=15), room(1, cpus=24), room(2, cpus=30))
+    starved, fuller, fresh = left(hungry, free(3, cpus=15), free(1, cpus=24), free(2, cpus=30))
     assert starved < fuller < fresh
 
 
@@ -65,13 +65,13 @@ def test_memory_counts_as_cores_do() -> None:
     hungry = order(
         (ResourceRequest(gpus=1, cpus=1, memory_mib=32_000), 9), (ResourceRequest(gpus=1, cpus=1), 1)
     )
-    starved, fuller = left(hungry, room(3, memory_mib=28_000), room(1, memory_mib=40_000))
+    starved, fuller = left(hungry, free(3, memory_mib=28_000), free(1, memory_mib=40_000))
     assert starved < fuller
 
 
 def test_cores_that_no_job_needs_cost_a_node_nothing() -> None:
     modest = order((ResourceRequest(gpus=1, cpus=1), 1))
-    assert [round(one) for one in left(modest, room(3, cpus=6), room(2, cpus=30))] == [3, 2]
+    assert [round(one) for one in left(modest, free(3, cpus=6), free(2, cpus=30))] == [3, 2]
 
 
 def test_on_large_nodes_gpus_for_common_requests_are_kept_together() -> None:
@@ -90,16 +90,16 @@ def test_on_large_nodes_gpus_for_common_requests_are_kept_together() -> None:
 
 
 def test_a_node_that_no_job_of_the_mix_fits_is_full() -> None:
-    assert left(order((ONE, 1)), room(3, cpus=3), room(0, cpus=32)) == [0, 0]
-    assert left(order((ONE, 1)), room(3, cpus=4)) > [0]
+    assert left(order((ONE, 1)), free(3, cpus=3), free(0, cpus=32)) == [0, 0]
+    assert left(order((ONE, 1)), free(3, cpus=4)) > [0]
 
 
 def test_until_jobs_were_seen_a_gpu_with_its_share_is_what_counts() -> None:
     empty = NodeOrder(Mix.of([]), 0, {KIND: 1})
-    assert left(empty, *map(room, range(5))) == [0, 1, 2, 3, 4]
-    assert left(empty, room(3, cpus=16)) == left(empty, room(2))
+    assert left(empty, *map(free, range(5))) == [0, 1, 2, 3, 4]
+    assert left(empty, free(3, cpus=16)) == left(empty, free(2))
     # One job of four does not make three GPUs worthless, as a thousand do.
-    few, many = (order((FOUR, 1), n_seen=n).stake(KIND, room(3)).useful for n in (1, 1000))
+    few, many = (order((FOUR, 1), n_seen=n).stake(KIND, free(3)).useful for n in (1, 1000))
     assert many < 0.2 < few
 
 
@@ -126,8 +126,8 @@ def test_jobs_for_another_type_do_not_affect_a_node() -> None:
         MANY,
         {KIND: 4, other: 4},
     )
-    assert typed.stake(KIND, room(3)).useful == pytest.approx(3)
-    assert typed.stake(other, room(3)).useful < 0.2
+    assert typed.stake(KIND, free(3)).useful == pytest.approx(3)
+    assert typed.stake(other, free(3)).useful < 0.2
 
 
 @settings(max_examples=60)
@@ -193,7 +193,7 @@ def test_every_stake_has_its_place_and_less_left_is_never_worth_more_gpus_than_t
 ) -> None:
     found = NodeOrder(Mix.of(seen), n_seen, {KIND: 1})
     for n_free, cpus in rooms:
-        one = found.stake(KIND, room(n_free, cpus))
+        one = found.stake(KIND, free(n_free, cpus))
         assert -1e-6 <= one.useful <= n_free + 1e-6
         assert math.isfinite(one.place)
         assert 0 <= found.gpus_left(one) <= 4
@@ -203,8 +203,8 @@ def test_every_stake_has_its_place_and_less_left_is_never_worth_more_gpus_than_t
 def test_equal_free_resources_are_computed_once_and_a_long_mix_is_shortened() -> None:
     long = order(*((ResourceRequest(gpus=1, cpus=n), 1) for n in range(1, 33)))
     assert len(long.mix.requests) <= MOST_CLASSES
-    first: Stake = long.stake(KIND, room(2))
-    assert long.stake(KIND, room(2)) is first
+    first: Stake = long.stake(KIND, free(2))
+    assert long.stake(KIND, free(2)) is first
 
 
 def test_a_node_of_an_unknown_kind_is_an_error() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_gpu.placement.weights import FULL, NodeCapacity, WeightScale, changes, layout, level_of
 
 
-def room(used: float = 0, gpus: int = 4, **given: Any) -> NodeCapacity:
+def capacity(used: float = 0, gpus: int = 4, **given: Any) -> NodeCapacity:
     """Build a node of 32 cores and 1000 MiB, in use in proportion to its GPUs."""
     share = 1 - used / gpus
     values: dict[str, Any] = {"cpus_free": math.ceil(32 * share), "memory_free_mib": math.ceil(1000 * share)}
@@ -26,52 +26,52 @@ def level(node: NodeCapacity, before: int | None = None, largest: int | None = N
 
 
 def test_the_fewer_gpus_are_left_the_lower_and_whole_nodes_are_alone_at_the_top() -> None:
-    assert [level(room(used)) for used in (4, 3, 2, 1, 0)] == [FULL, 1, 2, 3, 4]
+    assert [level(capacity(used)) for used in (4, 3, 2, 1, 0)] == [FULL, 1, 2, 3, 4]
 
 
 def test_a_whole_node_is_kept_however_small_it_is() -> None:
-    assert [level(room(used, gpus=2), largest=8) for used in (2, 1, 0)] == [FULL, 1, 8]
+    assert [level(capacity(used, gpus=2), largest=8) for used in (2, 1, 0)] == [FULL, 1, 8]
 
 
 def test_nodes_of_sixteen_gpus_have_nine_levels_exact_where_it_is_full() -> None:
-    levels = [level(room(used, gpus=16)) for used in range(16, -1, -1)]
+    levels = [level(capacity(used, gpus=16)) for used in range(16, -1, -1)]
     assert levels[:5] == [FULL, 1, 2, 3, 4]
     assert levels == sorted(levels)
     assert (levels[-2], levels[-1]) == (7, 8)
 
 
 def test_a_node_without_cores_or_memory_takes_no_job_though_its_gpus_are_free() -> None:
-    assert level(room(1, cpus_free=0)) == FULL
-    assert level(room(1, memory_free_mib=0)) == FULL
+    assert level(capacity(1, cpus_free=0)) == FULL
+    assert level(capacity(1, memory_free_mib=0)) == FULL
 
 
 def test_only_gpus_with_cores_and_memory_count_as_left() -> None:
     # Three GPUs are free, and cores for one of them at its share: it takes one more job, and is filled first.
-    assert level(room(1, cpus_free=8)) == level(room(3)) == 1
+    assert level(capacity(1, cpus_free=8)) == level(capacity(3)) == 1
     # A CPU job uses half of an idle node: a job of four GPUs does not find enough cores there.
-    assert level(room(0, cpus_free=16)) == 2
+    assert level(capacity(0, cpus_free=16)) == 2
     # A core or two in use cost no GPU.
-    assert level(room(0, cpus_free=30)) == 4
+    assert level(capacity(0, cpus_free=30)) == 4
 
 
 def test_shards_and_cores_that_come_and_go_do_not_move_a_node_but_a_gpu_does() -> None:
-    assert level(room(1.25), before=3) == 3
-    assert level(room(1.7), before=3) == 3
-    assert level(room(1.8), before=3) == 2
-    assert level(room(1.7)) == 2
-    assert [level(room(used), before=2) for used in (3, 2, 1)] == [1, 2, 3]
+    assert level(capacity(1.25), before=3) == 3
+    assert level(capacity(1.7), before=3) == 3
+    assert level(capacity(1.8), before=3) == 2
+    assert level(capacity(1.7)) == 2
+    assert [level(capacity(used), before=2) for used in (3, 2, 1)] == [1, 2, 3]
     # Whole nodes have no hysteresis: a node with any job is no longer whole.
-    assert level(room(0.25), before=4) == 3
-    assert level(room(0), before=3) == 4
+    assert level(capacity(0.25), before=4) == 3
+    assert level(capacity(0), before=3) == 4
 
 
 def test_the_worth_of_a_node_by_the_mix_replaces_the_gpus_left() -> None:
-    assert [level(room(2, worth=worth)) for worth in (0, 0.5, 1.4, 3.2, 7)] == [FULL, 1, 1, 3, 3]
+    assert [level(capacity(2, worth=worth)) for worth in (0, 0.5, 1.4, 3.2, 7)] == [FULL, 1, 1, 3, 3]
     # A whole node is whole regardless of its value, and one without cores fits no job.
-    assert level(room(0, worth=0)) == 4
-    assert level(room(1, worth=3, cpus_free=0)) == FULL
-    assert level(room(2, worth=1.7), before=1) == 1
-    assert level(room(2, worth=1.8), before=1) == 2
+    assert level(capacity(0, worth=0)) == 4
+    assert level(capacity(1, worth=3, cpus_free=0)) == FULL
+    assert level(capacity(2, worth=1.7), before=1) == 1
+    assert level(capacity(2, worth=1.8), before=1) == 2
 
 
 HOUR_S = 3600.0
@@ -89,43 +89,47 @@ def test_a_longer_remaining_time_fills_a_node_sooner_and_whole_nodes_are_above_a
     assert WeightScale(4, whole_ranks=3, timed=True).levels == 19
     for gpus in (2, 4, 8, 16):
         hours = [math.inf, 1000, 24, 4, 1, 0.25, 0]
-        levels = [timed(room(1, gpus=gpus), in_h) for in_h in hours]
+        levels = [timed(capacity(1, gpus=gpus), in_h) for in_h in hours]
         assert levels == sorted(levels)
-        assert FULL <= levels[0] < levels[-1] < timed(room(0, gpus=gpus), 0) == 16
+        assert FULL <= levels[0] < levels[-1] < timed(capacity(0, gpus=gpus), 0) == 16
         assert levels[0] == levels[1]  # ten days count like no limit
     # An exceeded limit, or an unknown one, still gets a level.
-    assert timed(room(1), -5) == timed(room(1), 0)
-    assert timed(room(1), 24) < timed(room(1), None) < timed(room(1), 0)
+    assert timed(capacity(1), -5) == timed(capacity(1), 0)
+    assert timed(capacity(1), 24) < timed(capacity(1), None) < timed(capacity(1), 0)
 
 
 def test_the_fullest_of_nodes_whose_jobs_end_together_comes_first() -> None:
     for in_h in (0.1, 3, 200):
-        levels = [timed(room(used, gpus=8), in_h) for used in range(7, 0, -1)]
+        levels = [timed(capacity(used, gpus=8), in_h) for used in range(7, 0, -1)]
         assert levels == sorted(levels)
         assert len(set(levels)) > 3
     # Each doubling of the time weighs as much as a GPU less.
-    assert timed(room(3, gpus=8), 3.75) == timed(room(4, gpus=8), 1.75) == timed(room(5, gpus=8), 0.75)
+    assert (
+        timed(capacity(3, gpus=8), 3.75)
+        == timed(capacity(4, gpus=8), 1.75)
+        == timed(capacity(5, gpus=8), 0.75)
+    )
 
 
 def test_a_node_full_with_one_job_ends_whole_and_is_kept() -> None:
-    full = room(4, cpus_free=0)
-    assert timed(full, 10, one_job=True) == timed(room(0), 0) == 16
-    assert timed(full, 10) < timed(room(3), 10, one_job=True) < 16
+    full = capacity(4, cpus_free=0)
+    assert timed(full, 10, one_job=True) == timed(capacity(0), 0) == 16
+    assert timed(full, 10) < timed(capacity(3), 10, one_job=True) < 16
     # CPU jobs may use the cores it leaves, before cores that GPU jobs need.
-    assert timed(room(4, cpus_free=8), 10, one_job=True) == timed(full, 10)
+    assert timed(capacity(4, cpus_free=8), 10, one_job=True) == timed(full, 10)
     assert level_of(dataclasses.replace(full, one_job=True), WeightScale(4)) == FULL
 
 
 def test_a_full_node_is_ranked_by_time_so_that_it_is_not_first_when_a_job_ends() -> None:
-    levels = [timed(room(4), in_h) for in_h in (math.inf, 24, 1, 0)]
+    levels = [timed(capacity(4), in_h) for in_h in (math.inf, 24, 1, 0)]
     assert levels[0] == FULL
     assert levels == sorted(set(levels))
-    assert timed(room(4), 24) < timed(room(3), 24) < timed(room(4), 0.1)
-    assert timed(room(2, cpus_free=0), 24) == timed(room(4), 24)  # without cores nothing fits
+    assert timed(capacity(4), 24) < timed(capacity(3), 24) < timed(capacity(4), 0.1)
+    assert timed(capacity(2, cpus_free=0), 24) == timed(capacity(4), 24)  # without cores nothing fits
 
 
 def test_passing_time_moves_a_node_only_after_three_quarters_of_a_level() -> None:
-    node, moves, level_now = room(1, gpus=8), 0, timed(room(1, gpus=8), 240)
+    node, moves, level_now = capacity(1, gpus=8), 0, timed(capacity(1, gpus=8), 240)
     for minutes in range(240 * 60, -1, -1):
         then = timed(node, minutes / 60, level_now)
         assert then - level_now in (0, 1)
@@ -137,20 +141,20 @@ def test_passing_time_moves_a_node_only_after_three_quarters_of_a_level() -> Non
 def test_whole_nodes_of_several_ranks_are_above_all_others_in_their_order() -> None:
     scale = WeightScale(4, whole_ranks=3)
     assert scale.levels == 7
-    assert [level_of(room(0, whole_rank=rank), scale) for rank in range(3)] == [4, 5, 6]
-    assert level_of(room(1, whole_rank=2), scale) == 3
-    assert WeightScale.of([room(gpus=4), room(gpus=16)], 2) == WeightScale(16, 2)
+    assert [level_of(capacity(0, whole_rank=rank), scale) for rank in range(3)] == [4, 5, 6]
+    assert level_of(capacity(1, whole_rank=2), scale) == 3
+    assert WeightScale.of([capacity(gpus=4), capacity(gpus=16)], 2) == WeightScale(16, 2)
     assert WeightScale(16, 2).levels == 10
 
 
 @given(st.integers(1, 16), st.data())
 def test_a_node_with_less_left_is_never_above(gpus: int, data: st.DataObject) -> None:
     less, more = sorted(data.draw(st.tuples(st.integers(0, gpus), st.integers(0, gpus))), reverse=True)
-    assert level(room(less, gpus=gpus)) <= level(room(more, gpus=gpus))
-    settled = level(room(less, gpus=gpus), before=level(room(more, gpus=gpus)))
+    assert level(capacity(less, gpus=gpus)) <= level(capacity(more, gpus=gpus))
+    settled = level(capacity(less, gpus=gpus), before=level(capacity(more, gpus=gpus)))
     # Only nodes with more GPUs than levels may keep another level, and then an adjacent one.
-    assert settled == level(room(less, gpus=gpus)) or (
-        gpus > 8 and settled - level(room(less, gpus=gpus)) == 1
+    assert settled == level(capacity(less, gpus=gpus)) or (
+        gpus > 8 and settled - level(capacity(less, gpus=gpus)) == 1
     )
 
 
@@ -207,4 +211,4 @@ def test_only_differing_weights_are_set() -> None:
 
 @pytest.mark.parametrize("field", ["cpus", "memory_mib"])
 def test_a_node_without_reported_cores_or_memory_has_none(field: str) -> None:
-    assert level(dataclasses.replace(room(1), **{field: 0})) == FULL
+    assert level(dataclasses.replace(capacity(1), **{field: 0})) == FULL

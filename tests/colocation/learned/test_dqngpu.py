@@ -62,7 +62,7 @@ def test_idle_gpus_are_filled_before_jobs_share():
     assert ran.makespan_s == pytest.approx(60)
 
 
-def beside(ran: SharingOutcome, job: int) -> set[int]:
+def co_runners(ran: SharingOutcome, job: int) -> set[int]:
     """Return its co-runners."""
     running: set[int] = set()
     met: set[int] = set()
@@ -81,7 +81,7 @@ def test_prices_keep_easy_partners_for_those_who_need_them():
     world = light_and_heavy()
     some = [SharingJob(0, 100.0), SharingJob(0, 100.0), SharingJob(2, 100.0), SharingJob(2, 100.0)]
     ran = simulate(world, some, planner(by_price(), world))
-    assert 3 not in beside(ran, 2)
+    assert 3 not in co_runners(ran, 2)
     assert ran.makespan_s < 215
 
 
@@ -130,14 +130,14 @@ def test_more_applications_than_the_net_has_inputs():
 
 
 def test_no_decision_waits_to_learn_how_fast_applications_are_together():
-    class Asked(KnownBelief):
+    class RecordingBelief(KnownBelief):
         def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
             asked.append(applications)
             return super().speeds(applications)
 
     asked: list[tuple[int, ...]] = []
     world = THESIS_WORLD
-    ours = DqnGpu(by_price(), Asked(world, most_together=3), world.profiles, world.capacity_mib)
+    ours = DqnGpu(by_price(), RecordingBelief(world, most_together=3), world.profiles, world.capacity_mib)
     before = set(asked)
     ran = simulate(world, thesis_jobs("random", 1, 20), ours)
     assert ran.most_together == 3

@@ -64,4 +64,4 @@ def test_it_fits_a_phone_and_leads_back(tab: browsing.Tab):
 
 
 def test_injected_content_does_nothing(tab: browsing.Tab):
-    assert tab.refuses_what_gets_in()
+    assert tab.blocks_injected_content()

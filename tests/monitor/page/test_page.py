@@ -62,7 +62,7 @@ def test_hostile_names_are_text_and_do_nothing(opened: Callable[..., Tab], view:
 
 def test_a_script_or_style_that_got_in_would_not_run(opened: Callable[..., Tab]):
     tab = opened(small()).ready()
-    assert tab.refuses_what_gets_in()
+    assert tab.blocks_injected_content()
 
 
 def test_nothing_is_requested_twice(opened: Callable[..., Tab]):

@@ -239,7 +239,7 @@ def test_hostile_names_are_text_and_do_nothing(opened: Any):
 
 def test_a_script_or_style_that_got_in_would_not_run(opened: Any):
     tab = opened("runs.html").drawn()
-    assert tab.refuses_what_gets_in()
+    assert tab.blocks_injected_content()
 
 
 def test_without_javascript_lines_are_static(opened: Any):
