@@ -223,6 +223,8 @@ TIMELINES = an_object(
 )
 WINDOWS = an_object(
     windows=listed({"type": "object"}),
-    asked=described(FLAG, "its nodes were asked just now: request it again in ten seconds"),
+    requested=described(
+        FLAG, "windows were requested from its nodes just now: repeat the request in ten seconds"
+    ),
 )
 ERROR = an_object(error=TEXT)

@@ -125,7 +125,7 @@ def test_current_alerts_sent_notices_and_ended_jobs_are_listed(here: Here) -> No
     assert "bob" in out
     assert "never used" in out
     assert "warning 2" in out
-    assert "Last told:" in out
+    assert "Last notices:" in out
     assert "slurm-gpu notices undo JOB" in out
     assert "\x1b" not in out
 

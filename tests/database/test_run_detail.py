@@ -249,7 +249,7 @@ def test_a_window_is_requested_and_received(site: Running) -> None:
         assert client.windows("1") == ()
         answer = client._http.get("/v1/runs/1/window")
         assert (answer.status_code, answer.headers["Retry-After"]) == (202, "10")
-        assert answer.json() == {"windows": [], "asked": ["here", "n2"]}
+        assert answer.json() == {"windows": [], "requested": ["here", "n2"]}
         assert ship(site)["want"] == [1]
         assert ship(site, windows=[window()])["want"] == [], "its record need not be there yet"
         (found,) = client.windows("1")

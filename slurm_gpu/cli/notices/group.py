@@ -135,7 +135,7 @@ def _print_sent(ledger: Ledger, limit: int, zone: ZoneInfo) -> None:
     chosen = ledger.notices[-limit:]
     if not chosen:
         return
-    click.echo("\nLast told:")
+    click.echo("\nLast notices:")
     rows = [
         (
             moment(one.created_s, zone),

@@ -28,7 +28,7 @@ from slurm_gpu.text.units import counted
 if TYPE_CHECKING:
     from slurm_gpu.client.database_client import Run
 
-_COLUMNS = ("group", "jobs", "recorded_h", "WAIT_h", "median", "typical user", "held")
+_COLUMNS = ("group", "jobs", "recorded_h", "WAIT_h", "median", "typical user", "by limits")
 
 
 @dataclass(frozen=True)

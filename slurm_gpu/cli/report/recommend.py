@@ -26,7 +26,17 @@ if TYPE_CHECKING:  # numpy is there only where reports are made
 
 _REPRODUCED = ("group", "jobs", "recorded_h", "modelled_h", "within_2x")
 _IDLE = ("group", "hours", "GPUs idle")
-_PREDICTED = ("group", "jobs", "WAIT_h", "would_be", "median", "would_be", "typical user", "would_be", "held")
+_PREDICTED = (
+    "group",
+    "jobs",
+    "WAIT_h",
+    "would_be",
+    "median",
+    "would_be",
+    "typical user",
+    "would_be",
+    "by limits",
+)
 _TRIED = ("tried", "WAIT_h of all", "verdict")
 
 

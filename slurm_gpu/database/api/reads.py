@@ -139,7 +139,7 @@ class Reads:
             return Answer({"windows": found.windows})
         if found.missing:
             headers = {"Retry-After": str(WINDOW_WITHIN_S)}
-            return Answer({"windows": [], "asked": found.asked()}, 202, headers=headers)
+            return Answer({"windows": [], "requested": found.nodes_to_request()}, 202, headers=headers)
         raise HTTPException(404, f"no window of job {job} is stored, and it is not running")
 
     async def get_hosts(self, request: Request) -> Response:

@@ -190,8 +190,8 @@ class WindowsFound:
     windows: Sequence[NodeWindow]
     missing: Collection[tuple[str, int]]
 
-    def asked(self) -> list[str]:
-        """Return all nodes that must be asked."""
+    def nodes_to_request(self) -> list[str]:
+        """Return all nodes whose windows must be requested."""
         return sorted({node for node, _ in self.missing})
 
 

@@ -77,14 +77,16 @@ class DiagnosisPage:
 
         def ask() -> bytes:
             with self._connect() as source:
-                return self._asked(source, job, submit_s, viewer.visibility)
+                return self._page_input(source, job, submit_s, viewer.visibility)
 
-        asked = await self._slots.run(viewer.user, ask)
+        page_input = await self._slots.run(viewer.user, ask)
         return Response(
-            await self._drawing.draw(viewer.user, asked), media_type="text/html", headers=_HEADERS
+            await self._drawing.draw(viewer.user, page_input), media_type="text/html", headers=_HEADERS
         )
 
-    def _asked(self, source: DatabaseClient, job: str, submit_s: int | None, visibility: Visibility) -> bytes:
+    def _page_input(
+        self, source: DatabaseClient, job: str, submit_s: int | None, visibility: Visibility
+    ) -> bytes:
         runs = source.run(job)
         chosen = [run for run in runs if submit_s is None or run.submit_s == submit_s]
         if not chosen:
@@ -101,7 +103,7 @@ class DiagnosisPage:
         windows = found or ()
         silent = () if found is None else stale_nodes(run, windows)
         hosts = source.hosts(job) if windows and run.end_s is None else ()
-        asked = {
+        page_input = {
             "run": run.to_json(),
             "windows": to_json(windows),
             "hosts": to_json(hosts),
@@ -122,7 +124,7 @@ class DiagnosisPage:
                 "silent": compress(silent) if windows else "",
             },
         }
-        return json.dumps(asked).encode()
+        return json.dumps(page_input).encode()
 
 
 def _windows(source: DatabaseClient, job: str) -> Sequence[NodeWindow] | None:

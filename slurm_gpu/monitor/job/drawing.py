@@ -37,7 +37,7 @@ class DrawingProcess:
         self._running: asyncio.Semaphore | None = None
         self._of: Counter[str] = Counter()
 
-    async def draw(self, user: str, asked: bytes) -> bytes:
+    async def draw(self, user: str, page_input: bytes) -> bytes:
         """Return the page; raise HTTPException 503 if too many are requested, 500 if it cannot be drawn."""
         if self._of.total() >= AT_ONCE + MOST_WAITING:
             raise HTTPException(503, "too many diagnoses are being drawn; retry in a few seconds", _RETRY)
@@ -51,13 +51,13 @@ class DrawingProcess:
         self._of[user] += 1
         try:
             async with self._running:
-                return await self._run(asked)
+                return await self._run(page_input)
         finally:
             self._of[user] -= 1
             if not self._of[user]:
                 del self._of[user]
 
-    async def _run(self, asked: bytes) -> bytes:
+    async def _run(self, page_input: bytes) -> bytes:
         pipe = asyncio.subprocess.PIPE
         # One thread per processor would compete with the server of pages.
         threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -73,7 +73,7 @@ class DrawingProcess:
             log.warning("%s", why)
             raise HTTPException(503, why, _RETRY) from error
         try:
-            page, stderr = await asyncio.wait_for(process.communicate(asked), self._within_s)
+            page, stderr = await asyncio.wait_for(process.communicate(page_input), self._within_s)
         except TimeoutError:
             raise HTTPException(503, f"the diagnosis took longer than {self._within_s:g} s", _RETRY) from None
         finally:

@@ -51,18 +51,18 @@ class JobPage:
         request = HTTPConnection(scope)
         viewer = self._viewer_of(request)
         job = read_job(request.path_params["job"])
-        asked = request.query_params.get("format", "json")
-        if asked not in FORMATS:
-            raise UsageError(f"format: {asked[:40]!r} must be json or csv")
+        file_format = request.query_params.get("format", "json")
+        if file_format not in FORMATS:
+            raise UsageError(f"format: {file_format[:40]!r} must be json or csv")
         headers: list[Header] = [(b"x-as-of-s", f"{self._wall():.3f}".encode())]
-        if asked == "csv":
+        if file_format == "csv":
             file = f'attachment; filename="job-{job}-{self._name}.csv"'
             headers.append((b"content-disposition", file.encode()))
 
         def make() -> CachedResponse:
             with self._connect() as source:
-                body = self._make_body(source, job, viewer.visibility, asked)
-            return CachedResponse(body, CSV if asked == "csv" else JSON, headers)
+                body = self._make_body(source, job, viewer.visibility, file_format)
+            return CachedResponse(body, CSV if file_format == "csv" else JSON, headers)
 
         answer = await self._slots.run(viewer.user, make)
         await answer(scope, receive, send)
@@ -83,27 +83,27 @@ def forecast_id(job: ClusterJob) -> str:
     return job.id if _JOB.fullmatch(job.id) is not None else str(job.job_id)
 
 
-def runs_body(source: DatabaseClient, job: str, visibility: Visibility, asked: str) -> bytes:
+def runs_body(source: DatabaseClient, job: str, visibility: Visibility, file_format: str) -> bytes:
     """Return the runs of a job with p25 and p95 of each metric."""
     runs = [visible(run, visibility) for run in _runs(source, job)]
     found = source.timelines(job) if any(run.full for run in runs) else ()
     timelines = {(item.job_id, item.submit_s): item for item in found}
-    if asked == "csv":
+    if file_format == "csv":
         return runs_csv(runs, timelines).encode()
     return dump({"runs": [_run(run, timelines) for run in runs]})
 
 
-def timelines_body(source: DatabaseClient, job: str, visibility: Visibility, asked: str) -> bytes:
+def timelines_body(source: DatabaseClient, job: str, visibility: Visibility, file_format: str) -> bytes:
     """Return the timelines of each run's devices."""
     runs = _runs(source, job)
     full = {(run.job_id, run.submit_s) for run in runs if visibility.may_see(run.user, run.uid)}
     found = [visible_timeline(item, (item.job_id, item.submit_s) in full) for item in source.timelines(job)]
-    if asked == "csv":
+    if file_format == "csv":
         return timelines_csv(found).encode()
     return dump({"runs": to_json(found)})
 
 
-def windows_body(source: DatabaseClient, job: str, visibility: Visibility, asked: str) -> bytes:
+def windows_body(source: DatabaseClient, job: str, visibility: Visibility, file_format: str) -> bytes:
     """Return the last ten minutes; raise 403 unless the viewer may see all runs."""
     runs = _runs(source, job)
     if not all(visibility.may_see(run.user, run.uid) for run in runs):
@@ -116,9 +116,9 @@ def windows_body(source: DatabaseClient, job: str, visibility: Visibility, asked
         raise HTTPException(403, str(error)) from error
     except NotFoundError as error:
         raise HTTPException(404, f"job {job} does not run and has no stored window") from error
-    if asked == "csv":
+    if file_format == "csv":
         return windows_csv(found).encode()
-    return dump({"windows": to_json(found), "asked": not found})
+    return dump({"windows": to_json(found), "requested": not found})
 
 
 def _runs(source: DatabaseClient, job: str) -> Sequence[Run]:
