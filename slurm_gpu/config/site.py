@@ -61,6 +61,8 @@ def _parse_size(value: Any) -> float:
     return require(mib >= 1, mib)
 
 
+# The value of the installed slurm-gpu.yaml (CHANGE-ME), which `slurm-gpu doctor` refuses.
+PLACEHOLDER_CLUSTER = "change-me"
 _CLUSTER = ValueType(
     # Slurm (scontrol, sacct, slurmdbd) has every ClusterName in lower case, regardless of slurm.conf.
     "the ClusterName of slurm.conf",

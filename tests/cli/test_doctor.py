@@ -24,7 +24,7 @@ from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.slurm.client import SlurmNode
 from tests.cli.conftest import CommandLine
-from tests.cli.installation import Installation, levels, worst
+from tests.cli.installation import ROOT, Installation, levels, worst
 from tests.database.servers import running_munged
 
 # The site file and MUNGE
@@ -50,7 +50,29 @@ def test_munge(installed: Installation):
     finding = worst(munged.round_trip(installed.at()))
     assert (finding.level, finding.remedy) == (
         Level.FAIL,
-        "systemctl start munge; journalctl -u munge says why it stopped",
+        "run systemctl start munge; see journalctl -u munge for why it stopped",
+    )
+
+
+def test_the_placeholder_of_the_installed_site_file_is_refused(installed: Installation):
+    installed.site_file.write_text((ROOT / "etc" / "slurm-gpu.yaml").read_text())
+    finding = worst(site_file.valid(installed.at()))
+    assert (finding.level, finding.message, finding.remedy) == (
+        Level.FAIL,
+        f"{installed.site_file} has cluster: CHANGE-ME, the placeholder of the installed file",
+        f"set cluster: in {installed.site_file} to ClusterName of slurm.conf",
+    )
+
+
+@pytest.mark.parametrize("section", ["zones", "server_types", "racks"])
+def test_a_node_in_two_groups_is_reported(installed: Installation, section: str):
+    groups = '{a: {nodes: "n[1-2]"}, b: {nodes: n2}, c: {nodes: n3}}'
+    installed.site_file.write_text(f"cluster: neuron\n{section}: {groups}\n")
+    finding = worst(site_file.same_cluster(installed.at()))
+    assert (finding.level, finding.message, finding.remedy) == (
+        Level.FAIL,
+        f"slurm-gpu.yaml: {section}: n2 is in a and in b; leave it in one",
+        f"fix {section} in {installed.site_file}",
     )
 
 
@@ -60,18 +82,21 @@ def test_the_cluster_and_the_zones_match_slurm(installed: Installation):
     installed.site_file.write_text('cluster: other\nzones: {a: {nodes: "n[3-6]"}, b: {nodes: "n["}}\n')
     findings = list(site_file.same_cluster(installed.at()))
     assert [finding.level.value for finding in findings] == ["fail", "warn", "fail"]
-    assert findings[0].remedy == "write cluster: neuron"
+    assert findings[0].remedy == f"set cluster: neuron in {installed.site_file}"
     assert "n5, n6" in findings[1].message
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("racks: {r: {nodes: n9}}", "racks.r has nodes that Slurm does not know: n9"),
-        ("server_types: {s: {nodes: n9}}", "server_types.s has nodes that Slurm does not know: n9"),
-        ('placement: {nodes: "n[1-9]"}', "placement has nodes that Slurm does not know: n5, n6, n7, n8, n9"),
+        ("racks: {r: {nodes: n9}}", "racks.r has nodes that Slurm does not have: n9"),
+        ("server_types: {s: {nodes: n9}}", "server_types.s has nodes that Slurm does not have: n9"),
+        ('placement: {nodes: "n[1-9]"}', "placement has nodes that Slurm does not have: n5, n6, n7, n8, n9"),
         ('placement: {nodes: "n["}', "placement: hostlist 'n[': a bracket"),
-        ("placement: {partitions: [gpus]}", "placement.partitions names gpus, in which Slurm has no node"),
+        (
+            "placement: {partitions: [gpus]}",
+            "placement.partitions names partitions without nodes in Slurm: gpus",
+        ),
     ],
 )
 def test_unknown_nodes_and_partitions_of_the_site_file_are_reported(
@@ -92,14 +117,14 @@ def test_the_versions_of_slurm_are_compared(installed: Installation):
     assert finding.message == "Slurm 22.05.8, 4 nodes, 12 GPUs"
     installed.outputs["scontrol --version"] = "slurm 24.11.5\n"
     assert worst(slurm_conf.answers(installed.at())).message == (
-        "Slurm's commands on this host are 24.11.5, slurmctld is 22.05.8"
+        "Slurm's commands here have version 24.11.5, slurmctld has 22.05.8"
     )
 
 
 def test_an_old_slurm_is_reported(installed: Installation):
     at = installed.at()
     at.settings = dataclasses.replace(at.settings, version="21.08.8")
-    assert "made for 22.05 and later" in worst(slurm_conf.answers(at)).message
+    assert "requires 22.05 or later" in worst(slurm_conf.answers(at)).message
 
 
 def test_each_line_that_slurm_cannot_parse_is_named(installed: Installation):
@@ -125,7 +150,7 @@ def test_prolog_flags(installed: Installation):
     assert levels(slurm_conf.prolog_flags(installed.at())) == ["ok"]
     installed.conf["PrologFlags"] = "Serial"
     (finding,) = slurm_conf.prolog_flags(installed.at())
-    assert str(finding.remedy).startswith("PrologFlags=Serial,Alloc in slurm.conf")
+    assert str(finding.remedy).startswith("set PrologFlags=Serial,Alloc in slurm.conf")
     installed.conf["PrologFlags"] = "Contain,X11"
     assert levels(slurm_conf.prolog_flags(installed.at())) == ["ok"]
 
@@ -136,7 +161,7 @@ def test_gpus_are_accounted(installed: Installation):
         installed.conf["AccountingStorageTRES"] = tracked
         finding = worst(slurm_conf.gpus_accounted(installed.at()))
         assert "lacks gres/gpu and gres/shard" in finding.message
-        assert str(finding.remedy).startswith("add gres/gpu,gres/shard to what AccountingStorageTRES= names")
+        assert str(finding.remedy).startswith("add gres/gpu,gres/shard to AccountingStorageTRES= in")
     installed.conf["AccountingStorageTRES"] = "cpu,gres/gpu:a100,gres/gpu:v100,gres/shard"
     assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok"]
     installed.conf["AccountingStorageType"] = "accounting_storage/none"
@@ -174,13 +199,13 @@ def test_gres_types(installed: Installation):
         installed.conf["GresTypes"] = written
         (finding,) = slurm_conf.gres_types(installed.at())
         assert finding.level is Level.FAIL
-        assert str(finding.remedy).startswith(f"GresTypes={remedy} in slurm.conf")
+        assert str(finding.remedy).startswith(f"set GresTypes={remedy} in slurm.conf")
 
 
 def test_gpus_without_type(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(_gpu_node(at), gpus={"": 4})]
-    assert "GPUs without a type on n1" in worst(slurm_conf.gres_types(at)).message
+    assert "GPUs of n1" in worst(slurm_conf.gres_types(at)).message
 
 
 @pytest.mark.parametrize(
@@ -230,7 +255,7 @@ def test_a_policy_without_the_lua_plugin_is_reported(installed: Installation):
     installed.conf["JobSubmitPlugins"] = "throttle"
     finding = worst(job_submit.plugin(installed.at()))
     assert "the policy applies to no job" in finding.message
-    assert "then JobSubmitPlugins=throttle,lua in slurm.conf" in str(finding.remedy)
+    assert "then set JobSubmitPlugins=throttle,lua in slurm.conf" in str(finding.remedy)
 
 
 @pytest.mark.parametrize("plugins", ["job_submit/lua", "throttle,job_submit/lua"])
@@ -253,9 +278,9 @@ def test_the_installed_script_is_compared_with_the_policy(installed: Installatio
     foreign = worst(job_submit.script(at))
     assert (foreign.level, foreign.remedy) == (
         Level.FAIL,
-        f"cp -p {script} {script.with_name('site_job_submit.lua')}; "
-        f"`chain: {{before: {script.with_name('site_job_submit.lua')}}}` in {policy_file}; "
-        "slurm-gpu policy apply --replace",
+        f"run cp -p {script} {script.with_name('site_job_submit.lua')}, write "
+        f"`chain: {{before: {script.with_name('site_job_submit.lua')}}}` into {policy_file}, "
+        "and run slurm-gpu policy apply --replace",
     )
     policy, source = load_policy(policy_file)
     facts = SiteFacts.of(at.settings, at.nodes, Path("/given/to/apply"), "UTC")
@@ -269,18 +294,18 @@ def test_the_installed_script_is_compared_with_the_policy(installed: Installatio
     whole = script.read_text()
     script.write_text(whole[: len(whole) // 2])
     broken = worst(job_submit.script(at))
-    assert (broken.level, broken.remedy) == (Level.FAIL, "slurm-gpu policy apply")
+    assert (broken.level, broken.remedy) == (Level.FAIL, "run slurm-gpu policy apply")
     assert "is broken, and slurmctld may not start again" in broken.message
     script.write_text(whole)
     policy_file.write_text(_POLICY.replace("gpus_total: 4", "gpus_total: 8"))
-    assert worst(job_submit.script(at)).remedy == "slurm-gpu policy apply"
+    assert worst(job_submit.script(at)).remedy == "run slurm-gpu policy apply"
     journal, other = ApplyJournal(at.policy_state), "/root/other.yaml"
     with journal.lock():
         digest = hashlib.sha256(script.read_bytes()).hexdigest()
         entry = Entry(cluster="neuron", policy=other, script=script, digest=digest)
         journal.mark(journal.begin(entry), ApplyState.DONE)
     assert worst(job_submit.script(at)).message == (
-        f"{script} is as {other} said when it was applied, not as {policy_file} says"
+        f"{script} is the policy of {other}, not of {policy_file}"
     )
     policy_file.write_text(_POLICY.replace("per: user", "per: dog"))
     assert f"{policy_file}:6:" in worst(job_submit.script(at)).message
@@ -333,7 +358,7 @@ def test_the_exit_code_is_1_if_a_check_failed(slurm_gpu: CommandLine, monkeypatc
         "ok      one           fine",
         "fail    two           broken",
         "                      → fix it",
-        "1 failed, 0 warnings, 1 fine",
+        "1 failed, 0 warnings, 1 ok",
     ]
     assert slurm_gpu("doctor", "--json") == 1
     assert json.loads(slurm_gpu.out) == {
@@ -354,7 +379,7 @@ def test_other_users_than_root_can_run_it_with_unreadable_directories(
     monkeypatch.setattr(run_checks, "__defaults__", ((Check("one", lambda _: [skipped("is root's")]),),))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert slurm_gpu("doctor", f"--policy-state-dir={tmp_path}", f"--node-state-dir={tmp_path}") == 0
-    assert slurm_gpu.out.splitlines()[-1] == "0 failed, 0 warnings, 0 fine, 1 skipped"
+    assert slurm_gpu.out.splitlines()[-1] == "0 failed, 0 warnings, 0 ok, 1 skipped"
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])

@@ -31,14 +31,14 @@ def test_unchanged_limits_are_ok(installed: Installation):
 
 def test_an_interrupted_apply_is_reported(installed: Installation):
     finding = worst(journal.applied(applied(installed, ApplyState.BEGUN)))
-    assert "(/etc/slurm-gpu/policy.yaml) was cut short" in finding.message
-    assert finding.remedy == "slurm-gpu policy rollback undoes it"
+    assert "(/etc/slurm-gpu/policy.yaml) was interrupted" in finding.message
+    assert finding.remedy == "if it is not running, run slurm-gpu policy rollback to undo it"
 
 
 def test_a_limit_changed_by_hand_is_reported(installed: Installation):
     finding = worst(journal.applied(applied(installed, ApplyState.DONE, LIMIT, found=7)))
     assert finding.message == (
-        "Slurm's own limits are not as they were applied: "
+        "Slurm's own limits differ from those applied: "
         "account vision: MaxTRES=gres/gpu=4 (rule size) was set to 7 by hand"
     )
 

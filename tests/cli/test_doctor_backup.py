@@ -60,7 +60,7 @@ def test_a_host_without_a_policy_is_named(hosts: Installation, here: str, other:
     finding = worst(check.same_script(hosts.at(here)))
     assert finding.level.value == "fail"
     assert finding.message.startswith(f"no policy was applied on {other}: without ")
-    assert str(finding.remedy).endswith(f"ssh {other} slurm-gpu policy apply")
+    assert str(finding.remedy).endswith(f"; run slurm-gpu policy apply on {other}")
 
 
 def test_equal_scripts_on_both_hosts_are_ok(hosts: Installation):
@@ -77,14 +77,17 @@ def test_different_scripts_are_reported(hosts: Installation):
     script(hosts).write_text("-- slurm-gpu 0.2.0\n-- changed\n")
     write_report(hosts, "head2")
     assert worst(check.same_script(hosts.at("head2"))).message == (
-        "head has another job_submit.lua than this host, of 2026-11-21 12:15 UTC; this one is of "
+        "job_submit.lua on head differs from that on this host: it is of 2026-11-21 12:15 UTC, this one of "
         "2026-11-21 12:15 UTC"
     )
 
 
 @pytest.mark.parametrize(
     ("here", "follows"),
-    [("head", "; ssh head2 slurm-gpu policy apply"), ("head2", "on both hosts; slurm-gpu policy apply")],
+    [
+        ("head", "; run slurm-gpu policy apply on head2"),
+        ("head2", "on both hosts; run slurm-gpu policy apply here"),
+    ],
 )
 def test_the_remedy_is_for_the_host_with_the_older_policy(hosts: Installation, here: str, follows: str):
     """`head` has the newer policy, on whichever host doctor runs."""
@@ -102,8 +105,8 @@ def test_a_script_changed_since_the_apply_has_the_time_of_its_file(hosts: Instal
     script(hosts).write_text("-- slurm-gpu 0.2.0\n-- rolled back\n")
     os.utime(script(hosts), (1795349700, 1795349700))
     finding = worst(check.same_script(hosts.at("head")))
-    assert finding.message.endswith("of 2026-11-21 12:15 UTC; this one is of 2026-11-22 12:15 UTC")
-    assert str(finding.remedy).endswith("; ssh head2 slurm-gpu policy apply")
+    assert finding.message.endswith("of 2026-11-21 12:15 UTC, this one of 2026-11-22 12:15 UTC")
+    assert str(finding.remedy).endswith("; run slurm-gpu policy apply on head2")
 
 
 def test_reports_that_are_truncated_or_of_a_later_version_are_ignored(hosts: Installation):
@@ -117,7 +120,7 @@ def test_reports_that_are_truncated_or_of_a_later_version_are_ignored(hosts: Ins
 def test_a_shared_directory_needs_no_comparison(hosts: Installation, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(check, "shared_file_system", lambda path: "nfs4")
     finding = worst(check.same_script(hosts.at()))
-    assert finding.message == f"{script(hosts)} lies on nfs4, which head, head2 share"
+    assert finding.message == f"{script(hosts)} is on nfs4, which head, head2 share"
 
 
 def test_the_file_system_of_a_path_is_that_of_the_longest_mount_point(tmp_path: Path):

@@ -64,17 +64,17 @@ def test_units_that_this_host_does_not_need_can_be_disabled(host: Installation) 
 
 
 def test_a_gpu_node_needs_slurm_gpud_at_boot(host: Installation) -> None:
-    enable = ("warn", f"systemctl enable --now {NODE}")
+    enable = ("warn", f"run systemctl enable --now {NODE}")
     assert levels_and_remedies(found(host, {}, is_node=True)) == [enable]
     (finding,) = found(host, {NODE: "loaded disabled active"}, is_node=True)
-    assert finding.message == f"{NODE} runs, and will not after the next boot: it is disabled"
+    assert finding.message == f"{NODE} runs and will not start at the next boot: it is disabled"
     assert levels_and_remedies(found(host, {NODE: "loaded enabled-runtime active"}, is_node=True)) == [enable]
     assert levels_and_remedies(found(host, {NODE: "loaded enabled active"}, is_node=True)) == [("ok", None)]
 
 
 def test_a_masked_unit_has_to_be_unmasked_first(host: Installation) -> None:
     (finding,) = found(host, {NODE: "masked masked inactive"}, is_node=True)
-    assert finding.remedy == f"systemctl unmask {NODE}; systemctl enable --now {NODE}"
+    assert finding.remedy == f"run systemctl unmask {NODE}; systemctl enable --now {NODE}"
 
 
 def test_a_daemon_without_a_unit_is_skipped(host: Installation) -> None:
@@ -85,32 +85,32 @@ def test_a_daemon_without_a_unit_is_skipped(host: Installation) -> None:
 
 def test_the_host_with_slurm_gpudbd_yaml_needs_slurm_gpudbd(host: Installation) -> None:
     (host.root / "slurm-gpudbd.yaml").touch()
-    assert levels_and_remedies(found(host, {})) == [("warn", f"systemctl enable --now {DATABASE}")]
+    assert levels_and_remedies(found(host, {})) == [("warn", f"run systemctl enable --now {DATABASE}")]
 
 
 def test_units_that_do_not_run_as_slurm_user_are_named(host: Installation) -> None:
     """A report that runs as slurm takes /var/lib/slurm-gpu away from a slurm-gpudbd with another user."""
     findings = found(host, {DAILY: "loaded enabled active", REPORT: "loaded static inactive hpc"})
     assert [finding.level.value for finding in findings] == ["fail", "ok"]
-    assert findings[0].message.startswith("slurm-gpu-report@day.service runs as hpc, and SlurmUser is slurm:")
-    assert str(findings[0].remedy).startswith("systemctl edit slurm-gpu-report@: [Service], User=slurm and")
+    assert findings[0].message.startswith("slurm-gpu-report@day.service runs as hpc, but SlurmUser is slurm:")
+    assert str(findings[0].remedy).startswith("run systemctl edit slurm-gpu-report@ and set User=slurm and")
     (slurms,) = found(host, {DAILY: "loaded enabled active", REPORT: "loaded static inactive slurm"})
-    assert slurms.message == f"will be there after the next boot: {DAILY}"
+    assert slurms.message == f"enabled at boot: {DAILY}"
     running = found(host, {CONTROLLER: "loaded enabled active hpc"})
-    assert str(running[0].remedy).startswith("systemctl edit slurm-gpuctld: ")
+    assert str(running[0].remedy).startswith("run systemctl edit slurm-gpuctld and ")
 
 
 def test_the_host_with_slurm_gpuweb_yaml_needs_slurm_gpuweb(host: Installation) -> None:
     assert levels_and_remedies(found(host, {WEB: "loaded disabled active"})) == [
-        ("warn", f"systemctl enable --now {WEB}")
+        ("warn", f"run systemctl enable --now {WEB}")
     ]
     (host.root / "slurm-gpuweb.yaml").touch()
-    assert levels_and_remedies(found(host, {})) == [("warn", f"systemctl enable --now {WEB}")]
+    assert levels_and_remedies(found(host, {})) == [("warn", f"run systemctl enable --now {WEB}")]
 
 
 def test_a_controller_with_a_policy_needs_slurm_gpuctld(host: Installation) -> None:
     install(host, LIMITS)
-    assert levels_and_remedies(found(host, {})) == [("warn", f"systemctl enable --now {CONTROLLER}")]
+    assert levels_and_remedies(found(host, {})) == [("warn", f"run systemctl enable --now {CONTROLLER}")]
 
 
 def test_a_policy_with_adjust_needs_its_timer(host: Installation) -> None:
@@ -118,7 +118,7 @@ def test_a_policy_with_adjust_needs_its_timer(host: Installation) -> None:
     (host.root / "policy.yaml").write_text(ADJUSTED)
     daemon = {CONTROLLER: "loaded enabled active"}
     assert levels_and_remedies(found(host, daemon)) == [
-        ("warn", f"systemctl enable --now {ADJUST}"),
+        ("warn", f"run systemctl enable --now {ADJUST}"),
         ("ok", None),
     ]
     host.conf["SlurmctldHost[0]"], host.conf["SlurmctldHost[1]"] = (
@@ -130,10 +130,10 @@ def test_a_policy_with_adjust_needs_its_timer(host: Installation) -> None:
 
 def test_a_timer_that_is_only_started_or_only_enabled_is_reported(host: Installation) -> None:
     assert levels_and_remedies(found(host, {DAILY: "loaded disabled active"})) == [
-        ("warn", f"systemctl enable --now {DAILY}")
+        ("warn", f"run systemctl enable --now {DAILY}")
     ]
     (finding,) = found(host, {DAILY: "loaded enabled inactive"})
-    assert (finding.level.value, finding.remedy) == ("warn", f"systemctl start {DAILY}")
+    assert (finding.level.value, finding.remedy) == ("warn", f"run systemctl start {DAILY}")
     assert levels_and_remedies(found(host, {DAILY: "loaded enabled active"})) == [("ok", None)]
 
 

@@ -52,9 +52,9 @@ def test_without_job_requeue_a_warning_is_given(installed: Installation) -> None
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("SelectType", "select/linear", "only select/cons_tres knows shards"),
+        ("SelectType", "select/linear", "only select/cons_tres supports shards"),
         ("SelectTypeParameters", "CR_CORE,LL_SHARED_GRES", "do not share GPUs"),
-        ("SelectTypeParameters", "CR_CORE,MULTIPLE_SHARING_GRES_PJ", "shards of a job may be of several"),
+        ("SelectTypeParameters", "CR_CORE,MULTIPLE_SHARING_GRES_PJ", "a job may get shards of several GPUs"),
     ],
 )
 def test_unsuitable_settings_in_slurm_conf_are_reported(
@@ -79,7 +79,7 @@ def test_too_few_shards_are_reported(installed: Installation) -> None:
 def test_a_missing_slurm_gpuctld_is_reported(installed: Installation) -> None:
     installed.conf.update(RIGHT)
     finding = found(installed, age_s=100)
-    assert (finding.level, "no slurm-gpuctld here gives places" in finding.message) == (Level.FAIL, True)
+    assert (finding.level, "no slurm-gpuctld here places jobs" in finding.message) == (Level.FAIL, True)
 
 
 def test_a_policy_without_colocation_is_skipped(installed: Installation) -> None:

@@ -101,4 +101,4 @@ def test_a_stopped_slurm_gpuctld_is_reported_while_its_snapshot_is_fresh(
     assert levels(controller.snapshot(installed.at())) == ["ok"]
     installed.process(7, "slurm-gpuctld", state="T")
     finding = worst(controller.snapshot(installed.at()))
-    assert (finding.level.value, finding.remedy) == ("fail", "kill -CONT 7, as a signal stopped it")
+    assert (finding.level.value, finding.remedy) == ("fail", "run kill -CONT 7 (a signal stopped it)")

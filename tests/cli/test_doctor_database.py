@@ -34,11 +34,11 @@ def test_an_old_schema_is_reported(installed: Installation):
     assert database.schema_here() == head_revision()
     installed.database.state = make_health(schema="0001")
     finding = worst(database.answers(installed.at()))
-    assert (finding.level, finding.message.startswith("the database has the schema 0001")) == (
+    assert (finding.level, finding.message.startswith("the database has schema 0001")) == (
         Level.FAIL,
         True,
     )
-    assert str(finding.remedy).startswith("slurm-gpu db upgrade on slurm-gpudbd's host")
+    assert str(finding.remedy).startswith("run slurm-gpu db upgrade on slurm-gpudbd's host")
 
 
 def test_wrong_clocks_of_nodes_are_reported(installed: Installation):
@@ -63,7 +63,7 @@ def test_repeatedly_ending_nvml_readers_are_reported(installed: Installation):
     finding = worst(readers.alive(installed.at()))
     assert finding.level is Level.FAIL
     assert "ended up to 11 times within ten minutes on n[3-4]" in finding.message
-    assert str(finding.remedy).startswith("ssh n3: ")
+    assert str(finding.remedy).startswith("on n3, ")
 
 
 def test_another_version_or_clock_of_slurm_gpudbd_is_reported(installed: Installation):
@@ -101,7 +101,7 @@ def test_if_slurmdbd_hangs_a_late_import_names_it(installed: Installation):
     assert finding.message == (
         "Slurm's accounting was read 3m10s ago (every 1m00s): slurmdbd does not answer within 10 s"
     )
-    assert str(finding.remedy).startswith("systemctl start slurmdbd")
+    assert str(finding.remedy).startswith("run systemctl start slurmdbd")
 
 
 def test_a_failed_import_names_the_daemon_that_is_down(installed: Installation):
@@ -114,7 +114,7 @@ def test_nodes_that_send_no_records_are_reported_on_every_host(installed: Instal
     installed.database.state = make_health(stale_nodes=("n1", "n3"))
     assert levels(database.nodes_ship(installed.at())) == ["fail"]
     finding = worst(database.nodes_ship(installed.at()))
-    assert finding.message == "jobs have GPUs on n[1,3], which have sent nothing for 12 minutes"
+    assert finding.message == "n[1,3] sent no records for 12 minutes, although jobs have GPUs there"
     installed.database.state = make_health()
     assert levels(database.nodes_ship(installed.at())) == ["ok"]
 
@@ -125,7 +125,8 @@ def test_data_that_slurm_gpudbd_refused_is_reported_for_a_day(installed: Install
     finding = worst(database.nothing_refused(installed.at()))
     assert (finding.level, finding.message) == (
         Level.WARN,
-        "slurm-gpudbd has refused what nodes sent, the last 3m00s ago; since it started: 1 events, 2 records",
+        "slurm-gpudbd has rejected shipments of nodes, the last 3m00s ago; since its start: 1 events, 2 "
+        "records",
     )
     installed.database.state = make_health(rejected={"records": 2}, last_rejected_s=NOW_S - 86401)
     assert levels(database.nothing_refused(installed.at())) == ["ok"]
@@ -143,7 +144,7 @@ def _report(node: str, n_gpus: int, version: str | None = __version__, n_instanc
 
 def test_a_silent_node_is_named(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 4), _report("n3", 4)]
-    finding = worst(database.nodes_heard(installed.at()))
+    finding = worst(database.nodes_report(installed.at()))
     assert finding.message == "slurm-gpud on n[1-3] reported within the last two minutes"
     late = dataclasses.replace(_report("n2", 4), last_seen_s=NOW_S - 190.0)
     installed.database.reports = [
@@ -151,13 +152,13 @@ def test_a_silent_node_is_named(installed: Installation):
         late,
         dataclasses.replace(late, node="n3", last_seen_s=None),
     ]
-    found = list(database.nodes_heard(installed.at()))
+    found = list(database.nodes_report(installed.at()))
     assert [(finding.level, finding.message) for finding in found] == [
         (Level.FAIL, "slurm-gpud on n2 has not reported for 3m10s"),
         (Level.FAIL, "slurm-gpud on n3 has not reported since slurm-gpudbd started"),
     ]
     assert found[0].remedy is not None
-    assert found[0].remedy.startswith("systemctl start slurm-gpud")
+    assert found[0].remedy.startswith("run systemctl start slurm-gpud")
 
 
 def test_the_same_problem_on_500_nodes_is_one_finding(installed: Installation):
@@ -165,16 +166,16 @@ def test_the_same_problem_on_500_nodes_is_one_finding(installed: Installation):
     at = installed.at()
     names = [f"n{n}" for n in range(1, 501)]
     at.nodes = [dataclasses.replace(at.nodes[0], name=name) for name in names]
-    (never,) = database.nodes_heard(at)
+    (never,) = database.nodes_report(at)
     assert never.message == "slurm-gpud on n[1-500] has not reported since slurm-gpudbd started"
-    assert "does not reach http://localhost:6829; so on the others" in str(never.remedy)
+    assert "reaches http://localhost:6829; do the same on the other nodes" in str(never.remedy)
     installed.database.reports = [
         dataclasses.replace(_report(name, 3), last_seen_s=NOW_S - 200.0 - n) for n, name in enumerate(names)
     ]
-    (late,) = database.nodes_heard(at)
+    (late,) = database.nodes_report(at)
     assert late.message == "slurm-gpud on n[1-500] has not reported for 3m20s to 11m39s"
     fewer, *_ = database.devices_agree(at)
-    assert fewer.message == "Slurm has 4 GPUs on each of n[1-500], their slurm-gpud sees 3"
+    assert fewer.message == "Slurm has 4 GPUs on each of n[1-500], but their slurm-gpud sees 3"
     installed.database.lives = {name: Live(at_s=NOW_S + 900.0 + n) for n, name in enumerate(names)}
     (ahead,) = database.clocks(at)
     assert ahead.message.startswith(
@@ -186,11 +187,11 @@ def test_a_slurm_gpud_that_was_just_started_is_only_a_warning(installed: Install
     installed.database.reports = [_report("n1", 4), _report("n3", 4)]
     at = installed.at("n2")
     installed.process(7, "python3", "/usr/bin/slurm-gpud", "--node=n2", age_s=4.0)
-    assert [(one.level, one.message) for one in database.nodes_heard(at)] == [
+    assert [(one.level, one.message) for one in database.nodes_report(at)] == [
         (Level.WARN, "slurm-gpud on n2 has not reported yet: it was started 4s ago")
     ]
     silent = next(iter(database.devices_agree(at)))
-    assert (silent.level, silent.message) == (Level.SKIPPED, "n2: see the finding on nodes")
+    assert (silent.level, silent.message) == (Level.SKIPPED, "n2: see the check nodes")
 
 
 @pytest.mark.parametrize(("age_s", "level"), [(3.0, Level.WARN), (90.0, Level.FAIL)])
@@ -199,26 +200,26 @@ def test_silent_nodes_are_only_a_warning_while_slurm_gpudbd_is_new(
 ):
     installed.database.reports = [_report("n1", 4), _report("n3", 4)]
     installed.process(7, "slurm-gpudbd", age_s=age_s)
-    assert [one.level for one in database.nodes_heard(installed.at())] == [level]
+    assert [one.level for one in database.nodes_report(installed.at())] == [level]
 
 
 def test_nodes_that_are_down_are_not_expected_to_report(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(one, state="down+not_responding") for one in at.nodes]
-    assert levels(database.nodes_heard(at)) == ["skipped"]
+    assert levels(database.nodes_report(at)) == ["skipped"]
 
 
 def test_equal_numbers_of_gpus_are_ok(installed: Installation):
     installed.database.reports = [_report(f"n{n}", 4) for n in (1, 2, 3)]
     (finding,) = database.devices_agree(installed.at())
-    assert (finding.level, finding.message) == (Level.OK, "3 nodes have the GPUs that Slurm hands out")
+    assert (finding.level, finding.message) == (Level.OK, "3 nodes have the GPUs that Slurm allocates")
 
 
 def test_a_gpu_of_slurm_that_slurm_gpud_does_not_see_is_reported(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 3), _report("n3", 5)]
     assert levels(database.devices_agree(installed.at())) == ["fail", "warn"]
     assert worst(database.devices_agree(installed.at())).message == (
-        "Slurm has 4 GPUs on n2, its slurm-gpud sees 3"
+        "Slurm has 4 GPUs on n2, but its slurm-gpud sees 3"
     )
 
 
@@ -236,14 +237,14 @@ def test_if_the_database_lost_the_gpus_of_a_node_no_restart_is_advised(
     installed.database.reports = [_report("n1", 4), *reports]
     finding = worst(database.devices_agree(installed.at()))
     assert finding.level is Level.WARN
-    assert finding.message.startswith("slurm-gpud runs on n[2-3], and the database does not have the GPUs")
+    assert finding.message.startswith("slurm-gpud runs on n[2-3], but the database has no GPUs of these")
     assert "start" not in str(finding.remedy)
 
 
 def test_nodes_without_a_report_refer_to_the_finding_on_nodes(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 4)]
     messages = [finding.message for finding in database.devices_agree(installed.at())]
-    assert "n3: see the finding on nodes" in messages
+    assert "n3: see the check nodes" in messages
 
 
 def test_nodes_of_another_version_are_named(installed: Installation):
@@ -253,7 +254,7 @@ def test_nodes_of_another_version_are_named(installed: Installation):
         _report("n3", 4, None),
     ]
     finding = worst(database.devices_agree(installed.at()))
-    assert finding.message == f"slurm-gpud is 0.0.1 on n[1-2], this is {__version__}"
+    assert finding.message == f"slurm-gpud on n[1-2] has version 0.0.1, this command {__version__}"
 
 
 @pytest.mark.parametrize(
@@ -279,11 +280,11 @@ def test_a_refused_slurm_gpuweb_is_reported_with_the_setting_to_write(installed:
     finding = worst(web.reads_everything(installed.at()))
     assert (finding.level, finding.message) == (
         Level.FAIL,
-        "uid 987 from 10.0.0.7 asks slurm-gpudbd for every run, as slurm-gpuweb does, and is refused: "
+        "slurm-gpudbd refuses uid 987 from 10.0.0.7, which requests every run as slurm-gpuweb does: "
         "web_hosts has no 10.0.0.7; last 3s ago",
     )
     # Any user can send the header, so the request may not be slurm-gpuweb's.
     assert str(finding.remedy).startswith(
-        "only if slurm-gpuweb runs there as that user, as any user can ask so"
+        "if slurm-gpuweb runs there as that user, write web_hosts: [10.0.0.7]"
     )
     assert "write web_hosts: [10.0.0.7] into slurm-gpudbd.yaml" in str(finding.remedy)

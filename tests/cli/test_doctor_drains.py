@@ -33,21 +33,23 @@ def test_an_empty_glob_is_reported_on_a_node_without_gpus_too(bare: Installation
         f"Prolog={bare.root}/prolog.d/* matches nothing: Slurm drains the node of the next job"
     )
     stub = f"{bare.root}/prolog.d/00-nothing"
-    assert str(found[0].remedy).startswith(f"install -D -m 755 /usr/bin/true {stub} (or take Prolog out of")
+    assert str(found[0].remedy).startswith(
+        f"run install -D -m 755 /usr/bin/true {stub} (or remove Prolog from"
+    )
 
 
 def test_the_remedy_for_an_empty_glob_works(bare: Installation):
     for pattern in (f"{bare.root}/prolog.d/*", f"{bare.root}/new/epilog.d/*.sh"):
         directory = Path(pattern).parent
         command = drains.nothing(pattern).split()
-        assert command[:4] == ["install", "-D", "-m", "755"]
+        assert command[:5] == ["run", "install", "-D", "-m", "755"]
         directory.mkdir(exist_ok=True, parents=True)
         stub = Path(command[-1])
         stub.write_text("#!/bin/sh\n")
         stub.chmod(0o755)
         assert hooks.matched(pattern) == [stub]
     assert drains.nothing("/etc/slurm/prolog.sh").endswith(" /etc/slurm/prolog.sh")
-    assert "copied to where /hooks/[a-c]* matches it" in drains.nothing("/hooks/[a-c]*")
+    assert "to where /hooks/[a-c]* matches it" in drains.nothing("/hooks/[a-c]*")
 
 
 def test_a_node_without_gpus_needs_no_slurm_gpu_hook(bare: Installation):
@@ -57,9 +59,9 @@ def test_a_node_without_gpus_needs_no_slurm_gpu_hook(bare: Installation):
         hook.chmod(0o755)
     found = list(hooks.configured(without_gpus(bare)))
     assert [one.level for one in found] == [Level.OK, Level.OK]
-    assert found[0].message.endswith("matches what can be run; this node has no GPUs")
+    assert found[0].message.endswith("matches only executable files; this node has no GPUs")
     hook.chmod(0o644)
-    assert "cannot be executed: Slurm drains" in worst(hooks.configured(without_gpus(bare))).message
+    assert "is not executable: Slurm drains" in worst(hooks.configured(without_gpus(bare))).message
 
 
 @pytest.mark.parametrize(
@@ -68,10 +70,18 @@ def test_a_node_without_gpus_needs_no_slurm_gpu_hook(bare: Installation):
         (b"exit 0\n", "does not begin with #! and an interpreter", "write #!/bin/sh"),
         (b"\xef\xbb\xbf#!/bin/sh\nexit 0\n", "does not begin with #! and an interpreter", "write #!/bin/sh"),
         (b"", "is empty", "write #!/bin/sh"),
-        (b"#!/bin/sh\r\nexit 0\r\n", "its lines end as in Windows", "sed -i 's/\\r$//' "),
+        (b"#!/bin/sh\r\nexit 0\r\n", "its lines end as in Windows", "run sed -i 's/\\r$//' "),
         (b"#! \nexit 0\n", "its #! names no interpreter", "write #!/bin/sh"),
-        (b"#!/usr/bin/env no-such-python\n", "its interpreter, no-such-python, is not here", "install that"),
-        (b"#!/opt/none/bash -e\n", "its interpreter, /opt/none/bash, is not here", "install that, or fix"),
+        (
+            b"#!/usr/bin/env no-such-python\n",
+            "its interpreter, no-such-python, does not exist here",
+            "install it",
+        ),
+        (
+            b"#!/opt/none/bash -e\n",
+            "its interpreter, /opt/none/bash, does not exist here",
+            "install it, or fix",
+        ),
     ],
 )
 def test_hooks_that_slurmd_cannot_start_are_named(
@@ -91,10 +101,13 @@ def test_file_names_with_spaces_are_quoted_in_remedies(installed: Installation):
     hook = installed.root / "prolog.d" / "70-a hook; reboot"
     hook.write_text("#!/bin/sh\n")
     hook.chmod(0o644)
-    assert worst(hooks.configured(installed.at())).remedy == f"chmod +x '{hook}', or move it away"
+    assert (
+        worst(hooks.configured(installed.at())).remedy
+        == f"run chmod +x '{hook}', or move it to another directory"
+    )
     hook.chmod(0o777)
     found = [str(finding.remedy) for finding in hooks.configured(installed.at()) if finding.remedy]
-    assert found == [f"chmod go-w '{hook}'; read before what is there"]
+    assert found == [f"review its content, then run chmod go-w '{hook}'"]
 
 
 def test_programs_and_scripts_of_any_language_are_ok(installed: Installation):
@@ -112,9 +125,9 @@ def test_the_slurm_gpu_hook_on_a_node_without_slurm_gpud_is_reported(
     monkeypatch.setattr(hooks, "shared_file_system", lambda path: None)
     finding = worst(hooks.configured(at))
     hook = f"{installed.root}/prolog.d/10-slurm-gpu"
-    assert (finding.level, finding.remedy) == (Level.WARN, f"install -m 755 /usr/bin/true {hook}")
+    assert (finding.level, finding.remedy) == (Level.WARN, f"run install -m 755 /usr/bin/true {hook}")
     monkeypatch.setattr(hooks, "has_package", lambda: True)
-    assert str(worst(hooks.configured(at)).remedy).startswith("dnf remove slurm-gpu-node")
+    assert str(worst(hooks.configured(at)).remedy).startswith("run dnf remove slurm-gpu-node")
     monkeypatch.setattr(
         hooks, "shared_file_system", lambda path: "nfs4"
     )  # nodes with GPUs share the directory
@@ -131,7 +144,7 @@ def test_an_unreadable_directory_is_skipped(installed: Installation, monkeypatch
     monkeypatch.setattr(hooks, "may_read", lambda directory: directory.name != "prolog.d")
     found = list(hooks.configured(installed.at()))
     assert [one.level for one in found] == [Level.SKIPPED, Level.OK]
-    assert found[0].message == f"{installed.root}/prolog.d is root's; run doctor as root"
+    assert found[0].message == f"only root may read {installed.root}/prolog.d; run doctor as root"
 
 
 # Nodes that are drained already
@@ -158,7 +171,7 @@ def test_nodes_drained_by_a_hook_are_reported(installed: Installation):
     found = list(drains.drained(at))
     assert [one.message for one in found] == ["drained: n[1,3] (Prolog error)", "drained: n4 (Epilog error)"]
     assert {one.level for one in found} == {Level.FAIL}
-    assert "ssh n1 slurm-gpu doctor" in str(found[0].remedy)
+    assert "run slurm-gpu doctor on n1" in str(found[0].remedy)
     assert str(found[0].remedy).endswith("scontrol update nodename=n[1,3] state=resume")
 
 

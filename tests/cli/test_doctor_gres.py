@@ -41,25 +41,25 @@ def compared(text: str, node_report: NodeReport) -> list[str]:
 
 def test_equal_counts_types_and_files_are_ok():
     text = line("/none/nvidia[0-2]", count=3) + line("/none/nvidia3")
-    assert compared(text, report(0, 1, 2, 3)) == ["ok 4 GPUs of n1: each File= is a GPU of the driver's"]
+    assert compared(text, report(0, 1, 2, 3)) == ["ok 4 GPUs of n1: each File= is a GPU of the driver"]
 
 
 def test_a_file_that_is_not_a_gpu_is_reported():
     assert compared(line("/none/nvidia0") + line("/none/nvidia7"), report(0)) == [
-        "fail /none/nvidia7 of n1 is no GPU of the driver's: jobs are given what is not there"
+        "fail /none/nvidia7 of n1 is not a GPU of the driver: jobs get a GPU that does not exist"
     ]
 
 
 def test_a_gpu_without_a_file_is_reported():
     assert compared(line("/none/nvidia0"), report(0, 1)) == [
-        "warn no File= names minor 1 (GPU-1) of n1: no job can have it"
+        "warn no File= in gres.conf is minor 1 (GPU-1) of n1: no job can use it"
     ]
     assert compared(line("/none/nvidia0"), report(0, 1, cut=1))[0].startswith("ok")
 
 
 def test_a_gpu_that_is_counted_twice_is_reported():
     assert compared(line("/none/nvidia0") + line("/none/nvidia0"), report(0)) == [
-        "fail the GPU of minor 0 of n1 is counted 2 times: jobs share it"
+        "fail gres.conf lists the GPU of minor 0 of n1 2 times: jobs share it"
     ]
 
 
@@ -80,17 +80,17 @@ def test_a_type_with_the_name_of_another_model_is_reported(kind: str, name: str 
     found = compared(line("/none/nvidia0", kind) + line("/none/nvidia1", kind), report(0, 1, name=name))
     assert [text.startswith("warn") for text in found] == [is_reported]
     if is_reported:
-        assert found == [f"warn Slurm calls 2 GPUs of n1 {kind}, the driver {name}"]
+        assert found == [f"warn Slurm has type {kind} for 2 GPUs of n1, the driver reports {name}"]
 
 
 def test_missing_files_are_reported():
     (text,) = compared("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487\n", report(0, 1, 2, 3))
-    assert text.startswith("warn slurmd -G names no File= on n1")
+    assert text.startswith("warn slurmd -G shows no File= on n1")
 
 
 def test_files_of_mig_instances_are_ok():
     text = line("/none/nvidia0") + line("/none/nvidia1,/none/nvidia-cap21,/none/nvidia-cap22", "1g.5gb")
-    assert compared(text, report(0, 1, cut=1)) == ["ok 2 GPUs of n1: each File= is a GPU of the driver's"]
+    assert compared(text, report(0, 1, cut=1)) == ["ok 2 GPUs of n1: each File= is a GPU of the driver"]
 
 
 def test_slurmd_is_run_only_on_the_node_itself(installed: Installation):
@@ -101,7 +101,7 @@ def test_slurmd_is_run_only_on_the_node_itself(installed: Installation):
     installed.outputs["slurmd -G"] = line("/none/nvidia[0-1]", count=2)
     assert levels(gres.agrees(at)) == ["ok"]
     installed.outputs["slurmd -G"] = line("/none/nvidia[2-3]", count=2)
-    assert "is no GPU of the driver's" in worst(gres.agrees(at)).message
+    assert "is not a GPU of the driver" in worst(gres.agrees(at)).message
     at.slurmd = _no_slurmd
     assert worst(gres.agrees(at)).message == "slurmd -G: no such file"
     assert levels(gres.agrees(at)) == ["warn"]

@@ -48,7 +48,7 @@ def test_a_missing_hook_setting_is_reported(installed: Installation):
     assert finding.message == "slurm.conf has no Epilog: jobs leave no GPU records"
     conf = Path(installed.conf["SLURM_CONF"]).parent
     assert f"place install --conf {conf} on each GPU node" in str(finding.remedy)
-    assert f"then Epilog={conf}/epilog.d/* in slurm.conf" in str(finding.remedy)
+    assert f"then set Epilog={conf}/epilog.d/* in slurm.conf" in str(finding.remedy)
 
 
 def test_an_empty_glob_is_reported(installed: Installation):
@@ -62,14 +62,14 @@ def test_a_file_that_cannot_be_executed_is_reported(installed: Installation):
     (installed.root / "prolog.d" / "README").write_text("read me")
     finding = worst(hooks.configured(installed.at()))
     assert (finding.level, "README" in finding.message) == (Level.FAIL, True)
-    assert str(finding.remedy).startswith("chmod +x ")
+    assert str(finding.remedy).startswith("run chmod +x ")
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/nowhere")])
 def test_directories_and_dead_links_are_reported(installed: Installation, make: Callable[[Path], None]):
     make(installed.root / "epilog.d" / "old")
     (finding,) = [one for one in hooks.configured(installed.at()) if one.level is not Level.OK]
-    assert "is no file: Slurm drains nodes" in finding.message
+    assert "is not a file: Slurm drains nodes" in finding.message
 
 
 def test_a_hook_that_others_can_write_is_reported(installed: Installation):
@@ -131,7 +131,7 @@ def test_a_hook_of_the_site_is_not_mistaken_for_that_of_slurm_gpu(installed: Ins
 def test_the_stub_of_a_removal_is_reported(installed: Installation):
     path = hook(installed, "prolog", "10-slurm-gpu", STUB)
     finding = worst(hooks.configured(installed.at()))
-    assert (finding.level, finding.remedy) == (Level.FAIL, f"{PLACE} --conf {installed.root}")
+    assert (finding.level, finding.remedy) == (Level.FAIL, f"run {PLACE} --conf {installed.root}")
     assert finding.message.startswith(f"{path} is the stub that a removal of slurm-gpu left")
 
 
@@ -139,32 +139,32 @@ def test_the_stub_of_a_removal_is_reported(installed: Installation):
 @pytest.mark.parametrize(
     ("kind", "pattern", "remedy"),
     [
-        ("Prolog", "/etc/slurm/prolog.d/*", PLACE),
-        ("Epilog", "/opt/slurm/etc/epilog.d/*", f"{PLACE} --conf /opt/slurm/etc"),
-        ("Epilog", "/etc/slurm/epilog.d/9*", PLACE),
+        ("Prolog", "/etc/slurm/prolog.d/*", f"run {PLACE}"),
+        ("Epilog", "/opt/slurm/etc/epilog.d/*", f"run {PLACE} --conf /opt/slurm/etc"),
+        ("Epilog", "/etc/slurm/epilog.d/9*", f"run {PLACE}"),
         (
             "Prolog",
             "/etc/slurm/hooks/*",
-            "install -D -m 755 /usr/libexec/slurm-gpu/hooks/prolog /etc/slurm/hooks/10-slurm-gpu, "
-            "now and after each upgrade",
+            "run install -D -m 755 /usr/libexec/slurm-gpu/hooks/prolog /etc/slurm/hooks/10-slurm-gpu, "
+            "and again after each upgrade",
         ),
         (
             "Prolog",
             "/etc/slurm/prolog.sh",
-            f"{PLACE}; then Prolog=/etc/slurm/prolog.d/* in slurm.conf, "
-            "with a copy of /etc/slurm/prolog.sh in that directory; scontrol reconfigure",
+            f"run {PLACE}; then copy /etc/slurm/prolog.sh into /etc/slurm/prolog.d, "
+            "set Prolog=/etc/slurm/prolog.d/* in slurm.conf, and run scontrol reconfigure",
         ),
         (
             "Prolog",
             "/etc/slurm/prolog.d/*.sh",
-            f"{PLACE}; then Prolog=/etc/slurm/prolog.d/* in slurm.conf, "
-            "with a copy of /etc/slurm/prolog.d/*.sh in that directory; scontrol reconfigure",
+            f"run {PLACE}; then copy /etc/slurm/prolog.d/*.sh into /etc/slurm/prolog.d, "
+            "set Prolog=/etc/slurm/prolog.d/* in slurm.conf, and run scontrol reconfigure",
         ),
     ],
 )
 def test_the_remedy_installs_the_hook_where_slurm_runs_it(kind: str, pattern: str, remedy: str):
     assert hooks.placing(kind, [pattern]) == remedy
-    for_both = remedy.replace(f"a copy of {pattern}", "a copy of /site/one")
+    for_both = remedy.replace(f"copy {pattern}", "copy /site/one")
     assert hooks.placing(kind, ["/site/one", pattern]) == for_both
 
 
@@ -184,7 +184,7 @@ def test_a_relative_path_is_read_from_the_cache_of_slurmd(installed: Installatio
 def test_a_second_slurm_gpu_hook_is_reported(installed: Installation):
     second = hook(installed, "epilog", "90-slurm-gpu", (ROOT / "epilog" / "10-slurm-gpu").read_text())
     finding = worst(hooks.configured(installed.at()))
-    assert (finding.level, finding.remedy) == (Level.WARN, f"rm {second}")
+    assert (finding.level, finding.remedy) == (Level.WARN, f"run rm {second}")
 
 
 def test_the_slurm_gpu_hook_must_be_the_last_prolog_and_the_first_epilog(installed: Installation):
@@ -197,8 +197,8 @@ def test_the_slurm_gpu_hook_must_be_the_last_prolog_and_the_first_epilog(install
     hook(installed, "epilog", "95-early")
     found = [one for one in hooks.configured(installed.at()) if one.level is Level.WARN]
     assert [one.remedy for one in found] == [
-        "rename it, so that its name comes behind 10-slurm-gpu",
-        "rename it, so that its name comes before 90-slurm-gpu",
+        "rename it, so that its name sorts after 10-slurm-gpu",
+        "rename it, so that its name sorts before 90-slurm-gpu",
     ]
 
 
@@ -214,7 +214,9 @@ def test_a_hook_of_another_version_than_the_package_is_reported(
     hook(installed, "prolog", "10-slurm-gpu", text + signature)
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
     (packaged / "prolog").write_text(text + "# new\n")
-    assert "is not the prolog of the package" in worst(hooks.configured(installed.at())).message
+    assert (
+        "differs from the prolog of the installed package" in worst(hooks.configured(installed.at())).message
+    )
     hook(installed, "prolog", "10-slurm-gpu", text)  # installed by hand
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
 
@@ -227,7 +229,7 @@ def test_a_line_that_slurm_ignores_is_named_with_its_position(installed: Install
     installed.conf["Prolog"] = "/site/one"
     found = [one.message for one in hooks.configured(installed.at()) if "lines Prolog=" in one.message]
     assert found == [
-        "slurm.conf has 2 lines Prolog=, and Slurm 22.05.8 uses /site/one alone: "
+        "slurm.conf has 2 lines Prolog=, but Slurm 22.05.8 uses only /site/one: "
         f"{installed.root}/prolog.d/* ({more}:3) is not run"
     ]
     installed.conf |= {"Prolog[0]": f"{installed.root}/prolog.d/*", "Prolog[1]": "/site/one"}
@@ -279,7 +281,7 @@ def test_a_hook_is_recognized_by_its_content(installed: Installation, kind: str,
             assert finding.message.startswith(
                 f"{path} runs as {kind.capitalize()}, but is slurm-gpu's {other}"
             )
-            assert finding.remedy == f"install -m 755 {ROOT}/{kind}/10-slurm-gpu {path}"
+            assert finding.remedy == f"run install -m 755 {ROOT}/{kind}/10-slurm-gpu {path}"
 
 
 def test_the_slurm_conf_of_the_node_must_run_the_hook_too(installed: Installation):

@@ -70,7 +70,7 @@ def test_an_unreadable_policy_is_skipped(
     for check in (job_submit.lending, job_submit.script):
         (finding,) = check(at)
         assert finding.level is Level.SKIPPED
-        assert finding.message.endswith(" is not for everybody to read; run doctor as root")
+        assert finding.message.endswith("; run doctor as root")
 
 
 def test_an_invalid_or_unreadable_policy_leaves_owners_unknown(
@@ -79,7 +79,7 @@ def test_an_invalid_or_unreadable_policy_leaves_owners_unknown(
     at = dataclasses.replace(installed.at(), policy_file=policy_file)
     policy_file.write_text("version: 1\nowners: 3\n")
     (finding,) = job_submit.lending(at)
-    assert finding.message.startswith(f"who lends is unknown until this is fixed: {policy_file}:2:")
+    assert finding.message.startswith(f"lending cannot be checked until this is fixed: {policy_file}:2:")
     policy_file.unlink()
     policy_file.mkdir()
     (finding,) = job_submit.lending(at)

@@ -49,7 +49,8 @@ def test_the_proposed_defaults_are_equal_shares_per_gpu_and_cpu(cluster: Install
     )
     # scontrol shows it as JobDefaults, but programs fail on a slurm.conf with that key.
     assert finding.remedy == (
-        "DefMemPerGPU=25000 and DefMemPerCPU=3125 (or less) in slurm.conf, a line of its own each; "
+        "write DefMemPerGPU=25000 and DefMemPerCPU=3125 (or less) into slurm.conf, each on its own line; "
+        "then run "
         "scontrol reconfigure"
     )
 
@@ -57,7 +58,7 @@ def test_the_proposed_defaults_are_equal_shares_per_gpu_and_cpu(cluster: Install
 def test_a_default_per_gpu_does_not_apply_to_jobs_without_gpus(cluster: Installation) -> None:
     (finding,) = _found(cluster, PER_GPU)
     assert finding.message.startswith("partition gpu: DefMemPerGPU without DefMemPerCPU")
-    assert str(finding.remedy).startswith("DefMemPerCPU=3125 (or less) in slurm.conf, a line")
+    assert str(finding.remedy).startswith("write DefMemPerCPU=3125 (or less) into slurm.conf, each")
 
 
 def test_a_default_per_cpu_also_applies_to_jobs_with_gpus(cluster: Installation) -> None:
@@ -97,11 +98,11 @@ def test_without_memory_as_a_resource_no_default_is_needed(cluster: Installation
         (
             {"JobDefaults": "DefMemPerGPU=40000"},
             "DefMemPerCPU=1",
-            "DefMemPerGPU=40000, and n1 has 100000 MiB",
+            "DefMemPerGPU=40000, but n1 has 100000 MiB",
         ),
-        (PER_GPU, "DefMemPerCPU=1 JobDefaults=DefMemPerGPU=40000", "DefMemPerGPU=40000, and n1"),
-        ({"DefMemPerNode": "40000"}, "", "DefMemPerNode=40000, and n1"),
-        (PER_CPU, "DefMemPerNode=40000", "DefMemPerNode=40000, and n1"),
+        (PER_GPU, "DefMemPerCPU=1 JobDefaults=DefMemPerGPU=40000", "DefMemPerGPU=40000, but n1"),
+        ({"DefMemPerNode": "40000"}, "", "DefMemPerNode=40000, but n1"),
+        (PER_CPU, "DefMemPerNode=40000", "DefMemPerNode=40000, but n1"),
     ],
 )
 def test_a_default_above_the_share_of_a_gpu_is_reported(
@@ -110,5 +111,5 @@ def test_a_default_above_the_share_of_a_gpu_is_reported(
     _set_partitions(cluster, gpu=own)
     (finding,) = _found(cluster, conf)
     assert finding.message.startswith(f"partition gpu: {message}")
-    assert finding.message.endswith("find room on 2 of them")
-    assert str(finding.remedy).startswith("DefMemPerGPU=25000 (or less) in slurm.conf, on the line of")
+    assert finding.message.endswith("fit on only 2 of them")
+    assert str(finding.remedy).startswith("write DefMemPerGPU=25000 (or less) into slurm.conf, on the line")

@@ -42,7 +42,7 @@ def test_a_slurm_gpud_with_another_node_name_is_reported(installed: Installation
     assert at.gpu_nodes_here == ["gpu1"]
     installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud")
     finding = worst(node.alive(at))
-    assert finding.message.startswith("slurm-gpud speaks for head, and Slurm calls this host gpu1")
+    assert finding.message.startswith("slurm-gpud reports as head, but Slurm calls this host gpu1")
     assert "--node gpu1" in str(finding.remedy)
     installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud", "--node", "gpu1")
     assert levels(node.alive(at)) == ["ok"]
@@ -54,7 +54,7 @@ def test_on_a_host_with_several_nodes_one_without_slurm_gpud_is_named(installed:
     finding = worst(node.alive(installed.at()))
     assert (finding.level, finding.message) == (
         Level.FAIL,
-        "no slurm-gpud runs for n3, which this host is too",
+        "no slurm-gpud runs for n3, which this host simulates",
     )
     installed.process(4712, "python3", "slurm-gpud", "--node", "n3")
     assert worst(node.alive(installed.at())).message.startswith("no slurm-gpud runs for n2")
@@ -116,7 +116,7 @@ def test_unsent_records_are_reported(installed: Installation):
     write(("record/a/GPU-1", {**ended, "last_s": just_now}), ("shipped/record/a/GPU-1", 3))
     assert levels(node.spool(installed.at())) == ["ok"]  # still being sent
     write(("record/a/GPU-1", {**ended, "last_s": before}))
-    assert worst(node.spool(installed.at())).message.startswith("1 finished record still to be sent")
+    assert worst(node.spool(installed.at())).message.endswith(" has 1 final record to send")
     write(("shipped/record/a/GPU-1", 4))
     assert levels(node.spool(installed.at())) == ["ok"]
     write(("record/b/GPU-1", {**ended, "last_s": before}), ("record/b/GPU-1", None))
@@ -133,8 +133,8 @@ def test_unsent_records_are_reported(installed: Installation):
     ("changes", "message"),
     [
         ({}, None),
-        ({"f_bavail": 4095}, "has no room: 15 MiB and 100 files are left"),
-        ({"f_favail": 0}, "has no room: 16 MiB and 0 files are left"),
+        ({"f_bavail": 4095}, "is full: 15 MiB and 100 files are left"),
+        ({"f_favail": 0}, "is full: 16 MiB and 0 files are left"),
         ({"f_favail": 0, "f_files": 0}, None),  # as with Btrfs, which has no fixed number
         ({"f_flag": os.ST_RDONLY}, "is mounted read-only"),
     ],

@@ -71,7 +71,7 @@ def test_an_exempt_user_that_does_not_exist_is_reported(installed: Installation,
     path = installed.root / "notices.yaml"
     assert finding.level is Level.WARN
     assert finding.message == f"exempt_users in {path} names no such, not a user of this host"
-    assert finding.remedy == "getent passwd 'no such' shows whether the name is right; fix it there"
+    assert finding.remedy == "run getent passwd 'no such' to check the name, then fix it in the file"
 
 
 def test_an_unreachable_mail_server_is_reported_with_its_address(installed: Installation) -> None:
@@ -132,11 +132,11 @@ def test_a_file_unreadable_for_slurm_user_is_reported_with_the_chmod_command(ins
     text.write_text("mode: observe\n")
     text.chmod(0o600)
     finding = found(installed, None, uid=os.geteuid() + 4711)
-    assert (finding.level, finding.remedy) == (Level.FAIL, f"chmod o+r {text}")
+    assert (finding.level, finding.remedy) == (Level.FAIL, f"run chmod o+r {text}")
     text.chmod(0o644)
     text.parent.chmod(0o700)
     finding = found(installed, None, uid=os.geteuid() + 4711)
-    assert (finding.level, finding.remedy) == (Level.FAIL, f"chmod o+x {text.parent}")
+    assert (finding.level, finding.remedy) == (Level.FAIL, f"run chmod o+x {text.parent}")
 
 
 def test_a_rule_that_ends_jobs_without_a_channel_for_warnings_is_reported(

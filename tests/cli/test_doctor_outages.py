@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.cli.doctor.checks.daemons.database_address import unanswered
-from slurm_gpu.cli.doctor.checks.daemons.outages import trouble
+from slurm_gpu.cli.doctor.checks.daemons.outages import failure_from
 from slurm_gpu.cli.doctor.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.doctor.checks.finding import Level
 from slurm_gpu.errors import SlurmError
@@ -27,57 +27,57 @@ PERSISTENT = (
             "`scontrol show config` failed (1): slurm_load_ctl_conf error: Unable to contact slurm "
             "controller (connect failure)",
             "slurmctld does not answer",
-            "systemctl start slurmctld",
+            "run systemctl start slurmctld",
         ),
         (
             "`scontrol show node` gave no answer within 60 s",
             "slurmctld does not answer within 60 s",
-            "systemctl start slurmctld",
+            "run systemctl start slurmctld",
         ),
         (
             "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN",
             "slurmctld does not answer",
-            "systemctl start slurmctld",
+            "run systemctl start slurmctld",
         ),
         (
             "`sacctmgr …` failed (1): sacctmgr: error: slurm_persist_conn_open: Something happened with the "
             "receiving/processing of the persistent connection init message to 127.0.0.1:17002: Unable to "
             "connect to database\nsacctmgr: error: Sending PersistInit msg: Unable to connect to database",
             "slurmdbd runs, but its database does not answer",
-            "systemctl start mariadb on the host that StorageHost",
+            "run systemctl start mariadb on the host that StorageHost",
         ),
-        (PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
+        (PERSISTENT, "slurmdbd does not answer", "run systemctl start slurmdbd"),
         (
             "`sacctmgr show qos` gave no answer within 60 s",
             "slurmdbd does not answer within 60 s",
-            "systemctl start slurmdbd",
+            "run systemctl start slurmdbd",
         ),
         (
             'slurm-gpudbd at http://db answered 503: the database does not answer: (2003, "Can\'t connect")',
             'slurm-gpudbd runs, but its database does not answer: (2003, "Can\'t connect")',
-            "systemctl start mariadb",
+            "run systemctl start mariadb",
         ),
         (
             "slurm-gpudbd at /run/x answered 503: the database does not answer: database or disk is full",
-            "slurm-gpudbd runs, but its database has no room left: database or disk is full",
-            "df -h on its host",
+            "slurm-gpudbd runs, but its database has no space left: database or disk is full",
+            "run df -h on its host",
         ),
         (
             "the database does not answer: (1114, \"The table 'run_device' is full\")",
-            "slurm-gpudbd runs, but its database has no room left: "
+            "slurm-gpudbd runs, but its database has no space left: "
             "(1114, \"The table 'run_device' is full\")",
-            "df -h on its host",
+            "run df -h on its host",
         ),
         (
             "the database does not answer: attempt to write a readonly database",
             "slurm-gpudbd runs, but may not use its database: attempt to write a readonly database",
-            "SQLite: chown slurm",
+            "SQLite: run chown slurm",
         ),
         (
             "the database does not answer: (1045, \"Access denied for user 'slurm_gpu'@'localhost'\")",
             "slurm-gpudbd runs, but may not use its database: "
             "(1045, \"Access denied for user 'slurm_gpu'@'localhost'\")",
-            "SQLite: chown slurm",
+            "SQLite: run chown slurm",
         ),
         (
             "the database does not answer: database disk image is malformed",
@@ -87,21 +87,21 @@ PERSISTENT = (
         (
             "MUNGE: Socket communication error; is munged running?",
             "munged does not answer on this host",
-            "systemctl start munge",
+            "run systemctl start munge",
         ),
         (
             "`scontrol show node` failed (1): scontrol: error: If munged is up, restart with "
             "--num-threads=10\nscontrol: error: Munge encode failed: Failed to connect",
             "munged does not answer on this host",
-            "systemctl start munge",
+            "run systemctl start munge",
         ),
-        ("something else", "something else", "look"),
+        ("something else", "something else", "see the log"),
     ],
 )
 def test_the_daemon_that_is_down_is_named_with_its_remedy(
     installed: Installation, error: str, message: str, remedy: str
 ):
-    finding = trouble(installed.at(), error, "look")
+    finding = failure_from(installed.at(), error, "see the log")
     assert (finding.level, finding.message) == (Level.FAIL, message)
     assert finding.remedy is not None
     assert finding.remedy.startswith(remedy)
@@ -154,8 +154,8 @@ def test_for_a_stopped_mariadb_no_restart_of_its_clients_is_advised(
     for number, name, state in ((5, "slurmdbd", "S"), (6, "slurm-gpudbd", "S"), (7, program, "T")):
         installed.process(number, name, state=state)
     remedies = [
-        trouble(at, "`sacctmgr …` failed (1): Unable to connect to database", "look").remedy,
-        trouble(at, "`sacct …` gave no answer within 60 s", "look").remedy,
+        failure_from(at, "`sacctmgr …` failed (1): Unable to connect to database", "see the log").remedy,
+        failure_from(at, "`sacct …` gave no answer within 60 s", "see the log").remedy,
         unanswered(at),
     ]
     for remedy in map(str, remedies):
@@ -167,7 +167,7 @@ def test_for_a_stopped_mariadb_no_restart_of_its_clients_is_advised(
     ("line", "remedy"),
     [
         ("SlurmctldPort=6900", "compare SlurmctldHost and SlurmctldPort in slurm.conf"),
-        ("SlurmctldPort=7000-7009", "as slurm.conf says: systemctl restart slurmctld"),
+        ("SlurmctldPort=7000-7009", "as in slurm.conf: run systemctl restart slurmctld"),
     ],
 )
 def test_a_running_slurmctld_without_an_answer_hangs_or_has_another_port(
@@ -178,6 +178,8 @@ def test_a_running_slurmctld_without_an_answer_hangs_or_has_another_port(
     monkeypatch.setenv("SLURM_CONF", str(conf))
     installed.process(7, "slurmctld", "-D")
     monkeypatch.setattr("slurm_gpu.cli.doctor.checks.daemons.outages.ports", lambda _: [7001])
-    finding = trouble(at, "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN", "look")
+    finding = failure_from(
+        at, "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN", "see the log"
+    )
     assert "slurmctld runs on this host (it listens at port 7001)" in str(finding.remedy)
     assert remedy in str(finding.remedy)

@@ -35,7 +35,7 @@ def test_no_check_names_systemd_without_checking_for_it(path: Path):
 
 def test_without_a_unit_the_program_is_named(installed: Installation, monkeypatch: pytest.MonkeyPatch):
     at = installed.at()
-    assert services.start(at, "slurm-gpud") == "systemctl start slurm-gpud"
+    assert services.start(at, "slurm-gpud") == "run systemctl start slurm-gpud"
     installed.has_units = False
     program = installed.root / "bin" / "slurm-gpud"
     program.parent.mkdir()
@@ -50,11 +50,11 @@ def test_without_a_unit_the_program_is_named(installed: Installation, monkeypatc
 
 def test_a_running_daemon_without_an_answer_is_restarted(installed: Installation):
     at = installed.at()
-    assert services.revive(at, "munge") == "systemctl start munge"
+    assert services.revive(at, "munge") == "run systemctl start munge"
     installed.process(7, "munged", "--socket=/x y")
-    assert services.revive(at, "munge") == "systemctl restart munge"
+    assert services.revive(at, "munge") == "run systemctl restart munge"
     installed.process(7, "munged", "--socket=/x y", state="T")
-    assert services.revive(at, "munge") == "kill -CONT 7, as a signal stopped it"
+    assert services.revive(at, "munge") == "run kill -CONT 7 (a signal stopped it)"
     installed.process(7, "munged", "--socket=/x y")
     installed.has_units = False
     assert services.revive(at, "munge") == "kill 7, then start it again: munged '--socket=/x y'"
@@ -72,8 +72,10 @@ def test_a_unit_counts_only_if_systemd_runs(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_without_a_package_hooks_come_from_the_checkout(installed: Installation):
     remedy = hooks.placing("Epilog", ["/etc/slurm/epilog.d/*"])
-    assert remedy.startswith(f"install -D -m 755 {ROOT}/epilog/10-slurm-gpu /etc/slurm/epilog.d/90-slurm-gpu")
-    assert Path(remedy.split()[4]).is_file()
+    assert remedy.startswith(
+        f"run install -D -m 755 {ROOT}/epilog/10-slurm-gpu /etc/slurm/epilog.d/90-slurm-gpu"
+    )
+    assert Path(remedy.split()[5]).is_file()
 
 
 # munged
@@ -85,8 +87,8 @@ def test_for_a_wrong_munge_socket_no_start_of_munged_is_advised(installed: Insta
     installed.process(7, "munged", "--socket", "/run/other")
     finding = worst(munged.round_trip(at))
     assert finding.message == (
-        f"no munged listens at /run/munge/nosuch, which is munge_socket in {installed.site_file}: the one "
-        "that runs here listens at /run/other"
+        f"no munged listens at /run/munge/nosuch (munge_socket in {installed.site_file}): the munged of "
+        "this host listens at /run/other"
     )
     assert finding.remedy == f"write munge_socket: /run/other into {installed.site_file}"
 
@@ -99,7 +101,7 @@ def test_a_hanging_munged_is_restarted(installed: Installation):
     assert finding.message.startswith(
         "munged runs here (process 7), but does not answer at /run/munge/nosuch"
     )
-    assert finding.remedy == "systemctl restart munge"
+    assert finding.remedy == "run systemctl restart munge"
 
 
 # slurm-gpud
@@ -109,7 +111,7 @@ def test_a_stopped_slurm_gpud_is_continued(installed: Installation):
     at = installed.at("n1")
     at.nodes = [dataclasses.replace(one, host=one.name, address=one.name) for one in at.nodes]
     installed.process(7, "slurm-gpud", "--node=n1", state="T")
-    assert worst(node.alive(at)).remedy == "kill -CONT 7"
+    assert worst(node.alive(at)).remedy == "run kill -CONT 7"
 
 
 def test_hooks_that_write_to_another_directory_are_reported(installed: Installation):

@@ -38,32 +38,37 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
 @pytest.mark.parametrize(
     ("in_slurm", "rows", "level", "message"),
     [
-        ("", (), "ok", "Slurm has what is promised: 0 reservations"),
+        ("", (), "ok", "Slurm has every promised reservation: 0 reservations"),
         (IN_SLURM, (OLD, REQUESTED), "ok", "1 reservation; 1 request for an operator to decide"),
         ("", (APPROVED,), "ok", "1 reservation"),  # approved just now
-        ("", (OLD,), "fail", "and Slurm does not have it → systemctl start slurm-gpuctld"),
+        ("", (OLD,), "fail", "but Slurm does not have it → run systemctl start slurm-gpuctld"),
         (
             IN_SLURM.replace("n3", "n9"),
             (OLD,),
             "fail",
-            "promised to bob on n3, and Slurm has another one called so (bob on n9) → scontrol delete",
+            "promised to bob on n3, but Slurm has another reservation of this name (bob on n9) → run",
         ),
-        ("", (replace(OLD, error="Invalid user id"),), "warn", "sg_5 of bob: Invalid user id → scontrol"),
+        ("", (replace(OLD, error="Invalid user id"),), "warn", "sg_5 of bob: Invalid user id → run scontrol"),
         (
             IN_SLURM,
             (replace(OLD, error="slurm-gpuctld's clock is 99 s ahead of slurm-gpudbd's: …"),),
             "warn",
-            "99 s ahead of slurm-gpudbd's: … → chronyc tracking",
+            "99 s ahead of slurm-gpudbd's: … → run chronyc tracking",
         ),
-        (IN_SLURM, (OVER,), "warn", "sg_5 is cancelled, and still in Slurm"),
+        (IN_SLURM, (OVER,), "warn", "sg_5 is cancelled, but still in Slurm"),
         (IN_SLURM, (replace(OVER, ended_s=NOW_S - 5),), "ok", "0 reservations"),
         (
             IN_SLURM,
             (),
             "warn",
-            "is not one of them; it is unchanged → if it is not needed: scontrol delete Res",
+            "is not one of them; slurm-gpu does not change it → if it is not needed, run scontrol",
         ),
-        (IN_SLURM.replace("bob", "root"), (OVER,), "warn", "is not one of them; it is unchanged"),
+        (
+            IN_SLURM.replace("bob", "root"),
+            (OVER,),
+            "warn",
+            "is not one of them; slurm-gpu does not change it",
+        ),
         (IN_SLURM.replace("sg_5", "maint"), (), "ok", "0 reservations"),
     ],
 )
@@ -84,11 +89,11 @@ def test_reserved_nodes_that_are_out_of_service_are_named(command: CommandLine) 
     commands.reservations, command.site.run = IN_SLURM, commands
     with_rows(command, OLD)
     (found,) = reservations(at)
-    assert found.message == "sg_5 is promised to bob, and n3 is out of service"
+    assert found.message == "sg_5 is promised to bob, but n3 is out of service"
     assert "ten minutes after" in (found.remedy or "")
 
 
 def test_a_site_without_reservations_is_ok(slurm_gpu: CommandLine) -> None:
     ((level, message),) = findings(slurm_gpu, IN_SLURM)
     assert level == "ok"
-    assert "there are none here" in message
+    assert "reservations are not enabled" in message

@@ -67,7 +67,7 @@ def test_runaway_jobs_are_named_with_the_command_that_ends_them(
     assert finding.message.startswith(
         "2 jobs (17, 18) are active in Slurm's accounting, but not in slurmctld"
     )
-    assert str(finding.remedy).startswith("sacctmgr show runawayjobs")
+    assert str(finding.remedy).startswith("run sacctmgr show runawayjobs")
 
 
 def test_a_job_that_ended_since_the_last_import_is_ok(installed: Installation) -> None:

@@ -46,7 +46,7 @@ def test_users_must_be_able_to_read_the_site_file(installed: Installation, part:
     assert finding.message.startswith(f"users may not read {installed.site_file}")
     assert (
         finding.remedy
-        == f"chmod {'o+r' if part else 'o+x'} {installed.site_file if part else installed.root}"
+        == f"run chmod {'o+r' if part else 'o+x'} {installed.site_file if part else installed.root}"
     )
 
 
@@ -91,7 +91,7 @@ def test_users_must_be_able_to_read_slurm_conf(installed: Installation, mode: in
     path.chmod(mode)
     finding = worst(slurm_conf.grammar(installed.at()))
     assert finding.level.value == level
-    assert finding.remedy == (None if level == "ok" else f"chmod o+r {path}")
+    assert finding.remedy == (None if level == "ok" else f"run chmod o+r {path}")
 
 
 @pytest.mark.parametrize(("mode", "level"), [(0o777, "ok"), (0o700, "fail")])
@@ -102,7 +102,7 @@ def test_users_must_be_able_to_use_the_socket_of_munged(installed: Installation,
     _site(installed, munge_socket=str(path))
     finding = worst(site_file.for_users(installed.at()))
     assert finding.level.value == level
-    assert finding.remedy == (None if level == "ok" else f"chmod o+rw {path}")
+    assert finding.remedy == (None if level == "ok" else f"run chmod o+rw {path}")
 
 
 @pytest.mark.parametrize(("key", "command"), [("users", "passwd"), ("unix_groups", "group")])
@@ -112,7 +112,7 @@ def test_operators_that_do_not_exist_are_reported(installed: Installation, key: 
     _site(installed, operators={key: ["root", "no such"]})
     finding = worst(site_file.for_users(installed.at()))
     assert f"operators.{key} names no such, " in finding.message
-    assert str(finding.remedy).startswith(f"getent {command} 'no such' shows whether the name is right; fix ")
+    assert str(finding.remedy).startswith(f"run getent {command} 'no such' to check the name, fix ")
 
 
 def test_a_web_user_that_does_not_exist_is_reported(installed: Installation):
@@ -125,7 +125,7 @@ def test_a_web_user_that_does_not_exist_is_reported(installed: Installation):
         f"web_user: no such in {path} is not a user of this host, so slurm-gpudbd refuses slurm-gpuweb"
     )
     assert finding.remedy == (
-        "write the user, or the uid, that slurm-gpuweb runs as there; systemctl restart slurm-gpudbd"
+        "write the user or uid of slurm-gpuweb there; then run systemctl restart slurm-gpudbd"
     )
     for known in ("web_user: 4711\n", "web_user: daemon\n", "web_user: null\n", "{}\n"):
         path.write_text(known)
@@ -141,11 +141,13 @@ def test_a_readable_database_password_is_reported(installed: Installation):
     path.chmod(0o644)
     finding = worst(secretfiles.database_file(at))
     assert finding.message == f"{path}: holds a password, but others may read it (mode 0644)"
-    assert str(finding.remedy).startswith(f"chmod 0600 {path}; chown slurm {path}; change the password")
+    assert str(finding.remedy).startswith(
+        f"run chmod 0600 {path} and chown slurm {path}; change the password"
+    )
     path.chmod(0o600)
     if os.geteuid() == 0:
         assert (
-            "SlurmUser slurm, as whom slurm-gpudbd runs, may not"
+            "SlurmUser slurm, the user of slurm-gpudbd, may not"
             in worst(secretfiles.database_file(at)).message
         )
         os.chown(path, SLURM, -1)
@@ -180,7 +182,7 @@ def _address(host: Installation, by_network: Database | Exception) -> list[Check
 
 def test_a_slurm_gpudbd_that_answers_over_the_network_is_ok(host: Installation):
     (finding,) = _address(host, host.database)
-    assert finding.message == "slurm-gpudbd answers at http://head:6829, as nodes ask it"
+    assert finding.message == "slurm-gpudbd answers at http://head:6829, the address that nodes use"
 
 
 def test_a_wrong_port_is_reported_on_the_database_host(host: Installation):
@@ -201,7 +203,7 @@ def test_another_slurm_gpudbd_at_the_port_is_reported(host: Installation):
     other = Database()
     other.state = make_health(cluster="tiger")
     (finding,) = _address(host, other)
-    assert "another slurm-gpudbd answers, of cluster tiger" in finding.message
+    assert "which nodes and other hosts use, is another one, of cluster tiger" in finding.message
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
@@ -210,7 +212,7 @@ def test_a_loopback_address_is_reported(host: Installation, name: str):
     (finding,) = _address(host, host.database)
     assert finding.level is Level.FAIL
     assert finding.message.startswith(f"database: http://{name}:6829 is a loopback address, but n[")
-    assert "write database: http://head:6829" in str(finding.remedy)
+    assert "set database: http://head:6829" in str(finding.remedy)
 
 
 def test_the_listening_ports_of_a_process_are_found():
@@ -241,7 +243,7 @@ def test_gpus_of_this_host_that_slurm_lacks_are_reported(installed: Installation
     at.nodes = [dataclasses.replace(node, gpus={}) for node in at.nodes]
     finding = worst(gres.agrees(at))
     assert finding.message.startswith("this host has 2 GPUs (")
-    assert str(finding.remedy).startswith("Gres=gpu:TYPE:2 on the line NodeName=n1 in slurm.conf")
+    assert str(finding.remedy).startswith("write Gres=gpu:TYPE:2 on the line NodeName=n1 in slurm.conf")
 
 
 def test_gpus_of_a_node_that_slurm_lacks_are_reported(installed: Installation):
@@ -314,7 +316,7 @@ def test_a_slurm_gpuweb_that_does_not_run_is_reported_on_its_host(installed: Ins
     (installed.root / "slurm-gpuweb.yaml").write_text("{}\n")
     finding = worst(web.answers(_web(installed, page)))
     assert (finding.level, "but slurm-gpuweb does not run" in finding.message) == (Level.FAIL, True)
-    assert str(finding.remedy).startswith("systemctl start slurm-gpuweb; journalctl -u slurm-gpuweb")
+    assert str(finding.remedy).startswith("run systemctl start slurm-gpuweb; see journalctl -u slurm-gpuweb")
 
 
 def test_a_readable_session_key_is_reported(installed: Installation):
@@ -323,4 +325,4 @@ def test_a_readable_session_key_is_reported(installed: Installation):
     key.chmod(0o644)
     (installed.root / "slurm-gpuweb.yaml").write_text(f"session: {{key_file: {key}}}\n")
     found = [one for one in web.answers(installed.at()) if "which signs sessions" in one.message]
-    assert str(found[0].remedy).startswith(f"chmod 0600 {key}; ")
+    assert str(found[0].remedy).startswith(f"run chmod 0600 {key}; ")

@@ -48,14 +48,14 @@ def test_a_missing_slurmd_on_a_running_host_is_reported(installed: Installation)
         "slurmd on n2 does not answer slurmctld, so no job starts there (state DOWN); slurm-gpud there still "
         "reports, so the host and its network are up",
     )
-    assert found.remedy == "ssh n2 systemctl restart slurmd; journalctl -u slurmd there has the cause"
+    assert found.remedy == "on n2, run systemctl restart slurmd; see journalctl -u slurmd for the cause"
 
 
 def test_a_host_that_is_down_is_reported(installed: Installation):
     _report(installed, ["n1", "n3"])
     found = _only(_with_n2(installed, "down+not_responding", "Not responding"))
     assert "slurm-gpud on n2 has not reported for two minutes either" in found.message
-    assert str(found.remedy).startswith("ping n2; if it answers, ssh n2 systemctl restart slurmd")
+    assert str(found.remedy).startswith("run ping n2; if it answers: on n2, run systemctl restart slurmd")
 
 
 def test_before_slurmd_timeout_a_silent_slurmd_is_a_warning(installed: Installation):
@@ -77,7 +77,7 @@ def test_the_finding_needs_no_slurm_gpudbd(installed: Installation):
 def test_a_node_that_slurm_keeps_down_is_reported(installed: Installation, reason: str):
     found = _only(_with_n2(installed, "down", reason))
     assert found.message == "slurmd on n2 answers again, but no job starts there (state DOWN)"
-    assert found.remedy == "scontrol update nodename=n2 state=resume"
+    assert found.remedy == "run scontrol update nodename=n2 state=resume"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_one_of_several_nodes_on_this_host_is_reported(installed: Installation):
     at.nodes = [dataclasses.replace(one, address="127.0.0.1") for one in at.nodes]
     for pid, node, state in ((7, "n1", "S"), (8, "n2", "T")):
         process = installed.process(pid, "slurmd", "-D", "-N", node, state=state)
-    assert _only(at).remedy == "kill -CONT 8, as a signal stopped it"
+    assert _only(at).remedy == "run kill -CONT 8 (a signal stopped it)"
     (process / "stat").unlink()
     (process / "cmdline").unlink()
-    assert _only(at).remedy == "start slurmd -N n2 again; its log has the cause"
+    assert _only(at).remedy == "run slurmd -N n2 again; see its log for the cause"

@@ -50,9 +50,9 @@ def test_slurm_conf_is_changed_and_reread_before_packages_are_removed(installed:
     apply(installed)
     root = installed.root
     assert lines(installed) == [
-        f"{conf}:2: take out Prolog={root}/prolog.d/*",
-        f"{conf}:3: take out Epilog={root}/epilog.d/*",
-        f"{conf}:5: take out JobSubmitPlugins=lua",
+        f"{conf}:2: remove Prolog={root}/prolog.d/*",
+        f"{conf}:3: remove Epilog={root}/epilog.d/*",
+        f"{conf}:5: remove JobSubmitPlugins=lua",
         "systemctl restart slurmctld",
         "(on each host of slurmctld)",
         "scontrol reconfigure",
@@ -93,7 +93,7 @@ def test_a_directory_with_hooks_of_the_site_remains_in_slurm_conf(installed: Ins
     own = installed.root / "prolog.d" / "50-site"
     own.write_text("#!/bin/sh\n")
     assert lines(installed)[:2] == [
-        f"{conf}:3: take out Epilog={installed.root}/epilog.d/*",
+        f"{conf}:3: remove Epilog={installed.root}/epilog.d/*",
         "scontrol reconfigure",
     ]
 
@@ -103,7 +103,7 @@ def test_only_lua_is_removed_from_several_plugins(installed: Installation, conf:
     conf.write_text(f"Prolog=/site,{installed.root}/prolog.d/*\nJobSubmitPlugins=throttle,lua\n")
     apply(installed)
     assert lines(installed)[:2] == [
-        f"{conf}:2: instead of JobSubmitPlugins=throttle,lua write JobSubmitPlugins=throttle",
+        f"{conf}:2: replace JobSubmitPlugins=throttle,lua by JobSubmitPlugins=throttle",
         "systemctl restart slurmctld",
     ]
 
@@ -117,7 +117,7 @@ def test_lines_are_found_in_every_spelling(installed: Installation, conf: Path, 
     apply(installed)
     starts = [1 + "".join(texts[:n]).count("\n") for n in range(len(texts))]
     assert lines(installed)[:3] == [
-        f"{conf}:{start}: take out {spelling.key(key)}={value}"
+        f"{conf}:{start}: remove {spelling.key(key)}={value}"
         for start, (key, value) in zip(starts, settings.items(), strict=True)
     ]
 
@@ -128,8 +128,8 @@ def test_a_path_with_blanks_and_an_included_file(installed: Installation, conf: 
     hooks = conf.with_name("hooks.conf")
     hooks.write_text(f'Prolog = "{installed.root}/site prologs/*"\nEpilog=../epilog.d/*\n')
     assert lines(installed)[:2] == [
-        f'{hooks}:1: take out Prolog="{installed.root}/site prologs/*"',
-        f"{hooks}:2: take out Epilog=../epilog.d/*",
+        f'{hooks}:1: remove Prolog="{installed.root}/site prologs/*"',
+        f"{hooks}:2: remove Epilog=../epilog.d/*",
     ]
 
 
@@ -152,7 +152,7 @@ def test_lua_remains_and_the_copy_is_named_if_a_replaced_script_is_restored(
     copy.write_text("function slurm_job_submit() end\n")
     assert not any("JobSubmitPlugins" in line or "job_submit.lua" in line for line in lines(installed))
     last = uninstall_steps(installed.at())[-1]
-    assert f"job_submit.lua is your own again by then, or lies here still: {copy}." in last.what
+    assert f"job_submit.lua is your own script again by then, or is still in {copy}." in last.what
     assert last.lines == ("rm -r /etc/slurm-gpu /var/lib/slurm-gpu",)
 
 
@@ -162,7 +162,7 @@ def test_a_shared_slurm_directory_is_cleaned_by_the_last_host(
     apply(installed)
     assert not any("--shared" in line for line in lines(installed))
     monkeypatch.setattr(uninstall, "shared_file_system", lambda path: "nfs4")
-    (step,) = [step for step in uninstall_steps(installed.at()) if "lies on nfs4" in step.what]
+    (step,) = [step for step in uninstall_steps(installed.at()) if "is on nfs4" in step.what]
     assert step.lines == (
         "/usr/libexec/slurm-gpu/hooks/place remove --shared",
         "/usr/libexec/slurm-gpu/hooks/place-lua remove --shared",
@@ -213,7 +213,7 @@ def test_remaining_qos_are_named_with_the_command_that_deletes_them(installed: I
         entry = Entry(cluster=installed.at().settings.cluster, policy="/p.yaml", owned=(*given, limit))
         journal.mark(journal.begin(entry), ApplyState.DONE)
     step = uninstall_steps(installed.at())[1]
-    assert "(sg-loans, sg-vision) stay" in step.what
+    assert "(sg-loans, sg-vision) remain" in step.what
     assert step.lines == ("sacctmgr delete qos sg-loans", "sacctmgr delete qos sg-vision")
 
 
@@ -233,7 +233,7 @@ def test_a_controller_without_hooks_refers_to_a_gpu_node(installed: Installation
     first = uninstall_steps(at)[0].lines[0]
     assert first == (
         f"{conf}:2: Prolog={installed.root}/prolog.d/* "
-        "(may stay? run `slurm-gpu doctor uninstall` on a GPU node)"
+        "(may it remain? run `slurm-gpu doctor uninstall` on a GPU node)"
     )
 
 
@@ -275,7 +275,7 @@ def test_the_web_host_needs_no_slurm(installed: Installation, conf: Path, monkey
     monkeypatch.setattr(DoctorContext, "settings", property(settings))
     monkeypatch.setattr(DoctorContext, "nodes", property(settings))
     first, *rest = uninstall_steps(installed.at("web"))
-    assert "taken for one without Slurm" in first.what
+    assert "assumed to have no Slurm" in first.what
     assert [line for step in rest for line in step.lines] == [
         "systemctl disable --now slurm-gpuweb",
         "dnf remove slurm-gpu-web slurm-gpu-client slurm-gpu",
@@ -292,11 +292,11 @@ def test_on_a_configless_node_the_cached_slurm_conf_is_read(installed: Installat
     conf.rename(cached)
     step = uninstall_steps(installed.at("localhost"))[0]
     assert step.what == "In slurm.conf, on the controller, which sent this node the copy named here:"
-    assert step.lines[0] == f"{cached}:2: take out Prolog={installed.root}/prolog.d/*"
+    assert step.lines[0] == f"{cached}:2: remove Prolog={installed.root}/prolog.d/*"
 
 
 def test_without_slurm_conf_the_command_fails(installed: Installation):
-    with pytest.raises(OutsideError, match="run this where slurm"):
+    with pytest.raises(OutsideError, match=r"run this on a host with slurm\.conf"):
         uninstall_steps(installed.at())
 
 

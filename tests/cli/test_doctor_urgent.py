@@ -35,7 +35,7 @@ def found(installed: Installation, tmp_path: Path, text: str = POLICY) -> CheckR
 def test_a_complete_setup_is_ok(installed: Installation, tmp_path: Path) -> None:
     installed.conf.update(RIGHT)
     finding = found(installed, tmp_path)
-    assert (finding.level, finding.message) == (Level.OK, "urgent jobs start first, 2 at once")
+    assert (finding.level, finding.message) == (Level.OK, "urgent jobs start first, at most 2 at once")
 
 
 @pytest.mark.parametrize(

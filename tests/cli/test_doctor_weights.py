@@ -40,10 +40,8 @@ def test_a_changed_mode_requires_a_restart_of_slurm_gpuctld(
     write_mode(installed, new_mode)
     finding = worst(check(installed))
     assert finding.level is Level.FAIL
-    assert finding.message == (
-        f"placement's mode is {new_mode}, but slurm-gpuctld goes by {was}, as when it was started"
-    )
-    assert finding.remedy == "systemctl restart slurm-gpuctld"
+    assert finding.message == (f"placement's mode is {new_mode}, but slurm-gpuctld was started with {was}")
+    assert finding.remedy == "run systemctl restart slurm-gpuctld"
     started_with(installed, new_mode)
     assert levels(check(installed)) == ["ok"]
 

@@ -41,14 +41,14 @@ def test_zones_whose_nodes_have_their_feature_are_ok(installed: Installation) ->
     write(installed, '{zone1: {nodes: "n[1-2]"}, zone2: {nodes: n3, role: large}}')
     found = list(zones.zones(installed.at("node")))
     assert [finding.level for finding in found] == [Level.OK]
-    assert found[0].message == "2 of 2 zones can hold jobs; placement's mode is observe"
+    assert found[0].message == "jobs can be kept in 2 of 2 zones; placement's mode is observe"
 
 
 def test_a_zone_without_its_feature_is_named_with_the_line_to_write(installed: Installation) -> None:
     write(installed, '{rack7: {nodes: "n[1-2]"}, zone2: {nodes: n3}}')
     finding = worst(zones.zones(installed.at("node")))
     assert finding.level is Level.WARN
-    assert finding.message == "rack7: n[1-2] lack the feature rack7: no job is kept in it"
+    assert finding.message == "zone rack7: n[1-2] lack the feature rack7: no job is kept in it"
     assert finding.remedy is not None
     assert finding.remedy.startswith("add Feature=rack7 to the line NodeName=n[1-2] of slurm.conf")
 
@@ -56,7 +56,7 @@ def test_a_zone_without_its_feature_is_named_with_the_line_to_write(installed: I
 def test_a_node_outside_the_zone_with_its_feature_is_named(installed: Installation) -> None:
     write(installed, "{zone1: {nodes: n1}}")
     assert worst(zones.zones(installed.at("node"))).message.startswith(
-        "zone1: n2 outside the zone has the feature zone1 too"
+        "zone zone1: n2 outside the zone has the feature zone1 too"
     )
 
 
@@ -67,7 +67,7 @@ def test_jobs_that_wait_indefinitely_are_named_with_a_remedy(
     wait_for_zones(monkeypatch, features="(a|b)&[zone2|zone1]")
     finding = worst(zones.zones(installed.at()))
     assert finding.level is Level.WARN
-    assert finding.message.startswith("1 job may wait for one zone without end")
+    assert finding.message.startswith("1 job may wait for one zone indefinitely")
     assert finding.remedy is not None
     assert finding.remedy.endswith("scontrol update JobId=7 Features='a|b'")
     installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")

@@ -231,7 +231,7 @@ def test_doctor_accepts_weights_of_a_running_slurm_gpuctld(installed: Installati
     host.write()
     assert levels(weights.weights(host.at)) == ["ok"]
     host.write(in_charge=False)
-    assert "on another host" in worst(weights.weights(host.at)).message
+    assert "another slurmctld is in charge" in worst(weights.weights(host.at)).message
 
 
 def test_doctor_names_weights_set_by_hand(installed: Installation, slurm: Slurm) -> None:
@@ -241,9 +241,13 @@ def test_doctor_names_weights_set_by_hand(installed: Installation, slurm: Slurm)
     host.write()
     (finding,) = weights.weights(host.at)
     assert finding.level is Level.WARN
-    assert finding.message == "Weight 400 of n[1-2] is neither the site's (1) nor slurm-gpuctld's: left alone"
+    assert finding.message == (
+        "Weight 400 of n[1-2] was set by hand (original: 1); slurm-gpuctld does not change it"
+    )
     assert finding.remedy is not None
-    assert finding.remedy.startswith("scontrol update NodeName=n[1-2] Weight=1 hands it over")
+    assert finding.remedy.startswith(
+        "to let slurm-gpuctld manage it, run scontrol update NodeName=n[1-2] Weight=1;"
+    )
 
 
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
@@ -255,7 +259,7 @@ def test_doctor_reports_weights_without_a_slurm_gpuctld(
     finding = worst(weights.weights(Host(installed, slurm, mode).at))
     assert finding.level is Level.FAIL
     assert "slurm-gpu placement release" in str(finding.remedy)
-    assert "on 1 node" in finding.message
+    assert "1 node still has a Weight of slurm-gpuctld" in finding.message
 
 
 def test_doctor_reports_a_slurm_gpuctld_that_was_just_killed(installed: Installation, slurm: Slurm) -> None:
@@ -272,5 +276,5 @@ def test_doctor_reports_mode_enforce_without_a_slurm_gpuctld(installed: Installa
     finding = worst(weights.weights(Host(installed, slurm, "enforce").at))
     assert (finding.level, finding.remedy) == (
         Level.FAIL,
-        "systemctl start slurm-gpuctld; journalctl -u slurm-gpuctld",
+        "run systemctl start slurm-gpuctld; see journalctl -u slurm-gpuctld",
     )

@@ -224,7 +224,7 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
         "an operator that is no user, a group that does not exist": (
             _site(operators={"users": ["nosuch"], "unix_groups": ["none"]}),
             "users",
-            "names nosuch, who is not a user",
+            "names nosuch, which is not a user",
             "getent passwd",
         ),
         "a password that users may read": (
@@ -335,16 +335,21 @@ def test_each_thing_that_a_user_needs_is_found_when_it_is_broken(lab: Lab) -> No
 @pytest.mark.parametrize(
     ("daemon", "check", "message", "remedy"),
     [
-        ("slurmdbd", "applied", "slurmdbd does not answer within", "kill -CONT "),
+        ("slurmdbd", "applied", "slurmdbd does not answer within", "run kill -CONT "),
         *(
             pytest.param(*expected, marks=pytest.mark.long)
             for expected in (
-                ("munged", "MUNGE", "munged runs here (process ", "kill -CONT "),
-                ("slurmctld", "Slurm", "slurmctld does not answer within", "kill -CONT "),
-                ("mariadb", "applied", "slurmdbd does not answer within", "waits for MariaDB: kill -CONT "),
-                ("slurm-gpudbd", "slurm-gpudbd", "did not answer in time", "kill -CONT "),
-                ("slurm-gpuweb", "slurm-gpuweb", "does not answer at", "kill -CONT "),
-                ("slurm-gpuctld", "snapshot", "is stopped", "kill -CONT "),
+                ("munged", "MUNGE", "munged runs here (process ", "run kill -CONT "),
+                ("slurmctld", "Slurm", "slurmctld does not answer within", "run kill -CONT "),
+                (
+                    "mariadb",
+                    "applied",
+                    "slurmdbd does not answer within",
+                    "waits for MariaDB: run kill -CONT ",
+                ),
+                ("slurm-gpudbd", "slurm-gpudbd", "did not answer in time", "run kill -CONT "),
+                ("slurm-gpuweb", "slurm-gpuweb", "does not answer at", "run kill -CONT "),
+                ("slurm-gpuctld", "snapshot", "is stopped", "run kill -CONT "),
             )
         ),
     ],
@@ -411,7 +416,7 @@ def test_a_dead_slurmd_is_found_and_no_node_that_is_out_on_purpose(lab: Lab) -> 
             "slurmd",
             "slurmd on n2 does not answer slurmctld, so no job starts there (state DOWN); "
             "slurm-gpud there still reports",
-            "start slurmd -N n2 again",
+            "run slurmd -N n2 again",
         )
         assert _has_failed(_findings(lab), *expected), _findings(lab)
         # sinfo marks a maintenance reservation with `$`.

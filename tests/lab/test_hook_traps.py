@@ -301,7 +301,7 @@ def test_after_uninstalling_as_doctor_advises_slurm_is_unchanged(hooks: Hooks) -
         for line in typed:
             if line.startswith(("printf ", "slurm-gpu policy apply ")):
                 lab.output(["sh", "-c", line.replace("/root/", f"{lab.layout.root}/")])
-            place, found, setting = line.partition(": take out ")
+            place, found, setting = line.partition(": remove ")
             if found:
                 assert text[int(place.rpartition(":")[2]) - 1] == setting
                 text[int(place.rpartition(":")[2]) - 1] = ""

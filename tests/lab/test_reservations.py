@@ -126,7 +126,7 @@ def test_an_approved_reservation_is_created_in_slurm_and_a_cancelled_one_removed
     calendar = lab.run_as("bob", ["slurm-gpu", "reserve", "list"]).stdout
     assert "approved" in calendar
     assert "maintenance" in calendar
-    assert cluster.doctor() == ("ok", "Slurm has what is promised: 1 reservation")
+    assert cluster.doctor() == ("ok", "Slurm has every promised reservation: 1 reservation")
     lab.run_as("alice", ["slurm-gpu", "reserve", "cancel", str(number)])
     cluster.wait(lambda: not cluster.ours(), "Slurm has it no more")
     assert cluster.doctor()[0] == "ok"
@@ -275,7 +275,7 @@ def test_kill_9_restarts_and_a_reconfiguration_leave_what_is_promised(cluster: C
         lambda: cluster.ours() == [f"sg_{second}"], "what is cancelled is gone, what was lost is back"
     )
     # The restarted slurmctld counts nodes as out of service until they have registered.
-    fine = ("ok", "Slurm has what is promised: 1 reservation")
+    fine = ("ok", "Slurm has every promised reservation: 1 reservation")
     cluster.wait(lambda: cluster.doctor() == fine, "doctor finds nothing wrong")
 
 

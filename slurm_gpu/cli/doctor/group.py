@@ -93,7 +93,7 @@ def doctor(
     else:
         skipped = levels.count(Level.SKIPPED)
         more = f", {skipped} skipped" if skipped else ""
-        click.echo(f"{failed} failed, {counted(warned, 'warning')}, {levels.count(Level.OK)} fine{more}")
+        click.echo(f"{failed} failed, {counted(warned, 'warning')}, {levels.count(Level.OK)} ok{more}")
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""One time bound for all that doctor asks: a daemon that hangs is waited for once."""
+"""Bound the time that doctor waits for daemons: each daemon that hangs is waited for once."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ T = TypeVar("T")
 _TOTAL_S = 10.0
 _LEAST_S = 4.0
 _MUNGED, _SLURM_GPUDBD = "munged", "slurm-gpudbd"
-_ASKED = {
+_DAEMON_OF = {
     **dict.fromkeys(("scontrol", "squeue", "sprio"), "slurmctld"),
     **dict.fromkeys(("sacct", "sacctmgr"), "slurmdbd"),
 }
 
 
 class TimeBound:
-    """The daemons that hang, and how long the next one may be waited for."""
+    """The daemons that hang, and the remaining time to wait for others."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._left_s = _TOTAL_S
         self._hanging: dict[str, SlurmGpuError] = {}
 
-    def ask(self, daemon: str, question: Callable[[float], T], timeout_s: float = math.inf) -> T:
-        """Call `question` with the seconds that it may take; raise its error again if the daemon hangs."""
+    def query(self, daemon: str, call: Callable[[float], T], timeout_s: float = math.inf) -> T:
+        """Call `call` with the seconds that it may take; raise its error again if the daemon hangs."""
         self.require(daemon)
         limit_s = min(timeout_s, max(_LEAST_S, self._left_s))
         began_s = self._monotonic()
         try:
-            return question(limit_s)
+            return call(limit_s)
         except SlurmGpuError as error:
             took_s = self._monotonic() - began_s
             self._left_s -= took_s
@@ -51,37 +51,37 @@ class TimeBound:
             raise
 
     def require(self, daemon: str) -> None:
-        """Raise the error with which the daemon did not answer, if it hangs."""
+        """Raise the earlier error of the daemon if it hangs."""
         if (error := self._hanging.get(daemon)) is not None:
             raise error
 
     def run(self, run: CommandRunner) -> CommandRunner:
-        """Return `run` within this bound."""
+        """Return a runner that calls `run` within this bound."""
 
         def bounded(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
-            daemon = _ASKED.get(argv[0])
+            daemon = _DAEMON_OF.get(argv[0])
             if daemon is None:
                 return run(argv, environ, timeout_s)
-            return self.ask(daemon, lambda limit_s: run(argv, environ, limit_s), timeout_s)
+            return self.query(daemon, lambda limit_s: run(argv, environ, limit_s), timeout_s)
 
         return bounded
 
 
 def bounded(site: CommandSite) -> CommandSite:
-    """Return the site with everything that is asked of its daemons within one bound."""
+    """Return the site with all queries of its daemons within one bound."""
     bound = TimeBound()
     encode, connect = site.encode, site.connect_database
     return dataclasses.replace(
         site,
         run=bound.run(site.run),
-        # libmunge tries for 10 s, whatever the bound.
-        encode=lambda payload, socket: bound.ask(_MUNGED, lambda _: encode(payload, socket)),
+        # libmunge tries for 10 s, regardless of the bound.
+        encode=lambda payload, socket: bound.query(_MUNGED, lambda _: encode(payload, socket)),
         connect_database=(lambda config: _Database(config, bound)) if connect is open_database else connect,
     )
 
 
 class _Database(DatabaseClient):
-    """slurm-gpudbd, asked within a bound."""
+    """A client of slurm-gpudbd whose requests take no longer than the bound."""
 
     def __init__(self, config: SiteConfig, bound: TimeBound) -> None:
         super().__init__(config)
@@ -90,5 +90,7 @@ class _Database(DatabaseClient):
             bound.require(_MUNGED)  # it signs each request
 
     def _response(self, method: str, path: str, **request: Any) -> httpx.Response:
-        ask = super()._response
-        return self._bound.ask(_SLURM_GPUDBD, lambda limit_s: ask(method, path, timeout=limit_s, **request))
+        send = super()._response
+        return self._bound.query(
+            _SLURM_GPUDBD, lambda limit_s: send(method, path, timeout=limit_s, **request)
+        )

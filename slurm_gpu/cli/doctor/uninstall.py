@@ -25,25 +25,25 @@ from slurm_gpu.slurm.reservations import ReservationClient
 from slurm_gpu.wire.answers.reservation import id_of
 
 _WITHOUT_SLURM = (
-    "No command of Slurm's is on the PATH, so this host is taken for one without Slurm. Where it has one: "
+    "Slurm's commands are not on the PATH, so this host is assumed to have no Slurm. If it has Slurm, run "
     "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor uninstall"
 )
 _BY_HAND = (
-    "Put files that do nothing in the place of the hooks, as Slurm drains nodes where a glob matches none, "
-    "and remove slurm-gpu, which no package installed here."
+    "Replace the hooks by files that do nothing, as Slurm drains nodes if a glob matches no file, and "
+    "remove slurm-gpu, which packages did not install here."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class UninstallStep:
-    """One thing to do: why, and the lines to type or to write."""
+    """One step: what to do and why, and the lines to type or to write."""
 
     what: str
     lines: tuple[str, ...] = ()
 
 
 def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
-    """All steps for this host, the first to do first; raises OutsideError where slurm.conf is not here."""
+    """Return all steps for this host in their order; raise OutsideError if slurm.conf cannot be read."""
     database, web = ((at.site.config_path.parent / name).exists() for name in (DATABASE_FILE, WEB_FILE))
     found: list[UninstallStep] = []
     try:
@@ -51,7 +51,7 @@ def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
     except SlurmError as error:
         if finding_slurm(str(error)) is None:
             raise
-        node, controller, conf = False, False, []  # that of slurm-gpuweb needs no Slurm
+        node, controller, conf = False, False, []  # slurm-gpuweb's host needs no Slurm
         found.append(UninstallStep(_WITHOUT_SLURM))
     if controller:
         found += _native_limits(at)
@@ -66,19 +66,19 @@ def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
     ]
     packages = [package for package, _, is_here in parts if is_here]
     units = [unit for _, unit, is_here in parts if is_here]
-    here = timers()  # systemctl disables nothing if one argument is no unit
+    here = timers()  # systemctl disables nothing if one argument is not a unit
     units += here
     if any(timer.startswith("slurm-gpu-report-") for timer in here):
         packages.append("slurm-gpu-report")
     if stops := _stops(at, units):
-        found.append(UninstallStep("Stop what runs here.", stops))
+        found.append(UninstallStep("Stop the daemons and timers of this host.", stops))
     if controller:
         found += _reservations(at)
     if not at.has_packages():
         found.append(UninstallStep(_BY_HAND, tuple(_by_hand(at, conf, controller=controller))))
         found += _leftovers(at, conf, controller=controller, database=database, web=web)
         return found
-    what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
+    what = "Remove the packages." if packages else "Remove the command: no other part of slurm-gpu is here."
     if node or controller:
         what += " Stubs without effect replace the hooks and job_submit.lua."
         found += _shared(at)
@@ -90,7 +90,7 @@ def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
 
 
 def _stops(at: DoctorContext, names: Sequence[str]) -> tuple[str, ...]:
-    """Return what stops these: their units, or the processes of those that have none."""
+    """Return the commands that stop these units, or the processes of those that have no unit."""
     units = [name for name in names if name.endswith(".timer") or at.has_unit(name)]
     processes = [one for name in names if name not in units for one in running(name)]
     ids = sorted({one.pid for one in processes})
@@ -114,7 +114,7 @@ def _conf(at: DoctorContext) -> list[ConfLine]:
     except OSError as error:
         raise OutsideError(
             f"neither {at.settings.conf_path} nor {at.conf_cache} can be read "
-            f"({error.filename or at.slurm_conf}: {error.strerror}): run this where slurm.conf lies"
+            f"({error.filename or at.slurm_conf}: {error.strerror}): run this on a host with slurm.conf"
         ) from error
 
 
@@ -123,18 +123,20 @@ def _native_limits(at: DoctorContext) -> Iterator[UninstallStep]:
         return
     if not may_read(at.policy_state):
         yield UninstallStep(
-            "Only root and SlurmUser may see which of Slurm's own limits are the policy's: run this as root."
+            "Only root and SlurmUser may see which of Slurm's own limits belong to the policy: run this as "
+            "root."
         )
         return
     owned = ApplyJournal(at.policy_state).owned(at.settings.cluster)
     if owned:
         made = sorted({one.limit.item for one in owned if one.limit.name == "QOS"})
         chain = read_chain(_script(at)) or {}
-        asked = ", ".join(f"{place}: {path}" for place, path in chain.items())
-        lines = ["version: 1", *([f"chain: {{{asked}}}"] if chain else [])]
+        chained = ", ".join(f"{place}: {path}" for place, path in chain.items())
+        lines = ["version: 1", *([f"chain: {{{chained}}}"] if chain else [])]
         yield UninstallStep(
-            f"Of Slurm's own limits {len(owned)} are the policy's: a policy without rules gives accounts and "
-            "QOS back what they had.",
+            f"{len(owned)} of Slurm's own limits belong to the policy: apply a policy without rules to "
+            "restore "
+            "the limits that accounts and QOS had before.",
             (
                 f"printf '%s\\n' {shlex.join(lines)} >/root/no-rules.yaml",
                 "slurm-gpu policy apply /root/no-rules.yaml",
@@ -142,8 +144,9 @@ def _native_limits(at: DoctorContext) -> Iterator[UninstallStep]:
         )
         if made:
             yield UninstallStep(
-                f"QOS that the policy gave accounts ({', '.join(made)}) stay, without limits, as jobs may be "
-                "in them. Those that it made may go once squeue shows none there:",
+                f"QOS of accounts with limits of the policy ({', '.join(made)}) remain, without these "
+                "limits, as jobs "
+                "may use them. Once squeue shows no job in them, delete those that the policy created:",
                 tuple(f"sacctmgr delete qos {name}" for name in made),
             )
 
@@ -152,11 +155,11 @@ def _placement(at: DoctorContext) -> Iterator[UninstallStep]:
     """Yield steps for changes to pending jobs that only slurm-gpuctld undoes, and not at its exit."""
     if at.site.config.placement.mode == "enforce":
         yield UninstallStep(
-            "Nodes get their own Weight back, and jobs that wait for a zone their own constraint; without "
-            "slurm-gpuctld these could wait without end. In slurm-gpu.yaml, then here:",
+            "Restore the Weight of nodes and the constraints of jobs that wait for a zone; without "
+            "slurm-gpuctld such jobs could wait indefinitely. Change slurm-gpu.yaml, then restart:",
             (
                 f"{at.site.config_path}: placement: mode: observe instead of enforce",
-                restart(at, "slurm-gpuctld"),
+                restart(at, "slurm-gpuctld").removeprefix("run "),
             ),
         )
 
@@ -169,18 +172,22 @@ def _slurm_conf(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[Uninsta
         if at.slurm_conf == at.conf_cache:
             where = "on the controller, which sent this node the copy named here"
         yield UninstallStep(f"In slurm.conf, {where}:", (*edits, *plugins))
-        again = (restart(at, "slurmctld"), "(on each host of slurmctld)") if plugins else ()
-        yield UninstallStep("Let Slurm read it before anything is removed.", (*again, "scontrol reconfigure"))
+        again = (
+            (restart(at, "slurmctld").removeprefix("run "), "(on each host of slurmctld)") if plugins else ()
+        )
+        yield UninstallStep(
+            "Let Slurm read the change before you remove anything.", (*again, "scontrol reconfigure")
+        )
 
 
 def _hook_lines(at: DoctorContext, kind: str, conf: Sequence[ConfLine]) -> Iterator[str]:
     for line in settings_named(conf, kind):
         files = _matched(at, line)
         if not at.is_gpu_node and not files:
-            yield f"{line.place}: {line} (may stay? run `slurm-gpu doctor uninstall` on a GPU node)"
-        # A glob that finds other hooks too stays as it is.
+            yield f"{line.place}: {line} (may it remain? run `slurm-gpu doctor uninstall` on a GPU node)"
+        # A glob that also matches other hooks remains as it is.
         elif files and all(file.is_ours for file in files):
-            yield f"{line.place}: take out {line}"
+            yield f"{line.place}: remove {line}"
 
 
 def _matched(at: DoctorContext, line: ConfLine) -> list[HookFile]:
@@ -190,16 +197,16 @@ def _matched(at: DoctorContext, line: ConfLine) -> list[HookFile]:
 
 
 def _job_submit(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[str]:
-    # A script of the site's own comes back to its place, and is asked as before.
+    # A script of the site's own returns to its place, and runs as before.
     if not at.is_controller or read_chain(_script(at)) != {} or _own_script(at) is not None:
         return
     for line in settings_named(conf, "JobSubmitPlugins"):
         plugins = [part for part in line.value.split(",") if part]
         others = [part for part in plugins if part.rpartition("/")[2] != "lua"]
         if not others:
-            yield f"{line.place}: take out {line}"
+            yield f"{line.place}: remove {line}"
         elif len(others) < len(plugins):
-            yield f"{line.place}: instead of {line} write {written(line.key, ','.join(others))}"
+            yield f"{line.place}: replace {line} by {written(line.key, ','.join(others))}"
 
 
 def _reservations(at: DoctorContext) -> Iterator[UninstallStep]:
@@ -209,26 +216,27 @@ def _reservations(at: DoctorContext) -> Iterator[UninstallStep]:
     names = sorted(one.name for one in ReservationClient(at.site.run).all() if id_of(one.name) is not None)
     if names:
         yield UninstallStep(
-            "Reservations stay in Slurm until they end. To part with one, once no job is in it:",
+            "Reservations remain in Slurm until they end. To delete one, once no job uses it:",
             tuple(f"scontrol delete ReservationName={name}" for name in names),
         )
 
 
 def _shared(at: DoctorContext) -> Iterator[UninstallStep]:
-    """Packages leave alone what other hosts may share."""
+    """Yield steps for directories that other hosts may share: packages do not change them."""
     kind = shared_file_system(_script(at).parent)
     commands = [("place", at.is_gpu_node), ("place-lua", at.is_controller)]
     lines = [f"{PACKAGED}/{command} remove --shared" for command, is_here in commands if is_here]
     if kind is not None and lines:
         yield UninstallStep(
-            f"{_script(at).parent} lies on {kind}, which other hosts may share: there the packages change "
-            "nothing. Only where slurm-gpu leaves all of these hosts:",
+            f"{_script(at).parent} is on {kind}, which other hosts may share, so the packages do not change "
+            "it. "
+            "Only if you remove slurm-gpu from all of these hosts:",
             tuple(lines),
         )
 
 
 def _own_script(at: DoctorContext) -> Path | None:
-    """The copy of the site's own script that comes back where the policy's asks none."""
+    """Return the copy of the site's own script that is restored if the policy's script does not run it."""
     if not at.is_controller or not may_read(at.policy_state) or read_chain(_script(at)) != {}:
         return None
     return put_aside(at.policy_state)
@@ -248,12 +256,12 @@ def _leftovers(
         stubs.append(str(_script(at)))
     if stubs:
         yield UninstallStep(
-            "The stubs may go once no slurm.conf names them any more.", (f"rm {shlex.join(stubs)}",)
+            "Once no slurm.conf names the stubs any more, remove them:", (f"rm {shlex.join(stubs)}",)
         )
     where = ", in the database too" if database else ""
     drop = (f"(and drop the database that url in {DATABASE_FILE} names)",) if database else ()
-    back = f" {_script(at)} is your own again by then, or lies here still: {own}." if own else ""
+    back = f" {_script(at)} is your own script again by then, or is still in {own}." if own else ""
     yield UninstallStep(
-        f"Configuration and records stay{where}.{back} To delete them:",
+        f"Configuration and records remain{where}.{back} To delete them:",
         (f"rm -r /etc/slurm-gpu /var/lib/slurm-gpu{' /var/lib/slurm-gpu-web' if web else ''}", *drop),
     )

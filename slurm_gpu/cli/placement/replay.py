@@ -14,7 +14,7 @@ from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import timezone
 from slurm_gpu.cli.policy.limit_search import past_run
 from slurm_gpu.cli.policy.waits_json import reproduction_json
-from slurm_gpu.cli.runs.all_runs import everybodys_runs
+from slurm_gpu.cli.runs.all_runs import all_users_runs
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.cli.users import PastUsers
@@ -51,7 +51,7 @@ def replay_placement(
     until_s = int(now_s if requested_until_s is None else requested_until_s)
     settings, nodes = site.slurm.settings(), site.slurm.nodes()
     users = PastUsers()
-    runs = everybodys_runs(site, since_s, until_s)
+    runs = all_users_runs(site, since_s, until_s)
     past = rebuild((past_run(run, users) for run in runs), nodes, since_s, until_s)
     in_force = read_policy_in_force(Path(settings.conf_path).parent / SCRIPT_NAME)
     policy, remarks = modelled_rules(PolicyInForce() if in_force is None else in_force, ())

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.cli.policy.file import timezone
 from slurm_gpu.cli.policy.loaded import LoadedPolicy
 from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
-from slurm_gpu.cli.runs.all_runs import everybodys_runs
+from slurm_gpu.cli.runs.all_runs import all_users_runs
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.cli.users import PastUsers
@@ -70,7 +70,7 @@ def replayed(
         )
     report_progress("recorded runs")
     users = PastUsers()
-    runs = [past_run(run, users) for run in everybodys_runs(site, since_s, until_s)]
+    runs = [past_run(run, users) for run in all_users_runs(site, since_s, until_s)]
     past = rebuild(runs, site.slurm.nodes(), since_s, until_s)
     search = LimitSearch(past, policy, scheduling_of(loaded.settings.raw), now_s)
     return Replayed(loaded, past, search, since_s, until_s, (*remarks, *past.remarks))

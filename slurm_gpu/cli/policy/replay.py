@@ -14,7 +14,7 @@ import click
 from slurm_gpu.cli.options import json_option, since_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import file_argument, policy_path, timezone
-from slurm_gpu.cli.runs.all_runs import everybodys_runs
+from slurm_gpu.cli.runs.all_runs import all_users_runs
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.cli.users import PastUsers
@@ -84,7 +84,7 @@ def replay(
     zone, now_s = ZoneInfo(timezone(site)), site.wall()
     since_s = parse_moment("--since", since, zone, now_s) or 0
     until_s = parse_moment("--until", until, zone, now_s)
-    runs = everybodys_runs(site, since_s, until_s)
+    runs = all_users_runs(site, since_s, until_s)
     jobs = _past_jobs(runs)
     nodes = site.slurm.nodes()
     facts = SiteFacts.of(site.slurm.settings(), nodes, Path("/nonexistent"), timezone(site))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to r
 _PAGE = 1000
 
 
-def everybodys_runs(site: CommandSite, since_s: int, until_s: int | None) -> list[Run]:
+def all_users_runs(site: CommandSite, since_s: int, until_s: int | None) -> list[Run]:
     """Those submitted in that time; raises OutsideError to one who does not see them in full."""
     with site.database() as database:
         runs = list(database.all_runs(since_s=since_s, until_s=until_s, limit=_PAGE))

@@ -17,7 +17,7 @@ from slurm_gpu.cli.doctor.checks.daemons import (
     web,
 )
 from slurm_gpu.cli.doctor.checks.daemons import database_address as databaseaddress
-from slurm_gpu.cli.doctor.checks.daemons.outages import trouble
+from slurm_gpu.cli.doctor.checks.daemons.outages import failure_from
 from slurm_gpu.cli.doctor.checks.files import applications, boot, commands, hooks, site_file
 from slurm_gpu.cli.doctor.checks.files import secret_files as secretfiles
 from slurm_gpu.cli.doctor.checks.finding import (
@@ -86,7 +86,7 @@ CHECKS = (
     Check("forecasts", forecasts.learned, (_DATABASE,)),
     Check("reservations", reservations.reservations, (_SITE, _SLURM, _DATABASE)),
     Check("slurmd", slurmd.reached, (_SLURM,)),
-    Check("nodes", database.nodes_heard, (_SLURM, _DATABASE)),
+    Check("nodes", database.nodes_report, (_SLURM, _DATABASE)),
     Check("readers", readers.alive, (_MUNGE, _DATABASE)),
     Check("devices", database.devices_agree, (_SLURM, _DATABASE)),
     Check("gres.conf", gres.agrees, (_SLURM, _DATABASE)),
@@ -101,16 +101,19 @@ CHECKS = (
 
 
 def run_checks(at: DoctorContext, checks: Sequence[Check] = CHECKS) -> Iterator[Result]:
-    """Every finding, in order; a check whose needs failed is skipped, and none can stop the others."""
+    """Yield every finding, in order.
+
+    A check is skipped if one that it needs did not succeed. An error in one check does not stop the others.
+    """
     failed: set[str] = set()
     for check in checks:
         lacking = [need for need in check.needs if need in failed]
         if lacking:
             failed.add(check.name)
-            yield Result(check.name, skipped(f"not looked at, because of: {', '.join(lacking)}"))
+            yield Result(check.name, skipped(f"not checked, because of: {', '.join(lacking)}"))
             continue
         try:
-            for finding in check.look(at):
+            for finding in check.run(at):
                 if finding.level is Level.FAIL:
                     failed.add(check.name)
                 yield Result(check.name, finding)
@@ -119,11 +122,13 @@ def run_checks(at: DoctorContext, checks: Sequence[Check] = CHECKS) -> Iterator[
             yield Result(check.name, _not_allowed(error))
         except (SlurmGpuError, OSError) as error:
             failed.add(check.name)
-            yield Result(check.name, trouble(at, str(error), "fix this, then run slurm-gpu doctor again"))
+            yield Result(
+                check.name, failure_from(at, str(error), "fix this, then run slurm-gpu doctor again")
+            )
 
 
 def _not_allowed(error: PermissionError) -> CheckResult:
     """Return a skipped check for a user without access, and a failure for root."""
     if os.geteuid() == 0:
         return fail(str(error), "fix this, then run slurm-gpu doctor again")
-    return skipped(f"{error.filename} is not for everybody to read; run doctor as root")
+    return skipped(f"this user may not read {error.filename}; run doctor as root")

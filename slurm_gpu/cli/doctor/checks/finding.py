@@ -29,7 +29,7 @@ _UNITS = tuple(
 
 
 class Level(enum.Enum):
-    """How bad it is; SKIPPED where another failed check, or this host, leaves nothing to look at."""
+    """The severity of a finding; SKIPPED if the check does not apply to this host or cannot run."""
 
     OK = "ok"
     WARN = "warn"
@@ -39,7 +39,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One result; `remedy` is what to type or write, for anything that is not fine."""
+    """The result of a check; `remedy` is the command or setting that fixes a problem."""
 
     level: Level
     message: str
@@ -47,22 +47,22 @@ class CheckResult:
 
 
 def ok(message: str) -> CheckResult:
-    """All is well here."""
+    """Return a finding without a problem."""
     return CheckResult(Level.OK, message)
 
 
 def warn(message: str, remedy: str) -> CheckResult:
-    """It works, but not as well as it should."""
+    """Return a finding about a function that works, but not as well as it should."""
     return CheckResult(Level.WARN, message, remedy)
 
 
 def fail(message: str, remedy: str) -> CheckResult:
-    """Something that slurm-gpu promises does not work."""
+    """Return a finding about a function that does not work."""
     return CheckResult(Level.FAIL, message, remedy)
 
 
 def skipped(message: str) -> CheckResult:
-    """There is nothing to look at."""
+    """Return the reason why a check was not made."""
     return CheckResult(Level.SKIPPED, message)
 
 
@@ -77,12 +77,12 @@ def packages_are_here() -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or an address is each host itself."""
+    """Return whether a name or an address refers to the host that uses it."""
     return host == "localhost" or _LOOPBACK.match(host) is not None
 
 
 def may_read(directory: Path) -> bool:
-    """Whether it is there, and the caller may look into it."""
+    """Return whether a directory exists and the caller may list it."""
     return os.access(directory, os.R_OK | os.X_OK)
 
 
@@ -101,7 +101,7 @@ class DoctorContext:
     proc: Path = Path("/proc")
     devices: Path = Path("/dev")
     systemd: Path = _SYSTEMD
-    """A directory that is there where systemd runs."""
+    """A directory that exists if systemd runs."""
     has_unit: Callable[[str], bool] = unit_is_here
     """Returns whether systemd can start and stop a daemon of this host."""
     has_packages: Callable[[], bool] = packages_are_here
@@ -113,23 +113,23 @@ class DoctorContext:
 
     @functools.cached_property
     def settings(self) -> SlurmSettings:
-        """The configuration of slurmctld; raises SlurmError."""
+        """Return the configuration of slurmctld; raise SlurmError if it cannot be read."""
         return self.site.slurm.settings()
 
     @functools.cached_property
     def nodes(self) -> Sequence[SlurmNode]:
-        """The nodes of slurmctld; raises SlurmError."""
+        """Return the nodes of slurmctld; raise SlurmError if they cannot be read."""
         return self.site.slurm.nodes()
 
     @property
     def slurm_conf(self) -> Path:
-        """The slurm.conf on this host: what slurmctld names is its own, which a node need not have."""
+        """Return the slurm.conf on this host: slurmctld reports its own path, which a node may lack."""
         path = Path(self.settings.conf_path)
         return self.conf_cache if not path.exists() and may_read(self.conf_cache.parent) else path
 
     @property
     def nodes_here(self) -> Sequence[SlurmNode]:
-        """The nodes that this host is, or simulates: slurmd runs here."""
+        """Return the nodes that this host is or simulates, with a slurmd on this host."""
         return [
             node
             for node in self.nodes
@@ -140,26 +140,26 @@ class DoctorContext:
 
     @property
     def gpu_nodes_here(self) -> Sequence[str]:
-        """Those with GPUs."""
+        """Return the names of those with GPUs."""
         return [node.name for node in self.nodes_here if node.n_gpus]
 
     @property
     def is_gpu_node(self) -> bool:
-        """Whether this host is (or simulates) a node with GPUs."""
+        """Return whether this host is (or simulates) a node with GPUs."""
         return bool(self.gpu_nodes_here)
 
     @property
     def is_controller(self) -> bool:
-        """Whether slurmctld runs, or may run, on this host."""
+        """Return whether slurmctld runs, or may run, on this host."""
         return self.host in controllers(self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A named check; `needs` are names of checks without which it makes no sense."""
+    """A named check; `needs` are the names of checks that have to succeed first."""
 
     name: str
-    look: Callable[[DoctorContext], Iterable[CheckResult]]
+    run: Callable[[DoctorContext], Iterable[CheckResult]]
     needs: tuple[str, ...] = ()
 
 
@@ -171,7 +171,7 @@ class Result:
     finding: CheckResult
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
+        """Return a dict for json.dumps."""
         return {
             "check": self.check,
             "level": self.finding.level.value,

@@ -17,13 +17,13 @@ _DAEMON = "slurm-gpuctld"
 
 
 def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
-    """The snapshot is fresh, and by the groups of the policy in force."""
+    """Check that the snapshot is fresh and made for the groups of the active policy."""
     if not at.is_controller:
-        yield skipped("slurm-gpuctld runs on the controller, and this host is none")
+        yield skipped("slurm-gpuctld runs on the controller, and this host is not one")
         return
     policy = read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME)
     if policy is None:
-        yield skipped("no policy of slurm-gpu's is in force")
+        yield skipped("no policy of slurm-gpu is active")
         return
     if stopped := [str(one.pid) for one in running(_DAEMON) if one.is_stopped]:
         yield fail(
@@ -34,7 +34,7 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
     path = RUN_DIRECTORY / FILE_NAME if policy.snapshot is None else policy.snapshot
     found = read_fresh(path, at.site.wall())
     if found is None:
-        message = f"{path} is missing, not whole, or older than {FRESH_S} s"
+        message = f"{path} is missing, incomplete, or older than {FRESH_S} s"
         if policy.counts_gpu_hours:
             yield fail(f"{message}: limits on GPU-hours cannot be checked", start_and_log(at, _DAEMON))
         else:
@@ -42,13 +42,15 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
                 f"{message}: slurmctld has to read the whole queue for the policy", start_and_log(at, _DAEMON)
             )
     elif found.groups_id != policy.groups_id:
-        yield warn(f"{path} is for the groups of another policy, and is not used", log(at, _DAEMON))
+        yield warn(f"{path} has the groups of another policy, so it is not used", f"see {log(at, _DAEMON)}")
     elif policy.counts_gpu_hours and found.hours is None:
-        yield fail(f"{path} has no GPU-hours: slurmdbd has not reported earlier jobs", log(at, _DAEMON))
+        yield fail(
+            f"{path} has no GPU-hours: slurmdbd has not reported earlier jobs", f"see {log(at, _DAEMON)}"
+        )
     elif not running(_DAEMON):
         # It may run on another host of slurmctld that shares the directory, or out of sight.
         message = (
-            f"no {_DAEMON} runs here, and {path} is {_age(at, found)} s old: it counts up to {FRESH_S} s"
+            f"no {_DAEMON} runs here, and {path} is {_age(at, found)} s old; it is valid for {FRESH_S} s"
         )
         yield warn(message, start_and_log(at, _DAEMON))
     else:

@@ -1,4 +1,4 @@
-"""Whether slurm-gpudbd answers and keeps up with Slurm's accounting."""
+"""Check that slurm-gpudbd answers, imports Slurm's accounting, and receives the reports of nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.doctor.checks.daemons.database_address import unanswered
-from slurm_gpu.cli.doctor.checks.daemons.outages import daemon_that_is_down, trouble
+from slurm_gpu.cli.doctor.checks.daemons.outages import daemon_that_is_down, failure_from
 from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running
 from slurm_gpu.cli.doctor.checks.daemons.services import has_systemd, log_there, start_and_log
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
@@ -26,31 +26,32 @@ _RECENT_S = 120.0
 _REFUSED_WITHIN_S = 86400.0
 # A slurm-gpud that has started or reconnected posts within this time: at least once a minute.
 _REPORTS_WITHIN_S = 75.0
-_AGAIN = "slurm-gpu doctor, once more in 75 s"
+_AGAIN = "run slurm-gpu doctor again in 75 s"
+# Words in the state of a node that is not expected to report.
 _UNAVAILABLE = frozenset(
     {"down", "future", "not_responding", "power_down", "powered_down", "powering_down", "unknown"}
 )
-"""Words of the state of a node from which nothing is to be expected."""
 _DAEMON = "slurm-gpudbd"
 
 
 def answers(at: DoctorContext) -> Iterator[CheckResult]:
-    """slurm-gpudbd answers, from one version and with one clock."""
+    """Check that slurm-gpudbd answers, and has this version, its schema and the time of this host."""
     try:
         health = _health(at)
     except OutsideError as error:
-        yield trouble(at, str(error), unanswered(at))
+        yield failure_from(at, str(error), unanswered(at))
         return
     yield ok(f"slurm-gpudbd {health.version} on {health.database}, schema {health.schema}")
     if health.version != __version__:
         yield warn(
-            f"slurm-gpudbd is {health.version}, this is {__version__}", "install one version everywhere"
+            f"slurm-gpudbd has version {health.version}, this command {__version__}",
+            "install the same version on all hosts",
         )
     head = schema_here()
     if health.schema != head and health.version == __version__:
         yield fail(
-            f"the database has the schema {health.schema}, and slurm-gpudbd {__version__} works with {head}",
-            "slurm-gpu db upgrade on slurm-gpudbd's host; then restart slurm-gpudbd",
+            f"the database has schema {health.schema}, but slurm-gpudbd {__version__} requires {head}",
+            "run slurm-gpu db upgrade on slurm-gpudbd's host, then restart slurm-gpudbd",
         )
     skew_s = at.site.wall() - health.now_s
     if abs(skew_s) > _SKEW_S:
@@ -62,19 +63,19 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def schema_here() -> str:
-    """The newest schema of this version, by the files that Alembic goes by: it is not on every host."""
+    """Return the newest schema of this version, by the migration files: not every host has Alembic."""
     versions = importlib.resources.files("slurm_gpu.database.storage") / "migrations" / "versions"
     names = (file.name for file in versions.iterdir())
     return max(name.partition("_")[0] for name in names if re.match(r"\d{4}_", name))
 
 
 def import_fresh(at: DoctorContext) -> Iterator[CheckResult]:
-    """Slurm's accounting is read as often as it should be."""
+    """Check that Slurm's accounting is imported as often as it should be."""
     health = _health(at)
     if health.import_error is not None:
-        yield trouble(at, health.import_error, _log(at), "the last import failed: ")
+        yield failure_from(at, health.import_error, f"see {_log(at)}", "the last import failed: ")
     elif health.last_import_s is None:
-        yield warn("Slurm's accounting has not been read yet", _log(at))
+        yield warn("Slurm's accounting has not been read yet", f"see {_log(at)}")
     else:
         age_s = health.now_s - health.last_import_s
         message = f"Slurm's accounting was read {span(age_s)} ago (every {span(health.import_interval_s)})"
@@ -88,8 +89,8 @@ def _late_import(at: DoctorContext, message: str) -> CheckResult:
         at.site.limits.tracked_tres()
     except SlurmError as error:
         if daemon_that_is_down(str(error)) is not None:
-            return trouble(at, str(error), _log(at), f"{message}: ")
-    return fail(message, _log(at))
+            return failure_from(at, str(error), f"see {_log(at)}", f"{message}: ")
+    return fail(message, f"see {_log(at)}")
 
 
 def nodes_ship(at: DoctorContext) -> Iterator[CheckResult]:
@@ -97,7 +98,7 @@ def nodes_ship(at: DoctorContext) -> Iterator[CheckResult]:
     silent = _health(at).stale_nodes
     if silent:
         yield fail(
-            f"jobs have GPUs on {compress(silent)}, which have sent nothing for 12 minutes",
+            f"{compress(silent)} sent no records for 12 minutes, although jobs have GPUs there",
             _diagnose(at, silent[0]),
         )
     else:
@@ -112,18 +113,19 @@ def nothing_refused(at: DoctorContext) -> Iterator[CheckResult]:
         yield skipped(f"slurm-gpudbd {health.version} does not report rejected shipments")
         return
     if last_s is None or health.now_s - last_s > _REFUSED_WITHIN_S:
-        yield ok("slurm-gpudbd has refused nothing that nodes sent within the last day")
+        yield ok("slurm-gpudbd has rejected no shipment within the last day")
         return
-    told = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+    by_kind = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
     ago = span(health.now_s - last_s)
     yield warn(
-        f"slurm-gpudbd has refused what nodes sent, the last {ago} ago; since it started: {told}",
-        f"{_log(at)}: lines with 'rejected for good' say whose, and why; it is kept in spool/rejected there",
+        f"slurm-gpudbd has rejected shipments of nodes, the last {ago} ago; since its start: {by_kind}",
+        f"see lines with 'rejected for good' in {_log(at)} for nodes and reasons; the nodes keep these "
+        "shipments in spool/rejected",
     )
 
 
-def nodes_heard(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that each node with GPUs posted within the last two minutes: it does so each minute at least."""
+def nodes_report(at: DoctorContext) -> Iterator[CheckResult]:
+    """Check that each node with GPUs has reported within the last two minutes; it does so every minute."""
     now_s = _health(at).now_s
     with at.site.database() as database:
         reports = database.nodes()
@@ -146,29 +148,30 @@ def nodes_heard(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _unreported(at: DoctorContext, names: Sequence[str], since: str) -> CheckResult:
-    """One finding, however many nodes it is that a firewall, say, keeps away."""
+    """Return one finding for all of the nodes: often one cause, such as a firewall, affects many."""
     if names[0] in at.gpu_nodes_here:
         remedy = start_and_log(at, "slurm-gpud")
     elif has_systemd(at):
         remedy = (
-            f"ssh {names[0]} systemctl start slurm-gpud; journalctl -u slurm-gpud there says why it stopped"
+            f"run systemctl start slurm-gpud on {names[0]}; see journalctl -u slurm-gpud there for why it "
+            "stopped"
         )
     else:
-        remedy = f"start slurm-gpud on {names[0]}; its log there says why it stopped"
-    remedy += f", or that it does not reach {at.site.config.database}"
+        remedy = f"start slurm-gpud on {names[0]}; see its log there for why it stopped"
+    remedy += f", or whether it reaches {at.site.config.database}"
     if len(names) > 1:
-        remedy += "; so on the others"
+        remedy += "; do the same on the other nodes"
     return fail(f"slurm-gpud on {compress(names)} has not reported {since}", remedy)
 
 
 def _between(seconds: Collection[float]) -> str:
-    """One length of time, or the least and the most of several."""
+    """Return one duration, or the shortest and the longest of several."""
     least, most = span(min(seconds)), span(max(seconds))
     return least if least == most else f"{least} to {most}"
 
 
 def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
-    """The GPUs that each slurm-gpud sees are those that Slurm hands out, and all are of this version."""
+    """Check that each slurm-gpud sees the GPUs that Slurm allocates, and has this version."""
     now_s = _health(at).now_s
     with at.site.database() as database:
         reports = {report.node: report for report in database.nodes()}
@@ -180,31 +183,34 @@ def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
     unreported = [name for name in unreported if name not in missing]
     if missing:
         yield warn(
-            f"slurm-gpud runs on {compress(missing)}, and the database does not have the GPUs there; after a "
-            "restored backup they come again within 2 minutes",
-            f"slurm-gpu doctor, once more in 2 minutes; then {log_there(at, 'slurm-gpud')} on {missing[0]}",
+            f"slurm-gpud runs on {compress(missing)}, but the database has no GPUs of these nodes; after a "
+            "restored backup they return within 2 minutes",
+            f"run slurm-gpu doctor again in 2 minutes; then see {log_there(at, 'slurm-gpud')} on "
+            f"{missing[0]}",
         )
     if unreported and late.keys() >= set(unreported):
-        yield skipped(f"{compress(unreported)}: see the finding on nodes")
+        yield skipped(f"{compress(unreported)}: see the check nodes")
     elif unreported:
         yield warn(
             f"no slurm-gpud has reported the GPUs of {compress(unreported)}",
             _diagnose(at, unreported[0]),
         )
-    told = {name: reports[name].slurm_gpus() for name in expected if name not in {*unreported, *missing}}
-    odd = {name: seen for name, seen in told.items() if expected[name] not in seen}
+    seen_by_node = {
+        name: reports[name].slurm_gpus() for name in expected if name not in {*unreported, *missing}
+    }
+    odd = {name: seen for name, seen in seen_by_node.items() if expected[name] not in seen}
     alike: dict[tuple[int, int], list[str]] = {}
     for name, seen in odd.items():
         alike.setdefault((expected[name], max(seen)), []).append(name)
     for (n_slurm, n_seen), names in alike.items():
         whose = "its" if len(names) == 1 else "their"
         on = ("" if len(names) == 1 else "each of ") + compress(names)
-        message = f"Slurm has {n_slurm} GPUs on {on}, {whose} slurm-gpud sees {n_seen}"
+        message = f"Slurm has {n_slurm} GPUs on {on}, but {whose} slurm-gpud sees {n_seen}"
         remedy = f"on {names[0]}, compare nvidia-smi -L with slurmd -G; then fix gres.conf, or the GPU"
         yield fail(message, remedy) if n_seen < n_slurm else warn(message, remedy)
-    if told and not odd:
-        nodes = "1 node has" if len(told) == 1 else f"{len(told)} nodes have"
-        yield ok(f"{nodes} the GPUs that Slurm hands out")
+    if seen_by_node and not odd:
+        nodes = "1 node has" if len(seen_by_node) == 1 else f"{len(seen_by_node)} nodes have"
+        yield ok(f"{nodes} the GPUs that Slurm allocates")
     yield from _other_versions(reports.values())
 
 
@@ -217,13 +223,13 @@ def _unknown_to_slurm(at: DoctorContext, reports: Mapping[str, NodeReport]) -> I
         n_seen = len(reports[without[0]].gpus)
         yield fail(
             f"Slurm has no GPUs on {compress(without)}, where slurm-gpud sees {n_seen}: no job can use them",
-            f"Gres=gpu:{n_seen} on the line NodeName={compress(without)} in slurm.conf, AutoDetect=nvml or "
-            "File= in gres.conf; restart slurmctld and slurmd",
+            f"write Gres=gpu:{n_seen} on the line NodeName={compress(without)} in slurm.conf, and "
+            "AutoDetect=nvml or File= in gres.conf; then restart slurmctld and slurmd",
         )
 
 
 def clocks(at: DoctorContext) -> Iterator[CheckResult]:
-    """Compare the clocks of nodes with that of slurm-gpudbd, by their live values."""
+    """Check the clocks of nodes against that of slurm-gpudbd, by their live values."""
     with at.site.database() as database:
         last_seen = {report.node: report.last_seen_s for report in database.nodes()}
         lives = database.live("none")
@@ -239,7 +245,7 @@ def clocks(at: DoctorContext) -> Iterator[CheckResult]:
             is_at = "the clock of {} is" if len(off) == 1 else "the clocks of {} are"
             yield warn(
                 f"{is_at.format(compress(off))} about {_between(off.values())} {side} slurm-gpudbd's; MUNGE "
-                "takes 5 minutes",
+                "tolerates a difference of 5 minutes",
                 f"start chronyd or systemd-timesyncd on {next(iter(off))}",
             )
     if not ahead:
@@ -255,8 +261,8 @@ def _other_versions(reports: Iterable[NodeReport]) -> Iterator[CheckResult]:
             by_version.setdefault(str(report.version), []).append(report.node)
     for version, nodes in sorted(by_version.items()):
         yield warn(
-            f"slurm-gpud is {version} on {compress(nodes)}, this is {__version__}",
-            "install one version everywhere",
+            f"slurm-gpud on {compress(nodes)} has version {version}, this command {__version__}",
+            "install the same version on all hosts",
         )
 
 
@@ -266,7 +272,7 @@ def _expected(at: DoctorContext) -> list[str]:
 
 
 def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> dict[str, float | None]:
-    """Return nodes that did not report for two minutes, with their last time, or None for never."""
+    """Return nodes that have not reported for two minutes, with the time of their last report or None."""
     last_seen = {report.node: report.last_seen_s for report in reports}
     times = {name: last_seen.get(name) for name in there}
     return {name: at_s for name, at_s in times.items() if at_s is None or now_s - at_s > _RECENT_S}
@@ -294,7 +300,7 @@ def _log(at: DoctorContext) -> str:
 def _diagnose(at: DoctorContext, node: str) -> str:
     if node in at.gpu_nodes_here:
         return start_and_log(at, "slurm-gpud")
-    return f"ssh {node} slurm-gpu doctor; start slurm-gpud there where none runs"
+    return f"run slurm-gpu doctor on {node}; if slurm-gpud does not run there, start it"
 
 
 def _health(at: DoctorContext) -> Health:

@@ -24,12 +24,12 @@ from slurm_gpu.errors import MungeError, OutsideError, SlurmError
 from slurm_gpu.text.hostlist import compress
 
 _DAEMON = "slurm-gpudbd"
-# In its answer where munged, slurmctld or its database is down: it is reached all the same.
+# In its answer if munged, slurmctld or its database is down: slurm-gpudbd itself is reachable.
 _UNABLE = "cannot answer just now"
 
 
 def unanswered(at: DoctorContext) -> str:
-    """Return what to type when slurm-gpudbd does not answer."""
+    """Return the remedy if slurm-gpudbd does not answer."""
     processes = running(_DAEMON)
     # slurm-gpudbd waits for its database.
     if processes and (stopped := stopped_mariadb(at)) and continue_stopped(processes) is None:
@@ -42,15 +42,15 @@ def unanswered(at: DoctorContext) -> str:
         return start_and_log(at, _DAEMON)
     return (
         f"{start_there(at, _DAEMON, 'on its host')}; if it runs there, compare database: in "
-        f"{at.site.config_path} with where it listens: ss -ltnp"
+        f"{at.site.config_path} with the address that ss -ltnp shows there"
     )
 
 
 def _other_port(at: DoctorContext, listens: Sequence[int]) -> str:
     url = at.site.config.database
     return (
-        f"slurm-gpudbd listens at port {listens[0]}, and {at.site.config_path} has database: {url}: change "
-        f"that on every host, or listen: in {DATABASE_FILE}; {restart(at, _DAEMON)}"
+        f"slurm-gpudbd listens at port {listens[0]}, but {at.site.config_path} has database: {url}: change "
+        f"that on every host, or listen: in {DATABASE_FILE}; then {restart(at, _DAEMON)}"
     )
 
 
@@ -58,7 +58,7 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
     """Check on slurm-gpudbd's host that it also answers at the address that other hosts use."""
     config = at.site.config
     if not config.database_socket.exists():
-        yield skipped("slurm-gpudbd is on another host, and is asked as nodes ask it")
+        yield skipped("slurm-gpudbd is on another host, so its answer came from the address that nodes use")
         return
     url, found = config.database, []
     with at.site.database() as database:
@@ -72,7 +72,7 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
         return
     except OutsideError as error:
         if _UNABLE in str(error):
-            yield skipped(f"slurm-gpudbd is reached at {url}, as by nodes, and reports: {error}")
+            yield skipped(f"slurm-gpudbd is reachable at {url}, but reports: {error}")
             return
         listens = ports(running(_DAEMON))
         port = urlsplit(url).port or 80
@@ -82,16 +82,17 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
                 f"{error}",
                 _other_port(at, listens)
                 if listens and port not in listens
-                else f"curl -v {url}/v1/health; compare the name, a firewall, and listen: in {DATABASE_FILE}",
+                else f"run curl -v {url}/v1/health; check the host name, firewalls, and listen: in "
+                f"{DATABASE_FILE}",
             )
         )
     else:
         if (health.cluster, health.database, health.schema) != (mine.cluster, mine.database, mine.schema):
             found.append(
                 fail(
-                    f"at {url}, which nodes and other hosts use, another slurm-gpudbd answers, of cluster "
+                    f"the slurm-gpudbd at {url}, which nodes and other hosts use, is another one, of cluster "
                     f"{health.cluster}",
-                    f"write the address of cluster {config.cluster}'s slurm-gpudbd into database: in "
+                    f"set database: to the address of cluster {config.cluster}'s slurm-gpudbd in "
                     f"{at.site.config_path} on every host",
                 )
             )
@@ -100,11 +101,11 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
         found.append(
             fail(
                 f"database: {url} is a loopback address, but {compress(others)} are other hosts",
-                f"write database: http://{at.host}:{urlsplit(url).port or 80} (or another name of this host) "
-                f"into {at.site.config_path} on every host",
+                f"set database: http://{at.host}:{urlsplit(url).port or 80} (or another name of this host) "
+                f"in {at.site.config_path} on every host",
             )
         )
-    yield from found or [ok(f"slurm-gpudbd answers at {url}, as nodes ask it")]
+    yield from found or [ok(f"slurm-gpudbd answers at {url}, the address that nodes use")]
 
 
 def _elsewhere(at: DoctorContext) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether forecasts of waiting times stand on what was learned lately."""
+"""Check that forecasts of waiting times use a recent model."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from slurm_gpu.cli.doctor.checks.daemons.services import has_systemd
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, skipped, warn
 from slurm_gpu.text.cells import span
 
+# slurm-gpu-forecast.timer trains the model daily: it is this old only after two failures.
 OLD_S = 3 * 86400
-"""Learned each day, as slurm-gpu-forecast.timer does it, nothing is older but after two failures."""
 
 
 def learned(at: DoctorContext) -> Iterator[CheckResult]:
-    """What `slurm-gpu forecast` stands on is of the last days."""
+    """Check that the model of `slurm-gpu forecast` was trained within the last days."""
     with at.site.database() as database:
         health = database.health()
     if health.learned_s is None:
         yield skipped(
-            "nothing has been learned of how long jobs wait, so slurm-gpu forecast has no answer "
-            "(slurm-gpu-forecast.timer on slurm-gpudbd's host)"
+            "no model of waiting times has been trained, so slurm-gpu forecast cannot answer "
+            "(slurm-gpu-forecast.timer on slurm-gpudbd's host trains it)"
         )
         return
     age_s = max(0.0, health.now_s - health.learned_s)
-    message = f"how long jobs wait was learned {span(age_s)} ago"
+    message = f"the model of waiting times was trained {span(age_s)} ago"
     if age_s > OLD_S:
         yield warn(
             message,
-            "on slurm-gpudbd's host: systemctl enable --now slurm-gpu-forecast.timer; "
-            "journalctl -u slurm-gpu-forecast says why it failed"
+            "on slurm-gpudbd's host, run systemctl enable --now slurm-gpu-forecast.timer; see "
+            "journalctl -u slurm-gpu-forecast for why it failed"
             if has_systemd(at)
-            else "on slurm-gpudbd's host: slurm-gpu forecast train, each day",
+            else "on slurm-gpudbd's host, run slurm-gpu forecast train every day",
         )
     else:
         yield ok(message)

@@ -23,15 +23,15 @@ def round_trip(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         uid = munge.decode(at.site.encode(b"slurm-gpu doctor", socket_path), socket_path).uid
     except MungedUnavailableError as error:
-        yield _away(at, path, str(error))
+        yield _unavailable(at, path, str(error))
         return
     except MungeError as error:
-        yield fail(str(error), f"{restart(at, 'munge')}; {log(at, 'munge')} has the cause")
+        yield fail(str(error), f"{restart(at, 'munge')}; see {log(at, 'munge')} for the cause")
         return
     if uid != os.geteuid():
-        yield fail(f"a credential of uid {os.geteuid()} came back as uid {uid}", restart(at, "munge"))
+        yield fail(f"a credential of uid {os.geteuid()} was decoded as uid {uid}", restart(at, "munge"))
         return
-    yield ok("a credential makes the round trip")
+    yield ok("munged encodes and decodes a credential")
 
 
 def socket_of(config: SiteConfig) -> Path:
@@ -39,20 +39,23 @@ def socket_of(config: SiteConfig) -> Path:
     return DEFAULT_SOCKET if config.munge_socket is None else Path(config.munge_socket).absolute()
 
 
-def _away(at: DoctorContext, path: Path, error: str) -> CheckResult:
+def _unavailable(at: DoctorContext, path: Path, error: str) -> CheckResult:
     """Return a finding that distinguishes a munged that is down, hangs or listens elsewhere."""
     processes = running("munged")
     named = at.site.config.munge_socket is not None
     here = f"munge_socket in {at.site.config_path}" if named else "the default without munge_socket"
     if not processes:
         if named and not path.exists() and DEFAULT_SOCKET.exists():
-            # Out of sight of /proc, as in a container.
-            return fail(f"there is no {path}, which is {here}", f"write munge_socket: {DEFAULT_SOCKET}")
-        return fail(error, f"{start(at, 'munge')}; {log(at, 'munge')} says why it stopped")
+            # Invisible in /proc, as in a container.
+            return fail(
+                f"{path} ({here}) does not exist",
+                f"write munge_socket: {DEFAULT_SOCKET} into {at.site.config_path}",
+            )
+        return fail(error, f"{start(at, 'munge')}; see {log(at, 'munge')} for why it stopped")
     sockets = [own for process in processes if (own := _socket_of(process)) != path]
     if sockets and not _accepts(path):
         return fail(
-            f"no munged listens at {path}, which is {here}: the one that runs here listens at {sockets[0]}",
+            f"no munged listens at {path} ({here}): the munged of this host listens at {sockets[0]}",
             f"write munge_socket: {sockets[0]} into {at.site.config_path}",
         )
     ids = ", ".join(str(process.pid) for process in processes)

@@ -1,4 +1,4 @@
-"""Whether slurm-gpud takes in what the hooks write, and gets rid of its records."""
+"""Check that slurm-gpud runs, reads the events of hooks, and ships its records."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from slurm_gpu.text.hostlist import compress
 from slurm_gpu.text.units import counted
 
 _DAEMON = "slurm-gpud"
+# slurm-gpud reads an event within one second.
 _TAKEN_IN_S = 30.0
 _SHIPPED_IN_S = 60.0
-"""slurm-gpud takes an event in within its second; so much later it is not going to."""
 _ROOM_MIB = 16
 
 
 def alive(at: DoctorContext) -> Iterator[CheckResult]:
-    """slurm-gpud runs on this node; on each of them where one host simulates several."""
+    """Check that slurm-gpud runs on this node, or for each node that this host simulates."""
     here = at.gpu_nodes_here
     if not here:
-        yield skipped("this host is no GPU node")
+        yield skipped("this host is not a GPU node")
         return
     processes = running(_DAEMON)
     named = [process.option("--node") for process in processes]
@@ -36,28 +36,30 @@ def alive(at: DoctorContext) -> Iterator[CheckResult]:
         yield fail(f"no {_DAEMON} runs on this GPU node", start_and_log(at, _DAEMON))
     elif len(here) > 1 and lacking:
         yield fail(
-            f"no {_DAEMON} runs for {compress(lacking)}, which this host is too", _start_one(at, lacking[0])
+            f"no {_DAEMON} runs for {compress(lacking)}, which this host simulates",
+            _start_one(at, lacking[0]),
         )
     elif len(here) == 1 and (name := named[0] or at.host) != here[0]:
         yield fail(
-            f"{_DAEMON} speaks for {name}, and Slurm calls this host {here[0]}: what it sends is refused",
-            f"systemctl edit {_DAEMON}: ExecStart= and ExecStart=/usr/sbin/{_DAEMON} --node {here[0]}"
+            f"{_DAEMON} reports as {name}, but Slurm calls this host {here[0]}: its shipments are rejected",
+            f"run systemctl edit {_DAEMON} and add ExecStart= and ExecStart=/usr/sbin/{_DAEMON} --node "
+            f"{here[0]}"
             if at.has_unit(_DAEMON)
             else f"start it with --node {here[0]}",
         )
     elif stopped:
         yield fail(
             f"{_DAEMON} (process {', '.join(stopped)}) is stopped and measures nothing",
-            f"kill -CONT {' '.join(stopped)}",
+            f"run kill -CONT {' '.join(stopped)}",
         )
     else:
         yield ok(f"{_DAEMON} runs" + (f" for {compress(here)}" if len(here) > 1 else ""))
 
 
 def hook_directory(at: DoctorContext) -> Iterator[CheckResult]:
-    """Hooks can write, only root can read, and nothing lies there for long."""
+    """Check that only root has access to the events of hooks, and that slurm-gpud reads them soon."""
     if not at.is_gpu_node:
-        yield skipped("this host is no GPU node")
+        yield skipped("this host is not a GPU node")
         return
     taken = _directories("--run-dir", at.run_dir)
     for run_dir in taken:
@@ -66,7 +68,7 @@ def hook_directory(at: DoctorContext) -> Iterator[CheckResult]:
     if at.run_dir not in taken and may_read(written := at.run_dir / "jobs") and any(written.iterdir()):
         yield fail(
             f"hooks write to {written}, but {_DAEMON} reads {taken[0] / 'jobs'}",
-            f"start {_DAEMON} without --run-dir; or export SLURM_GPU_RUN_DIR={taken[0]} in the hooks",
+            f"start {_DAEMON} without --run-dir, or export SLURM_GPU_RUN_DIR={taken[0]} in the hooks",
         )
 
 
@@ -81,25 +83,26 @@ def _hook_directory(at: DoctorContext, directory: Path) -> Iterator[CheckResult]
         status = directory.stat()
         ages = [now_s - file.stat().st_mtime for file in directory.iterdir() if file.is_file()]
     except FileNotFoundError:
-        yield warn(f"there is no {directory}: no job has started here yet", start_and_log(at, _DAEMON))
+        yield warn(f"{directory} does not exist: no job has started here yet", start_and_log(at, _DAEMON))
         return
     except PermissionError:
-        yield skipped(f"{directory} is root's; run doctor as root")
+        yield skipped(f"only root may read {directory}; run doctor as root")
         return
     if status.st_uid != 0 or stat.S_IMODE(status.st_mode) & 0o077:
         yield fail(
-            f"others than root may reach {directory}", f"chown root {directory}; chmod 700 {directory}"
+            f"users other than root have access to {directory}",
+            f"run chown root {directory} and chmod 700 {directory}",
         )
     if ages and max(ages) > _TAKEN_IN_S:
-        told = f"{counted(len(ages), 'event')} waiting in {directory}, the oldest for {span(max(ages))}"
-        yield fail(told, start_and_log(at, _DAEMON))
+        waiting = f"{counted(len(ages), 'event')} waiting in {directory}, the oldest for {span(max(ages))}"
+        yield fail(waiting, start_and_log(at, _DAEMON))
     else:
         yield ok(f"{directory}: {counted(len(ages), 'event')} waiting")
     yield from _room(directory)
 
 
 def spool(at: DoctorContext) -> Iterator[CheckResult]:
-    """Finished records reach the database."""
+    """Check that final records reach the database."""
     for state_dir in _directories("--state-dir", at.state_dir):
         yield from _spool(state_dir / "spool", at.site.wall())
 
@@ -110,41 +113,45 @@ def _spool(directory: Path, now_s: float) -> Iterator[CheckResult]:
         rejected = directory / "rejected"
         refused = len(list(rejected.iterdir())) if rejected.is_dir() else 0
     except FileNotFoundError:
-        yield skipped(f"there is no {directory}")
+        yield skipped(f"{directory} does not exist")
         return
     except PermissionError:
-        yield skipped(f"{directory} is root's; run doctor as root")
+        yield skipped(f"only root may read {directory}; run doctor as root")
         return
     if refused:
         yield warn(
-            f"slurm-gpudbd refused {counted(refused, 'record')}",
-            f"read why in {rejected}, then remove what lies there",
+            f"slurm-gpudbd rejected {counted(refused, 'record')}",
+            f"read the reasons in {rejected}, then remove its files",
         )
     if waiting:
         yield warn(
-            f"{counted(waiting, 'finished record')} still to be sent from {directory}",
-            "see the finding on slurm-gpudbd; nothing is lost",
+            f"{directory} has {counted(waiting, 'final record')} to send",
+            "see the check slurm-gpudbd; no record is lost",
         )
     else:
-        yield ok(f"{directory}: no finished record waits for longer than {span(_SHIPPED_IN_S)}")
+        yield ok(f"{directory}: no final record has waited for longer than {span(_SHIPPED_IN_S)}")
     yield from _room(directory)
 
 
 def _room(directory: Path) -> Iterator[CheckResult]:
-    """Whether anything can be written there."""
+    """Check that files can be written in the directory."""
     disk = os.statvfs(directory)
     free_mib = disk.f_bavail * disk.f_frsize >> 20
     if disk.f_flag & os.ST_RDONLY:
-        yield fail(f"{directory} is mounted read-only", "dmesg says why; fix it, then remount it")
+        yield fail(
+            f"{directory} is mounted read-only",
+            "see dmesg for the cause; fix it, then remount the file system",
+        )
     elif free_mib < _ROOM_MIB or (disk.f_files and not disk.f_favail):  # some count no files
         yield fail(
-            f"{directory} has no room: {free_mib} MiB and {disk.f_favail} files are left",
-            f"df -h {directory}; df -i {directory}; make room: what is not written is lost with its daemon",
+            f"{directory} is full: {free_mib} MiB and {disk.f_favail} files are left",
+            f"run df -h {directory} and df -i {directory}, and free space: what cannot be written is lost "
+            f"when {_DAEMON} ends",
         )
 
 
 def _finished_records(log: Path, until_s: float) -> int:
-    """Final records of before `until_s` in the spool's append log that are not shipped yet.
+    """Count final records from before `until_s` in the spool's append log that are not shipped yet.
 
     The log has a checksum and a JSON change per line.
     """
@@ -168,6 +175,6 @@ def _finished_records(log: Path, until_s: float) -> int:
 
 
 def _directories(option: str, default: Path) -> list[Path]:
-    """The directories that the running daemons were given; simulated nodes have one of their own each."""
+    """Return the directories given to the running daemons; each simulated node has its own."""
     given = {Path(value) for one in running(_DAEMON) if (value := one.option(option)) is not None}
     return sorted(given) if given else [default]

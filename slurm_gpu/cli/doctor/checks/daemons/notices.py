@@ -18,35 +18,37 @@ from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import read_policy_in_force
 from slurm_gpu.text.units import few
 
-_MEND = "fix it; slurm-gpuctld reads it again by itself; until then no user is notified and no job is ended"
+_FIX = (
+    "fix the file; slurm-gpuctld reads it again by itself; until then no user is notified and no job is ended"
+)
 
 
 def notices(at: DoctorContext) -> Iterator[CheckResult]:
-    """notices.yaml is readable and right, and the mail server and the webhook that it names answer."""
+    """Check that notices.yaml is valid, and that its mail server and webhook answer."""
     if not at.is_controller:
-        yield skipped("notices are sent from hosts of slurmctld, and this is none")
+        yield skipped("notices are sent from hosts of slurmctld, and this host is not one")
         return
     path = at.site.config_path.absolute().parent / FILE_NAME
     try:
         settings = load_settings(path)
     except InputError as error:
-        yield fail(str(error), _MEND)
+        yield fail(str(error), _FIX)
         return
     ends = _ends_jobs(at)
     if settings is None:
         if ends:
-            yield _ends_nobody(f"{path} is not there")
+            yield _ends_no_job(f"{path} does not exist")
         else:
             yield skipped(f"{path} does not exist: no notices are sent")
         return
     found = [*_readable(at, path), *_texts(at, settings), *_channels(at, settings)]
     found += _exempt(path, settings)
     if ends and not settings.sends:
-        found.append(_ends_nobody(f"{path} has mode: {settings.mode}"))
+        found.append(_ends_no_job(f"{path} has mode: {settings.mode}"))
     yield from found
     if not found:
-        ways = " and ".join(settings.channels) or "no way to reach them yet"
-        yield ok(f"{path}: mode {settings.mode}, {ways}")
+        channels = " and ".join(settings.channels) or "no mail: or webhook: yet"
+        yield ok(f"{path}: mode {settings.mode}, {channels}")
 
 
 def _ends_jobs(at: DoctorContext) -> bool:
@@ -55,7 +57,7 @@ def _ends_jobs(at: DoctorContext) -> bool:
     return rule is not None and rule.mode == Mode.ENFORCE
 
 
-def _ends_nobody(why: str) -> CheckResult:
+def _ends_no_job(why: str) -> CheckResult:
     return warn(
         f"{why}: no user is warned, so cancel_idle of the active policy ends no job",
         f"write mode: send, and mail: or webhook:, into {FILE_NAME}, as in docs/notices.md",
@@ -66,7 +68,7 @@ def _texts(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
     try:
         load_templates(settings.templates)
     except InputError as error:
-        yield fail(str(error), _MEND)
+        yield fail(str(error), _FIX)
         return
     if settings.templates is not None:
         for path in (settings.templates, *sorted(settings.templates.glob("*.txt"))):
@@ -78,12 +80,12 @@ def _exempt(path: Path, settings: Settings) -> Iterator[CheckResult]:
     if unknown := sorted(user for user in settings.exempt_users if directory.uid(user) is None):
         yield warn(
             f"exempt_users in {path} names {few(unknown, 5)}, not a user of this host",
-            f"getent passwd {shlex.quote(unknown[0])} shows whether the name is right; fix it there",
+            f"run getent passwd {shlex.quote(unknown[0])} to check the name, then fix it in the file",
         )
 
 
 def _channels(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
-    # Only now: what speaks SMTP and TLS takes time to load that every other check would wait for.
+    # Imported here: the modules for SMTP and TLS load slowly, and every other check would wait for them.
     from slurm_gpu.notices.mail import MailChannel
     from slurm_gpu.notices.webhook import WebhookChannel, read_secret
 
@@ -91,25 +93,25 @@ def _channels(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
         where = f"{settings.mail.host} {settings.mail.port}"
         yield from _tried(
             MailChannel(settings.mail).try_out,
-            f"start a mail server there, or name another by mail: in {FILE_NAME}; nc -v {where} shows if one "
-            "listens",
+            f"run nc -v {where} to see whether a mail server listens there; start one, or name another by "
+            f"mail: in {FILE_NAME}",
             settings,
         )
     if settings.webhook is None:
         return
     if (secret := settings.webhook.secret_file) is not None:
         owner = at.settings.slurm_user
-        how = f"(umask 077; cat > {secret}), then chown {owner} {secret}"
+        how = f"run (umask 077; cat > {secret}) and enter the secret, then run chown {owner} {secret}"
         try:
             read_secret(secret)
         except NotSentError as error:
-            yield fail(f"no notice goes to the webhook: {error}", how)
+            yield fail(f"no notice can be sent to the webhook: {error}", how)
         else:
-            yield from _readable(at, secret, f"chown {owner} {secret}")
+            yield from _readable(at, secret, f"run chown {owner} {secret}")
     yield from _tried(
         WebhookChannel(settings.webhook).try_out,
-        f"correct webhook: url: in {FILE_NAME}, or let this host reach it; where its certificate is not "
-        "known, put the site's authority among the system's",
+        f"correct webhook: url: in {FILE_NAME}, or allow this host to reach it; if its certificate is not "
+        "trusted, add the site's authority to those of the system",
         settings,
     )
 
@@ -118,15 +120,15 @@ def _tried(try_out: Callable[[], None], remedy: str, settings: Settings) -> Iter
     try:
         try_out()
     except NotSentError as error:
-        yield (fail if settings.sends else warn)(f"no notice would go out: {error}", remedy)
+        yield (fail if settings.sends else warn)(f"no notice can be sent: {error}", remedy)
 
 
 def _readable(at: DoctorContext, path: Path, remedy: str | None = None) -> Iterator[CheckResult]:
-    """Whether SlurmUser, as whom slurm-gpuctld runs, may read it: root, who asks, may read all."""
+    """Check that SlurmUser, the user of slurm-gpuctld, may read the file; root may read all files."""
     denied = denies(path, at.settings.slurm_user_uid)
     if denied is not None:
         yield fail(
-            f"SlurmUser {at.settings.slurm_user}, as whom slurm-gpuctld runs, may not read {path}: "
+            f"SlurmUser {at.settings.slurm_user}, the user of slurm-gpuctld, may not read {path}: "
             f"{denied.part} denies access",
             remedy if remedy is not None and denied.part == path else denied.remedy,
         )

@@ -27,15 +27,15 @@ _SLURMCTLD_PORT = 6817
 class _Outage:
     """A daemon that is down, recognised by the errors that it causes."""
 
-    said: re.Pattern[str]
+    pattern: re.Pattern[str]
     message: str
     remedy: Callable[[DoctorContext], str]
 
 
-def _database(said: str, message: str, remedy: Callable[[DoctorContext], str]) -> _Outage:
+def _database(words: str, message: str, remedy: Callable[[DoctorContext], str]) -> _Outage:
     """Return the outage of slurm-gpudbd's database, recognised by its error message."""
-    words = re.compile(rf"the database does not answer: (?P<detail>.*(?:{said}).*)", re.DOTALL)
-    return _Outage(words, f"slurm-gpudbd runs, but {message}", remedy)
+    pattern = re.compile(rf"the database does not answer: (?P<detail>.*(?:{words}).*)", re.DOTALL)
+    return _Outage(pattern, f"slurm-gpudbd runs, but {message}", remedy)
 
 
 def _slurmctld(at: DoctorContext) -> str:
@@ -48,7 +48,7 @@ def _slurmctld(at: DoctorContext) -> str:
     listens = ports(here)
     where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
     if listens and not set(listens).isdisjoint(_slurmctld_ports(at)):
-        return f"slurmctld runs on this host{where}, as slurm.conf says: {start_and_log(at, 'slurmctld')}"
+        return f"slurmctld runs on this host{where}, as in slurm.conf: {start_and_log(at, 'slurmctld')}"
     return (
         f"slurmctld runs on this host{where}: compare SlurmctldHost and SlurmctldPort in slurm.conf, then "
         f"{restart(at, 'slurmctld')}"
@@ -85,7 +85,7 @@ def _slurmdbd(at: DoctorContext) -> str:
     where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
     return (
         f"slurmdbd runs on this host{where}: compare AccountingStorageHost and AccountingStoragePort in "
-        f"slurm.conf with DbdPort in slurmdbd.conf; {restart(at, 'slurmdbd')}"
+        f"slurm.conf with DbdPort in slurmdbd.conf, then {restart(at, 'slurmdbd')}"
     )
 
 
@@ -101,7 +101,7 @@ def _mariadb(at: DoctorContext, names: str) -> str:
 
 
 def stopped_mariadb(at: DoctorContext) -> str | None:
-    """Return how to continue a MariaDB of this host that a signal stopped, else None."""
+    """Return how to continue a MariaDB of this host that a signal stopped, or None."""
     return continue_stopped([*running("mariadbd"), *running("mysqld")])
 
 
@@ -113,18 +113,19 @@ _OUTAGES = (
     ),
     _database(
         r"disk (?:is )?full|is full|[Nn]o space left",
-        "its database has no room left",
+        "its database has no space left",
         lambda _: (
-            "df -h on its host: /var/lib/slurm-gpu, or MariaDB's directories; nodes keep their records "
-            "meanwhile"
+            "run df -h on its host for /var/lib/slurm-gpu or MariaDB's directories, and free space; nodes "
+            "keep "
+            "their records meanwhile"
         ),
     ),
     _database(
         r"readonly database|unable to open database file|denied|Unknown database",
         "may not use its database",
         lambda _: (
-            "SQLite: chown slurm /var/lib/slurm-gpu /var/lib/slurm-gpu/slurm-gpu.db*; MariaDB: user, "
-            "password, database in slurm-gpudbd.yaml, and GRANT ALL ON that one"
+            "SQLite: run chown slurm /var/lib/slurm-gpu /var/lib/slurm-gpu/slurm-gpu.db*; MariaDB: check "
+            "user, password and database in slurm-gpudbd.yaml, and GRANT ALL ON that database"
         ),
     ),
     _database(
@@ -163,13 +164,13 @@ _OUTAGES = (
 )
 
 
-# Without it, a daemon that is slow would be said not to answer at all.
+# Without this detail, a slow daemon would appear to be one that never answers.
 _WITHIN = re.compile(r"gave no answer (within \S+ s)\b")
 _NOT_FOUND = "is not on the PATH"
 _PATH = (
-    "if Slurm is in /opt/slurm: PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor; for the daemons "
-    "PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin in their environment (/etc/sysconfig/slurm-gpu "
-    "where packages installed them), then restart them"
+    "if Slurm is in /opt/slurm, run PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor; for the "
+    "daemons, set PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin in their environment "
+    "(/etc/sysconfig/slurm-gpu if packages installed them), then restart them"
 )
 
 
@@ -179,14 +180,14 @@ def finding_slurm(error: str) -> str | None:
 
 
 def daemon_that_is_down(error: str) -> str | None:
-    """Return which daemon does not answer, if an error shows it."""
-    return next((outage.message for outage in _OUTAGES if outage.said.search(error)), None)
+    """Return the message for the daemon that does not answer, if an error identifies it."""
+    return next((outage.message for outage in _OUTAGES if outage.pattern.search(error)), None)
 
 
-def trouble(at: DoctorContext, error: str, otherwise: str, prefix: str = "") -> CheckResult:
+def failure_from(at: DoctorContext, error: str, otherwise: str, prefix: str = "") -> CheckResult:
     """Return a failure that names the daemon to start if the error identifies it; else `otherwise`."""
     for outage in _OUTAGES:
-        if match := outage.said.search(error):
+        if match := outage.pattern.search(error):
             detail, within = match.groupdict().get("detail"), _WITHIN.search(error)
             more = f" {within[1]}" if within else f": {detail}" if detail else ""
             return fail(prefix + outage.message + more, outage.remedy(at))

@@ -59,7 +59,7 @@ class DaemonProcess:
         return None
 
     def variable(self, name: str) -> str | None:
-        """Return a variable of its environment; raises PermissionError if it is another user's process."""
+        """Return a variable of its environment; raise PermissionError if it is another user's process."""
         try:
             return self.process.environ().get(name)
         except psutil.NoSuchProcess:
@@ -69,7 +69,7 @@ class DaemonProcess:
 
 
 def running(name: str) -> list[DaemonProcess]:
-    """Return every process of that name, except those in containers: they are another machine's."""
+    """Return every process of that name on this host, except those in containers."""
     found = []
     for pid in psutil.pids():
         try:

@@ -14,7 +14,7 @@ _MANY = 3
 
 
 def alive(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that no NVML reader keeps ending: meanwhile no GPU of its node is measured."""
+    """Check that NVML readers do not end repeatedly: without a reader, no GPU of the node is measured."""
     with at.site.database() as database:
         lives = database.live("none")
     exits = {
@@ -23,12 +23,12 @@ def alive(at: DoctorContext) -> Iterator[CheckResult]:
     }
     failing = sorted(node for node, n in exits.items() if n >= _MANY)
     if not failing:
-        yield ok("the readers of NVML stay alive on all nodes")
+        yield ok("no NVML reader ended repeatedly within ten minutes")
         return
     most = max(exits[node] for node in failing)
     yield fail(
-        f"slurm-gpud's reader of NVML ended up to {most:.0f} times within ten minutes on "
-        f"{compress(failing)}: its GPUs are not measured",
-        f"ssh {failing[0]}: {log_there(at, 'slurm-gpud')} has the cause, in lines with `reader`; then "
-        "nvidia-smi and dmesg there",
+        f"slurm-gpud's NVML reader ended up to {most:.0f} times within ten minutes on "
+        f"{compress(failing)}: the GPUs there are not measured",
+        f"on {failing[0]}, see lines with `reader` in {log_there(at, 'slurm-gpud')} for the cause; then run "
+        "nvidia-smi and dmesg",
     )

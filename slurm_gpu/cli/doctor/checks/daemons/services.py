@@ -1,6 +1,6 @@
 """Commands for this host that start or restart a daemon, or show its log.
 
-Only packages bring systemd units: an installation from the checkout, or a container, may have none.
+Only packages install systemd units: an installation from the checkout, or a container, may have none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def program(daemon: str) -> str:
 def start(at: DoctorContext, daemon: str) -> str:
     """Return how to start a daemon on this host."""
     if at.has_unit(daemon):
-        return f"systemctl start {daemon}"
+        return f"run systemctl start {daemon}"
     command = _command(at, daemon)
     return f"start {program(daemon)} (no systemd unit here)" + ("" if command is None else f": {command}")
 
@@ -41,7 +41,7 @@ def start(at: DoctorContext, daemon: str) -> str:
 def restart(at: DoctorContext, daemon: str) -> str:
     """Return how to restart a daemon that runs on this host."""
     if at.has_unit(daemon):
-        return f"systemctl restart {daemon}"
+        return f"run systemctl restart {daemon}"
     processes = running(program(daemon))
     if not processes:
         return f"restart {program(daemon)}"
@@ -59,9 +59,9 @@ def revive(at: DoctorContext, daemon: str) -> str:
 
 
 def continue_stopped(processes: Sequence[DaemonProcess]) -> str | None:
-    """Return how to continue those of the processes that a signal stopped; None where there are none."""
+    """Return how to continue those of the processes that a signal stopped; None if there are none."""
     stopped = [str(process.pid) for process in processes if process.is_stopped]
-    return f"kill -CONT {' '.join(stopped)}, as a signal stopped it" if stopped else None
+    return f"run kill -CONT {' '.join(stopped)} (a signal stopped it)" if stopped else None
 
 
 def log(at: DoctorContext, daemon: str) -> str:
@@ -71,15 +71,15 @@ def log(at: DoctorContext, daemon: str) -> str:
 
 def start_and_log(at: DoctorContext, daemon: str) -> str:
     """Return how to start or restart a daemon on this host, and where its log is."""
-    says = "has the cause" if running(program(daemon)) else "says why it stopped"
-    return f"{revive(at, daemon)}; {log(at, daemon)} {says}"
+    reason = "the cause" if running(program(daemon)) else "why it stopped"
+    return f"{revive(at, daemon)}; see {log(at, daemon)} for {reason}"
 
 
 def start_there(at: DoctorContext, daemon: str, where: str) -> str:
     """Return how to start a daemon that may run on another host; `where` names that host."""
     if at.has_unit(daemon) or at.has_unit(_ALWAYS):
-        return f"systemctl start {daemon} {where}; {log_there(at, daemon)} says why it stopped"
-    return f"start {program(daemon)} {where}; its log says why it stopped"
+        return f"run systemctl start {daemon} {where}; see {log_there(at, daemon)} there for why it stopped"
+    return f"start {program(daemon)} {where}; see its log there for why it stopped"
 
 
 def log_there(at: DoctorContext, daemon: str) -> str:
@@ -103,8 +103,8 @@ def _command(at: DoctorContext, daemon: str) -> str | None:
     """Return the command line of a slurm-gpu daemon installed next to this command, or on the PATH."""
     if daemon not in _OURS:
         return None
-    beside = Path(sys.executable).with_name(daemon)
-    found = str(beside) if beside.exists() else shutil.which(daemon)
+    neighbour = Path(sys.executable).with_name(daemon)
+    found = str(neighbour) if neighbour.exists() else shutil.which(daemon)
     if found is None:
         return None
     config = at.site.config_path.absolute()

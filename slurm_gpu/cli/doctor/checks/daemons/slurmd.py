@@ -21,12 +21,12 @@ _PLANNED = frozenset(
 )
 # The reasons that slurmctld writes itself; any other was given with a state=down on purpose.
 _NO_ANSWER, _REBOOTED = "Not responding", "Node unexpectedly rebooted"
-# A node that no reader needs posts each minute, give or take a tenth.
+# A node whose live values are not read posts every minute, ±10 %.
 _REPORTS_WITHIN_S = 2 * IDLE_LIVE_INTERVAL_S
 
 
 def reached(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurmctld reaches each slurmd; nodes that are out of service on purpose are left out."""
+    """Check that slurmctld reaches each slurmd, except on nodes that are out of service on purpose."""
     expected = [node for node in at.nodes if node.n_gpus and _PLANNED.isdisjoint(_words(node))]
     silent = [node for node in expected if _SILENT in _words(node) and not _is_down_on_purpose(node)]
     down = [node.name for node in silent if "down" in _words(node)]
@@ -52,7 +52,7 @@ def reached(at: DoctorContext) -> Iterator[CheckResult]:
     if back:
         yield fail(
             f"slurmd on {compress(back)} answers again, but no job starts there (state DOWN)",
-            f"scontrol update nodename={compress(back)} state=resume",
+            f"run scontrol update nodename={compress(back)} state=resume",
         )
     if not silent and not back:
         yield ok("slurmctld reaches the slurmd of each node with GPUs that is in service")
@@ -90,16 +90,16 @@ def _whether_reporting(names: Sequence[str], reporting: Collection[str] | None) 
 
 
 def _start(at: DoctorContext, names: Sequence[str], reporting: Collection[str] | None) -> str:
-    """Return what to type for the first of the nodes, one with a host that is up if there is one."""
+    """Return the remedy for the first of the nodes, preferably one whose host is up."""
     name = next((name for name in names if reporting and name in reporting), names[0])
     if name in at.gpu_nodes_here:
         return _start_here(at, name)
     remedy = (
-        f"ssh {name} systemctl restart slurmd; journalctl -u slurmd there has the cause"
+        f"on {name}, run systemctl restart slurmd; see journalctl -u slurmd for the cause"
         if has_systemd(at)
-        else f"start slurmd on {name} again; its log there has the cause"
+        else f"on {name}, start slurmd again; see its log for the cause"
     )
-    return remedy if reporting is None or name in reporting else f"ping {name}; if it answers, {remedy}"
+    return remedy if reporting is None or name in reporting else f"run ping {name}; if it answers: {remedy}"
 
 
 def _start_here(at: DoctorContext, name: str) -> str:
@@ -107,4 +107,4 @@ def _start_here(at: DoctorContext, name: str) -> str:
         return start_and_log(at, "slurmd")
     # Where one host simulates several nodes, each slurmd is given the name of its node.
     here = [one for one in running("slurmd") if name in (one.option("-N"), *one.words)]
-    return continue_stopped(here) or f"start slurmd -N {name} again; its log has the cause"
+    return continue_stopped(here) or f"run slurmd -N {name} again; see its log for the cause"

@@ -22,11 +22,11 @@ from slurm_gpu.text.cells import span
 _DAEMON = "slurm-gpuweb"
 _TIMEOUT_S = 10.0
 _PAGE = "/signin"
-_SAYS = "slurm-gpu"
+_CONTENT = "slurm-gpu"
 
 
 def answers(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurm-gpuweb runs on its host, and answers at the address that users receive."""
+    """Check that slurm-gpuweb runs on its host, and answers at the address that users get."""
     processes = running(_DAEMON)
     given = [process.option("--web-config") for process in processes]
     default = at.site.config_path.absolute().parent / WEB_FILE
@@ -43,7 +43,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
             (fail if is_here else warn)(
                 f"slurm-gpuweb does not answer at {web}, the address that slurm-gpu web prints: {error}",
                 f"compare web: in {at.site.config_path} with listen: and url: in {WEB_FILE} on its host"
-                f"{where}, and with the reverse proxy; curl -v {web}{_PAGE}",
+                f"{where}, and with the reverse proxy; run curl -v {web}{_PAGE}",
             )
         )
     if found:
@@ -53,7 +53,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     elif is_here:
         yield ok("slurm-gpuweb answers here; slurm-gpu web needs web: in slurm-gpu.yaml")
     else:
-        yield skipped(f"there is no {path}, and slurm-gpu.yaml has no web:")
+        yield skipped(f"{path} does not exist, and slurm-gpu.yaml has no web:")
 
 
 def _here(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
@@ -74,7 +74,7 @@ def _here(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
     if key is not None and key.exists() and stat.S_IMODE(key.stat().st_mode) & 0o077:
         yield fail(
             f"users other than its owner may read {key}, which signs sessions",
-            f"chmod 0600 {shlex.quote(str(key))}; {restart(at, _DAEMON)}",
+            f"run chmod 0600 {shlex.quote(str(key))}; {restart(at, _DAEMON)}",
         )
     if not processes:
         yield fail(f"{path} exists, but slurm-gpuweb does not run", start_and_log(at, _DAEMON))
@@ -85,10 +85,11 @@ def _here(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
     )
     if (why := _refused(address)) is not None:
         listens = ports(processes)
-        where = f", but at port {listens[0]}" if listens and settings.listen.port not in listens else ""
+        where = (
+            f"; it listens at port {listens[0]}" if listens and settings.listen.port not in listens else ""
+        )
         yield fail(
-            f"slurm-gpuweb runs here, but does not answer at {address}, where {path} has it listen{where}: "
-            f"{why}",
+            f"slurm-gpuweb runs here, but does not answer at {address} (listen: in {path}{where}): {why}",
             revive(at, _DAEMON),
         )
 
@@ -101,31 +102,32 @@ def _name(uid: int) -> str:
 
 
 def _refused(address: str) -> str | None:
-    """Return why slurm-gpuweb's page is missing; None if it is there, or requires to sign in."""
+    """Return why slurm-gpuweb's page is missing; None if it answers, or requires users to sign in."""
     try:
         with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
             answer = client.get(address + _PAGE)
     except httpx.HTTPError as error:
         return str(error) or type(error).__name__
     if answer.status_code >= 500 or answer.status_code == 404:
-        return f"it answers {answer.status_code}"
-    if answer.is_success and _SAYS not in answer.text:
-        return "another page than slurm-gpuweb's answers there"
+        return f"it answers with status {answer.status_code}"
+    if answer.is_success and _CONTENT not in answer.text:
+        return "the page there is not slurm-gpuweb's"
     return None
 
 
 def reads_everything(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurm-gpudbd has refused no slurm-gpuweb recently."""
+    """Check that slurm-gpudbd has not refused a slurm-gpuweb recently."""
     with at.site.database() as database:
         health = database.health()
     for refused in health.web_refused:
         user = "" if refused.get("user") is None else f" ({refused['user']})"
         host = refused.get("address") or "slurm-gpudbd's host"
         yield fail(
-            f"uid {refused['uid']}{user} from {host} asks slurm-gpudbd for every run, as slurm-gpuweb does, "
-            f"and is refused: {refused['why']}; last {span(health.now_s - refused['at_s'])} ago",
-            f"only if slurm-gpuweb runs there as that user, as any user can ask so, write {refused['write']} "
-            "into slurm-gpudbd.yaml on slurm-gpudbd's host, then restart slurm-gpudbd",
+            f"slurm-gpudbd refuses uid {refused['uid']}{user} from {host}, which requests every run as "
+            f"slurm-gpuweb does: {refused['why']}; last {span(health.now_s - refused['at_s'])} ago",
+            f"if slurm-gpuweb runs there as that user, write {refused['write']} into slurm-gpudbd.yaml on "
+            "slurm-gpudbd's host, then restart slurm-gpudbd; otherwise do nothing: any user can send such "
+            "requests",
         )
     if not health.web_refused:
-        yield ok("slurm-gpudbd has refused no slurm-gpuweb within the last 10 minutes")
+        yield ok("slurm-gpudbd has not refused a slurm-gpuweb within the last 10 minutes")

@@ -9,8 +9,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+# The uid of `nobody`, which stands for a user without files or groups.
 ANY_USER = 65534
-"""The uid of an ordinary user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Denied:
 def denies(path: Path, uid: int, right: int = stat.S_IROTH) -> Denied | None:
     """Return what denies a user access to a file or directory; None if nothing does.
 
-    `right` is the required permission, as the bits for others. Raises FileNotFoundError.
+    `right` is the required permission, as the bits for others. Raise FileNotFoundError if a file is missing.
     """
     is_directory = path.is_dir()
     needed = right | (stat.S_IXOTH if is_directory else 0)
@@ -32,7 +32,7 @@ def denies(path: Path, uid: int, right: int = stat.S_IROTH) -> Denied | None:
         if not _may(part.stat(), uid, needed):
             mode = {stat.S_IROTH: "o+r", stat.S_IROTH | stat.S_IWOTH: "o+rw"}[right]
             mode += "x" if is_directory else ""
-            return Denied(part, f"chmod {mode if part == path else 'o+x'} {shlex.quote(str(part))}")
+            return Denied(part, f"run chmod {mode if part == path else 'o+x'} {shlex.quote(str(part))}")
         needed = stat.S_IXOTH
     return None
 

@@ -1,4 +1,4 @@
-"""Whether slurm-gpud on this node can recognise applications."""
+"""Check that slurm-gpud on this node can recognise applications."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_gpu.text.units import counted
 def rules(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that the rules for recognising applications are valid."""
     if not at.is_gpu_node:
-        yield skipped("this host is no GPU node")
+        yield skipped("this host is not a GPU node")
         return
     path = rules_path(at.site.config_path)
     try:

@@ -1,4 +1,4 @@
-"""Whether what is to run on this host will be there after its next boot."""
+"""Check that the units that this host requires start at its next boot."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import read_policy_in_force
 from slurm_gpu.policy.lua.peers import is_backup
 
+# Directories of unit files: the site's, and those of packages.
 UNITS = (Path("/etc/systemd/system"), Path("/usr/lib/systemd/system"))
-"""Where files of units lie, the site's and those of packages."""
 _DAEMONS = ("slurm-gpud.service", "slurm-gpudbd.service", "slurm-gpuctld.service", "slurm-gpuweb.service")
 _ADJUST = "slurm-gpu-adjust.timer"
+# The services that run as SlurmUser, by the unit that starts them.
 _OF_SLURM_USER = {
     "slurm-gpudbd.service": "slurm-gpudbd.service",
     "slurm-gpuctld.service": "slurm-gpuctld.service",
@@ -35,7 +36,6 @@ _OF_SLURM_USER = {
     "slurm-gpu-report-weekly.timer": "slurm-gpu-report@week.service",
     "slurm-gpu-report-monthly.timer": "slurm-gpu-report@month.service",
 }
-"""What SlurmUser has to run, by what has it started."""
 _TIMEOUT_S = 10.0
 # States of units that start at boot or through other units.
 AT_BOOT = frozenset({"enabled", "alias", "generated", "indirect", "static"})
@@ -59,50 +59,52 @@ def enabled(at: DoctorContext) -> Iterator[CheckResult]:
             at, [*names, *(own for name in names if (own := _OF_SLURM_USER.get(name)) and own != name)]
         )
     except SlurmError as error:
-        yield skipped(f"systemd does not say: {error}")
+        yield skipped(f"systemctl failed: {error}")
         return
-    needed, fine, told = _needed(at), [], False
+    needed, fine, has_findings = _needed(at), [], False
     for name in names:
         unit = units.get(name)
         if unit is None or unit["LoadState"] == "not-found":
-            continue  # whatever runs here is started by something else
+            continue  # its process, if any, was started without systemd
         runs = unit["ActiveState"] in ("active", "activating", "reloading")
         at_boot = unit["UnitFileState"] in AT_BOOT
         user = units.get(_OF_SLURM_USER.get(name, ""), {}).get("User", "")
         if (at_boot or runs) and user not in ("", at.settings.slurm_user):
-            told = True
+            has_findings = True
             yield _of_another(_OF_SLURM_USER[name], user, at.settings.slurm_user)
         masked = f"systemctl unmask {name}; " if unit["LoadState"] == "masked" else ""
         if not at_boot and (runs or name in needed):
             so_far, state = "runs" if runs else "does not run", unit["UnitFileState"] or "not enabled"
-            told = True
+            has_findings = True
             yield warn(
-                f"{name} {so_far}, and will not after the next boot: it is {state}",
-                f"{masked}systemctl enable --now {name}",
+                f"{name} {so_far} and will not start at the next boot: it is {state}",
+                f"run {masked}systemctl enable --now {name}",
             )
         elif at_boot and not runs and name.endswith(".timer"):
-            told = True
-            yield warn(f"{name} is enabled, and waits for the next boot", f"systemctl start {name}")
+            has_findings = True
+            yield warn(
+                f"{name} is enabled, but does not run before the next boot", f"run systemctl start {name}"
+            )
         elif at_boot:
             fine.append(name)
     if fine:
-        yield ok(f"will be there after the next boot: {', '.join(fine)}")
-    elif not told:
+        yield ok(f"enabled at boot: {', '.join(fine)}")
+    elif not has_findings:
         yield skipped("no unit of slurm-gpu is needed here, or systemd does not start the daemons")
 
 
 def _of_another(service: str, user: str, slurm_user: str) -> CheckResult:
-    """Its directories become its user's when it starts, so that those that run as SlurmUser lose them."""
+    """Return a failure: the service takes over its directories when it starts, and SlurmUser loses them."""
     unit = re.sub("@.*", "@", service.removesuffix(".service"))
     return fail(
-        f"{service} runs as {user}, and SlurmUser is {slurm_user}: it may not see all jobs, nor share files",
-        f"systemctl edit {unit}: [Service], User={slurm_user} and Group=; then restart what runs, and "
-        "`If SlurmUser is not slurm` in install.md",
+        f"{service} runs as {user}, but SlurmUser is {slurm_user}: it may not see all jobs, nor share files",
+        f"run systemctl edit {unit} and set User={slurm_user} and Group= in [Service], then restart what "
+        "runs; see `If SlurmUser is not slurm` in install.md",
     )
 
 
 def _needed(at: DoctorContext) -> set[str]:
-    """Return the units that this host needs by Slurm, site files and policy."""
+    """Return the units that this host requires according to Slurm, site files and policy."""
     found = set()
     if at.is_gpu_node:
         found.add("slurm-gpud.service")
@@ -130,7 +132,7 @@ def _moves_limits(at: DoctorContext) -> bool:
 
 
 def _shown(at: DoctorContext, names: list[str]) -> dict[str, Unit]:
-    """The properties of each unit; raises SlurmError where systemctl fails."""
+    """Return the properties of each unit; raise SlurmError if systemctl fails."""
     keys = ("Id", "LoadState", "ActiveState", "UnitFileState", "User")
     argv = ["systemctl", "show", *(f"--property={key}" for key in keys), "--", *names]
     text = at.site.run(argv, {**os.environ, "LC_ALL": "C.UTF-8"}, _TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Whether the daemons find Slurm's commands, which need not be where this shell finds them."""
+"""Check that the daemons find Slurm's commands: their PATH may differ from that of this shell."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from slurm_gpu.cli.doctor.checks.daemons.services import environment_of, restart
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped
 from slurm_gpu.node.allocation.slurmd import SBIN
 
-_ASKS = ("scontrol", "squeue", "sacct")
-_NEEDS = {"slurm-gpud": ("slurmd",), "slurm-gpudbd": _ASKS, "slurm-gpuctld": _ASKS}
+_QUERIES = ("scontrol", "squeue", "sacct")
+_NEEDS = {"slurm-gpud": ("slurmd",), "slurm-gpudbd": _QUERIES, "slurm-gpuctld": _QUERIES}
 
 
 def found(at: DoctorContext) -> Iterator[CheckResult]:
@@ -43,6 +43,7 @@ def _lacks(at: DoctorContext, daemon: str, process: DaemonProcess) -> CheckResul
         return None
     return fail(
         f"{daemon} does not find {' and '.join(lacking)} on its PATH, {path}",
-        "PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin (or where they are) in "
-        f"{environment_of(at, daemon)}; {restart(at, daemon)}",
+        "set PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin (with the directories of Slurm's "
+        "commands) "
+        f"in {environment_of(at, daemon)}; then {restart(at, daemon)}",
     )

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from slurm_gpu.files.source_root import SOURCE_ROOT
 
+# The directory of the packaged hooks, with the command that installs them where Slurm runs them.
 PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
-"""Directory of the packaged hooks, with the command that installs them where Slurm runs them."""
+# The file names that `place` gives them: our prolog runs last, our epilog first.
 NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
-"""File names that `place` gives them: our prolog runs last, our epilog first."""
 
 # The verb in the second line of a hook, and that of earlier releases.
 _VERBS = "notify|tell"

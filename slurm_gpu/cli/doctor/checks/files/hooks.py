@@ -28,13 +28,13 @@ from slurm_gpu.slurm.conf_file import read_conf, settings_named
 KINDS = ("Prolog", "Epilog")
 
 _CONF = Path("/etc/slurm")
+# The start of the line that `place` adds at the end of a hook.
 _SIGNATURE = "# Placed by slurm-gpu"
-"""How the line begins that `place` adds, the last of the file."""
 
 
 def configured(at: DoctorContext) -> Iterator[CheckResult]:
-    """Prolog and Epilog run ours; every file that they name can be run, else Slurm drains nodes."""
-    conf = at.slurm_conf.parent  # where slurmctld sends what has no absolute path (configless)
+    """Check that Prolog and Epilog run our hooks, and match only executable files: others drain nodes."""
+    conf = at.slurm_conf.parent  # relative names are in the directory that slurmctld sends (configless)
     for kind in KINDS:
         patterns = patterns_of(at.settings.raw, kind)
         yield from _passed_over(at, kind, patterns)
@@ -42,11 +42,12 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
             glob_here = f"{Path(at.settings.conf_path).parent}/{kind.lower()}.d/*"
             yield fail(
                 f"slurm.conf has no {kind}: jobs leave no GPU records",
-                f"{placing(kind, [glob_here])} on each GPU node, and on each node without GPUs "
-                f"{nothing(glob_here)}; then {kind}={glob_here} in slurm.conf; scontrol reconfigure",
+                f"{placing(kind, [glob_here])} on each GPU node, and {nothing(glob_here)} on each node "
+                "without "
+                f"GPUs; then set {kind}={glob_here} in slurm.conf and run scontrol reconfigure",
             )
         elif not at.nodes_here:
-            yield skipped(f"{kind}={','.join(patterns)} lies on nodes, and this host is none")
+            yield skipped(f"{kind}={','.join(patterns)} runs on nodes, and this host is not one")
         elif (differs := _not_here(at, kind, patterns)) is not None:
             yield differs
         else:
@@ -54,9 +55,10 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def patterns_of(raw: Mapping[str, str], kind: str) -> list[str]:
-    """Return the patterns of Prolog or Epilog; later versions print several as Prolog[0], Prolog[1] …
+    """Return the patterns of Prolog or Epilog.
 
-    Slurm takes a value as one glob pattern: a comma is part of it.
+    Later versions print several as Prolog[0], Prolog[1] … Slurm takes a value as one glob pattern: a comma is
+    part of it.
     """
     pattern = re.compile(rf"{kind}(\[\d+\])?")
     return [value for name, value in raw.items() if pattern.fullmatch(name) and value not in ("", "(null)")]
@@ -67,17 +69,17 @@ def matched(pattern: str) -> list[Path]:
     return sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - an absolute pattern
 
 
-def _passed_over(at: DoctorContext, kind: str, heeded: Sequence[str]) -> Iterator[CheckResult]:
-    """Slurm 22.05 takes the last of several lines, and says nothing."""
+def _passed_over(at: DoctorContext, kind: str, used: Sequence[str]) -> Iterator[CheckResult]:
+    """Yield a finding if slurm.conf has several lines: Slurm 22.05 uses the last, without a warning."""
     try:
         lines = settings_named(read_conf(at.slurm_conf), kind)
     except OSError:
         return  # slurm.conf is another host's
-    lost = [line for line in lines if line.value and line.value.strip() not in heeded]
-    if len(lines) > 1 and heeded and lost:
+    lost = [line for line in lines if line.value and line.value.strip() not in used]
+    if len(lines) > 1 and used and lost:
         yield fail(
-            f"slurm.conf has {len(lines)} lines {kind}=, and Slurm {at.settings.version} uses "
-            f"{','.join(heeded)} alone: {lost[0].value} ({lost[0].place}) is not run",
+            f"slurm.conf has {len(lines)} lines {kind}=, but Slurm {at.settings.version} uses only "
+            f"{','.join(used)}: {lost[0].value} ({lost[0].place}) is not run",
             f"use one line {kind}=, put all {kind.lower()}s into one directory, and run scontrol reconfigure",
         )
 
@@ -93,14 +95,14 @@ def _not_here(at: DoctorContext, kind: str, patterns: Sequence[str]) -> CheckRes
         return None
     own = f"{kind}={','.join(here)}" if here else f"no {kind}"
     return fail(
-        f"slurmctld has {kind}={','.join(patterns)}, and {at.slurm_conf} on this node has {own}, which "
+        f"slurmctld has {kind}={','.join(patterns)}, but {at.slurm_conf} on this node has {own}, which "
         "slurmd uses",
-        f"scontrol reconfigure where {at.slurm_conf} is right; else copy slurmctld's slurm.conf here first",
+        f"copy slurmctld's slurm.conf to {at.slurm_conf} if they differ, then run scontrol reconfigure",
     )
 
 
 def _files(at: DoctorContext, kind: str, patterns: Sequence[str]) -> Iterator[CheckResult]:
-    """Return the files that the patterns match on this node."""
+    """Yield findings about the files that the patterns match on this node."""
     ours: list[HookFile] = []
     found: list[CheckResult] = []
     unread = []
@@ -135,10 +137,11 @@ def _files(at: DoctorContext, kind: str, patterns: Sequence[str]) -> Iterator[Ch
         yield fail(
             f"{file.path} has the name of slurm-gpu's {kind.lower()}, but does not do its work: "
             "jobs leave no GPU records",
-            f"cp -p {shlex.quote(str(file.path))} {file.path.parent.parent}; {_replacing(kind, file.path)}",
+            f"run cp -p {shlex.quote(str(file.path))} {file.path.parent.parent} to keep it, then "
+            f"{_replacing(kind, file.path)}",
         )
     if unread:
-        yield skipped(f"{unread[0]} is root's; run doctor as root")
+        yield skipped(f"only root may read {unread[0]}; run doctor as root")
     elif not at.is_gpu_node:
         yield from _without_gpus(at, kind, patterns, working, found)
     elif working:
@@ -167,13 +170,13 @@ def _without_gpus(
     # Where nodes share their hooks, those with GPUs need it; it stops writing when too much waits.
     if ours and not running("slurm-gpud") and shared_file_system(ours[0].path) is None:
         yield warn(
-            f"{ours[0].path} runs on this node without GPUs, and no slurm-gpud takes in what it writes",
-            "dnf remove slurm-gpu-node, which leaves a hook that does nothing"
+            f"{ours[0].path} runs on this node without GPUs, but no slurm-gpud reads its events",
+            "run dnf remove slurm-gpu-node, which leaves a hook that does nothing"
             if has_package()
-            else f"install -m 755 /usr/bin/true {ours[0].path}",
+            else f"run install -m 755 /usr/bin/true {ours[0].path}",
         )
     elif not found:
-        yield ok(f"{kind}={','.join(patterns)} matches what can be run; this node has no GPUs")
+        yield ok(f"{kind}={','.join(patterns)} matches only executable files; this node has no GPUs")
 
 
 def _text(kind: str) -> str:
@@ -182,42 +185,44 @@ def _text(kind: str) -> str:
 
 
 def _replacing(kind: str, path: Path) -> str:
-    return f"install -m 755 {_text(kind)} {shlex.quote(str(path))}"
+    return f"run install -m 755 {_text(kind)} {shlex.quote(str(path))}"
 
 
 def placing(kind: str, patterns: Sequence[str]) -> str:
-    """How to put our hook where one of these patterns of Prolog or Epilog finds it."""
+    """Return how to install our hook where one of these patterns of Prolog or Epilog matches it."""
     name = NAME_OF[kind]
     fitting = [path for path in map(Path, patterns) if fnmatch.fnmatchcase(name, path.name)]
     for path in fitting:
         if path.parent.name == f"{kind.lower()}.d" and has_package():
             conf = path.parent.parent
-            return f"{PACKAGED}/place install" + ("" if conf == _CONF else f" --conf {conf}")
+            return f"run {PACKAGED}/place install" + ("" if conf == _CONF else f" --conf {conf}")
     if fitting:
-        return f"install -D -m 755 {_text(kind)} {fitting[0].with_name(name)}, now and after each upgrade"
+        hook = fitting[0].with_name(name)
+        return f"run install -D -m 755 {_text(kind)} {hook}, and again after each upgrade"
     placed = f"{_CONF}/{kind.lower()}.d"
     by_hand = f"install -D -m 755 {_text(kind)} {placed}/{name}"
     how = f"{PACKAGED}/place install" if has_package() else by_hand
     return (
-        f"{how}; then {kind}={placed}/* in slurm.conf, "
-        f"with a copy of {patterns[0]} in that directory; scontrol reconfigure"
+        f"run {how}; then copy {patterns[0]} into {placed}, set {kind}={placed}/* in slurm.conf, and run "
+        "scontrol reconfigure"
     )
 
 
 def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[CheckResult]:
-    """Files run in reverse order of their names."""
+    """Yield a warning if another hook delays jobs: files run in the reverse order of their names."""
     if kind == "Prolog":
         after = [path for path in paths if path.name < ours.path.name]
-        says = "after our prolog, and the job is charged with its minutes"
+        when = "after our prolog"
     else:
         after = [path for path in paths if path.name > ours.path.name]
-        says = "before our epilog, and the job is charged with its minutes"
+        when = "before our epilog"
     others = [path for path in after if path.is_file() and _is_others(hook_file(path))]
     if others:
-        side = "behind" if kind == "Prolog" else "before"
+        side = "after" if kind == "Prolog" else "before"
         yield warn(
-            f"{others[0]} runs {says}: Slurm goes by names, from the last to the first",
-            f"rename it, so that its name comes {side} {ours.path.name}",
+            f"{others[0]} runs {when}, so its duration counts as time of the job: Slurm runs hooks in the "
+            "reverse order of their names",
+            f"rename it, so that its name sorts {side} {ours.path.name}",
         )
 
 
@@ -230,12 +235,12 @@ def _ours(kind: str, files: Sequence[HookFile]) -> Iterator[CheckResult]:
         names = " and ".join(str(file.path) for file in files)
         yield warn(
             f"{names} are both our {kind.lower()}: each job is reported twice",
-            f"rm {shlex.quote(str(files[-1].path))}",
+            f"run rm {shlex.quote(str(files[-1].path))}",
         )
     packaged = hook_file(PACKAGED / kind.lower()).text
     body, signature, _ = files[0].text.partition(_SIGNATURE)
     if packaged and signature and body != packaged:
         remedy = placing(kind, [str(files[0].path.with_name("*"))])
-        yield warn(f"{files[0].path} is not the {kind.lower()} of the package installed here", remedy)
+        yield warn(f"{files[0].path} differs from the {kind.lower()} of the installed package", remedy)
     else:
         yield ok(f"{kind} runs our hook, {files[0].path}")

@@ -23,13 +23,13 @@ def database_file(at: DoctorContext) -> Iterator[CheckResult]:
     given = [process.option("--database-config") for process in running("slurm-gpudbd")]
     path = next((Path(one) for one in given if one is not None), path)
     if not path.exists():
-        yield skipped(f"there is no {path}: slurm-gpudbd is on another host, or has its defaults")
+        yield skipped(f"{path} does not exist: slurm-gpudbd is on another host, or uses its defaults")
         return
     if not os.access(path, os.R_OK):
-        yield skipped(f"{path} is SlurmUser's; run doctor as root")
+        yield skipped(f"only SlurmUser may read {path}; run doctor as root")
         return
     found = list(_database_file(at, path))
-    yield from found or [ok(f"{path}: SlurmUser may read it, and no other user its password")]
+    yield from found or [ok(f"{path}: SlurmUser may read it, and other users may not read its password")]
 
 
 def _database_file(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
@@ -39,7 +39,8 @@ def _database_file(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
     except OpenToOthersError as error:
         yield fail(
             error.fault,
-            f"chmod 0600 {typed}; chown {user} {typed}; change the password, as others may have read it",
+            f"run chmod 0600 {typed} and chown {user} {typed}; change the password, as other users may have "
+            "read it",
         )
         return
     except InputError as error:
@@ -49,7 +50,7 @@ def _database_file(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
         yield fail(
             f"web_user: {web_user} in {path} is not a user of this host, so slurm-gpudbd refuses "
             "slurm-gpuweb",
-            f"write the user, or the uid, that slurm-gpuweb runs as there; {restart(at, 'slurm-gpudbd')}",
+            f"write the user or uid of slurm-gpuweb there; then {restart(at, 'slurm-gpudbd')}",
         )
     yield from kept_out(path, at.settings.slurm_user_uid, f"SlurmUser {user}", "slurm-gpudbd")
 
@@ -64,6 +65,6 @@ def kept_out(path: Path, uid: int, user: str, daemon: str) -> Iterator[CheckResu
     except KeyError:
         name = str(uid)
     yield fail(
-        f"{user}, as whom {daemon} runs, may not read {path}: {denied.part} denies access",
-        f"chown {name} {shlex.quote(str(path))}" if denied.part == path else denied.remedy,
+        f"{user}, the user of {daemon}, may not read {path}: {denied.part} denies access",
+        f"run chown {name} {shlex.quote(str(path))}" if denied.part == path else denied.remedy,
     )

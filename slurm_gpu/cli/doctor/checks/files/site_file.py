@@ -6,15 +6,17 @@ import grp
 import pwd
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.daemons.munged import socket_of
 from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import restart
 from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, warn
-from slurm_gpu.config.site import Operators
-from slurm_gpu.errors import InputError
+from slurm_gpu.config.node_groups import group_by_node
+from slurm_gpu.config.site import PLACEHOLDER_CLUSTER, Operators, Rack, ServerType, SiteConfig, Zone
+from slurm_gpu.errors import InputError, UsageError
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import few
 
@@ -22,12 +24,18 @@ _RESTART_THERE = "restart slurm-gpudbd on its host"
 
 
 def valid(at: DoctorContext) -> Iterator[CheckResult]:
-    """slurm-gpu.yaml is there and without mistakes."""
+    """Check that slurm-gpu.yaml exists, is valid, and names a cluster."""
     path = at.site.config_path
     try:
         config = at.site.config
     except InputError as error:
-        yield fail(str(error), f"fix {path}; man slurm-gpu.yaml and docs/configuration.md have each key")
+        yield fail(str(error), f"fix {path}; man slurm-gpu.yaml and docs/configuration.md describe each key")
+        return
+    if config.cluster == PLACEHOLDER_CLUSTER:
+        yield fail(
+            f"{path} has cluster: {PLACEHOLDER_CLUSTER.upper()}, the placeholder of the installed file",
+            f"set cluster: in {path} to ClusterName of slurm.conf",
+        )
         return
     yield ok(f"{path}: cluster {config.cluster}")
 
@@ -60,8 +68,8 @@ def _operators(at: DoctorContext, operators: Operators) -> Iterator[CheckResult]
             pwd.getpwnam(user)
         except KeyError:
             yield fail(
-                f"operators.users names {user}, who is not a user of this host",
-                f"getent passwd {shlex.quote(user)} shows whether the name is right; fix {where}, then "
+                f"operators.users names {user}, which is not a user of this host",
+                f"run getent passwd {shlex.quote(user)} to check the name, fix {where}, then "
                 f"{restart(at, 'slurm-gpudbd') if _is_here(at) else _RESTART_THERE}",
             )
     for group in operators.unix_groups:
@@ -70,7 +78,7 @@ def _operators(at: DoctorContext, operators: Operators) -> Iterator[CheckResult]
         except KeyError:
             yield fail(
                 f"operators.unix_groups names {group}, which is not a group of this host",
-                f"getent group {shlex.quote(group)} shows whether the name is right; fix {where}, then "
+                f"run getent group {shlex.quote(group)} to check the name, fix {where}, then "
                 f"{restart(at, 'slurm-gpudbd') if _is_here(at) else _RESTART_THERE}",
             )
 
@@ -80,35 +88,56 @@ def _is_here(at: DoctorContext) -> bool:
 
 
 def same_cluster(at: DoctorContext) -> Iterator[CheckResult]:
-    """The site file speaks of the cluster and the nodes that Slurm has."""
+    """Check that cluster, nodes and partitions of the site file are those of Slurm."""
     config, path = at.site.config, at.site.config_path
     cluster = at.settings.cluster
     if config.cluster == cluster:
-        yield ok(f"Slurm calls the cluster {cluster} too")
+        yield ok(f"Slurm's ClusterName is {cluster}")
     else:
         yield fail(
-            f"{path} says cluster: {config.cluster}, Slurm says {cluster}", f"write cluster: {cluster}"
+            f"{path} has cluster: {config.cluster}, but Slurm's ClusterName is {cluster}",
+            f"set cluster: {cluster} in {path}",
         )
     known = {node.name for node in at.nodes}
-    groups = {f"zones.{name}": zone.nodes for name, zone in config.zones.items()}
-    groups |= {f"server_types.{name}": kind.nodes for name, kind in config.server_types.items()}
-    groups |= {f"racks.{name}": rack.nodes for name, rack in config.racks.items()}
+    groups = {
+        **{f"zones.{name}": zone.nodes for name, zone in config.zones.items()},
+        **{f"server_types.{name}": kind.nodes for name, kind in config.server_types.items()},
+        **{f"racks.{name}": rack.nodes for name, rack in config.racks.items()},
+    }
     if config.placement.nodes is not None:
         groups["placement"] = config.placement.nodes
+    unreadable = set()
     for group, nodes in groups.items():
         try:
             strangers = [node for node in expand(nodes) if node not in known]
         except ValueError as error:
+            unreadable.add(group)
             yield fail(f"{group}: {error}", f"fix nodes of {group} in {path}")
             continue
         if strangers:
             yield warn(
-                f"{group} has nodes that Slurm does not know: {few(strangers, 5)}",
+                f"{group} has nodes that Slurm does not have: {few(strangers, 5)}",
                 f"fix nodes of {group} in {path}",
             )
+    yield from _in_two_groups(config, unreadable, path)
     partitions = {partition for node in at.nodes for partition in node.partitions}
     if unknown := [name for name in config.placement.partitions or () if name not in partitions]:
         yield warn(
-            f"placement.partitions names {few(unknown, 5)}, in which Slurm has no node",
+            f"placement.partitions names partitions without nodes in Slurm: {few(unknown, 5)}",
             f"compare with sinfo; fix partitions of placement in {path}",
         )
+
+
+def _in_two_groups(config: SiteConfig, unreadable: Collection[str], path: Path) -> Iterator[CheckResult]:
+    """Yield a failure if a node is in two groups of one section, which the daemons refuse."""
+    sections: Mapping[str, Mapping[str, Zone | ServerType | Rack]] = {
+        "zones": config.zones,
+        "server_types": config.server_types,
+        "racks": config.racks,
+    }
+    for section, groups in sections.items():
+        readable = {name: one for name, one in groups.items() if f"{section}.{name}" not in unreadable}
+        try:
+            group_by_node(section, readable)
+        except UsageError as error:
+            yield fail(str(error), f"fix {section} in {path}")

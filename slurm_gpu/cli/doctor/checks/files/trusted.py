@@ -14,7 +14,7 @@ _ROOT = 0
 
 
 def others_may_write(at: DoctorContext, path: Path, what: str) -> Iterator[CheckResult]:
-    """That others than root and SlurmUser may, if so; `what` says what that gives them."""
+    """Yield a failure if users other than root and SlurmUser may write `path`; `what` is the consequence."""
     try:
         status = path.stat()
     except OSError:
@@ -22,9 +22,12 @@ def others_may_write(at: DoctorContext, path: Path, what: str) -> Iterator[Check
     typed = shlex.quote(str(path))
     trusted = {_ROOT, at.settings.slurm_user_uid, os.geteuid()}
     if status.st_uid not in trusted:
-        yield fail(f"{path} belongs to uid {status.st_uid}: {what}", f"chown root {typed}; read it before")
+        yield fail(
+            f"{path} belongs to uid {status.st_uid}: {what}",
+            f"review its content, then run chown root {typed}",
+        )
     elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield fail(
-            f"others than its owner may write {path}: {what}",
-            f"chmod go-w {typed}; read before what is there",
+            f"users other than its owner may write {path}: {what}",
+            f"review its content, then run chmod go-w {typed}",
         )

@@ -1,4 +1,4 @@
-"""Whether Slurm and slurm-gpuctld can do what the policy says of jobs that share GPUs."""
+"""Check that Slurm and slurm-gpuctld support the policy's jobs that share GPUs."""
 
 from __future__ import annotations
 
@@ -16,70 +16,71 @@ _RESTART = "restart slurmctld and slurmd on all nodes"
 
 
 def colocation(at: DoctorContext) -> Iterator[CheckResult]:
-    """Shards where they are needed, nothing that takes them apart, and a slurm-gpuctld that gives places."""
+    """Check that Slurm has shards and options for sharing GPUs, and that slurm-gpuctld places the jobs."""
     if not at.is_controller:
-        yield skipped("jobs that share are looked after on the hosts of slurmctld, and this host is none")
+        yield skipped("jobs that share GPUs are placed on the hosts of slurmctld, and this host is not one")
         return
     policy = read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME)
-    said = policy.colocation if policy is not None else None
-    if policy is None or said is None:
-        yield skipped("no policy in force has jobs share GPUs")
+    rule = policy.colocation if policy is not None else None
+    if policy is None or rule is None:
+        yield skipped("no active policy lets jobs share GPUs")
         return
-    found = [*_slurm(at), *_places(at, said)]
+    found = [*_slurm(at), *_places(at, rule)]
     yield from found
     if not found:
         sharing = [node for node in at.nodes if node.shards_per_gpu]
-        yield ok(f"mode {said.mode}: jobs can share the GPUs of {counted(len(sharing), 'node')}")
+        yield ok(f"mode {rule.mode}: jobs can share the GPUs of {counted(len(sharing), 'node')}")
 
 
 def _slurm(at: DoctorContext) -> Iterator[CheckResult]:
     raw = at.settings.raw
     if raw.get("SelectType", "") != "select/cons_tres":
         yield fail(
-            f"SelectType is {raw.get('SelectType') or 'not set'}: only select/cons_tres knows shards",
-            f"write SelectType=select/cons_tres into slurm.conf, and {_RESTART}",
+            f"SelectType is {raw.get('SelectType') or 'not set'}: only select/cons_tres supports shards",
+            f"set SelectType=select/cons_tres in slurm.conf, and {_RESTART}",
         )
     if "LL_SHARED_GRES" in raw.get("SelectTypeParameters", ""):
         yield fail(
             "SelectTypeParameters has LL_SHARED_GRES: jobs go to the emptiest GPU, and do not share GPUs",
-            f"take it out of slurm.conf, and {_RESTART}",
+            f"remove it from slurm.conf, and {_RESTART}",
         )
     if "MULTIPLE_SHARING_GRES_PJ" in raw.get("SelectTypeParameters", ""):
         yield fail(
-            "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ: shards of a job may be of several GPUs",
-            f"take it out of slurm.conf, and {_RESTART}",
+            "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ: a job may get shards of several GPUs",
+            f"remove it from slurm.conf, and {_RESTART}",
         )
     if raw.get("JobRequeue", "1") == "0":
         yield warn(
-            "JobRequeue is 0: only jobs of `sbatch --requeue` share, as others cannot be sent back",
-            "write JobRequeue=1 into slurm.conf, and `scontrol reconfigure`; then `slurm-gpu policy apply`",
+            "JobRequeue is 0: only jobs of `sbatch --requeue` share GPUs, as Slurm cannot requeue others",
+            "set JobRequeue=1 in slurm.conf, run scontrol reconfigure, then slurm-gpu policy apply",
         )
     numbers = {node.shards_per_gpu for node in at.nodes if node.n_gpus}
     with_shards = {number for number in numbers if number is not None}
     if not with_shards:
         yield fail(
-            "no node has shards: there is nothing to share",
-            "with 4 GPUs a node: GresTypes=gpu,shard and Gres=gpu:4,shard:32 in slurm.conf, Name=shard "
-            f"Count=32 in gres.conf; {_RESTART}",
+            "no node has shards: jobs cannot share GPUs",
+            "for 4 GPUs per node, write GresTypes=gpu,shard and Gres=gpu:4,shard:32 into slurm.conf and "
+            f"Name=shard Count=32 into gres.conf; then {_RESTART}",
         )
     elif len(with_shards) > 1:
         yield warn(
-            f"GPUs have {' or '.join(map(str, sorted(with_shards)))} shards, by node: jobs share where they "
-            f"have {max(with_shards)}",
-            "give all GPUs that are shared as many",
+            f"GPUs have {' or '.join(map(str, sorted(with_shards)))} shards, depending on the node: jobs "
+            "share "
+            f"only those with {max(with_shards)}",
+            "give all shared GPUs the same number of shards",
         )
     elif min(with_shards) < 4:
         yield warn(
-            f"a GPU has {min(with_shards)} shards: jobs are sized in steps of so much of its memory",
-            "8 or more in gres.conf and slurm.conf have them fit better",
+            f"a GPU has {min(with_shards)} shards: jobs get memory in steps of {100 // min(with_shards)} %",
+            "set 8 shards or more per GPU in gres.conf and slurm.conf",
         )
 
 
-def _places(at: DoctorContext, said: ColocationInForce) -> Iterator[CheckResult]:
+def _places(at: DoctorContext, rule: ColocationInForce) -> Iterator[CheckResult]:
     seen = status.last_seen(at.controller_run / status.FILE_NAME)
     if seen is None or at.site.wall() - seen > status.FRESH_S:
         yield fail(
-            f"mode is {said.mode}, but no slurm-gpuctld here gives places: every job keeps its GPU",
+            f"mode is {rule.mode}, but no slurm-gpuctld here places jobs: every job keeps its GPU",
             start_and_log(at, "slurm-gpuctld"),
         )
         return
@@ -87,5 +88,6 @@ def _places(at: DoctorContext, said: ColocationInForce) -> Iterator[CheckResult]
     if serving is not None and serving.why is not None:
         yield warn(
             f"planner {serving.serves} is used instead of {serving.asked}: {serving.why}",
-            "put its model where policy.yaml says, readable for SlurmUser; slurm-gpuctld finds it by itself",
+            "put its model where policy.yaml names it, readable for SlurmUser; slurm-gpuctld finds it by "
+            "itself",
         )

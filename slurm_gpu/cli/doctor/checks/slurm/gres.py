@@ -1,4 +1,4 @@
-"""Whether the GPUs that Slurm counts on this node are those that the driver has."""
+"""Check that the GPUs that Slurm counts on this node are those of the driver."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from slurm_gpu.text.units import counted, few
 from slurm_gpu.wire import DeviceFacts
 
 _TYPE = re.compile(r"\bGres Name=gpu\b.*?\bType=(?P<type>[^\s(,]+)")
+# A model of NVIDIA, such as A100, L40S or RTX6000, without spaces.
 _MODEL = re.compile(r"(?:rtx|gtx|gb|gh|[abhvpktlm])\d{1,4}[a-z]?", re.IGNORECASE)
-"""What NVIDIA calls a GPU, such as A100, L40S or RTX6000, without its spaces."""
-_LOOK = "on {node}, compare nvidia-smi -L with slurmd -G; then fix gres.conf, and restart slurmd"
+_COMPARE = "on {node}, compare nvidia-smi -L with slurmd -G; then fix gres.conf, and restart slurmd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Position:
 
 
 def positions(text: str) -> list[Position]:
-    """Slurm's GPUs in the order of `slurmd -G`."""
+    """Return Slurm's GPUs in the order of `slurmd -G`."""
     found = []
     for line in text.splitlines():
         match = _TYPE.search(line)
@@ -46,11 +46,11 @@ def positions(text: str) -> list[Position]:
 
 
 def agrees(at: DoctorContext) -> Iterator[CheckResult]:
-    """Compare count, type and File= of gres.conf with the driver, as reported by slurm-gpud."""
+    """Check count, type and File= of gres.conf against the driver, as reported by slurm-gpud."""
     here = at.gpu_nodes_here
     yield from _without_gres(at)
     if not here:
-        yield skipped("gres.conf is read by slurmd on GPU nodes, and this host is none")
+        yield skipped("slurmd reads gres.conf on GPU nodes, and this host is not one")
         return
     with at.site.database() as database:
         reports = {report.node: report for report in database.nodes()}
@@ -63,33 +63,36 @@ def agrees(at: DoctorContext) -> Iterator[CheckResult]:
             named = ("-N", node) if len(here) > 1 else ()
             text = at.slurmd(("slurmd", "-G", *named, *DynamicNode(node, at.proc).options()))
         except SlurmError as error:
-            remedy = finding_slurm(str(error)) or f"slurmd -G, as root on {node}, says how it reads gres.conf"
-            # With what is fatal to `slurmd -G`, slurmd does not start any more either.
+            remedy = (
+                finding_slurm(str(error)) or f"run slurmd -G as root on {node} to see how it reads gres.conf"
+            )
+            # An error that is fatal to `slurmd -G` also prevents slurmd from starting.
             yield (fail if "fatal:" in str(error) else warn)(str(error), remedy)
             continue
         yield from compare(node, positions(text), report)
 
 
 def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterator[CheckResult]:
-    """Compare Slurm's count of GPUs on a node with that of its driver."""
-    look = _LOOK.format(node=node)
+    """Yield differences between Slurm's GPUs on a node and those of its driver."""
+    remedy = _COMPARE.format(node=node)
     if not slurms:
         yield warn(
-            f"slurmd -G names no File= on {node}: GPUs are taken to be counted in the order of their minors",
-            f"AutoDetect=nvml, or File=/dev/nvidia[0-{len(report.gpus) - 1}], in gres.conf; restart slurmd",
+            f"slurmd -G shows no File= on {node}: GPUs are assumed to be in the order of their minors",
+            f"write AutoDetect=nvml, or File=/dev/nvidia[0-{len(report.gpus) - 1}], into gres.conf; then "
+            "restart slurmd",
         )
         return
     by_minor = {gpu.minor: gpu for gpu in report.gpus if gpu.minor is not None}
     whole = [position for position in slurms if position.minor is not None]
-    found = [*_absent(node, whole, by_minor.keys(), look), *_twice(node, whole, look)]
-    found += _types(node, whole, by_minor, look)
+    found = [*_absent(node, whole, by_minor.keys(), remedy), *_twice(node, whole, remedy)]
+    found += _types(node, whole, by_minor, remedy)
     given = {position.minor for position in whole}
     left = [gpu for minor, gpu in by_minor.items() if minor not in given and not _is_cut(gpu, report)]
     if left:
-        found.append(warn(f"no File= names {_named(left)} of {node}: no job can have it", look))
+        found.append(warn(f"no File= in gres.conf is {_named(left)} of {node}: no job can use it", remedy))
     yield from found
     if not found:
-        yield ok(f"{counted(len(slurms), 'GPU')} of {node}: each File= is a GPU of the driver's")
+        yield ok(f"{counted(len(slurms), 'GPU')} of {node}: each File= is a GPU of the driver")
 
 
 def _without_gres(at: DoctorContext) -> Iterator[CheckResult]:
@@ -100,44 +103,49 @@ def _without_gres(at: DoctorContext) -> Iterator[CheckResult]:
         yield fail(
             f"this host has {counted(len(devices), 'GPU')} ({few(devices, 2)}), but Slurm has none on "
             f"{without[0]}: no job can use them",
-            f"Gres=gpu:TYPE:{len(devices)} on the line NodeName={without[0]} in slurm.conf, AutoDetect=nvml "
-            "or File= in gres.conf; restart slurmctld and slurmd",
+            f"write Gres=gpu:TYPE:{len(devices)} on the line NodeName={without[0]} in slurm.conf, and "
+            "AutoDetect=nvml or File= in gres.conf; then restart slurmctld and slurmd",
         )
 
 
 def _absent(
-    node: str, whole: Iterable[Position], known: Iterable[int | None], look: str
+    node: str, whole: Iterable[Position], known: Iterable[int | None], remedy: str
 ) -> Iterator[CheckResult]:
     for position in whole:
         if position.minor not in known:
             yield fail(
-                f"{position.files[0]} of {node} is no GPU of the driver's: jobs are given what is not there",
-                look,
+                f"{position.files[0]} of {node} is not a GPU of the driver: jobs get a GPU that does not "
+                "exist",
+                remedy,
             )
 
 
-def _twice(node: str, whole: Iterable[Position], look: str) -> Iterator[CheckResult]:
+def _twice(node: str, whole: Iterable[Position], remedy: str) -> Iterator[CheckResult]:
     counts = Counter(position.minor for position in whole)
     for minor, count in counts.items():
         if count > 1:
-            yield fail(f"the GPU of minor {minor} of {node} is counted {count} times: jobs share it", look)
+            yield fail(
+                f"gres.conf lists the GPU of minor {minor} of {node} {count} times: jobs share it", remedy
+            )
 
 
 def _types(
-    node: str, whole: Iterable[Position], by_minor: dict[int, DeviceFacts], look: str
+    node: str, whole: Iterable[Position], by_minor: dict[int, DeviceFacts], remedy: str
 ) -> Iterator[CheckResult]:
-    """A type is a site's own word; one that is another model's name is a mistake."""
+    """Yield warnings for types that name another model than the driver; other names are the site's choice."""
     wrong: dict[tuple[str, str], int] = {}
     for position in whole:
         gpu = by_minor.get(position.minor) if position.minor is not None else None
         if gpu is None or gpu.name is None:
             continue
         name = re.sub(r"[\s_-]", "", gpu.name).lower()
-        said, is_one = _MODEL.fullmatch(re.sub(r"[\s_-]", "", position.type)), _MODEL.search(name)
-        if said is not None and is_one is not None and said[0].lower() not in name:
+        model, is_one = _MODEL.fullmatch(re.sub(r"[\s_-]", "", position.type)), _MODEL.search(name)
+        if model is not None and is_one is not None and model[0].lower() not in name:
             wrong[position.type, gpu.name] = wrong.get((position.type, gpu.name), 0) + 1
     for (kind, name), count in wrong.items():
-        yield warn(f"Slurm calls {counted(count, 'GPU')} of {node} {kind}, the driver {name}", look)
+        yield warn(
+            f"Slurm has type {kind} for {counted(count, 'GPU')} of {node}, the driver reports {name}", remedy
+        )
 
 
 def _is_cut(gpu: DeviceFacts, report: NodeReport) -> bool:

@@ -1,4 +1,4 @@
-"""Whether the policy in force is the one in policy.yaml."""
+"""Check that Slurm runs job_submit.lua, and that it is the policy of policy.yaml."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
 from slurm_gpu.slurm.client import has_lua_plugin, has_slurmdbd
 from slurm_gpu.text.units import format_duration
 
-_APPLY = "slurm-gpu policy apply"
+_APPLY = "run slurm-gpu policy apply"
 
 
 def plugin(at: DoctorContext) -> Iterator[CheckResult]:
-    """Slurm asks a Lua script about each job."""
+    """Check that Slurm passes each job to a Lua script."""
     if has_lua_plugin(at.settings):
         yield ok("JobSubmitPlugins=lua")
     elif _policy_file(at).exists():
         yield fail(
             "JobSubmitPlugins lacks lua: the policy applies to no job",
-            f"{_APPLY}, then JobSubmitPlugins={with_names(_plugins(at), ['lua'])} in slurm.conf and restart "
-            "slurmctld",
+            f"{_APPLY}, then set JobSubmitPlugins={with_names(_plugins(at), ['lua'])} in slurm.conf and "
+            "restart slurmctld",
         )
     else:
-        yield skipped(f"JobSubmitPlugins lacks lua, and there is no {_policy_file(at)}")
+        yield skipped(f"JobSubmitPlugins lacks lua, and {_policy_file(at)} does not exist")
 
 
 def script(at: DoctorContext) -> Iterator[CheckResult]:
-    """job_submit.lua is what policy.yaml says."""
+    """Check that job_submit.lua is what policy.yaml gives."""
     if not has_lua_plugin(at.settings):
-        yield skipped("slurmctld asks no Lua script")
+        yield skipped("slurmctld runs no Lua script")
         return
     if not at.is_controller:
-        yield skipped("job_submit.lua lies on the controller, and this host is none")
+        yield skipped("job_submit.lua is on the controller, and this host is not one")
         return
     installed = Path(at.settings.conf_path).parent / SCRIPT_NAME
     policy_file = _policy_file(at)
@@ -56,16 +56,16 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
     if not installed.exists():
         yield fail(f"{installed} is missing: slurmctld will not start again", _APPLY)
         return
-    yield from others_may_write(at, installed, "it decides about every job, within slurmctld")
+    yield from others_may_write(at, installed, "slurmctld runs it for every job")
     denied = denies(installed, at.settings.slurm_user_uid)
     if denied is not None:
         yield fail(
-            f"SlurmUser {at.settings.slurm_user}, as whom slurmctld runs, may not read {installed}: "
+            f"SlurmUser {at.settings.slurm_user}, the user of slurmctld, may not read {installed}: "
             f"{denied.part} denies access",
             denied.remedy,
         )
     if not policy_file.exists():
-        yield skipped(f"there is no {policy_file}")
+        yield skipped(f"{policy_file} does not exist")
         return
     text = installed.read_text(encoding="utf-8", errors="replace")
     if text.startswith(STUB_MARK):
@@ -86,21 +86,23 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         policy, source = load_policy(policy_file)
     except InputError as error:
-        yield fail(str(error), f"fix {policy_file}; the policy in force stays")
+        yield fail(str(error), f"fix {policy_file}; until then the active policy remains")
         return
     facts = SiteFacts.of(at.settings, at.nodes, RUN_DIRECTORY, at.site.config.timezone)
     if compare_installed(installed, policy, source, facts) is InForce.SAME:
-        yield ok(f"{installed} is what {policy_file} says")
+        yield ok(f"{installed} is the policy of {policy_file}")
         return
     maker = made_by(ApplyJournal(at.policy_state), installed) if may_read(at.policy_state) else None
     if maker is not None and Path(maker.policy) != policy_file.absolute():
         yield warn(
-            f"{installed} is as {maker.policy} said when it was applied, not as {policy_file} says",
-            f"{_APPLY} puts {policy_file} into force; else make that what was applied",
+            f"{installed} is the policy of {maker.policy}, not of {policy_file}",
+            f"{_APPLY} to activate {policy_file}, or restore the applied policy in it",
         )
     else:
         yield warn(
-            f"{installed} is not what {policy_file} gives now: it, its groups' members, or slurm-gpu changed",
+            f"{installed} is not the policy of {policy_file}: the file, its groups' members, or slurm-gpu "
+            "has "
+            "changed",
             _APPLY,
         )
 
@@ -108,12 +110,15 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
 def _chain_own(installed: Path, policy_file: Path) -> str:
     """Return the remedy that chains the site's own script to that of the policy."""
     own = installed.with_name(f"site_{SCRIPT_NAME}")
-    return f"cp -p {installed} {own}; `chain: {{before: {own}}}` in {policy_file}; {_APPLY} --replace"
+    return (
+        f"run cp -p {installed} {own}, write `chain: {{before: {own}}}` into {policy_file}, and {_APPLY} "
+        "--replace"
+    )
 
 
 def lending(at: DoctorContext) -> Iterator[CheckResult]:
-    """slurm.conf lets what owners lend come back, in the time that they are promised."""
-    policy = _policy_here(at, "who lends")
+    """Check that slurm.conf lets lent GPUs return to their owners in the promised time."""
+    policy = _policy_here(at, "lending")
     if isinstance(policy, CheckResult):
         yield policy
         return
@@ -126,37 +131,37 @@ def lending(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def urgent(at: DoctorContext) -> Iterator[CheckResult]:
-    """slurm.conf lets urgent jobs start before others, and counts them."""
-    policy = _policy_here(at, "who has urgent jobs")
+    """Check that slurm.conf lets urgent jobs start before others, and counts them."""
+    policy = _policy_here(at, "urgent jobs")
     if isinstance(policy, CheckResult):
         yield policy
     elif policy.urgent is None:
         yield skipped(f"{_policy_file(at)} has no urgent jobs")
     elif not has_slurmdbd(at.settings):
-        yield fail("urgent jobs require slurmdbd, which has their QOS", "remove `urgent:`")
+        yield fail("urgent jobs require slurmdbd, which has their QOS", "remove `urgent:` from the policy")
     else:
         found = [fail(lack.problem, lack.remedy) for lack in urgent_lacks(at.settings, policy)]
-        yield from found or [ok(f"urgent jobs start first, {policy.urgent.jobs_running} at once")]
+        yield from found or [ok(f"urgent jobs start first, at most {policy.urgent.jobs_running} at once")]
 
 
 def _policy_here(at: DoctorContext, what: str) -> Policy | CheckResult:
-    """The policy of this host, or why `what` is not known."""
+    """Return the policy of this host, or a skipped check that names `what` if the policy cannot be read."""
     policy_file = _policy_file(at)
     if not policy_file.exists():
-        return skipped(f"there is no {policy_file}")
+        return skipped(f"{policy_file} does not exist")
     if unreadable := _unreadable(policy_file):
         return unreadable
     try:
         return load_policy(policy_file)[0]
     except InputError as error:
-        return skipped(f"{what} is unknown until this is fixed: {error}")
+        return skipped(f"{what} cannot be checked until this is fixed: {error}")
 
 
 def _unreadable(*paths: Path) -> CheckResult | None:
-    """That one of them is there, and not for this user to read."""
+    """Return a skipped check if this user may not read one of the files."""
     for path in paths:
         if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
-            return skipped(f"{path} is not for everybody to read; run doctor as root")
+            return skipped(f"this user may not read {path}; run doctor as root")
     return None
 
 

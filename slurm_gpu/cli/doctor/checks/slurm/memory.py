@@ -1,8 +1,8 @@
 """Check that a job without a memory request leaves memory for jobs on other GPUs.
 
-Such a job gets (measured on 22.05), with GPUs, the DefMemPerGPU of its partition, else of slurm.conf.
-Else, and without GPUs always, the DefMemPerCPU or DefMemPerNode of its partition, else of slurm.conf; else
-all memory of its nodes.
+Measured on 22.05: a job with GPUs gets the DefMemPerGPU of its partition, or that of slurm.conf. If there is
+none, and for jobs without GPUs, DefMemPerCPU or DefMemPerNode of the partition applies, then that of
+slurm.conf. Without any of these, the job gets all memory of its nodes.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from slurm_gpu.slurm.commands import query_environment
 from slurm_gpu.slurm.submission import Partition, memory_per_gpu, read_partitions
 from slurm_gpu.text.units import counted
 
-_APPLIED = "scontrol reconfigure"
+_APPLIED = "then run scontrol reconfigure"
 
 
 @dataclass(frozen=True, slots=True)
 class _PartitionMemory:
-    """Return the default of a partition in MiB, else that of slurm.conf, else None."""
+    """The memory defaults of a partition in MiB: its own, or those of slurm.conf; None if both lack one."""
 
     partition: str
     nodes: Sequence[SlurmNode]
-    """Those of its nodes that have GPUs."""
+    """Its nodes with GPUs."""
     per_gpu: int | None
     per_cpu: int | None
     per_node: int | None
 
     @property
     def without_gpus(self) -> bool:
-        """Whether there is a default for jobs without GPUs, which those with GPUs have too if need be."""
+        """Return whether jobs without GPUs have a default, which jobs with GPUs get if they lack one."""
         return self.per_cpu is not None or self.per_node is not None
 
 
 def defaults(at: DoctorContext) -> Iterator[CheckResult]:
-    """In every partition with GPUs there are defaults, and they leave each GPU its part."""
+    """Check that every partition with GPUs has memory defaults, and that they leave each GPU its share."""
     raw = at.settings.raw
     handed_out = raw.get("SelectTypeParameters", "")
     if handed_out.startswith("CR_") and "MEMORY" not in handed_out.upper():
         yield ok(
-            f"Slurm hands out no memory (SelectTypeParameters={handed_out}): no job takes it from others"
+            f"Slurm does not allocate memory (SelectTypeParameters={handed_out}): no job takes it from others"
         )
         return
     found = list(_with_gpus(at, raw))
@@ -51,24 +51,24 @@ def defaults(at: DoctorContext) -> Iterator[CheckResult]:
     gpus_only = [one for one in found if one.per_gpu is not None and not one.without_gpus]
     if nothing:
         yield warn(
-            f"{_partitions(nothing)}: no DefMemPerGPU and no DefMemPerCPU: a job without --mem takes the "
-            "whole node's memory, and its other GPUs lie idle",
-            f"{_gpu_share(nothing)} and {_cpu_share(nothing)} {_where(nothing, found)}",
+            f"{_partitions(nothing)}: no DefMemPerGPU and no DefMemPerCPU: a job without --mem gets all "
+            "memory of the node, and its other GPUs remain idle",
+            f"write {_gpu_share(nothing)} and {_cpu_share(nothing)} {_where(nothing, found)}",
         )
     if gpus_only:
         yield warn(
             f"{_partitions(gpus_only)}: DefMemPerGPU without DefMemPerCPU: a job without GPUs and --mem "
-            "gets the whole node's memory, and the GPUs there stay idle",
-            f"{_cpu_share(gpus_only)} {_where(gpus_only, found)}",
+            "gets all memory of the node, and its GPUs remain idle",
+            f"write {_cpu_share(gpus_only)} {_where(gpus_only, found)}",
         )
     generous = [finding for one in found if (finding := _too_much(one)) is not None]
     yield from generous
     if not (nothing or gpus_only or generous):
-        yield ok("jobs without --mem get a default, not the whole node")
+        yield ok("jobs without --mem get a default, not all memory of the node")
 
 
 def _with_gpus(at: DoctorContext, raw: Mapping[str, str]) -> Iterator[_PartitionMemory]:
-    """Partitions with GPUs, but for those whose jobs have their nodes to themselves."""
+    """Yield partitions with GPUs, except those whose jobs get whole nodes."""
     per_gpu = memory_per_gpu(raw.get("JobDefaults", ""))
     per_cpu, per_node = (_positive(raw.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
     for one in read_partitions(at.site.run, query_environment(os.environ)):
@@ -93,7 +93,7 @@ def _own(one: Partition) -> tuple[int | None, int | None]:
 
 
 def _positive(text: str) -> int | None:
-    """None where it says 0 or UNLIMITED, by which Slurm has no default."""
+    """Return the number; None for 0 and UNLIMITED, with which Slurm has no default."""
     return int(text) if text.isdigit() and int(text) else None
 
 
@@ -106,13 +106,13 @@ def _too_much(one: _PartitionMemory) -> CheckResult | None:
         elif one.per_cpu is None and one.per_node is not None:
             name, mib = "DefMemPerNode", one.per_node
         else:
-            continue  # by CPU: how many a job asks for is not known
+            continue  # by CPU: the number of CPUs of a job is unknown
         if mib > share:
             fit = node.memory_mib // mib
             return warn(
-                f"partition {one.partition}: {name}={mib}, and {node.name} has {node.memory_mib} MiB for "
-                f"{counted(node.n_gpus, 'GPU')}: jobs of one GPU without --mem find room on {fit} of them",
-                f"{_gpu_share([one])} {_where([one], ())}",
+                f"partition {one.partition}: {name}={mib}, but {node.name} has {node.memory_mib} MiB for "
+                f"{counted(node.n_gpus, 'GPU')}: jobs of one GPU without --mem fit on only {fit} of them",
+                f"write {_gpu_share([one])} {_where([one], ())}",
             )
     return None
 
@@ -132,8 +132,8 @@ def _cpu_share(found: Sequence[_PartitionMemory]) -> str:
 
 
 def _where(lacking: Sequence[_PartitionMemory], all_of_them: Sequence[_PartitionMemory]) -> str:
-    """In slurm.conf for all, or for some partitions alone."""
+    """Return where to write the defaults: globally if all partitions lack them, else on their lines."""
     if len(lacking) == len(all_of_them):
-        return f"(or less) in slurm.conf, a line of its own each; {_APPLIED}"
+        return f"(or less) into slurm.conf, each on its own line; {_APPLIED}"
     names = ", ".join(f"PartitionName={one.partition}" for one in lacking)
-    return f"(or less) in slurm.conf, on the line of {names}; {_APPLIED}"
+    return f"(or less) into slurm.conf, on the line of {names}; {_APPLIED}"

@@ -1,4 +1,4 @@
-"""Whether the hosts of slurmctld have the same job_submit.lua."""
+"""Check that all hosts of slurmctld have the same job_submit.lua."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.peers import PeerScript, controllers, differing_hosts, shared_file_system, since_s
 from slurm_gpu.text.cells import minute
 
-_APPLY = "slurm-gpu policy apply"
-_SAME = "the same policy.yaml on both hosts"
+_APPLY = "run slurm-gpu policy apply"
+_SAME = "put the same policy.yaml on both hosts"
 
 
 def same_script(at: DoctorContext) -> Iterator[CheckResult]:
@@ -22,34 +22,35 @@ def same_script(at: DoctorContext) -> Iterator[CheckResult]:
     others = [host for host in hosts if host != at.host]
     state = Path(at.settings.raw.get("StateSaveLocation", ""))
     if not at.is_controller:
-        yield skipped("job_submit.lua lies on the hosts of slurmctld, and this host is none")
+        yield skipped("job_submit.lua is on the hosts of slurmctld, and this host is not one")
     elif not others:
         yield skipped("slurmctld has no backup host")
     elif not script.exists():
-        yield skipped(f"there is no {script}")
+        yield skipped(f"{script} does not exist")
     elif (kind := shared_file_system(script)) is not None:
-        yield ok(f"{script} lies on {kind}, which {', '.join(hosts)} share")
+        yield ok(f"{script} is on {kind}, which {', '.join(hosts)} share")
     elif not os.access(state, os.R_OK | os.X_OK):
-        yield skipped(f"{state} is SlurmUser's; run doctor as root")
+        yield skipped(f"only SlurmUser may read {state}; run doctor as root")
     else:
         different = list(differing_hosts(at.settings, at.host, script))
-        for other, told in different:
-            yield _different(at, script, other, told)
+        for other, peer in different:
+            yield _different(at, script, other, peer)
         if not different:
             yield ok(f"{', '.join(hosts)} have the same {SCRIPT_NAME}")
 
 
-def _different(at: DoctorContext, script: Path, other: str, told: PeerScript | None) -> CheckResult:
-    """The host whose script is the older one has to follow."""
-    there = f"{_SAME}; ssh {other} {_APPLY}"
-    if told is None:
+def _different(at: DoctorContext, script: Path, other: str, peer: PeerScript | None) -> CheckResult:
+    """Return a failure whose remedy updates the host with the older script."""
+    there = f"{_SAME}; {_APPLY} on {other}"
+    if peer is None:
         return fail(f"no policy was applied on {other}: without {script} its slurmctld does not start", there)
     here_s = since_s(at.settings, at.host, script)
     message = (
-        f"{other} has another {SCRIPT_NAME} than this host, of {_moment(told.at_s)}; this one is of "
+        f"{SCRIPT_NAME} on {other} differs from that on this host: it is of {_moment(peer.at_s)}, this one "
+        "of "
         f"{_moment(here_s)}"
     )
-    return fail(message, f"{_SAME}; {_APPLY}" if told.at_s > here_s else there)
+    return fail(message, f"{_SAME}; {_APPLY} here" if peer.at_s > here_s else there)
 
 
 def _moment(at_s: int) -> str:

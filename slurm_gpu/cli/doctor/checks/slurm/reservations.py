@@ -1,4 +1,4 @@
-"""Whether Slurm has the reservations that were promised, and none that is over."""
+"""Check that Slurm has the promised reservations, and none that is over."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.reservation import CLOCK_AHEAD, Reservation, id_of
 
+# The time that slurm-gpuctld may take to apply a decision.
 _WITHIN_S = 60
-"""So long it may take slurm-gpuctld to do what was decided."""
 
 
 def reservations(at: DoctorContext) -> Iterator[CheckResult]:
-    """Slurm and the table in slurm-gpudbd agree."""
+    """Check that the reservations in Slurm agree with the table in slurm-gpudbd."""
     if at.site.config.placement.reservations is None:
-        yield ok("there are none here: slurm-gpu.yaml has no `placement: {reservations: …}`")
+        yield ok("reservations are not enabled: slurm-gpu.yaml has no `placement: {reservations: …}`")
         return
     out = {node.name for node in at.nodes if out_of_service(node)}
     there = {one.name: one for one in ReservationClient(at.site.run).all()}
@@ -37,9 +37,9 @@ def reservations(at: DoctorContext) -> Iterator[CheckResult]:
     yield from found
     if not found:
         promised = sum(row.state.is_promised for row in rows.values())
-        asked = sum(not row.state.is_over for row in rows.values()) - promised
-        more = f"; {counted(asked, 'request')} for an operator to decide" if asked else ""
-        yield ok(f"Slurm has what is promised: {counted(promised, 'reservation')}{more}")
+        requested = sum(not row.state.is_over for row in rows.values()) - promised
+        more = f"; {counted(requested, 'request')} for an operator to decide" if requested else ""
+        yield ok(f"Slurm has every promised reservation: {counted(promised, 'reservation')}{more}")
 
 
 def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, start: str) -> CheckResult | None:
@@ -49,42 +49,46 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, star
         if row.error is not None and row.error.startswith(CLOCK_AHEAD):
             return warn(
                 f"{row.name} of {row.user}: {row.error}",
-                "chronyc tracking, on the hosts of slurm-gpuctld and of slurm-gpudbd",
+                "run chronyc tracking on the hosts of slurm-gpuctld and slurm-gpudbd",
             )
         if row.error is not None:
             return warn(
                 f"{row.name} of {row.user}: {row.error}",
-                f"scontrol show reservation; where it cannot be, slurm-gpu reserve cancel {row.id}",
+                "run scontrol show reservation; if it is not possible, run slurm-gpu reserve cancel "
+                f"{row.id}",
             )
         decided_s = 0 if row.decided_s is None else row.decided_s
         is_due = decided_s + _WITHIN_S < now_s and row.end_s is not None and now_s + _WITHIN_S < row.end_s
         if is_due and found is not None and not mine:
             return fail(
-                f"{row.name} is promised to {row.user} on {row.nodes}, and Slurm has another one called so "
-                f"({', '.join(sorted(found.users))} on {found.nodes})",
-                f"scontrol delete ReservationName={row.name}, and slurm-gpuctld makes the promised one; or "
-                f"slurm-gpu reserve cancel {row.id}",
+                f"{row.name} is promised to {row.user} on {row.nodes}, but Slurm has another reservation of "
+                "this "
+                f"name ({', '.join(sorted(found.users))} on {found.nodes})",
+                f"run scontrol delete ReservationName={row.name}, and slurm-gpuctld creates the promised "
+                "one; or "
+                f"run slurm-gpu reserve cancel {row.id}",
             )
         if is_due and not mine:
-            return fail(f"{row.name} is promised to {row.user}, and Slurm does not have it", start)
+            return fail(f"{row.name} is promised to {row.user}, but Slurm does not have it", start)
     elif mine and row.ended_s is not None and row.ended_s + _WITHIN_S < now_s:
         return warn(
-            f"{row.name} is {row.state}, and still in Slurm, which does not delete it while a job is in it",
-            f"squeue --reservation={row.name}; without a job: {start}",
+            f"{row.name} is {row.state}, but still in Slurm, which does not delete it while a job uses it",
+            f"run squeue --reservation={row.name}; if no job uses it, {start}",
         )
     return None
 
 
 def _out_of_service(row: Reservation, out: Collection[str]) -> CheckResult | None:
-    """Promised nodes that take no jobs."""
+    """Return a warning about promised nodes that accept no jobs."""
     lost = sorted(set(expand(row.nodes or "")).intersection(out)) if row.state.is_promised else []
     if not lost:
         return None
     verb = "is" if len(lost) == 1 else "are"
     return warn(
-        f"{row.name} is promised to {row.user}, and {', '.join(lost)} {verb} out of service",
-        "slurm-gpuctld takes others that are free, ten minutes after a node went out of service; where there "
-        f"are none, bring it back (sinfo -R), or: slurm-gpu reserve cancel {row.id}, and approve another",
+        f"{row.name} is promised to {row.user}, but {', '.join(lost)} {verb} out of service",
+        "slurm-gpuctld replaces a node by a free one ten minutes after it went out of service; if none is "
+        f"free, return the node to service (sinfo -R), or run slurm-gpu reserve cancel {row.id} and approve "
+        "another request",
     )
 
 
@@ -96,6 +100,7 @@ def _foreign(there: Mapping[str, SlurmReservation], rows: Mapping[int, Reservati
             continue
         if number not in rows or not rows[number].state.is_promised:
             yield warn(
-                f"{name} in Slurm has a name like slurm-gpu's, but is not one of them; it is unchanged",
-                f"if it is not needed: scontrol delete ReservationName={name}",
+                f"{name} in Slurm has a name like slurm-gpu's, but is not one of them; slurm-gpu does not "
+                "change it",
+                f"if it is not needed, run scontrol delete ReservationName={name}",
             )

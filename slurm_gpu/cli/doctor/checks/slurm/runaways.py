@@ -1,4 +1,4 @@
-"""Runaway jobs: without an end in Slurm's accounting, since slurmctld lost them."""
+"""Check for runaway jobs, which have no end in Slurm's accounting since slurmctld lost them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from slurm_gpu.text.units import counted, few
 
 _OPEN = ("PENDING", "RUNNING", "SUSPENDED")
 _NAMED = 5
+# The most in one answer (docs/api.md).
 _PAGE = 1000
-"""Most in one answer (docs/api.md)."""
 
 
 def ended(at: DoctorContext) -> Iterator[CheckResult]:
@@ -21,17 +21,17 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
     the first jobs with these IDs, and never receives their end.
     """
     with at.site.database() as database:
-        going_on = list(database.all_runs(states=_OPEN, limit=_PAGE))
-    # Asked in this order, what ends meanwhile is not taken for lost.
+        open_runs = list(database.all_runs(states=_OPEN, limit=_PAGE))
+    # In this order, a job that ends between the two queries is not taken for lost.
     known = {job.job_id: job.submit_s for job in at.site.slurm.jobs()}
     lost = {
         (run.job_id, run.submit_s): run
-        for run in going_on
+        for run in open_runs
         if run.cluster == at.settings.cluster and _is_lost(run, known)
     }
-    if lost:  # it may have ended, and slurm-gpudbd is yet to read so
-        told = at.site.slurm.accounting(0, job_ids=sorted({job_id for job_id, _ in lost}))
-        still = {(row.job_id, row.submit_s) for row in told if row.end_s is None}
+    if lost:  # it may have ended, and slurm-gpudbd has not read that yet
+        rows = at.site.slurm.accounting(0, job_ids=sorted({job_id for job_id, _ in lost}))
+        still = {(row.job_id, row.submit_s) for row in rows if row.end_s is None}
         lost = {key: run for key, run in lost.items() if key in still}
     if not lost:
         yield ok("slurmctld has all running jobs of Slurm's accounting")
@@ -39,7 +39,7 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
     yield warn(
         f"{_shown(list(lost.values()))} active in Slurm's accounting, but not in slurmctld: reports count "
         "their GPUs as allocated until now",
-        "sacctmgr show runawayjobs lists them, and ends them if you confirm",
+        "run sacctmgr show runawayjobs, which lists them, and ends them if you confirm",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether slurm.conf is written as slurm-gpu needs it, as slurmctld has read it."""
+"""Check that slurm.conf, as slurmctld has read it, has what slurm-gpu requires."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from slurm_gpu.text.units import counted, few
 
 _OLDEST = (22, 5)
 _GPU_TRES = tuple(f"gres/{name}" for name in GPU_GRES)
+# The share of MaxJobCount above which the next large array may be too much.
 _CROWDED = 0.8
-"""Of MaxJobCount: beyond it the next large array may be too much."""
 _MANY_JOBS = 200_000
 _ENFORCED_BY = {"limits": ("limits", "safe", "all"), "qos": ("qos", "all")}
 _INSTANCE = re.compile(r"(^|_)[1-9]g\.[0-9]+gb")
+# The versions of Slurm in which this was measured.
 _SPLITS_INSTANCES = "22.05."
-"""The versions of Slurm of which that was measured."""
 
 
 def answers(at: DoctorContext) -> Iterator[CheckResult]:
-    """The controller answers."""
+    """Check that slurmctld answers, and that its version is supported."""
     try:
         at.site.slurm.ping()
     except SlurmError:
-        # Slurm's commands read slurm.conf too: they fail, or wait a minute for a file that is not there.
+        # Slurm's commands read slurm.conf too: without a readable one they fail, or wait for a minute.
         found, _ = _unreadable(conf_of_commands(at))
         if not found:
             raise
@@ -44,14 +44,14 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     running = _release(settings.version)
     if running < _OLDEST:
         yield fail(
-            f"slurmctld is {settings.version}; slurm-gpu was made for 22.05 and later",
-            "upgrade Slurm, or leave slurm-gpu out",
+            f"slurmctld has version {settings.version}; slurm-gpu requires 22.05 or later",
+            "upgrade Slurm, or do not use slurm-gpu",
         )
     words = at.site.run(("scontrol", "--version"), query_environment(os.environ), PING_TIMEOUT_S).split()
     if words and _release(words[-1]) != running:
         yield warn(
-            f"Slurm's commands on this host are {words[-1]}, slurmctld is {settings.version}",
-            "upgrade Slurm here to slurmctld's version",
+            f"Slurm's commands here have version {words[-1]}, slurmctld has {settings.version}",
+            "upgrade Slurm on this host to slurmctld's version",
         )
 
 
@@ -67,7 +67,7 @@ def grammar(at: DoctorContext) -> Iterator[CheckResult]:
     if not found and n_lines:
         yield ok(f"Slurm can read the {counted(n_lines, 'line')} of {at.slurm_conf} and gres.conf")
     elif not found:
-        yield skipped(f"{at.slurm_conf} is another host's, or root's")
+        yield skipped(f"{at.slurm_conf} is on another host, or only root may read it")
 
 
 def _unreadable(path: Path) -> tuple[list[CheckResult], int]:
@@ -80,13 +80,14 @@ def _unreadable(path: Path) -> tuple[list[CheckResult], int]:
             return [], 0  # the file is another host's, or root's
         missing = fail(
             f"{path} includes {file} ({error.strerror}): Slurm does not start with it",
-            f"put {file.name} there, or take its Include out; then scontrol reconfigure",
+            f"create {file.name} there, or remove its Include; then run scontrol reconfigure",
         )
         return [missing], 0
     return [
         fail(
             f"{line.place}: Slurm cannot read {line.leftover!r}, and does not start with it",
-            "a line is key=value; a value with blanks stands in double quotes. Then scontrol reconfigure",
+            "write lines as key=value, with double quotes around values with blanks; then run scontrol "
+            "reconfigure",
         )
         for line in lines
         if line.leftover
@@ -106,25 +107,27 @@ def _for_users(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def prolog_flags(at: DoctorContext) -> Iterator[CheckResult]:
-    """The prolog runs on every node of a job, at once."""
+    """Check that the prolog runs on every node of a job, at its start."""
     raw = at.settings.raw.get("PrologFlags", "")
     flags = set(raw.split(","))
     if flags & {"Alloc", "Contain"}:
         yield ok(f"PrologFlags={','.join(sorted(flags))}")
     else:
         yield fail(
-            "PrologFlags has neither Alloc nor Contain: of a multi-node job only the first node has a prolog",
-            f"PrologFlags={with_names(raw, ['Alloc'])} in slurm.conf; scontrol reconfigure",
+            "PrologFlags has neither Alloc nor Contain: the prolog of a multi-node job runs only on its "
+            "first "
+            "node",
+            f"set PrologFlags={with_names(raw, ['Alloc'])} in slurm.conf; then run scontrol reconfigure",
         )
 
 
 def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
-    """Slurm's accounting counts GPUs."""
+    """Check that Slurm's accounting counts GPUs, and that Slurm enforces its limits."""
     raw = at.settings.raw
     if raw.get("AccountingStorageType", "").rpartition("/")[2] in ("", "none"):
         yield fail(
-            "there is no accounting storage: runs cannot be imported",
-            "set up slurmdbd, AccountingStorageType=accounting_storage/slurmdbd in slurm.conf",
+            "Slurm has no accounting storage: runs cannot be imported",
+            "set up slurmdbd, and set AccountingStorageType=accounting_storage/slurmdbd in slurm.conf",
         )
         return
     tracked = raw.get("AccountingStorageTRES", "").split(",")
@@ -132,7 +135,7 @@ def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
     if lacking:
         yield fail(
             f"AccountingStorageTRES lacks {' and '.join(lacking)}: runs have no GPU count",
-            f"add {','.join(lacking)} to what AccountingStorageTRES= names in slurm.conf; restart slurmctld",
+            f"add {','.join(lacking)} to AccountingStorageTRES= in slurm.conf; then restart slurmctld",
         )
     else:
         yield ok("AccountingStorageTRES counts GPUs")
@@ -141,45 +144,45 @@ def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
     if missing:
         wanted = ["associations", *missing]
         means = {
-            "limits": "Slurm's own limits on associations and QOS do not bind",
-            "qos": "jobs may name any QOS, and its limits with it",
+            "limits": "Slurm does not enforce its own limits on associations and QOS",
+            "qos": "jobs may name any QOS, and use its limits",
         }
         yield warn(
             f"AccountingStorageEnforce lacks {' and '.join(missing)}: "
             f"{'; '.join(means[name] for name in missing)}",
-            f"AccountingStorageEnforce={with_names(raw.get('AccountingStorageEnforce', ''), wanted)} in "
-            "slurm.conf; restart slurmctld. From then on users without an association are refused: "
-            "sacctmgr show assoc",
+            f"set AccountingStorageEnforce={with_names(raw.get('AccountingStorageEnforce', ''), wanted)} in "
+            "slurm.conf; then restart slurmctld. From then on Slurm refuses users without an association: "
+            "run sacctmgr show assoc",
         )
 
 
 def with_names(value: str, names: Sequence[str]) -> str:
-    """A list in slurm.conf as it is, with these added."""
+    """Return a list of slurm.conf with these names added."""
     present = [part for part in value.split(",") if part and part.lower() not in ("none", "(null)")]
     known = [part.lower() for part in present]
     return ",".join([*present, *(name for name in names if name.lower() not in known)])
 
 
 def gres_types(at: DoctorContext) -> Iterator[CheckResult]:
-    """Slurm knows GPUs, and their type."""
+    """Check that Slurm has GPUs, and their types."""
     raw = at.settings.raw.get("GresTypes", "")
     types = raw.split(",")
     if "gpu" not in types:
-        remedy = f"GresTypes={with_names(raw, ['gpu'])} in slurm.conf; restart slurmctld"
+        remedy = f"set GresTypes={with_names(raw, ['gpu'])} in slurm.conf; then restart slurmctld"
         yield fail("GresTypes lacks gpu", remedy)
         return
     if not any(node.n_gpus for node in at.nodes):
         yield fail(
             "no node has Gres=gpu: Slurm has no GPU to allocate, and nothing is recorded",
-            "Gres=gpu:TYPE:COUNT on lines NodeName= of slurm.conf, AutoDetect=nvml or File= in gres.conf, "
-            "and restart slurmctld and each slurmd",
+            "write Gres=gpu:TYPE:COUNT on lines NodeName= of slurm.conf, and AutoDetect=nvml or File= in "
+            "gres.conf; then restart slurmctld and each slurmd",
         )
         return
     untyped = [node.name for node in at.nodes if "" in node.gpus]
     if untyped:
         yield warn(
-            f"GPUs without a type on {few(untyped, 5)}: tables cannot distinguish them",
-            "Gres=gpu:TYPE:COUNT in slurm.conf and Type=TYPE in gres.conf",
+            f"GPUs of {few(untyped, 5)} have no type: tables cannot distinguish them",
+            "set Gres=gpu:TYPE:COUNT in slurm.conf and Type=TYPE in gres.conf",
         )
     else:
         yield ok("GPUs have types: " + ", ".join(sorted({kind for node in at.nodes for kind in node.gpus})))
@@ -187,38 +190,39 @@ def gres_types(at: DoctorContext) -> Iterator[CheckResult]:
         yield warn(
             f"GresTypes has shard, with MIG instances: Slurm {at.settings.version} counts each device "
             "file of an instance (MultipleFiles in gres.conf) as a GPU",
-            "take shard out of GresTypes in slurm.conf; restart slurmctld and each slurmd",
+            "remove shard from GresTypes in slurm.conf; then restart slurmctld and each slurmd",
         )
 
 
 def room_for_jobs(at: DoctorContext) -> Iterator[CheckResult]:
-    """There is room for more jobs: slurmctld may hold more jobs than it does now."""
+    """Check that slurmctld accepts more jobs than it has now."""
     most = at.settings.raw.get("MaxJobCount", "")
     if not most.isdigit():
-        yield warn("scontrol shows no MaxJobCount", "scontrol show config | grep MaxJobCount")
+        yield warn("scontrol shows no MaxJobCount", "run scontrol show config | grep MaxJobCount")
         return
     argv = ("squeue", "--all", "--array", "--noheader", "--states=all", "--format=%A")
     n_jobs = len(at.site.run(argv, query_environment(os.environ), QUERY_TIMEOUT_S).split())
-    message = f"slurmctld holds {counted(n_jobs, 'job')}; MaxJobCount={most}"
+    message = f"slurmctld has {counted(n_jobs, 'job')}; MaxJobCount={most}"
     if n_jobs > _CROWDED * int(most):
         yield warn(
-            f"{message}: then Slurm rejects new jobs of all users",
-            f"MaxJobCount={max(_MANY_JOBS, 2 * int(most))} in slurm.conf; restart slurmctld",
+            f"{message}: when it is reached, Slurm rejects new jobs of all users",
+            f"set MaxJobCount={max(_MANY_JOBS, 2 * int(most))} in slurm.conf; then restart slurmctld",
         )
     else:
         yield ok(message)
 
 
 def priorities(at: DoctorContext) -> Iterator[CheckResult]:
-    """Jobs are ordered by what they and their owners had, not by their age alone."""
+    """Check that Slurm orders jobs by several factors, not only by their age."""
     kind = at.settings.raw.get("PriorityType", "").rpartition("/")[2]
     if kind == "multifactor":
         yield ok("PriorityType=priority/multifactor")
     else:
         yield warn(
-            f"PriorityType=priority/{kind or 'basic'}: jobs start in the order in which they came, neither "
-            "fair share nor the priority of a QOS count",
-            "PriorityType=priority/multifactor in slurm.conf; restart slurmctld",
+            f"PriorityType=priority/{kind or 'basic'}: jobs start in the order of their submission; fair "
+            "share "
+            "and the priority of a QOS do not count",
+            "set PriorityType=priority/multifactor in slurm.conf; then restart slurmctld",
         )
 
 
@@ -229,13 +233,13 @@ def _release(version: str) -> tuple[int, int]:
 
 
 def _has_mig(at: DoctorContext) -> bool:
-    """Whether types are called as MIG instances are, such as a100_3g.20gb, or consist of several files."""
+    """Return whether a type is named like a MIG instance (a100_3g.20gb), or consists of several files."""
     if any(_INSTANCE.search(kind) for node in at.nodes for kind in node.gpus):
         return True
     try:
         lines = read_conf(at.slurm_conf.parent / "gres.conf")
     except OSError:
-        return False  # it may lie on the nodes only
+        return False  # it may be only on the nodes
     return any(line.get("MultipleFiles") is not None for line in lines)
 
 

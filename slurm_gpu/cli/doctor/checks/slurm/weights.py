@@ -22,23 +22,23 @@ from slurm_gpu.controller.placement.weights import written_weights
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.text.units import counted
 
-_RELEASE = "slurm-gpu placement release"
+_RELEASE = "run slurm-gpu placement release"
 _DAEMON = "slurm-gpuctld"
 
 
 def weights(at: DoctorContext) -> Iterator[CheckResult]:
-    """Every Weight of a managed node is the site's own or ours, and ours are looked after."""
+    """Check that every Weight of a managed node is the site's, or is managed by a running slurm-gpuctld."""
     if not at.is_controller:
-        yield skipped("weights of nodes are looked after on the hosts of slurmctld, and this host is none")
+        yield skipped("slurm-gpuctld manages weights on the hosts of slurmctld, and this host is not one")
         return
     path, mode = weightmemory.path_of(at.settings), at.site.config.placement.mode
     if not os.access(path.parent.parent, os.R_OK | os.X_OK):
-        yield skipped(f"{path.parent.parent} is SlurmUser's; run doctor as root")
+        yield skipped(f"only SlurmUser may read {path.parent.parent}; run doctor as root")
         return
     table = _renewed_table(at)
     if table is not None and table.mode != mode:
         yield fail(
-            f"placement's mode is {mode}, but slurm-gpuctld goes by {table.mode}, as when it was started",
+            f"placement's mode is {mode}, but slurm-gpuctld was started with {table.mode}",
             restart(at, _DAEMON),
         )
         return
@@ -72,9 +72,11 @@ def _by_hand(
     for (weight, site), names in by_weights.items():
         nodes = compress(names)
         yield warn(
-            f"Weight {weight} of {nodes} is neither the site's ({site}) nor slurm-gpuctld's: left alone",
-            f"scontrol update NodeName={nodes} Weight={site} hands it over; to keep {weight}, write it into "
-            "slurm.conf, then scontrol reconfigure",
+            f"Weight {weight} of {nodes} was set by hand (original: {site}); slurm-gpuctld does not "
+            "change "
+            "it",
+            f"to let slurm-gpuctld manage it, run scontrol update NodeName={nodes} Weight={site}; to keep "
+            f"{weight}, write it into slurm.conf, then run scontrol reconfigure",
         )
 
 
@@ -85,25 +87,26 @@ def _unattended(
     now: Mapping[str, int],
     mode: str,
 ) -> Iterator[CheckResult]:
-    n_ours = counted(
-        sum(now[name] in one.ours and now[name] != one.site for name, one in known.items()), "node"
-    )
+    n = sum(now[name] in one.ours and now[name] != one.site for name, one in known.items())
+    n_ours, have = counted(n, "node"), "has" if n == 1 else "have"
     if mode != "enforce":
         yield fail(
-            f"placement's mode is {mode}, but a Weight of slurm-gpuctld's is in force on {n_ours}",
-            f"{_RELEASE}, or {start(at, _DAEMON)}, which does it too",
+            f"placement's mode is {mode}, but {n_ours} still {have} a Weight of slurm-gpuctld",
+            f"{_RELEASE}, or {start(at, _DAEMON)}, which has the same effect",
         )
         return
     table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
     if table is None or table.is_stale(at.site.wall()) or not running("slurm-gpuctld"):
-        age = "there is none" if table is None else f"it is {table.age_s(at.site.wall()):.0f} s old"
+        age = "it does not exist" if table is None else f"it is {table.age_s(at.site.wall()):.0f} s old"
         message = f"placement's mode is enforce, but no slurm-gpuctld here renews its table ({age})"
         if memory.nodes:
             yield fail(
-                f"{message}: a Weight of before is in force on {n_ours}",
-                f"{revive(at, _DAEMON)} ({log(at, _DAEMON)} says why it stopped), or {_RELEASE}",
+                f"{message}: {n_ours} still {have} a Weight of slurm-gpuctld",
+                f"{revive(at, _DAEMON)} (see {log(at, _DAEMON)} for why it stopped), or {_RELEASE}",
             )
         else:
-            yield fail(f"{message}: no Weight is set", f"{revive(at, _DAEMON)}; {log(at, _DAEMON)}")
+            yield fail(f"{message}: no Weight is set", f"{revive(at, _DAEMON)}; see {log(at, _DAEMON)}")
     elif not table.in_charge:
-        yield skipped("slurmctld is in charge on another host, whose slurm-gpuctld acts: run doctor there")
+        yield skipped(
+            "another slurmctld is in charge, so the slurm-gpuctld there sets weights: run doctor there"
+        )

@@ -29,10 +29,12 @@ def zones(at: DoctorContext) -> Iterator[CheckResult]:
     fine = [zone.name for zone in found if zone.error is None]
     for zone in found:
         if zone.error is not None and zone.remedy is not None:
-            yield warn(f"{zone.name}: {zone.error}: no job is kept in it", zone.remedy)
+            yield warn(f"zone {zone.name}: {zone.error}: no job is kept in it", zone.remedy)
     if fine:
         mode = at.site.config.placement.mode
-        yield ok(f"{len(fine)} of {counted(len(found), 'zone')} can hold jobs; placement's mode is {mode}")
+        yield ok(
+            f"jobs can be kept in {len(fine)} of {counted(len(found), 'zone')}; placement's mode is {mode}"
+        )
     yield from _unattended(at)
 
 
@@ -46,8 +48,8 @@ def _unattended(at: DoctorContext) -> Iterator[CheckResult]:
     for written, jobs in waiting.items():
         ids = ",".join(map(str, jobs))
         yield warn(
-            f"{counted(len(jobs), 'job')} may wait for one zone without end, as no {_DAEMON} runs here",
-            f"{start(at, _DAEMON)}; or scontrol update JobId={ids} Features='{written.own}'",
+            f"{counted(len(jobs), 'job')} may wait for one zone indefinitely, as no {_DAEMON} runs here",
+            f"{start(at, _DAEMON)}; or run scontrol update JobId={ids} Features='{written.own}'",
         )
 
 
