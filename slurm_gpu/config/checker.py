@@ -54,7 +54,7 @@ class YamlCheck:
         if self.errors:
             errors = sorted(self.errors, key=lambda error: (error.line, error.column))
             if len(errors) >= _MOST_ERRORS:
-                message = f"has {_MOST_ERRORS} mistakes; the check stopped there, and there may be more"
+                message = f"has {_MOST_ERRORS} errors; the check stopped there, so there may be more"
                 errors.append(InputError(self.source.path, 0, 0, message))
             raise InvalidFileError(errors)
 

@@ -176,7 +176,7 @@ def parse_yaml(text: str, path: str) -> YamlSource:
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         problem = error.problem or str(error)
         if "'\\t'" in problem:
-            problem = "a tab cannot stand here; use spaces"
+            problem = "a tab is not allowed here; use spaces"
         raise InputError(path, line, column, f"is not valid YAML: {problem}") from error
     except (
         ValueError,
@@ -217,7 +217,7 @@ def _walk(
                 raise loader.error(key_node.start_mark, "a key must be a plain word")
             if key in seen:
                 line, _ = seen[key]
-                raise loader.error(key_node.start_mark, f"{key!r} stands here twice; first on line {line}")
+                raise loader.error(key_node.start_mark, f"{key!r} occurs twice here; first on line {line}")
             seen[key] = _place(key_node)
             inner = (*location, key if isinstance(key, str | int) else str(key))
             keys[inner] = _place(key_node)

@@ -103,8 +103,8 @@ def default_is_meant() -> bool:
         return DEFAULT_PATH.exists() or DEFAULT_DATABASE.exists()
     except PermissionError as error:
         raise UsageError(
-            f"only root, or who runs slurm-gpudbd, may look into {Path(error.filename).parent}, where the "
-            "database is: run this as one of them"
+            f"only root and the user of slurm-gpudbd may read {Path(error.filename).parent}, where the "
+            "database is: run this command as one of them"
         ) from None
 
 

@@ -135,11 +135,11 @@ def _by_counters(case: Case) -> Verdict:
 
 def _too_little(case: Case) -> str | None:
     if not case.judged.any():
-        return "its GPUs are shared with other jobs" if case.shared else "there is no data of its GPUs"
+        return "its GPUs are shared with other jobs" if case.shared else "its GPUs have no data"
     if case.is_idle():
         return _NOTHING_RAN
     if case.phases.metric is None:
-        return "there is no data of its GPUs' power or activity"
+        return "the power and activity of its GPUs were not measured"
     if case.coverage < case.rules.min_coverage:
         return f"the coverage is only {case.coverage:.0%}; {case.rules.min_coverage:.0%} is required"
     return None

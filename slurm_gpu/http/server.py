@@ -83,7 +83,7 @@ class HttpServer(uvicorn.Server):
         if first is not None:
             first.others, first.ended = self._begin, self.senders.go
         self._full = OutageLog(
-            log, "cannot take connections: %s", SystemClock(), over="connections are taken again"
+            log, "cannot take connections: %s", SystemClock(), over="connections are accepted again"
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watching: asyncio.Task[None] | None = None

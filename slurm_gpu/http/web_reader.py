@@ -81,13 +81,13 @@ class WebRefusals:
                 del self._last[next(iter(self._last))]
             self._last[sender] = refusal
         named = f"uid {uid}" if user is None else f"uid {uid} ({user})"
-        message = f"{named} from {origin} may not read everything, as slurm-gpuweb has to: {refusal.why}"
+        message = f"{named} from {origin} may not read everything, as slurm-gpuweb must: {refusal.why}"
         remedy = (
-            f"only if it is slurm-gpuweb, as any user can ask so, write {refusal.write} into "
+            f"only if it is really slurm-gpuweb, as any user can claim that, write {refusal.write} into "
             "slurm-gpudbd.yaml and restart slurm-gpudbd"
         )
         if is_new:
-            log.warning("a sender that asks as slurm-gpuweb does was refused: %s; %s", message, remedy)
+            log.warning("a sender that claims to be slurm-gpuweb was rejected: %s; %s", message, remedy)
         return f"{message}; {remedy}"
 
     def admit(self, uid: int, origin: Origin) -> None:
@@ -137,7 +137,7 @@ def warn_of_unknown_user(reader: WebReader) -> None:
     """Log that slurm-gpuweb is expected as a user that this host does not have."""
     if (user := unknown_user(reader)) is not None:
         log.warning(
-            "web_user: %s is no user of this host, so slurm-gpuweb is refused: write the user, or the uid, "
-            "that it runs as into slurm-gpudbd.yaml, then restart slurm-gpudbd",
+            "web_user: %s is not a user of this host, so slurm-gpuweb is rejected: write the user, or the "
+            "uid, that it runs as into slurm-gpudbd.yaml, then restart slurm-gpudbd",
             user,
         )

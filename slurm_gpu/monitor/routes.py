@@ -90,7 +90,7 @@ def _job_route(path: str, summary: str, name: str, make_body: jobpages.MakeBody,
 ROUTES = (
     ApiRoute(
         "/api/v1/frame",
-        "One octet for each square: 255 is a gap, else value = octet × step of the metric.",
+        "One octet for each square: 255 is a missing value, otherwise value = octet × step of the metric.",
         _listing(ListingKind("frame", responses.frame, "metric", "util", OCTETS, of_metric=True)),
         ((OCTETS, schemas.OCTETS),),
         (_METRIC,),

@@ -115,7 +115,7 @@ class MetricsServer:
         except queue.Empty:
             return _http("503 Service Unavailable", "slurm-gpud is busy\n")
         if text is None:
-            return _http("500 Internal Server Error", "slurm-gpud's log says why\n")
+            return _http("500 Internal Server Error", "slurm-gpud's log contains the reason\n")
         return _http("200 OK", text, with_body=method == "GET")
 
 

@@ -174,7 +174,7 @@ class Service:
             print(summary(self._seen, self._node.jobs_by_device(), self._clock.monotonic()))
             if self._scheduler.failures:
                 raise OutsideError(
-                    f"{self._scheduler.last_failure}; unsent records stay in "
+                    f"{self._scheduler.last_failure}; unsent records remain in "
                     f"{self._options.state_dir / 'spool'}"
                 )
 

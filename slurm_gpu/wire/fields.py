@@ -90,7 +90,7 @@ def number(name: str, value: Any, low: float = 0.0, high: float = MAX_AMOUNT) ->
     except OverflowError:  # valid JSON may have a whole number of hundreds of digits
         amount = math.inf
     if not low <= amount <= high:  # nan is outside every interval
-        raise RecordError(f"{name}: {shown(value)} must lie from {low:g} to {high:g}")
+        raise RecordError(f"{name}: {shown(value)} must be from {low:g} to {high:g}")
     return amount
 
 

@@ -59,7 +59,7 @@ class HostRun:
                 f"cluster: {run.cluster!r} must be {HOST_CLUSTER}{run.node}; slurmdbd has the runs of Slurm"
             )
         if run.end_s is not None and run.end_s < run.start_s:
-            raise RecordError(f"end_s: {run.end_s} lies before start_s {run.start_s}")
+            raise RecordError(f"end_s: {run.end_s} is before start_s {run.start_s}")
         return run
 
 

@@ -19,4 +19,4 @@ IDENTITY: fields.Checks = {
 def check_times(first_s: int, last_s: int) -> None:
     """Raise RecordError if the end is before the start."""
     if last_s < first_s:
-        raise RecordError(f"last_s: {last_s} lies before first_s {first_s}")
+        raise RecordError(f"last_s: {last_s} is before first_s {first_s}")

@@ -43,7 +43,7 @@ def read_mean(name: str, value: Any) -> Mean:
     mean, low, high = (fields.quantity(name, item) for item in values)
     slack = 1e-6 * max(1.0, high)
     if not low - slack <= mean <= high + slack:
-        raise RecordError(f"{name}: mean {mean:g} lies outside min {low:g} … max {high:g}")
+        raise RecordError(f"{name}: mean {mean:g} is outside min {low:g} … max {high:g}")
     return Mean(fields.seconds(name, seconds), mean, low, high)
 
 

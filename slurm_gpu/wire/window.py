@@ -69,7 +69,7 @@ class Window:
             wrong = [value for value in values if value is not None and not within.has(value)]
             if wrong:
                 series[name] = pack(v if v is None or within.has(v) else None for v in values)
-                why = f"{len(wrong)} values as {wrong[0]:g} must lie from {within.low:g} to {within.high:g}"
+                why = f"{len(wrong)} values as {wrong[0]:g} must be from {within.low:g} to {within.high:g}"
                 dropped[f"series.{name}"] = f"series.{name}: {why}"
         return replace(self, series=series)
 

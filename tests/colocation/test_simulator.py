@@ -207,9 +207,7 @@ def test_a_time_that_is_not_to_come_is_an_error() -> None:
     class Late(OneAtATime):
         wake_s = 0.0
 
-    with pytest.raises(
-        ValueError, match="planner one at a time wants to be asked again at 0 s, which is not"
-    ):
+    with pytest.raises(ValueError, match="planner one at a time requests its next call at 0 s, which is not"):
         simulate(pairs([[1.0]], SMALL), [SharingJob(0, 100.0)] * 2, Late())
 
 

@@ -157,7 +157,7 @@ def test_jobs_of_other_numbers_of_gpus_are_left_out(tmp_path: Path) -> None:
         (gavel(a={"null": 1, B: [1, 1]}), r"names an application that has no row"),
         (gavel(a={"null": 1, A: [1]}), r"\[1\] must be steps per second"),
         (gavel(a={"null": 1, A: "1"}), r'"1" must be steps'),
-        (gavel(a={"null": 1, A: [0, 1]}), r"must be said of both"),
+        (gavel(a={"null": 1, A: [0, 1]}), r"must be set for both"),
         (gavel(a={"null": 1, A: [-1, -1]}), r"must be steps"),
         (gavel(a={"null": 1, B: [1, 1]}, b={"null": 1, A: [1, 0.5]}), r"the other way round"),
         (gavel(a={"null": 0, B: [1, 1]}, b={"null": 1}), r"must be \[0, 0\]"),

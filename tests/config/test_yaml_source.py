@@ -37,8 +37,8 @@ def test_a_missing_value_is_reported_at_its_parent():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\na: 2\n", "f.yaml:2:1: 'a' stands here twice; first on line 1"),
-        ("a: {b: 1, b: 2}\n", "f.yaml:1:11: 'b' stands here twice"),
+        ("a: 1\na: 2\n", "f.yaml:2:1: 'a' occurs twice here; first on line 1"),
+        ("a: {b: 1, b: 2}\n", "f.yaml:1:11: 'b' occurs twice here"),
         ("a: [1, 2\n", "f.yaml:2:1: is not valid YAML"),
         ("a:\n\t- b\n", "f.yaml:2:1: is not valid YAML"),
         ("a: &x [*x]\n", "f.yaml:1:8: the anchor x contains itself"),
@@ -133,7 +133,7 @@ def test_mistakes_without_end_are_listed_up_to_a_number():
     with pytest.raises(InvalidFileError) as caught:
         YamlCheck(source).mapping((), source.value, ["known"])
     assert len(caught.value.errors) == 201
-    assert "200 mistakes; the check stopped there" in str(caught.value.errors[-1])
+    assert "200 errors; the check stopped there" in str(caught.value.errors[-1])
 
 
 def test_a_day_that_is_not_in_the_calendar_is_left_to_the_reader_as_text() -> None:

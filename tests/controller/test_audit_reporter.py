@@ -148,4 +148,4 @@ def test_a_refused_event_blocks_no_other(
     add(following, "c")
     following.close()
     assert listener.subjects == ["b", "c"]
-    assert "slurm-gpudbd refused an audit event: done: a: id 'a changed id'" in caplog.text
+    assert "slurm-gpudbd rejected an audit event: done: a: id 'a changed id'" in caplog.text

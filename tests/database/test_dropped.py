@@ -127,7 +127,7 @@ def test_two_seconds_of_an_impossible_power_do_not_cost_a_job_its_record(lite: D
     site = Site(lite)
     wire = record(power_w=None).to_wire() | {"power_w": [10.0, 505_440.0, 80.0, 4_294_967.295]}
     answer = site.ship(records=[wire])
-    why = "power_w: 505440.0 must lie from 0 to 10000"
+    why = "power_w: 505440.0 must be from 0 to 10000"
     assert (answer["stored"], answer["rejected"]) == (1, [])
     assert answer["dropped"] == [{"kind": "records", "field": "power_w", "n": 1, "index": 0, "why": why}]
     assert site.record() == record()
@@ -162,7 +162,7 @@ def test_a_field_is_logged_once_an_hour_by_node_and_name(
         site.ship(records=[record().to_wire() | {"temp_c": [9.0, 40.0, 30.0, 4e9]}])
         return [item.getMessage() for item in caplog.records]
 
-    why = "temp_c: 4000000000.0 must lie from 0 to 200"
+    why = "temp_c: 4000000000.0 must be from 0 to 200"
     expected = [f"temp_c of records[0] of n1 is dropped, the rest is stored: {why}"]
     assert logged() == expected
     site.clock.now += 3000
@@ -184,7 +184,7 @@ def test_a_value_of_a_window_that_cannot_be_is_a_gap() -> None:
     window = Window.from_wire(wire, dropped)
     assert window.values("power_w") == [100.0, None, None]
     assert window.values("util_pct") == [1.0, 2.0, 3.0]
-    assert dropped == {"series.power_w": "series.power_w: 1 values as 4.29497e+06 must lie from 0 to 10000"}
+    assert dropped == {"series.power_w": "series.power_w: 1 values as 4.29497e+06 must be from 0 to 10000"}
 
 
 @pytest.mark.parametrize("kind", ["records", "hosts"])

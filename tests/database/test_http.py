@@ -278,7 +278,7 @@ def test_waiting_shipments_are_limited(
         assert (status, answer["error"]) == (503, "shipments of 0 MiB are already waiting to be stored")
         assert server.post(shipment(records=[]))[0] == 200, "live values do not wait"
     assert server.contents() == before
-    assert "nodes are asked to send again: shipments of 0 MiB are already waiting to be stored" in caplog.text
+    assert "nodes must send again later: shipments of 0 MiB are already waiting to be stored" in caplog.text
     for _ in range(3):
         assert server.post(body)[0] == 200
 
@@ -314,4 +314,4 @@ def test_a_node_is_asked_to_retry_only_before_anything_is_stored(
     monkeypatch.setattr(SlurmView, "may_speak", unknown)
     assert server.post(body)[0] == 503
     assert server.contents() == before
-    assert "nodes are asked to send again: slurmctld does not answer" in caplog.text
+    assert "nodes must send again later: slurmctld does not answer" in caplog.text

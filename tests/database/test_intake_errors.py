@@ -47,7 +47,7 @@ def test_an_item_that_the_database_refuses_is_rejected_and_keeps_out_no_other(
         devices=[gpu(), gpu(uuid="GPU-2"), gpu(uuid="GPU-3")],
         events=[Event(node="n1", boot_id="b", n=1, at_s=T0, kind="gpu_lost")],
     )
-    why = "the database refuses it: OverflowError: Python int too large to convert to SQLite INTEGER"
+    why = "the database rejects it: OverflowError: Python int too large to convert to SQLite INTEGER"
     assert whys(answer, "hosts") == {3: why, 8: why}
     assert whys(answer, "devices") == {1: why}
     assert (answer["stored"], answer["stale"], answer["rejected"]) == (13, 0, [])
@@ -77,7 +77,7 @@ def test_parameters_that_fit_into_no_column_are_rejected_where_that_is_so(databa
     refused = whys(answer, "hosts")
     assert answer["stored"] + len(refused) == 2
     assert set(refused) <= {1}
-    assert all(why.startswith("the database refuses it: DataError: (1406, ") for why in refused.values())
+    assert all(why.startswith("the database rejects it: DataError: (1406, ") for why in refused.values())
 
 
 def test_a_value_too_long_for_a_statement_is_rejected_without_the_others(mariadb: MariaDB) -> None:
@@ -261,7 +261,7 @@ def test_storing_that_hangs_is_seen_though_live_values_are_answered(
     gate.clock.now += ANSWERED_WITHIN_S + 1
     gate.ship(live={"at_s": T0})
     reported = gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S)
-    assert reported == "1 shipments wait for the database, and none was stored or refused for 601 s"
+    assert reported == "1 shipments wait for the database; none was stored or rejected for 601 s"
     go_on.set()
     thread.join(20)
     assert gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S) is None

@@ -94,11 +94,11 @@ def test_a_request_becomes_a_promise_and_the_promise_an_act(database: Database) 
 def test_nodes_are_promised_once_at_a_time(database: Database) -> None:
     first, second, third = (request(database) for _ in range(3))
     promise(database, first, NOW_S, "n[1-2]")
-    with pytest.raises(UsageError, match=f"n2 is promised to reservation {first.id} then"):
+    with pytest.raises(UsageError, match=f"n2 belongs to reservation {first.id} then"):
         promise(database, second, NOW_S + DAY_S - 1, "n[2-3]")
     promise(database, second, NOW_S + DAY_S, "n[2-3]")  # a reservation that ends then does not overlap
     promise(database, third, NOW_S, "n[4-5]")
-    with pytest.raises(UsageError, match="is approved: only what is requested"):
+    with pytest.raises(UsageError, match="is approved: only requested ones"):
         promise(database, now(database, third), NOW_S, "n[4-5]")
     with pytest.raises(UsageError, match="asks for 2 nodes, and n9 are 1"):
         promise(database, request(database, "bob"), NOW_S, "n9")
@@ -157,16 +157,16 @@ def test_concurrent_approvals_promise_no_node_twice(database: Database) -> None:
     ones = [request(database, user) for user in ("alice", "bob", "carol", "dave")]
     refused = all_at_once([partial(promise, database, one, NOW_S + 60, "n[1-2]") for one in ones])
     assert len(refused) == 3
-    assert all("is promised to reservation" in why for why in refused)
+    assert all("belongs to reservation" in why for why in refused)
 
 
 def test_a_decision_fails_if_the_request_was_cancelled_or_promised_meanwhile(database: Database) -> None:
     gone, promised = request(database), request(database, "bob")
     database.write(lambda c: end(c, gone, ReservationState.CANCELLED, "alice", NOW_S, "no data"))
-    with pytest.raises(UsageError, match="is cancelled: only what is requested"):
+    with pytest.raises(UsageError, match="is cancelled: only requested ones"):
         promise(database, gone, NOW_S, "n[1-2]")
     promise(database, promised, NOW_S, "n[1-2]")
-    with pytest.raises(UsageError, match="is approved: only what is requested"):
+    with pytest.raises(UsageError, match="is approved: only requested ones"):
         promise(database, promised, NOW_S, "n[3-4]")
     with pytest.raises(UsageError, match="slurm-gpu reserve cancel"):
         database.write(lambda c: end(c, promised, ReservationState.DENIED, "carol", NOW_S, "no"))
@@ -232,7 +232,7 @@ def test_new_nodes_of_a_reservation_are_stored_unless_promised_to_another(
     kept = now(database, one)
     assert (kept.nodes, kept.error) == (
         "n[1-2]",
-        f"in Slurm it is on n[2-3], and n3 is promised to reservation {other.id}",
+        f"in Slurm it is on n[2-3], and n3 belongs to reservation {other.id}",
     )
     store_report(database, replace(report, nodes="n[2,5]"))
     store_report(database, report)
@@ -375,8 +375,8 @@ def test_one_whose_uid_is_not_known_counts_for_the_name(database: Database) -> N
         ({"gpus": 0}, "`int` >= 1"),
         ({"gpus": 1.5}, "Expected `int`"),
         ({"duration_s": 59}, ">= 60"),
-        ({"duration_s": 61 * DAY_S}, "lasts 60d at most (asked for: 61d)"),
-        ({"earliest_s": NOW_S + 61 * DAY_S}, "begins within 60d from now"),
+        ({"duration_s": 61 * DAY_S}, "last 60d at most (requested: 61d)"),
+        ({"earliest_s": NOW_S + 61 * DAY_S}, "begin within 60d from now"),
         ({"earliest_s": NOW_S + 100, "latest_s": NOW_S + 99}, "before the earliest"),
         ({"why": ""}, "length >= 1"),
         ({"partition": "gpu; rm"}, "matching regex"),
@@ -400,7 +400,7 @@ def test_impossible_values_are_refused_with_the_reason(
 def test_without_accounts_of_users_nothing_is_requested(server: Running) -> None:
     status, answer = server.asked_by(UNTOLD, "POST", "/v1/reservations", json.dumps(ASKED).encode())
     assert status == 503
-    assert "ask again when slurmdbd answers" in answer["error"]
+    assert "repeat the request when slurmdbd answers" in answer["error"]
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

@@ -200,7 +200,7 @@ def test_a_row_that_cannot_be_read_any_more_keeps_out_no_other(
     database.write(lambda connection: connection.execute(spoil))
     assert reconcile(database) == 2
     assert [r["ugpucore"] for r in table(database)["runs"]] == [40.0, 40.0]
-    assert f"segment {segment(1)} of n1 is skipped: allocated_s: 1e+300 must lie from 0" in caplog.text
+    assert f"segment {segment(1)} of n1 is skipped: allocated_s: 1e+300 must be from 0" in caplog.text
     with database.reading() as connection:
         (shown,) = find_job(connection, CLUSTER, "1", Caller(0, "root", True, True), T0).runs
     assert [item.segment for item in shown.devices or ()] == [segment(2)]

@@ -238,7 +238,7 @@ class TestUgly:
     def test_instances_of_a_gpu_report_their_memory_alone(self):
         verdict = diagnose(Training(metrics=(Metric.MEM_USED,)).series())
         assert verdict.cause is Cause.INCONCLUSIVE
-        assert "no data of its GPUs' power or activity" in verdict.why_not[0]
+        assert "the power and activity of its GPUs were not measured" in verdict.why_not[0]
 
     @pytest.mark.parametrize("ahead_s", [-2, 2])
     def test_a_gap_of_one_node_and_a_clock_that_is_off_hide_no_gpu(self, ahead_s):

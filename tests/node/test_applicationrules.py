@@ -78,7 +78,7 @@ def test_an_application_may_have_no_field() -> None:
         (one("any: [{executable: a}]\n    parameters: {Batch Size: '(a)'}"), "5:18", "such as batch_size"),
         (one("any: [{executable: a}]\n    parameters: {x: {size: '(a)'}}"), "5:22", "file_size"),
         (one("any: [{executable: a}]\n    parameters: {x: {file_size: a}}"), "5:33", "must have one group"),
-        (one("any: [{executable: a}]") + "  Thing:\n    any: []\n", "5:3", "stands here twice"),
+        (one("any: [{executable: a}]") + "  Thing:\n    any: []\n", "5:3", "occurs twice here"),
     ],
 )
 def test_errors_of_the_rules(text: str, place: str, message: str) -> None:

@@ -262,7 +262,7 @@ def test_once_fails_if_nothing_can_be_shipped(daemon: Daemon, database: Database
         command, env=daemon.environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 3
-    assert "unsent records stay in" in done.stderr
+    assert "unsent records remain in" in done.stderr
     assert "GPU-b" in done.stdout
 
 

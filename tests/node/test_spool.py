@@ -156,7 +156,7 @@ def test_an_implausible_value_of_an_older_slurm_gpud_costs_its_field(
     assert last == Record(**{**spoilt, "power_w": None})
     assert last_host == Host(**{**asdict(bad_host), "net_rx_bytes": None})
     assert [item.getMessage().partition(": ")[2] for item in caplog.records] == [
-        "power_w: 50000.0 must lie from 0 to 10000",
+        "power_w: 50000.0 must be from 0 to 10000",
         "net_rx_bytes: -5 must be a whole number ≥ 0 and ≤ 1000000000000000000",
     ]
 

@@ -142,7 +142,7 @@ def test_unknown_items_of_a_database_are_reported_once(caplog: pytest.LogCapture
     for _ in range(3):
         wire.ignored(read_ignored({"records": ["colour"], "hosts": [], "x": "y"}), "0.1.7")
     (line,) = caplog.messages
-    assert line == "slurm-gpudbd 0.1.7 does not know colour of records, and has not stored it: upgrade it"
+    assert line == "slurm-gpudbd 0.1.7 does not support colour of records, and has not stored it: upgrade it"
 
 
 # slurm-gpudbd's side

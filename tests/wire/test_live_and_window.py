@@ -35,7 +35,7 @@ def test_zero_is_live_and_a_gap_is_left_out() -> None:
         ({"at_s": 5, "devices": []}, "devices: must be an object of uuid: values, at most 512"),
         ({"at_s": 5, "devices": {"GPU-1": 7}}, "devices.GPU-1 must be an object"),
         ({"at_s": 5, "devices": {"a b": {}}}, "devices: 'a b' must be a name"),
-        ({"at_s": 5, "devices": {"GPU-1": {"util_pct": 130}}}, "util_pct: 130 must lie from 0 to 100"),
+        ({"at_s": 5, "devices": {"GPU-1": {"util_pct": 130}}}, "util_pct: 130 must be from 0 to 100"),
         ({"at_s": 5, "devices": {"GPU-1": {"jobs": [-1]}}}, "jobs: -1 must be a whole number"),
         ({"at_s": 5, "devices": {"GPU-1": {"throttle": "hot"}}}, "throttle: must be a list"),
         ({"at_s": 5, "host": {"cpu_pct": "x"}}, "host.cpu_pct: 'x' must be a number"),
@@ -78,7 +78,7 @@ _WINDOW = {
     ("change", "complaint"),
     [
         ({"segment": None}, "segment is missing"),
-        ({"width_s": 0}, "width_s: 0 must lie from 0.001 to 3600"),
+        ({"width_s": 0}, "width_s: 0 must be from 0.001 to 3600"),
         ({"series": 5}, "series: must be an object"),
         ({"series": {"a": "AAA="}}, "series.a: 'AAA=' is not base64 of 4-byte numbers"),
         ({"series": {"a": "é"}}, "series.a: 'é' is not base64"),

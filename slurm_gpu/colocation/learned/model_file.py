@@ -138,7 +138,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float3
             with np.load(file, allow_pickle=False) as loaded:
                 found = {key: loaded[key] for key in loaded.files}
     except Exception as error:  # zipfile, zlib, struct and numpy raise different errors for damaged files
-        raise _error(path, f"is no model, or damaged: {type(error).__name__}: {error}"[:160]) from None
+        raise _error(path, f"is not a model, or damaged: {type(error).__name__}: {error}"[:160]) from None
     if size > _LARGEST:
         raise _error(path, f"holds {size} bytes; a model has at most {_LARGEST}")
     text = found.pop(_DESCRIPTION if _DESCRIPTION in found else _FORMER_DESCRIPTION, None)

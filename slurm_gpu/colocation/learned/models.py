@@ -58,9 +58,7 @@ def read_any(path: Path) -> PlannerModel:
         except InputError as error:
             if "is a model for planner" not in str(error):
                 raise
-    raise InputError(
-        str(path), 0, 0, f"is a model for no planner that there is: {', '.join(LEARNED_PLANNERS)}"
-    )
+    raise InputError(str(path), 0, 0, f"is a model for an unknown planner: {', '.join(LEARNED_PLANNERS)}")
 
 
 def write_if_better(path: Path, model: PlannerModel) -> bool:

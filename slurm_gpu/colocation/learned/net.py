@@ -30,7 +30,7 @@ class Net:
                     f"they must be ({n_inputs}, outputs) and (outputs)"
                 )
             if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-                raise ValueError(f"layer {number} holds what is no finite number")
+                raise ValueError(f"layer {number} contains a value that is not a finite number")
 
     def __call__(self, inputs: Floats) -> Floats:
         """Map (..., inputs) to (..., outputs)."""

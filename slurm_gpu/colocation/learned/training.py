@@ -285,7 +285,7 @@ class _TrainingRun:
     def _read(self, path: Path) -> _State:
         saved, arrays = read_arrays(path)
         if saved.get("format") != _CHECKPOINT:
-            raise InputError(str(path), 0, 0, "is no checkpoint of a training")
+            raise InputError(str(path), 0, 0, "is not a checkpoint of a training")
         if saved.get("of") != json.loads(json.dumps(self._identity)):
             raise InputError(
                 str(path),

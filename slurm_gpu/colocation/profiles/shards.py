@@ -36,7 +36,7 @@ def shards_of(match: Match, input_size: float | None, of: int, capacity_mib: flo
         return Shards(None, of, f"its memory was not measured for {gaps_s:.0f} s of {profile.seconds:.0f} s")
     there = profile.input_size
     if input_size is not None and (there is None or there < input_size):
-        what = "which input it had is not known" if there is None else f"it had a smaller input, {there:g}"
+        what = "its input is unknown" if there is None else f"it had a smaller input, {there:g}"
         return Shards(None, of, what)
     with_headroom_mib = peak_mib * (1 + HEADROOM)
     by = f"{peak_mib:.0f} MiB at most and {HEADROOM:.0%} more, of {capacity_mib:.0f} MiB"

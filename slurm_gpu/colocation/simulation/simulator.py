@@ -162,7 +162,7 @@ class _SharingModel:
                 self._wake_s = wake_s(self._planner)
                 if not self._wake_s > now_s:
                     raise ValueError(
-                        f"planner {self._planner.name} wants to be asked again at {self._wake_s:g} s, "
+                        f"planner {self._planner.name} requests its next call at {self._wake_s:g} s, "
                         f"which is not after {now_s:g} s"
                     )
                 return

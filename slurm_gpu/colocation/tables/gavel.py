@@ -106,7 +106,7 @@ class _Reader:
             if abs(here - there) > _SAME * max(here, there):
                 raise self._error(
                     f"{rows[mine][0]}: {rows[other][0]}",
-                    f"{list(steps)} must be what the same pair has the other way round, {[ours, theirs]}",
+                    f"{list(steps)} must equal the same pair in the other order, {[ours, theirs]}",
                 )
 
     def _object(self, value: Any) -> Mapping[str, Any]:
@@ -137,7 +137,7 @@ class _Reader:
                 if mine is not None and theirs is not None and mine >= 0 and theirs >= 0:
                     if (mine == 0) != (theirs == 0):
                         raise self._error(
-                            where, f"{shown(value)}: 0, cannot run together, must be said of both"
+                            where, f"{shown(value)}: 0, cannot run together, must be set for both"
                         )
                     return mine, theirs
         raise self._error(where, f"{shown(value)} must be steps per second, [its own, the other's]")

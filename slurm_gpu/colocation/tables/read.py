@@ -37,7 +37,7 @@ def read_table(path: Path, gpu_model: str | None = None) -> Measured:
         if table.gpu_model == gpu_model:
             return table
     if not tables:
-        raise InputError(str(path), 0, 0, "has no speeds; docs/colocation.md says how to write them")
+        raise InputError(str(path), 0, 0, "has no speeds; docs/colocation.md describes the format")
     there = ", ".join(table.gpu_model for table in tables)
     wanted = (
         "one model of GPU must be named (--gpu-model)"

@@ -66,4 +66,4 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON; leave out what was not measured")
+    raise ValueError(f"{text} is not a number of JSON; leave out unmeasured values")

@@ -83,7 +83,7 @@ def parting(together: Sequence[CoRunner], slowdown: float | None, store: Colocat
                     key,
                     _other(key, together),
                     f"{key} is {how}, over {slowdown:g}",
-                    f"{_numbered([one])} was {how} with {others}, over the {slowdown:g} promised",
+                    f"{_numbered([one])} was {how} with {others}, above the guaranteed {slowdown:g}",
                 )
     elif len(measured) == len(together) and sum(speed for _, speed in measured) < 1 / _TOLERANCE:
         done = sum(speed for _, speed in measured)

@@ -65,7 +65,7 @@ class WeightController(Duty):
         mix: JobMix | None = None,
     ) -> None:
         super().__init__(
-            clock, "weights of nodes stay as they are: %s", "weights of nodes are updated again", cpu=cpu
+            clock, "node weights are not changed: %s", "weights of nodes are updated again", cpu=cpu
         )
         self.path = run_directory / placementtable.FILE_NAME
         self._mode = config.placement.mode
@@ -251,7 +251,7 @@ class WeightController(Duty):
         found = frozenset(one.node.name for one in plans if one.is_by_hand)
         if found - self._by_hand:
             log.warning(
-                "Weight of %s was set by hand and is left alone; `slurm-gpu doctor` shows the command",
+                "Weight of %s was set by hand and is not changed; `slurm-gpu doctor` shows the command",
                 _named(found),
             )
         self._by_hand = found

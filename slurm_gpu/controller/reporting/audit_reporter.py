@@ -123,7 +123,7 @@ class AuditReporter(Duty):
                     self._send_all([act])
             else:
                 log.warning(
-                    "slurm-gpudbd refused an audit event: %s: %s: %s", acts[0].act, acts[0].subject, error
+                    "slurm-gpudbd rejected an audit event: %s: %s: %s", acts[0].act, acts[0].subject, error
                 )
 
     def _write(self) -> None:

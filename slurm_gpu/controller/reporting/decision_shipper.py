@@ -61,7 +61,7 @@ class DecisionShipper(Duty):
         path = run_directory / DECISIONS_LOG
         super().__init__(
             clock,
-            f"decisions are not shipped and stay in {path}: %s; retrying",
+            f"decisions are not shipped and remain in {path}: %s; retrying",
             "slurm-gpudbd has all decisions again",
             background=background,
         )
@@ -114,14 +114,14 @@ class DecisionShipper(Duty):
                     continue
             yield decision
         if unreadable:
-            log.warning("%s: skipped %d lines that are no decisions", self._path, unreadable)
+            log.warning("%s: skipped %d lines that are not decisions", self._path, unreadable)
 
     def _warn_of(self, refusals: Counter[_UserHour]) -> None:
         """Warn once per user and hour; forget past hours."""
         for key, count in refusals.items():
             if count > REFUSALS_OF_A_USER >= self._refusals[key]:
                 log.warning(
-                    "uid %d was refused more than %d times within an hour: %s has the others",
+                    "uid %d was rejected more than %d times within an hour: %s has the others",
                     key[0],
                     REFUSALS_OF_A_USER,
                     self._path,

@@ -115,7 +115,7 @@ def parse_report(body: bytes) -> ControllerReport:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"the report cannot be parsed: {error}") from None
     if not any(field is not None for field in msgspec.structs.astuple(parsed)):
-        raise UsageError("the report cannot be parsed: there are no audit, decisions, reservations or quotas")
+        raise UsageError("the report cannot be parsed: it lacks audit, decisions, reservations and quotas")
     for report in parsed.reservations or ():
         if report.state not in _OF_REPORTS:
             raise UsageError(

@@ -23,7 +23,7 @@ class QuotaPages:
         """GET /v1/quota/{user}."""
         caller = await authenticated(self._services.authenticator, request)
         if parameters(request):
-            raise UsageError("there are no parameters here")
+            raise UsageError("this path has no parameters")
         user = str(request.path_params["user"])
         if not (caller.sees_all or user == caller.user):
             raise HTTPException(403, f"limits of {user} are another user's; operators may see them")

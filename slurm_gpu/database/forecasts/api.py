@@ -70,7 +70,7 @@ class ForecastApi:
     def _queue(self) -> QueueState:
         queue = self._services.view.queue_now()
         if queue is None:
-            raise SlurmError("slurmctld does not answer, so what waits is not known")
+            raise SlurmError("slurmctld does not answer, so the pending jobs are unknown")
         return queue
 
     def _get_predictor(self) -> Predictor:
@@ -101,14 +101,14 @@ class ForecastApi:
         with self._services.database.reading() as connection:
             rows = rows_of_job(connection, self._services.cluster, job)
         if not rows:
-            return f"there is no job {job}: neither slurmctld nor Slurm's accounting knows it"
+            return f"there is no job {job}: it is neither in slurmctld nor in Slurm's accounting"
         row = rows[0]
         start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
         waited = ""
         if start_s is not None and eligible_s is not None and start_s >= eligible_s:
             waited = f"; it waited {span(start_s - eligible_s)}"
         if start_s is None and end_s is None:  # from a moment ago
-            return f"job {job} does not wait any more"
+            return f"job {job} is no longer pending"
         state = "runs" if end_s is None else f"is over: {row['state']}"
         return f"job {job_name(row)} {state}{waited}"
 
@@ -147,11 +147,11 @@ def _kept_back(job: QueuedJob, now_s: float) -> str | None:
     if job.reason == "JobHeldAdmin":
         return "is held by an admin, so its start cannot be predicted"
     if job.reason == "JobHeldUser":
-        return f"is held: scontrol release {job.job_id} lets it start, and then there is a forecast"
+        return f"is held: scontrol release {job.job_id} releases it, and then it has a forecast"
     if job.reason.startswith("Dependency"):
-        return "waits for another job (--dependency), and how long that takes is not forecast"
+        return "waits for another job (--dependency), whose duration is not forecast"
     if job.eligible_s is None:
-        return f"is not free to start ({job.reason}), so there is no forecast of it yet"
+        return f"is not free to start ({job.reason}), so it has no forecast yet"
     if job.eligible_s > now_s + _SKEW_S:
-        return f"is not to begin for another {span(job.eligible_s - now_s)} (--begin): ask again then"
+        return f"must not begin for another {span(job.eligible_s - now_s)} (--begin): repeat the request then"
     return None

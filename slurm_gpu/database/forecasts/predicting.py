@@ -30,8 +30,8 @@ from slurm_gpu.wire.answers.forecast import Forecast, ForecastAccuracy, Reason
 log = logging.getLogger(__name__)
 
 NOTHING_LEARNED = (
-    "nothing has been learned of this cluster's waits yet; where slurm-gpudbd runs, "
-    "`slurm-gpu forecast train` does it, and slurm-gpu-forecast.timer every day"
+    "no model has been trained for this cluster yet; on slurm-gpudbd's host, "
+    "`slurm-gpu forecast train` trains one, and slurm-gpu-forecast.timer does so every day"
 )
 
 
@@ -129,21 +129,23 @@ class Predictor:
             try:
                 model = read_model(read_model_body(connection, self._cluster, created_s))
             except DatabaseError as error:
-                log.warning("forecasts: the model made at %d is left out: %s", created_s, error)
+                log.warning("forecasts: the model created at %d is not used: %s", created_s, error)
                 wrong = wrong or str(error)
                 continue
             if wrong:
-                remark = f"{wrong}, so this stands on what was learned before"
+                remark = f"{wrong}, so an older model is used"
             elif model.read_error:
                 log.warning(
-                    "forecasts: of the model made at %d only tables are used: %s", created_s, model.read_error
+                    "forecasts: only the tables of the model created at %d are used: %s",
+                    created_s,
+                    model.read_error,
                 )
-                remark = f"what was learned last cannot be read, so tables forecast: {model.read_error}"
+                remark = f"the newest model cannot be read, so tables are used: {model.read_error}"
             else:
                 remark = None
             return _Kept(made[0], created_s, model, remark)
         # Retrying does not help, unlike while the database is unreachable.
-        raise NoForecastError(f"{wrong}: where slurm-gpudbd runs, `slurm-gpu forecast train` does it")
+        raise NoForecastError(f"{wrong}: run `slurm-gpu forecast train` on slurm-gpudbd's host")
 
     def _runs(self, queue: QueueState) -> Runs:
         if self._seen is None or self._seen[0] is not queue:

@@ -50,11 +50,11 @@ class UnsubmittedJob:
         names = cls.__slots__
         for name, text in query.items():
             if name not in names:
-                raise UsageError(f"{name!r} is no parameter here; allowed: {', '.join(names)}")
+                raise UsageError(f"{name!r} is not a parameter here; allowed: {', '.join(names)}")
             if name not in ("partition", "account"):
                 _amount(name, text)
         if not query.get("partition"):
-            raise UsageError("partition= says where the job will wait, and is missing")
+            raise UsageError("partition= is missing: the job's partition is required")
         words = {name: query[name] for name in ("partition", "account") if name in query}
         amounts = {name: _amount(name, text) for name, text in query.items() if name not in words}
         return cls(**words, **amounts)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ class CallerBounds:
         # One entry per user: a caller cannot choose a uid. On a host other than slurm-gpuweb's, its uid is an
         # ordinary user, who must not use up slurm-gpuweb's bounds.
         self._uses: dict[tuple[int, bool], _CallerUse] = {}
-        self._refused = OutageLog(log, "requests of a user are refused for now: %s", clock)
+        self._refused = OutageLog(log, "requests of a user are rejected for now: %s", clock)
 
     async def begin(self, caller: Caller) -> None:
         """Count one more request, to be ended with `end`; raise HTTPException (429) over the bounds.

@@ -67,7 +67,7 @@ class BodyBudget:
         self._of: Counter[object] = Counter()
         self.n_bytes = 0
         """Total over all senders."""
-        self._crowded = OutageLog(log, "bodies of requests are not kept: %s", clock)
+        self._crowded = OutageLog(log, "request bodies are dropped: %s", clock)
 
     def begin(self, peer: object) -> RequestBody:
         """Return an empty body for a new request."""

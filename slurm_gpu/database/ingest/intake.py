@@ -78,7 +78,7 @@ class Intake:
         )
         self._locked = OutageLog(log, "a shipment cannot be stored and waits on its node: %s", clock)
         self._unread = OutageLog(log, "nodes cannot be notified which of their jobs have ended: %s", clock)
-        self.storing = StallDetector("shipments wait for the database, and none was stored or refused", clock)
+        self.storing = StallDetector("shipments wait for the database; none was stored or rejected", clock)
         """Shipments that wait for the database."""
 
     def take(self, shipment: CheckedShipment, address: str | None) -> Answer:
@@ -235,7 +235,7 @@ class Intake:
 
     def _refused(self, admitted: AdmittedItems, error: Exception) -> Counts | Exception:
         if admitted.n_to_store <= 1:
-            admitted.reject_all(f"the database refuses it: {why_refused(error)}"[:_MOST_OF_A_REASON])
+            admitted.reject_all(f"the database rejects it: {why_refused(error)}"[:_MOST_OF_A_REASON])
             return 0, 0
         # Bisect until only the rejected item is left.
         n_stored, n_stale = 0, 0

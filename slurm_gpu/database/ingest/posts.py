@@ -60,7 +60,7 @@ class Posts:
         self._of_records = Admission(clock, RECORDS_AT_ONCE)
         self._counting = threading.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._again = OutageLog(log, "nodes are asked to send again: %s", clock)
+        self._again = OutageLog(log, "nodes must send again later: %s", clock)
 
     async def post_node(self, request: Request) -> Response:
         """Handle a shipment received by the web framework."""

@@ -61,7 +61,7 @@ class StorageThreads:
         self._waiting_bytes = 0
         self._counting = threading.Lock()
         self._refused: set[str] = set()
-        self._again = OutageLog(log, "nodes are asked to send again: %s", clock)
+        self._again = OutageLog(log, "nodes must send again later: %s", clock)
 
     async def do(self, raw: RawShipment) -> bytes:
         """Store a shipment; return its answer or raise the error to answer with."""

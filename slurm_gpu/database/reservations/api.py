@@ -113,7 +113,7 @@ class ReservationPages:
                 f"getent passwd {caller.uid} there must print one"
             )
         if user != caller.user and not caller.sees_all:
-            raise HTTPException(403, "only operators may ask for another user")
+            raise HTTPException(403, "only operators may request for another user")
         uid = caller.uid if user == caller.user else uid_of(user)
         if uid is None:
             raise UsageError(f"there is no user {user!r} on slurm-gpudbd's host")
@@ -121,11 +121,12 @@ class ReservationPages:
         horizon = format_duration(settings.horizon_s)
         if earliest_s > now_s + settings.horizon_s or wanted.duration_s > settings.horizon_s:
             raise UsageError(
-                f"a reservation begins within {horizon} from now, and lasts {horizon} at most (asked for: "
-                f"{format_duration(wanted.duration_s)}); horizon: of slurm-gpu.yaml's reservations says so"
+                f"a reservation must begin within {horizon} from now, and last {horizon} at most "
+                f"(requested: {format_duration(wanted.duration_s)}); `horizon` of reservations in "
+                "slurm-gpu.yaml sets this limit"
             )
         if wanted.latest_s is not None and wanted.latest_s < earliest_s:
-            raise UsageError("the latest start lies before the earliest")
+            raise UsageError("the latest start is before the earliest")
         account = self._account(user, wanted.account)
         values = {
             "cluster": self._services.cluster,
@@ -153,8 +154,8 @@ class ReservationPages:
         if not places.from_slurmdbd:
             raise HTTPException(
                 503,
-                f"Slurm does not say now which accounts {user} may use (`sacctmgr show assoc user={user}` "
-                "fails on slurm-gpudbd's host): ask again when slurmdbd answers",
+                f"the accounts of {user} are unknown now (`sacctmgr show assoc user={user}` "
+                "fails on slurm-gpudbd's host): repeat the request when slurmdbd answers",
             )
         if places.accounts is not None and account not in places.accounts:
             allowed = ", ".join(sorted(places.accounts))
@@ -196,8 +197,9 @@ class ReservationPages:
     def _settings(self) -> Settings:
         if self._services.reservations is None:
             raise UsageError(
-                "there are no reservations here: an operator writes `placement: {reservations: {}}` into "
-                "slurm-gpu.yaml, on slurm-gpudbd's host too, and restarts slurm-gpudbd and slurm-gpuctld"
+                "reservations are disabled; to enable them, an operator writes "
+                "`placement: {reservations: {}}` into slurm-gpu.yaml, on slurm-gpudbd's "
+                "host too, and restarts slurm-gpudbd and slurm-gpuctld"
             )
         return self._services.reservations
 
@@ -219,11 +221,11 @@ def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settin
     if wrong := next((name for name in names if not _NODE.fullmatch(name) or name.upper() == "ALL"), None):
         raise UsageError(f"nodes: {wrong!r} is not a node's name; write such as n[1-4]")
     if not now_s - _LATE_S <= decision.start_s <= now_s + settings.horizon_s:
-        raise UsageError(f"it has to begin within {format_duration(settings.horizon_s)} from now")
+        raise UsageError(f"it must begin within {format_duration(settings.horizon_s)} from now")
     longest_s = one.duration_s + math.ceil(settings.release_unused_s)
     if not one.duration_s <= decision.end_s - decision.start_s <= longest_s:
         raise UsageError(
-            f"it has to last {one.duration_s} s as asked, and {settings.release_unused_s:.0f} s more at most"
+            f"it must last the requested {one.duration_s} s, plus at most {settings.release_unused_s:.0f} s"
         )
     return decision.start_s, decision.end_s, compress(names)
 
@@ -241,7 +243,7 @@ def _shown(one: Reservation, caller: Caller) -> Reservation:
 def _wanted(query: dict[str, str]) -> tuple[int, list[int]]:
     past, ids = query.pop("past", "0"), query.pop("ids", "")
     if query:
-        raise UsageError(f"{next(iter(query))!r} is no parameter here; allowed: past, ids")
+        raise UsageError(f"{next(iter(query))!r} is not a parameter here; allowed: past, ids")
     n_past = whole_parameter("past", past, 0, MOST_SHOWN)
     if ids and not _IDS.fullmatch(ids):
         raise UsageError(f"ids={ids[:100]!r} must be numbers of reservations, such as 3,7")

@@ -58,7 +58,7 @@ def store_request(connection: Connection, values: dict[str, Any], open_per_user:
     if len(ids) >= open_per_user:
         numbers = ", ".join(map(str, ids))
         raise UsageError(
-            f"{values['user']} has {len(ids)} that are not over ({numbers}), and one may have "
+            f"{values['user']} has {len(ids)} that are not over ({numbers}), and the limit is "
             f"{open_per_user}: wait, or `slurm-gpu reserve cancel` one"
         )
     row = {**values, "state": ReservationState.REQUESTED.value}
@@ -85,8 +85,8 @@ def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
     if n >= _MOST_A_DAY:
         again = dt.datetime.fromtimestamp(first_s + _DAY_S, dt.UTC)
         raise UsageError(
-            f"{values['user']} has {n} requests within a day, cancelled ones too, and that is the most: "
-            f"ask again after {again:%Y-%m-%dT%H:%MZ}"
+            f"{values['user']} has {n} requests within a day, including cancelled ones, which is the limit: "
+            f"repeat the request after {again:%Y-%m-%dT%H:%MZ}"
         )
 
 
@@ -96,7 +96,7 @@ def approve(
     """Approve a reservation; raise UsageError if another has its nodes for part of the time."""
     one = _as_it_is(connection, one, now_s)
     if one.state is not ReservationState.REQUESTED:
-        raise UsageError(f"reservation {one.id} is {one.state}: only what is requested can be approved")
+        raise UsageError(f"reservation {one.id} is {one.state}: only requested ones can be approved")
     mine = set(expand(nodes))
     if len(mine) < one.n_nodes:
         raise UsageError(f"reservation {one.id} asks for {one.n_nodes} nodes, and {nodes} are {len(mine)}")
@@ -123,7 +123,7 @@ def _promised_to_another(
     for other in map(_read, connection.execute(others).mappings()):
         both = mine & set(expand(other.nodes or ""))
         if both:
-            return f"{', '.join(sorted(both))} is promised to reservation {other.id}"
+            return f"{', '.join(sorted(both))} belongs to reservation {other.id}"
     return None
 
 

@@ -230,9 +230,7 @@ def _checked_url(url: str) -> URL:
     if backend not in ("sqlite", "mysql", "mariadb"):
         raise UnusableDatabaseError(f"url: {backend!r} is not supported; use sqlite or mysql+pymysql")
     if is_server and not parsed.database:
-        raise UnusableDatabaseError(
-            "url: names no database; behind the host stands /slurm_gpu, or what else you have made for it"
-        )
+        raise UnusableDatabaseError("url: lacks a database; append its name to the host, such as /slurm_gpu")
     if backend == "sqlite" and not parsed.database:
         raise UnusableDatabaseError(
             "url: a SQLite database needs a file, such as sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
@@ -265,7 +263,7 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise UnusableDatabaseError(
-            f"url: {error}; mysql+pymysql:// goes by pymysql, which slurm-gpu-db brings"
+            f"url: {error}; mysql+pymysql:// requires pymysql, which slurm-gpu-db installs"
         ) from error
     if engine.dialect.driver == "pymysql":
         event.listen(engine, "connect", measure_statements)

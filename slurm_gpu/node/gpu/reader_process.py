@@ -321,7 +321,7 @@ class ReaderProcess:
         if index is not None:
             self._crashed_at.append(index)
             if len(self._crashed_at) >= CRASHES:
-                self._leave_out(index, f"{CRASHES} processes crashed when they asked it")
+                self._leave_out(index, f"{CRASHES} processes crashed when they read it")
                 return
         if self._child is not None:
             self._end(self._child)

@@ -219,7 +219,7 @@ class DurableMap:
     def _failed(self, error: OSError) -> bool:
         if not self.failing:
             self.failing = True
-            log.error("%s: %s; changes stay in memory and are retried", self._path, error.strerror)
+            log.error("%s: %s; changes remain in memory and are retried", self._path, error.strerror)
         return False
 
     def _make_room(self, spared: Callable[[str], bool]) -> None:

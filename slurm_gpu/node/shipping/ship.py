@@ -311,7 +311,7 @@ class ShipmentScheduler:
 
     def _failed(self, why: str, reply: Reply, now_s: float) -> None:
         if self.failures == 0:
-            log.warning("records cannot be shipped and stay in the spool: %s", why)
+            log.warning("records cannot be shipped and remain in the spool: %s", why)
         else:
             log.debug("records cannot be shipped: %s", why)
         self.failures, self.last_failure = self.failures + 1, why

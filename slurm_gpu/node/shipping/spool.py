@@ -74,9 +74,9 @@ class Spool:
             case {"format": int(number), "version": str(version)} if number > FORMAT:
                 self._journal.close()
                 raise NewerSpoolError(
-                    f"{directory}: slurm-gpud {version} wrote here in format {number}, of which slurm-gpud "
-                    f"{__version__} knows up to {FORMAT}: install {version} or a later release again, or "
-                    "move the directory away with the records that wait in it"
+                    f"{directory}: slurm-gpud {version} wrote this in format {number}, but slurm-gpud "
+                    f"{__version__} supports formats up to {FORMAT}: install {version} or a later release "
+                    "again, or move the directory away with the records that wait in it"
                 )
         ours = {"format": FORMAT, "version": __version__}
         if written != ours:

@@ -62,7 +62,7 @@ class WireVersion:
         if new:
             self._logged |= new
             log.warning(
-                "slurm-gpudbd %s does not know %s, and has not stored it: upgrade it",
+                "slurm-gpudbd %s does not support %s, and has not stored it: upgrade it",
                 version or "",
                 ", ".join(f"{key} of {kind}" for kind, key in sorted(new)),
             )

@@ -22,5 +22,7 @@ class Quota:
         """Return the limits that a user with this name and `uid` may see, without those of another uid."""
         if None in (uid, self.uid) or uid == self.uid:
             return self
-        why = f"{self.user} is uid {self.uid} on slurm-gpuctld's host, not {uid}: these are another's limits"
+        why = (
+            f"{self.user} is uid {self.uid} on slurm-gpuctld's host, not {uid}: the limits are another user's"
+        )
         return replace(self, limits=None, why=why)

@@ -82,7 +82,7 @@ class Reservation:
     def __post_init__(self) -> None:
         """Raise ValueError if a promised reservation lacks its start, end or nodes."""
         if self.state.is_promised and None in (self.start_s, self.end_s, self.nodes):
-            raise ValueError(f"reservation {self.id} is promised, without a start, an end or nodes")
+            raise ValueError(f"reservation {self.id} is approved or active, without a start, an end or nodes")
         expand("" if self.nodes is None else self.nodes)
 
     @property

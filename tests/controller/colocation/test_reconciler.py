@@ -79,7 +79,7 @@ def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: 
     assert [[line.fields["gone"] for line in one] for one in said] == [[str(gone.job_id)]] * 2
     assert said[0][0].fields["co_runners"] == str(stays)
     assert said[1][0].fields["why"] in (
-        f"job {one} was slowed down by a factor of 1.67 with job {other}, over the 1.1 promised"
+        f"job {one} was slowed down by a factor of 1.67 with job {other}, above the guaranteed 1.1"
         for one, other in ((gone.job_id, stays), (stays, gone.job_id))
     )
     site.until_all_end()

@@ -193,7 +193,7 @@ def test_a_model_of_an_older_version_must_be_trained_again(site: Running) -> Non
         said = client.forecast("17")
     assert isinstance(said, str)
     assert said.startswith("the stored forecast model cannot be read")
-    assert said.endswith("`slurm-gpu forecast train` does it")
+    assert said.endswith("`slurm-gpu forecast train` on slurm-gpudbd's host")
     store(site, *history())
     learn(site, created_s + 1)
     assert ask(site).median_s > 0
@@ -218,8 +218,8 @@ def test_an_older_model_replaces_an_unreadable_newest_one_with_a_warning(
         assert (after.created_s, after.upper_s, before.remark) == (created_s, before.upper_s, None)
         assert after.remark is not None
         assert after.remark.startswith("the stored forecast model cannot be read: not a zip file")
-        assert after.remark.endswith("so this stands on what was learned before")
-    reported = [record for record in caplog.records if "is left out" in record.getMessage()]
+        assert after.remark.endswith("so an older model is used")
+    reported = [record for record in caplog.records if "is not used" in record.getMessage()]
     assert len(reported) == 1, "once, not with each question"
     learn(site, created_s + 9)
     assert {one.remark for one in both_forecasts(site)} == {None}
@@ -251,7 +251,7 @@ def test_tables_with_a_remark_replace_a_damaged_regression(site: Running) -> Non
         assert said.lower_s <= said.median_s <= said.upper_s
         assert said.judged is not None
         assert said.remark is not None
-        assert "so tables forecast: slopes " in said.remark
+        assert "so tables are used: slopes " in said.remark
 
 
 def _one_leaf() -> Trees:
