@@ -46,7 +46,7 @@ class AlertThresholds:
     idle_pct: float = IDLE_PCT
     """Utilisation up to this value is idle."""
     min_coverage: float = 0.8
-    """Minimum observed share of that time; below it there is no alert."""
+    """Minimum observed share of that time; below it no alert is reported."""
     value_for_s: float = 30.0
     """Maximum time before a value that it covers."""
     memory_frac: float = 0.5

@@ -21,9 +21,9 @@ class Member:
     """Completed work, which determines the phase."""
     submit_s: float = 0.0
     killed: int = 0
-    """How many times it ran out of memory with co-runners and was restarted."""
+    """Number of restarts after running out of memory with co-runners."""
     ran_s: float = 0.0
-    """How long it has been running, if known: at least its completed work."""
+    """Seconds since its start, if known: at least its completed work."""
 
     @property
     def lost_s(self) -> float:

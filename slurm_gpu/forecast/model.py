@@ -25,7 +25,7 @@ class ForecastModel:
     since_s: float
     """The time of the first sample."""
     read_error: str = ""
-    """Why the stored regression cannot be read; then the tables forecast."""
+    """The error if the stored regression cannot be read; then the tables forecast."""
 
     def forecast(self, queue: Runs, wanted: Runs, now_s: float) -> ForecastIntervals:
         """Return the remaining wait of the `wanted` jobs, given the present queue."""

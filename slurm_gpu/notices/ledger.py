@@ -61,7 +61,7 @@ class Notice:
 
     @property
     def sent_s(self) -> float | None:
-        """When it was first sent; None if it was certainly not sent."""
+        """Return the time at which it was first sent; None if it was certainly not sent."""
         times = [one.at_s for one in self.deliveries.values() if one.state is DeliveryState.SENT]
         return min(times, default=None)
 

@@ -45,7 +45,7 @@ class NodeWeights:
         self._level: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._decisions = 0
         self._timed_s = 0.0
-        """When all nodes with jobs were last rescored."""
+        """The time at which all nodes with jobs were last rescored."""
 
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None

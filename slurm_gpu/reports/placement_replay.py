@@ -31,7 +31,7 @@ class RuleComparison:
 
     rules: Mapping[str, Figures]
     reproduction: Reproduction
-    """How accurately the model with Slurm's own placement reproduces the recorded waits."""
+    """The accuracy with which the model with Slurm's own placement reproduces the recorded waits."""
 
 
 def compare_rules(

@@ -153,7 +153,7 @@ class Qos:
 
     name: str
     preempt_mode: str = "cluster"
-    """How its jobs are preempted, in lower case; "cluster" for the mode of slurm.conf."""
+    """The preemption mode of its jobs, in lower case; "cluster" for the mode of slurm.conf."""
     limits: Limits = field(default_factory=dict)
 
     @property

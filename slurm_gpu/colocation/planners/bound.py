@@ -77,7 +77,7 @@ class MakespanBound:
 
     makespan_s: float
     together_s: Mapping[tuple[int, ...], float]
-    """How long each set of applications runs together."""
+    """Seconds for which each set of applications runs together."""
 
 
 def least_makespan(

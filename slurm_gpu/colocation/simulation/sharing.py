@@ -80,7 +80,7 @@ class PhaseProgress:
     later_s: float
     """Work after this phase."""
     began_s: float
-    """When the job began, according to its member."""
+    """The start of the job, according to its member."""
     ends_at_s: float = math.inf
     """The end of the phase at the current speed."""
     speed: float = 1.0
@@ -128,7 +128,7 @@ class SharedGpu:
         self.courses: list[PhaseProgress] = []
         """In the order of their starts."""
         self.next_s = math.inf
-        """When the next phase or job ends."""
+        """The end of the next phase or job."""
 
     def stretch(self, now_s: float) -> SharingStretch:
         """Return the stretch since the last change."""

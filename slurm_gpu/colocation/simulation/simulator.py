@@ -96,13 +96,13 @@ class _SharingModel:
         self._gpus = [SharedGpu(world, gpu) for gpu in range(n_gpus)]
         self._waiting: dict[int, Member] = {}
         self._coming = [(job.submit_s, number, SharingTransition.SUBMIT) for number, job in enumerate(jobs)]
-        """When jobs begin to wait."""
+        """The submit times of coming jobs."""
         heapq.heapify(self._coming)
         self._kills = np.zeros(len(jobs), dtype=np.int32)
         self._log: list[SharingEvent] = []
         self._tally = StretchTally(world)
         self._wake_s = math.inf
-        """When the planner must be called although no job ends."""
+        """The time of the next call of the planner if no job ends before."""
 
     def run(self) -> None:
         while (now_s := self._next_s()) < math.inf:

@@ -43,7 +43,7 @@ class Serving:
     asked: str
     serves: str
     why: str | None = None
-    """Why another planner is used than requested; None if it is the requested one."""
+    """The reason for using another planner than requested; None if it is the requested one."""
 
 
 @dataclass(slots=True)

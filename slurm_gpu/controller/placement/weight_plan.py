@@ -86,7 +86,7 @@ class RunningOnNode:
 
     n: int
     until_s: float
-    """When the last one reaches its time limit; inf without a limit."""
+    """The time at which the last one reaches its time limit; inf without a limit."""
 
 
 def running_on(jobs: Iterable[CountedJob]) -> dict[str, RunningOnNode]:

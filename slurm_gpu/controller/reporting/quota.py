@@ -37,7 +37,7 @@ class QuotaLine:
     used: float | None
     """None for limits on single jobs, and if unknown."""
     until_s: int | None = None
-    """When the exception that sets the limit ends."""
+    """The end of the exception that sets the limit."""
 
     @property
     def key(self) -> str:

@@ -78,7 +78,7 @@ class ReservationReconciler(Duty):
         self._reconciled_s: float | None = None
         self._idle_s: dict[int, float] = {}
         self._waited_s: dict[int, float] = {}
-        """How long a job has waited for each reservation while it was empty with all nodes in service."""
+        """Seconds that a job has waited for each reservation while it was empty with all nodes in service."""
         self._seen: frozenset[int] = frozenset()
         """IDs in the names of Slurm's reservations."""
         self._made: set[int] = set()

@@ -29,7 +29,7 @@ class ZoneNodes:
     nodes: tuple[SlurmNode, ...]
     """Its hosts that exist in Slurm."""
     error: str | None = None
-    """Why jobs are not kept in it; None if it is usable."""
+    """The reason for not keeping jobs in it; None if it is usable."""
     remedy: str | None = None
 
 

@@ -33,7 +33,7 @@ class Prediction:
     upper_s: int
     source: str
     created_s: int
-    """When the model was trained."""
+    """The time at which the model was trained."""
 
     @classmethod
     def of(

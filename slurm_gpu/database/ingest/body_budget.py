@@ -35,7 +35,7 @@ class RequestBody:
         self._bodies, self._peer = bodies, peer
         self._n_bytes = 0
         self.refusal: HTTPException | None = None
-        """Why the body was rejected, if it was. No part of it may be kept then."""
+        """The reason for rejecting the body, if it was rejected; no part of it may be kept then."""
 
     def grow(self, n_bytes: int) -> bool:
         """Count more received bytes and return whether they may be kept."""

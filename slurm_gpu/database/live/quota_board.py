@@ -24,7 +24,7 @@ class QuotaBoard:
         self._until: dict[str, float] = {}
         self._quotas: dict[str, tuple[float, Quota]] = {}
         self._last_fetch = -KEPT_S
-        """When slurm-gpuctld last fetched the requests."""
+        """The time at which slurm-gpuctld last fetched the requests."""
 
     def ask(self, user: str) -> Quota:
         """Return the limits of a user, if there are any, and request them."""

@@ -210,7 +210,7 @@ def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
 
 
 def nodes_without_window(row: Row, there: Sequence[NodeWindow]) -> set[str]:
-    """Return the nodes of a run that have none of these windows."""
+    """Return the nodes of a run that are missing in these windows."""
     return set(node_set(row["nodes"])) - {item.node for item in there if item.job_id == row["job_id"]}
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.sql.dml import Insert
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """How rows of `table` replace each other: by `key`, if `order` is greater and `owner` is the same.
+    """The rule by which rows of `table` replace each other: equal `key` and `owner`, greater `order`.
 
     `apart` are columns that are not written.
     """

@@ -60,11 +60,11 @@ class _WatchedJob:
     start_s: int
     episodes: RunEpisodes[Verdict]
     judged_live_s: float | None = None
-    """When a stalled job was last diagnosed from its live values."""
+    """The time at which a stalled job was last diagnosed from its live values."""
     n_moving: int = 0
     hung_s: float = 0.0
     hung_last_s: float = -math.inf
-    """When the job was first, and last, found to hang."""
+    """The first and the last time at which the job was found to hang."""
     seen_stalled: bool = False
     """Whether live values have confirmed the reported hang."""
 

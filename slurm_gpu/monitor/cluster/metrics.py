@@ -1,4 +1,4 @@
-"""Define the metrics of squares, and encode values as octets: 255 is no value, 0 a measured zero."""
+"""Define the metrics of squares, and encode values as octets: 255 is a missing value, 0 a measured zero."""
 
 from __future__ import annotations
 

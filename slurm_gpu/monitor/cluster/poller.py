@@ -93,7 +93,7 @@ class Poller:
         self.error: str | None = None
         """The error of the last poll, or of a part of it; None if all succeeded."""
         self.last_poll_s = clock.monotonic()
-        """When the last poll ended."""
+        """The end of the last poll."""
 
     def poll(self) -> PageState | None:
         """Poll once; return None if nothing is new."""

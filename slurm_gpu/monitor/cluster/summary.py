@@ -28,7 +28,7 @@ class GpuType:
     free: int
     out_of_service: int
     next_free_s: int | None
-    """When the first allocated one becomes free by time limits; None if none is allocated or has a limit."""
+    """The time at which a time limit frees the first one; None without allocated ones with a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ class Forecast:
     """Either `tables` or `learned`."""
     reasons: Sequence[Reason]
     created_s: int
-    """When the model was trained, from `samples` polls of pending jobs since `since_s`."""
+    """The time at which the model was trained, from `samples` polls of pending jobs since `since_s`."""
     samples: int
     since_s: int
     with_gpus: bool

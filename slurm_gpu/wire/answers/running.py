@@ -11,7 +11,7 @@ _SAME_START_S = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningUse:
-    """How a running job has used its GPUs since its start; None: not measured."""
+    """The use of its GPUs by a running job since its start; None: not measured."""
 
     job_id: int
     start_s: int

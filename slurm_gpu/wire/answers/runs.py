@@ -199,7 +199,7 @@ class Health:
     rejected: Mapping[str, int] | None = None
     last_rejected_s: float | None = None
     learned_s: float | None = None
-    """When the forecast model was trained; None if never, or unknown."""
+    """The time at which the forecast model was trained; None if never, or unknown."""
     web_refused: Sequence[Mapping[str, Any]] = ()
     """Recently rejected requests in the name of slurm-gpuweb: uid, user, address, at_s."""
 

@@ -21,11 +21,11 @@ class JobVerdict:
     """The culprits, as (node, UUID)."""
     nodes: Sequence[str]
     since_s: float | None
-    """When it began; None if at the start of the job, or before the first available sample."""
+    """Its beginning; None if at the start of the job, or before the first available sample."""
     reported_at_s: int
-    """When it was first reported."""
+    """The time of the first report."""
     last_s: int
-    """When it was last confirmed."""
+    """The time of the last confirmation."""
     verdict: Mapping[str, Any]
     """The whole verdict, as in docs/diagnose.md, without `groups`."""
 
@@ -50,7 +50,7 @@ class Verdicts:
     """The current verdicts and suspects."""
 
     as_of_s: float | None
-    """When the running jobs were last examined; None if slurm-gpudbd does not watch jobs."""
+    """The time at which the running jobs were last examined; None if slurm-gpudbd does not watch jobs."""
     watched: int
     """The number of running jobs with at least two GPUs."""
     verdicts: Sequence[JobVerdict]
