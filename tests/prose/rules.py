@@ -30,11 +30,16 @@ _REPLACED = {
     r"troubles?": "error",
     r"(?:are|is|be|was|were) away|goes away|went away": "unavailable, unreachable, down",
     r"knows? (?:nothing|no)|known? of nothing": "has no",
+    r"(?:slurm|slurmctld|slurmdbd|slurmd|slurm-gpu\w*) (?:says?|knows?|wants?|believes?)": (
+        "reports, has, requires, estimates"
+    ),
 }
 _ANY = "|".join(rf"(?P<w{i}>\b(?:{words})\b)" for i, words in enumerate(_REPLACED))
 REPLACED = re.compile(_ANY, re.IGNORECASE)
 _INSTEAD = list(_REPLACED.values())
 _OPENER = re.compile(r"(?:What|Who|Whoever|Whose|Of|Whichever|Whatever) [a-z]")
+# A docstring starts with a verb or a noun; in pages and messages a clause may be a condition or a heading.
+_DOCSTRING_OPENER = re.compile(r"(?:How|Why|Which|Where|When) [a-z]")
 _QUESTION = re.compile(r"\?\s*$")
 _SENTENCE_END = re.compile(
     r"(?<=[.!?;:])\s+(?=[A-Z`\"“(])|\n\s*\n(?:[-*•] )?|\n\s*[-*•] "
@@ -56,8 +61,11 @@ def findings(passage: Passage) -> Iterator[tuple[str, str]]:
     for match in REPLACED.finditer(text):
         instead = _INSTEAD[int((match.lastgroup or "w0")[1:])]
         yield "word", f"{match[0]!r}: write {instead}"
-    for sentence in sentences(text):
-        if _OPENER.match(sentence) and not _QUESTION.search(sentence):
+    for i, sentence in enumerate(sentences(text)):
+        is_clause = _OPENER.match(sentence) or (
+            i == 0 and passage.is_docstring and _DOCSTRING_OPENER.match(sentence)
+        )
+        if is_clause and not _QUESTION.search(sentence):
             yield "opener", f"starts with a clause: {sentence[:60]!r}"
         if (n := len(_WORD.findall(sentence))) > LONG_SENTENCE:
             yield "long", f"{n} words: {sentence[:60]!r} …"

@@ -29,12 +29,26 @@ def test_no_section_has_more_findings_than_recorded() -> None:
         ("Held back for ever by somebody.", ["word", "word", "word"]),
         ("It holds the GPU.", ["word"]),
         ("The job is held by its user.", []),
+        ("It waits until slurmctld says so.", ["word"]),
+        ("When a job ends, its records are final.", []),
         (" ".join(["word"] * 36) + ".", ["long"]),
         (" ".join(["word"] * 35) + ".", []),
     ],
 )
 def test_a_passage_is_found_by_the_rule_that_it_breaks(text: str, rules: list[str]) -> None:
     assert sorted(rule for rule, _ in findings(Passage(1, text))) == sorted(rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("How often a node posts.", ["opener"]),
+        ("Return how often a node posts.", []),
+        ("Post once. When a reader asks, post again.", []),
+    ],
+)
+def test_a_docstring_does_not_open_with_a_clause(text: str, rules: list[str]) -> None:
+    assert [rule for rule, _ in findings(Passage(1, text, is_docstring=True))] == rules
 
 
 def test_sentences_end_at_full_stops_and_list_items() -> None:
