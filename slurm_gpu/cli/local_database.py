@@ -17,7 +17,7 @@ def database_url(database_config: Path | None) -> str:
 
     if database_config is None and not default_is_meant():
         raise UsageError(
-            f"there is no {DEFAULT_PATH}: run this on slurm-gpudbd's host, write `url: sqlite:///PATH` or "
+            f"{DEFAULT_PATH} does not exist: run this on slurm-gpudbd's host, write `url: sqlite:///PATH` or "
             "`url: mysql+pymysql://…` into that file (mode 0600), or name another file with --database-config"
         )
     return load_settings(database_config).url

@@ -116,7 +116,7 @@ class _LazyGroup(click.Group):
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Site file. [default: $SLURM_GPU_CONF, else /etc/slurm-gpu/slurm-gpu.yaml]",
+    help="Site file. [default: $SLURM_GPU_CONF or /etc/slurm-gpu/slurm-gpu.yaml]",
 )
 @click.version_option(__version__, prog_name="slurm-gpu", message="%(prog)s %(version)s")
 @click.pass_context

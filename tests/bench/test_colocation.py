@@ -111,7 +111,7 @@ def test_an_unknown_planner_is_rejected_with_the_known_ones(
 ) -> None:
     with pytest.raises(SystemExit):
         run_it(monkeypatch, "--planners", "greedy,best")
-    assert "there is no planner 'best'; there are sjf, " in capsys.readouterr().err
+    assert "unknown planner 'best'; planners: sjf, " in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

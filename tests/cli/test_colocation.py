@@ -243,7 +243,7 @@ def test_training_needs_torch_only_for_another_device(
         ('application,seconds\n"heavy,5\n', "is not CSV: unexpected end of data"),
         ("", "the columns '' must be 'application,seconds'"),
         ("application,seconds\nother,5\n", "application 'other' is not in the table; there are light, heavy"),
-        ("application,seconds\n", "there is no job"),
+        ("application,seconds\n", "the file has no jobs"),
     ],
 )
 def test_invalid_jobs_are_reported_with_their_line(
@@ -268,7 +268,7 @@ def test_jobs_are_read_as_spreadsheets_write_them(slurm_gpu: CommandLine, table:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--planners", "best"), "there is no planner 'best'; there are sjf, "),
+        (("--planners", "best"), "unknown planner 'best'; planners: sjf, "),
         (("--planners", "deeprm_max"), "planner deeprm_max needs what it learned: --model FILE"),
         (("--gpu-model", "other"), "has no GPU model 'other'; there are: card"),
         (("--jobs", "151", "--together", "3"), "--jobs 151: with --together 3 150 at most"),
@@ -314,7 +314,7 @@ def test_missing_speeds_are_predicted_on_request(slurm_gpu: CommandLine, table: 
         (
             ("--out", "nowhere/model.npz"),
             3,
-            "nowhere/model.npz: cannot be written: there is no folder nowhere",
+            "nowhere/model.npz: cannot be written: nowhere is not a writable directory",
         ),
         (("--checkpoint", "nowhere/file"), 3, "nowhere/file: cannot be written: "),
         (("--sbatch", "2", "--gpu-model", "other"), 2, "has no GPU model 'other'; there are: card"),
@@ -335,7 +335,7 @@ def test_if_better_keeps_the_better_of_two_models(slurm_gpu: CommandLine, table:
     before = model.read_bytes()
     argv = ("colocation", "train", str(table), "--out", str(model), "--if-better")
     assert slurm_gpu(*argv) == 0
-    assert "the model that was there is as good, and stays" in slurm_gpu.err
+    assert "the existing model is as good, and is kept" in slurm_gpu.err
     assert model.read_bytes() == before
     assert slurm_gpu(*argv, "--cap", "1.05") == 0
     assert model.read_bytes() != before

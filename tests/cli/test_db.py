@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_on_another_host_nothing_is_created(slurm_gpu: CommandLine, place: Path):
     before = set(place.iterdir())
     assert slurm_gpu("db", "upgrade") == 2
-    assert f"there is no {place}/slurm-gpudbd.yaml" in slurm_gpu.err
+    assert f"{place}/slurm-gpudbd.yaml does not exist" in slurm_gpu.err
     assert "run this on slurm-gpudbd's host" in slurm_gpu.err
     assert set(place.iterdir()) == before
 

@@ -219,10 +219,10 @@ def test_an_invalid_page_path_is_refused_before_waiting_for_nodes(slurm_gpu: Com
     add_running_job(slurm_gpu, 4.0, 10.0)
     os.mkfifo(tmp_path / "pipe")
     for file, message in (
-        (tmp_path / "none" / "page.html", f"there is no directory {tmp_path}/none"),
-        (tmp_path / "pipe", "is no file"),
-        ("/dev/null", "--html /dev/null: is no file"),
-        ("", "is no file"),
+        (tmp_path / "none" / "page.html", f"directory {tmp_path}/none does not exist"),
+        (tmp_path / "pipe", "is not a file"),
+        ("/dev/null", "--html /dev/null: is not a file"),
+        ("", "is not a file"),
     ):
         assert slurm_gpu("diagnose", "17", "--html", str(file)) == 2
         assert message in slurm_gpu.err

@@ -56,7 +56,7 @@ def test_the_zones_of_a_job_are_printed(tmp_path: Path) -> None:
 def test_a_removed_zone_constraint_is_reported(tmp_path: Path, features: str) -> None:
     text = explained(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700,zone2:40", features)
     assert text.endswith(
-        f"It is no longer: its wait ran out, or its owner changed it. Its constraint is {features or 'none'}."
+        f"It no longer is: its wait ended, or its owner changed it. Its constraint is {features or 'none'}."
     )
 
 
@@ -97,7 +97,7 @@ def test_a_recorded_decision_is_read_from_the_log_or_the_database(
 def test_without_the_log_it_names_users_who_can_see_more(tmp_path: Path, is_logged: bool, more: bool) -> None:
     found = explained(tmp_path, "slurm-gpu/1 t=abc1", is_logged=is_logged)
     assert ("Zones: not chosen" in found) is not more
-    assert ("Slurm's record of it names none; its owner, operators, and root" in found) is more
+    assert ("none in Slurm's record; its owner, operators, and root" in found) is more
 
 
 def test_a_rotated_log_is_read_too(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_the_reason_for_the_end_of_sharing_is_printed(tmp_path: Path) -> None:
         write_ending(tmp_path, at_s, token, fields)
     for job_id, token, what in (
         (7, "abc1", "it went back into the queue, and gets a GPU for itself"),
-        (8, "abc2", "job 7 went back into the queue, and this one stayed"),
+        (8, "abc2", "job 7 went back into the queue, and this one kept running"),
     ):
         (line,) = find_endings(tmp_path, token)
         job = ExplainedJob(job_id, "RUNNING", f"slurm-gpu/1 t={token} c=2/8:bert", "")

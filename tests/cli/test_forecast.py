@@ -193,7 +193,7 @@ def test_a_command_is_completed_as_slurm_does(
 def test_an_unknown_partition_is_named(slurm_gpu: CommandLine, cluster: None):
     answering(slurm_gpu, FORECAST)
     assert slurm_gpu("forecast", "--", "sbatch", "--partition=gup", "--wrap=true") == 2
-    assert "there is no partition 'gup'; there are gpu, long, shut" in slurm_gpu.err
+    assert "Slurm has no partition 'gup'; its partitions: gpu, long, shut" in slurm_gpu.err
 
 
 @pytest.mark.parametrize(

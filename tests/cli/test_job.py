@@ -265,7 +265,7 @@ _NEVER = {
 def test_a_job_cancelled_while_pending_shows_its_request(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(state="CANCELLED", **_NEVER)]
     slurm_gpu("job", "17")
-    assert "never started; asked for 1 GPU on 1 node" in slurm_gpu.out
+    assert "never started; requested 1 GPU on 1 node" in slurm_gpu.out
     assert not any(word in slurm_gpu.out for word in ("had no GPU", "0 GPUs", "waiting", "having run"))
     slurm_gpu("jobs")
     assert slurm_gpu.rows()[1][4:6] == ["1", "1"]
@@ -290,7 +290,7 @@ def test_a_pending_job_shows_its_request(
     waiting = {**_NEVER, "n_gpus_requested": asked, "tres_requested": tres, "end_s": None, "state": "PENDING"}
     slurm_gpu.database.runs = [make_run(**waiting)]
     slurm_gpu("job", "17")
-    assert f"not started yet; asks for {gpus} on 1 node" in slurm_gpu.out
+    assert f"not started yet; requests {gpus} on 1 node" in slurm_gpu.out
 
 
 def test_a_job_without_records_shows_when_they_arrive(slurm_gpu: CommandLine):

@@ -232,7 +232,7 @@ def test_a_page_continues_where_the_previous_page_ended(slurm_gpu: CommandLine):
     slurm_gpu("jobs", "--limit", "3", "--page", "2")
     assert slurm_gpu.err == "these are 3 runs, page 2; there are more (--limit, --page 3)\n"
     slurm_gpu("jobs", "--limit", "3", "--page", "4")
-    assert slurm_gpu.err == "there is no page 4: 8 runs match, the last page is 3\n"
+    assert slurm_gpu.err == "page 4 does not exist: 8 runs match, the last page is 3\n"
     slurm_gpu("jobs", "--all")
     assert len(slurm_gpu.rows()) == 9
 
@@ -298,7 +298,7 @@ def test_a_parquet_file_does_not_replace_a_pipe(slurm_gpu: CommandLine, tmp_path
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert slurm_gpu("jobs", "--parquet", str(pipe)) == 2
-    assert f"--parquet {pipe}: is no file" in slurm_gpu.err
+    assert f"--parquet {pipe}: is not a file" in slurm_gpu.err
     assert pipe.is_fifo()
 
 

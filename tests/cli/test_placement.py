@@ -114,7 +114,7 @@ def test_the_table_of_slurm_gpuctld_is_shown(command: CommandLine, tmp_path: Pat
         ["n3", "zone1", "down", "4", "0", "4", "–", "–", "1", "–", "1"],
         ["n4", "zone1", "idle", "4", "0", "4", "4.00", "0.00", "5", "5", "1"],
     ]
-    assert "Weight of n2 is neither the site's nor slurm-gpuctld's" in command.err
+    assert "Weight of n2 was set by hand, and slurm-gpuctld does not change it" in command.err
 
 
 def test_json_has_the_same_and_the_age(command: CommandLine, tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_a_table_of_the_previous_release_can_be_read(tmp_path: Path) -> None:
     ("placement", "message"),
     [
         ("{mode: enforce}", ""),
-        ("{mode: advise}", "The site file says mode: advise: restart slurm-gpuctld to have it so\n"),
-        ("{mode: on}", "The site file has mistakes, with which slurm-gpuctld would not start again: "),
+        ("{mode: advise}", "The site file has mode: advise: restart slurm-gpuctld to apply it\n"),
+        ("{mode: on}", "The site file is invalid, so slurm-gpuctld cannot start again: "),
     ],
 )
 def test_a_site_file_changed_since_the_start_is_reported(

@@ -236,8 +236,8 @@ def test_each_step_of_a_walltime_by_gpus_is_shown(quota: Command) -> None:
 def test_without_a_policy_in_force_a_remedy_is_printed(quota: Command) -> None:
     quota.script.unlink()
     assert quota() == 3
-    assert f"no limits are known on this host: {quota.script} is not there." in quota.err
-    assert "Ask on the host of slurmctld." in quota.err
+    assert f"this host has no limits: {quota.script} does not exist." in quota.err
+    assert "Run quota on the host of slurmctld." in quota.err
     assert "slurm-gpu policy apply" in quota.err
     quota.script.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
     assert quota() == 3
@@ -248,4 +248,4 @@ def test_without_a_policy_in_force_the_web_page_is_named(quota: Command) -> None
     quota.script.unlink()
     (quota.directory / "slurm-gpu.yaml").write_text("cluster: lab\nweb: https://gpu.example.edu\n")
     assert quota() == 3
-    assert "or look at My limits on https://gpu.example.edu, where slurm-gpu web signs you in." in quota.err
+    assert "or see My limits on https://gpu.example.edu (sign in with slurm-gpu web)." in quota.err

@@ -125,10 +125,10 @@ def test_every_key_of_the_json_is_documented(recommend: CommandLine) -> None:
 def test_a_policy_without_suitable_limits_is_an_error(recommend: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY.replace("gpus_running", "gpus_total"))
     assert recommend("report", "recommend") == 2
-    assert "no limits on what runs (such as gpus_running) that Slurm holds" in recommend.err
+    assert "no limits on running jobs (such as gpus_running) that Slurm enforces" in recommend.err
 
 
 def test_a_user_who_cannot_see_all_jobs_gets_an_error(recommend: CommandLine) -> None:
     recommend.database.runs.append(make_run(full=False))
     assert recommend("report", "recommend") == 3
-    assert "everybody's jobs" in recommend.err
+    assert "all jobs of all users" in recommend.err

@@ -243,7 +243,7 @@ def test_an_operator_chooses_nodes_and_the_earliest_start(command: CommandLine) 
     assert command("reserve", "approve", "5") == 2
     assert "reservation 5 is approved: only requests" in command.err
     assert command("reserve", "approve", "99") == 2
-    assert "there is no reservation 99" in command.err
+    assert "reservation 99 does not exist" in command.err
 
 
 def test_deny_and_cancel_print_their_effect(command: CommandLine) -> None:
@@ -266,8 +266,8 @@ def test_deny_and_cancel_print_their_effect(command: CommandLine) -> None:
         ("", "Reservation 5 is cancelled; Slurm has no such reservation.\n"),
         (
             "Nodes=n2",
-            "Reservation 5 is cancelled; in Slurm sg_5 is on n2 for bob, not as approved, so it stays"
-            ": run `scontrol delete ReservationName=sg_5` if it is not needed.\n",
+            "Reservation 5 is cancelled; in Slurm sg_5 is on n2 for bob, not as approved, so slurm-gpu does "
+            "not delete it: run `scontrol delete ReservationName=sg_5` if it is not needed.\n",
         ),
     ],
 )
@@ -356,7 +356,7 @@ def test_a_reservation_that_slurm_never_had_does_not_count_as_unused(command: Co
 def test_an_empty_list_prints_a_remark(command: CommandLine) -> None:
     with_rows(command)
     command("reserve", "list")
-    assert command.out == "Nothing is reserved, and nothing asked for\n"
+    assert command.out == "There are no reservations and no requests\n"
     command("reserve", "list", "--past")
     assert command.out == "No reservation is over yet\n"
 

@@ -100,8 +100,8 @@ def test_jobs_with_alerts_are_listed_and_marked() -> None:
 
 
 def test_while_slurm_gpudbd_is_unreachable_the_last_state_is_shown_with_its_age() -> None:
-    trouble = StaleReason(why="slurm-gpudbd at http://dbhost:6829 cannot be reached", since_s=NOW_S - 95)
-    lines = _plain(_drawn(_small(), width=80, trouble=trouble))
+    stale = StaleReason(why="slurm-gpudbd at http://dbhost:6829 cannot be reached", since_s=NOW_S - 95)
+    lines = _plain(_drawn(_small(), width=80, stale=stale))
     assert lines[1] == "! 1m35s old: slurm-gpudbd at http://dbhost:6829 cannot be reached"
     assert any("alice" in line for line in lines)
 

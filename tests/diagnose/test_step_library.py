@@ -289,7 +289,7 @@ def test_an_impossible_place_is_assigned_to_no_worker(tmp_path: Path, changed):
 def test_a_pipe_is_rejected_without_waiting(tmp_path: Path):
     a_csv(tmp_path)
     os.mkfifo(tmp_path / "rank-00009.csv")
-    with pytest.raises(UsageError, match=r"rank-00009.csv: is no regular file"):
+    with pytest.raises(UsageError, match=r"rank-00009.csv: is not a regular file"):
         timings_of(tmp_path)
     os.mkfifo(tmp_path / "steps.parquet")
     with pytest.raises(UsageError, match=r"not a regular file|needs pyarrow"):

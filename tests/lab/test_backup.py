@@ -130,7 +130,7 @@ def test_the_backup_has_the_policy_and_takes_over(backup: Backup) -> None:
     assert "failed to initialize job_submit plugin" in backup.said()
 
     applied = backup.run("slurm-gpu", "policy", "apply", policy)
-    assert "is in force" in applied.stdout
+    assert "is active" in applied.stdout
     assert "warning: " not in applied.stderr.replace("warning: Slurm's own limits", "")
     for shown in (lab.run_as("root", _doctor(), check=False), backup.run(*_doctor(), check=False)):
         assert _check(shown, "backup")[0] == "ok"

@@ -252,7 +252,7 @@ def test_without_slurmdbd_the_script_alone_is_applied(lab: Lab, tmp_path: Path) 
         path = written(tmp_path, share=5)
         shown = slurm_gpu(lab, "policy", "plan", path).stdout
         assert "this Slurm has no slurmdbd, so only job_submit.lua enforces the policy" in shown
-        assert "is in force" in slurm_gpu(lab, "policy", "apply", path).stdout
+        assert "is active" in slurm_gpu(lab, "policy", "apply", path).stdout
         assert slurm_gpu(lab, "policy", "status", path).returncode == 0
     finally:
         run_with(whole)

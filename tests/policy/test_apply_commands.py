@@ -52,7 +52,7 @@ def test_a_second_apply_is_up_to_date_and_status_agrees(
     assert len(list((cluster.root / "state").glob("apply-*.json"))) == 1
     assert cluster.run("status") == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        f"{cluster.script}: as {cluster.root / 'policy.yaml'} says",
+        f"{cluster.script}: matches {cluster.root / 'policy.yaml'}",
         "Slurm's own limits: nothing to change",
     ]
 
@@ -111,10 +111,7 @@ def test_rollback_restores_limits_and_script(cluster: Cluster, capsys: pytest.Ca
     assert cluster.run("rollback") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[1] == "  account vision: MaxWall=1-00:00:00 (was 2-00:00:00; as before the apply)"
-    assert (
-        printed[-1]
-        == f"{cluster.root / 'policy.yaml'} itself is unchanged: applied again, it is in force again"
-    )
+    assert printed[-1] == f"{cluster.root / 'policy.yaml'} itself is unchanged: apply it again to activate it"
     assert printed[-2] == f"{cluster.script} is what it was before"
     assert cluster.script.read_text() == first
     assert cluster.run("rollback") == 0
@@ -141,8 +138,8 @@ def test_status_after_rollbacks_lists_the_apply_in_force_and_the_rolled_back_one
     assert capsys.readouterr().out.splitlines()[:3] == [
         f"Applied {first.at} from {file}",
         f"Taken back since by `policy rollback`: 2 applies of {second.at}, {third.at}",
-        f"{cluster.script}: as before what was taken back, not as {file} says: "
-        "`slurm-gpu policy apply` installs the latter",
+        f"{cluster.script}: restored by a rollback, and differs from {file}: "
+        "`slurm-gpu policy apply` installs the file",
     ]
     assert cluster.run("rollback") == 0
     capsys.readouterr()
@@ -151,8 +148,8 @@ def test_status_after_rollbacks_lists_the_apply_in_force_and_the_rolled_back_one
     assert printed[0] == "Nothing is applied: every apply was taken back"
     assert printed[1].startswith("Taken back since by `policy rollback`: 3 applies of ")
     assert printed[2] == (
-        f"{cluster.script}: lets every job through, not as {file} says: "
-        "`slurm-gpu policy apply` installs the latter"
+        f"{cluster.script}: accepts every job, and differs from {file}: "
+        "`slurm-gpu policy apply` installs the file"
     )
     assert cluster.run("status", "--json") == 1
     answer = json.loads(capsys.readouterr().out)
@@ -255,7 +252,7 @@ def test_status_names_the_applied_file(cluster: Cluster, capsys: pytest.CaptureF
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].endswith(f"from {other}")
     assert printed[1] == (
-        f"{cluster.script}: as {other} said when it was applied, not as {file} says: "
+        f"{cluster.script}: applied from {other}, and differs from {file}: "
         "`slurm-gpu policy apply` installs the latter, "
         f"`slurm-gpu policy status {other}` compares with the former"
     )
@@ -263,10 +260,10 @@ def test_status_names_the_applied_file(cluster: Cluster, capsys: pytest.CaptureF
     answer = json.loads(capsys.readouterr().out)
     assert (answer["script_from"]["policy"], answer["compared_with"]) == (str(other), str(file))
     assert cluster.run("status", str(other)) == 0
-    assert f"{cluster.script}: as {other} says" in capsys.readouterr().out
+    assert f"{cluster.script}: matches {other}" in capsys.readouterr().out
     cluster.script.write_text(cluster.script.read_text() + "-- by hand\n")
     assert cluster.run("status", str(other)) == 1
-    assert f"neither as {other} says nor as it was last applied here" in capsys.readouterr().out
+    assert f"differs from {other}, and from the last apply on this host" in capsys.readouterr().out
 
 
 def test_decisions_are_read_from_the_log_that_the_script_writes(
@@ -339,7 +336,7 @@ def test_while_slurmdbd_is_down_the_script_can_be_applied_without_limits(
     assert f"differs from {cluster.root / 'policy.yaml'}" in capsys.readouterr().out
     assert cluster.run("apply") == 3
     assert cluster.run("apply", "--lua-only") == 0
-    assert "is in force" in capsys.readouterr().out
+    assert "is active" in capsys.readouterr().out
     del cluster.store.associations
     assert cluster.store.associations("c") == before
     assert cluster.run("status") == 1

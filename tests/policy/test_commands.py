@@ -173,7 +173,7 @@ def test_show_reports_that_slurmctld_uses_another_script(
     cluster.apply()  # with a --run-dir that show does not read
     assert first_line() == "Rules for jobs on this cluster"
     (cluster.root / "policy.yaml").write_text(POLICY.replace("4}", "5}"))
-    assert first_line().startswith("Not in force as shown: job_submit.lua differs; `slurm-gpu policy apply`")
+    assert first_line().startswith("Not active as shown: job_submit.lua differs; `slurm-gpu policy apply`")
     other = cluster.root / "other.yaml"
     other.write_text(POLICY.replace("4}", "6}"))
     assert f"`slurm-gpu policy apply {other}` installs {other}" in first_line(str(other))
@@ -181,7 +181,7 @@ def test_show_reports_that_slurmctld_uses_another_script(
     assert cluster.run("policy", "show", "--json") == 0
     assert json.loads(capsys.readouterr().out)["in_force"] is False
     (cluster.root / "job_submit.lua").write_text("-- ours\n")
-    assert first_line().startswith("Not in force: job_submit.lua is not slurm-gpu's")
+    assert first_line().startswith("Not active: job_submit.lua is not slurm-gpu's")
 
 
 def test_show_explains_the_built_in_rule_on_shards(
@@ -226,7 +226,7 @@ def test_check_warns_about_a_missing_script_of_chain(
     site = cluster.root / "site.lua"
     (cluster.root / "policy.yaml").write_text(POLICY + f"chain: {{after: {site}}}\n")
     assert cluster.run("policy", "check") == 0
-    assert f"policy.yaml:{len(POLICY.splitlines()) + 1}:16: after: there is no file {site}" in (
+    assert f"policy.yaml:{len(POLICY.splitlines()) + 1}:16: after: {site} does not exist" in (
         capsys.readouterr().err
     )
     site.touch()
@@ -344,8 +344,8 @@ def test_while_slurmdbd_is_down_explain_names_its_assumptions(
     printed = capsys.readouterr()
     assert "Refused by rule share" in printed.out
     assert printed.err == (
-        f"note: slurmdbd does not answer: judged for {getpass.getuser()} with account vision, and QOS normal "
-        "where --qos says none\n"
+        f"note: slurmdbd does not answer: judged for {getpass.getuser()} with account vision, and with QOS "
+        "normal unless --qos names another\n"
     )
 
 

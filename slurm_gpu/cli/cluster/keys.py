@@ -24,9 +24,9 @@ _NAMES = {
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """Gives what waits so many seconds for a key, and says which: a letter, a name, or "" for none.
+    """Yield a function that waits some seconds for a key and returns a letter, a name, or "" for none.
 
-    Where standard input is no terminal it only waits.
+    If standard input is not a terminal, the function only waits.
     """
     stream = sys.stdin
     if not stream.isatty():

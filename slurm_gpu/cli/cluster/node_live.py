@@ -33,7 +33,7 @@ class NodeLive:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
+        """Return a dict for json.dumps."""
         return self.live.to_wire()
 
 

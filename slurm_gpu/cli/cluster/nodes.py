@@ -120,7 +120,7 @@ def nodes(
 
 
 def _named(names: Iterable[str], known: Sequence[str]) -> Collection[str]:
-    """The nodes that are asked for: all of them where no name is given."""
+    """Return the requested nodes: all of them if no name is given."""
     try:
         wanted = {name for expression in names for name in expand(expression)}
     except ValueError as error:

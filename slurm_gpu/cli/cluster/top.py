@@ -105,7 +105,7 @@ class _LiveScreen:
         )
 
     def draw(self, overview: Overview, screen: Console, first: int) -> Screen:
-        """The screen as it is now."""
+        """Return the current screen."""
         error, seen = self.observer.error, self.observer.last
         assert seen is not None
         return draw(
@@ -115,7 +115,7 @@ class _LiveScreen:
             width=screen.width,
             height=screen.height,
             first=first,
-            trouble=None if error is None else StaleReason(why=error, since_s=seen.at_s),
+            stale=None if error is None else StaleReason(why=error, since_s=seen.at_s),
         )
 
 

@@ -74,14 +74,14 @@ def draw(
     width: int | None = None,
     height: int | None = None,
     first: int = 0,
-    trouble: StaleReason | None = None,
+    stale: StaleReason | None = None,
 ) -> Screen:
     """All of it, or as much as fits `height` lines of `width` columns, the table from row `first` on.
 
     With a height the last line says what is not shown.
     """
     few = _FEW if height is not None else None
-    head = list(_head(overview, now_s, zone, trouble, few, width))
+    head = list(_head(overview, now_s, zone, stale, few, width))
     if height is not None:
         head = head[: max(3, height - _LEAST_ROWS - 3)]
     for line in head:
@@ -117,15 +117,15 @@ def _head(
     overview: Overview,
     now_s: float,
     zone: ZoneInfo,
-    trouble: StaleReason | None,
+    stale: StaleReason | None,
     few: int | None,
     width: int | None,
 ) -> Iterator[Text]:
     at = dt.datetime.fromtimestamp(overview.as_of_s, zone)
     line = Text(overview.cluster, style="bold").append(f"  {at:%Y-%m-%d %H:%M:%S}", style="not bold")
-    if trouble is not None:
+    if stale is not None:
         yield line
-        yield Text(f"! {span(max(0.0, now_s - trouble.since_s))} old: {text(trouble.why)}", style=_BAD)
+        yield Text(f"! {span(max(0.0, now_s - stale.since_s))} old: {text(stale.why)}", style=_BAD)
     else:
         age_s = now_s - overview.as_of_s
         if age_s > _STALE_S:
@@ -142,7 +142,7 @@ def _head(
 
 
 def _users(users: Sequence[tuple[str, int]], width: int | None) -> str:
-    """The first of them, as many as there is room for."""
+    """Return the first users, as many as fit, and the number of the others."""
     for most in range(min(_MANY_USERS, len(users)), 0, -1):
         parts = [f"{text(user)} {n}" for user, n in users[:most]]
         if rest := users[most:]:
@@ -254,7 +254,7 @@ def _cells(shown: ShownRow, now_s: float, with_alert: frozenset[int], *, names_n
 
 
 def _utilisation(shown: ShownRow) -> Text:
-    """A sign for each GPU, where they are few, and the mean of those that were measured."""
+    """Return the mean of the measured GPUs, and a sign for each GPU if there are several."""
     values = [device.util_pct for device in shown.devices]
     measured = [value for value in values if value is not None]
     if not measured:

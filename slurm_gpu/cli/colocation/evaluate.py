@@ -58,7 +58,7 @@ def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple
     for name in names:
         if name not in PLANNERS and name not in LEARNED_PLANNERS:
             raise UsageError(
-                f"there is no planner {name!r}; there are {', '.join([*PLANNERS, *LEARNED_PLANNERS])}"
+                f"unknown planner {name!r}; planners: {', '.join([*PLANNERS, *LEARNED_PLANNERS])}"
             )
         if name in LEARNED_PLANNERS and name not in nets:
             raise UsageError(

@@ -222,7 +222,7 @@ def evaluate(
     "--prices",
     type=_FILE,
     metavar="FILE",
-    help="Prices of GPUs and their parts. [default: /etc/slurm-gpu/prices.yaml, else that of the package]",
+    help="Prices of GPUs and their parts. [default: /etc/slurm-gpu/prices.yaml, or that of the package]",
 )
 @json_option
 def plan(

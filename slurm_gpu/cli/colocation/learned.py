@@ -26,7 +26,7 @@ def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
     try:
         is_there = path.exists()
     except PermissionError:
-        raise OutsideError(f"{path} is SlurmUser's; ask as root") from None
+        raise OutsideError(f"only SlurmUser may read {path}; run this as root") from None
     table = measured_of(stores.read(path) if is_there else ColocationStore(), gpu_model)
     if not table.names:
         raise UsageError(f"{path}: nothing is known yet of jobs that agree to share")

@@ -87,12 +87,12 @@ def plan_jobs(
 
 
 def _default(nets: Mapping[str, object]) -> str:
-    """A model that is named is meant."""
+    """Return the planner of the first named model, or the default planner."""
     return next(iter(nets), DEFAULT)
 
 
 def read_jobs(file: TextIO, names: Sequence[str]) -> list[SharingJob]:
-    """Lines of CSV with a header: application, seconds, and perhaps submit_s. Raises InputError."""
+    """Read CSV with the columns application, seconds and optionally submit_s; raise InputError if invalid."""
     path = str(getattr(file, "name", "JOBS"))
     try:
         text = file.read(MOST_BYTES + 1)
@@ -110,7 +110,7 @@ def read_jobs(file: TextIO, names: Sequence[str]) -> list[SharingJob]:
             f"the columns {','.join(header)!r} must be {','.join(_FIELDS[:2])!r}, and perhaps submit_s",
         )
     if len(lines) == 1:
-        raise InputError(path, 1, 1, "there is no job")
+        raise InputError(path, 1, 1, "the file has no jobs")
     at = {name: number for number, name in enumerate(names)}
     found = []
     for line, row in lines[1:]:

@@ -85,7 +85,7 @@ def _progress() -> Iterator[Progress]:
 
 
 def parted(shards: int | None, gpu_memory: str | None) -> tuple[int, float] | None:
-    """Shards of a GPU and its MiB; None where neither is given. Raises UsageError."""
+    """Return the shards of a GPU and its MiB; None without both, UsageError with only one."""
     if shards is None and gpu_memory is None:
         return None
     if shards is None or gpu_memory is None:
@@ -167,7 +167,7 @@ def _in_words(distance: float) -> str:
         return "the same application, with another input, other parameters or on another model of GPU"
     if distance < OTHER_KIND:
         return "another application of its kind"
-    return "another application, of another kind: it says hardly anything"
+    return "another application, of another kind: hardly comparable"
 
 
 def _part(value: float | None) -> str:

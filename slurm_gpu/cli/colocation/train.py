@@ -68,11 +68,11 @@ class SpeedTable:
 
     @cached_property
     def world(self) -> World:
-        """As if the table were true."""
+        """Return the world that the table describes."""
         return table_world(self.measured)
 
     def setting(self, seed: int = 0, nets: Mapping[str, Net] | None = None) -> Setting:
-        """A new one, which remembers nothing of former plans."""
+        """Return a new setting without memory of former plans."""
         belief = KnownBelief(self.world, most_together=self.together, cap=self.cap)
         return Setting(
             belief=belief,
@@ -135,7 +135,7 @@ def train_planner(
         f"{trained.history[0][1]:.4f} before"
     )
     if not written:
-        remark("the model that was there is as good, and stays")
+        remark("the existing model is as good, and is kept")
 
 
 def _write(out: Path, model: PlannerModel) -> bool:
@@ -157,15 +157,15 @@ def _check_device(device: str) -> None:
 
 
 def _check_folder(path: Path) -> None:
-    """Known before the training, not after it."""
+    """Check before the training that the model can be written."""
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutsideError(f"{path}: cannot be written: there is no folder {path.parent} to write to")
+        raise OutsideError(f"{path}: cannot be written: {path.parent} is not a writable directory")
 
 
 def print_script(
     known: SpeedTable, name: str, out: Path, start: Path | None, device: str, n_seeds: int
 ) -> None:
-    """A script for sbatch; paths in it are whole ones, as tasks run on other hosts."""
+    """Print a script for sbatch; its paths are absolute, as tasks run on other hosts."""
     _ = known.measured  # fail here for an invalid table, not in each task
     if start is not None:
         read_for(start, name)

@@ -41,7 +41,9 @@ class _ForecastGroup(click.Group):
 @json_option
 @click.pass_context
 def forecast(context: click.Context, as_json: bool) -> None:
-    """Predict when pending JOB starts, or one not submitted yet: forecast -- sbatch --gpus=2 job.sh
+    """Predict when a job starts: a pending JOB, or one that is not submitted yet.
+
+    For the latter, write its command: forecast -- sbatch --gpus=2 job.sh
 
     The interval is meant to contain the start of four out of five such jobs. It is estimated from the waits
     of similar jobs and from the current queue; the output includes how many earlier forecasts were right.

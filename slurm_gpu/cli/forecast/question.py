@@ -1,4 +1,4 @@
-"""A job that is not submitted yet: what /v1/forecast is asked about it, and what speaks against asking."""
+"""The query of /v1/forecast for a job that is not submitted yet, and reasons why it would not start."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ForecastQuestion:
 
     parameters: Mapping[str, str | float | None]
     never: str
-    """"" where nothing speaks against it."""
+    """"" if it may start."""
     policy: PolicyVerdict | None
-    """None where the policy in force is not known on this host."""
+    """None if this host does not have the active policy."""
     used_up: Sequence[UsedUp]
     """Limits of the policy that let the job wait, whatever is free."""
 
@@ -63,7 +63,7 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     partition = str(description.get("partition") or default).partition(",")[0]
     limits = {item.name: item.default_time_s or item.max_time_s for item in partitions}
     if partition not in limits:
-        raise UsageError(f"there is no partition {partition!r}; there are {', '.join(sorted(limits))}")
+        raise UsageError(f"Slurm has no partition {partition!r}; its partitions: {', '.join(sorted(limits))}")
     try:
         policy_verdict = judge_by_policy(site, settings, request, submitter, defaults, partitions, nodes)
     except OutsideError:
@@ -133,5 +133,5 @@ def _memory_mib(description: Mapping[str, object], nodes: int, cores: int, gpus:
 
 
 def _per_gpu(value: object) -> int:
-    """The 4 of "gres/gpu:4"; 0 where nothing is said."""
+    """Return the number of GPUs, such as 4 for "gres/gpu:4"; 0 without a value."""
     return int(value.rpartition(":")[2]) if isinstance(value, str) else 0

@@ -122,7 +122,7 @@ def _print_now(current: Status | None, settings: Settings, now_s: float, zone: Z
         remark("slurm-gpuctld on this host sends no notices (see its log)")
         return
     if now_s - current.as_of_s > status.FRESH_S:
-        remark(f"as of {moment(current.as_of_s, zone)}: slurm-gpuctld does not renew it (its log says why)")
+        remark(f"as of {moment(current.as_of_s, zone)}: slurm-gpuctld does not update it (see its log)")
     if not settings.sends:
         remark("notices.yaml has mode: observe: nothing is sent, and no job is ended")
     if not current.outlook:

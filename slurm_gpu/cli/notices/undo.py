@@ -70,10 +70,10 @@ def undo(site: CommandSite, job: str, dry_run: bool) -> None:
 def _find(ledger: Ledger, job: str) -> End:
     ours = [one for one in ledger.ended if job in (one.id, str(one.run.job_id))]
     if not ours:
-        raise UsageError(f"slurm-gpuctld has ended no job {job} within a week: there is nothing to undo")
+        raise UsageError(f"nothing to undo: slurm-gpuctld has not ended job {job} within a week")
     last = ours[-1]
     if last.state is EndState.FAILED:
-        raise UsageError(f"slurm-gpuctld could not end job {job}: there is nothing to undo ({last.why})")
+        raise UsageError(f"nothing to undo: slurm-gpuctld could not end job {job} ({last.why})")
     return last
 
 

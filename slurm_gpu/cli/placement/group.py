@@ -88,8 +88,8 @@ def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
         _remark_on_the_file(site, table.mode)
     if table.by_hand:
         remark(
-            f"Weight of {compress(table.by_hand)} is neither the site's nor slurm-gpuctld's, and left alone: "
-            "`slurm-gpu doctor` says what to type"
+            f"Weight of {compress(table.by_hand)} was set by hand, and slurm-gpuctld does not change it: run "
+            "`slurm-gpu doctor` for the remedy"
         )
 
 
@@ -154,18 +154,18 @@ def replay(
 
 
 def _remark_on_the_file(site: CommandSite, mode: str) -> None:
-    """Where slurm-gpuctld, which reads the site file when it starts, does not do what that says now."""
+    """Print a remark if the site file has changed since slurm-gpuctld read it at its start."""
     try:
         wanted = site.config.placement.mode
     except InputError as error:
-        remark(f"The site file has mistakes, with which slurm-gpuctld would not start again: {error}")
+        remark(f"The site file is invalid, so slurm-gpuctld cannot start again: {error}")
         return
     if wanted != mode:
-        remark(f"The site file says mode: {wanted}: restart slurm-gpuctld to have it so")
+        remark(f"The site file has mode: {wanted}: restart slurm-gpuctld to apply it")
 
 
 def _worked_out(site: CommandSite, run_dir: Path) -> PlacementTable:
-    """The table as slurm-gpuctld would write it, as far as can be seen from here."""
+    """Return the table as slurm-gpuctld would write it, as far as this host has the data."""
     config = site.config
     nodes = site.slurm.nodes()
     settings = site.slurm.settings()

@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # numpy and httpx: not for an adjustment that has nothing to 
 
 _DAY_S = 86400
 _PERIOD_S = 30 * _DAY_S
+# Time recorded under unchanged limits: less is not enough to predict the effect of another step.
 _LEAST_S = 7 * _DAY_S
-"""Recorded under the limits as they are: less says too little about what another step would do."""
 
 
 @click.command(short_help="Move one limit of FILE by one step, within its `adjust:`.")
@@ -93,8 +93,9 @@ def _require_in_force(site: CommandSite, file: Path | None, state_dir: Path) -> 
     native = loaded.native(site, owned_by_policy(ApplyJournal(state_dir), loaded.settings.cluster))
     if loaded.in_force() is not InForce.SAME or native.difference.steps or native.new_qos:
         remark(
-            f"what is in force is not {loaded.path}, so no limit is moved: `slurm-gpu policy status` shows "
-            f"the differences, `{apply_command(file)}` puts it into force"
+            f"the active policy differs from {loaded.path}, so no limit is moved: `slurm-gpu policy status` "
+            "shows "
+            f"the differences, `{apply_command(file)}` activates the file"
         )
         raise click.exceptions.Exit(1)
 
@@ -102,7 +103,7 @@ def _require_in_force(site: CommandSite, file: Path | None, state_dir: Path) -> 
 def _find_move(
     site: CommandSite, file: Path | None, path: Path, moved: Moved
 ) -> tuple[Move | None, dict[str, Any]]:
-    """The one step that shortens waiting most, and all that was found."""
+    """Return the step that shortens waiting most, and all findings."""
     from slurm_gpu.cli.policy.limit_search import findings_json, replayed
 
     now_s = int(site.wall())

@@ -58,7 +58,7 @@ def plan(site: CommandSite, file: Path | None, as_json: bool, state_dir: Path, r
         return
     for line in plan_lines(native):
         click.echo(line)
-    replaced = "stays as it is" if found is InForce.SAME else f"would be replaced ({found.value})"
+    replaced = "remains as it is" if found is InForce.SAME else f"would be replaced ({found.value})"
     click.echo(f"{loaded.script}: {replaced}")
 
 
@@ -94,7 +94,7 @@ def apply(
         )
     loaded, compiled, bundle = _tried(site, file, run_dir)
     if not has_lua_plugin(settings):
-        remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm will not ask this policy")
+        remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm does not use this policy")
     if dry_run:
         owned = owned_by_policy(ApplyJournal(state_dir), settings.cluster)
         for line in plan_lines(_left_alone(owned, backup) if lua_only else loaded.native(site, owned)):
@@ -107,7 +107,7 @@ def apply(
     with journal.lock():
         recovered = force.recover()
         if recovered is not None:
-            _print_taken_back(recovered, "was cut short, and is undone")
+            _print_taken_back(recovered, "was interrupted, and is undone")
         # FILE may have changed since: `policy adjust` or its author may have written it.
         if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
             loaded, compiled, bundle = _tried(site, file, run_dir)
@@ -139,7 +139,7 @@ def apply(
         click.echo(f"{loaded.script} is up to date")
     else:
         kept = f"; the previous one is kept as {replacement.previous}" if replacement.previous else ""
-        click.echo(f"{loaded.path} is in force: {loaded.script}, read by slurmctld at the next job{kept}")
+        click.echo(f"{loaded.path} is active: slurmctld reads {loaded.script} at the next job{kept}")
     if done is not None and done.steps:
         click.echo("`slurm-gpu policy rollback` takes all of it back")
     _report_to_peers(site, settings, loaded.script)
@@ -171,15 +171,15 @@ def rollback(site: CommandSite, state_dir: Path, run_dir: Path) -> None:
     with journal.lock():
         back = force.recover()
         if back is not None:
-            _print_taken_back(back, "was cut short, and is undone")
+            _print_taken_back(back, "was interrupted, and is undone")
             _print_stranded(site, back)
             return
         back = force.rollback()
     if back is None:
-        raise UsageError(f"there is nothing to roll back: {state_dir} knows of no apply")
-    _print_taken_back(back, "is taken back")
+        raise UsageError(f"nothing to roll back: {state_dir} has no record of an apply")
+    _print_taken_back(back, "is rolled back")
     _print_stranded(site, back)
-    click.echo(f"{back.entry.policy} itself is unchanged: applied again, it is in force again")
+    click.echo(f"{back.entry.policy} itself is unchanged: apply it again to activate it")
 
 
 def _no_rules(run_dir: Path) -> str:
@@ -193,7 +193,7 @@ def _owner(state_dir: Path) -> int:
     try:
         return state_dir.stat().st_uid
     except FileNotFoundError:
-        raise UsageError(f"there is nothing to roll back: {state_dir} is not there") from None
+        raise UsageError(f"nothing to roll back: {state_dir} does not exist") from None
     except OSError as error:
         raise OutsideError(f"{state_dir}: {error.strerror}") from error
 

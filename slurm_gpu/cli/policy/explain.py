@@ -38,7 +38,9 @@ from slurm_gpu.text.units import parse_whole
 def explain(
     site: CommandSite, user: str | None, show_rules: bool, as_json: bool, command: tuple[str, ...]
 ) -> None:
-    """Check a job against the policy without submitting it: explain -- sbatch --gpus=2 job.sh
+    """Check a job against the policy without submitting it.
+
+    Write the command of the job: explain -- sbatch --gpus=2 job.sh
 
     With the ID of a submitted job, print the decision about it: explain 1234
 
@@ -113,7 +115,10 @@ def explain(
 def _without_slurmdbd(user: str, defaults: UserDefaults) -> str:
     """Return the note on an answer without slurmdbd."""
     account = "no default account" if defaults.account is None else f"account {defaults.account}"
-    return f"slurmdbd does not answer: judged for {user} with {account}, and QOS normal where --qos says none"
+    return (
+        f"slurmdbd does not answer: judged for {user} with {account}, and with QOS normal unless --qos names "
+        "another"
+    )
 
 
 def _print_limits(considered: Sequence[Considered]) -> None:

@@ -56,7 +56,7 @@ class SharingEnd:
 
     @classmethod
     def of(cls, at_s: int, fields: Mapping[str, str]) -> SharingEnd | None:
-        """From what was logged, also by 0.2 (`beside`); None where that is not whole."""
+        """Return the logged end of sharing, also of 0.2 (`beside`); None if the line is incomplete."""
         try:
             return cls(at_s, fields.get("co_runners") or fields["beside"], int(fields["gone"]), fields["why"])
         except (KeyError, ValueError):
@@ -88,7 +88,7 @@ class JobDecision:
 
 
 def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
-    """Print it; raises UsageError where slurmctld does not know the job."""
+    """Print the decision; raise UsageError if the job is not found."""
     job = _job_of(site, job_id)
     token = token_of(job.admin_comment)
     directory = _log_directory(site)
@@ -142,20 +142,20 @@ def decision_of(job: ExplainedJob, logged: Mapping[str, str] | None) -> JobDecis
 
 
 def _job_of(site: CommandSite, job_id: int) -> ExplainedJob:
-    """As slurmctld knows it, and once that has forgotten it as it was recorded; raises UsageError."""
+    """Return the job from slurmctld, or from the database; raise UsageError if it is in neither."""
     jobs = site.slurm.jobs([job_id])
     if jobs:
         return ExplainedJob(job_id, jobs[0].state, jobs[0].admin_comment, jobs[0].features)
-    unknown = f"slurmctld does not know job {job_id}"
+    unknown = f"slurmctld has no job {job_id}"
     try:
         with site.database() as database:
             runs = database.run(str(job_id))
     except SlurmGpuError as error:
-        raise UsageError(f"{unknown}, and what was recorded cannot be read: {error}") from None
+        raise UsageError(f"{unknown}, and its record cannot be read: {error}") from None
     if not runs:
-        raise UsageError(f"{unknown}, and nothing was recorded of it")
+        raise UsageError(f"{unknown}, and the database has no record of it")
     if not runs[0].full:
-        raise UsageError(f"{unknown} any more, and only its owner and operators see what was decided of it")
+        raise UsageError(f"{unknown} any more, and only its owner and operators may see the decision")
     return ExplainedJob(job_id, runs[0].state, runs[0].admin_comment or "", None)
 
 
@@ -209,15 +209,15 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
             yield "  Zones: not chosen, since the job fits one node or the cluster has no zones"
         else:
             yield (
-                "  Zones: Slurm's record of it names none; its owner, operators, and root on the host of "
-                "slurmctld may know more."
+                "  Zones: none in Slurm's record; its owner, operators, and root on the host of slurmctld "
+                "may see more."
             )
         return
     yield f"  Zones: {zones_in_words(decision.placed)}"
     if decision.placed.mode == "enforce" and decision.placed.zones and decision.constraint is not None:
         own = decision.own_constraint or "none"
         if decision.own_constraint == decision.constraint:
-            yield f"  It is no longer: its wait ran out, or its owner changed it. Its constraint is {own}."
+            yield f"  It no longer is: its wait ended, or its owner changed it. Its constraint is {own}."
         else:
             yield f"  Its constraint is {decision.constraint}, its owner's own {own}."
 
@@ -225,7 +225,7 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
 def _went_back(job_id: int, gone: int) -> str:
     if gone == job_id:
         return "it went back into the queue, and gets a GPU for itself"
-    return f"job {gone} went back into the queue, and this one stayed"
+    return f"job {gone} went back into the queue, and this one kept running"
 
 
 def _log_directory(site: CommandSite) -> Path:

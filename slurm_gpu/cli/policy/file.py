@@ -30,5 +30,5 @@ def apply_command(file: Path | None) -> str:
 
 
 def timezone(site: CommandSite) -> str:
-    """The site's, by which the last day of an exception ends; UTC where there is no site file."""
+    """Return the site's time zone, in which exceptions end; UTC without a site file."""
     return site.config.timezone if site.config_path.exists() else "UTC"

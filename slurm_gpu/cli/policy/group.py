@@ -136,9 +136,9 @@ def _reservation_rule(site: CommandSite) -> _ReservationRule | None:
 def _warning(found: InForce | None, path: Path, file: Path | None) -> str | None:
     apply_it = apply_command(file)
     if found is InForce.DIFFERENT:
-        return f"Not in force as shown: {SCRIPT_NAME} differs; `{apply_it}` installs {path}."
+        return f"Not active as shown: {SCRIPT_NAME} differs; `{apply_it}` installs {path}."
     if found is InForce.FOREIGN:
-        return f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; `{apply_it}` says what to do."
+        return f"Not active: {SCRIPT_NAME} is not slurm-gpu's; run `{apply_it}` for the remedy."
     return None
 
 
@@ -147,7 +147,7 @@ def _missing_scripts(checked: Policy, source: YamlSource) -> Iterator[InputError
     for place, path in (("before", checked.chain.before), ("after", checked.chain.after)):
         if path is not None and not Path(path).is_file():
             message = (
-                f"{place}: there is no file {path} on this host; without it `policy apply` installs nothing"
+                f"{place}: {path} does not exist on this host; without it `policy apply` installs nothing"
             )
             yield source.error(("chain", place), message)
 

@@ -62,12 +62,11 @@ def used_up(
     partition: str,
     amounts: Mapping[str, float | None],
 ) -> Iterator[UsedUp]:
-    """The limits on what runs that leave too little for a job: Slurm takes it, and lets it wait.
+    """Yield the limits on running jobs that leave too little for a job: Slurm accepts it, and lets it wait.
 
-    There are none where a removal or a rollback left a stub, which lets every job pass.
+    There are none if a removal or a rollback left a stub, which lets every job pass.
 
-    `amounts` are the job's own, by the key of the limit, in its unit: mgpu, MiB, counts; None where that is
-    not known.
+    `amounts` are those of the job by the key of the limit, in its unit: mgpu, MiB, counts; None if unknown.
     """
     try:
         policy, snapshot, _, by_kind = read_use(site)

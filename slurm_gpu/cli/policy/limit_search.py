@@ -65,8 +65,8 @@ def replayed(
     policy, remarks = modelled_rules(policy_of(build_bundle(loaded.compiled())), vain)
     if not policy.rules:
         raise UsageError(
-            f"{loaded.path} has no limits on what runs (such as gpus_running) that Slurm holds: there is "
-            "nothing to recommend; docs/policy.md says what it takes"
+            f"{loaded.path} has no limits on running jobs (such as gpus_running) that Slurm enforces: there "
+            "is nothing to recommend; see docs/policy.md for the requirements"
         )
     report_progress("recorded runs")
     users = PastUsers()
@@ -77,7 +77,7 @@ def replayed(
 
 
 def past_run(run: Run, users: PastUsers) -> PastRun:
-    """A run of slurm-gpudbd's as the model needs it."""
+    """Convert a run of slurm-gpudbd to one of the model."""
     return PastRun(
         user=run.user,
         uid=users.uid(run.user),

@@ -43,7 +43,7 @@ run_option = run_directory_option("Directory of decisions.log.")
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A policy that was checked, with what it needs to know of the cluster."""
+    """A checked policy, with the facts of the cluster that it needs."""
 
     path: Path
     policy: Policy
@@ -69,7 +69,7 @@ class LoadedPolicy:
 
     @property
     def script(self) -> Path:
-        """The job_submit.lua that slurmctld asks."""
+        """Return the path of the job_submit.lua that slurmctld runs."""
         return Path(self.settings.conf_path).parent / SCRIPT_NAME
 
     def compiled(self) -> dict[str, Plain]:
@@ -97,8 +97,8 @@ class LoadedPolicy:
 
 
 def owned_by_policy(journal: ApplyJournal, cluster: str) -> tuple[Owned, ...]:
-    """The policy's own limits, as far as the caller may know them."""
+    """Return Slurm's limits that belong to the policy; none if the caller may not read them."""
     if journal.directory.exists() and not os.access(journal.directory, os.R_OK | os.X_OK):
-        remark(f"warning: {journal.directory} is for SlurmUser: what was applied before is not known here")
+        remark(f"warning: {journal.directory} is readable only for SlurmUser: earlier limits are unknown")
         return ()
     return journal.owned(cluster)

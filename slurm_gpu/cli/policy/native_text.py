@@ -68,7 +68,7 @@ def warning_lines(plan: NativePlan) -> Iterator[str]:
 
 
 def stranded_lines(stranded: Iterable[Stranded]) -> Iterator[str]:
-    """Queued jobs that a change keeps from ever starting; nothing where there are none."""
+    """Yield lines about queued jobs that could never start after a change; none without such jobs."""
     lines = list(map(str, stranded))
     if lines:
         yield "Queued jobs that could never start any more:"
@@ -76,7 +76,7 @@ def stranded_lines(stranded: Iterable[Stranded]) -> Iterator[str]:
 
 
 def plan_json(plan: NativePlan) -> dict[str, Any]:
-    """The same with stable keys; limits are whole numbers (memory MiB, MaxWall minutes), null is none."""
+    """Return the plan with stable keys; limits are integers (memory MiB, MaxWall minutes) or None."""
     return {
         "absent": plan.absent,
         "new_qos": [one.name for one in plan.new_qos],

@@ -85,7 +85,7 @@ def model_starts(
 
 
 def print_starts(starts: Starts) -> None:
-    """The table, with a warning where the model is not to be believed."""
+    """Print the table, with a warning if the model does not reproduce the recorded waits."""
     click.echo("\nModelled waits under this policy, and recorded waits (hours):")
     rows = [
         (
@@ -99,7 +99,7 @@ def print_starts(starts: Starts) -> None:
     if starts.predicted.requeued:
         click.echo(f"requeued to give GPUs back: {counted(starts.predicted.requeued, 'job')}")
     if (doubt := starts.reproduction.doubt) is not None:
-        remark(f"warning: under the policy in force {doubt}: take its waits for a comparison at best")
+        remark(f"warning: under the active policy {doubt}: use its waits only to compare policies")
 
 
 def starts_json(starts: Starts) -> dict[str, Any]:

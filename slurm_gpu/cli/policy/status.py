@@ -111,21 +111,21 @@ def _standing(
     path = loaded.path
     apply = apply_command(file)
     if found is InForce.SAME:
-        return f"as {path} says"
+        return f"matches {path}"
     if found is InForce.MISSING:
-        return f"not there: `{apply}` installs it"
+        return f"missing: `{apply}` installs it"
     if found is InForce.FOREIGN:
-        return f"not slurm-gpu's: `{apply}` says what to do"
+        return f"not slurm-gpu's: run `{apply}` for the remedy"
     if taken_back and maker is None and _has_no_rules(loaded.script):
-        return f"lets every job through, not as {path} says: `{apply}` installs the latter"
+        return f"accepts every job, and differs from {path}: `{apply}` installs the file"
     if taken_back and (maker is None or Path(maker.policy) == path.absolute()):
-        return f"as before what was taken back, not as {path} says: `{apply}` installs the latter"
+        return f"restored by a rollback, and differs from {path}: `{apply}` installs the file"
     if maker is None:
-        return f"neither as {path} says nor as it was last applied here: `{apply}` installs the former"
+        return f"differs from {path}, and from the last apply on this host: `{apply}` installs the file"
     if Path(maker.policy) != path.absolute():
         return (
-            f"as {maker.policy} said when it was applied, not as {path} says: `{apply}` installs the "
-            f"latter, `slurm-gpu policy status {maker.policy}` compares with the former"
+            f"applied from {maker.policy}, and differs from {path}: `{apply}` installs the latter, "
+            f"`slurm-gpu policy status {maker.policy}` compares with the former"
         )
     return (
         f"differs from {path}: the file, members of its groups, GPUs of the cluster or slurm-gpu changed "

@@ -1,4 +1,4 @@
-"""The policy in force on this host, and who uses what of it."""
+"""Return the active policy of this host, and its use by user."""
 
 from __future__ import annotations
 
@@ -58,12 +58,13 @@ def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[s
 def _why_unknown(site: CommandSite, script: Path) -> str:
     """Return what is missing and the remedy, for users and for admins."""
     if script.exists():
-        missing = f"{script} is not slurm-gpu's: no policy of its is in force here"
+        missing = f"{script} is not slurm-gpu's: this host has no active policy of slurm-gpu"
     else:
-        missing = f"no limits are known on this host: {script} is not there"
+        missing = f"this host has no limits: {script} does not exist"
     web = site.config.web if site.config_path.exists() else None
-    page = "" if web is None else f"; or look at My limits on {web}, where slurm-gpu web signs you in"
+    page = "" if web is None else f"; or see My limits on {web} (sign in with slurm-gpu web)"
     return (
-        f"{missing}. Ask on the host of slurmctld{page}. Operators: there slurm-gpu policy apply puts "
-        "policy.yaml into force, and where login nodes share its Slurm configuration, quota runs on them too"
+        f"{missing}. Run quota on the host of slurmctld{page}. Operators: run slurm-gpu policy apply there "
+        "to "
+        "activate policy.yaml; on login nodes that share its Slurm configuration, quota then works, too"
     )

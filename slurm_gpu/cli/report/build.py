@@ -94,7 +94,7 @@ def build(
         period = _between(_DEFAULT_SINCE if since is None else since, until, today, config.timezone)
     if database_config is None and not default_is_meant():
         raise UsageError(
-            f"there is no {DEFAULT_PATH}: run this on slurm-gpudbd's host, or name the file with "
+            f"{DEFAULT_PATH} does not exist: run this on slurm-gpudbd's host, or name the file with "
             "--database-config"
         )
     database = open_database(load_settings(database_config).url)

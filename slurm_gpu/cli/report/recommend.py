@@ -78,7 +78,7 @@ def recommend(
 
 
 def _patch(found: Replayed, findings: Findings) -> str:
-    """A unified diff of the policy; "" for no change."""
+    """Return a unified diff of the policy; "" without a change."""
     path = found.loaded.path
     old = text = path.read_bytes().decode()  # with the ends of lines as they are
     for change in findings.changes:
@@ -117,7 +117,7 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
     for text in findings.refused:
         click.echo(f"Nothing is proposed for {text}")
     if findings.trials:
-        click.echo("\nTried, by what the model says:")
+        click.echo("\nTried in the model:")
         print_table(_TRIED, [_trial_row(trial) for trial in findings.trials], right=_TRIED[1:2])
     if findings.changes:
         click.echo("\nProposed:")

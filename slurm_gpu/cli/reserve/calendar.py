@@ -52,9 +52,9 @@ def late(one: Reservation) -> int | None:
 
 
 def print_calendar(shown: Calendar) -> None:
-    """The table of what is reserved and asked for, and a line each over the days to come."""
+    """Print a table of reservations and requests, and a line for each over the coming days."""
     if not shown.rows and not shown.others:
-        click.echo("Nothing is reserved, and nothing asked for")
+        click.echo("There are no reservations and no requests")
         return
     ordered = sorted(
         shown.rows, key=lambda row: (row.start_s is None, row.start_s or row.requested_s, row.id)
@@ -160,7 +160,7 @@ def _note(one: Reservation, zone: ZoneInfo) -> str:
 def _timeline(
     lines: Sequence[tuple[str, int | None, int | None, str]], now_s: float, zone: ZoneInfo, width: int
 ) -> Iterator[Text]:
-    """A heading with the days, then a line each; a sign stands for a part of a day."""
+    """Yield a heading with the days, then a line for each; a sign stands for a part of a day."""
     label = min(_LABEL, max(len(name) for name, *_ in lines))
     today = dt.datetime.fromtimestamp(now_s, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     last = dt.datetime.fromtimestamp(max(end_s or 0 for _, _, end_s, _ in lines), zone)

@@ -163,7 +163,7 @@ def approve(site: CommandSite, number: int, start: str | None, nodes: str | None
         rows = database.reservations(ids=[number])
         one = next((row for row in rows if row.id == number), None)
         if one is None:
-            raise UsageError(f"there is no reservation {number}; run `slurm-gpu reserve list`")
+            raise UsageError(f"reservation {number} does not exist; run `slurm-gpu reserve list`")
         if one.state is not ReservationState.REQUESTED:
             raise UsageError(f"reservation {number} is {one.state}: only requests can be approved")
         not_before_s = parse_future("--start", start, zone, site.wall())
@@ -212,7 +212,8 @@ def _then(site: CommandSite, one: Reservation) -> str:
     if not is_ours(found, one):
         return (
             f"; in Slurm {one.name} is on {found.nodes or 'no nodes'} for "
-            f"{', '.join(sorted(found.users)) or 'no user'}, not as approved, so it stays: run "
+            f"{', '.join(sorted(found.users)) or 'no user'}, not as approved, so slurm-gpu does not delete "
+            "it: run "
             f"`scontrol delete ReservationName={one.name}` if it is not needed"
         )
     return "; its nodes are free for others within a minute after its last job"

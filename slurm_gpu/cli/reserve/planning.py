@@ -1,4 +1,4 @@
-"""What `slurm-gpu reserve` asks of Slurm to plan by."""
+"""Read from Slurm the data by which `slurm-gpu reserve` plans."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PlanningState:
         not_before_s: int | None = None,
         only: Collection[str] | None = None,
     ) -> CalendarWindow:
-        """The first window for a request, by what runs and what is reserved; raises UsageError for none."""
+        """Return the first window for a request; raise UsageError if jobs and reservations leave none."""
         if not_before_s is not None:
             one = replace(one, earliest_s=max(one.earliest_s, not_before_s))
         site, now_s = self._site, self._site.wall()
@@ -87,16 +87,16 @@ class PlanningState:
 
 
 def default_partition(site: CommandSite) -> str:
-    """Slurm's default; raises UsageError where there is none."""
+    """Return Slurm's default partition; raise UsageError if there is none."""
     name = next((one.name for one in read_partitions(site.run) if one.is_default), None)
     if name is None:
-        raise UsageError("this Slurm has no default partition: say which, with --partition")
+        raise UsageError("Slurm has no default partition: name one with --partition")
     return name
 
 
 def default_account(site: CommandSite, user: str) -> str:
-    """That of the user's jobs; raises UsageError where Slurm knows none."""
+    """Return the default account of the user; raise UsageError if Slurm has none."""
     account = read_user_defaults(user, None, site.run).account
     if account is None:
-        raise UsageError(f"Slurm has no default account of {user}: say which, with --account")
+        raise UsageError(f"Slurm has no default account of {user}: name one with --account")
     return account

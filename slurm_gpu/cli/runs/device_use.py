@@ -91,7 +91,7 @@ class DeviceUse:
         return seconds is not None and seconds > 0 and seconds >= min_coverage * self.allocated_s
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
+        """Return a dict for json.dumps."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
@@ -200,7 +200,7 @@ def _most(mean: Mean | None) -> float | None:
 
 
 def _total(total: Total | None) -> float | None:
-    """A counter over no time at all is a gap."""
+    """Return the total; None without measured time."""
     return None if total is None or total.seconds == 0 else total.total
 
 
@@ -216,5 +216,5 @@ def _sum_by_reason(parts: Sequence[Mapping[str, float]]) -> Mapping[str, float] 
 
 
 def _measured(mean: Mean | None) -> Mean | None:
-    """A mean over no time at all is a gap."""
+    """Return the mean; None without measured time."""
     return None if mean is None or mean.seconds == 0 else mean

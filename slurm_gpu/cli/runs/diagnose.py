@@ -65,15 +65,17 @@ def diagnose(
     the data do not suffice.
     """
     if page_file is not None and page_file.exists() and not page_file.is_file():
-        raise UsageError(f"--html {page_file}: is no file; name one, which is made where there is none")
+        raise UsageError(
+            f"--html {page_file}: is not a file; name a file, which is created if it does not exist"
+        )
     if page_file is not None and not page_file.parent.is_dir():
-        raise UsageError(f"--html {page_file}: there is no directory {page_file.parent}")
+        raise UsageError(f"--html {page_file}: directory {page_file.parent} does not exist")
     timings = None if steps_file is None else timings_of(steps_file)
     rules = DiagnosisThresholds(min_coverage=site.config.sampling.min_coverage)
     with site.database() as database:
         runs = database.run(job_id)
         if not runs:
-            raise UsageError(f"no job {job_id} in Slurm's accounting; slurm-gpu job {job_id} says more")
+            raise UsageError(f"no job {job_id} in Slurm's accounting; run slurm-gpu job {job_id} for details")
         run = runs[0]
         if not run.full:
             raise UsageError(f"job {job_id} is another user's: its owner and operators may diagnose it")

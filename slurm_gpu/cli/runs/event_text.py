@@ -33,7 +33,7 @@ _KINDS = {
     "gres_order_unknown": "slurmd did not say which GPUs the job holds; until it did they were not measured",
     "reader_failing": "slurm-gpud's reader of NVML ended again and again; meanwhile no GPU was measured",
     "double_watch": "two slurm-gpud watched it; the longer watch counts",
-    "device_elsewhere": "another node says that it has this GPU too",
+    "device_elsewhere": "another node also reports this GPU",
 }
 
 

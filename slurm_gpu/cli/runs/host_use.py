@@ -36,7 +36,7 @@ class HostUse:
         return self.cpu_s / self.watched_s if self.cpu_s is not None and self.watched_s > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
+        """Return a dict for json.dumps."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 

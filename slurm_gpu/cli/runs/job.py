@@ -119,7 +119,7 @@ def _print_run(
         click.echo(f"  {_loan(run)}")
     nodes = "1 node" if run.n_nodes == 1 else f"{number(run.n_nodes)} nodes"
     if not run.has_started:
-        request = "not started yet; asks for" if run.end_s is None else "never started; asked for"
+        request = "not started yet; requests" if run.end_s is None else "never started; requested"
         # Accounting may lack the request of a job that was cancelled right after submission.
         click.echo(f"  {request} {_gpus_requested(run)} on {nodes}" if run.n_nodes else "  never started")
         click.echo(f"  submitted {moment(run.submit_s, zone)}")
@@ -239,12 +239,12 @@ def _print_application(run: Run) -> None:
 
 
 def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
-    """The count with its noun, such as "2 a100 GPUs"."""
+    """Return the count with its noun, such as "2 a100 GPUs"."""
     return f"{count(n_gpus)} {kind + ' ' if kind else ''}GPU{'' if n_gpus == 1 else 's'}"
 
 
 def _gpus_requested(run: Run) -> str:
-    """Return the GPUs that a run asks for; shards and MPS may be another part of a GPU on each node."""
+    """Return the GPUs that a run requests; shards and MPS may be another part of a GPU on each node."""
     if run.n_gpus_requested is not None:
         return _gpus(run.n_gpus_requested)
     request = {} if run.tres_requested is None else run.tres_requested

@@ -133,7 +133,7 @@ def print_timelines(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneI
 
 
 def _means(timeline: Timeline, series: str, first_s: int, width_s: int, n_bins: int) -> list[float | None]:
-    """A series in the bins that are common to all."""
+    """Return a series in the bins that are common to all devices."""
     bins: list[list[float]] = [[] for _ in range(n_bins)]
     for index, value in enumerate(timeline.fractions(series)):
         if value is not None:

@@ -129,7 +129,7 @@ class _Found:
         self._more = False
 
     def runs(self) -> Iterator[Run]:
-        """Those of the page, of which no more than some are held in memory."""
+        """Yield the runs of the page, with a limited number in memory at once."""
         before = 0 if self._most is None else self._most * (self._page - 1)
         at_once = _AT_ONCE if self._most is None else min(before + self._most + 1, _AT_ONCE)
         for n, run in enumerate(self._database.all_runs(**self._filters, limit=at_once)):
@@ -149,7 +149,9 @@ class _Found:
     def print_rest(self, sort: str) -> None:
         """For the person: whether there are more, or none."""
         if not self._n:
-            remark(f"there is no page {self._page}: {self._pages()}" if self._matching else "no runs match")
+            remark(
+                f"page {self._page} does not exist: {self._pages()}" if self._matching else "no runs match"
+            )
         elif self._more:
             which = "the last" if sort == "submit" and self._page == 1 else "these are"
             pages = "" if self._page == 1 else f", page {self._page}"

@@ -42,7 +42,9 @@ def write_runs(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
     try:
         if path.exists() and not path.is_file():
             # A device would be taken away for a file of its name.
-            raise UsageError(f"--parquet {path}: is no file; name one, which is made where there is none")
+            raise UsageError(
+                f"--parquet {path}: is not a file; name a file, which is created if it does not exist"
+            )
         with (
             whole_file(path) as unfinished,
             pyarrow.parquet.ParquetWriter(unfinished, schema, compression="zstd") as writer,

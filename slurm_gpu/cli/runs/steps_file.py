@@ -44,7 +44,7 @@ class Timings:
     places: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
     def ranked(self, series: Series) -> Series:
-        """The series with the launcher's ranks: the n-th process of a node is taken to have its n-th GPU."""
+        """Return the series with the launcher's ranks; process n of a node is assumed to have its GPU n."""
         on_node: dict[str, list[JobWorker]] = {}
         for worker in series.workers:
             on_node.setdefault(worker.node, []).append(worker)
@@ -70,7 +70,7 @@ class Timings:
 
 
 def timings_of(path: Path) -> Timings:
-    """Read a Parquet file, a CSV file, or a directory of CSV files; UsageError says what is wrong where."""
+    """Read a Parquet file, a CSV file, or a directory of CSV files; raise UsageError with the mistake."""
     read = _directory if path.is_dir() else _one_csv if path.suffix == ".csv" else _parquet
     columns = read(path)
     try:
@@ -147,7 +147,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, encoding="utf-8-sig", newline="") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise UsageError(f"--steps {path}: is no regular file")
+                raise UsageError(f"--steps {path}: is not a regular file")
             yield file
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -86,7 +86,7 @@ def _out_of_service(row: Reservation, out: Collection[str]) -> CheckResult | Non
     verb = "is" if len(lost) == 1 else "are"
     return warn(
         f"{row.name} is promised to {row.user}, but {', '.join(lost)} {verb} out of service",
-        "slurm-gpuctld replaces a node by a free one ten minutes after it went out of service; if none is "
+        "slurm-gpuctld replaces a node by a free one after ten minutes out of service; if none is "
         f"free, return the node to service (sinfo -R), or run slurm-gpu reserve cancel {row.id} and approve "
         "another request",
     )
