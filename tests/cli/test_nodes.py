@@ -345,7 +345,7 @@ def test_without_suspects_or_diagnosis_a_remark_is_printed(slurm_gpu: CommandLin
     assert (slurm_gpu.out, slurm_gpu.err[:26]) == ("", "no GPU is a suspect in job")
     slurm_gpu.database.reported_verdicts = replace(suspects(), as_of_s=None)
     slurm_gpu("nodes", "--suspect")
-    assert slurm_gpu.err.startswith("slurm-gpudbd has not looked at running jobs yet\n")
+    assert slurm_gpu.err.startswith("slurm-gpudbd has not checked running jobs yet\n")
 
 
 @pytest.mark.parametrize("more", ["--free", "--live", "--csv", "--partition=gpu"])

@@ -69,7 +69,7 @@ def test_data_of_the_meantime_waits_on_its_node_and_is_stored_later(small: tuple
             gate.ship(**admitted)
     assert gate.count(run_device) == gate.count(run_host) == 0, "what cannot be stored whole is not there"
     assert gate.memory.rejections.by_kind() == {}
-    assert "no room left" in str(daemon_that_is_down(str(failed.value)))
+    assert "no space left" in str(daemon_that_is_down(str(failed.value)))
     fill(False)
     answer = gate.ship(**admitted)
     assert (answer["stored"], answer["rejected"], answer["rejected_hosts"]) == (100, [], [])

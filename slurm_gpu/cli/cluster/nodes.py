@@ -131,7 +131,7 @@ def _named(names: Iterable[str], known: Sequence[str]) -> Collection[str]:
 
 
 def _totals(state: ClusterState, now_s: float) -> Iterator[str]:
-    """How many GPUs are free, whatever nodes they are on, and what waits for some."""
+    """Yield the free GPUs by type on all nodes, and the jobs that wait for some."""
     for kind in gpu_types(state):
         parts = [f"{kind.free} of {kind.total} GPUs free"]
         if kind.out_of_service:

@@ -27,7 +27,7 @@ def show_suspects(site: CommandSite, *, as_json: bool) -> None:
         print_json({"as_of_s": verdicts.as_of_s, "suspects": [asdict(item) for item in verdicts.suspects]})
         return
     if verdicts.as_of_s is None:
-        remark("slurm-gpudbd has not looked at running jobs yet")
+        remark("slurm-gpudbd has not checked running jobs yet")
     if not verdicts.suspects:
         remark("no GPU is a suspect in jobs of several users; only operators see suspects")
         return

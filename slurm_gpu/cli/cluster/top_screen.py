@@ -50,7 +50,7 @@ _COLUMNS: tuple[GridColumn, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleReason:
-    """Why nothing newer is shown, and when the last answer came (wall clock)."""
+    """The reason why the screen is stale, and the wall time of the last answer."""
 
     why: str
     since_s: float

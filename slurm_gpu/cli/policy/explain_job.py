@@ -82,9 +82,9 @@ class JobDecision:
     share: str | None = None
     """The decision on sharing a GPU as logged; None if the job did not agree to share."""
     sharing: Sharing | None = None
-    """With whom it shares one now, as slurm-gpuctld on this host saw it."""
+    """Its current co-runners, as slurm-gpuctld on this host recorded them."""
     endings: tuple[SharingEnd, ...] = ()
-    """How often its sharing was ended, the first first."""
+    """The ends of its sharing, the first first."""
 
 
 def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
@@ -229,7 +229,7 @@ def _went_back(job_id: int, gone: int) -> str:
 
 
 def _log_directory(site: CommandSite) -> Path:
-    """Where the installed script writes its log."""
+    """Return the directory in which the installed script writes its log."""
     try:
         policy = read_policy_in_force(Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME)
     except OutsideError:

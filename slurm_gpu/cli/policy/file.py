@@ -1,4 +1,4 @@
-"""Which policy.yaml a command of `slurm-gpu policy` is about, and in which time zone its days end."""
+"""Return the policy.yaml of a command of `slurm-gpu policy`, and the time zone in which its days end."""
 
 from __future__ import annotations
 

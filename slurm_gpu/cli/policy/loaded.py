@@ -92,7 +92,7 @@ class LoadedPolicy:
         )
 
     def in_force(self) -> InForce:
-        """How the script stands to the policy."""
+        """Return how the installed script compares with the policy."""
         return compare_installed(self.script, self.policy, self.source, self.facts)
 
 

@@ -21,7 +21,7 @@ def waits_json(waits: GroupWaits) -> dict[str, Any]:
 
 
 def reproduction_json(found: Reproduction) -> dict[str, Any]:
-    """How near the model comes to what was recorded."""
+    """Return how closely the model reproduces the recorded waits."""
     return {
         "jobs": found.jobs,
         "recorded_h": found.recorded_h,

@@ -32,7 +32,7 @@ class HostUse:
 
     @property
     def cpus_busy(self) -> float | None:
-        """How many CPUs were busy in the mean."""
+        """Return the mean number of busy CPUs."""
         return self.cpu_s / self.watched_s if self.cpu_s is not None and self.watched_s > 0 else None
 
     def to_json(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ _REASONS = {
 """NVML's reasons to hold the clocks down; its `gpu_idle` is none."""
 
 Names = Mapping[str, str]
-"""How each device is called on this screen."""
+"""The name of each device on this screen."""
 
 
 def device_names(devices: Sequence[str]) -> Names:

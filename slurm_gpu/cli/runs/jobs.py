@@ -160,7 +160,7 @@ class _Found:
             )
 
     def _pages(self) -> str:
-        """How many there are, where a page is too far."""
+        """Return the number of runs and of pages, for a page that does not exist."""
         assert self._most is not None
         last = -(-self._matching // self._most)
         match = "matches" if self._matching == 1 else "match"

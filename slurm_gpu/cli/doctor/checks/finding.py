@@ -96,7 +96,7 @@ class DoctorContext:
     policy_state: Path = STATE_DIRECTORY
     policy_file: Path | None = None
     controller_run: Path = RUN_DIRECTORY
-    """Where slurm-gpuctld writes."""
+    """The directory of slurm-gpuctld's files."""
     host: str = os.uname().nodename.partition(".")[0]
     proc: Path = Path("/proc")
     devices: Path = Path("/dev")
@@ -109,7 +109,7 @@ class DoctorContext:
     slurmd: RunSlurmd = run_slurmd
     """Run `slurmd -G`, which prints how slurmd reads gres.conf."""
     conf_cache: Path = CACHED_CONF
-    """Where a node without a slurm.conf of its own has what slurmctld sent it."""
+    """The slurm.conf that slurmctld sent to a node without its own."""
 
     @functools.cached_property
     def settings(self) -> SlurmSettings:
