@@ -90,7 +90,7 @@ def test_reserved_nodes_that_are_out_of_service_are_named(command: CommandLine) 
     with_rows(command, OLD)
     (found,) = reservations(at)
     assert found.message == "sg_5 is promised to bob, but n3 is out of service"
-    assert "ten minutes after" in (found.remedy or "")
+    assert "after ten minutes out of service" in (found.remedy or "")
 
 
 def test_a_site_without_reservations_is_ok(slurm_gpu: CommandLine) -> None:
