@@ -188,6 +188,9 @@ def _regression(packed: PackedArchive, header: _ModelFile) -> tuple[Regression, 
         raise DamagedError(f"this version has no features {', '.join(sorted(unknown))[:80]!r}")
     if len(typical) != len(known):
         raise DamagedError(f"typical has {len(typical)} values for {len(known)} features")
+    # Features are float32.
+    if (np.abs(typical) > np.finfo(np.float32).max).any():
+        raise DamagedError("typical has values out of range")
     slopes = packed.array("slopes", np.float64)
     if len(slopes) != len(header.features) or (np.abs(slopes) > _MAX_SLOPE).any():
         raise DamagedError(f"slopes does not have a valid slope for each of {len(header.features)} features")

@@ -58,7 +58,8 @@ def earliest_window(
     """
     spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for one in taken:
-        spans[one.node].append((one.from_s, one.until_s))
+        if one.from_s < one.until_s:
+            spans[one.node].append((one.from_s, one.until_s))
     by_name = {one.name: one for one in candidates}
     opens: list[tuple[int, str]] = []
     closes: list[tuple[int, str]] = []

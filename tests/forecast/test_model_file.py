@@ -152,6 +152,13 @@ def test_other_numbers_are_refused_or_forecast(name, dtype, data):
     refused_or_forecasts(packed(PARTS | {name: content}))
 
 
+def test_a_typical_value_above_float32_costs_the_regression():
+    values = np.frombuffer(PARTS["typical"], "<f8").copy()
+    values[0] = 3.5e38
+    model = read_model(packed(PARTS | {"typical": values.tobytes()}))
+    assert model.forecaster.regression is None
+
+
 _JSON = st.recursive(
     st.none() | st.booleans() | _NUMBERS | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

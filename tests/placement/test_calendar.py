@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_gpu.placement.calendar import FOREVER, CalendarWindow, Candidate, Taken, earliest_window
@@ -28,6 +28,7 @@ def is_free(node: str, from_s: int, until_s: int, taken: list[Taken]) -> bool:
 
 
 @given(SPANS, st.integers(1, 5), st.integers(1, 8), st.integers(0, 20), st.integers(0, 40))
+@example([Taken("n1", 1, 1), Taken("n2", 0, FOREVER)], 3, 2, 0, 0)
 def test_a_window_is_free_whole_and_the_first_of_all(
     taken: list[Taken], n_nodes: int, duration_s: int, earliest_s: int, more_s: int
 ) -> None:

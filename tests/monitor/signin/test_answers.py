@@ -263,7 +263,8 @@ def test_no_name_is_sql_a_path_or_markup(gate: Gate, path: str, text: str) -> No
         assert "import" not in answer.text
 
 
-@given(st.text(min_size=1, max_size=40))
+# Clients resolve "." and ".." in a path themselves.
+@given(st.text(min_size=1, max_size=40).filter(lambda text: text not in {".", ".."}))
 def test_no_job_id_but_slurms_own_reaches_slurm_gpudbd(text: str) -> None:
     with pytest.MonkeyPatch.context() as patched:
         asked: list[str] = []
