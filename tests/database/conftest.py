@@ -73,7 +73,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def fresh_database(url: str) -> Iterator[Database]:
-    """A database with tables, of each kind, for a test that may spoil them."""
+    """Return a database of each kind with tables that a test may damage."""
     made = Database(url)
     made.upgrade()
     yield made
@@ -81,8 +81,8 @@ def fresh_database(url: str) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def shelves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Database]]:
-    """The databases of `shelf`, kept from file to file: pytest ends a fixture when its parameter changes."""
+def shared_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Database]]:
+    """Keep the databases of `shared_database`, since pytest ends a fixture when its parameter changes."""
     made: dict[str, Database] = {}
     yield made
     for database in made.values():
@@ -90,27 +90,29 @@ def shelves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Data
 
 
 @pytest.fixture(scope="session", params=["sqlite", "mariadb"])
-def shelf(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shelves: dict[str, Database]
+def shared_database(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    shared_databases: dict[str, Database],
 ) -> Database:
-    """A database with tables, of each kind, for properties that hold whatever else it contains."""
+    """Return a database of each kind with tables, for tests that do not depend on its content."""
     kind: str = request.param
-    if kind not in shelves:
+    if kind not in shared_databases:
         if kind == "sqlite":
-            made = Database(f"sqlite:///{tmp_path_factory.mktemp('shelf') / 'x.db'}")
+            made = Database(f"sqlite:///{tmp_path_factory.mktemp('shared_database') / 'x.db'}")
         else:
             server: MariaDB = request.getfixturevalue("mariadb")
             made = Database(server.fresh())
         made.upgrade()
-        shelves[kind] = made
-    return shelves[kind]
+        shared_databases[kind] = made
+    return shared_databases[kind]
 
 
 @pytest.fixture
-def database(shelf: Database) -> Database:
-    """A database with empty tables, of each kind."""
-    empty(shelf)
-    return shelf
+def database(shared_database: Database) -> Database:
+    """Return a database of each kind with empty tables."""
+    empty(shared_database)
+    return shared_database
 
 
 def empty(database: Database) -> None:

@@ -90,16 +90,16 @@ def deliveries(draw: st.DrawFn) -> list[list[AccountingRun]]:
 @settings(max_examples=examples())
 @given(reported=deliveries(), recorded=st.sets(st.sampled_from((1, 2, 3)), max_size=1), between=st.booleans())
 def test_at_once_or_in_a_pass(
-    shelf: Database, reported: list[list[AccountingRun]], recorded: set[int], between: bool
+    shared_database: Database, reported: list[list[AccountingRun]], recorded: set[int], between: bool
 ) -> None:
-    empty(shelf)
+    empty(shared_database)
     records = [record(job_id=job_id, segment=segment(job_id)) for job_id in recorded]
-    shelf.write(partial(store_records, records=records))
+    shared_database.write(partial(store_records, records=records))
     for rows in reported:
-        store(shelf, rows)
+        store(shared_database, rows)
         if between:
-            reconcile(shelf, places=PLACES)
-    is_what_a_pass_derives(shelf)
+            reconcile(shared_database, places=PLACES)
+    is_what_a_pass_derives(shared_database)
 
 
 def test_requeues_without_records_leave_nothing_to_a_pass(database: Database) -> None:

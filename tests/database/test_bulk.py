@@ -36,19 +36,21 @@ def store(
 
 @settings(max_examples=25)
 @given(names=st.lists(_TEXTS, max_size=8), many=st.booleans())
-def test_texts_are_kept(shelf: Database, names: list[str], many: bool) -> None:
-    empty(shelf)
-    assert store(shelf, names, many=many) == [(name, {name: 1.5}, n % 2 == 0) for n, name in enumerate(names)]
+def test_texts_are_kept(shared_database: Database, names: list[str], many: bool) -> None:
+    empty(shared_database)
+    assert store(shared_database, names, many=many) == [
+        (name, {name: 1.5}, n % 2 == 0) for n, name in enumerate(names)
+    ]
 
 
 @settings(max_examples=25)
 @given(packed=st.binary(max_size=300))
-def test_bytes_are_kept(shelf: Database, packed: bytes) -> None:
-    empty(shelf)
+def test_bytes_are_kept(shared_database: Database, packed: bytes) -> None:
+    empty(shared_database)
     names = ("cluster", "created_s", "part", "body")
     rows = [("c", 1, 0, packed)]
-    shelf.write(lambda connection: bulk.insert(connection, insert(forecast_model), names, rows))
-    with shelf.reading() as connection:
+    shared_database.write(lambda connection: bulk.insert(connection, insert(forecast_model), names, rows))
+    with shared_database.reading() as connection:
         assert connection.execute(select(forecast_model.c.body)).scalar_one() == packed
 
 

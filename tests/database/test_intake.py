@@ -376,7 +376,7 @@ def test_no_bytes_do_more_than_be_refused(sent: bytes, encoding: str) -> None:
 
 @given(st.dictionaries(st.sampled_from([*record().to_wire(), "other"]), json_values, max_size=3))
 def test_a_record_with_any_field_replaced_is_stored_or_rejected(
-    shelf: Database, fields: dict[str, Any]
+    shared_database: Database, fields: dict[str, Any]
 ) -> None:
     sent = json.dumps({"wire": 1, "node": "n1", "records": [{**record().to_wire(), **fields}]})
     try:
@@ -384,7 +384,7 @@ def test_a_record_with_any_field_replaced_is_stored_or_rejected(
     except ShipmentError:  # NaN and Infinity are no JSON
         return
     view = SlurmView(MemorySlurm(), FakeClock(), lambda name: frozenset({name}))
-    answer = Intake(shelf, view, CLUSTER, FakeClock()).take(shipment, None)
+    answer = Intake(shared_database, view, CLUSTER, FakeClock()).take(shipment, None)
     assert answer["stored"] + answer["stale"] + len(answer["rejected"]) == 1
 
 
@@ -394,7 +394,7 @@ def test_a_record_with_any_field_replaced_is_stored_or_rejected(
     )
 )
 def test_an_event_with_any_field_replaced_is_stored_or_rejected(
-    shelf: Database, fields: dict[str, Any]
+    shared_database: Database, fields: dict[str, Any]
 ) -> None:
     event = {"node": "n1", "boot_id": "b", "n": 1, "at_s": T0, "kind": "odd", **fields}
     try:
@@ -402,5 +402,5 @@ def test_an_event_with_any_field_replaced_is_stored_or_rejected(
     except ShipmentError:
         return
     view = SlurmView(MemorySlurm(), FakeClock(), lambda name: frozenset({name}))
-    answer = Intake(shelf, view, CLUSTER, FakeClock()).take(shipment, None)
+    answer = Intake(shared_database, view, CLUSTER, FakeClock()).take(shipment, None)
     assert len(shipment.events) + len(answer["rejected_events"]) == 1

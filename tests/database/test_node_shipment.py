@@ -308,7 +308,7 @@ def test_the_version_of_the_sender_is_read_and_an_odd_one_ignored() -> None:
 
 
 @given(JSON)
-def test_no_live_values_stop_a_shipment(shelf: Database, value: Any) -> None:
+def test_no_live_values_stop_a_shipment(shared_database: Database, value: Any) -> None:
     body = json.dumps({"wire": 1, "node": "n1", "live": value}).encode()
     try:
         shipment = parse_shipment(body, "")
@@ -316,5 +316,5 @@ def test_no_live_values_stop_a_shipment(shelf: Database, value: Any) -> None:
         return
     clock = FakeClock()
     view = SlurmView(MemorySlurm(), clock, lambda name: frozenset({name}))
-    answer = Intake(shelf, view, CLUSTER, clock).take(shipment, None)
+    answer = Intake(shared_database, view, CLUSTER, clock).take(shipment, None)
     assert len(answer["rejected_live"]) == (value is not None)

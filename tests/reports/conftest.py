@@ -9,7 +9,7 @@ from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import ReportData, load
 from slurm_gpu.reports.period import ReportPeriod
-from tests.database.conftest import database, mariadb, shelf, shelves, short_path
+from tests.database.conftest import database, mariadb, shared_database, shared_databases, short_path
 from tests.reports.filling import fill
 from tests.reports.generated import (
     RATES,
@@ -22,7 +22,7 @@ from tests.reports.generated import (
     generate,
 )
 
-__all__ = ["database", "mariadb", "shelf", "shelves", "short_path"]
+__all__ = ["database", "mariadb", "shared_database", "shared_databases", "short_path"]
 
 NOW_S = epoch_s(*UNTIL) + 86400
 

@@ -22,10 +22,10 @@ from slurm_gpu.database.storage.schema import event, run, run_device, run_host
 from slurm_gpu.reports import export as exporting
 from slurm_gpu.reports.export import ExportMonth, export
 from slurm_gpu.wire import Event
-from tests.database.conftest import database, mariadb, shelf, short_path
+from tests.database.conftest import database, mariadb, shared_database, short_path
 from tests.database.samples import T0, gpu, host, record, row, segment, timeline
 
-__all__ = ["database", "mariadb", "shelf", "short_path"]
+__all__ = ["database", "mariadb", "shared_database", "short_path"]
 
 _DAY_S = 86400
 N_JOBS = 12

@@ -13,11 +13,11 @@ from slurm_gpu.reports.figure import Bars, Figure
 from slurm_gpu.reports.figures.past_forecasts import forecasts_against_outcomes
 from slurm_gpu.reports.load import load
 from slurm_gpu.reports.period import ReportPeriod
-from tests.database.conftest import database, mariadb, shelf, shelves, short_path
+from tests.database.conftest import database, mariadb, shared_database, shared_databases, short_path
 from tests.reports.filling import insert_runs
 from tests.reports.world import run_row
 
-__all__ = ["database", "mariadb", "shelf", "shelves", "short_path"]
+__all__ = ["database", "mariadb", "shared_database", "shared_databases", "short_path"]
 
 SITE = SiteConfig(cluster="c", timezone="Asia/Seoul")
 SPRING = ReportPeriod(since=date(2026, 3, 1), until=date(2026, 5, 1), timezone=SITE.timezone)
