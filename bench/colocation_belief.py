@@ -142,8 +142,8 @@ class LearnedBelief:
     def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
         """Note that a group ran out of memory (see sharing.Watcher).
 
-        The group may share again if there is a reason: if its memory is known, when it is expected to use
-        less than at this time; otherwise if similar, not smaller groups ran together several times.
+        If its memory is known, the group may share again when it is expected to use less than at this time.
+        Otherwise, it may once similar groups that are not smaller have run together several times.
         """
         group = [one.application for one in together]
         jobs = [phase_intervals(self.profiles[one.application], one, 1.0, self._timing) for one in together]

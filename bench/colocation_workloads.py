@@ -97,7 +97,7 @@ THESIS: Mapping[str, tuple[str, ...]] = {
     "mem_light": ("alexnet", "googlenet", "QMCPACK", "HOOMD", "GROMACS"),
     "random": tuple(app.profile.application for app in _APPS),
 }
-"""Which applications the jobs of a workload are drawn from."""
+"""The applications from which the jobs of each workload are drawn."""
 
 
 def application(name: str) -> int:

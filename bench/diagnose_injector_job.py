@@ -73,7 +73,7 @@ class Job:
     gaps: float
     """The fraction of the computing time without a kernel: launches, the interpreter."""
     collections: float
-    """How often a step meets a garbage collection of one worker's interpreter."""
+    """The number of garbage collections of one worker's interpreter per step."""
     clock: Floats
     """The clock of each working worker relative to the maximum: below 1 under a power cap."""
     clock_bound: float

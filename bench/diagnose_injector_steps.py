@@ -26,7 +26,7 @@ class Condition:
     clock: Floats | float = 1.0
     """The remaining fraction of the clock per worker."""
     stall: Floats | float = 1.0
-    """How many times as long each takes at the same clock: its memory, say."""
+    """The factor by which each worker takes longer at the same clock, for example due to its memory."""
     throttled: Floats | float = 0.0
     """The fraction of time in which the driver reports a fault that throttles the clock."""
     work: Floats | float = 1.0
@@ -36,9 +36,9 @@ class Condition:
     sequence: float = 0.0
     """Sigma of the logarithm of a microbatch's length."""
     comm: float = 1.0
-    """How many times as long the exchange takes."""
+    """The factor by which the exchange takes longer."""
     tensor_comm: Floats | float = 1.0
-    """Likewise within each tensor-parallel group (pipeline, data)."""
+    """The same factor within each tensor-parallel group (pipeline, data)."""
     nvlink: Floats | float = 1.0
     """The remaining fraction of each worker's NVLink traffic; the rest uses PCIe."""
     by_tcp: NDArray[np.bool_] | None = None
@@ -54,7 +54,7 @@ class Condition:
     """The fraction of CPUs of each node that other processes use."""
     forward_only: bool = False
     microbatches: float = 1.0
-    """How many times as many: a batch that grows."""
+    """The factor by which their number grows, as with a growing batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +148,10 @@ def run_steps(
 
 
 def makespan(forward: Floats, backward: Floats) -> Floats:
-    """How long each replica takes (n, data) for microbatches handed from stage to stage and back.
+    """Return the time of each replica (n, data) for microbatches that pass through all stages and back.
 
-    `forward`, `backward` (n, microbatches, pipeline, data). A stage does one after the other, all
-    forward ones first; the order of 1F1B needs less memory and takes as long.
+    `forward`, `backward` (n, microbatches, pipeline, data). A stage processes one after the other, all
+    forward ones first; the order of 1F1B needs less memory and takes the same time.
     """
     n, microbatches, stages, data = forward.shape
     if stages == 1:

@@ -97,20 +97,20 @@ class TrainingResult:
     synthetic: JudgedVerdict
     """The verdict on the stream without the lab."""
     stream_s: float | None = None
-    """When the right verdict was first reported, and continuously from then on."""
+    """The time from which the right verdict was reported continuously."""
     live: JudgedVerdict | None = None
     """The verdict of `slurm-gpu diagnose` just before the end."""
     over: JudgedVerdict | None = None
     """The verdict after the end, by the timeline only."""
     asked_s: float | None = None
-    """When `slurm-gpu diagnose` first gave the right verdict, and continuously from then on."""
+    """The time from which `slurm-gpu diagnose` gave the right verdict continuously."""
     watch_s: float | None = None
-    """When the watch reported it."""
+    """The time at which the watch reported it."""
     watch: JudgedVerdict | None = None
     alarms: list[str] = field(default_factory=list)
     """Other verdicts of both."""
     over_can_tell: bool = True
-    """False for a hang of less than ten minutes, which looks like the end of a job."""
+    """False for a hang of less than ten minutes, which cannot be distinguished from the end of a job."""
 
     @property
     def right(self) -> bool:
@@ -305,7 +305,7 @@ def _verdict_after_end(lab: Lab, database: DatabaseClient, one: Training) -> Jud
         runs = database.run(str(one.job_id))
         return bool(runs) and runs[0].end_s is not None and bool(runs[0].coverage)
 
-    wait_for(is_over, _OVER_S, f"slurm-gpudbd knows that job {one.job_id} is over")
+    wait_for(is_over, _OVER_S, f"slurm-gpudbd has the end of job {one.job_id}")
     run = database.run(str(one.job_id))[0]
     verdict = judge_run(run, (), database.timelines(str(one.job_id)), DiagnosisThresholds()).verdict
     return one.judged(lab, verdict.to_json(), "timeline")

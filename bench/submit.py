@@ -64,9 +64,9 @@ LEFT_OUT = {
 }
 """Lines of slurm.conf that an alternative does without."""
 BY_THE_CLOCK_S = 5.0
-"""A turn begins at any moment within so many seconds."""
+"""A turn begins at a random moment within this number of seconds."""
 DECISIONS = 1000
-"""How many are timed one by one."""
+"""The number of decisions that are timed one by one."""
 USER = "alice"
 TOMORROW_S = 86400
 # Four rules bind each job, and a bundle; none is ever reached.

@@ -1,4 +1,4 @@
-"""How many examples a property test makes: in `make check` few and the same, in `make fuzz` many new."""
+"""The number of examples of a property test: few and fixed in `make check`, many and new in `make fuzz`."""
 
 import os
 

@@ -30,7 +30,7 @@ class Gpu:
 
 @dataclass
 class Reported:
-    """When each alert was first and last reported, in seconds from the start."""
+    """The first and last time of each alert, in seconds from the start."""
 
     first: dict[AlertKind, float] = field(default_factory=dict)
     last: dict[AlertKind, float] = field(default_factory=dict)

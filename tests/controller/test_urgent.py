@@ -31,7 +31,7 @@ class World:
         self.is_down = self.slurm_is_down = False
         self.lists_acts = True
         self.asked = 0
-        """How often accounting was queried."""
+        """The number of queries of accounting."""
         self.start()
 
     def start(self) -> None:

@@ -43,5 +43,5 @@ class Gate:
 
 
 def whys(answer: dict[str, Any], kind: str) -> dict[int, str]:
-    """Why items of that kind were rejected."""
+    """Return the reasons of rejected items of a kind, by index."""
     return {item["index"]: item["why"] for item in answer[f"rejected_{kind}"]}

@@ -50,7 +50,7 @@ class Played:
         self.reported: list[StoredVerdict] = []
         self.apps: dict[int, str] = {}
         self.resized: dict[int, tuple[int, tuple[str, ...]]] = {}
-        """When a job gives nodes back, and which ones it keeps."""
+        """By job, the time at which it gives nodes back, and the nodes that it keeps."""
 
     def wall(self):
         return self.now_s

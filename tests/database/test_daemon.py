@@ -154,7 +154,7 @@ def shipping(daemon: Daemon) -> Iterator[None]:
 
 
 def unread(connection: UnixConnection) -> int:
-    """How many bytes that were sent the peer has not read."""
+    """Return the number of sent bytes that the peer has not read."""
     assert connection.sock is not None
     left = bytearray(4)
     fcntl.ioctl(connection.sock, termios.TIOCOUTQ, left)

@@ -129,7 +129,7 @@ def test_in_a_crowd_only_they_go_alone() -> None:
 
 
 def test_those_that_stay_locked_take_a_small_part_of_the_time() -> None:
-    """Where the least that can be waited for a lock is a second, as on MySQL."""
+    """The shortest possible lock timeout is one second, as in MySQL."""
     world = Transactions(locked=[f"n{n}" for n in range(50)], locked_s=1.0)
     began = world.clock.now
     for n in range(1000):

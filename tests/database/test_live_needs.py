@@ -1,4 +1,4 @@
-"""Which nodes are to post their live values each ten seconds, and for how long."""
+"""Readers determine which nodes post live values every ten seconds, and for how long."""
 
 from typing import Any
 

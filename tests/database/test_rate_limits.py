@@ -34,7 +34,7 @@ NEVER_WAIT_S = 0.001
 
 
 def refused(bounds: CallerBounds, caller: Caller) -> HTTPException | None:
-    """Why one more request is refused; None where it was begun."""
+    """Return the error for one more request, None if it was begun."""
 
     async def begin() -> None:
         await bounds.begin(caller)

@@ -201,7 +201,7 @@ def test_the_first_job_is_reported_once_and_repetition_changes_nothing(database:
         first_start_s=NOW_S + 30,
     )
     store_report(database, first)
-    store_report(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, error="Slurm says no"))
+    store_report(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, error="Slurm refused"))
     store_report(
         database, Report(id=one.id, at_s=NOW_S, state=ReservationState.APPROVED)
     )  # one that was on its way for long

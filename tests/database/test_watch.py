@@ -15,7 +15,7 @@ from tests.database.simulated_training import Played, Watching
 from tests.diagnose.training import START_S, Training
 
 AT_S = 300
-"""When faults begin."""
+"""The time at which faults begin."""
 
 
 def well(**more) -> Training:

@@ -28,7 +28,7 @@ TRAINS = {
 
 
 def strays(bins: int, *, begins: int, busier: float) -> float:
-    """How far GPU 5 strays that is `busier` in the last minute; nodes begin to train `begins` bins apart."""
+    """Return the deviation of GPU 5, which is `busier` in the last minute; nodes start `begins` apart."""
     table, noise = LiveTable(), np.random.default_rng(1)
     for number in range(bins):
         data = []

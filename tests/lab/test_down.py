@@ -205,7 +205,7 @@ def test_labs_in_a_chroot_and_in_a_container_on_the_same_host_survive(no_lab: La
 
 
 def asleep(pid: int) -> int:
-    """Which of a process and its children is `sleep`, once one is."""
+    """Wait until a process or one of its children is `sleep`, and return its id."""
 
     def sleeping() -> int | None:
         process = psutil.Process(pid)

@@ -69,14 +69,14 @@ class Page:
         return [at for row in rows for first, last in row["squares"] for at in range(first, last + 1)]
 
     def idle_s(self, node: str, uuid: str) -> float:
-        """How long ago a GPU was last seen computing."""
+        """Return the seconds since a GPU was last seen computing."""
         state = self.board.state
         assert state is not None
         idle_s = state.seen.live[node].devices[uuid].idle_s
         return float("inf") if idle_s is None else idle_s
 
     def age_s(self, node: str) -> float:
-        """How long ago that was sampled which squares of a node show now."""
+        """Return the age of the sample that the squares of a node show."""
         state = self.board.state
         assert state is not None
         values = state.seen.live.get(node)

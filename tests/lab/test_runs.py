@@ -55,7 +55,7 @@ def test_short_runs_without_a_prolog_are_recorded_from_their_start(lab: Lab, no_
     wait_for(lambda: all(lab.held(job) for job in jobs), 60, "all have started")
     # A new slurm-gpud excludes unknown jobs on its GPUs after two lists of jobs.
     started_s = time.time()
-    wait_for(lambda: time.time() > started_s + 25, 60, "slurm-gpud knows all jobs")
+    wait_for(lambda: time.time() > started_s + 25, 60, "slurm-gpud has listed the jobs twice")
     for job in jobs:
         lab.output(["scontrol", "requeue", str(job)])
     for job in jobs:

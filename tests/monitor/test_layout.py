@@ -1,4 +1,4 @@
-"""Where squares are: in the order in which people count, and the same for as long as the cluster is."""
+"""Squares are in natural order of the node names, and keep their places while the cluster is unchanged."""
 
 from __future__ import annotations
 

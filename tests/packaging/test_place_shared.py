@@ -1,4 +1,4 @@
-"""Where hosts share a file system, taking the package from one of them changes nothing for the others."""
+"""Removing the package from one of several hosts with a shared file system changes nothing for the others."""
 
 from __future__ import annotations
 

@@ -29,10 +29,3 @@ def prose_files(*below: Path) -> Iterator[Path]:
         is_prose = path.suffix in _SUFFIXES and not name.startswith(_OTHERS) and not is_lock_file
         if is_prose and path.is_file():
             yield path
-
-
-def section(path: Path) -> str:
-    """Return what findings are counted by: the package, folder or page."""
-    inside = path.relative_to(_ROOT)
-    depth = 2 if len(inside.parts) > 2 or inside.parts[0] == "docs" else 1
-    return "/".join(inside.parts[:depth])

@@ -20,8 +20,8 @@ _BLOCK_COMMENT = re.compile(r"/\*.*?\*/|--\[\[.*?\]\]|<!--.*?-->", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|`(?:[^`\\]|\\.)*`')
 # A message has at least three words; shorter strings are mostly keys.
 _MESSAGE = re.compile(r"[A-Za-z]+[,;:]? [a-z]+.* [a-z]+")
-# JavaScript, shell, Lua or Python in a string.
-_SCRIPT = re.compile(r"=>|;;|^import \w|^local \w", re.MULTILINE)
+# JavaScript, shell, Lua or Python in a string, or a row of a table in Markdown.
+_SCRIPT = re.compile(r"=>|;;|&&|^import \w|^from \S+ import|^local \w|\bconst \w+ =|^\|.*\|$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

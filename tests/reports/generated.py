@@ -279,7 +279,7 @@ def _schedule(
     since_s: int,
     until_s: int,
 ) -> tuple[np.ndarray, list[tuple[str, ...]]]:
-    """When each job starts, and on which nodes."""
+    """Return the start of each job, and its nodes."""
     length = until_s - since_s
     start_s = np.zeros(len(run_s), int)
     nodes_of: list[tuple[str, ...]] = [()] * len(run_s)

@@ -22,7 +22,7 @@ def _escaped(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How keys, equals signs, values, gaps between pairs, and the ends of the line are written."""
+    """A way to write keys, equals signs, values, the space between pairs, and line ends."""
 
     name: str
     equals: str = "="

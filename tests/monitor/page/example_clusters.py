@@ -49,7 +49,7 @@ class World:
     timelines: dict[str, Any] = field(default_factory=dict)
     as_of_s: float = NOW_S
     slurm_s: float | None = None
-    """When slurmctld answered last; None: at `as_of_s`."""
+    """The time of the last answer of slurmctld, `as_of_s` if None."""
     version: int = 1
     changed: dict[int, int] = field(default_factory=dict)
     gone: dict[int, int] = field(default_factory=dict)

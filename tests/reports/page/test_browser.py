@@ -48,7 +48,7 @@ class _Tab(browsing.Tab):
         return self
 
     def chosen_after(self, act: Any) -> int:
-        """How many runs are drawn once `act` has shown its effect."""
+        """Return the number of runs that are drawn once `act` has had its effect."""
         before = self.page.evaluate("document.getElementById('parallel').dataset.drawn")
         act()
         # No wait_for_function: it evaluates text, which the page's policy forbids.
