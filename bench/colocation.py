@@ -189,7 +189,7 @@ def names(text: str) -> tuple[str, ...]:
     asked = text.split(",")
     for name in asked:
         if name not in ALL:
-            raise argparse.ArgumentTypeError(f"there is no planner {name!r}; there are {', '.join(ALL)}")
+            raise argparse.ArgumentTypeError(f"unknown planner {name!r}; planners: {', '.join(ALL)}")
     return tuple(name for name in ALL if name in {*asked, BASELINE})
 
 

@@ -139,7 +139,7 @@ def _names(known: Sequence[str]) -> Any:
         strange = [name for name in names if name not in known]
         if strange:
             there = ", ".join(dict.fromkeys(known))
-            raise argparse.ArgumentTypeError(f"{strange[0]!r} is none; there are {there}")
+            raise argparse.ArgumentTypeError(f"unknown application {strange[0]!r}; applications: {there}")
         return names
 
     return read

@@ -153,7 +153,7 @@ def test_the_same_number_in_slurm_is_another_job(database: Database) -> None:
         ({"cluster": CLUSTER}, "must be host:ws1; slurmdbd has the runs of Slurm"),
         ({"cluster": "host:other"}, "must be host:ws1"),
         ({"user": None}, "user is missing"),
-        ({"end_s": T0 - 1}, "lies before start_s"),
+        ({"end_s": T0 - 1}, "is before start_s"),
     ],
 )
 def test_an_invalid_host_run_is_rejected_with_a_reason(

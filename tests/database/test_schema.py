@@ -229,9 +229,9 @@ def test_a_password_with_address_characters_is_recognised_and_not_shown(password
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("mysql+pymysql://slurm_gpu:pw@localhost", "names no database"),
-        ("mysql+pymysql://slurm_gpu:pw@localhost/?unix_socket=/run/mysqld/mysqld.sock", "names no database"),
-        ("mysql+nodriver://slurm_gpu:pw@localhost/slurm_gpu", r"mysql\+pymysql:// goes by pymysql"),
+        ("mysql+pymysql://slurm_gpu:pw@localhost", "lacks a database"),
+        ("mysql+pymysql://slurm_gpu:pw@localhost/?unix_socket=/run/mysqld/mysqld.sock", "lacks a database"),
+        ("mysql+nodriver://slurm_gpu:pw@localhost/slurm_gpu", r"mysql\+pymysql:// requires pymysql"),
     ],
 )
 def test_other_missing_parts_of_an_address_are_reported(url: str, said: str) -> None:

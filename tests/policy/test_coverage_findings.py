@@ -172,7 +172,11 @@ ALL_MANAGED = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
             "manages: {accounts: [nlp]}\n",
             "account vision: not managed (manages: accounts), or not in slurmdbd",
         ),
-        (rule("a", "gpu", "user", "jobs_running: 8"), ALL_MANAGED, "Slurm limits a partition through a QOS"),
+        (
+            rule("a", "gpu", "user", "jobs_running: 8"),
+            ALL_MANAGED,
+            "Slurm limits a partition only through its QOS",
+        ),
         (
             rule("a", "all", "user", "jobs_running: 8", ", kind: batch"),
             ALL_MANAGED,

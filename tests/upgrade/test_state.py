@@ -98,7 +98,7 @@ def test_a_spool_in_a_newer_format_is_refused_with_advice(tmp_path: Path) -> Non
     before = (tmp_path / "log").read_bytes()
     for _ in range(2):  # the lock is released
         with pytest.raises(
-            NewerSpoolError, match=r"slurm-gpud 9\.9\.0 wrote here in format 2.*install 9\.9\.0"
+            NewerSpoolError, match=r"slurm-gpud 9\.9\.0 wrote this in format 2.*install 9\.9\.0"
         ):
             Spool(tmp_path)
     assert (tmp_path / "log").read_bytes() == before

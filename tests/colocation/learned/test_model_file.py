@@ -96,10 +96,10 @@ class _Runs:
 def test_pickled_code_is_never_run(tmp_path: Path):
     path = tmp_path / "hostile.npz"
     np.savez(path, description=np.array([_Runs()], dtype=object))
-    with pytest.raises(InputError, match="is no model, or damaged"):
+    with pytest.raises(InputError, match="is not a model, or damaged"):
         read_model(path, "dqngpu", NAMES)
     path.write_bytes(pickle.dumps(_Runs()))
-    with pytest.raises(InputError, match="is no model, or damaged"):
+    with pytest.raises(InputError, match="is not a model, or damaged"):
         read_model(path, "dqngpu", NAMES)
 
 

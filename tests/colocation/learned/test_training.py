@@ -102,7 +102,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="other speeds"):
         train(GroupMethod(), beliefs_of(other), SHORT, checkpoint=checkpoint)
     write_arrays(checkpoint, {"format": "?"}, {})
-    with pytest.raises(InputError, match="is no checkpoint"):
+    with pytest.raises(InputError, match="is not a checkpoint"):
         short(checkpoint)
 
 
