@@ -139,7 +139,7 @@ def _names(known: Sequence[str]) -> Any:
         strange = [name for name in names if name not in known]
         if strange:
             there = ", ".join(dict.fromkeys(known))
-            raise argparse.ArgumentTypeError(f"unknown application {strange[0]!r}; applications: {there}")
+            raise argparse.ArgumentTypeError(f"unknown value {strange[0]!r}; values: {there}")
         return names
 
     return read

@@ -68,7 +68,7 @@ def test_a_table_of_stand_ins_is_read_as_any_table_is(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ("--applications conv --device cpu", "conv is not among those of cpu"),
-        ("--applications convolution", "'convolution' is none; there are conv,"),
+        ("--applications convolution", "unknown value 'convolution'; values: conv,"),
         ("--sharing mps --device cpu", "MPS is of GPUs"),
         ("--out nowhere --device cpu", "nowhere is not a directory"),
     ],
