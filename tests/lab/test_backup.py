@@ -161,7 +161,7 @@ def test_a_policy_applied_on_only_one_host_is_reported_on_both(backup: Backup, t
         for shown in (lab.run_as("root", _doctor(), check=False), backup.run(*_doctor(), check=False)):
             level, message = _check(shown, "backup")
             assert level == "fail"
-            assert "has another job_submit.lua than this host" in message
+            assert "differs from that on this host" in message
     finally:
         lab.output(["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
     assert _check(lab.run_as("root", _doctor(), check=False), "backup")[0] == "ok"

@@ -48,4 +48,4 @@ def test_a_decision_is_in_the_database_though_slurm_gpuctld_was_killed(lab: Lab)
     # alice cannot read the log, so that the answer comes from slurm-gpudbd.
     output = lab.run_as("alice", ["slurm-gpu", "explain", str(job)]).stdout
     assert "Zones: not chosen" in output
-    assert "may know more" not in output
+    assert "may see more" not in output
