@@ -62,8 +62,6 @@ class PhasedRollout(Outlook):
         """By sort, the remaining phases as (application, phase)."""
         self._seconds: list[tuple[float, ...]] = []
         """By sort, the seconds of each remaining phase."""
-        self._caps: list[float] = []
-        """By sort, the maximum duration of its run relative to running alone."""
         self._slack_s: list[float] = []
         """By sort, the seconds that others may still cost it."""
         for kind in range(len(self._of_kind)):
@@ -72,11 +70,8 @@ class PhasedRollout(Outlook):
             for cap in (self._cap, min(self._cap, _SPARED)):
                 self._codes.append(codes)
                 self._seconds.append(seconds)
-                self._caps.append(cap)
                 self._slack_s.append((cap - 1) * (member.done_s + member.left_s) - member.lost_s)
         self._meeting: dict[tuple[tuple[int, int], ...], tuple[tuple[float, ...], bool, bool]] = {}
-        self._pays: dict[tuple[int, ...], bool] = {}
-        self._free: dict[tuple[int, ...], bool] = {}
         self._some: dict[tuple[int, ...], bool] = {}
         self._waits: dict[tuple[State, int], float] = {}
         self._rolled: dict[tuple[int, ...], tuple[float, float, dict[int, float]]] = {}
@@ -222,8 +217,6 @@ class PhasedRollout(Outlook):
 
     def _wait(self, state: State, kind: int) -> float:
         kinds = (*(one for one, _, _, _ in state), kind)
-        if self._always_may(kinds) and min(slack for _, _, _, slack in state) >= 0:
-            return 0.0 if self._gains(kinds) else math.inf
         if not self._ever_may(kinds):
             return math.inf
         speeds = self._meet(tuple([self._codes[one][step] for one, step, _, _ in state]))[0]
@@ -304,20 +297,6 @@ class PhasedRollout(Outlook):
         fits = memory_mib <= self._capacity_mib and all(speed > 0 for speed in speeds)
         return tuple(max(speed, _SLOWEST) for speed in speeds), fits, keeps(speeds, self._cap)
 
-    def _always_may(self, kinds: tuple[int, ...]) -> bool:
-        """Return whether any of their phases may overlap without exceeding the cap for any job."""
-        known = self._free.get(kinds)
-        if known is None:
-            known = self._free[kinds] = all(
-                self._meet(meeting)[1]
-                and all(
-                    speed * self._caps[one] >= 1
-                    for one, speed in zip(kinds, self._meet(meeting)[0], strict=True)
-                )
-                for meeting in product(*(self._codes[one] for one in kinds))
-            )
-        return known
-
     def _ever_may(self, kinds: tuple[int, ...]) -> bool:
         """Return whether some phases of their applications may overlap without exceeding the cap."""
         known = self._some.get(kinds)
@@ -330,17 +309,6 @@ class PhasedRollout(Outlook):
             known = self._some[kinds] = all(speed > 0 for speed in self._belief.speeds(applications)) and any(
                 self._meet(meeting)[2] for meeting in product(*phases)
             )
-        return known
-
-    def _gains(self, kinds: tuple[int, ...]) -> bool:
-        """Return whether the last one increases the work per second, over whole runs."""
-        known = self._pays.get(kinds)
-        if known is None:
-            done = [
-                sum(self._belief.speeds(tuple(self._of_kind[one // 2].application for one in some)))
-                for some in (kinds, kinds[:-1])
-            ]
-            known = self._pays[kinds] = done[0] - done[1] > self._least_gain
         return known
 
 
