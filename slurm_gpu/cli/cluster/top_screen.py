@@ -143,6 +143,7 @@ def _head(
 
 def _users(users: Sequence[tuple[str, int]], width: int | None) -> str:
     """Return the first users, as many as fit, and the number of the others."""
+    line = ""
     for most in range(min(_MANY_USERS, len(users)), 0, -1):
         parts = [f"{text(user)} {n}" for user, n in users[:most]]
         if rest := users[most:]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -94,6 +95,7 @@ def replay(
     remarks += unknown
     result = judge_past(compiled, jobs, since_s)
     starts_answer: dict[str, Any] = {}
+    print_modelled: Callable[[], None] | None = None
     if starts:
         # Only now: numpy is there only where reports are made.
         from slurm_gpu.cli.policy.starts import model_starts, print_starts, starts_json
@@ -104,14 +106,15 @@ def replay(
         modelled = model_starts(site, compiled, runs, result.judgements, vain, since_s, until_s)
         remarks += modelled.remarks
         starts_answer = {"starts": starts_json(modelled)}
+        print_modelled = partial(print_starts, modelled)
     for text in (*remarks, *result.errors):
         remark(text)
     if as_json:
         print_json(_to_json(result, remarks) | starts_answer)
     else:
         _print(result, zone, limit)
-        if starts:
-            print_starts(modelled)
+        if print_modelled is not None:
+            print_modelled()
     raise click.exceptions.Exit(1 if result.refused else 0)
 
 

@@ -133,8 +133,9 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float3
     try:
         with zipfile.ZipFile(file) as packed:
             size = sum(part.file_size for part in packed.infolist())
+        file.seek(0)
+        found: dict[str, Any] = {}
         if size <= _LARGEST:
-            file.seek(0)
             with np.load(file, allow_pickle=False) as loaded:
                 found = {key: loaded[key] for key in loaded.files}
     except Exception as error:  # zipfile, zlib, struct and numpy raise different errors for damaged files

@@ -149,6 +149,7 @@ class SlurmView:
         It may if Slurm has never answered, or if no name can be resolved. A refusal is never based on an old
         answer, since the node may have been added or moved: SlurmError if there is only an old one.
         """
+        found: frozenset[str] = frozenset()
         for max_age_s in (math.inf, JOBS_FOR_S):
             nodes = self._nodes.get(WAIT_S, max_age_s)
             if nodes is None:

@@ -129,6 +129,7 @@ class NvmlReader:
         if self._stale:
             self.close()
             self._stale = False
+        count = 0
         try:
             if not self._started:
                 pynvml.nvmlInit()

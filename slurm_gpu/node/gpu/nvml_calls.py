@@ -154,6 +154,7 @@ class NvmlCalls:
         if self.skips(name):
             return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
         found = function(name)
+        code = SUCCESS
         for _ in range(2):
             code = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND if found is None else found(self.handle, *arguments)
             if code == SUCCESS or (code in (NOT_FOUND, INSUFFICIENT_SIZE) and name in _LISTS):

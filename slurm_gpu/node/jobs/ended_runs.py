@@ -109,7 +109,8 @@ class EndedRuns:
                 boot_id, ended = value["boot_id"], _EndedRun.from_json(value)
             except (KeyError, TypeError, ValueError) as error:
                 log.error("the end of job %d in the spool cannot be read: %r in %s", job_id, error, value)  # noqa: TRY400
-                boot_id = None
+                self._kept.drop_ended_run(job_id)
+                continue
             if boot_id == self._clock.boot_id():
                 yield job_id, ended
             else:
