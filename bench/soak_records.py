@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lab.cluster import Lab
-from lab.hooks import Held
+from lab.hooks import AllocatedInterval
 from lab.truth import GpuShare
 from slurm_gpu.client.database_client import DatabaseClient, Run
 from slurm_gpu.config.site import load_config
@@ -165,7 +165,11 @@ def forgotten_after_start(runs: Sequence[Run]) -> Sequence[Run]:
 
 
 def _print_runs(
-    job: int, n_expected: int, held: Mapping[Place, Sequence[Held]], runs: Sequence[Run], history: History
+    job: int,
+    n_expected: int,
+    held: Mapping[Place, Sequence[AllocatedInterval]],
+    runs: Sequence[Run],
+    history: History,
 ) -> None:
     """Return the rows of a job that was lost or recorded twice."""
     print(f"job {job}: {len(runs)} runs of {n_expected}; stamps {dict(held)}", file=sys.stderr)
@@ -204,7 +208,7 @@ def _print_difference(
     _print_records(run)
 
 
-def _print_history(history: History, held: Mapping[Place, Sequence[Held]]) -> None:
+def _print_history(history: History, held: Mapping[Place, Sequence[AllocatedInterval]]) -> None:
     """Return the faults during a job's allocation, and shortly before and after."""
     stamped = [one for some in held.values() for one in some]
     begin_s = min((one.start_s for one in stamped), default=0.0)
@@ -214,9 +218,9 @@ def _print_history(history: History, held: Mapping[Place, Sequence[Held]]) -> No
             print(f"  {at_s - begin_s:+8.2f} s: {what}", file=sys.stderr)
 
 
-def _by_place(lab: Lab, held: Sequence[Held]) -> dict[Place, list[Held]]:
+def _by_place(lab: Lab, held: Sequence[AllocatedInterval]) -> dict[Place, list[AllocatedInterval]]:
     """Return the allocations of each GPU, by the timestamps of the lab's own hooks."""
-    places: dict[Place, list[Held]] = defaultdict(list)
+    places: dict[Place, list[AllocatedInterval]] = defaultdict(list)
     for one in held:
         for position in one.positions:
             places[one.node, lab.nodes[one.node].at_position(position).uuid].append(one)
@@ -241,7 +245,9 @@ def runs_of(client: DatabaseClient, job: int, n_devices: int, until: float) -> t
         time.sleep(2)
 
 
-def _off_s(run: Run, held: Mapping[Place, Sequence[Held]]) -> Iterator[tuple[Place, float, float]]:
+def _off_s(
+    run: Run, held: Mapping[Place, Sequence[AllocatedInterval]]
+) -> Iterator[tuple[Place, float, float]]:
     """Return the difference between allocated seconds of each device and the stamps, and the allowed one."""
     places: dict[Place, list[Record]] = defaultdict(list)
     kept, _ = resolve_double_watches(run.devices or ())
@@ -254,7 +260,7 @@ def _off_s(run: Run, held: Mapping[Place, Sequence[Held]]) -> Iterator[tuple[Pla
             yield place, allocated_s(records) - seconds[0], STAMPED_WITHIN_S + stamped[0][2]
 
 
-def _holds(lab: Lab, stamped: Mapping[int, Sequence[Held]]) -> dict[str, list[GpuAllocation]]:
+def _holds(lab: Lab, stamped: Mapping[int, Sequence[AllocatedInterval]]) -> dict[str, list[GpuAllocation]]:
     """Return the allocations of each GPU by UUID."""
     found: dict[str, list[GpuAllocation]] = defaultdict(list)
     for job, held in stamped.items():

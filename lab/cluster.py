@@ -311,7 +311,7 @@ class Lab:
 
         wait_for(none_left, deadline_s, "all jobs end", lambda: self.output(["squeue"]), 0.2)
 
-    def held(self, job_id: int) -> list[hooks.Held]:
+    def held(self, job_id: int) -> list[hooks.AllocatedInterval]:
         """Return when raw job ``job_id`` had its GPUs allocated, recorded independently of slurm-gpu."""
         return hooks.held(self.layout, job_id)
 

@@ -18,7 +18,7 @@ _NODE = "$SLURMD_NODENAME"
 
 
 @dataclass(frozen=True)
-class Held:
+class AllocatedInterval:
     """One interval in which GPUs of a node were allocated to a job, by the clock of the lab's own hooks."""
 
     node: str
@@ -76,17 +76,17 @@ def _executable(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def held(layout: Layout, job_id: int) -> list[Held]:
+def held(layout: Layout, job_id: int) -> list[AllocatedInterval]:
     """Return the intervals in which raw job ``job_id`` held its allocation, by node and time.
 
     A requeued job has one per run and node. An epilog closes the open interval regardless of its restart
     count: in Slurm's epilog of run 0 it is 1.
     """
     boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    found: list[Held] = []
+    found: list[AllocatedInterval] = []
     for path in sorted(layout.held.glob(f"{job_id}.*")):
         node = path.name.partition(".")[2]
-        of_node: list[Held] = []
+        of_node: list[AllocatedInterval] = []
         began_s = 0.0
         for line in path.read_text().splitlines():
             event, at, restart, *gpus = line.split(" ")
@@ -96,7 +96,7 @@ def held(layout: Layout, job_id: int) -> list[Held]:
                 if last is not None and last.end_s is None:
                     of_node.pop()
                 positions = tuple(int(item) for item in "".join(gpus).split(",") if item)
-                of_node.append(Held(node, int(restart), positions, at_s, None))
+                of_node.append(AllocatedInterval(node, int(restart), positions, at_s, None))
             elif last is not None and event.endswith(_TOLD):
                 of_node[-1] = replace(last, unsure_s=last.unsure_s + at_s - began_s)
             elif last is not None and last.end_s is None:

@@ -12,7 +12,7 @@ from typing import Self
 
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice, Mean, Record, Timeline
-from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
+from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterJob, ClusterNode, ClusterState
 from slurm_gpu.wire.answers.forecast import Forecast
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.quota import Quota
@@ -88,11 +88,11 @@ class SyntheticCluster:
 
     def cluster(self) -> ClusterState:
         """All nodes, the jobs on them and those that wait."""
-        holders: dict[int, list[ClusterHolder]] = {}
+        holders: dict[int, list[ClusterAllocation]] = {}
         for job_id, item in self._jobs.items():
             for node, gpus in item.places.items():
                 holders.setdefault(node, []).append(
-                    ClusterHolder(job_id=job_id, gpus=tuple(gpus), shared_gpus=())
+                    ClusterAllocation(job_id=job_id, gpus=tuple(gpus), shared_gpus=())
                 )
         nodes = tuple(self._node(node, holders.get(node, [])) for node in range(self._n_nodes))
         jobs = (*(item.job for item in self._jobs.values()), *self._waiting.values())
@@ -320,7 +320,7 @@ class SyntheticCluster:
             name=self._random.choice(("train", "finetune <b>7B</b>", "eval", "sweep-17")),
         )
 
-    def _node(self, node: int, holders: Sequence[ClusterHolder]) -> ClusterNode:
+    def _node(self, node: int, holders: Sequence[ClusterAllocation]) -> ClusterNode:
         held = sum(len(holder.gpus) for holder in holders)
         down = node in self._down
         return ClusterNode(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu import __version__
-from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs
+from slurm_gpu.colocation.learned.co_runners import ApplicationPlaces
 from slurm_gpu.colocation.learned.deeprm import ImageMethod
 from slurm_gpu.colocation.learned.dqngpu import GroupMethod
 from slurm_gpu.colocation.learned.gradients import HERE
@@ -50,7 +50,7 @@ def teach(
     n = len(setting.profiles)
     drawn = np.random.default_rng([n]).permutation(n)[:MOST_APPLICATIONS]
     chosen = sorted(int(one) for one in drawn)
-    beliefs = CoRunnerBeliefs(setting.belief, setting.profiles, setting.capacity_mib, room=len(chosen))
+    beliefs = ApplicationPlaces(setting.belief, setting.profiles, setting.capacity_mib, room=len(chosen))
     beliefs.place(chosen)
     method: Method = GroupMethod() if name == "dqngpu" else ImageMethod(name, setting.capacity_mib)
     return train(

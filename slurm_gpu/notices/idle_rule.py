@@ -47,7 +47,7 @@ class IdleStage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class IdleStanding:
+class IdleJobStage:
     """The stage of one idle job."""
 
     finding: JobFinding
@@ -57,7 +57,7 @@ class IdleStanding:
     """Earliest end, as of now."""
 
 
-def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> IdleStanding:
+def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> IdleJobStage:
     """Return the stage of a job now."""
     run = idle.job.run
     warnings = [ledger.last_notice(run, WARNING, stage) for stage in range(len(rule.warn_s))]
@@ -71,14 +71,14 @@ def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> Idl
         notice = warnings[stage]
         end_s = max(due_s, now_s) + rule.after_s - at_s
         if notice is None:
-            return IdleStanding(_warning(idle, stage, since_s, due_s, end_s), IdleStage.WARN, end_s)
+            return IdleJobStage(_warning(idle, stage, since_s, due_s, end_s), IdleStage.WARN, end_s)
         if notice.sent_s is None:
             step = IdleStage.WARN if notice.waits else IdleStage.BLOCKED
-            return IdleStanding(_warning(idle, stage, since_s, due_s, end_s), step, end_s)
+            return IdleJobStage(_warning(idle, stage, since_s, due_s, end_s), step, end_s)
         before_s = max(due_s, notice.sent_s)
     end_s = before_s + rule.after_s - rule.warn_s[-1]
     last = _warning(idle, len(rule.warn_s) - 1, since_s, before_s, end_s)
-    return IdleStanding(last, IdleStage.END if now_s >= end_s else IdleStage.GRACE, end_s)
+    return IdleJobStage(last, IdleStage.END if now_s >= end_s else IdleStage.GRACE, end_s)
 
 
 def _warning(idle: IdleJob, stage: int, since_s: float, due_s: float, end_s: float) -> JobFinding:
@@ -96,6 +96,6 @@ def _warning(idle: IdleJob, stage: int, since_s: float, due_s: float, end_s: flo
 
 def standings(
     now_s: float, jobs: Sequence[IdleJob], rule: IdleRule, ledger: Ledger
-) -> dict[int, IdleStanding]:
+) -> dict[int, IdleJobStage]:
     """Return the stages of all jobs by job ID."""
     return {idle.job.run.job_id: standing(now_s, idle, rule, ledger) for idle in jobs}

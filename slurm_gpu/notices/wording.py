@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.notices.idle_rule import IdleStage, IdleStanding
+from slurm_gpu.notices.idle_rule import IdleJobStage, IdleStage
 from slurm_gpu.notices.ledger import DeliveryState, End, EndState, Notice
 from slurm_gpu.notices.outbox import AGAIN_AFTER_S
 from slurm_gpu.notices.plan import FindingOutcome, NoticeDecision
@@ -79,7 +79,7 @@ def of_notice(notice: Notice, zone: ZoneInfo) -> str:
     return "; ".join(parts)
 
 
-def of_standing(standing: IdleStanding, how: str, mode: str, zone: ZoneInfo) -> str:
+def of_standing(standing: IdleJobStage, how: str, mode: str, zone: ZoneInfo) -> str:
     """Describe the consequence for an idle job."""
     end, what = moment(standing.end_s, zone), _PASSIVE[how]
     if standing.step is IdleStage.BLOCKED:

@@ -25,7 +25,7 @@ class Candidate(NamedTuple):
     zone: str | None = None
 
 
-class Taken(NamedTuple):
+class BusySpan(NamedTuple):
     """A span in which a node is not available."""
 
     node: str
@@ -44,7 +44,7 @@ class CalendarWindow:
 
 def earliest_window(
     candidates: Sequence[Candidate],
-    taken: Iterable[Taken],
+    taken: Iterable[BusySpan],
     n_nodes: int,
     duration_s: int,
     earliest_s: int,

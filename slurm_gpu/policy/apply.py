@@ -15,12 +15,12 @@ from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.lua.install import Replacement, install, is_installed, restore
 from slurm_gpu.policy.native.difference import LimitChange, commands
 from slurm_gpu.policy.native.lending import NewQos
-from slurm_gpu.policy.native.wanted import SlurmdbdLimits
+from slurm_gpu.policy.native.required import SlurmdbdLimits
 from slurm_gpu.slurm.sacctmgr import Entity, Limits, Sacctmgr
 
 
 @dataclass(frozen=True, slots=True)
-class TakenBack:
+class Rollback:
     """The result of undoing an apply."""
 
     entry: Entry
@@ -34,7 +34,7 @@ class TakenBack:
     script_is_back: bool = False
 
 
-class Force:
+class PolicyInstaller:
     """Apply and roll back policies on one host; `no_rules` is the script that accepts every job."""
 
     def __init__(
@@ -70,25 +70,25 @@ class Force:
             self._undo_after(entry, error)
             raise
 
-    def recover(self) -> TakenBack | None:
+    def recover(self) -> Rollback | None:
         """Undo an apply that was interrupted, such as by a power failure; return None if there is none."""
         entry = self.journal.newest(ApplyState.BEGUN)
         if entry is None:
             return None
-        back = self._take_back(entry)
+        back = self._roll_back(entry)
         return replace(back, entry=self.journal.mark(entry, ApplyState.UNDONE))
 
-    def rollback(self) -> TakenBack | None:
+    def rollback(self) -> Rollback | None:
         """Roll back the last apply; return None if there is none to roll back."""
         entry = self.journal.newest(ApplyState.DONE)
         if entry is None:
             return None
-        back = self._take_back(entry)
+        back = self._roll_back(entry)
         return replace(back, entry=self.journal.mark(entry, ApplyState.ROLLED_BACK))
 
     def _undo_after(self, entry: Entry, error: BaseException) -> None:
         try:
-            self._take_back(entry)
+            self._roll_back(entry)
             self.journal.mark(entry, ApplyState.UNDONE)
         except SlurmGpuError as second:
             kind = SlurmRefusalError if isinstance(second, SlurmRefusalError) else OutsideError
@@ -97,7 +97,7 @@ class Force:
                 "`slurm-gpu policy rollback` undoes it once that is fixed"
             ) from error
 
-    def _take_back(self, entry: Entry) -> TakenBack:
+    def _roll_back(self, entry: Entry) -> Rollback:
         left: list[str] = []
         back: list[LimitChange] = []
         found: Mapping[Entity, Limits] = {}
@@ -121,7 +121,7 @@ class Force:
             else:
                 is_back = False
                 left.append(f"{entry.script} was changed by hand since and is left as it is")
-        return TakenBack(entry, tuple(dict.fromkeys(left)), tuple(back), found, is_back)
+        return Rollback(entry, tuple(dict.fromkeys(left)), tuple(back), found, is_back)
 
     def _is_old(self, entry: Entry) -> bool:
         """Return whether the script is the same as before the apply."""

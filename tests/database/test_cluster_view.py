@@ -11,7 +11,7 @@ from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterState
+from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterState
 from slurm_gpu.wire.answers.codec import from_json, to_json
 from tests.database.running_server import NOBODY, ROOT, Running
 from tests.database.samples import node, queued
@@ -32,7 +32,7 @@ def test_nodes_have_their_zones_and_allocations() -> None:
     )
     first, second = state.nodes
     assert (first.server_type, first.zone, second.server_type, second.zone) == ("dgx", None, None, "pod2")
-    assert first.holders == [ClusterHolder(job_id=7, gpus=[0, 2], shared_gpus=[])]
+    assert first.holders == [ClusterAllocation(job_id=7, gpus=[0, 2], shared_gpus=[])]
     assert second.holders == []
 
 
@@ -86,7 +86,7 @@ def test_it_comes_over_the_wire_as_it_is(server: Running) -> None:
         state = client.cluster()
     assert from_json(ClusterState, to_json(state)) == state
     (here,) = (one for one in state.nodes if one.node == "here")
-    assert here.holders == [ClusterHolder(job_id=7, gpus=[1], shared_gpus=[])]
+    assert here.holders == [ClusterAllocation(job_id=7, gpus=[1], shared_gpus=[])]
 
 
 def test_free_gpus_are_as_new_as_allocated_ones(server: Running) -> None:
@@ -103,7 +103,7 @@ def test_free_gpus_are_as_new_as_allocated_ones(server: Running) -> None:
         after = {one.node: one for one in client.cluster().nodes}["here"]
     assert (before.state, before.in_service) == ("idle", True)
     assert (after.state, after.in_service, after.gpus_free) == ("mixed+drain", False, 0)
-    assert after.holders == [ClusterHolder(job_id=7, gpus=[1], shared_gpus=[])]
+    assert after.holders == [ClusterAllocation(job_id=7, gpus=[1], shared_gpus=[])]
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

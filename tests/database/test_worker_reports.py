@@ -12,7 +12,7 @@ from slurm_gpu.database.ingest import worker
 from slurm_gpu.database.ingest.worker import Reports
 from slurm_gpu.database.ingest.worker_protocol import (
     PassedOn,
-    ShipmentTaken,
+    ShipmentStored,
     decode_messages,
     encode,
     receive_connection,
@@ -43,14 +43,14 @@ def test_waiting_messages_are_bounded_and_sent_in_small_batches(
     channel, slurm_gpudbd = ends
     reports = Reports(channel)
     for n in range(1000):
-        reports.send(ShipmentTaken(str(n), "v" * 1000))
+        reports.send(ShipmentStored(str(n), "v" * 1000))
     threading.Thread(target=reports.send_all, daemon=True).start()
     nodes: list[int] = []
     while nodes[-1:] != [999]:
         batch = slurm_gpudbd.recv_bytes(12_000)
-        nodes += [int(word.node) for word in decode_messages(batch) if isinstance(word, ShipmentTaken)]
+        nodes += [int(word.node) for word in decode_messages(batch) if isinstance(word, ShipmentStored)]
     assert nodes == list(range(nodes[0], 1000))
-    assert len(encode([ShipmentTaken("999", "v" * 1000)])) * len(nodes) <= 101_000
+    assert len(encode([ShipmentStored("999", "v" * 1000)])) * len(nodes) <= 101_000
 
 
 def test_a_connection_is_passed_on_without_waiting_for_a_batch(

@@ -15,7 +15,7 @@ import pytest
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.ingest import worker_pool as workers_module
 from slurm_gpu.database.ingest.worker_pool import Workers
-from slurm_gpu.database.ingest.worker_protocol import PassedOn, ShipmentTaken, WorkerStatus, encode
+from slurm_gpu.database.ingest.worker_protocol import PassedOn, ShipmentStored, WorkerStatus, encode
 from slurm_gpu.database.live.memory import LiveState
 from tests.database.samples import CLUSTER, FakeClock, record, segment
 from tests.database.test_daemon import sequence_numbers, wait_for
@@ -24,7 +24,7 @@ from tests.database.test_workers import running, workers_of
 SENDS = """import socket, sys
 channel = socket.socket(fileno=int(sys.argv[1]))
 channel.sendall(bytes.fromhex({!r}))"""
-HEARD = [ShipmentTaken("n1", "1.0"), WorkerStatus()]
+HEARD = [ShipmentStored("n1", "1.0"), WorkerStatus()]
 
 
 def framed(message: bytes) -> bytes:

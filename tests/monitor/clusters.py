@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
+from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterJob, ClusterNode, ClusterState
 
 NOW_S = 1_795_000_000
 
@@ -37,11 +37,11 @@ def waiting(job_id: int, reason: str = "Priority", **given: Any) -> ClusterJob:
     return job(job_id, **{"state": "PENDING", "reason": reason, "start_s": None, "end_s": None, **given})
 
 
-def holds(job_id: int, *gpus: int, shared: Sequence[int] = ()) -> ClusterHolder:
-    return ClusterHolder(job_id=job_id, gpus=gpus, shared_gpus=tuple(shared))
+def holds(job_id: int, *gpus: int, shared: Sequence[int] = ()) -> ClusterAllocation:
+    return ClusterAllocation(job_id=job_id, gpus=gpus, shared_gpus=tuple(shared))
 
 
-def node(name: str, *holders: ClusterHolder, **given: Any) -> ClusterNode:
+def node(name: str, *holders: ClusterAllocation, **given: Any) -> ClusterNode:
     """Return four A100, of which those without a job are free."""
     gpus = given.get("gpus", {"a100": 4})
     held = {position for holder in holders for position in (*holder.gpus, *holder.shared_gpus)}

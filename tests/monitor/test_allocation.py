@@ -12,7 +12,7 @@ from slurm_gpu.monitor.cluster.allocation import SquareAllocation, find_allocati
 from slurm_gpu.monitor.cluster.frames import state_frame
 from slurm_gpu.monitor.cluster.layout import SquareLayout, make_layout
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
-from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterNode
+from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterNode
 from slurm_gpu.wire.answers.runs import NodeReport
 
 
@@ -36,8 +36,8 @@ def node(name: str = "n1", n_gpus: int = 4, **given: Any) -> ClusterNode:
     return ClusterNode(**{**values, **given})
 
 
-def holder(job_id: int, *gpus: int, shared: tuple[int, ...] = ()) -> ClusterHolder:
-    return ClusterHolder(job_id=job_id, gpus=gpus, shared_gpus=shared)
+def holder(job_id: int, *gpus: int, shared: tuple[int, ...] = ()) -> ClusterAllocation:
+    return ClusterAllocation(job_id=job_id, gpus=gpus, shared_gpus=shared)
 
 
 def report(name: str = "n1", minors: tuple[int, ...] = (0, 1, 2, 3)) -> NodeReport:

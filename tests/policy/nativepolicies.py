@@ -8,7 +8,7 @@ import textwrap
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.names import resolve_names
-from slurm_gpu.policy.native.wanted import SlurmdbdLimits, WantedLimits, derive_wanted_limits
+from slurm_gpu.policy.native.required import RequiredLimits, SlurmdbdLimits, derive_required_limits
 from slurm_gpu.slurm.sacctmgr import Association, Qos
 
 from .limitstore import TRES, account, of, user
@@ -36,13 +36,13 @@ def load(text: str):
 
 def wanted_limits(
     text: str, associations=ASSOCIATIONS, qos: tuple[Qos, ...] = (), today=TODAY, tres=TRES
-) -> WantedLimits:
+) -> RequiredLimits:
     policy, names = load(text)
     found = SlurmdbdLimits(cluster="c", associations=associations, qos=qos, tres=tres)
-    return derive_wanted_limits(policy, names, found, today, UIDS.get)
+    return derive_required_limits(policy, names, found, today, UIDS.get)
 
 
-def numbers(wanted: WantedLimits) -> dict[str, dict[str, int]]:
+def numbers(wanted: RequiredLimits) -> dict[str, dict[str, int]]:
     """Return limits by entity: {"vision/alice": {"GrpTRES=gres/gpu": 4}}."""
     names = {of(name): name for name in ("vision", "vision/alice", "vision/bob", "nlp", "nlp/bob", "other")}
     return {

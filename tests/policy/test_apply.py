@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.errors import OutsideError, SlurmError, SlurmRefusalError
 from slurm_gpu.policy import apply as force_module
-from slurm_gpu.policy.apply import Force
+from slurm_gpu.policy.apply import PolicyInstaller
 from slurm_gpu.policy.journal import KEPT, ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.lua.install import prepare_replacement
 from slurm_gpu.policy.native.difference import LimitChange, Owned
@@ -48,7 +48,7 @@ class Host:
             self.script.write_text(script)
         self.time = 1_000_000.0
         self.journal = ApplyJournal(root / "state", os.getuid(), lambda: self.time)
-        self.force = Force(self.journal, self.store, NO_RULES, lambda: self.time)
+        self.installer = PolicyInstaller(self.journal, self.store, NO_RULES, lambda: self.time)
         self.root = root
 
     def apply(self, change: Entry = CHANGE, text: str = NEW) -> Entry:
@@ -56,7 +56,7 @@ class Host:
             replacement = prepare_replacement(
                 text, self.script.parent, self.root / "state", owner_uid=os.getuid(), now=lambda: self.time
             )
-            return self.force.apply(change, replacement)
+            return self.installer.apply(change, replacement)
 
     def seen(self) -> object:
         text = self.script.read_text() if self.script.exists() else None
@@ -84,13 +84,13 @@ def test_rollback_restores_everything_and_the_script_has_a_newer_modification_ti
     before = host.seen()
     host.apply()
     applied_at = host.script.stat().st_mtime
-    back = host.force.rollback()
+    back = host.installer.rollback()
     assert back is not None
     assert back.left == ()
     assert host.seen() == before
     assert host.script.stat().st_mtime == applied_at + 1
     assert host.journal.owned("c") == ()
-    assert host.force.rollback() is None
+    assert host.installer.rollback() is None
 
 
 def test_a_second_rollback_undoes_the_apply_before(host: Host) -> None:
@@ -100,9 +100,9 @@ def test_a_second_rollback_undoes_the_apply_before(host: Host) -> None:
     host.apply(
         replace(CHANGE, steps=(LimitChange(of("vision"), limit("MaxWall"), 60, None),)), NEW + "-- and more\n"
     )
-    host.force.rollback()
+    host.installer.rollback()
     assert host.seen() == between
-    host.force.rollback()
+    host.installer.rollback()
     assert host.seen() == before
 
 
@@ -160,14 +160,14 @@ def test_a_killed_apply_is_undone_by_the_next_command(
         if len(done) > at:
             raise KilledError
 
-    class Killed(Force):
+    class Killed(PolicyInstaller):
         def _undo_after(self, entry: Entry, error: BaseException) -> None:
             pass
 
     set_limits, mark = host.store.set_limits, host.journal.mark
     host.store.set_limits = lambda *args: (step(1), set_limits(*args))[1]  # type: ignore[method-assign]
     host.journal.mark = lambda *args: (step(2), mark(*args))[1]  # type: ignore[method-assign]
-    healthy, host.force = host.force, Killed(host.journal, host.store, NO_RULES, lambda: host.time)
+    healthy, host.installer = host.installer, Killed(host.journal, host.store, NO_RULES, lambda: host.time)
     try:
         host.apply()
     except KilledError:
@@ -187,7 +187,7 @@ def test_an_apply_that_cannot_be_undone_names_rollback_and_stays_recorded(host: 
     with pytest.raises(OutsideError, match=r"could not be undone(.|\n)*policy rollback"):
         host.apply()
     assert host.journal.newest(ApplyState.BEGUN) is not None
-    host.force.recover()
+    host.installer.recover()
     assert host.seen() == before
 
 
@@ -210,7 +210,7 @@ def test_rollback_reports_and_keeps_later_changes_by_hand(host: Host) -> None:
     host.apply()
     host.store.set_by_hand("vision", MaxJobs=50)
     host.script.write_text("-- a site's own\n")
-    back = host.force.rollback()
+    back = host.installer.rollback()
     assert back is not None
     assert back.left == (
         "account vision: MaxJobs=50 was set by hand since and is left as it is",
@@ -223,7 +223,7 @@ def test_rollback_to_no_script_leaves_a_script_without_rules(tmp_path: Path) -> 
     """slurmctld does not start without the script that its configuration names."""
     host = Host(tmp_path, script=None)
     host.apply()
-    host.force.rollback()
+    host.installer.rollback()
     assert host.script.read_text() == NO_RULES
 
 
@@ -254,11 +254,11 @@ def test_the_apply_in_force_is_kept_over_any_number_of_rolled_back_applies(host:
         host.time += 60
         host.apply(replace(CHANGE, steps=()), f"-- slurm-gpu trial {number}\n")
         with host.journal.lock():
-            host.force.rollback()
+            host.installer.rollback()
     assert host.seen() == in_force
     assert host.journal.owned("c") == CHANGE.owned
     with host.journal.lock():
-        assert host.force.rollback() is not None
+        assert host.installer.rollback() is not None
     assert host.seen() == before
     assert len(host.journal.entries()) <= KEPT + 2
 

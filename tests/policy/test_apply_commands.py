@@ -137,7 +137,7 @@ def test_status_after_rollbacks_lists_the_apply_in_force_and_the_rolled_back_one
     assert cluster.run("status") == 1
     assert capsys.readouterr().out.splitlines()[:3] == [
         f"Applied {first.at} from {file}",
-        f"Taken back since by `policy rollback`: 2 applies of {second.at}, {third.at}",
+        f"Rolled back since by `policy rollback`: 2 applies of {second.at}, {third.at}",
         f"{cluster.script}: restored by a rollback, and differs from {file}: "
         "`slurm-gpu policy apply` installs the file",
     ]
@@ -146,7 +146,7 @@ def test_status_after_rollbacks_lists_the_apply_in_force_and_the_rolled_back_one
     assert cluster.run("status") == 1
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "Nothing is applied: every apply was taken back"
-    assert printed[1].startswith("Taken back since by `policy rollback`: 3 applies of ")
+    assert printed[1].startswith("Rolled back since by `policy rollback`: 3 applies of ")
     assert printed[2] == (
         f"{cluster.script}: accepts every job, and differs from {file}: "
         "`slurm-gpu policy apply` installs the file"
@@ -158,7 +158,7 @@ def test_status_after_rollbacks_lists_the_apply_in_force_and_the_rolled_back_one
     assert cluster.run("apply") == 0
     capsys.readouterr()
     assert cluster.run("status") == 0
-    assert "Taken back" not in capsys.readouterr().out
+    assert "Rolled back" not in capsys.readouterr().out
 
 
 def pending(job_id: int, user: str, qos: str) -> QueuedJob:

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import SlurmRefusalError
-from slurm_gpu.policy.apply import Force
+from slurm_gpu.policy.apply import PolicyInstaller
 from slurm_gpu.policy.journal import ApplyJournal, Entry
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.native.plan import NativePlan, plan_native
@@ -92,10 +92,10 @@ def test_owners_other_jobs_and_loans_each_have_a_qos(store: MemoryStore) -> None
 
 def test_rollback_restores_everything_except_the_created_qos(store: MemoryStore, tmp_path) -> None:
     before = store.associations("c")
-    force = Force(ApplyJournal(tmp_path), store, "")
+    installer = PolicyInstaller(ApplyJournal(tmp_path), store, "")
     native = plan(store)
     change = native.difference
-    entry = force.apply(
+    entry = installer.apply(
         Entry(cluster="c", policy="p", steps=change.steps, owned=change.owned), None, native.new_qos
     )
     again = plan(store, owned=entry.owned)
@@ -109,7 +109,7 @@ def test_rollback_restores_everything_except_the_created_qos(store: MemoryStore,
     ]
     store.set_by_hand("qos:sg-loans", GraceTime=0)
     store.set_by_hand("qos:normal", **{"Preempt_sg-loans": 1})
-    assert force.rollback() is not None
+    assert installer.rollback() is not None
     assert store.associations("c") == before
     assert [one.name for one in store.qos()] == ["normal", "sg-loans", "sg-vision"]
     assert all(limit.name == "GraceTime" for one in store.qos() for limit in one.limits)
@@ -136,23 +136,23 @@ class Strict(MemoryStore):
 
 def test_loans_can_move_to_another_qos_and_back(tmp_path) -> None:
     store = Strict(ASSOCIATIONS, [qos("normal")])
-    force, owned = Force(ApplyJournal(tmp_path), store, ""), ()
+    installer, owned = PolicyInstaller(ApplyJournal(tmp_path), store, ""), ()
     other = POLICY.replace("sg-loans", "sg-spare")
     for text in (POLICY, other, POLICY, other):
         native = plan(store, text, owned)
         owned = native.difference.owned
-        force.apply(
+        installer.apply(
             Entry(cluster="c", policy="p", steps=native.difference.steps, owned=owned), None, native.new_qos
         )
         assert plan(store, text, owned).difference.steps == ()
     for _ in range(3):
-        assert force.rollback() is not None
+        assert installer.rollback() is not None
 
 
 def test_removing_an_owner_removes_its_native_limits(store: MemoryStore, tmp_path) -> None:
-    force, native = Force(ApplyJournal(tmp_path), store, ""), plan(store)
+    installer, native = PolicyInstaller(ApplyJournal(tmp_path), store, ""), plan(store)
     owned = native.difference.owned
-    force.apply(
+    installer.apply(
         Entry(cluster="c", policy="p", steps=native.difference.steps, owned=owned), None, native.new_qos
     )
     without = plan(
@@ -182,7 +182,7 @@ def test_rules_for_loans_apply_with_the_apply_that_creates_their_qos(store: Memo
     assert "QOS sg-loans: MaxTRESPU=gres/gpu=10" in steps(native)
     assert native.gaps == ()
     change = native.difference
-    Force(ApplyJournal(tmp_path), store, "").apply(
+    PolicyInstaller(ApplyJournal(tmp_path), store, "").apply(
         Entry(cluster="c", policy="p", steps=change.steps, owned=change.owned), None, native.new_qos
     )
     assert steps(plan(store, text, change.owned)) == []

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from slurm_gpu.policy.native.difference import LimitChange, Owned, commands, difference, drift
 from slurm_gpu.policy.native.plan import plan_native
+from slurm_gpu.policy.native.required import SlurmdbdLimits, lua_only
 from slurm_gpu.policy.native.stranded import stranded
-from slurm_gpu.policy.native.wanted import SlurmdbdLimits, lua_only
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import Association, Entity, EntityKind, LimitField
 

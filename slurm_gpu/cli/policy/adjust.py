@@ -197,7 +197,7 @@ class _Mover:
             self._record("limit moved back", last, last.new, last.old, "undone with policy adjust --undo")
         except OutsideError as error:
             remark(f"warning: the change could not be recorded in slurm-gpudbd: {error}")
-        click.echo(f"Taken back: {last}; it moves again only after policy.yaml changes it")
+        click.echo(f"Rolled back: {last}; it moves again only after policy.yaml changes it")
 
     def _still_counting(self, moves: Sequence[Move]) -> tuple[Move, ...]:
         void = {move for move, _ in load_moved(self._path)[0].void}

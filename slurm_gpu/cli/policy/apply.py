@@ -20,7 +20,7 @@ from slurm_gpu.cli.policy.native_text import (
 )
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import OutsideError, UsageError
-from slurm_gpu.policy.apply import Force, TakenBack
+from slurm_gpu.policy.apply import PolicyInstaller, Rollback
 from slurm_gpu.policy.journal import ApplyJournal, Entry
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import Policy
@@ -103,11 +103,11 @@ def apply(
         return
     prepare_run_directory(run_dir, settings.slurm_user_uid)
     journal = ApplyJournal(state_dir, settings.slurm_user_uid, site.wall)
-    force = Force(journal, site.limits, _no_rules(run_dir), site.wall)
+    installer = PolicyInstaller(journal, site.limits, _no_rules(run_dir), site.wall)
     with journal.lock():
-        recovered = force.recover()
+        recovered = installer.recover()
         if recovered is not None:
-            _print_taken_back(recovered, "was interrupted, and is undone")
+            _print_rollback(recovered, "was interrupted, and is undone")
         # FILE may have changed since: `policy adjust` or its author may have written it.
         if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
             loaded, compiled, bundle = _tried(site, file, run_dir)
@@ -133,7 +133,7 @@ def apply(
                 steps=change.steps,
                 owned=change.owned,
             )
-            done = force.apply(entry, replacement, native.new_qos)
+            done = installer.apply(entry, replacement, native.new_qos)
     _print_native(native)
     if replacement is None:
         click.echo(f"{loaded.script} is up to date")
@@ -167,17 +167,17 @@ def rollback(site: CommandSite, state_dir: Path, run_dir: Path) -> None:
     if os.geteuid() not in (0, owner):
         raise UsageError(f"policy rollback reads {state_dir}: run it as root or as SlurmUser")
     journal = ApplyJournal(state_dir, owner, site.wall)
-    force = Force(journal, site.limits, _no_rules(run_dir), site.wall)
+    installer = PolicyInstaller(journal, site.limits, _no_rules(run_dir), site.wall)
     with journal.lock():
-        back = force.recover()
+        back = installer.recover()
         if back is not None:
-            _print_taken_back(back, "was interrupted, and is undone")
+            _print_rollback(back, "was interrupted, and is undone")
             _print_stranded(site, back)
             return
-        back = force.rollback()
+        back = installer.rollback()
     if back is None:
         raise UsageError(f"nothing to roll back: {state_dir} has no record of an apply")
-    _print_taken_back(back, "is rolled back")
+    _print_rollback(back, "is rolled back")
     _print_stranded(site, back)
     click.echo(f"{back.entry.policy} itself is unchanged: apply it again to activate it")
 
@@ -233,7 +233,7 @@ def _print_native(native: NativePlan) -> None:
         remark(line)
 
 
-def _print_taken_back(back: TakenBack, what: str) -> None:
+def _print_rollback(back: Rollback, what: str) -> None:
     click.echo(f"The apply of {back.entry.at} ({back.entry.policy}) {what}")
     for line in step_lines(back.steps):
         click.echo(f"  {line}")
@@ -248,7 +248,7 @@ def _print_taken_back(back: TakenBack, what: str) -> None:
         remark(f"left alone: {line}")
 
 
-def _print_stranded(site: CommandSite, back: TakenBack) -> None:
+def _print_stranded(site: CommandSite, back: Rollback) -> None:
     """Print pending jobs that the earlier limits keep from starting; skip it if slurmctld is down."""
     if not back.steps:
         return

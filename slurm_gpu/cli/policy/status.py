@@ -97,7 +97,7 @@ def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
     if taken_back:
         those = ", ".join(entry.at for entry in taken_back)
         applies = "the apply" if len(taken_back) == 1 else f"{len(taken_back)} applies"
-        yield f"Taken back since by `policy rollback`: {applies} of {those}"
+        yield f"Rolled back since by `policy rollback`: {applies} of {those}"
 
 
 def _standing(
@@ -164,7 +164,7 @@ def _print_moves(moved: Moved) -> None:
     for move in moved.counting:
         click.echo(f"Moved by policy adjust {_day(move.at_s)}: {move} ({move.why})")
     for move in moved.undone:
-        click.echo(f"Taken back {_day(move.at_s if move.undone_s is None else move.undone_s)}: {move}")
+        click.echo(f"Rolled back {_day(move.at_s if move.undone_s is None else move.undone_s)}: {move}")
     for move, why in moved.void:
         click.echo(f"Does not count any more: {move}; {why}")
 

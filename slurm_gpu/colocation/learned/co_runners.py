@@ -24,7 +24,7 @@ _ASKED_BEFORE = 1000
 _UNKNOWN = -1
 
 
-class CoRunnerBeliefs:
+class ApplicationPlaces:
     """Assign each application its place, an index into the arrays; the place `empty` stands for no job.
 
     If there are more applications than places, the most recently requested ones have places.

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs, Places
+from slurm_gpu.colocation.learned.co_runners import ApplicationPlaces, Places
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes, Mask
 from slurm_gpu.colocation.learned.images import N_INPUTS, SLOTS, ImageContent, Images, options_of
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
@@ -38,7 +38,7 @@ SHOWN = {
 class DeepRmEncoder:
     """The view of one of the three planners on n GPUs, and the options that it considers possible."""
 
-    def __init__(self, name: str, beliefs: CoRunnerBeliefs, capacity_mib: float) -> None:
+    def __init__(self, name: str, beliefs: ApplicationPlaces, capacity_mib: float) -> None:
         self.images, self.beliefs = Images(beliefs, capacity_mib, SHOWN[name]), beliefs
         self.options = options_of(name)
         self._is_area = SHOWN[name] is ImageContent.COURSE
@@ -130,7 +130,7 @@ class ImageMethod:
     def __init__(self, name: str, capacity_mib: float) -> None:
         self.name, self._capacity_mib = name, capacity_mib
 
-    def new_net(self, beliefs: CoRunnerBeliefs, rng: np.random.Generator) -> Net:
+    def new_net(self, beliefs: ApplicationPlaces, rng: np.random.Generator) -> Net:
         """See training.Method."""
         return new_net((N_INPUTS, HIDDEN, len(options_of(self.name))), rng)
 
@@ -163,7 +163,7 @@ class ImagePlanner:
         self, name: str, net: Net, belief: Belief, profiles: Sequence[ApplicationProfile], capacity_mib: float
     ) -> None:
         self.name, self._net = name, net
-        self._beliefs = CoRunnerBeliefs(belief, profiles, capacity_mib, room=len(profiles))
+        self._beliefs = ApplicationPlaces(belief, profiles, capacity_mib, room=len(profiles))
         self._place = self._beliefs.place(range(len(profiles)))
         self._encoder = DeepRmEncoder(name, self._beliefs, capacity_mib)
 

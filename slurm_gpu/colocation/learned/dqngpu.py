@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import MARGIN, ROOM, CoRunnerBeliefs
+from slurm_gpu.colocation.learned.co_runners import MARGIN, ROOM, ApplicationPlaces
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
 from slurm_gpu.colocation.learned.play import (
@@ -60,7 +60,7 @@ def scores(net: Net, inputs: Floats) -> Floats:
 class GroupPlayer:
     """See play.Player: the view of the scorer, in training."""
 
-    def __init__(self, n_episodes: int, beliefs: CoRunnerBeliefs) -> None:
+    def __init__(self, n_episodes: int, beliefs: ApplicationPlaces) -> None:
         self._price = np.tile(usual_prices(beliefs), (n_episodes, 1))
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
@@ -87,7 +87,7 @@ class GroupPlayer:
         return EpisodeOptions(seen.inputs, allowed, jobs_of, (work * moment.price).sum(axis=1))
 
 
-def usual_prices(beliefs: CoRunnerBeliefs) -> Floats:
+def usual_prices(beliefs: ApplicationPlaces) -> Floats:
     """Return (places) initial prices for equal work of all applications."""
     price = np.full((1, beliefs.empty + 1), FIRST_PRICE, dtype=np.float32)
     price[0, beliefs.empty] = 0
@@ -100,7 +100,7 @@ def usual_prices(beliefs: CoRunnerBeliefs) -> Floats:
     return out
 
 
-def _repriced(beliefs: CoRunnerBeliefs, moment: Moment, work: Floats, waiting: Floats) -> Floats:
+def _repriced(beliefs: ApplicationPlaces, moment: Moment, work: Floats, waiting: Floats) -> Floats:
     """Return (n, places) prices for the current waiting and running jobs, from the results of `work_of`."""
     counts = waiting.copy()
     np.add.at(counts, (np.arange(len(moment))[:, None], moment.running), np.float32(1))
@@ -118,7 +118,7 @@ class GroupMethod:
 
     name = "dqngpu"
 
-    def new_net(self, beliefs: CoRunnerBeliefs, rng: np.random.Generator) -> Net:
+    def new_net(self, beliefs: ApplicationPlaces, rng: np.random.Generator) -> Net:
         """See training.Method."""
         return new_net((len(NAMES), *HIDDEN, 1), rng)
 
@@ -169,7 +169,7 @@ class DqnGpu:
     ) -> None:
         self._net, self._belief = net, belief
         room = min(len(profiles), ROOM)  # small arrays stay in the processor's cache
-        self._beliefs = CoRunnerBeliefs(belief, profiles, capacity_mib, margin=margin, room=room)
+        self._beliefs = ApplicationPlaces(belief, profiles, capacity_mib, margin=margin, room=room)
         if len(profiles) <= self._beliefs.empty:
             self._beliefs.place(range(len(profiles)))  # query the belief now, not in the first decisions
             self._beliefs.ask_threes()

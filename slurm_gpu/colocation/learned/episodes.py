@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import MOST, CoRunnerBeliefs, Places
+from slurm_gpu.colocation.learned.co_runners import MOST, ApplicationPlaces, Places
 from slurm_gpu.colocation.learned.net import Floats
 
 Mask = NDArray[np.bool_]
@@ -48,7 +48,7 @@ class Episodes:
     The player decides for queue i job by job; `advance` continues to the next event.
     """
 
-    def __init__(self, beliefs: CoRunnerBeliefs, queues: Queues) -> None:
+    def __init__(self, beliefs: ApplicationPlaces, queues: Queues) -> None:
         n, n_jobs = queues.place.shape
         self.beliefs, self.queues = beliefs, queues
         self.now_s = np.zeros(n, dtype=np.float64)

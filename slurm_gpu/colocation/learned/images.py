@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs, Places
+from slurm_gpu.colocation.learned.co_runners import ApplicationPlaces, Places
 from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, sampled
@@ -48,7 +48,7 @@ class Images:
     sets no limit.
     """
 
-    def __init__(self, beliefs: CoRunnerBeliefs, capacity_mib: float, shown: ImageContent) -> None:
+    def __init__(self, beliefs: ApplicationPlaces, capacity_mib: float, shown: ImageContent) -> None:
         profiles = [beliefs.profiles[one] for one in beliefs.applications]
         self.shown, self.empty = shown, beliefs.empty
         self.step_s = 2 * max(profile.seconds for profile in profiles) / STEPS

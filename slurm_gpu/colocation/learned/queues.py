@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs
+from slurm_gpu.colocation.learned.co_runners import ApplicationPlaces
 from slurm_gpu.colocation.learned.episodes import Queues
 
 FEWEST_JOBS, MOST_JOBS = 10, 36
@@ -13,7 +13,7 @@ _SHORTEST = 0.1
 _LONGEST = 2.0
 
 
-def draw_queues(beliefs: CoRunnerBeliefs, rng: np.random.Generator, n: int) -> Queues:
+def draw_queues(beliefs: ApplicationPlaces, rng: np.random.Generator, n: int) -> Queues:
     """Draw queues of the applications that have places in `beliefs`.
 
     Each has its own number of jobs and of applications, from two to all. In one third, all jobs have the

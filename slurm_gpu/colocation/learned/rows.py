@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs, Places
+from slurm_gpu.colocation.learned.co_runners import ApplicationPlaces, Places
 from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 
@@ -50,7 +50,7 @@ _MANY = np.float32(4.0)
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The running jobs (r each) and waiting jobs of n GPUs; places are those of `beliefs.CoRunnerBeliefs`."""
+    """The running jobs (r each) and waiting jobs of n GPUs; places are those of ApplicationPlaces."""
 
     running: Places
     """(n, r)"""
@@ -82,7 +82,7 @@ class GroupRows:
     """(n, S, 3) jobs that would start, as indices of waiting jobs; w for no job."""
 
 
-def work_of(beliefs: CoRunnerBeliefs, moment: Moment) -> tuple[Floats, Floats]:
+def work_of(beliefs: ApplicationPlaces, moment: Moment) -> tuple[Floats, Floats]:
     """Return (n, places) the seconds of work of each application, and its number of waiting jobs."""
     n = len(moment)
     each = np.arange(n)[:, None]
@@ -101,7 +101,7 @@ def square(table: Floats, some: Places) -> Floats:
     return out
 
 
-def pairs_of(beliefs: CoRunnerBeliefs, counts: Floats, some: Places) -> Floats:
+def pairs_of(beliefs: ApplicationPlaces, counts: Floats, some: Places) -> Floats:
     """Return (n, A, A) 1 if two jobs of applications `some` are in counts (n, places) and may share."""
     here = counts[:, some]
     there = (here > 0).astype(np.float32)
@@ -111,7 +111,7 @@ def pairs_of(beliefs: CoRunnerBeliefs, counts: Floats, some: Places) -> Floats:
     return out
 
 
-def fitting(beliefs: CoRunnerBeliefs, moment: Moment, best: Floats) -> Floats:
+def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
     """Return (n, w) how well each waiting job matches the running ones, or its best partner, by price.
 
     The partner is a waiting job, and `best` is the result of best_pair. The value is -inf for the empty
@@ -144,7 +144,7 @@ def fitting(beliefs: CoRunnerBeliefs, moment: Moment, best: Floats) -> Floats:
     return np.where(here, value, -np.inf).astype(np.float32)
 
 
-def best_pair(beliefs: CoRunnerBeliefs, moment: Moment, counts: Floats) -> Floats:
+def best_pair(beliefs: ApplicationPlaces, moment: Moment, counts: Floats) -> Floats:
     """Return (n, places) for each application the value by price of a GPU with its best waiting partner.
 
     `counts` (n, places) are the waiting jobs, as from work_of.
@@ -170,7 +170,7 @@ def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
 
 
 def rows(
-    beliefs: CoRunnerBeliefs, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool
+    beliefs: ApplicationPlaces, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool
 ) -> GroupRows:
     """Return the groups of the slots, (n, M) as from `slots_of`.
 
@@ -199,7 +199,7 @@ def rows(
 
 
 def _numbers(
-    beliefs: CoRunnerBeliefs,
+    beliefs: ApplicationPlaces,
     moment: Moment,
     best: Floats,
     group: Places,

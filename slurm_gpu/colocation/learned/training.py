@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs
+from slurm_gpu.colocation.learned.co_runners import ApplicationPlaces
 from slurm_gpu.colocation.learned.episodes import Episodes
 from slurm_gpu.colocation.learned.gradients import Learner, Lesson, learner_on
 from slurm_gpu.colocation.learned.model_file import net_arrays, net_of, read_arrays, write_arrays
@@ -80,7 +80,7 @@ class Method(Protocol):
 
     name: str
 
-    def new_net(self, beliefs: CoRunnerBeliefs, rng: np.random.Generator) -> Net:
+    def new_net(self, beliefs: ApplicationPlaces, rng: np.random.Generator) -> Net:
         """Return an initial net."""
         ...
 
@@ -137,7 +137,7 @@ class TrainedNet:
 
 def train(
     method: Method,
-    beliefs: CoRunnerBeliefs,
+    beliefs: ApplicationPlaces,
     settings: TrainingSettings,
     *,
     start: Net | None = None,
@@ -159,7 +159,7 @@ class _TrainingRun:
     def __init__(
         self,
         method: Method,
-        beliefs: CoRunnerBeliefs,
+        beliefs: ApplicationPlaces,
         settings: TrainingSettings,
         start: Net | None,
         checkpoint: Path | None,
@@ -313,7 +313,7 @@ class _TrainingRun:
         return state
 
 
-def _digest(beliefs: CoRunnerBeliefs) -> str:
+def _digest(beliefs: ApplicationPlaces) -> str:
     """Return a digest of all training data."""
     profiles = [beliefs.profiles[one] for one in beliefs.applications]
     digest = hashlib.sha256(repr((profiles, beliefs.capacity_mib)).encode())

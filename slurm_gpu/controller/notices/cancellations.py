@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.notices.finding import WARNING, NoticedRun
-from slurm_gpu.notices.idle_rule import IdleStanding
+from slurm_gpu.notices.idle_rule import IdleJobStage
 from slurm_gpu.notices.ledger import End, EndState, Ledger, Notice
 from slurm_gpu.policy.lua.installed import CancelIdleInForce
 from slurm_gpu.slurm.job_changes import JobTerminationClient
@@ -46,7 +46,7 @@ class Cancellations:
         return len(failed) < _MOST_ATTEMPTS and all(abs(now_s - one.at_s) >= _AGAIN_AFTER_S for one in failed)
 
     def end(
-        self, ledger: Ledger, standing: IdleStanding, rule: CancelIdleInForce, save: Callable[[], None]
+        self, ledger: Ledger, standing: IdleJobStage, rule: CancelIdleInForce, save: Callable[[], None]
     ) -> None:
         """End the job and record the result."""
         job = standing.finding.job

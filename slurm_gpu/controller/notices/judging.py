@@ -10,7 +10,7 @@ from slurm_gpu.alerts.alert import Alert, AlertKind
 from slurm_gpu.controller.notices.poll import ClusterPoll, findings_of
 from slurm_gpu.controller.notices.status import OutlookEntry
 from slurm_gpu.notices.finding import ENDED, WARNING, JobFinding, NoticedJob
-from slurm_gpu.notices.idle_rule import IdleRule, IdleStage, IdleStanding, standings
+from slurm_gpu.notices.idle_rule import IdleJobStage, IdleRule, IdleStage, standings
 from slurm_gpu.notices.ledger import DAY_S, EndState, Ledger
 from slurm_gpu.notices.plan import Draft, FindingOutcome, plan
 from slurm_gpu.notices.sending import Message
@@ -32,12 +32,12 @@ class Judgment:
     now_s: float
     outcomes: Sequence[FindingOutcome]
     drafts: Sequence[Draft]
-    standings: Mapping[int, IdleStanding]
+    standings: Mapping[int, IdleJobStage]
     """Idle jobs to which the rule applies, in any of its modes, by job ID."""
     rule: CancelIdleInForce | None
     ledger: Ledger
 
-    def may_end(self) -> list[IdleStanding]:
+    def may_end(self) -> list[IdleJobStage]:
         """Return the jobs with all warnings sent and their time over; none unless the rule is enforced."""
         if self.rule is None or self.rule.mode != Mode.ENFORCE:
             return []
@@ -62,7 +62,7 @@ def judge(
     """Return the decisions; `alerts` are those of the poll, `ledger` the earlier notices and ends."""
     warns = rule is not None and rule.mode != Mode.OBSERVE
     findings, _ = findings_of(poll, alerts, settings, binds if warns else lambda job: False)
-    found: Mapping[int, IdleStanding] = {}
+    found: Mapping[int, IdleJobStage] = {}
     if rule is not None:
         _, idle = findings_of(poll, alerts, settings, binds)
         ours = {one.run for one in ledger.ended if one.state is not EndState.FAILED}

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.config.site import Zone
 from slurm_gpu.errors import UsageError
-from slurm_gpu.placement.calendar import FOREVER, CalendarWindow, Candidate, Taken, earliest_window
+from slurm_gpu.placement.calendar import FOREVER, BusySpan, CalendarWindow, Candidate, earliest_window
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.occupancy import out_of_service
 from slurm_gpu.slurm.reservations import SlurmReservation
@@ -127,25 +127,25 @@ def without(
     return None
 
 
-def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[Taken]:
+def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[BusySpan]:
     """Yield spans of jobs until their time limits, rounded up to a minute, plus a minute for the epilog."""
     for job in jobs:
         if job.state in _HOLDING:
             ended_s = FOREVER if job.end_s is None else _up_to_minute(max(job.end_s, now_s) + _MINUTE_S)
-            yield from (Taken(node, now_s, ended_s) for node in job.nodes)
+            yield from (BusySpan(node, now_s, ended_s) for node in job.nodes)
 
 
-def _by_slurm(found: Iterable[SlurmReservation], until_s: int, timezone: ZoneInfo) -> Iterator[Taken]:
+def _by_slurm(found: Iterable[SlurmReservation], until_s: int, timezone: ZoneInfo) -> Iterator[BusySpan]:
     """Yield spans of Slurm's reservations with repetitions; ours are in the table, except leftovers."""
     for one in found:
         for start_s, end_s in one.spans(until_s, timezone):
-            yield from (Taken(node, start_s, end_s) for node in expand(one.nodes))
+            yield from (BusySpan(node, start_s, end_s) for node in expand(one.nodes))
 
 
-def _by_promises(promised: Iterable[Reservation], but_for: int) -> Iterator[Taken]:
+def _by_promises(promised: Iterable[Reservation], but_for: int) -> Iterator[BusySpan]:
     for row in promised:
         if row.id != but_for and row.state.is_promised and row.start_s is not None and row.end_s is not None:
-            yield from (Taken(node, row.start_s, row.end_s) for node in expand(row.nodes or ""))
+            yield from (BusySpan(node, row.start_s, row.end_s) for node in expand(row.nodes or ""))
 
 
 def is_reserved(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.gpu_count import agreed_per_gpu, job_mgpu, per_gpu_of
 from slurm_gpu.slurm.occupancy import NodeAllocations, occupancy
-from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
+from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterJob, ClusterNode, ClusterState
 
 if TYPE_CHECKING:
     # `slurm-gpu nodes` queries Slurm itself if there are no database libraries.
@@ -77,7 +77,7 @@ def _node(entry: NodeAllocations, zone: str | None, server_type: str | None) -> 
         memory_mib=node.memory_mib,
         memory_allocated_mib=node.memory_allocated_mib,
         holders=[
-            ClusterHolder(
+            ClusterAllocation(
                 job_id=holder.job.job_id, gpus=list(holder.gpus), shared_gpus=list(holder.shared_gpus)
             )
             for holder in entry.holders

@@ -39,7 +39,7 @@ from slurm_gpu.database.ingest.worker_protocol import (
     NeededData,
     NodeSeen,
     PassedOn,
-    ShipmentTaken,
+    ShipmentStored,
     WindowArrived,
     WorkerMessage,
     WorkerSetup,
@@ -139,7 +139,7 @@ class _ReportedArrivals(Arrivals):
         self._reports = reports
 
     def record_shipment(self, node: str, version: str | None = None) -> None:
-        self._reports.send(ShipmentTaken(node, version))
+        self._reports.send(ShipmentStored(node, version))
 
 
 class _ReportedWindowRequests(WindowRequests):

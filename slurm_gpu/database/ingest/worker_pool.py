@@ -26,7 +26,7 @@ from slurm_gpu.database.ingest.worker_protocol import (
     NeededData,
     NodeSeen,
     PassedOn,
-    ShipmentTaken,
+    ShipmentStored,
     WindowArrived,
     WorkerMessage,
     WorkerSetup,
@@ -187,7 +187,7 @@ class Worker:
         match message:
             case NodeSeen():
                 self._memory.board.put(message.node, message.live, message.interval_s)
-            case ShipmentTaken():
+            case ShipmentStored():
                 self._memory.arrivals.record_shipment(message.node, message.version)
             case WindowArrived():
                 self._memory.wants.arrived(message.node, message.job_id)

@@ -40,7 +40,7 @@ class NeededData(Struct, tag=True):
     windows: dict[str, list[int]]
 
 
-class ShipmentTaken(Struct, tag=True):
+class ShipmentStored(Struct, tag=True):
     """A shipment of that node was stored."""
 
     node: str
@@ -80,7 +80,7 @@ class WorkerStatus(Struct, tag=True):
     hung: str | None = None
 
 
-WorkerMessage = ShipmentTaken | NodeSeen | WindowArrived | ItemsRejected | PassedOn | WorkerStatus
+WorkerMessage = ShipmentStored | NodeSeen | WindowArrived | ItemsRejected | PassedOn | WorkerStatus
 
 
 def _path(kind: type, value: str) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.monitor.cluster.layout import NodeSquares, SquareLayout
 from slurm_gpu.wire import Live
-from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterNode
+from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterNode
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -106,7 +106,7 @@ def _fill(
     return found
 
 
-def _fill_shared(reported: Sequence[int], holder: ClusterHolder, place: NodeSquares) -> list[int]:
+def _fill_shared(reported: Sequence[int], holder: ClusterAllocation, place: NodeSquares) -> list[int]:
     """Do the same for GPUs that jobs may share."""
     found = list(reported[: len(holder.shared_gpus)])
     for position in holder.shared_gpus:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_gpu.monitor.cluster.reasons import short
-from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
+from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterJob, ClusterNode, ClusterState
 
 _WAITING = "PENDING"
 _RUNNING = "RUNNING"
@@ -186,7 +186,7 @@ def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
     return [replace(row, nodes=tuple(names)) for names in alike.values() for row in by_node[names[0]]]
 
 
-def _has_all_of_them(job: ClusterJob, holder: ClusterHolder) -> bool:
+def _has_all_of_them(job: ClusterJob, holder: ClusterAllocation) -> bool:
     """Return whether a job has every shard of its shared GPUs; it has equally many on each of its nodes."""
     if job.n_gpus is None:
         return False

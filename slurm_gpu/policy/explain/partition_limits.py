@@ -38,20 +38,20 @@ class PartitionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Barred:
+class Obstacles:
     """The reasons why no partition fits a job, for which Slurm refuses the job or lets it wait."""
 
     refused: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
 
 
-def barred(
+def find_obstacles(
     partitions: Sequence[Partition],
     requested: PartitionRequest,
     submitter: Submitter,
     enforced: str,
     version: tuple[int, ...] = (22, 5),
-) -> Barred:
+) -> Obstacles:
     """Check a job against all partitions that it names.
 
     `enforced` is EnforcePartLimits: NO, ANY or ALL. `version` is that of Slurm.
@@ -59,23 +59,23 @@ def barred(
     shut = [next(_shut(part, requested, submitter, version), None) for part in partitions]
     closed = tuple(reason for reason in shut if reason is not None)
     if closed and (enforced != "NO" or len(closed) == len(partitions)):
-        return Barred(refused=closed)
+        return Obstacles(refused=closed)
     exceeded = [next(_exceeded_limits(part, requested, submitter, version), None) for part in partitions]
     over = tuple(reason for reason in exceeded if reason is not None)
     if over and (enforced == "ALL" or (enforced == "ANY" and len(over) == len(partitions))):
-        return Barred(refused=over)
+        return Obstacles(refused=over)
     useless = [next(_useless(part, requested), None) for part in partitions]
     reasons = tuple(
         one or other or last or "" for one, other, last in zip(shut, exceeded, useless, strict=True)
     )
     if not all(reasons):
-        return Barred()
+        return Obstacles()
     # One partition in which the job may wait is enough.
     waits = any(
         part.state not in _TAKES_NONE and (other is not None or part.state == "DOWN")
         for part, other in zip(partitions, exceeded, strict=True)
     )
-    return Barred(waits=reasons) if waits else Barred(refused=reasons)
+    return Obstacles(waits=reasons) if waits else Obstacles(refused=reasons)
 
 
 def _shut(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.explain import named_reservation as namedreservation
 from slurm_gpu.policy.explain.constraint import names_in, nodes_with
-from slurm_gpu.policy.explain.partition_limits import Barred, PartitionRequest, barred
+from slurm_gpu.policy.explain.partition_limits import Obstacles, PartitionRequest, find_obstacles
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
 from slurm_gpu.policy.explain.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
@@ -78,7 +78,7 @@ def refusals_of_slurm(
         if in_it is not None:
             nodes, requested = in_it, f"reservation {reserved}"
             found += _outside(request, nodes, requested)
-    found += _barred(request, description, cluster).refused
+    found += _find_obstacles(request, description, cluster).refused
     if nodes and not found:
         found += [
             *_gres(description, nodes, cluster),
@@ -92,7 +92,7 @@ def waits_of_slurm(
     request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
 ) -> tuple[str, ...]:
     """Return why Slurm would accept the job but never start it, unless the partition changes."""
-    return _barred(request, description, cluster).waits
+    return _find_obstacles(request, description, cluster).waits
 
 
 def _requested_partitions(request: SbatchRequest, cluster: RunningSlurm) -> str:
@@ -100,14 +100,16 @@ def _requested_partitions(request: SbatchRequest, cluster: RunningSlurm) -> str:
     return request.options.get("partition") or default
 
 
-def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm) -> Barred:
+def _find_obstacles(
+    request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
+) -> Obstacles:
     requested = _requested_partitions(request, cluster).split(",")
     partitions = [part for part in cluster.partitions if part.name in requested]
     enforced = cluster.settings.raw.get("EnforcePartLimits", "NO").upper()
     # YES is an earlier spelling of ALL.
     enforced = {"YES": "ALL"}.get(enforced, enforced)
     partition_request = _partition_request(request, description)
-    return barred(partitions, partition_request, cluster.submitter, enforced, cluster.version)
+    return find_obstacles(partitions, partition_request, cluster.submitter, enforced, cluster.version)
 
 
 def _partition_request(request: SbatchRequest, description: Mapping[str, object]) -> PartitionRequest:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from slurm_gpu.policy.native.fields import INHERITED
-from slurm_gpu.policy.native.wanted import WantedLimits
+from slurm_gpu.policy.native.required import RequiredLimits
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
 
 
@@ -80,7 +80,7 @@ class Drift:
         return f"{one.entity}: {one.limit.show(one.value)} (rule {one.rule}) was {is_now} by hand"
 
 
-def difference(wanted: WantedLimits, found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> Difference:
+def difference(wanted: RequiredLimits, found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> Difference:
     """Return the steps from the limits found to those wanted."""
     own = {(one.entity, one.limit): one for one in owned}
     steps: list[LimitChange] = []
@@ -163,7 +163,7 @@ def _reversed_qos(steps: Iterable[LimitChange]) -> frozenset[Entity]:
     return frozenset(entity for entity, item in taken if reaches(item, entity.name))
 
 
-def _overridden(wanted: WantedLimits, found: Mapping[Entity, Limits]) -> Iterator[str]:
+def _overridden(wanted: RequiredLimits, found: Mapping[Entity, Limits]) -> Iterator[str]:
     """Yield users whose own limits, set by hand, are looser than those inherited from their account."""
     for entity in sorted(wanted.managed):
         if entity.kind is not EntityKind.USER or entity not in found:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from slurm_gpu.policy.language.model import GpuOwner, Policy
 from slurm_gpu.policy.native.fields import NOT_TRACKED
-from slurm_gpu.policy.native.wanted import RuleBound, SlurmdbdLimits
+from slurm_gpu.policy.native.required import RuleBound, SlurmdbdLimits
 from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, NEW_QOS, Entity, EntityKind, LimitField, Qos
 
 _GPUS = LimitField("GrpTRES", "gres/gpu")

@@ -11,10 +11,10 @@ from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Drift, Owned, difference, drift
 from slurm_gpu.policy.native.lending import NewQos, derive_lending
 from slurm_gpu.policy.native.preemption import lacks
+from slurm_gpu.policy.native.required import SlurmdbdLimits, UnmappedLimit, derive_required_limits, lua_only
 from slurm_gpu.policy.native.stranded import Stranded, stranded
 from slurm_gpu.policy.native.urgent import derive_urgent
 from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
-from slurm_gpu.policy.native.wanted import Gap, SlurmdbdLimits, derive_wanted_limits, lua_only
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
@@ -36,7 +36,7 @@ class NativePlan:
     """The native part of a policy, compared with the contents of slurmdbd."""
 
     difference: Difference = field(default_factory=Difference)
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[UnmappedLimit, ...] = ()
     stranded: tuple[Stranded, ...] = ()
     # Limits that were changed by hand since the last apply.
     drift: tuple[Drift, ...] = ()
@@ -46,7 +46,7 @@ class NativePlan:
     absent: str | None = None
 
     @property
-    def unenforced(self) -> tuple[Gap, ...]:
+    def unenforced(self) -> tuple[UnmappedLimit, ...]:
         """Return the limits that are not enforced at all."""
         return tuple(gap for gap in self.gaps if gap.unenforced)
 
@@ -84,7 +84,7 @@ def plan_native(
     lending = derive_lending(policy, accounting, n_gpus)
     accounting = replace(accounting, qos=(*accounting.qos, *lending.fresh()))
     wanted = (
-        derive_wanted_limits(policy, names, accounting, today, uid_of)
+        derive_required_limits(policy, names, accounting, today, uid_of)
         .also(lending.bounds)
         .also(urgent.bounds)
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
 from slurm_gpu.policy.language.model import GpuLimit, Mode, Policy, PolicyRule
 from slurm_gpu.policy.language.names import ResolvedNames
-from slurm_gpu.policy.native.wanted import SlurmdbdLimits, derive_wanted_limits, lua_only
+from slurm_gpu.policy.native.required import SlurmdbdLimits, derive_required_limits, lua_only
 from slurm_gpu.slurm.sacctmgr import Association, Qos
 
 
@@ -30,7 +30,7 @@ def unenforced_limits(
                 )
     rules = {rule.id: rule for rule in policy.rules}
     if policy.manages.qos or policy.manages.accounts:
-        gaps = derive_wanted_limits(policy, names, _best_accounting(policy), today, lambda user: None).gaps
+        gaps = derive_required_limits(policy, names, _best_accounting(policy), today, lambda user: None).gaps
     else:
         gaps = lua_only(policy, today, "Slurm's own limits are set only on what manages: names")
     yield from ((rules[gap.rule], gap.key, gap.why) for gap in gaps if gap.unenforced)

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.native.lending import NewQos
 from slurm_gpu.policy.native.preemption import Lack, preemption_lacks
-from slurm_gpu.policy.native.wanted import RuleBound, SlurmdbdLimits
+from slurm_gpu.policy.native.required import RuleBound, SlurmdbdLimits
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.slurm.sacctmgr import NEW_QOS, Entity, EntityKind, LimitField, Qos
 

@@ -41,7 +41,7 @@ class ClusterJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterHolder:
+class ClusterAllocation:
     """A job's share of a node: indices of its whole GPUs, and of the GPUs of which it has shards."""
 
     job_id: int
@@ -68,7 +68,7 @@ class ClusterNode:
     cpus_allocated: int
     memory_mib: int
     memory_allocated_mib: int
-    holders: Sequence[ClusterHolder]
+    holders: Sequence[ClusterAllocation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from slurm_gpu.colocation.learned import dqngpu
-from slurm_gpu.colocation.learned.co_runners import CoRunnerBeliefs
+from slurm_gpu.colocation.learned.co_runners import ApplicationPlaces
 from slurm_gpu.colocation.learned.deeprm import HIDDEN
 from slurm_gpu.colocation.learned.images import N_INPUTS, options_of
 from slurm_gpu.colocation.learned.net import Net, new_net
@@ -47,9 +47,9 @@ def light_and_heavy() -> TableWorld:
     return pairs(speeds, *(profile(name, (100.0 + 40 * at, 1000.0)) for at, name in enumerate(names)))
 
 
-def beliefs_of(world: World, *, most_together: int = 2, cap: float = math.inf) -> CoRunnerBeliefs:
+def beliefs_of(world: World, *, most_together: int = 2, cap: float = math.inf) -> ApplicationPlaces:
     belief = KnownBelief(world, most_together=most_together, cap=cap)
-    beliefs = CoRunnerBeliefs(belief, world.profiles, world.capacity_mib, room=len(world.profiles))
+    beliefs = ApplicationPlaces(belief, world.profiles, world.capacity_mib, room=len(world.profiles))
     beliefs.place(range(len(world.profiles)))
     return beliefs
 

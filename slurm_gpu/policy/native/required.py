@@ -43,7 +43,7 @@ class RuleBound:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class UnmappedLimit:
     """A limit of a rule, or a part of it, that no field in Slurm can enforce."""
 
     rule: str
@@ -58,17 +58,17 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedLimits:
+class RequiredLimits:
     """Bounds by entity and field, within what the policy manages."""
 
     bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[UnmappedLimit, ...] = ()
     # The entities that may be changed.
     managed: frozenset[Entity] = frozenset()
     # Missing or conflicting settings, with remedies.
     remarks: tuple[str, ...] = ()
 
-    def also(self, bounds: Mapping[Entity, Mapping[LimitField, RuleBound]]) -> WantedLimits:
+    def also(self, bounds: Mapping[Entity, Mapping[LimitField, RuleBound]]) -> RequiredLimits:
         """Return these limits with further bounds; the tighter of two bounds on a field applies."""
         both = {entity: dict(fields) for entity, fields in self.bounds.items()}
         for entity, fields in bounds.items():
@@ -80,21 +80,21 @@ class WantedLimits:
         return replace(self, bounds={entity: both[entity] for entity in sorted(both)})
 
 
-def derive_wanted_limits(
+def derive_required_limits(
     policy: Policy,
     names: ResolvedNames,
     found: SlurmdbdLimits,
     today: dt.date,
     uid_of: Callable[[str], int | None],
-) -> WantedLimits:
+) -> RequiredLimits:
     """Return the limits that `policy` requires on `today` (in the site's time zone), given the accounting."""
-    return _LimitWish(policy, names, found, today, uid_of).wanted()
+    return _LimitDerivation(policy, names, found, today, uid_of).required()
 
 
-def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[Gap, ...]:
+def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[UnmappedLimit, ...]:
     """Return the gaps without a native layer: all limits on running jobs, which are then not enforced."""
     return tuple(
-        Gap(rule.id, kind.key, why, unenforced=True)
+        UnmappedLimit(rule.id, kind.key, why, unenforced=True)
         for rule in _enforced(policy, today)
         for kind, _ in set_limits(rule.limits)
         if kind.scope is Scope.RUNNING
@@ -117,7 +117,7 @@ class _FieldLimit:
     excepted: Mapping[str, int]
 
 
-class _LimitWish:
+class _LimitDerivation:
     def __init__(
         self,
         policy: Policy,
@@ -129,7 +129,7 @@ class _LimitWish:
         self.policy, self.names, self.today, self.uid_of = policy, names, today, uid_of
         self.tres = {name.lower(): name for name in found.tres}
         self.remarks: list[str] = []
-        self.gaps: list[Gap] = []
+        self.gaps: list[UnmappedLimit] = []
         by_partition = {(one.account, one.user) for one in found.associations if one.partition}
         associations = [one for one in found.associations if (one.account, one.user) not in by_partition]
         # The account root is the parent of all accounts.
@@ -153,7 +153,7 @@ class _LimitWish:
                 )
         self.field_limits: dict[Entity, dict[LimitField, list[_FieldLimit]]] = {}
 
-    def wanted(self) -> WantedLimits:
+    def required(self) -> RequiredLimits:
         for rule in _enforced(self.policy, self.today):
             self._rule(rule)
         bounds = {entity: self._bounds(entity) for entity in self.field_limits}
@@ -165,7 +165,7 @@ class _LimitWish:
         for account in self.accounts:
             managed.add(Entity(EntityKind.ACCOUNT, account))
             managed.update(Entity(EntityKind.USER, account, user) for user in self.users[account])
-        return WantedLimits(
+        return RequiredLimits(
             {entity: bounds[entity] for entity in sorted(bounds)},
             tuple(self.gaps),
             frozenset(managed),
@@ -346,7 +346,7 @@ class _LimitWish:
         return min(bounds, key=lambda bound: bound.value)
 
     def _gap(self, rule: PolicyRule, kind: LimitKind, why: str) -> None:
-        gap = Gap(rule.id, kind.key, why, unenforced=kind.scope is Scope.RUNNING)
+        gap = UnmappedLimit(rule.id, kind.key, why, unenforced=kind.scope is Scope.RUNNING)
         if gap not in self.gaps:
             self.gaps.append(gap)
 
