@@ -1,4 +1,4 @@
-"""The common protocol of all planners: their views, assumptions and decisions."""
+"""Define the common protocol of all planners: their views, assumptions and decisions."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A job in the view of a planner."""
+    """A job as a planner receives it."""
 
     job: int
     application: int
     """Index into the profiles."""
     left_s: float
-    """Remaining work in seconds alone, as far as known."""
+    """Estimated remaining work, in seconds alone."""
     done_s: float = 0.0
     """Completed work, which determines the phase."""
     submit_s: float = 0.0
     killed: int = 0
     """Number of restarts after running out of memory with co-runners."""
     ran_s: float = 0.0
-    """Seconds since its start, if known: at least its completed work."""
+    """Seconds since its start, if known; not less than its completed work."""
 
     @property
     def lost_s(self) -> float:
-        """Return the time lost through co-runners until now."""
+        """Return the time lost to co-runners until now."""
         return max(self.ran_s - self.done_s, 0.0)
 
 
@@ -37,12 +37,12 @@ class PlannerGpu:
 
     running: tuple[Member, ...] = ()
     name: str | None = None
-    """Identity of a GPU across views that contain different GPUs; None for its position."""
+    """Identifies the GPU in views that contain different GPUs; if None, its position does."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerView:
-    """All information that a planner may use at a moment; of the future, only the waiting jobs."""
+    """All information that a planner may use at a moment. It does not contain jobs that arrive later."""
 
     now_s: float
     waiting: tuple[Member, ...]
@@ -66,41 +66,41 @@ class Belief(Protocol):
     cap: float
     """Maximum slowdown of any job: 1.10 with `considerate`; math.inf for no cap.
 
-    It applies to the whole run: single phases may be slower.
+    The cap applies to the whole run: single phases may be slower.
     """
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Return their speeds over their whole runs, as in Speeds.together."""
+        """Return the applications' speeds over their whole runs, as Speeds.together does."""
         ...
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """Return whether they run together to the end without running out of memory, with headroom.
+        """Return whether the jobs can run together to the end without running out of memory, with headroom.
 
         They continue from their current phases, and memory is checked at each time.
         """
         ...
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Return whether they fit, are few enough, and no slowdown (1/speed) exceeds the cap.
+        """Return whether the jobs fit, are few enough, and no slowdown (1/speed) exceeds the cap.
 
-        A single job always may.
+        A single job is always permitted.
         """
         ...
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """Return the time until the last one ends without further co-runners, at the lowest likely speeds.
+        """Return the time until the last job ends without further co-runners, at the lowest likely speeds.
 
-        The result is math.inf if they may run out of memory.
+        The result is math.inf if the jobs may run out of memory.
         """
         ...
 
 
 class Planner(Protocol):
-    """A planner decides which jobs start.
+    """An algorithm that decides which jobs start.
 
     It is called after every arrival, end and kill, until it returns no more jobs. A planner that is also a
-    `Waker` is called at the times that it returns. Planners are deterministic: randomness comes from a seed
-    that was passed when the planner was created.
+    `Waker` is additionally called at the times that it returns. Planners are deterministic: randomness comes
+    from a seed that was passed when the planner was created.
     """
 
     name: str
@@ -115,14 +115,14 @@ class Planner(Protocol):
 
 @runtime_checkable
 class Waker(Protocol):
-    """A planner that may have to be called again at a time at which no job ends."""
+    """A planner that may have to be called again when no job has ended."""
 
     @property
     def wake_s(self) -> float:
-        """Return the next such time after that of the last view; math.inf if there is no such time."""
+        """Return the next time, after that of the last view; math.inf if there is none."""
         ...
 
 
 def wake_s(planner: Planner) -> float:
-    """Return the latest time for the next call; math.inf for no limit."""
+    """Return the time by which a planner must be called again; math.inf for no limit."""
     return planner.wake_s if isinstance(planner, Waker) else math.inf

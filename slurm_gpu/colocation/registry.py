@@ -1,4 +1,4 @@
-"""All planners by name."""
+"""Create planners by their names."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Setting:
 
     belief: Belief
     profiles: Sequence[ApplicationProfile]
-    """One per application, by index. Some planners pack by them; the others use `belief` alone."""
+    """Profiles of the applications, by index. Some planners pack by them; the others use only `belief`."""
     capacity_mib: float
     """Memory of one GPU."""
     seed: int = 0
-    """Seed of its random numbers."""
+    """Seed of the planner's random numbers."""
     evaluations: int | None = None
-    """Orders of jobs that annealing evaluates for a new plan; None: as many as in its benchmark."""
+    """Number of orders that annealing evaluates for a new plan; None for the default."""
     slowed: float = SLOWED
-    """The fraction of jobs that annealing may slow down noticeably, if the belief has a cap; 1: all."""
+    """Fraction of the jobs that annealing may slow down noticeably if the belief has a cap; 1 for all."""
     nets: Mapping[str, Net] = field(default_factory=dict)
     """Trained nets of the planners in LEARNED_PLANNERS, by name."""
 
@@ -83,7 +83,7 @@ def _annealing(setting: Setting) -> Planner:
     return Annealing(setting.belief, seed=setting.seed, evaluations=evaluations, slowed=setting.slowed)
 
 
-# Each module is imported on demand: some need libraries that others do not.
+# Each module is imported on demand, because some need libraries that others do not.
 PLANNERS: Mapping[str, Callable[[Setting], Planner]] = MappingProxyType(
     {
         "sjf": _sjf,
@@ -114,11 +114,11 @@ def planner(name: str, setting: Setting) -> Planner:
     """Return a planner; raise ValueError naming all planners if this one is unknown or untrained."""
     if name in LEARNED_PLANNERS:
         if name not in setting.nets:
-            raise ValueError(f"planner {name!r} has not learned anything yet: `slurm-gpu colocation train`")
+            raise ValueError(f"planner {name!r} is not trained yet; run `slurm-gpu colocation train`")
         return _learned(name, setting.nets[name], setting)
     try:
         make = PLANNERS[name]
     except KeyError:
         names = ", ".join([*PLANNERS, *LEARNED_PLANNERS])
-        raise ValueError(f"there is no planner {name!r}; there are {names}") from None
+        raise ValueError(f"unknown planner {name!r}; available: {names}") from None
     return make(setting)

@@ -1,4 +1,4 @@
-"""Train a planner by its name from assumptions about some applications; the only way to a model file."""
+"""Train a planner by its name from assumptions about some applications. Model files are created only here."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.learned.training import Method, Progress, TrainedNet, TrainingSettings, train
 from slurm_gpu.colocation.registry import Setting
 
-# Number of applications for training; more are sampled to this number. The training does not depend on single
+# Maximum number of applications for training, sampled at random from more: training does not depend on single
 # applications.
 MOST_APPLICATIONS = 48
 
 
 def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
-    """Return settings for a planner that learns; with `again`, a net exists and there is new data."""
+    """Return settings for a planner that learns; `again`: whether an existing net is trained on new data."""
     if name == "dqngpu":
         settings = TrainingSettings(seed=seed)
     else:

@@ -270,7 +270,7 @@ def test_jobs_are_read_as_spreadsheets_write_them(slurm_gpu: CommandLine, table:
     [
         (("--planners", "best"), "unknown planner 'best'; planners: sjf, "),
         (("--planners", "deeprm_max"), "planner deeprm_max needs what it learned: --model FILE"),
-        (("--gpu-model", "other"), "has no GPU model 'other'; there are: card"),
+        (("--gpu-model", "other"), "has no GPU model 'other'; available: card"),
         (("--jobs", "151", "--together", "3"), "--jobs 151: with --together 3 150 at most"),
     ],
 )
@@ -317,7 +317,7 @@ def test_missing_speeds_are_predicted_on_request(slurm_gpu: CommandLine, table: 
             "nowhere/model.npz: cannot be written: nowhere is not a writable directory",
         ),
         (("--checkpoint", "nowhere/file"), 3, "nowhere/file: cannot be written: "),
-        (("--sbatch", "2", "--gpu-model", "other"), 2, "has no GPU model 'other'; there are: card"),
+        (("--sbatch", "2", "--gpu-model", "other"), 2, "has no GPU model 'other'; available: card"),
         (("--sbatch", "2", "--start", "nowhere.npz"), 2, "nowhere.npz: cannot be read: No such file"),
     ],
 )

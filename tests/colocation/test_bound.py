@@ -123,7 +123,7 @@ def test_speeds_are_those_of_phases() -> None:
 
 
 def test_a_job_that_fits_into_no_gpu_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"job 1 takes 18000 MiB, more than a GPU has: 12000"):
+    with pytest.raises(ValueError, match=r"job 1 takes 18000 MiB, but a GPU has only 12000 MiB"):
         least_makespan(
             pairs([[1.0]], profile("big", (1.0, CAPACITY_MIB))),
             [SharingJob(0, 1.0), SharingJob(0, 1.0, memory_factor=1.5)],

@@ -143,7 +143,7 @@ def test_the_progress_of_running_jobs_is_considered() -> None:
 
 def test_a_planner_that_is_unknown_is_an_error_with_the_known_ones() -> None:
     setting = Setting(belief=KnownBelief(GOOD), profiles=GOOD.profiles, capacity_mib=GOOD.capacity_mib)
-    with pytest.raises(ValueError, match=r"no planner 'sfj'; there are sjf, tetris"):
+    with pytest.raises(ValueError, match=r"unknown planner 'sfj'; available: sjf, tetris"):
         planner("sfj", setting)
     assert {name: planner(name, setting).name for name in PLANNERS} == {name: name for name in PLANNERS}
     assert DEFAULT in PLANNERS

@@ -125,7 +125,7 @@ def test_runs_weigh_as_many_as_they_come_from() -> None:
 
 
 def test_profiles_of_different_things_are_not_merged() -> None:
-    with pytest.raises(ValueError, match="different things"):
+    with pytest.raises(ValueError, match="different keys"):
         merged([run(ProfilePhase(seconds=1)), run(ProfilePhase(seconds=1), application="other")])
     with pytest.raises(ValueError, match="no profiles"):
         merged([])

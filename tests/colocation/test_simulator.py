@@ -123,7 +123,7 @@ def test_unknown_use_is_a_gap_and_no_zero() -> None:
     ("answer", "complaint"),
     [
         ([], "planner stubborn starts nothing at 0 s, while 2 jobs wait and every GPU is idle"),
-        ([Start(3, (0,))], "on GPU 3; there are 1, from 0 on"),
+        ([Start(3, (0,))], "on GPU 3, but indices end at 0"),
         ([Start(0, (7,))], "starts job 7, which does not wait"),
         ([Start(0, (0, 0))], "starts job 0, which does not wait"),
         ([Start(0, ())], "starts no job on GPU 0"),
@@ -138,7 +138,7 @@ def test_an_invalid_start_is_an_error_that_names_the_planner(answer: list[Start]
 @pytest.mark.parametrize(
     ("job", "complaint"),
     [
-        (SharingJob(1, 10.0), "job 0 is of application 1; there are 1, from 0 on"),
+        (SharingJob(1, 10.0), "job 0 has application 1, but indices end at 0"),
         (SharingJob(0, 0.0), "job 0 has work_s 0.0"),
         (SharingJob(0, math.nan), "job 0 has work_s nan"),
         (SharingJob(0, 1.0, math.inf), "job 0 has submit_s inf"),

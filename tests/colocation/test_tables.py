@@ -89,7 +89,7 @@ def test_several_models_of_gpu_are_several_tables(tmp_path: Path) -> None:
     for file in ("t.csv", "t.json"):
         assert [table.gpu_model for table in read_tables(tmp_path / file)] == ["K80", "V100"]
         assert read_table(tmp_path / file, "V100").names == ("b",)
-        with pytest.raises(InputError, match="no GPU model 'A100'; there are: K80, V100"):
+        with pytest.raises(InputError, match="no GPU model 'A100'; available: K80, V100"):
             read_table(tmp_path / file, "A100")
         with pytest.raises(InputError, match="must be named"):
             read_table(tmp_path / file)
@@ -140,8 +140,8 @@ def test_jobs_of_other_numbers_of_gpus_are_left_out(tmp_path: Path) -> None:
         ("{", r"t\.json:1:2: is not JSON"),
         ("[1]", r"must be a JSON object"),
         ('{"v100": 3}', r"v100: 3 must be"),
-        ('{"v100": {}, "v100": {}}', r'the key "v100" is there twice'),
-        (gavel(a={"null": math.nan}), r"NaN is not a number of JSON"),
+        ('{"v100": {}, "v100": {}}', r'the key "v100" occurs twice'),
+        (gavel(a={"null": math.nan}), r"NaN is not a JSON number"),
         ('{"v100": {"(\'a\', 1)": {"null": 1e999}}}', r"null: Infinity must be"),
         (gavel(a={}), r"\('a', 1\): null: null must be its steps per second"),
         (gavel(a={"null": -1}), r"-1 must be"),
@@ -189,7 +189,7 @@ def test_two_of_one_application_in_a_group_have_their_mean(tmp_path: Path) -> No
     [
         ({"format": "speeds 9"}, r'format: "speeds 9" must be "slurm-gpu speeds 1"'),
         ({"gpu_model": 5}, r"gpu_model: 5 must be"),
-        ({"aplications": {}}, r"aplications: is not known"),
+        ({"aplications": {}}, r"aplications: is unknown"),
         ({"applications": ["a"]}, r'applications: \["a"\] must be'),
         ({"applications": {"a": 3}}, r"applications: a: 3 must be"),
         ({"applications": {"a": {"alone": 3}}}, r"alone_per_s and nothing else"),
@@ -204,7 +204,7 @@ def test_two_of_one_application_in_a_group_have_their_mean(tmp_path: Path) -> No
         ({"together": [{"applications": ["a", "b"], "speeds": [1, "x"]}]}, r'speed "x" of \'b\' must be'),
         ({"together": [{"applications": ["a", "b"], "speeds": [1, 1.5]}]}, r"speed 1.5 must be from 0 to 1"),
         ({"together": [{"applications": ["a", "b"], "speeds": [0, 1]}]}, r"cannot run together"),
-        ({"together": 2 * [{"applications": ["a", "b"], "speeds": [1, 1]}]}, r"\[1\]: 'a' with 'b' is the"),
+        ({"together": 2 * [{"applications": ["a", "b"], "speeds": [1, 1]}]}, r"\[1\]: 'a' with 'b' occurs"),
     ],
 )
 def test_errors_in_our_json_are_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -224,7 +224,7 @@ HEADER = "gpu_model,application,alone_per_s,speed,co_runner_1"
             HEADER + ",co_runner_3\n",
             r"must be gpu_model,application,alone_per_s,speed,co_runner_1,co_runner_2",
         ),
-        (f"{HEADER}\nV100,a,1\n", r":2:1: 3 cells must be 5"),
+        (f"{HEADER}\nV100,a,1\n", r":2:1: has 3 cells, but the first line has 5"),
         (f"{HEADER}\n,a,1,,\n", r":2:1: gpu_model and application must be given"),
         (f"{HEADER}\nV100,a,x,,\n", r":2:1: alone_per_s 'x' must be a number"),
         (f"{HEADER}\nV100,a,nan,,\n", r"'nan' must be a number"),
@@ -242,13 +242,13 @@ HEADER = "gpu_model,application,alone_per_s,speed,co_runner_1"
         (f"{HEADER}\nV100,a,1,,\nV100,a\x07,,1,b\n", r":3:1: the name 'a.x07' must be 1 to 512 printable"),
         (
             f"{HEADER}\nV100,b,,1,b\nV100,a,,0,b\n",
-            r":3:1: 'a' with 'b': .* of 'b' must be there and 0, too",
+            r":3:1: 'a' with 'b': .* of 'b' is missing",
         ),
         (
             f"{HEADER}\nV100,a,,0,b\nV100,b,,0.3,a\n",
-            r":2:1: 'a' with 'b': speed 0 means .* of 'b' in line 3 must be 0, too",
+            r":2:1: 'a' with 'b': speed 0 means .* of 'b' in line 3 is not 0",
         ),
-        (f"{HEADER}\nV100,a,,1,b\nV100,a,,1,b\n", r":3:1: 'a' with 'b': is there twice"),
+        (f"{HEADER}\nV100,a,,1,b\nV100,a,,1,b\n", r":3:1: 'a' with 'b': occurs twice"),
         (f'{HEADER}\nV100,"a,1,1,b\n', r"is not CSV"),
         (f"{HEADER}\nV100,a\udcff,,1,b\n", r"is not UTF-8"),
     ],

@@ -46,5 +46,5 @@ def test_workloads_of_a_pair_table_are_of_their_class(workload: str) -> None:
 
 
 def test_an_unknown_workload_of_a_table_is_an_error_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"no workload 'big' of a pair table; there are .*'sweep'"):
+    with pytest.raises(ValueError, match=r"unknown workload 'big' of a pair table; available: .*'sweep'"):
         table_jobs(table(), "big", 1)

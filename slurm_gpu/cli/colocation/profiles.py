@@ -143,7 +143,7 @@ def _of_shards(shards: Shards) -> str:
             "run it once alone"
         )
     return (
-        f"It needs {shards.needed} of {shards.of} shards, by {shards.why}: "
+        f"It needs {shards.needed} of {shards.of} shards, for {shards.why}: "
         f"sbatch --gres=shard:{shards.needed}"
     )
 

@@ -1,10 +1,10 @@
-"""Planners that learn: their observations, nets and training.
+"""Provide the planners that learn: their observations, nets and training.
 
 `dqngpu` scores groups of waiting jobs by one small net. `deeprm` contains the planners of DeepRM and of the
-DqnGPU thesis, which observe images. Inference needs only numpy. Training also needs only numpy: it runs in
-`episodes`, a model of one GPU that simulates many queues at once. `torch_gradients` needs torch, and trains
-on devices other than the CPU.
+DqnGPU thesis, which observe images. Inference and training need only numpy. Training runs in `episodes`,
+which simulates many queues at once, each on one GPU. `torch_gradients` trains on devices other than the CPU
+and needs torch.
 """
 
-# Planners that choose by a net, for `slurm-gpu colocation train`.
+# Planners that choose by a net; `slurm-gpu colocation train` trains them.
 LEARNED_PLANNERS = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")

@@ -1,4 +1,4 @@
-"""Store the assumptions about two and three applications that run together, in arrays that fill on demand."""
+"""Cache a belief about groups of two and three applications in arrays that are filled on demand."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Places = NDArray[np.intp]
 MOST = 3
 # Sharing pays if the sum of speeds exceeds 1 by this margin, since predicted speeds have errors.
 MARGIN = 0.03
-# Number of applications in the arrays: a decision considers fewer, and the arrays remain small.
+# Maximum applications in the arrays: more than a decision considers, and few enough for small arrays.
 ROOM = 48
-# Maximum groups of three that are looked up in advance, not in a decision: those of sixteen applications.
+# Maximum groups of three that are looked up before the first decision: as many as sixteen applications form.
 _ASKED_BEFORE = 1000
 _UNKNOWN = -1
 
@@ -27,7 +27,7 @@ _UNKNOWN = -1
 class ApplicationPlaces:
     """Assign each application its place, an index into the arrays; the place `empty` stands for no job.
 
-    If there are more applications than places, the most recently requested ones have places.
+    If there are more applications than places, a new request clears all places and assigns them again.
     """
 
     def __init__(
@@ -53,16 +53,19 @@ class ApplicationPlaces:
         self._may = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self._fits = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self.pair_speed = np.zeros((n, n), dtype=np.float32)
-        """(places, places) the speed of the first with the second."""
+        """(places, places) the speed of the first application with the second."""
         self.pair_may = np.zeros((n, n), dtype=np.float32)
-        """(places, places) 1 if they may share and sharing pays, if both began now; otherwise 0."""
+        """(places, places) 1 if two jobs that begin now may share and sharing pays; otherwise 0."""
         self.util = np.zeros(n, dtype=np.float32)
-        """(places) mean use of each, a fraction."""
+        """(places) mean GPU utilisation of each application, a fraction."""
         self.memory = np.zeros(n, dtype=np.float32)
-        """(places) greatest use of each, as a fraction of the GPU's memory."""
+        """(places) greatest memory use of each application, as a fraction of the GPU's memory."""
 
     def place(self, applications: Iterable[int]) -> Places:
-        """Return the places of all applications of a decision at once: another call may change them."""
+        """Return the places of all applications of a decision.
+
+        Request them in one call, since another call may change them.
+        """
         wanted = list(applications)
         new = {one for one in wanted if one not in self._place}
         if new:
@@ -71,7 +74,7 @@ class ApplicationPlaces:
 
     def _add(self, new: Sequence[int], wanted: set[int]) -> None:
         if len(wanted) > self.empty:
-            raise ValueError(f"{len(wanted)} applications are more than there is room for, {self.empty}")
+            raise ValueError(f"{len(wanted)} applications exceed the {self.empty} places")
         if len(self.applications) + len(new) > self.empty:
             self._forget()
             new = sorted(wanted)
@@ -88,7 +91,7 @@ class ApplicationPlaces:
         known = np.arange(len(self.applications))
         if self.most < 2:
             return
-        asked = np.append(known, self.empty)  # each one alone too: no decision waits for the first
+        asked = np.append(known, self.empty)  # also each application alone: no decision has to query it
         group = np.full((len(asked), len(asked), 3), self.empty, dtype=np.intp)
         group[..., 0], group[..., 1] = asked[:, None], asked[None, :]
         inner = np.ix_(known, known)
@@ -96,7 +99,7 @@ class ApplicationPlaces:
         self.pair_may[inner] = self.may_share(group)[:-1, :-1]
 
     def ask_threes(self) -> None:
-        """Look up all groups of three now, rather than in decisions, if there are few enough."""
+        """Look up all groups of three in advance if there are few enough, to make decisions faster."""
         n = len(self.applications)
         if self.most >= 3 and n * (n + 1) * (n + 2) // 6 <= _ASKED_BEFORE:
             threes = np.array(list(combinations_with_replacement(range(n), 3)), dtype=np.intp).reshape(-1, 3)
@@ -104,7 +107,7 @@ class ApplicationPlaces:
             self.may_share(threes)
 
     def speeds(self, groups: Places) -> Floats:
-        """Map (..., 3) places to the speed of each with the others; an empty place has 0."""
+        """Map groups (..., 3) of places to the speed of each application; 0 for an empty place."""
         out = self._speeds.reshape(-1, 3).take(self._flat(groups), axis=0)
         unknown = np.isnan(out[..., 0])
         if unknown.any():
@@ -114,12 +117,12 @@ class ApplicationPlaces:
         return out
 
     def _flat(self, groups: Places) -> Places:
-        """Map (..., 3) places to the index of the group in a flat array."""
+        """Map groups (..., 3) of places to their indices in a flat array."""
         n = self.empty + 1
         return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
-        """Map (..., 3) places to whether they may share and sharing pays, if all began now."""
+        """Map groups (..., 3) of places to whether jobs that all begin now may share and sharing pays."""
         out = self._may.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -129,7 +132,7 @@ class ApplicationPlaces:
         return np.asarray(out == 1)
 
     def fits(self, groups: Places) -> NDArray[np.bool_]:
-        """Map (..., 3) places to whether their memory fits, if all began now."""
+        """Map groups (..., 3) of places to whether the memory of jobs that all begin now fits."""
         out = self._fits.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -141,9 +144,10 @@ class ApplicationPlaces:
         return np.asarray(out == 1)
 
     def pays(self, groups: Places) -> NDArray[np.bool_]:
-        """Map (..., 3) places to whether each pair, and all together, complete more work than one alone.
+        """Map groups (..., 3) of places to whether each pair, and all together, do more work than one job.
 
-        Given only these speeds, sharing is then never slower than one after the other, in any order of ends.
+        At these speeds, sharing is then never slower than running one after the other, whichever job ends
+        first.
         """
         out = self._pays.take(self._flat(groups))
         unknown = out == _UNKNOWN
@@ -175,13 +179,14 @@ class ApplicationPlaces:
             self._speeds[a, b, c] = [speed_of[i] for i in order]
 
     def _members(self, group: Iterable[int]) -> list[Member]:
-        """Return members as if each began now."""
+        """Return members for jobs of these applications that begin now."""
         here = [self.applications[one] for one in group if one != self.empty]
         return [Member(-1, one, self.profiles[one].seconds) for one in here]
 
     def _ask_may(self, group: tuple[int, ...]) -> None:
         here = [one for one in group if one != self.empty]
-        # If two may not share, three may not either. Looking up three takes longest.
+        # If two may not share, three may not either. Pairs come first, because a query for three takes
+        # longest.
         may = all(
             self.may_share(np.array([*pair, self.empty])) for pair in combinations(here, 2) if len(here) > 2
         ) and bool(self.pays(np.array(group)))
@@ -191,5 +196,5 @@ class ApplicationPlaces:
 
 
 def _or_middle(use: float | None) -> float:
-    """Return the use, or the middle of the range if unknown: the real one may be above or below."""
+    """Return the use, or the middle of the range if it is unknown, since it may be above or below."""
     return 0.5 if use is None else use

@@ -1,13 +1,13 @@
-"""DeepRM Max, DeepRM Mean, and the planner of the DqnGPU thesis: one net over images of free resources.
+"""Define DeepRM Max, DeepRM Mean and the planner of the DqnGPU thesis: one net over images of free resources.
 
 The thesis leaves most details open. This module chooses the hidden layer (DeepRM's 20), steps and levels
-(`images`), REINFORCE with return - baseline (the thesis writes the opposite difference, with which it would
-learn the worst), and DeepRM's reward. As in the thesis, there are three slots in the order of submission and
-a backlog. DeepRM starts one job at a time; the thesis treats all groups of the slots as virtual slots. Both
-may also wait.
+(`images`), REINFORCE with return - baseline (the thesis writes the opposite difference, which would learn the
+worst decisions), and DeepRM's reward. As in the thesis, there are three slots in the order of submission and
+a backlog. DeepRM starts one job at a time; the thesis treats each group of slots as a virtual slot. Both may
+also wait.
 
-Options are limited by the assumed uses: constant ones for DeepRM, and for the thesis the area under the use
-over time. With means or areas memory can run out, as the simulator shows. A killed job then runs alone.
+Assumed uses limit the options: constant uses for DeepRM, the area under the use over time for the thesis.
+With means or areas, jobs can run out of memory in the simulator. A killed job then runs alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHOWN = {
 
 
 class DeepRmEncoder:
-    """The view of one of the three planners on n GPUs, and the options that it considers possible."""
+    """The view of one of the three planners on n GPUs, and the options that it allows."""
 
     def __init__(self, name: str, beliefs: ApplicationPlaces, capacity_mib: float) -> None:
         self.images, self.beliefs = Images(beliefs, capacity_mib, SHOWN[name]), beliefs
@@ -50,10 +50,10 @@ class DeepRmEncoder:
         alone: tuple[Mask, Mask],
         n_later: Indices,
     ) -> tuple[NDArray[np.bool_], Mask]:
-        """Return inputs (n, N_INPUTS) and which options are allowed (n, S).
+        """Return the inputs (n, N_INPUTS), and which options are allowed (n, S).
 
-        Running jobs and slots are places, seconds done and seconds left, (n, r) and (n, SLOTS); `alone` marks
-        jobs of both that may not share.
+        `running` (n, r) and `slots` (n, SLOTS) each hold places, seconds done and seconds left; `alone` marks
+        the jobs of either that may not share.
         """
         r = running[0].shape[1]
         of_running, of_slots = self.images.uses(*running), self.images.uses(*slots)
@@ -79,7 +79,7 @@ class DeepRmEncoder:
         slots: tuple[Places, Floats, Floats],
         of_slots: Floats,
     ) -> Mask:
-        """Return (n, S) by the planner's own bound, even if the bound is wrong."""
+        """Return whether the planner's own bound allows each option, (n, S), even if the bound is wrong."""
         n = len(of_slots)
         padded = np.concatenate([of_slots, np.zeros((n, 1, *of_slots.shape[2:]), np.float32)], axis=1)
         use = of_running.sum(axis=1)[:, None] + padded[:, self.options].sum(
@@ -147,7 +147,7 @@ class ImageMethod:
         return None
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """See training.Method: seconds in the system, as a multiple of each job's own length."""
+        """See training.Method: the time in the system, as a multiple of each job's own length."""
         return episodes.delay[kept.episode] - kept.delay
 
     def judged(self, episodes: Episodes) -> float:

@@ -1,10 +1,10 @@
-"""Our planner: it starts the permitted group with the best score by a small net.
+"""Define the project's own learned planner: it starts the permitted group with the best score of a small net.
 
 The net scores each group of waiting jobs with the running ones. Waiting jobs get prices (`prices`). Among the
-first 32, the eight that fit best by price are slots, and the net scores each group of slots (`rows`). Groups
-are excluded if sharing cannot pay by the assumed speeds, or if the belief does not permit these members in
-their current phases. With true speeds, one GPU is therefore never slower than with one job after the other.
-With predicted speeds this holds while no job is slower than is likely (`planners.account`).
+first 32, the eight that fit best by price are slots, and the net scores each group of slots (`rows`). A group
+is excluded if sharing cannot pay at the assumed speeds, or if the belief does not permit its members in their
+current phases. With true speeds, one GPU is therefore never slower than with one job after the other. With
+predicted speeds this holds as long as no job is slower than is likely (`planners.account`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 # Number of waiting jobs that are considered, in the order of submission.
 WINDOW = 32
 HIDDEN = (32, 16)
-# Number of waiting jobs, the best by price, for which the belief is queried whether they may join.
+# Number of waiting jobs, the best by price, for which a decision asks the belief whether they may join.
 _ASKED = 24
 
 _BY_PRICE = np.zeros(len(NAMES), dtype=np.float32)
@@ -53,7 +53,7 @@ _BY_PRICE[[NAMES.index("priced"), NAMES.index("longest_of_waiting")]] = 1.0, 0.0
 
 
 def scores(net: Net, inputs: Floats) -> Floats:
-    """Return (n, S) scores of rows (n, S, F)."""
+    """Return the scores (n, S) of the rows (n, S, F)."""
     return net(inputs)[..., 0]
 
 
@@ -83,12 +83,12 @@ class GroupPlayer:
         jobs_of = np.where(seen.members == n_jobs, NO_JOB, seen.members)[:, :, : 3 - r]
         allowed = seen.allowed
         if r == 0:
-            allowed[:, 0] = False  # an idle GPU with waiting jobs does not wait
+            allowed[:, 0] = False  # an idle GPU must start a job if one waits
         return EpisodeOptions(seen.inputs, allowed, jobs_of, (work * moment.price).sum(axis=1))
 
 
 def usual_prices(beliefs: ApplicationPlaces) -> Floats:
-    """Return (places) initial prices for equal work of all applications."""
+    """Return the initial prices (places), for equal work of all applications."""
     price = np.full((1, beliefs.empty + 1), FIRST_PRICE, dtype=np.float32)
     price[0, beliefs.empty] = 0
     some = np.arange(len(beliefs.applications))
@@ -101,7 +101,7 @@ def usual_prices(beliefs: ApplicationPlaces) -> Floats:
 
 
 def _repriced(beliefs: ApplicationPlaces, moment: Moment, work: Floats, waiting: Floats) -> Floats:
-    """Return (n, places) prices for the current waiting and running jobs, from the results of `work_of`."""
+    """Return prices (n, places) for the current waiting and running jobs, from the results of `work_of`."""
     counts = waiting.copy()
     np.add.at(counts, (np.arange(len(moment))[:, None], moment.running), np.float32(1))
     counts[:, beliefs.empty] = 0
@@ -114,7 +114,7 @@ def _repriced(beliefs: ApplicationPlaces, moment: Moment, work: Floats, waiting:
 
 
 class GroupMethod:
-    """See training.Method: the makespan; the value of a state is the bound that follows from the prices."""
+    """See training.Method; it minimises the makespan, and the bound by prices is the value of a state."""
 
     name = "dqngpu"
 
@@ -135,7 +135,7 @@ class GroupMethod:
         return likeliest(lambda inputs: inputs @ _BY_PRICE)
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """See training.Method: how much longer than its bound the rest took."""
+        """See training.Method: the time by which the rest took longer than its bound."""
         total_s = _work_s(episodes)[kept.episode]
         return (episodes.now_s[kept.episode] - kept.now_s - kept.options.bound_s) / total_s
 
@@ -168,7 +168,7 @@ class DqnGpu:
         margin: float = MARGIN,
     ) -> None:
         self._net, self._belief = net, belief
-        room = min(len(profiles), ROOM)  # small arrays stay in the processor's cache
+        room = min(len(profiles), ROOM)  # small arrays remain in the processor's cache
         self._beliefs = ApplicationPlaces(belief, profiles, capacity_mib, margin=margin, room=room)
         if len(profiles) <= self._beliefs.empty:
             self._beliefs.place(range(len(profiles)))  # query the belief now, not in the first decisions
@@ -179,14 +179,14 @@ class DqnGpu:
         self._account = Account(belief)
 
     def choose(self, view: PlannerView) -> list[Start]:
-        """Return the group with the highest score, on the idle GPU or with running jobs; empty to wait."""
+        """Start the group with the highest score, on an idle GPU or with running jobs; empty to wait."""
         self._account.update(view)
         if not view.waiting:
             return []
         window = view.waiting[:WINDOW]
         idle = [index for index, gpu in enumerate(view.gpus) if not gpu.running]
         if idle:
-            # The largest number of jobs together that leaves one for each other idle GPU.
+            # The maximum number of jobs per GPU that leaves one for each other idle GPU.
             most = max(1, len(view.waiting) - len(idle) + 1)
             _, members = self._best((), window, min(most, self._beliefs.most))
             return [Start(idle[0], tuple(one.job for one in members))]
@@ -202,7 +202,7 @@ class DqnGpu:
     def _best(
         self, running: tuple[Member, ...], window: Sequence[Member], most: int
     ) -> tuple[float, tuple[Member, ...]]:
-        """Return the jobs that start on one GPU, and their score relative to waiting; empty to wait."""
+        """Return the jobs that start on one GPU (empty to wait), and their score relative to waiting."""
         moment, counts = self._moment(running, window)
         best = best_pair(self._beliefs, moment, counts)
         fit = fitting(self._beliefs, moment, best)
@@ -228,7 +228,7 @@ class DqnGpu:
         return 0.0, ()
 
     def _joining(self, running: tuple[Member, ...], window: Sequence[Member], fit: Floats) -> Indices:
-        """Return (1, SLOTS) the best waiting jobs by price that may join the running ones."""
+        """Return the best waiting jobs by price that may join the running ones, (1, SLOTS)."""
         found: list[int] = []
         for i in np.argsort(-fit[0], kind="stable")[:_ASKED]:
             if len(found) == SLOTS or not fit[0, i] > -np.inf:
@@ -238,7 +238,7 @@ class DqnGpu:
         return np.array([[*found, *[len(window)] * (SLOTS - len(found))]])
 
     def _moment(self, running: tuple[Member, ...], window: Sequence[Member]) -> tuple[Moment, Floats]:
-        """Return the moment with current prices, and the waiting jobs of each application, (1, places)."""
+        """Return the moment with current prices, and the waiting jobs per application, (1, places)."""
         members = (*running, *window)
         applications = [one.application for one in members]
         place = self._beliefs.place(applications)

@@ -1,8 +1,8 @@
-"""Simulate many queues of jobs at once for learning, each on its own GPU: the simulator's model, in arrays.
+"""Simulate many queues of jobs at once for learning, each on its own GPU, by array operations.
 
-It is simpler than `colocation.simulator` wherever the learner loses nothing. Speeds are those of whole runs,
-and memory is checked as if all jobs began at once. A job that does not fit returns to the queue with no work
-done, and then runs alone.
+The model is that of `colocation.simulation`, simplified where this does not affect learning. Speeds are those
+of whole runs, and memory is checked as if all jobs began at once. A job that does not fit returns to the
+queue with no work done, and then runs alone.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ NO_JOB = -1
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """The jobs of n queues, up to N in each."""
+    """The jobs of n queues, up to N jobs in each."""
 
     place: Places
     """(n, N) place of each job's application; the empty place if a queue has fewer jobs."""
     work_s: Floats
-    """(n, N) alone."""
+    """(n, N) each job's seconds alone."""
     submit_s: Floats
-    """(n, N)"""
+    """(n, N) each job's submit time."""
 
     def __len__(self) -> int:
         return len(self.place)
 
     def repeated(self, times: int) -> Queues:
-        """Return each queue this many times, consecutively."""
+        """Return the queues with each repeated this many times in a row."""
         return Queues(
             np.repeat(self.place, times, axis=0),
             np.repeat(self.work_s, times, axis=0),
@@ -45,7 +45,7 @@ class Queues:
 class Episodes:
     """The state of n queues.
 
-    The player decides for queue i job by job; `advance` continues to the next event.
+    A player starts jobs in some of them; `advance` continues to the next event.
     """
 
     def __init__(self, beliefs: ApplicationPlaces, queues: Queues) -> None:
@@ -55,35 +55,38 @@ class Episodes:
         self.left_s = queues.work_s.astype(np.float32)
         self.done_s = np.zeros((n, n_jobs), dtype=np.float32)
         self.pending = queues.place != beliefs.empty
-        """(n, N) not running and not done, whether submitted or not."""
+        """(n, N) whether each job is neither running nor done; it may not be submitted yet."""
         self.running = np.full((n, MOST), NO_JOB, dtype=np.intp)
-        """(n, 3) running jobs, before the empty entries."""
+        """(n, 3) the running jobs, followed by empty entries."""
         self.alone = np.zeros((n, n_jobs), dtype=bool)
-        """(n, N) must run alone, since it once ran out of memory."""
+        """(n, N) whether each job must run alone, since it once ran out of memory."""
         self.ran_out = np.zeros(n, dtype=np.intp)
         self.delay = np.zeros(n, dtype=np.float64)
-        """DeepRM's cost so far: the sum over jobs in the system of seconds ÷ the job's seconds alone."""
+        """DeepRM's cost so far: the sum over jobs of seconds in the system ÷ seconds alone."""
 
     def __len__(self) -> int:
         return len(self.now_s)
 
     @property
     def n_running(self) -> NDArray[np.intp]:
-        """Return (n) the number of running jobs."""
+        """Return the number of running jobs in each queue, (n)."""
         return np.asarray((self.running != NO_JOB).sum(axis=1))
 
     @property
     def waiting(self) -> Mask:
-        """Return (n, N) whether each job waits."""
+        """Return whether each job waits, (n, N)."""
         return np.asarray(self.pending & (self.queues.submit_s <= self.now_s[:, None]))
 
     @property
     def over(self) -> Mask:
-        """Return (n) whether all jobs are done."""
+        """Return whether all jobs of each queue are done, (n)."""
         return np.asarray(~self.pending.any(axis=1) & (self.n_running == 0))
 
     def start(self, episodes: NDArray[np.intp], jobs: NDArray[np.intp]) -> None:
-        """Start the jobs (k, up to 3) in each of these episodes, NO_JOB for none; their number must fit."""
+        """Start up to three jobs in each of these k episodes; NO_JOB starts none.
+
+        A GPU runs at most three jobs in total.
+        """
         before = self.running[episodes]
         wide = np.concatenate([before, jobs], axis=1)
         order = np.argsort(wide == NO_JOB, axis=1, kind="stable")[:, :MOST]
@@ -112,7 +115,7 @@ class Episodes:
         return (n_after < 2) | self.beliefs.fits(group)
 
     def advance(self, episodes: NDArray[np.intp]) -> None:
-        """Advance each to the next end or arrival of a job; do nothing if all jobs are done."""
+        """Advance each episode to the next end or arrival of a job; do nothing if all its jobs are done."""
         jobs = self.running[episodes]
         there = jobs != NO_JOB
         speed = self.beliefs.speeds(self._places(episodes, jobs))

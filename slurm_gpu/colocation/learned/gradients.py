@@ -1,6 +1,6 @@
-"""Gradient descent on a net's weights: in numpy, or on another device with torch (torch_gradients.py).
+"""Train a net's weights by gradient descent: in numpy, or on another device with torch (torch_gradients.py).
 
-These nets are so small that importing torch takes longer than training one on new data.
+The nets are so small that importing torch takes longer than training one on new data.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from slurm_gpu.colocation.learned.net import Floats, Net
 
 # The device that needs no torch.
 HERE = "cpu"
-# Parameters of Adam: the fraction of its two means that is kept, the constant against division by 0, and the
-# maximum length of a gradient.
+# Parameters of Adam: the decay rates of its two means, the constant against division by 0, and the maximum
+# length of a gradient.
 RATES, TINY, LONGEST = (0.9, 0.999), 1e-8, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """The lesson of n decisions: the chosen option of each, and how much more likely it should become."""
+    """The lesson of n decisions: the chosen options, and how much more likely they should become."""
 
     inputs: NDArray[np.float32] | NDArray[np.bool_]
     """(n, S, F) for a net with one output, or (n, F) for one with S."""
@@ -32,11 +32,11 @@ class Lesson:
     choice: NDArray[np.intp]
     """(n)"""
     weight: NDArray[np.float32]
-    """(n) 1 to imitate the choice; its advantage, of either sign, to reinforce it."""
+    """(n) 1 to imitate the choice; its advantage, which may be negative, to reinforce it."""
 
 
 class Learner(Protocol):
-    """Adam on a net."""
+    """A net with the state of its Adam optimizer."""
 
     rate: float
     """The learning rate of the next steps."""
@@ -58,12 +58,12 @@ class Learner(Protocol):
         ...
 
     def restore(self, state: Mapping[str, Floats]) -> None:
-        """Restore a learner's state; raise ValueError if it belongs to another net."""
+        """Restore a state that `state` returned; raise ValueError if it belongs to another net."""
         ...
 
 
 def learner_on(device: str, net: Net, rate: float, *, threads: int = 1) -> Learner:
-    """Return a learner on a device; `threads` applies only to torch."""
+    """Return a learner for a device; only torch uses `threads`."""
     if device == HERE:
         return NumpyLearner(net, rate)
     from slurm_gpu.colocation.learned.torch_gradients import TorchLearner
@@ -79,7 +79,7 @@ class NumpyLearner:
         self._layers = [
             array.copy() for layer in zip(net.weights, net.biases, strict=True) for array in layer
         ]
-        """Alternating weights and biases."""
+        """Weights and biases of the layers, alternately."""
         self._n_steps = 0
         self._means = [np.zeros_like(array) for array in self._layers]
         self._squares = [np.zeros_like(array) for array in self._layers]
@@ -110,9 +110,9 @@ class NumpyLearner:
         return loss
 
     def _learn(self, lesson: Lesson, entropy: float, n: int, slopes: Sequence[Floats]) -> float:
-        """Return the loss of these lessons, and add their gradient to `slopes`."""
+        """Return the loss of one lesson, and add its gradient to `slopes`."""
         each, allowed = np.arange(len(lesson.choice)), lesson.allowed
-        # If each option has a row of its own, options that are not allowed are skipped.
+        # If every option has its own row, the rows of options that are not allowed are skipped.
         rows = lesson.inputs[allowed] if lesson.inputs.ndim == 3 else lesson.inputs
         seen = self._forward(rows.astype(np.float32, copy=False))
         scores = np.full(allowed.shape, -np.inf, dtype=np.float32)
@@ -133,7 +133,7 @@ class NumpyLearner:
         return loss / n
 
     def _forward(self, rows: Floats) -> list[Floats]:
-        """Return the input of each layer, and the output of the last."""
+        """Return the input of each layer, and the output of the last layer."""
         seen = [rows]
         for number in range(0, len(self._layers), 2):
             out = seen[-1] @ self._layers[number]
@@ -153,7 +153,7 @@ class NumpyLearner:
                 slope *= before > 0
 
     def state(self) -> dict[str, Floats]:
-        """See Learner; it is empty before the first step."""
+        """See Learner; the state is empty before the first step."""
         if not self._n_steps:
             return {}
         steps = np.array(self._n_steps, dtype=np.float32)
@@ -168,6 +168,6 @@ class NumpyLearner:
             for name, some in (("exp_avg", self._means), ("exp_avg_sq", self._squares)):
                 one = state[f"{name}.{number}"]
                 if one.shape != array.shape:
-                    raise ValueError(f"{name}.{number} is of shape {one.shape}, its layer of {array.shape}")
+                    raise ValueError(f"{name}.{number} has shape {one.shape}, its layer has {array.shape}")
                 some[number] = one.copy()
         self._n_steps = int(state["step.0"])

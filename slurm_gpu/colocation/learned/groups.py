@@ -1,4 +1,4 @@
-"""Groups of a few slots: the virtual slots of the DqnGPU thesis."""
+"""Form groups of a few slots: the virtual slots of the DqnGPU thesis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @cache
 def groups(n_slots: int, most: int, width: int) -> NDArray[np.intp]:
-    """Return (S, width) the slots of each group of at most `most`, padded with `n_slots`.
+    """Return the slots of each group of at most `most`, (S, width), padded with `n_slots`.
 
     The empty group (wait) is first.
     """

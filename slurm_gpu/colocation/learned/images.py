@@ -1,8 +1,8 @@
-"""Inputs of the nets of DeepRM and of the DqnGPU thesis: flat binary images of resources over time.
+"""Build the inputs of the nets of DeepRM and the DqnGPU thesis: flat binary images of resources over time.
 
-There is one image for each resource of the GPU and of each job slot: columns are steps of time from now on,
-rows are tenths of the resource, filled up to the use. The thesis names the images and the slots, but not
-steps or levels. This module uses twenty steps, which cover twice the longest profile, and ten levels.
+The GPU and each job slot have one image per resource: columns are time steps from now on, and rows are tenths
+of the resource, filled up to the use. The thesis specifies the images and the slots, but not the steps or
+levels. This module uses ten levels, and twenty steps that cover twice the longest profile.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, sampled
 
-# The thesis calls them gpu, gpumem, gpucore and pcie.
+# The thesis names these resources gpu, gpumem, gpucore and pcie.
 RESOURCES = ("util", "memory_mib", "sm", "pcie")
 STEPS, LEVELS, SLOTS = 20, 10, 3
-# Maximum number of distinguished jobs after the slots.
+# Maximum number of jobs after the slots that the input counts.
 BACKLOG = 30
 N_INPUTS = (1 + SLOTS) * len(RESOURCES) * STEPS * LEVELS + BACKLOG
 
@@ -37,14 +37,14 @@ class ImageContent(StrEnum):
 
 
 def options_of(name: str) -> NDArray[np.intp]:
-    """Return (S, 3) the slots of each option of a planner, padded with `SLOTS`; waiting is first."""
+    """Return the slots of each option of a planner, (S, 3), padded with `SLOTS`; waiting is first."""
     return groups(SLOTS, SLOTS if name == "dqngpu_thesis" else 1, SLOTS)
 
 
 class Images:
-    """Uses of the applications that have places in `beliefs`, as fractions of the GPU.
+    """The uses of the applications that have places in `beliefs`, as fractions of the GPU.
 
-    A missing value of a profile is the mean of the others; if it is missing in all, the image is empty and
+    A use that a profile lacks is the mean over the other profiles; if all lack it, its image is empty and
     sets no limit.
     """
 
@@ -53,7 +53,7 @@ class Images:
         self.shown, self.empty = shown, beliefs.empty
         self.step_s = 2 * max(profile.seconds for profile in profiles) / STEPS
         self._use = np.zeros((beliefs.empty + 1, len(RESOURCES), STEPS), dtype=np.float32)
-        """(places, resources, steps) from the start; the last value is repeated after the end."""
+        """(places, resources, steps) from the start of the job; the last value is repeated after its end."""
         self.bounded = np.zeros(len(RESOURCES), dtype=bool)
         for number, name in enumerate(RESOURCES):
             unit = capacity_mib if name == "memory_mib" else 1.0
@@ -77,7 +77,7 @@ class Images:
         return np.where(np.isnan(course), one, course)
 
     def uses(self, place: Places, done_s: Floats, left_s: Floats) -> Floats:
-        """Map (...) jobs to (..., resources, steps) from now on; an empty place has 0."""
+        """Map jobs (...) to their uses (..., resources, steps) from now on; 0 for an empty place."""
         step = np.arange(STEPS)
         begun = (done_s / self.step_s).astype(np.intp)[..., None]
         at = np.minimum(begun + step, STEPS - 1)
@@ -87,7 +87,10 @@ class Images:
         return out
 
     def inputs(self, running: Floats, slots: Floats, n_later: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return (n, N_INPUTS) from uses (n, resources, steps), of slots (n, M, …), and later jobs."""
+        """Return the inputs of a net (n, N_INPUTS).
+
+        `running` (n, resources, steps) and `slots` (n, M, …) are uses; `n_later` is the number of later jobs.
+        """
         n = len(running)
         images = np.concatenate([running[:, None], slots], axis=1)
         filled = images[..., None] * LEVELS > np.arange(LEVELS) + 0.5

@@ -1,4 +1,4 @@
-"""Training as a Slurm job array: one seed per task, of which the best net is kept."""
+"""Train as a Slurm job array, with one seed per task; the best net of all tasks is kept."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _NAME = "colocation-train"
 
 
 def script(command: Sequence[str], out: Path, n_seeds: int, *, minutes: int = 30) -> str:
-    """Return a script for sbatch that runs `command` (its options except --seed, --checkpoint and --out).
+    """Return a script for sbatch that runs `command` (complete except for --seed, --checkpoint, --out).
 
-    Each task has its own checkpoint, so a requeued task resumes from it. A task of the next array, which may
-    have other speeds, starts from the beginning. `--if-better` keeps the best model in `out`, regardless of
-    the order in which tasks end.
+    Each task has its own checkpoint, from which it resumes when requeued. Tasks of the next array, which may
+    train on other speeds, start from the beginning. `--if-better` keeps the best model in `out`, whichever
+    task ends last.
     """
     if n_seeds < 1:
-        raise ValueError(f"there must be one seed or more, not {n_seeds}")
+        raise ValueError(f"the number of seeds must be 1 or more, not {n_seeds}")
     checkpoint = f"{shlex.quote(str(out))}.$SLURM_ARRAY_JOB_ID.seed$SLURM_ARRAY_TASK_ID"
     call = f"{shlex.join(command)} --seed $SLURM_ARRAY_TASK_ID --checkpoint {checkpoint}"
     return f"""#!/bin/sh

@@ -24,13 +24,13 @@ from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.files.bounded_read import read_bytes
 
 FORMAT = "slurm-gpu colocation model 1"
-# Maximum bytes of all arrays; our nets are far smaller.
+# Maximum bytes of all arrays; the nets of the project's planners are far smaller.
 _LARGEST = 16 * 2**20
 _MOST_LAYERS = 8
-# zipfile takes 700 bytes per part. The file may have 50 parts.
+# A checkpoint has at most about 50 parts; zipfile takes 700 bytes of memory for each.
 _MOST_PARTS = 1000
 _DESCRIPTION = "description"
-# Its name in models of 0.2.
+# The format's name in models of version 0.2.
 _FORMER_DESCRIPTION = "told"
 
 
@@ -41,16 +41,16 @@ class PlannerModel:
     kind: str
     """The name of its planner."""
     inputs: tuple[str, ...]
-    """The names of its inputs in order: a net only works with the same inputs."""
+    """The names of its inputs, in order: a net works only with the inputs on which it was trained."""
     net: Net
     provenance: Mapping[str, Any]
-    """Training data, seed, versions, time and quality, as JSON values."""
+    """Training data, seed, versions, time and quality of the training, as JSON values."""
 
 
 def write_model(path: Path, model: PlannerModel) -> None:
-    """Write a model, readable like other files of the caller, since slurm-gpuctld reads it.
+    """Write a model with the caller's usual file mode, since slurm-gpuctld must read it.
 
-    Raise OSError if that fails.
+    Raise OSError if writing fails.
     """
     description = {
         "format": FORMAT,
@@ -80,7 +80,7 @@ def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> PlannerModel:
 
 
 def net_arrays(net: Net, prefix: str = "") -> dict[str, NDArray[np.float32]]:
-    """Return the arrays of a net as in a file."""
+    """Return the arrays of a net by their names in a file."""
     out = {}
     for number, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
         out[f"{prefix}weight{number}"], out[f"{prefix}bias{number}"] = weight, bias
@@ -91,7 +91,7 @@ def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = 
     """Return the net of a file; raise InputError if it is invalid."""
     n_layers = sum(key.startswith(f"{prefix}weight") for key in arrays)
     if not 0 < n_layers <= _MOST_LAYERS:
-        raise _error(path, f"has {n_layers} layers; there must be 1 to {_MOST_LAYERS}")
+        raise _error(path, f"has {n_layers} layers; a net has 1 to {_MOST_LAYERS}")
     try:
         return Net(
             tuple(arrays[f"{prefix}weight{number}"] for number in range(n_layers)),
@@ -116,7 +116,7 @@ def _mode_of(path: Path) -> int:
 def write_arrays(
     path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.float32]], mode: int = 0o600
 ) -> None:
-    """Write the file atomically; raise OSError if that fails."""
+    """Write the file atomically; raise OSError if writing fails."""
     text = np.array(json.dumps(description, ensure_ascii=False))
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **{_DESCRIPTION: text}, **arrays)
@@ -124,8 +124,8 @@ def write_arrays(
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """Return the description, and the arrays, all of finite float32; raise InputError if invalid."""
-    # Compressed data is no larger than uncompressed data, except for the zip header of each part.
+    """Return the description, and the arrays of finite float32; raise InputError if invalid."""
+    # Compressed data is no larger than uncompressed data, apart from the zip header of each part.
     content = read_bytes(path, 2 * _LARGEST)
     if content.count(b"PK\x01\x02") > _MOST_PARTS:
         raise _error(path, f"has more than {_MOST_PARTS} parts")
@@ -144,16 +144,16 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float3
         raise _error(path, f"holds {size} bytes; a model has at most {_LARGEST}")
     text = found.pop(_DESCRIPTION if _DESCRIPTION in found else _FORMER_DESCRIPTION, None)
     if text is None or text.dtype.kind != "U" or text.shape != ():
-        raise _error(path, f"lacks {_DESCRIPTION!r}, what it is")
+        raise _error(path, f"lacks the array {_DESCRIPTION!r}")
     try:
         description = json.loads(str(text))
     except (ValueError, RecursionError) as error:
-        raise _error(path, f"{_DESCRIPTION!r} is no JSON: {error}"[:160]) from None
+        raise _error(path, f"{_DESCRIPTION!r} is not JSON: {error}"[:160]) from None
     if not isinstance(description, dict):
         raise _error(path, f"{_DESCRIPTION!r} must be a JSON object")
     for key, array in found.items():
         if array.dtype != np.float32 or not np.isfinite(array).all():
-            raise _error(path, f"{key[:40]!r} must hold finite numbers of 32 bits")
+            raise _error(path, f"{key[:40]!r} must hold finite numbers (float32)")
     return description, found
 
 

@@ -1,4 +1,4 @@
-"""Models of all planners that learn: their inputs, and which of two models is kept."""
+"""Read and write the models of all planners that learn, and keep the better of two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_gpu.colocation.learned.model_file import PlannerModel, read_model, wr
 from slurm_gpu.colocation.learned.rows import NAMES
 from slurm_gpu.errors import InputError
 
-# The inputs of a net are bits, and ratios of times in a queue.
+# Maximum absolute value of an input: inputs of nets are bits, or ratios of times in a queue.
 _LARGEST_INPUT = 1e6
 
 
@@ -25,7 +25,7 @@ def inputs_of(name: str) -> tuple[str, ...]:
 
 
 def read_for(path: Path, name: str) -> PlannerModel:
-    """Return a model of this planner, whose net evaluates to numbers; raise InputError if missing."""
+    """Return a model of this planner whose net evaluates to numbers; raise InputError if there is none."""
     model = read_model(path, name, inputs_of(name))
     if name == "dqngpu":
         n_inputs, n_outputs = len(NAMES), 1
@@ -51,7 +51,7 @@ def read_for(path: Path, name: str) -> PlannerModel:
 
 
 def read_any(path: Path) -> PlannerModel:
-    """Return a model of any planner; raise InputError if the file has none."""
+    """Return a model of any planner that learns; raise InputError if the file has none."""
     for name in LEARNED_PLANNERS:
         try:
             return read_for(path, name)
@@ -64,8 +64,8 @@ def read_any(path: Path) -> PlannerModel:
 def write_if_better(path: Path, model: PlannerModel) -> bool:
     """Write a model unless the existing one is at least as good; return whether it was written.
 
-    Only a model that was trained on the same data counts. An existing model that is damaged or of another
-    version is replaced. Several processes may call this at once. Raise OSError if writing fails.
+    Only an existing model that was trained on the same data is compared; one of another version, or a damaged
+    one, is replaced. Several processes may call this at once. Raise OSError if writing fails.
     """
     with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

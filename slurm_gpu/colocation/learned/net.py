@@ -1,4 +1,4 @@
-"""A small net of dense layers, evaluated with numpy."""
+"""Evaluate a small net of dense layers with numpy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Net:
 
 
 def new_net(widths: Sequence[int], rng: np.random.Generator) -> Net:
-    """Return random layers (He); the last begins near 0, so that all choices are almost equally likely."""
+    """Return random layers (He); the last is near 0, so that all choices are about equally likely."""
     weights = [(rng.normal(size=(n, m)) * (2 / n) ** 0.5).astype(np.float32) for n, m in pairwise(widths)]
     weights[-1] *= np.float32(0.1)
     return Net(tuple(weights), tuple(np.zeros(m, dtype=np.float32) for m in widths[1:]))

@@ -1,4 +1,4 @@
-"""Play episodes to their end: inputs and choices of a player, and the decisions kept for training."""
+"""Play episodes to their end with the choices of a player, and keep its decisions for training."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from slurm_gpu.colocation.learned.episodes import Episodes, Mask
 from slurm_gpu.colocation.learned.net import Floats
 
 Indices = NDArray[np.intp]
-# Images are stored as bits, because all inputs of many plays are kept.
+# Images are stored as booleans, because training keeps all inputs of many plays.
 Inputs = Floats | NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOptions:
-    """Options in n episodes, as the inputs of the net."""
+    """The options in n episodes, as inputs of the net."""
 
     inputs: Inputs
-    """(n, S, F) a row for each of S options, or (n, F) one for all of them."""
+    """(n, S, F) one row for each of S options, or (n, F) one row for all of them."""
     allowed: Mask
     """(n, S)"""
     jobs: Indices
-    """(n, S, k) jobs that would start; NO_JOB for none."""
+    """(n, S, k) jobs that each option starts; NO_JOB for none."""
     bound_s: Floats
-    """(n) lower bound of the remaining time, according to the player; 0 if unknown."""
+    """(n) lower bound of the remaining time by the player's estimate; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class DecisionBatch:
     episode: Indices
     """(n)"""
     step: Indices
-    """(n) index of the decision in its episode, from 0."""
+    """(n) number of the decision in its episode, from 0."""
     now_s: NDArray[np.float64]
     delay: NDArray[np.float64]
     """(n) DeepRM's cost before the decision."""
@@ -48,7 +48,7 @@ class DecisionBatch:
 
 
 class Player(Protocol):
-    """A player decides in episodes with r running jobs each and at least one waiting job."""
+    """An object that computes the options in episodes with r running and at least one waiting job."""
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
         """Return the options of the episodes `at`; the first option is to wait."""
@@ -60,7 +60,7 @@ Choose = Callable[[EpisodeOptions, Indices], Indices]
 
 
 def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = False) -> list[DecisionBatch]:
-    """Play all episodes to their end; with `keep`, return the decisions that had a choice."""
+    """Play all episodes to their end; with `keep`, return the decisions that had several allowed options."""
     kept: list[DecisionBatch] = []
     pauses = np.zeros(len(episodes), dtype=bool)
     steps = np.zeros(len(episodes), dtype=np.intp)

@@ -1,10 +1,11 @@
 """Compute the price of a second of each application's work on an optimally shared GPU.
 
-The least time of a queue is a linear program (seconds that each pair runs together). Its dual gives every
-application a price in GPU seconds per second of its work: 1 if it runs alone, little if it fits well with
-others that run anyway. A group whose speeds, weighted by price, sum to 1 belongs to the best schedule; the
-raw sum of speeds would waste compatible partners on each other. Exact prices require an LP solver. These
-prices are those of the program with softened constraints (entropy), computed by damped fixed-point steps.
+The least time of a queue is the solution of a linear program (seconds for which each pair runs together). Its
+dual gives every application a price in GPU seconds per second of its work: 1 if it runs alone, less if it
+fits well with others that run anyway. A group whose speeds, weighted by price, sum to 1 belongs to the best
+schedule. With unweighted speeds, compatible partners would be wasted on each other. Exact prices require an
+LP solver. These prices are those of the program with softened constraints (entropy), computed by damped
+fixed-point steps.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ import numpy as np
 
 from slurm_gpu.colocation.learned.net import Floats
 
-# Initial price: two such jobs would gain the usual amount.
+# Initial price: a pair of jobs with this price gains as much as is usual.
 FIRST_PRICE = 0.6
-# Steps for the initial prices of all queues of some applications.
+# Steps for the initial prices, which apply to all queues of the same applications.
 FIRST_STEPS = 24
-# Steps at each decision, from the previous prices.
+# Steps at each decision, which begin at the previous prices.
 NEXT_STEPS = 4
 
 _SOFTNESS = np.float32(0.03)
-# Fraction of a queue's time for each pair whose value is exactly 1.
+# Fraction of a queue's time that a pair with a value of exactly 1 gets.
 _SPREAD = np.float32(0.02)
-# Damped: a whole step (1) oscillates.
+# Step size: undamped steps (1) oscillate.
 _STEP = np.float32(0.9) * _SOFTNESS
 _STEEPEST = np.float32(3.0)
 
 
 def refine(speed: Floats, pairs: Floats, work: Floats, price: Floats, steps: int) -> Floats:
-    """Return (n, A) better prices of A applications for each of n queues.
+    """Return improved prices (n, A) of A applications for each of n queues.
 
-    `speed` is (A, A): [a, b] is the speed of a with b. `pairs` (n, A, A) is 1 if both have work and may run
-    together, otherwise 0. `work` (n, A) is in any unit; the price of an application without work does not
+    `speed` (A, A): [a, b] is the speed of a with b. `pairs` (n, A, A): 1 if both have work and may run
+    together, otherwise 0. `work` (n, A) may be in any unit; the price of an application without work does not
     change.
     """
     has_work = work > 0

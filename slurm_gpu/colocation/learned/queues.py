@@ -1,4 +1,4 @@
-"""Queues for training, drawn from the available applications, each with another mix."""
+"""Draw queues for training from the available applications, each with another mix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slurm_gpu.colocation.learned.co_runners import ApplicationPlaces
 from slurm_gpu.colocation.learned.episodes import Queues
 
 FEWEST_JOBS, MOST_JOBS = 10, 36
-# Fraction of an application's profile: lengths of jobs are drawn from this to twice the whole length.
+# Minimum length of a job, as a fraction of its application's profile; the maximum is twice the profile.
 _SHORTEST = 0.1
 _LONGEST = 2.0
 
@@ -16,9 +16,9 @@ _LONGEST = 2.0
 def draw_queues(beliefs: ApplicationPlaces, rng: np.random.Generator, n: int) -> Queues:
     """Draw queues of the applications that have places in `beliefs`.
 
-    Each has its own number of jobs and of applications, from two to all. In one third, all jobs have the
-    length of their profiles; in the others, factors are uniform within bounds. In one quarter, jobs arrive
-    while others run; in the others all wait from the beginning.
+    Each has its own number of jobs, and from two to all applications. In one third of the queues, all jobs
+    are as long as their profiles; in the others, factors on this length are log-uniform within bounds. In one
+    quarter, jobs arrive while others run; in the others, all jobs wait from the beginning.
     """
     n_applications = len(beliefs.applications)
     seconds = np.array([beliefs.profiles[one].seconds for one in beliefs.applications])

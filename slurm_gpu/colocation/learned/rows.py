@@ -15,9 +15,9 @@ from slurm_gpu.colocation.learned.co_runners import ApplicationPlaces, Places
 from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
 
-# Number of waiting jobs from which groups are formed: those that fit best by price.
+# Number of waiting jobs from which groups are formed: those with the best fit by price.
 SLOTS = 8
-# Names of the numbers of a row; all are ratios, about from -1 to 1.
+# Names of the numbers in a row; all are ratios, from about -1 to 1.
 NAMES = (
     "hold",
     "starts_1",
@@ -44,7 +44,7 @@ NAMES = (
     "util",
     "memory",
 )
-# log1p of about fifty jobs.
+# Scales log1p of the number of waiting jobs: about fifty jobs give 1.
 _MANY = np.float32(4.0)
 
 
@@ -53,15 +53,15 @@ class Moment:
     """The running jobs (r each) and waiting jobs of n GPUs; places are those of ApplicationPlaces."""
 
     running: Places
-    """(n, r)"""
+    """(n, r) places of the running jobs."""
     running_left: Floats
-    """(n, r) seconds alone."""
+    """(n, r) remaining seconds alone."""
     waiting: Places
-    """(n, w); the empty place if fewer jobs wait."""
+    """(n, w) places of the waiting jobs; the empty place if fewer wait."""
     waiting_left: Floats
-    """(n, w) seconds alone; 0 if fewer jobs wait."""
+    """(n, w) seconds alone; 0 if fewer wait."""
     price: Floats
-    """(n, places), 0 for the empty place."""
+    """(n, places) price of each application; 0 for the empty place."""
 
     def __len__(self) -> int:
         return len(self.running)
@@ -69,21 +69,21 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class GroupRows:
-    """The S groups for each of n GPUs; the first is empty."""
+    """The S groups that may start on each of n GPUs; the first group is empty."""
 
     inputs: Floats
     """(n, S, len(NAMES))"""
     allowed: NDArray[np.bool_]
-    """(n, S): whether the jobs of the group wait, may share, and sharing pays.
+    """(n, S) whether the jobs of the group wait and may share, and sharing pays.
 
     Starting no job is always allowed.
     """
     members: NDArray[np.intp]
-    """(n, S, 3) jobs that would start, as indices of waiting jobs; w for no job."""
+    """(n, S, 3) the jobs of each group, as indices of waiting jobs; w for no job."""
 
 
 def work_of(beliefs: ApplicationPlaces, moment: Moment) -> tuple[Floats, Floats]:
-    """Return (n, places) the seconds of work of each application, and its number of waiting jobs."""
+    """Return the seconds of work of each application, and its number of waiting jobs, (n, places) each."""
     n = len(moment)
     each = np.arange(n)[:, None]
     work = np.zeros((n, beliefs.empty + 1), dtype=np.float32)
@@ -96,13 +96,13 @@ def work_of(beliefs: ApplicationPlaces, moment: Moment) -> tuple[Floats, Floats]
 
 
 def square(table: Floats, some: Places) -> Floats:
-    """Return (A, A) of a table of all places, for the places in `some`; np.ix_ takes longer than copying."""
+    """Return the part (A, A) of a table for the A places in `some`; indexing by np.ix_ takes longer."""
     out: Floats = table[some[:, None], some]
     return out
 
 
 def pairs_of(beliefs: ApplicationPlaces, counts: Floats, some: Places) -> Floats:
-    """Return (n, A, A) 1 if two jobs of applications `some` are in counts (n, places) and may share."""
+    """Return (n, A, A): 1 if two of the places `some` have jobs in `counts` (n, places) and may share."""
     here = counts[:, some]
     there = (here > 0).astype(np.float32)
     out: Floats = square(beliefs.pair_may, some) * there[:, :, None] * there[:, None, :]
@@ -112,11 +112,10 @@ def pairs_of(beliefs: ApplicationPlaces, counts: Floats, some: Places) -> Floats
 
 
 def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
-    """Return (n, w) how well each waiting job matches the running ones, or its best partner, by price.
+    """Return the value by price of each waiting job (n, w) with the running jobs, or with its best partner.
 
-    The partner is a waiting job, and `best` is the result of best_pair. The value is -inf for the empty
-    place, and for a job that does not pay with the co-runners. The longest two jobs of each application come
-    first.
+    The partner is a waiting job; `best` is the result of best_pair. The value is -inf for the empty place,
+    and for a job that does not pay with the co-runners. The longest two jobs of each application come first.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
@@ -145,9 +144,9 @@ def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
 
 
 def best_pair(beliefs: ApplicationPlaces, moment: Moment, counts: Floats) -> Floats:
-    """Return (n, places) for each application the value by price of a GPU with its best waiting partner.
+    """Return the value by price of each application with its best waiting partner, (n, places).
 
-    `counts` (n, places) are the waiting jobs, as from work_of.
+    `counts` (n, places) are the numbers of waiting jobs, as returned by work_of.
     """
     best = moment.price.copy()
     waits = np.flatnonzero(counts.any(axis=0))
@@ -161,7 +160,7 @@ def best_pair(beliefs: ApplicationPlaces, moment: Moment, counts: Floats) -> Flo
 
 
 def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
-    """Return (n, n_slots) the best waiting jobs, as indices; w if fewer fit."""
+    """Return the indices of the best waiting jobs, (n, n_slots); w if fewer fit."""
     n, w = fit.shape
     best = np.argsort(-fit, axis=1, kind="stable")[:, :n_slots]
     out = np.full((n, n_slots), w, dtype=np.intp)
@@ -172,10 +171,10 @@ def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
 def rows(
     beliefs: ApplicationPlaces, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool
 ) -> GroupRows:
-    """Return the groups of the slots, (n, M) as from `slots_of`.
+    """Return the groups of the slots, which are (n, M) as returned by `slots_of`.
 
-    With `as_if_new`, running jobs accept the jobs that they could accept if all began now. Otherwise the
-    caller must query the belief, which has the progress of each.
+    With `as_if_new`, a group is allowed if it could share with the running jobs if all began now. Otherwise
+    the caller must ask the belief, which considers the progress of each job.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]

@@ -94,6 +94,6 @@ class TorchLearner:
             name, _, number = key.rpartition(".")
             layer = self._layers[int(number)]
             if name != "step" and value.shape != tuple(layer.shape):
-                raise ValueError(f"{key} is of shape {value.shape}, its layer of {tuple(layer.shape)}")
+                raise ValueError(f"{key} has shape {value.shape}, its layer has {tuple(layer.shape)}")
             tensor = torch.tensor(value)
             self._adam.state[layer][name] = tensor if name == "step" else tensor.to(self._device)

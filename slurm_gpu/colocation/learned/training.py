@@ -1,6 +1,6 @@
-"""Train a net on an unlimited number of queues: imitation, then REINFORCE with a baseline for each step.
+"""Train a net on an unlimited number of queues by imitation, then by REINFORCE with a baseline for each step.
 
-An epoch is one set of queues. The current net plays each many times with randomly drawn choices. The
+In each epoch the current net plays every queue of a new set many times with randomly drawn choices. The
 advantage of a choice is its result minus the mean of the same step over all plays of that queue. All
 randomness depends on the seed and the epoch's number, so a training that is killed and resumed from its
 checkpoint has the same result.
@@ -29,17 +29,17 @@ from slurm_gpu.colocation.learned.queues import draw_queues
 from slurm_gpu.errors import InputError
 
 _CHECKPOINT = "slurm-gpu colocation checkpoint 1"
-# Purposes of random numbers, which are added to the seed.
+# Purposes of random numbers, which are combined with the seed.
 _TEACH, _PLAY, _JUDGE, _BEGIN = range(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """Duration and rate of a training."""
+    """The duration and learning rate of a training."""
 
     seed: int = 0
     taught_epochs: int = 8
-    """Epochs of imitation; an epoch is twenty steps on all decisions of the teacher."""
+    """Epochs of imitation: each takes twenty steps on all decisions of the teacher."""
     taught_queues: int = 48
     epochs: int = 40
     """Maximum epochs of reinforcement."""
@@ -54,17 +54,15 @@ class TrainingSettings:
     judged_every: int = 4
     """Number of epochs between evaluations."""
     patience: int = 5
-    """Training ends early after this many evaluations without improvement."""
+    """Number of evaluations without improvement after which training ends early."""
     device: str = "cpu"
     threads: int = 1
-    """Threads of torch on another device. The arrays are so small that a second one costs more than it
-    gains.
-    """
+    """Threads of torch on another device. The arrays are so small that a second one only costs time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a training after an epoch."""
+    """The progress of a training after an epoch."""
 
     epoch: int
     of: int
@@ -76,7 +74,7 @@ class Progress:
 
 
 class Method(Protocol):
-    """A method of learning with its data."""
+    """A learning method: its net, player, teacher and objective."""
 
     name: str
 
@@ -89,15 +87,15 @@ class Method(Protocol):
         ...
 
     def scores(self, net: Net, inputs: Inputs) -> Floats:
-        """Return (n, S) scores of the player's options."""
+        """Return the scores of the player's options, (n, S)."""
         ...
 
     def teacher(self) -> Choose | None:
-        """Return the teacher to imitate first; with None, training begins with reinforcement."""
+        """Return the teacher to imitate first; None if training begins with reinforcement."""
         ...
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """Return (n) the later result of each decision, once all jobs are done; less is better."""
+        """Return the cost incurred after each decision, (n), once all jobs are done."""
         ...
 
     def judged(self, episodes: Episodes) -> float:
@@ -125,12 +123,12 @@ class TrainedNet:
 
     net: Net
     score: float
-    """Score by the method, on queues that are not used for learning."""
+    """Score of the method, on queues that are not used for learning."""
     taught_score: float | None
     """The score after imitation; None without imitation."""
     epochs: int
     history: tuple[tuple[int, float], ...]
-    """Epochs, and the score after each."""
+    """Evaluated epochs, each with its score."""
     seconds: float
     """Duration of this process."""
 
@@ -146,8 +144,8 @@ def train(
 ) -> TrainedNet:
     """Return the best net that training evaluated, including the initial one and the one after imitation.
 
-    `start`: a trained net, which skips imitation. `checkpoint`: written after each epoch; an existing one is
-    resumed. Raise InputError if it belongs to another training.
+    With `start`, a trained net, imitation is skipped. `checkpoint` is written after each epoch, and an
+    existing one is resumed. Raise InputError if it belongs to another training.
     """
     began_s = time.monotonic()
     run = _TrainingRun(method, beliefs, settings, start, checkpoint, report_progress)
@@ -172,7 +170,8 @@ class _TrainingRun:
             settings = replace(settings, taught_epochs=0)
         self._settings = settings
         self._of = settings.taught_epochs + settings.epochs
-        # Independent of the seed, so that nets of different seeds are compared on the same queues.
+        # These queues do not depend on the seed, so that nets of different seeds are compared on the same
+        # queues.
         self._judges = draw_queues(beliefs, np.random.default_rng([_JUDGE]), settings.judged_queues)
         net = method.new_net(beliefs, self._rng(_BEGIN)) if start is None else start
         self._identity = {
@@ -205,7 +204,7 @@ class _TrainingRun:
             if at_end or state.epoch % settings.judged_every == 0:
                 self._consider(state)
             if state.epoch == settings.taught_epochs:
-                # Reinforcement begins with the best net so far, and with new momenta.
+                # Reinforcement begins with the best net so far and a new optimizer state.
                 state.worse, state.net = 0, state.best_net
                 self._learner = self._new_learner(state.net)
             if self._checkpoint is not None:
@@ -291,8 +290,8 @@ class _TrainingRun:
                 str(path),
                 0,
                 0,
-                "is of a training on other applications, other speeds, from another model or with other "
-                "settings: name another file, or remove it to start again",
+                "belongs to a training with other applications, other speeds, other settings or another "
+                "initial model: name another file, or remove this one to start again",
             )
         try:
             state = _State(
@@ -332,7 +331,7 @@ def _digest_of_net(net: Net) -> str:
 def advantages(
     kept: Sequence[DecisionBatch], to_go: Sequence[NDArray[np.float64]], plays: int
 ) -> list[NDArray[np.float64]]:
-    """Return how much better each decision was than the mean of the same step in plays of the same queue.
+    """Return how much better each decision was than the mean of its step over all plays of its queue.
 
     The result is divided by the overall standard deviation.
     """
@@ -349,7 +348,7 @@ def advantages(
 
 
 def joined(lessons: Sequence[Lesson]) -> list[Lesson]:
-    """Return one batch for each number of options."""
+    """Join the lessons with equal numbers of options."""
     by_options: dict[int, list[Lesson]] = {}
     for lesson in lessons:
         by_options.setdefault(lesson.allowed.shape[1], []).append(lesson)

@@ -1,9 +1,9 @@
-"""Track what sharing has gained, and risk at most that, so that jobs do not end later than alone.
+"""Track the time that sharing has gained and risk at most that, so that jobs do not end later than alone.
 
 Speeds are predicted, and some predictions are far off. A group that would be slower than its jobs one after
-the other at the lowest likely speeds is a risk: it is admitted if sharing has already gained as much. On one
-GPU with all jobs present, the makespan is then at most that of one job after the other, as long as no job is
-slower than is likely.
+the other at the lowest likely speeds is a risk: it is admitted if sharing has already gained as much. If all
+jobs wait from the beginning for one GPU, the makespan is then at most that of running one after the other, as
+long as no job is slower than is likely.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Account:
     def __init__(self, belief: Belief) -> None:
         self._belief = belief
         self.gained_s = 0.0
-        """Work done in shared time, in seconds alone, less the time it took; the sum over all GPUs."""
+        """Completed work, in seconds alone, minus the busy time; summed over all GPUs."""
         self._running: dict[object, tuple[float, tuple[Member, ...]]] = {}
-        """The running jobs of each GPU when it was last seen, and that time."""
+        """The time of the last view of each GPU, and the jobs that ran on it then."""
 
     def update(self, view: PlannerView) -> None:
         """Update the account with the jobs that ran since the last view.
@@ -44,7 +44,7 @@ class Account:
             self._running[key] = view.now_s, gpu.running
 
     def may(self, members: Sequence[Member]) -> bool:
-        """Return whether these on one GPU, and the running groups on others, risk no more than was gained."""
+        """Return whether these jobs on one GPU and the running groups on others risk at most the gain."""
         stake_s = self._stake_s(members)
         if stake_s <= _NOTHING_S:
             return True
@@ -53,14 +53,14 @@ class Account:
         return stake_s + sum(max(self._stake_s(some), 0.0) for some in others) <= self.gained_s
 
     def _stake_s(self, members: Sequence[Member]) -> float:
-        """Return by how much they may take longer together than one after the other."""
+        """Return how much longer these jobs may take together than one after the other."""
         if len(members) < 2:
             return 0.0
         return self._belief.at_worst_s(members) - sum(one.left_s for one in members)
 
 
 class _Staked:
-    """A planner.Belief that excludes sharing if it might lose more than was gained."""
+    """A planner.Belief that excludes sharing if it might lose more time than sharing has gained."""
 
     def __init__(self, belief: Belief, account: Account) -> None:
         self._belief, self._account = belief, account
@@ -73,7 +73,7 @@ class _Staked:
 
 
 class NeverSlower:
-    """A planner.Planner with an account, and a belief that respects it."""
+    """A planner.Planner that wraps another one with an account and a belief that respects it."""
 
     def __init__(self, make: Callable[[Belief], Planner], belief: Belief) -> None:
         self._account = Account(belief)

@@ -1,7 +1,7 @@
-"""Plan all starts at once, in an order on each GPU, by simulated annealing with the assumed speeds.
+"""Plan an order of all starts on each GPU by simulated annealing with the assumed speeds.
 
-The objective is the makespan. Under a cap, one job in six may also be noticeably slower; all others remain as
-fast as alone. After each event the planner improves the rest of the last plan with the actual state.
+The objective is the makespan. Under a cap, one job in six may be noticeably slower than alone; all others
+must not be. After each event the planner improves the rest of the last plan, starting from the actual state.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, OrderSearch
 from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 
-# Evaluations of a new plan without a time limit: a fifth of a second for thirty jobs.
+# Evaluations for a new plan without a time limit: they take a fifth of a second for thirty jobs.
 EVALUATIONS = 16_000
 # Penalty of a slowed job above the limit, in units of the mean work of a job.
 _PRICE = 2.0
-# Factor on the duration of an evaluation if more than two share a GPU; the number of evaluations is divided
-# by it.
+# Factor by which evaluations take longer if more than two jobs share a GPU; their number is divided by it.
 _GROUPS_TAKE = 4
-# Fraction of the evaluations for a continued plan if phases are known and all events were as planned.
+# Factor on the evaluations for a continued plan if phases are known, since events then occur as planned.
 _SHARE_AS_PREDICTED = 1 / 8
 # Minimum time until the next call.
 _SOONEST_S = 1e-3
@@ -49,7 +48,7 @@ class Annealing:
         least_gain: float = LEAST_GAIN,
         slowed: float = 1 / 6,
     ) -> None:
-        """Configure a planner: `evaluations` of a GPU's order for a new plan.
+        """Create a planner that evaluates orders on a GPU `evaluations` times for a new plan.
 
         A continued plan takes `again` times as many. `least_gain`: see LEAST_GAIN. `slowed`: the fraction of
         jobs that may be noticeably slower, if the belief has a cap.
@@ -58,16 +57,16 @@ class Annealing:
         self._evaluations = evaluations if belief.most_together <= 2 else evaluations // _GROUPS_TAKE
         self._again, self._slowed = again, slowed
         self._plan: dict[str | int, list[int]] = {}
-        """By the GPU's name or position: jobs by number, with those that were to start."""
+        """By the GPU's name or position: the planned jobs by number, including those that were to start."""
         self._apart: set[int] = set()
-        """The jobs in the plan that wait for an empty GPU."""
+        """The planned jobs that start apart from others."""
         self._history = StartHistory()
         self._wake_s = inf
         self._answered: tuple[object, ...] = ()
-        """The state after the last decision."""
+        """The state in which the last decision left the jobs."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Start the first jobs of all orders, as far as they may join."""
+        """Start the first jobs of each order that may join the running ones."""
         self._history.update(view)
         running = [gpu.running for gpu in view.gpus]
         if not view.waiting or all(0 < len(some) >= self._belief.most_together for some in running):

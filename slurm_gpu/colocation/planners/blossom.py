@@ -1,4 +1,4 @@
-"""Choose pairs by maximum weight matching on the time that each saves, as Muri groups jobs, at each event.
+"""Choose pairs at each event by maximum weight matching on the time that each saves, as Muri groups jobs.
 
 Based on Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022), which repeats
 the matching (Edmonds' blossom algorithm) for larger groups. Here a running pair is a vertex like a job that
@@ -18,7 +18,7 @@ from slurm_gpu.colocation.planners.rollout import Rollout
 
 # Number of jobs that are matched at a time, in the order of submission: the cost is cubic.
 _MOST_WAITING = 128
-# Savings are integer multiples of it, which makes the matching exact.
+# Savings are integer multiples of this unit, which makes the matching exact.
 _UNIT_S = 1e-3
 
 
@@ -32,7 +32,7 @@ class Blossom:
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Choose partners of running jobs, and start the longest matched or unmatched jobs on idle GPUs."""
+        """Start the partners of running jobs, and the longest matched or unmatched jobs on idle GPUs."""
         decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
@@ -47,7 +47,10 @@ class Blossom:
         return decision.starts
 
     def _savings(self, decision: PlannerDecision, waiting: Sequence[Member]) -> dict[tuple[int, int], int]:
-        """Return pairs that save time: two waiting jobs, or one and those on a GPU (-1: the first)."""
+        """Return the savings of two waiting jobs, or of a GPU (-1: the first) and one waiting job.
+
+        Only pairs that save time are included.
+        """
         empty = len(decision.running)
         running = [*decision.running, ()]
         elapsed_s = [[0.0] * len(gpu) for gpu in running]

@@ -1,21 +1,21 @@
 """Compute a lower bound of the makespan by a linear program whose constraints every schedule satisfies.
 
-For any schedule, sum how long each set of jobs ran together, each in one of its phases. In any order, these
-times complete every job's work in each phase (speed times time). All sets together have no more time than the
-GPUs, and no job runs longer than from its submission to the end. The least end that satisfies these
-constraints is therefore no later than that of any schedule. The program lets jobs stop, move and resume, and
-run their phases in any order, so often no schedule reaches it.
+For any schedule, sum how long each set of jobs ran together, each in one of its phases. These times,
+multiplied by speeds, complete every job's work in each phase, in whatever order they occur. All sets together
+take no more time than the GPUs have, and no job runs longer than from its submission to the end. The earliest
+end that satisfies these constraints is therefore no later than that of any schedule. The program lets jobs
+stop, move and resume, and run their phases in any order, so often no schedule reaches the bound.
 
-Equal jobs are one class with one row per phase, which does not change the result. In any feasible times equal
-jobs may be exchanged; the mean over all exchanges is feasible, ends at the same moment, and treats them
-equally. The size of the program therefore grows with applications, not with jobs.
+Equal jobs form one class with one row per phase, which does not change the result. Feasible times remain
+feasible if equal jobs are exchanged; the mean over all exchanges is feasible, ends at the same moment, and
+treats these jobs equally. The size of the program therefore grows with applications, not with jobs.
 
 The bound holds for schedules that run the given work once, with at most `most_together` jobs per GPU. With a
-`cap`, no job's run takes longer than this factor times its work, and applications do not share a GPU if any
-of their phases would be slower than that, as in `known_belief.KnownBelief.may_share`. A job's run lasts as
-long as the sum of the times of all sets that contain it, which adds one row per class. If only some jobs may
-be slowed noticeably, the runs of a class in total are at most those with that many of its jobs at the cap and
-the rest not noticeably slower. The program chooses their number in each class.
+`cap`, no job's run takes longer than this factor times its work, and applications do not share a GPU if every
+overlap of their phases would be slower than that, as in `known_belief.KnownBelief.may_share`. A job's run
+lasts as long as the sum of the times of all sets that contain it, which adds one row per class. If only some
+jobs may be slowed noticeably, the runs of a class take at most the time with these jobs at the cap and the
+rest not noticeably slower. The program chooses the number of these jobs in each class.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Indices = NDArray[np.intp]
 # Indices of parts that run together, and their speeds.
 TimedSet = tuple[tuple[int, ...], tuple[float, ...]]
 
-# A job that takes more than this factor of its time alone is slowed down.
+# A job that takes more than this factor times its time alone is slowed down.
 NOTICED = 1.02
-# A set that gains no more work per second than this could equally well alternate.
+# A set that gains no more work per second than this can be replaced by jobs that alternate.
 _EVEN = 1e-9
 
 
@@ -66,14 +66,14 @@ class Considerate:
     """The guarantee for jobs that share."""
 
     cap: float
-    """Maximum factor on the time that each job takes alone."""
+    """Maximum duration of each job, relative to its time alone."""
     most_slowed: float
-    """Maximum number of jobs that take longer than NOTICED times as long."""
+    """Maximum number of jobs that take more than NOTICED times their time alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class MakespanBound:
-    """The least makespan, and times that reach it."""
+    """The least makespan, and the times together that reach it."""
 
     makespan_s: float
     together_s: Mapping[tuple[int, ...], float]
@@ -103,7 +103,7 @@ def least_makespan(
         if part.memory_mib > world.capacity_mib:
             number = jobs.index(list(alike)[part.job])
             raise ValueError(
-                f"job {number} takes {part.memory_mib:g} MiB, more than a GPU has: {world.capacity_mib:g}"
+                f"job {number} takes {part.memory_mib:g} MiB, but a GPU has only {world.capacity_mib:g} MiB"
             )
     sets = list(_sets(world, parts, list(alike.values()), most_together, cap))
     job = np.array([part.job for part in parts])
@@ -140,7 +140,7 @@ def parts_of(index: int, job: SharingJob, world: World) -> Iterator[PhaseWork]:
 def _sets(
     world: World, parts: Sequence[PhaseWork], n_alike: Sequence[int], most_together: int, cap: float
 ) -> Iterator[TimedSet]:
-    """Return all useful sets: each part alone, and those that are faster together than consecutively."""
+    """Return all useful sets: each part alone, and parts that are faster together than consecutively."""
     known: dict[tuple[tuple[int, int], ...], tuple[float, ...] | None] = {}
 
     @cache
@@ -182,11 +182,11 @@ def best_times(
     n_alike: Floats,
     limits: Considerate | None = None,
 ) -> tuple[float, Floats]:
-    """Return the least end at which all work can be done, and each set's time (n_sets).
+    """Return the earliest end at which all work can be done, and the time of each set (n_sets).
 
     `work_s` (n_parts) is the work of the jobs' classes `job` (n_parts), which have `n_alike` (n_classes) jobs
-    each. No job of a class runs longer than from `submit_s` (n_classes) to the end, and within the limits.
-    Each part must be in a set by itself; a set may have a part several times.
+    each. No job of a class runs longer than from `submit_s` (n_classes) to the end, or than the limits
+    permit. Each part must be in a set by itself; a set may have a part several times.
     """
     n_sets, n_classes = len(sets), len(submit_s)
     of_part = np.array([one for members, _ in sets for one in members], dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Track the decisions of a planner at one moment, and its remaining options."""
+"""Track the decisions of a planner at one moment and the options that remain."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 
 # Sharing pays if it completes this much more work per second, relative to one job alone. Speeds are mostly
-# predicted: a gain below their error is equally likely a loss.
+# predicted, and a gain below their error may as well be a loss.
 LEAST_GAIN = 0.03
 
 
 class PlannerDecision:
-    """The starts decided at one moment: each waiting job at most once, if `belief` permits sharing."""
+    """The starts decided at one moment, each waiting job at most once, within the limits of `belief`."""
 
     def __init__(self, view: PlannerView, belief: Belief) -> None:
         self.belief = belief
         self.running: list[tuple[Member, ...]] = [gpu.running for gpu in view.gpus]
-        """By GPU, including the jobs that start now."""
+        """Running jobs by GPU, including those that start now."""
         self.waiting: dict[int, Member] = {member.job: member for member in view.waiting}
-        """By job, in the order of submission."""
+        """Waiting jobs by number, in the order of submission."""
         self.starts: list[Start] = []
 
     @property
@@ -29,16 +29,16 @@ class PlannerDecision:
 
     @property
     def shareable(self) -> list[int]:
-        """Return GPUs with jobs that can accept another."""
+        """Return GPUs that have jobs and can accept another one."""
         most = self.belief.most_together
         return [gpu for gpu, running in enumerate(self.running) if 0 < len(running) < most]
 
     def may_join(self, gpu: int, *members: Member) -> bool:
-        """Return whether they may run with the jobs of this GPU."""
+        """Return whether these jobs may run with those on this GPU."""
         return self.belief.may_share([*self.running[gpu], *members])
 
     def start(self, gpu: int, *members: Member) -> None:
-        """Start them on this GPU."""
+        """Record that these jobs start on this GPU."""
         for member in members:
             del self.waiting[member.job]
         self.running[gpu] += members
@@ -46,10 +46,10 @@ class PlannerDecision:
 
 
 def speed_sum(belief: Belief, members: Iterable[Member]) -> float:
-    """Return the work per second of all together; a job alone does 1."""
+    """Return the work per second of all jobs together; a job alone completes 1."""
     return sum(belief.speeds(tuple(member.application for member in members)))
 
 
 def gain(belief: Belief, running: Sequence[Member], joining: Sequence[Member]) -> float:
-    """Return the additional work per second once these have joined; it is below 0 if sharing cannot pay."""
+    """Return the additional work per second once `joining` run too; below 0 if sharing cannot pay."""
     return speed_sum(belief, [*running, *joining]) - (speed_sum(belief, running) if running else 0.0)

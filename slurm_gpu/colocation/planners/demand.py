@@ -1,4 +1,4 @@
-"""Compute the GPU demand of jobs as fractions of the whole, for packing without speeds of pairs."""
+"""Compute the demand of jobs as fractions of a GPU, for packing that ignores the speeds of pairs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ USES = ("util", "sm", "pcie")
 
 
 def demands(profiles: Sequence[ApplicationProfile], capacity_mib: float) -> Floats:
-    """Return (applications, 4): mean utilisation, multiprocessors and link, and peak memory, from 0 to 1.
+    """Return mean utilisation, SMs and link, and peak memory, from 0 to 1: (applications, 4).
 
-    If others have a value, an application without one counts as 1; a column without values is 0.
+    A missing value counts as 1 if another application has one; a column without any value is 0.
     """
     rows = [[*(profile.mean(use) for use in USES), profile.peak("memory_mib")] for profile in profiles]
     known = np.array(rows, dtype=np.float64)

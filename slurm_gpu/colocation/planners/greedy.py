@@ -1,4 +1,4 @@
-"""Start the two jobs that complete the most work together, and the job that adds the most to running ones."""
+"""Start the two jobs that complete the most work together, or the one that adds the most to running jobs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import combinations
 from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision, gain
 
-# The additional work per second; for equal values, the remaining work.
+# The additional work per second, and the remaining work, which decides between equal gains.
 _Value = tuple[float, float]
 _Partner = tuple[_Value, Member]
 
 
 class Greedy:
-    """See Planner; it compares speeds, or the remaining work if they are equal, without looking ahead."""
+    """See Planner; it compares gains, or the remaining work if gains are equal, without looking ahead."""
 
     name = "greedy"
 
@@ -23,7 +23,7 @@ class Greedy:
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Choose idle GPUs first, shared at once only if there are more waiting jobs than idle GPUs."""
+        """Fill idle GPUs first, with two jobs each only if more jobs wait than GPUs are idle."""
         decision = PlannerDecision(view, self._belief)
         while decision.waiting and decision.idle:
             decision.start(decision.idle[0], *self._first(decision))
@@ -56,7 +56,7 @@ class Greedy:
     def _partner(
         self, decision: PlannerDecision, best: dict[int, _Partner | None]
     ) -> tuple[int, Member] | None:
-        """Return the best start over all GPUs; `best` are the known best starts of unchanged GPUs."""
+        """Return the best start over all GPUs; `best` holds the known best starts on unchanged GPUs."""
         most: tuple[_Value, int, Member] | None = None
         for gpu in decision.shareable:
             known = best.get(gpu)

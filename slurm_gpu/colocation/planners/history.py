@@ -1,4 +1,4 @@
-"""Record when jobs began, and how many of those that ended recently were slowed down."""
+"""Record when jobs began, and how many of the recently ended jobs were slowed down."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from slurm_gpu.colocation.planner import Member, PlannerView
 
-# A job is slowed down if its whole run takes longer than this, relative to alone.
+# A job is slowed down if its whole run takes longer than this, relative to running alone.
 NOTICED = 1.02
-# Number of ended jobs in the history.
+# Maximum number of ended jobs in the history.
 _REMEMBERED = 128
 
 
@@ -36,13 +36,13 @@ class StartHistory:
 
     @property
     def slowed(self) -> int:
-        """Return the number of slowed jobs among them."""
+        """Return the number of ended jobs that were slowed down."""
         return sum(self._ended)
 
     def update(self, view: PlannerView) -> None:
         """Record jobs that are gone as ended now if a job waited; otherwise the time of the end is unknown.
 
-        A job that still waits although it was to start did not start: on a real cluster starts are delayed.
+        A job that was to start but still waits has not started: on a real cluster, starts are delayed.
         """
         running = {member.job: member for gpu in view.gpus for member in gpu.running}
         waiting = {member.job for member in view.waiting}
@@ -59,12 +59,12 @@ class StartHistory:
         self._sees_ends = bool(view.waiting)
 
     def start(self, now_s: float, members: Iterable[Member], still_wait: bool) -> None:
-        """Record that these jobs start; `still_wait` is True if others continue to wait."""
+        """Record that these jobs start; `still_wait`: whether other jobs continue to wait."""
         self._runs.update(
             (member.job, _PlannedRun(now_s, member.done_s + member.left_s)) for member in members
         )
         self._sees_ends = still_wait
 
     def elapsed_s(self, view: PlannerView) -> list[list[float]]:
-        """Return how long each has been running; if its start is unknown, assume that it ran alone."""
+        """Return how long each job has been running; if its start is unknown, assume that it ran alone."""
         return [[view.now_s - self._runs[member.job].began_s for member in gpu.running] for gpu in view.gpus]

@@ -1,7 +1,7 @@
-"""Follow the linear program: start the jobs that run together longest in the optimal times.
+"""Start the jobs that run together longest in the solution of the linear program.
 
-The program (`bound.py`) is solved again at each event for the remaining work. Its times are not a schedule: a
-job that runs with several others in the program shares with them consecutively, in the order of these times.
+The program (`bound.py`) is solved again at each event for the remaining work. The solution is not a schedule:
+a job that it runs with several others shares with them one after the other, the longest time first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision, 
 
 # Number of jobs that are considered, in the order of submission.
 _MOST_WAITING = 128
-# Shorter times together are ignored.
+# Shorter times together in the solution are ignored.
 _SHORTEST_S = 1e-6
 
 
@@ -32,7 +32,7 @@ class LinearProgram:
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Return for each GPU the jobs that share longest with its running ones; empty to run them alone."""
+        """Start on each shared GPU the jobs that share longest with its running ones, and fill idle GPUs."""
         decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
@@ -54,9 +54,9 @@ class LinearProgram:
     def _first(
         self, decision: PlannerDecision, kinds: _Kinds, times: Sequence[Counter[int]]
     ) -> tuple[Member, ...]:
-        """Return the jobs that begin on an idle GPU: a set if possible, otherwise a single job.
+        """Return the jobs that begin on an idle GPU: a set if possible, otherwise the longest job.
 
-        A single job can accept others later.
+        Other jobs can join a single job later.
         """
         for group in times:
             if group.total() > 1 and (members := kinds.waiting_of(group)):
@@ -64,7 +64,7 @@ class LinearProgram:
         return (max(decision.waiting.values(), key=lambda one: one.left_s),)
 
     def _times(self, kinds: _Kinds, n_gpus: int) -> list[Counter[int]]:
-        """Return the kinds that run together in the optimal times, the longest first."""
+        """Return the sets of kinds that run together in the solution, the longest time first."""
         sets = list(self._sets(kinds))
         n_alike = np.array([len(some) for some in kinds.members], dtype=np.float64)
         _, seconds = best_times(
@@ -79,7 +79,7 @@ class LinearProgram:
         return [Counter(sets[at][0]) for at in order[: int((seconds > _SHORTEST_S).sum())]]
 
     def _sets(self, kinds: _Kinds) -> Iterator[TimedSet]:
-        """Return each alone, and the sets that may run together and complete more."""
+        """Return each kind alone, and the sets that may run together and complete more work."""
         for n in range(1, max(self._belief.most_together, 1) + 1):
             for chosen in combinations_with_replacement(range(len(kinds.members)), n):
                 group = kinds.some(chosen)
@@ -91,7 +91,7 @@ class LinearProgram:
 
 
 class _Kinds:
-    """Kinds of jobs: waiting jobs with equal properties are one kind; each running job is its own."""
+    """Kinds of jobs: waiting jobs with equal properties form one kind; each running job is its own kind."""
 
     def __init__(self, decision: PlannerDecision, waiting: Sequence[Member]) -> None:
         alike: dict[tuple[int, float], list[Member]] = {}
@@ -100,7 +100,7 @@ class _Kinds:
         self.members = list(alike.values())
         self._n_waiting = len(self.members)
         self._gpu: dict[int, int] = {}
-        """By kind of running jobs."""
+        """The GPU of each kind of running job."""
         for gpu, running in enumerate(decision.running):
             for one in running:
                 self._gpu[len(self.members)] = gpu
@@ -109,7 +109,7 @@ class _Kinds:
         self._waits = [list(some) for some in self.members[: self._n_waiting]]
 
     def some(self, kinds: Sequence[int]) -> tuple[Member, ...]:
-        """Return jobs of these kinds; empty if a kind has too few, or they run on different GPUs."""
+        """Return jobs of these kinds; empty if a kind has too few jobs, or if they run on different GPUs."""
         if len({self._gpu[one] for one in kinds if one in self._gpu}) > 1:
             return ()
         wanted = Counter(kinds)
@@ -118,13 +118,13 @@ class _Kinds:
         return tuple(one for kind, many in wanted.items() for one in self.members[kind][:many])
 
     def waiting_of(self, group: Counter[int]) -> tuple[Member, ...]:
-        """Return waiting jobs of these kinds; empty if a kind has no waiting job."""
+        """Return waiting jobs of these kinds; empty if too few jobs of a kind wait."""
         if any(kind >= self._n_waiting or many > len(self._waits[kind]) for kind, many in group.items()):
             return ()
         return tuple(one for kind, many in group.items() for one in self._waits[kind][:many])
 
     def take(self, members: Sequence[Member]) -> None:
-        """Mark these as no longer waiting."""
+        """Mark these jobs as no longer waiting."""
         for one in members:
             kind = self.of.get(one.job)
             if kind is not None:

@@ -1,4 +1,4 @@
-"""Predict the result of an order of starts on each GPU from the belief: the part common to all."""
+"""Define the common part of predictions of the result of an order of starts on each GPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from slurm_gpu.colocation.planner import Member
 
 
 class Outlook(ABC):
-    """A prediction; jobs are indices: waiting ones in their order, then running ones by GPU.
+    """A prediction. Jobs are indices: first the waiting jobs in their order, then the running jobs by GPU.
 
     A GPU starts the jobs of its order one after the other. The next one joins as soon as it may share with
     the running jobs and sharing pays. A job that must begin apart waits for an empty GPU. Until it starts,
-    those after it wait.
+    all jobs after it wait.
     """
 
     def __init__(
@@ -23,13 +23,13 @@ class Outlook(ABC):
         running: Sequence[Sequence[Member]],
         elapsed_s: Sequence[Sequence[float]],
     ) -> None:
-        """Set up; `elapsed_s` is how long running jobs have been running."""
+        """Create a prediction; `elapsed_s` is how long each running job has been running."""
         self.members: list[Member] = [*waiting, *(one for gpu in running for one in gpu)]
         self.left_s = [member.left_s for member in self.members]
         self.apart = [False] * len(self.members)
-        """The waiting jobs that begin alone on an empty GPU, or are kept apart in another way."""
+        """Whether each job must begin alone on an empty GPU, or is kept apart in another way."""
         self.took_s = [0.0] * len(self.members)
-        """The time that each one will have run at its end, for the orders of the last rollout."""
+        """Duration of each job's run at its end, for the orders that were rolled out last."""
         n = len(waiting)
         self.here: list[tuple[int, ...]] = []
         """Running jobs by GPU."""
@@ -40,8 +40,10 @@ class Outlook(ABC):
             n += len(gpu)
         kinds: dict[tuple[object, ...], int] = {}
         self._kind = [kinds.setdefault(self._alike(at, len(waiting)), len(kinds)) for at in range(n)]
-        """By job. Jobs of one kind are equal, and the belief about one holds for all. Each running job is its
-        own kind, since one GPU may have room and another not.
+        """The kind of each job.
+
+        Jobs of one kind are equal, and the belief about one holds for all. Each running job is its own kind,
+        since one GPU may be able to accept another job while a second may not.
         """
         self._of_kind = dict(zip(self._kind, self.members, strict=True))
 
@@ -51,12 +53,12 @@ class Outlook(ABC):
 
     @abstractmethod
     def end_s(self, gpu: int, order: Sequence[int]) -> float:
-        """Return the seconds from now until a GPU with this order is idle; set `took_s` of all its jobs."""
+        """Return the seconds until a GPU with this order is idle, and set `took_s` of all its jobs."""
 
     @abstractmethod
     def starts(self, gpu: int, order: Sequence[int]) -> int:
-        """Return how many jobs of this order join the running jobs at once."""
+        """Return how many jobs at the beginning of this order can start now."""
 
     def wakes_s(self, gpu: int, order: Sequence[int]) -> float:
-        """Return the seconds from now until the first of this order joins if no job ends, or math.inf."""
+        """Return the seconds until the first job of this order joins if no job ends; math.inf if never."""
         return math.inf

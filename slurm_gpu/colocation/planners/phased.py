@@ -1,9 +1,9 @@
-"""Predict the result of an order of starts if the effect of phases on each other is known.
+"""Predict the result of an order of starts if the effect of phases on one another is known.
 
-It is like `rollout`, but exact: speeds are those of the phases that overlap, memory and cap are checked in
-these phases, and a job need not wait for another's end. If it may not join at once, it joins as soon as no
-job runs out of memory or exceeds the cap afterwards. A training thus loads its data while the previous one
-finishes, although both cannot compute together.
+The prediction is like that of `rollout`, but exact: speeds are those of the overlapping phases, memory and
+cap are checked in these phases, and a job need not wait until another ends. A job that may not join at once
+joins as soon as no job would then run out of memory or exceed the cap. A training thus loads its data while
+the previous one finishes, although both cannot compute together.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
 
 # Speed of jobs that run together although the belief excludes it.
 _SLOWEST = 0.01
-# Delay of a join that waits for the end of a phase, since times are not exact.
+# Additional delay of a join that waits for the end of a phase, since times are not exact.
 _LATER_S = 0.02
-# Maximum number of delays of a join to the end of a conflicting phase.
+# Maximum number of times that a join is delayed to the end of a conflicting phase.
 _TRIES = 12
-# A spared job takes at most this factor of its time alone, which is not noticeable.
+# A spared job takes at most this factor times its time alone, which is not noticeable.
 _SPARED = NOTICED - 1e-4
-# Less work counts as 0.
+# A smaller amount of work counts as 0.
 _DONE_S = 1e-9
-# Digits of seconds by which states are equal.
+# States are equal if their seconds are equal when rounded to this many digits.
 _DIGITS = 3
 
 
-# For each job on a GPU: its kind, the index of its current phase among the remaining ones, the rest of that
-# phase, and the seconds that others may still cost it.
+# For each job on a GPU: its sort, the index of its current phase among the remaining ones, the seconds left
+# in that phase, and the seconds that others may still cost it.
 State = tuple[tuple[int, int, float, float], ...]
 
 
@@ -52,7 +52,7 @@ class PhasedRollout(Outlook):
         elapsed_s: Sequence[Sequence[float]],
         least_gain: float,
     ) -> None:
-        """Set up; sharing pays if it gains more than `least_gain`."""
+        """Create a prediction in which sharing pays if it gains more than `least_gain`."""
         super().__init__(waiting, running, elapsed_s)
         self._belief, self._world, self._least_gain = belief, belief.world, least_gain
         self._most, self._cap = belief.most_together, belief.cap
@@ -86,11 +86,11 @@ class PhasedRollout(Outlook):
 
     @property
     def spares(self) -> bool:
-        """Return whether a job apart is spared (slowed unnoticeably) instead of running alone."""
+        """Return whether a job apart is slowed unnoticeably (spared), instead of running alone."""
         return self._spares
 
     def starts(self, gpu: int, order: Sequence[int]) -> int:
-        """See Outlook; each start is checked with the belief, which decides."""
+        """See Outlook; the belief must also permit each start."""
         members = [self.members[one] for one in self.here[gpu]]
         state = tuple(self._at_first(self._sort(one)) for one in self.here[gpu])
         at = 0
@@ -109,11 +109,11 @@ class PhasedRollout(Outlook):
         return at
 
     def _sort(self, job: int) -> int:
-        """Return the sort of a job: those of one kind may be slowed down up to the cap, or are spared."""
+        """Return the sort of a job: its kind, and whether it is spared or may be slowed up to the cap."""
         return 2 * self._kind[job] + (self._spares and self.apart[job])
 
     def _is_apart(self, job: int) -> bool:
-        """Return whether it waits for an empty GPU."""
+        """Return whether the job waits for an empty GPU."""
         return not self._spares and self.apart[job]
 
     def _at_first(self, kind: int) -> tuple[int, int, float, float]:
@@ -133,7 +133,7 @@ class PhasedRollout(Outlook):
         return end_s, wakes_s
 
     def _run(self, gpu: int, order: Sequence[int]) -> tuple[float, float, dict[int, float]]:
-        """Do the same as _roll, and return how long each takes, by its index in running jobs and order."""
+        """Return the result of _roll, and how long each job takes, by its index in running jobs and order."""
         seconds, codes = self._seconds, self._codes
         n_here, n, most = len(self.here[gpu]), len(order), max(self._most, 1)
         who = list(range(n_here))
@@ -206,9 +206,9 @@ class PhasedRollout(Outlook):
                         del column[index]
 
     def _wait_s(self, state: State, kind: int) -> float:
-        """Return the time until it may join and that pays.
+        """Return the time until a job of this sort may join and sharing pays.
 
-        It is math.inf if the job cannot join before a running job changes its phase.
+        The result is math.inf if it cannot join before a running job changes its phase.
         """
         known = self._waits.get((state, kind))
         if known is None:
@@ -238,10 +238,10 @@ class PhasedRollout(Outlook):
         return math.inf
 
     def _course(self, running: Sequence[tuple[int, int, float, float]]) -> tuple[float, float, float]:
-        """Simulate that the last of them joins now and no job joins later.
+        """Simulate that the last of these jobs joins now and no job joins later.
 
-        Return by how much it is too early (0: no conflict), when all are done, and for how long the last one
-        was not alone.
+        Return by how much it joins too early (0: no conflict), when all jobs are done, and for how long the
+        last one is not alone.
         """
         codes, seconds = self._codes, self._seconds
         kinds = [one for one, _, _, _ in running]
@@ -249,7 +249,7 @@ class PhasedRollout(Outlook):
         left_s = [left for _, _, left, _ in running]
         slack_s = [slack for _, _, _, slack in running]
         slowest = [1.0] * len(running)
-        is_there = True  # the newcomer, like the last of all
+        is_there = True  # the joining job, always the last one
         now_s = shared_s = 0.0
         while kinds:
             meeting = tuple([codes[k][step] for k, step in zip(kinds, phase, strict=True)])
@@ -274,7 +274,7 @@ class PhasedRollout(Outlook):
                     left_s[index] = seconds[kinds[index]][phase[index]]
                     continue
                 if slack_s[index] < -_DONE_S:
-                    # In a second less together it loses at most so much less.
+                    # One second less of sharing reduces the loss by at most 1 - the slowest speed.
                     return -slack_s[index] / max(1 - slowest[index], _DONE_S), 0.0, 0.0
                 is_there = is_there and index < len(kinds) - 1
                 for column in (kinds, phase, left_s, slack_s, slowest):
@@ -282,7 +282,7 @@ class PhasedRollout(Outlook):
         return 0.0, now_s, shared_s
 
     def _meet(self, meeting: tuple[tuple[int, int], ...]) -> tuple[tuple[float, ...], bool, bool]:
-        """Return speeds in these phases, whether they fit together, and whether the cap is respected."""
+        """Return the speeds in these phases, whether they fit together, and whether the cap is respected."""
         known = self._meeting.get(meeting)
         if known is None:
             known = self._meeting[meeting] = self._meeting_result(meeting)
@@ -298,7 +298,7 @@ class PhasedRollout(Outlook):
         return tuple(max(speed, _SLOWEST) for speed in speeds), fits, keeps(speeds, self._cap)
 
     def _ever_may(self, kinds: tuple[int, ...]) -> bool:
-        """Return whether some phases of their applications may overlap without exceeding the cap."""
+        """Return whether some phases of these jobs' applications may overlap without exceeding the cap."""
         known = self._some.get(kinds)
         if known is None:
             applications = tuple(self._of_kind[one // 2].application for one in kinds)
@@ -317,9 +317,9 @@ def _quotient(left_s: float, speed: float) -> float:
 
 
 def _phases_left(world: World, member: Member) -> tuple[tuple[tuple[int, int], ...], tuple[float, ...]]:
-    """Return the phases that it will run through, and the seconds of each.
+    """Return the phases through which the job will run, and the seconds of each.
 
-    Work after its profile is in the last one.
+    Work after the end of its profile belongs to the last phase.
     """
     profile = world.profiles[member.application]
     last = len(profile.phases) - 1

@@ -1,8 +1,9 @@
-"""Predict the result of an order of starts on each GPU, from assumptions about whole runs.
+"""Predict the result of an order of starts on each GPU from assumptions about whole runs.
 
-Sharing pays if more work per second is done with the joining job than without it. Any schedule in which jobs
-start when others end has such orders. Since every sharing pays, each is at most as long as its jobs one after
-the other. Speeds are those of whole runs, and memory is checked from the current progress of each job.
+Sharing pays if more work per second is done with the joining job than without it. Orders can describe any
+schedule in which jobs start when others end. Since sharing always pays, each order takes at most as long as
+its jobs one after the other. Speeds are those of whole runs, and memory is checked from the current progress
+of each job.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Rollout(Outlook):
         elapsed_s: Sequence[Sequence[float]],
         least_gain: float,
     ) -> None:
-        """Set up; sharing pays if it gains more than `least_gain`."""
+        """Create a prediction in which sharing pays if it gains more than `least_gain`."""
         super().__init__(waiting, running, elapsed_s)
         self._belief, self._least_gain = belief, least_gain
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
@@ -53,11 +54,11 @@ class Rollout(Outlook):
         return not running or (not self.apart[job] and self.joins(running, job))
 
     def joins(self, running: tuple[int, ...], job: int) -> bool:
-        """Return whether it may start with these and sharing pays."""
+        """Return whether the job may start with the running ones and sharing pays."""
         return not running or self._join(tuple(self._kind[one] for one in (*running, job)))
 
     def _join(self, kinds: tuple[int, ...]) -> bool:
-        """Return whether the last one may join those before it."""
+        """Return whether a job of the last kind may join those of the kinds before it."""
         known = self._joins.get(kinds)
         if known is None:
             more = sum(self._speeds_of(kinds)) - sum(self._speeds_of(kinds[:-1]))
@@ -67,16 +68,16 @@ class Rollout(Outlook):
         return known
 
     def _tables(self, n_waiting: int) -> tuple[list[list[float]], list[list[bool]]]:
-        """Return [a][b] by kind: the speed of a with b, and whether they may start so.
+        """Return two tables [a][b] by kind: the speed of a with b, and whether one may join the other.
 
-        It covers all pairs that can occur.
+        They cover all pairs that can occur.
         """
         kind, n = self._kind, len(self._of_kind)
         speed_with = [[1.0] * n for _ in range(n)]
         joins = [[False] * n for _ in range(n)]
         for one in {(kind[a], kind[b]) for gpu in self.here for a in gpu for b in gpu if a < b}:
             speed_with[one[0]][one[1]], speed_with[one[1]][one[0]] = self._speeds_of(one)
-        for a in range(len(set(kind[:n_waiting]))):  # numbered by first appearance, waiting ones first
+        for a in range(len(set(kind[:n_waiting]))):  # kinds of waiting jobs are numbered first
             for b in range(a, n):
                 speed_with[a][b], speed_with[b][a] = self._speeds_of((a, b))
                 joins[a][b] = joins[b][a] = self._join((b, a))
@@ -90,7 +91,10 @@ class Rollout(Outlook):
         return known
 
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
-        """Do the same as `_end_of_groups` for at most two at once: most of a search's time is spent here."""
+        """Return the result of `_end_of_groups` for at most two jobs at once.
+
+        A search spends most of its time here.
+        """
         left_s, took_s, speed_with, joins = self.left_s, self.took_s, self._speed_with, self._with
         apart, kind = self.apart, self._kind
         here = self.here[gpu]

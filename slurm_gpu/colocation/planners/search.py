@@ -10,26 +10,25 @@ from math import exp
 from slurm_gpu.colocation.planners.history import NOTICED
 from slurm_gpu.colocation.planners.outlook import Outlook
 
-# By GPU: indices of waiting jobs in the order of their starts. The inner lists never change.
+# By GPU: indices of waiting jobs in the order of their starts. The inner lists are never modified.
 Orders = list[list[int]]
 
-# Initial temperatures as fractions of the cost: for arbitrary orders, and for good ones.
+# Initial temperatures, as fractions of the cost, for arbitrary orders and for good ones.
 HOT, WARM = 0.02, 0.002
-# Final temperature.
+# Final temperature, as a fraction of the cost.
 _COLD = 0.0002
 _MEAN_WEIGHT = 0.1
-# Cumulative probabilities of changes within an order: two jobs swap, one moves elsewhere; otherwise some
-# rotate.
+# Cumulative probabilities of changes within an order: swap two jobs, or move one; otherwise reverse a part.
 _SWAP, _MOVE = 0.4, 0.85
-# Probability of setting a job apart, or no longer, if slowed jobs have a penalty.
+# Probability of setting a job apart, or of no longer doing so.
 _PART = 0.1
-# Penalty of a permitted slowed job, as a fraction of that of one above the limit.
+# Penalty of a permitted slowed job, as a fraction of the penalty above the limit.
 _NOTICED_PRICE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """The penalty of slowed jobs: `price_s` for each above the permitted number, and almost 0 below."""
+    """The penalty of slowed jobs: `price_s` for each above the permitted number, little for the others."""
 
     price_s: float
     allowed: int
@@ -38,8 +37,8 @@ class Consideration:
 class OrderSearch:
     """A search by small changes of the orders.
 
-    The cost is the time at which the last GPU is idle. A small part of the mean over GPUs is added, so that
-    progress on others counts, and the penalty of slowed jobs.
+    The cost is the time at which the last GPU becomes idle, plus a small part of the mean over all GPUs, so
+    that progress on the others counts, plus the penalty of slowed jobs.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class OrderSearch:
         *,
         sets_apart: bool = False,
     ) -> None:
-        """Set up; `sets_apart` also tries which jobs begin apart, as with a `consideration`."""
+        """Create a search; with `sets_apart` or a `consideration`, it also varies which jobs begin apart."""
         self._rollout, self._orders, self._consideration = rollout, orders, consideration
         self._part = _PART if sets_apart or consideration is not None else 0.0
         self._limit_s = [NOTICED * (member.left_s + member.done_s) for member in rollout.members]
@@ -58,9 +57,9 @@ class OrderSearch:
         self._ends_s, self._slowed = [end_s for end_s, _ in rolled], [slowed for _, slowed in rolled]
 
     def anneal(self, evaluations: int, hot: float, rng: random.Random) -> Orders:
-        """Return the best order found in this many evaluations of a GPU's order.
+        """Return the best orders found within this many evaluations of a GPU's order.
 
-        Afterwards the rollout stores which jobs are apart.
+        Afterwards `rollout.apart` applies to these orders.
         """
         rollout, random_ = self._rollout, rng.random
         orders, ends_s, slowed = self._orders.copy(), self._ends_s.copy(), self._slowed.copy()
@@ -91,7 +90,7 @@ class OrderSearch:
         return best[0]
 
     def _roll(self, gpu: int, order: Sequence[int]) -> tuple[float, int]:
-        """Return when the GPU is idle, and how many of its jobs are slowed down."""
+        """Return when the GPU becomes idle, and how many of its jobs are slowed down."""
         end_s = self._rollout.end_s(gpu, order)
         if self._consideration is None:
             return end_s, 0
@@ -110,7 +109,7 @@ class OrderSearch:
     def _change(
         self, orders: Orders, apart: list[bool], ends_s: Sequence[float], random_: Callable[[], float]
     ) -> tuple[Sequence[tuple[int, list[int]]], list[bool]]:
-        """Return one small change: the affected GPUs with their new orders, and which jobs are apart."""
+        """Return one small change: the affected GPUs with their new orders, and which jobs are then apart."""
         n = len(orders)
         here = there = 0
         if n > 1:

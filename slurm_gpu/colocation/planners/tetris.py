@@ -1,8 +1,8 @@
 """Pack jobs by use: Tetris, on the resources of one GPU.
 
 Based on Grandl et al., "Multi-Resource Packing for Cluster Schedulers" (SIGCOMM 2014). Among jobs whose
-demand fits the free resources, it starts the one with the most aligned demand (dot product), and prefers less
-remaining work, both on one scale. Memory must fit at each time. Interference is ignored.
+demand fits the free resources, it starts the one whose demand is best aligned with them (dot product); less
+remaining work is preferred, on the same scale. Memory must fit at each time. Interference is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Tetris:
         self._belief, self._demands = belief, demands(profiles, capacity_mib)
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Place jobs one after the other, each time the best of all jobs on all GPUs."""
+        """Start one job after the other, each time the best pair of a job and a GPU."""
         decision = PlannerDecision(view, self._belief)
         while (found := self._best(decision)) is not None:
             decision.start(*found)

@@ -1,1 +1,1 @@
-"""Profiles of applications: their use of a GPU, phase by phase."""
+"""Provide profiles of applications: their use of a GPU, phase by phase."""

@@ -1,4 +1,4 @@
-"""GPU models, and a rule that converts a profile from one model to another."""
+"""Define GPU models, and convert a profile from one model to another by a rule of thumb."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 
-# An application that takes this share of a GPU's memory takes all available memory, like frameworks with a
-# memory pool.
+# An application that takes at least this share of a GPU's memory is assumed to take all that is available, as
+# frameworks with a memory pool do.
 _ALL_OF_IT = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """The relevant properties of a GPU model; None if unknown."""
+    """The relevant properties of a GPU model; unknown ones are None."""
 
     name: str
     multiprocessors: int | None = None
@@ -33,10 +33,11 @@ class GpuModel:
 def transferred(profile: ApplicationProfile, there: GpuModel, here: GpuModel) -> ApplicationProfile:
     """Convert a profile from the model `there` to `here`: a rule of thumb, not a measurement.
 
-    While kernels run (`util` of the time), their speed scales with the geometric mean of the ratios of
-    multiprocessors times clock and of memory bandwidth, or with the known one. All other time remains the
-    same, and so do active SMs and bytes over PCIe. Memory does not change unless it took nearly all of the
-    old GPU: then it takes the same share of the new one. If nothing is known, only the name changes.
+    While kernels run (`util` of the time), their speed scales with two ratios: multiprocessors times clock,
+    and memory bandwidth. Their geometric mean is used, or the one that is known. All other time remains the
+    same, and so do the number of active SMs and bytes over PCIe. Memory does not change unless it took nearly
+    all of the old GPU; it then takes the same share of the new one. If nothing is known, only the name
+    changes.
     """
     return replace(
         profile,
@@ -46,7 +47,7 @@ def transferred(profile: ApplicationProfile, there: GpuModel, here: GpuModel) ->
 
 
 def faster(there: GpuModel, here: GpuModel) -> float:
-    """Return the expected speed of kernels here relative to there."""
+    """Return the expected speed of kernels on the model `here`, relative to `there`."""
     cores = _ratio(_compute(there), _compute(here))
     bandwidth = _ratio(there.memory_gb_s, here.memory_gb_s)
     known = [ratio for ratio in (cores, bandwidth) if ratio is not None]
@@ -54,7 +55,7 @@ def faster(there: GpuModel, here: GpuModel) -> float:
 
 
 def _phase(phase: ProfilePhase, there: GpuModel, here: GpuModel) -> ProfilePhase:
-    # Without the use, the time during which kernels ran is unknown: assume all of it.
+    # If the utilisation is unknown, kernels are assumed to run all the time.
     util = 1.0 if phase.util is None else phase.util
     busy = util / faster(there, here)
     time = busy + 1 - util
@@ -62,7 +63,7 @@ def _phase(phase: ProfilePhase, there: GpuModel, here: GpuModel) -> ProfilePhase
         return phase
     sms = _ratio(there.multiprocessors, here.multiprocessors) or 1.0
     link = _ratio(there.pcie_gb_s, here.pcie_gb_s) or 1.0
-    # While kernels ran, the same share of the old GPU's SMs was active.
+    # While kernels run, as many SMs are active as on the old GPU.
     sm = None if phase.sm is None else _part(phase.sm * (busy / util if util > 0 else 1.0) / time / sms)
     return ProfilePhase(
         seconds=phase.seconds * time,

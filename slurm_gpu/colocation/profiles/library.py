@@ -1,4 +1,4 @@
-"""Profiles of a site's applications: merge several runs, and find the nearest profile for a job."""
+"""Merge profiles of several runs of a site's applications, and find the nearest profile for a job."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from slurm_gpu.colocation.profiles.gpu_models import GpuModel, transferred
 from slurm_gpu.colocation.profiles.phases import MOST_PHASES, segments
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase, scaled
 
-# Number of steps of the whole run when several are merged.
+# Number of steps into which each run is divided when several are merged.
 _STEPS = 64
 _USES = ("util", "memory_mib", "sm", "pcie")
-# Minimum distance of a profile of another application of the same kind, or of another kind.
+# Minimum distances of profiles of another application of the same kind, and of another kind.
 OTHER_APPLICATION, OTHER_KIND = 8.0, 16.0
 _OTHER_CARD = 0.5
 _UNKNOWN_SIZE = 2.0
@@ -25,17 +25,17 @@ _MOST_OCTAVES = 4.0
 
 
 def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
-    """Merge profiles of one key: with their median length, counting all their runs.
+    """Merge profiles of one key into one of their median length that counts all their runs.
 
-    Times are fractions of each whole run. At each moment memory is the largest value, other uses are means
+    Times are fractions of each whole run. In each step, memory is the largest value, and other uses are means
     weighted by runs; unknown values are ignored if another profile has a value. Raise ValueError if there are
-    no profiles, or different keys.
+    no profiles, or if their keys differ.
     """
     if not profiles:
         raise ValueError("there are no profiles to merge")
     strange = next((one for one in profiles if one.key != profiles[0].key), None)
     if strange is not None:
-        raise ValueError(f"the profiles of {profiles[0].key} and {strange.key} are of different things")
+        raise ValueError(f"profiles of different keys cannot be merged: {profiles[0].key} and {strange.key}")
     if len(profiles) == 1:
         return profiles[0]
     runs = np.array([one.runs for one in profiles], dtype=float)
@@ -65,7 +65,10 @@ def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
 
 
 def _steps(profile: ApplicationProfile, use: str) -> list[float]:
-    """Return a use in _STEPS equal parts of the run, each from the longest phase in it; NaN if unknown."""
+    """Return a use in _STEPS equal parts of the run, as in the longest phase of each part; NaN if unknown.
+
+    Memory is the greatest of the phases in each part.
+    """
     parts = np.zeros((len(profile.phases), _STEPS))
     begin = 0.0
     for at, end_s in enumerate(profile.ends_s):
@@ -106,8 +109,10 @@ class Match:
 
     profile: ApplicationProfile
     distance: float
-    """0: this very application and input, on this model of GPU. Below 8 the application is the same; from 16
-    on not even its kind."""
+    """At 0, application, input and GPU model are the same.
+
+    Below 8, the application is the same; from 16 on, not even its kind is.
+    """
 
 
 class Library:
@@ -116,14 +121,14 @@ class Library:
     def __init__(
         self, profiles: Iterable[ApplicationProfile] = (), cards: Mapping[str, GpuModel] | None = None
     ) -> None:
-        """Set up; `cards` are known GPU models by their names."""
+        """Create a library; `cards` are known GPU models by their names."""
         self._profiles: dict[object, ApplicationProfile] = {}
         self._cards = dict(cards or {})
         for profile in profiles:
             self.add(profile)
 
     def add(self, profile: ApplicationProfile) -> None:
-        """Add the profile of one or several runs, possibly with a known key."""
+        """Add the profile of one or several runs; merge it if the library has a profile of the same key."""
         there = self._profiles.get(profile.key)
         self._profiles[profile.key] = profile if there is None else merged([there, profile])
 
@@ -144,9 +149,9 @@ class Library:
     ) -> Match | None:
         """Return the profile of the same application with the nearest input.
 
-        Otherwise return one of its kind, otherwise any; None if there are no profiles. A profile of another
-        GPU model is converted if both are known. For equal distance, the one with more runs precedes, then
-        the first.
+        Without one, return the nearest profile of the same kind, otherwise of any kind; None if there are no
+        profiles. A profile of another GPU model is converted if both are known. If several profiles are
+        equally near, the one with the most runs is returned, then the first.
         """
         wanted = ApplicationProfile(
             application, gpu_model, (ProfilePhase(seconds=1),), kind, input_size, parameters
@@ -162,7 +167,7 @@ class Library:
 
 
 def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
-    """Return a distance in which the name outweighs everything else together, and the input the GPU."""
+    """Return a distance in which the name outweighs all else together, and the input outweighs the GPU."""
     far = 0.0
     if there.application != wanted.application:
         far += OTHER_APPLICATION if there.kind and there.kind == wanted.kind else OTHER_KIND
@@ -172,7 +177,7 @@ def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
 
 
 def _size_distance(one: float | None, other: float | None) -> float:
-    """Return the distance in octaves."""
+    """Return the distance of two input sizes in octaves."""
     if one == other:
         return 0.0
     if one is None or other is None or not one > 0 or not other > 0:
@@ -181,7 +186,7 @@ def _size_distance(one: float | None, other: float | None) -> float:
 
 
 def _parameter_distance(one: ApplicationProfile, other: ApplicationProfile) -> float:
-    """Return the share of named parameters that differ."""
+    """Return the fraction of parameters that differ."""
     mine, theirs = dict(one.parameters), dict(other.parameters)
     names = mine.keys() | theirs.keys()
     return sum(mine.get(name) != theirs.get(name) for name in names) / len(names) if names else 0.0

@@ -14,10 +14,10 @@ from slurm_gpu.wire.timeline import Timeline
 MOST_PHASES = 8
 _SERIES = ("util", "mem_used", "sm_active", "pcie")
 _MEMORY = _SERIES.index("mem_used")
-# Minimum deviation of any series within a phase: the resolution of the record.
+# Minimum standard deviation of a series within a phase, which is the resolution of the record.
 _LEAST_DEVIATION = 0.02
 _GAP_DEVIATION = 0.2
-# A series that was measured in at most this share of a phase is unknown in it.
+# If a series was measured in at most this share of a phase, its value there is unknown.
 _MOSTLY = 0.5
 
 Floats = NDArray[np.float64]
@@ -26,12 +26,13 @@ Floats = NDArray[np.float64]
 def phases_of(
     timeline: Timeline, memory_mib: float | None, elapsed_s: float | None = None
 ) -> list[ProfilePhase]:
-    """Return at most MOST_PHASES even stretches of a run on one device; () without bins.
+    """Return at most MOST_PHASES stretches of even use in a run on one device; empty without bins.
 
-    `memory_mib` is the device's; without it memory is unknown. `elapsed_s` is the duration, if the first and
-    last bins are partial. Memory is the largest bin of a phase, other values are means; a mostly unmeasured
-    value is None. The boundaries of phases explain the series best, with as few phases as the noise permits
-    (least squares by dynamic programming, and the Bayesian information criterion).
+    `memory_mib` is the device's memory; without it, memory use is unknown. `elapsed_s` is the duration, which
+    differs from that of the bins if the first and last are partial. The memory of a phase is that of its
+    largest bin, and other values are means; a mostly unmeasured value is None. The boundaries of phases fit
+    the series best with as few phases as the noise permits (least squares by dynamic programming, and the
+    Bayesian information criterion).
     """
     if timeline.n_bins == 0:
         return []
@@ -51,21 +52,21 @@ def phases_of(
 
 
 def segments(series: Floats, most: int) -> list[int]:
-    """Return the ends of even stretches of (rows, n), at most `most`; the last is n (at least 1).
+    """Return the ends of at most `most` even stretches of a series (rows, n); the last is n (at least 1).
 
-    NaN: not measured.
+    NaN marks values that were not measured.
     """
     standard = _standardised(series)
     cost = _costs(standard)
     n, rows = standard.shape[1], standard.shape[0]
-    # best[k][j]: the least cost of bins 0 to j as k + 1 stretches, the last of which begins at came[k][j].
+    # best[k][j] is the least cost of bins 0 to j as k + 1 stretches, the last of which begins at came[k][j].
     best, came = [cost[0]], [np.zeros(n, dtype=np.int64)]
     for _ in range(1, min(most, n)):
         before = np.concatenate(([math.inf], best[-1][:-1]))
         every = before[:, None] + cost
         came.append(np.argmin(every, axis=0))
         best.append(every[came[-1], np.arange(n)])
-    # Each stretch costs a level in every row and a boundary, so it must explain at least this much.
+    # Each stretch adds a level in every row and a boundary, so it must reduce the cost by at least this.
     penalty = (rows + 1) * math.log(max(n, 2))
     chosen = int(np.argmin([row[-1] + penalty * k for k, row in enumerate(best)]))
     ends = [n]
@@ -75,7 +76,7 @@ def segments(series: Floats, most: int) -> list[int]:
 
 
 def _standardised(series: Floats) -> Floats:
-    """Return each row in units of its noise, estimated from its steps, and a row that marks gaps."""
+    """Return each row in units of its noise, estimated from its steps; mark gaps in additional rows."""
     rows = []
     for row in series:
         known = ~np.isnan(row)
@@ -83,7 +84,7 @@ def _standardised(series: Floats) -> Floats:
             continue
         values = row[known]
         steps = np.abs(np.diff(values))
-        # The median of |steps| of normal noise is 0.6745·√2 deviations.
+        # The median of |steps| of normal noise is 0.6745·√2 standard deviations.
         noise = float(np.median(steps)) / 0.954 if len(steps) else 0.0
         filled = np.full(row.shape, values.mean())
         filled[known] = values
@@ -94,7 +95,7 @@ def _standardised(series: Floats) -> Floats:
 
 
 def _costs(rows: Floats) -> Floats:
-    """Return (n, n): [i, j] the squares of bins i to j about their mean, over all rows; inf if j < i."""
+    """Return (n, n): [i, j] is the sum over rows of squares of bins i to j about their mean; inf if j < i."""
     n = rows.shape[1]
     sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
     squares = np.concatenate([[0.0], np.cumsum((rows**2).sum(axis=0))])

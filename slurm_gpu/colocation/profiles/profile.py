@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilePhase:
-    """A stretch of even use, as fractions of the whole GPU (0 to 1); None if unknown."""
+    """A stretch of even use, as fractions of the whole GPU (0 to 1); unknown values are None."""
 
     seconds: float
     """Duration of the application alone on its GPU."""
     util: float | None = None
-    """Time in which any kernel ran: NVML's utilisation."""
+    """Fraction of the time in which any kernel ran: NVML's utilisation."""
     memory_mib: float | None = None
     sm: float | None = None
-    """Multiprocessors that had work."""
+    """Fraction of the multiprocessors that had work."""
     pcie: float | None = None
     """Fraction of the link's maximum, over both directions together."""
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
-            raise ValueError(f"a phase lasts more than 0 seconds, not {self.seconds}")
+            raise ValueError(f"seconds must be more than 0, not {self.seconds}")
         for name in ("util", "sm", "pcie"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
@@ -39,7 +39,7 @@ class ProfilePhase:
 
 @dataclass(frozen=True)
 class ApplicationProfile:
-    """One application with one input on one model of GPU (table 2 of the DqnGPU thesis)."""
+    """The profile of one application with one input on one model of GPU (table 2 of the DqnGPU thesis)."""
 
     application: str
     """Its name in `/etc/slurm-gpu/applications.yaml`."""
@@ -48,7 +48,7 @@ class ApplicationProfile:
     kind: str = ""
     """A kind such as "training" or "molecular dynamics"."""
     input_size: float | None = None
-    """In any unit of the application: batch size, atoms."""
+    """In the application's own unit, such as batch size or atoms."""
     parameters: tuple[tuple[str, str], ...] = ()
     """Other known parameters, by name."""
     runs: int = 1
@@ -60,35 +60,35 @@ class ApplicationProfile:
 
     @property
     def key(self) -> tuple[str, str, str, float | None, tuple[tuple[str, str], ...]]:
-        """Return the identity of the application and its input."""
+        """Return the identity of the application, its input and the GPU model."""
         return self.application, self.gpu_model, self.kind, self.input_size, self.parameters
 
     @cached_property
     def seconds(self) -> float:
-        """Return the duration alone."""
+        """Return the duration of the application alone on its GPU."""
         return sum(phase.seconds for phase in self.phases)
 
     @cached_property
     def ends_s(self) -> tuple[float, ...]:
-        """Return the ends of the phases, in seconds from the start, running alone."""
+        """Return the ends of the phases, in seconds from the start when running alone."""
         return tuple(accumulate(phase.seconds for phase in self.phases))
 
     def phase_at(self, done_s: float) -> int:
-        """Return the phase after this much work; after the end of the profile, the last one."""
+        """Return the phase after this much work; after the end of the profile, it is the last one."""
         return min(bisect_right(self.ends_s, done_s), len(self.phases) - 1)
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a use over the measured time; None if no phase has it."""
+        """Return the mean of a use over the time in which it was measured; None if no phase has it."""
         known = [(getattr(one, name), one.seconds) for one in self.phases if getattr(one, name) is not None]
         return sum(value * seconds for value, seconds in known) / sum(s for _, s in known) if known else None
 
     def peak(self, name: str) -> float | None:
-        """Return the greatest use of any phase."""
+        """Return the greatest use of any phase; None if no phase has it."""
         return max((v for phase in self.phases if (v := getattr(phase, name)) is not None), default=None)
 
 
 def sampled(profile: ApplicationProfile, name: str, width_s: float, n: int) -> NDArray[np.float64]:
-    """Return (n) a use in steps of `width_s`: the greatest of each step, 0 after the end, NaN if unknown."""
+    """Return a use in n steps of `width_s`: the greatest of each step, 0 after the end, NaN if unknown."""
     out = np.zeros(n)
     begin_s = 0.0
     for phase, end_s in zip(profile.phases, profile.ends_s, strict=True):
@@ -101,7 +101,7 @@ def sampled(profile: ApplicationProfile, name: str, width_s: float, n: int) -> N
 
 
 def scaled(phases: Sequence[ProfilePhase], seconds: float) -> tuple[ProfilePhase, ...]:
-    """Return the same phases, stretched evenly to this total duration."""
+    """Return the same phases, scaled to this total duration."""
     factor = seconds / sum(phase.seconds for phase in phases)
     return tuple(
         ProfilePhase(

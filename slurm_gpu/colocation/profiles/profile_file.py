@@ -1,4 +1,4 @@
-"""Files of profiles, as CSV (a line for each phase) and JSON: docs/colocation.md#profiles."""
+"""Read and write files of profiles, as CSV (a line for each phase) and JSON: docs/colocation.md#profiles."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _MOST = 1e10
 
 
 def read_profiles(path: Path) -> tuple[ApplicationProfile, ...]:
-    """Return the profiles of a file, .csv or otherwise JSON.
+    """Return the profiles of a file, which is CSV if its name ends in .csv, otherwise JSON.
 
-    Raise InputError naming the line or key, and the value.
+    Raise InputError naming the line or key and the value if one is invalid.
     """
     return _read_csv(path) if path.suffix.lower() == ".csv" else _read_json(path)
 
 
 def write_profiles_json(path: Path, profiles: Iterable[ApplicationProfile]) -> None:
-    """Write profiles as JSON; raise OSError if that fails."""
+    """Write profiles as JSON; raise OSError if writing fails."""
     decoded = {"format": FORMAT, "profiles": [as_json(profile) for profile in profiles]}
     write_whole(path, json.dumps(decoded, ensure_ascii=True, indent=1) + "\n")
 
 
 def write_profiles_csv(path: Path, profiles: Iterable[ApplicationProfile]) -> None:
-    """Write profiles as CSV; raise OSError if that fails."""
+    """Write profiles as CSV; raise OSError if writing fails."""
     with whole_file(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_COLUMNS)
@@ -62,7 +62,7 @@ def write_profiles_csv(path: Path, profiles: Iterable[ApplicationProfile]) -> No
 
 
 def as_json(profile: ApplicationProfile) -> dict[str, Any]:
-    """Return one profile as in a JSON file."""
+    """Return one profile in the format of a JSON file."""
     return {
         "application": profile.application,
         "gpu_model": profile.gpu_model,
@@ -83,7 +83,7 @@ def _read_json(path: Path) -> tuple[ApplicationProfile, ...]:
         raise InputError(str(path), 0, 0, f"format: {shown(decoded.get('format'))} must be {shown(FORMAT)}")
     profiles = decoded.get("profiles")
     if not isinstance(profiles, list) or set(decoded) != {"format", "profiles"}:
-        raise InputError(str(path), 0, 0, "the file must have `format` and `profiles`, a list, and no more")
+        raise InputError(str(path), 0, 0, "the file must have only `format` and `profiles`, a list")
     found = []
     for at, value in enumerate(profiles):
         try:
@@ -99,7 +99,7 @@ def _profile(value: Any) -> ApplicationProfile:
         raise _wrong("", value, f"an object of {', '.join((*_ABOUT, 'phases'))}")
     parameters = value.get("parameters", {})
     if not isinstance(parameters, dict) or not all(isinstance(one, str) for one in parameters.values()):
-        raise _wrong("parameters", parameters, "texts by name")
+        raise _wrong("parameters", parameters, "an object of strings")
     phases = value.get("phases")
     if not isinstance(phases, list) or not phases:
         raise _wrong("phases", phases, "a list of one or more")
@@ -202,13 +202,13 @@ def _read_csv(path: Path) -> tuple[ApplicationProfile, ...]:
 
 def _add_line(found: list[_Lines], line: int, row: Sequence[str]) -> None:
     if len(row) != len(_COLUMNS):
-        raise ValueError(f"{len(row)} cells must be {len(_COLUMNS)}, as in the first line")
+        raise ValueError(f"has {len(row)} cells, but the first line has {len(_COLUMNS)}")
     about, (at, seconds, *uses) = list(map(bare, row[: len(_ABOUT)])), row[len(_ABOUT) :]
     if at == "1":
         found.append(_Lines(about, line))
     elif not found or found[-1].about != about or at != str(len(found[-1].phases) + 1):
         raise ValueError(
-            f"phase {_cut(at)} must be 1, or one more than in the line before of the same profile"
+            f"phase {_cut(at)} must be 1, or one more than in the previous line of the same profile"
         )
     values = {use: _cell(use, text) for use, text in zip(_USES, uses, strict=True)}
     found[-1].phases.append(_made(_cell("seconds", seconds), values))
@@ -223,9 +223,9 @@ def _of_lines(lines: _Lines) -> ApplicationProfile:
     except (ValueError, RecursionError):
         decoded = None
     if not isinstance(decoded, dict) or not all(isinstance(one, str) for one in decoded.values()):
-        raise ValueError(f"parameters {_cut(parameters)} must be empty or texts by name, as JSON has them")
+        raise ValueError(f"parameters {_cut(parameters)} must be empty or a JSON object of strings")
     if len(runs) > _DIGITS:
-        raise ValueError(f"runs {runs[:_DIGITS]}… are too many")
+        raise ValueError(f"runs {runs[:_DIGITS]}… is too large")
     return _checked(application, gpu_model, kind, _cell("input_size", size), decoded, int(runs), lines.phases)
 
 
@@ -242,7 +242,7 @@ def _cell(name: str, text: str) -> float | None:
     except ValueError:
         found = None
     if found is None:
-        raise ValueError(f"{name} {_cut(text)} must be a number, or empty where it is not known")
+        raise ValueError(f"{name} {_cut(text)} must be a number, or empty if unknown")
     return found
 
 
@@ -251,6 +251,9 @@ def _each_once(path: Path, profiles: Sequence[ApplicationProfile]) -> None:
     for profile in profiles:
         if profile.key in there:
             raise InputError(
-                str(path), 0, 0, f"{profile.application} on {profile.gpu_model} with one input is there twice"
+                str(path),
+                0,
+                0,
+                f"{profile.application} on {profile.gpu_model} occurs twice with the same input",
             )
         there.add(profile.key)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_gpu.colocation.profiles.library import OTHER_APPLICATION, Match
 
-# Fraction of its memory that remains free, since the nearest profile is only an estimate.
+# Additional memory, relative to that of the nearest profile, which is only an estimate.
 HEADROOM = 0.25
 
 
@@ -15,17 +15,17 @@ class Shards(NamedTuple):
     """Shards of one GPU."""
 
     needed: int | None
-    """None if the profile does not contain it."""
+    """Number of shards that the job needs; None if it is unknown."""
     of: int
     why: str
     """The basis of `needed`, or the reason why it is unknown."""
 
 
 def shards_of(match: Match, input_size: float | None, of: int, capacity_mib: float) -> Shards:
-    """Return the shards for the memory of a job with this input, on a GPU of `of` shards and this capacity.
+    """Return the shards for the memory of a job with this input, on a GPU with `of` shards and this capacity.
 
-    There is no estimate from another application, a smaller input, or partly measured memory, since the job
-    may need more.
+    There is no estimate from a profile of another application, of a smaller input, or with partly measured
+    memory, since the job may need more.
     """
     profile = match.profile
     if match.distance >= OTHER_APPLICATION:
@@ -39,7 +39,7 @@ def shards_of(match: Match, input_size: float | None, of: int, capacity_mib: flo
         what = "its input is unknown" if there is None else f"it had a smaller input, {there:g}"
         return Shards(None, of, what)
     with_headroom_mib = peak_mib * (1 + HEADROOM)
-    by = f"{peak_mib:.0f} MiB at most and {HEADROOM:.0%} more, of {capacity_mib:.0f} MiB"
+    by = f"at most {peak_mib:.0f} MiB plus {HEADROOM:.0%}, of {capacity_mib:.0f} MiB"
     if with_headroom_mib > capacity_mib:
         return Shards(of, of, by)
     return Shards(max(1, math.ceil(with_headroom_mib * of / capacity_mib - 1e-9)), of, by)

@@ -1,4 +1,4 @@
-"""Describe an application before it has ever shared a GPU, and the similarity of two of them."""
+"""Describe applications that have never shared a GPU, and how similar two of them are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.read import application_and_size
 
 Floats = NDArray[np.float64]
-# A line fits this many points exactly.
+# A line fits up to this many points exactly.
 _LINE = 2
 
 
@@ -26,11 +26,11 @@ class Traits:
     size: float | None = None
     """Size of its input."""
     uses: tuple[float | None, ...] = ()
-    """Other distinguishing uses alone: equal number, order and scale for all."""
+    """Other values that distinguish applications alone: the same number, order and scale for all of them."""
 
 
 def traits_of_table(table: Measured) -> tuple[Traits, ...]:
-    """Return traits from names and speeds alone: the duration of a step, in octaves."""
+    """Return traits from applications' names and speeds alone (the duration of a step, in octaves)."""
     found = []
     for name, alone in zip(table.names, table.alone_per_s, strict=True):
         family, size = application_and_size(name)
@@ -43,27 +43,27 @@ class Likeness:
     """The similarity of each two of n applications."""
 
     same_family: Floats
-    """(n, n) 1 or 0."""
+    """(n, n) 1 if both belong to one family; otherwise 0."""
     octaves: Floats
-    """(n, n) octaves between their sizes; an unknown size counts as the middle of its family's."""
+    """(n, n) octaves between their sizes; an unknown size counts as the mean of its family."""
     uses: Floats
-    """(n, n) distance between their uses, in standard deviations of all; what is not known is taken for the
-    mean."""
+    """(n, n) distance between their uses, in standard deviations of all; unknown uses count as the mean."""
     odd: Floats
     """(n, uses) deviation of each use from its family's line by size, in the same unit.
 
-    For example a step alone that takes longer than expected from smaller and larger inputs. With co-runners
-    it is as fast as expected, and so loses less. 0 if the family has fewer than three.
+    For example, a step alone takes longer than smaller and larger inputs suggest. With co-runners this
+    application is as fast as expected, so it loses less. The value is 0 if the family has fewer than three
+    members.
     """
 
 
 def likeness(traits: Sequence[Traits]) -> Likeness:
-    """Compute the similarity; raise ValueError unless all have equally many uses."""
+    """Compute the similarity; raise ValueError unless all have the same number of uses."""
     families = {family: at for at, family in enumerate(dict.fromkeys(one.family for one in traits))}
     family = np.array([families[one.family] for one in traits], dtype=np.intp)
     octave = _octaves(traits, family)
     if len({len(one.uses) for one in traits}) > 1:
-        raise ValueError("all applications must have equally many uses, None for those not known")
+        raise ValueError("all applications must have the same number of uses; unknown uses are None")
     uses = np.array([[math.nan if use is None else use for use in one.uses] for one in traits], dtype=float)
     standard = _standard(uses.reshape(len(traits), -1))
     return Likeness(
@@ -75,7 +75,7 @@ def likeness(traits: Sequence[Traits]) -> Likeness:
 
 
 def _octaves(traits: Sequence[Traits], family: NDArray[np.intp]) -> Floats:
-    """Return (n) octaves, each a point on a line: similarity by distances requires points."""
+    """Return sizes in octaves, (n), as points on a line: similarity by distance requires points."""
     size = np.array(
         [math.log2(one.size) if one.size is not None and one.size > 0 else math.nan for one in traits]
     )
@@ -99,7 +99,7 @@ def _distance(points: Floats) -> Floats:
 
 
 def _from_line(points: Floats, octave: Floats, family: NDArray[np.intp]) -> Floats:
-    """Return (n, columns) the residuals of least squares over sizes for each family."""
+    """Return the residuals (n, columns) of each family's least squares fit over sizes."""
     odd = np.zeros_like(points)
     for one in range(int(family.max(initial=-1)) + 1):
         members = np.flatnonzero(family == one)

@@ -1,1 +1,1 @@
-"""Experiments that no daemon imports: workloads, comparisons of planners, and the cost of sharing."""
+"""Provide experiments that no daemon imports: workloads, comparisons of planners, and the cost of sharing."""

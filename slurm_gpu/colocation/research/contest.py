@@ -1,4 +1,4 @@
-"""Compare planners on the same jobs with the same belief, with one job at a time and with the bound."""
+"""Compare planners on the same jobs and belief, also with one job at a time and with the bound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import World
 
 BASELINE = "sjf"
-# Number of jobs in the slots of the learned planner (M).
+# Number of waiting jobs that fill the slots of the learned planner (M).
 FULL = 8
 
 
@@ -29,26 +29,26 @@ class ContestResult:
     """Mean makespan relative to SJF's."""
     ratio_max: float
     gap: float
-    """Mean distance above the bound: 0.01 is one per cent."""
+    """Mean excess over the bound: 0.01 is one per cent."""
     not_slowed: float
     """Fraction of the jobs that took at most 1.02 times as long as alone."""
     worst_slowdown: float
     together: float
-    """Mean number of jobs on a GPU, over the time in which it had any."""
+    """Mean number of jobs on a GPU over the time in which it had any."""
     out_of_memory: int
     decision_ms_p50: float
     decision_ms_p99: float
-    """Processor time of the calls with waiting jobs."""
+    """Processor time of the decisions with waiting jobs."""
 
 
 class TimedPlanner:
-    """A planner with the duration of each of its decisions."""
+    """A planner that records the duration of each of its decisions."""
 
     def __init__(self, inner: Planner, most_together: int = 2) -> None:
         self.name, self._inner, self._most = inner.name, inner, most_together
         self.took_ms: list[float] = []
         self.full_ms: list[float] = []
-        """The decisions with at least FULL waiting jobs and a GPU that can accept one."""
+        """Durations of the decisions with at least FULL waiting jobs and a GPU that can accept one."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """See Planner."""
@@ -78,9 +78,9 @@ def contest(
 ) -> list[ContestResult]:
     """Return one result per planner, in the order of `names`.
 
-    `setting` is called for each planner and list, with the list's number. Results are relative to the bound
-    of the same jobs under the same cap. `report_progress` is called with the number of finished runs and of
-    all runs.
+    `setting` is called for each planner and list with the number of the list. Results are relative to the
+    bound of the same jobs under the same cap. `report_progress` is called with the number of finished runs
+    and the number of all runs.
     """
     of, done = len(lists) * len(names), 0
     ran: dict[str, list[SharingOutcome]] = {name: [] for name in names}

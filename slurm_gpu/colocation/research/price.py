@@ -1,4 +1,4 @@
-"""Compute the cost saved by sharing, as in table 5 of the DqnGPU thesis: etc/prices.yaml."""
+"""Compute the cost saved by sharing, as in table 5 of the DqnGPU thesis, from etc/prices.yaml."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class _Prices:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The price of an exclusive GPU compared with a part of one."""
+    """The price of an exclusive GPU, and that of a part of one."""
 
     name: str
     alone_price: float
-    """Price per hour of the exclusive GPU, in the same unit as that of the part."""
+    """Price per hour of the exclusive GPU, in the same currency as that of the part."""
     part_price: float
     in_words: str = ""
     """The comparison in words: "1/2 of a g4dn.4xlarge instead of g3.xlarge"."""
 
     def saved(self, alone_s: float, shared_s: float) -> float:
-        """Return the saved share of the price if `shared_s` with sharing replace `alone_s` without.
+        """Return the fraction of the cost saved if jobs take `shared_s` with sharing, not `alone_s` without.
 
-        It is below 0 if sharing costs more.
+        The result is below 0 if sharing costs more.
         """
         return 1 - self.part_price * shared_s / (self.alone_price * alone_s)
 

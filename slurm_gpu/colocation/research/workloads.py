@@ -1,4 +1,4 @@
-"""Workloads of a pair table: its applications as a world, and jobs drawn from them."""
+"""Turn a pair table into workloads: a world of its applications, and jobs drawn from them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from slurm_gpu.colocation.tables.measured import Measured
 
 # Number of jobs in each workload.
 JOBS = 30
-# Pair tables contain no durations of jobs: they are drawn between these, log-uniformly.
+# Pair tables contain no durations of jobs, which are therefore drawn log-uniformly between these.
 TABLE_WORK_S = (60.0, 600.0)
 # Number of applications in a sweep.
 TABLE_KINDS = 3
-# Workloads of a pair table: all applications; the half that slows others most, or least; alternating heavy
-# and light ones; and a few applications, as in a hyperparameter search.
+# Workloads of a pair table: all applications; the half that slows others most; the half that slows them
+# least; both halves alternately; and a few applications, as in a hyperparameter search.
 TABLE: tuple[str, ...] = ("random", "heavy", "light", "mixed", "sweep")
 
 
 def random_of(workload: str, seed: int) -> np.random.Generator:
-    """Return a generator that is independent of other workloads of this seed."""
+    """Return a random generator that is independent of those for other workloads with this seed."""
     return np.random.default_rng((seed, *workload.encode()))
 
 
 def table_world(measured: Measured) -> TableWorld:
-    """Return applications with one phase each, of which only speeds are known."""
+    """Return a world whose applications have one phase each and known speeds, but no known uses."""
     return TableWorld(
         [
             ApplicationProfile(name, measured.gpu_model, (ProfilePhase(seconds=TABLE_WORK_S[1]),))
@@ -39,10 +39,10 @@ def table_world(measured: Measured) -> TableWorld:
 
 
 def weights_on_others(measured: Measured) -> list[float]:
-    """Return by application how much longer others take with it, the mean over all; inf if unknown.
+    """Return how much more time others take with each application, as a mean over them; inf if unknown.
 
-    The value is at most 2, as when one runs after the other; this also counts for those that cannot run with
-    it.
+    The value of one co-runner is at most 1, as if both ran one after the other, and is 1 if they cannot run
+    together.
     """
     lost: list[list[float]] = [[] for _ in measured.names]
     for (_, others), speed in measured.speeds.items():
@@ -52,7 +52,7 @@ def weights_on_others(measured: Measured) -> list[float]:
 
 
 def table_jobs(measured: Measured, workload: str, seed: int, n: int = JOBS) -> list[SharingJob]:
-    """Draw with replacement from a pair table's applications; all wait from the beginning."""
+    """Draw jobs with replacement from a pair table's applications; all wait from the beginning."""
     random = random_of(workload, seed)
     weights = weights_on_others(measured)
     by_weight = sorted(range(len(weights)), key=lambda one: (weights[one], one))
@@ -75,7 +75,7 @@ def table_jobs(measured: Measured, workload: str, seed: int, n: int = JOBS) -> l
         case "sweep":
             drawn = draw(draw(by_weight, TABLE_KINDS), n)
         case _:
-            raise ValueError(f"there is no workload {workload!r} of a pair table; there are {TABLE}")
+            raise ValueError(f"unknown workload {workload!r} of a pair table; available: {TABLE}")
     low, high = np.log(TABLE_WORK_S)
     return [
         SharingJob(one, float(work))

@@ -1,1 +1,1 @@
-"""A simulator of jobs that share GPUs."""
+"""Simulate jobs that share GPUs."""

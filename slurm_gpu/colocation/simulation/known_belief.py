@@ -1,4 +1,4 @@
-"""The belief of a planner that has the true values."""
+"""Define the belief of a planner that has the true values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JUST_MORE = 1 + 1e-9
 
 
 class KnownBelief:
-    """See planner.Belief; `headroom` is a fraction of each job's memory that remains free."""
+    """See planner.Belief; `headroom` is additional memory, as a fraction of each job's."""
 
     def __init__(
         self, world: World, *, most_together: int = 2, cap: float = math.inf, headroom: float = 0.0
@@ -30,9 +30,9 @@ class KnownBelief:
         self._kept: dict[tuple[tuple[int, float, float, float], ...], bool] = {}
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Return speeds as if each ran through its phases many times during one of the others.
+        """Return the speeds over whole runs if any phase may meet any other.
 
-        Any phase meets any other.
+        Each application counts as running through its phases many times during each phase of the others.
         """
         known = self._speeds.get(applications)
         if known is None:
@@ -53,18 +53,18 @@ class KnownBelief:
         return known
 
     def forget(self) -> None:
-        """Clear caches after the world has changed."""
+        """Clear all caches, as required after the world has changed."""
         self._peaks_mib.clear()
         for known in (self._speeds, self._meetings, self._fit, self._ends_s, self._kept):
             known.clear()
 
     def _peaks_fit(self, members: Sequence[Member]) -> bool:
-        """Return whether the peaks of all fit together, which is quick to check."""
+        """Return whether the peaks of all jobs fit together, which is quick to check."""
         peaks_mib = sum([self._peak_mib(one.application) for one in members])
         return peaks_mib * (1 + self.headroom) <= self.world.capacity_mib
 
     def _peak_mib(self, application: int) -> float:
-        """Return the peak, or 0 if it is unknown."""
+        """Return the peak memory of an application; 0 if it is unknown."""
         known = self._peaks_mib.get(application)
         if known is None:
             peak_mib = self.world.profiles[application].peak("memory_mib")
@@ -72,9 +72,9 @@ class KnownBelief:
         return known
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """See planner.Belief; the cap holds to the end of each job in the current situation.
+        """See planner.Belief; the cap holds to the end of each job if no other job joins.
 
-        This also holds after later joins, which are checked too. Jobs do not share if any overlap of their
+        Later joins are checked too, so the cap holds in any case. Jobs do not share if every overlap of their
         phases exceeds the cap: without phases, a pair above the cap never runs together.
         """
         if len(members) < 2:
@@ -101,7 +101,7 @@ class KnownBelief:
         return known
 
     def _meetings_of(self, applications: tuple[int, ...]) -> tuple[bool, ...]:
-        """Return for all possible overlaps of their phases whether the cap is respected."""
+        """Return whether the cap is respected, for every possible overlap of the applications' phases."""
         known = self._meetings.get(applications)
         if known is None:
             profiles = [self.world.profiles[one] for one in applications]
@@ -112,7 +112,7 @@ class KnownBelief:
         return known
 
     def _keeps_cap(self, members: Sequence[Member]) -> bool:
-        """Return whether they fit and no job's whole run exceeds the cap."""
+        """Return whether the jobs fit and no job's whole run exceeds the cap."""
         key = tuple(sorted((one.application, one.done_s, one.left_s, one.lost_s) for one in members))
         known = self._kept.get(key)
         if known is None:
@@ -133,9 +133,9 @@ class KnownBelief:
 
 
 def over_phases(world: World, applications: tuple[int, ...]) -> tuple[float, ...]:
-    """Return each one's speed with the others over its whole run, at any phases of the others.
+    """Return each application's speed over its whole run, with any phases of the others.
 
-    The work of a phase has the mean of its speeds with the others' phases, weighted by their time alone. All
+    The speed of a phase is the mean of its speeds with the others' phases, weighted by their time alone. All
     are 0 if any phases cannot run together.
     """
     if len(applications) == 1:

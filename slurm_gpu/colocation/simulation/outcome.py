@@ -23,12 +23,12 @@ class SharingTransition(StrEnum):
     SUBMIT = "submit"
     START = "start"
     PHASE = "phase"
-    """It entered its next phase."""
+    """The job entered its next phase."""
     END = "end"
     OUT_OF_MEMORY = "out of memory"
-    """It was killed, and will wait again and restart from its beginning."""
+    """The job was killed; it will wait again and restart from its beginning."""
     REQUEUE = "requeue"
-    """It waits again."""
+    """The job waits again."""
 
 
 class SharingEvent(NamedTuple):
@@ -38,30 +38,33 @@ class SharingEvent(NamedTuple):
     what: SharingTransition
     job: int
     gpu: int = -1
-    """The GPU on which it runs; -1 if it does not run."""
+    """The GPU on which the job runs; -1 if it does not run."""
 
 
 @dataclass(frozen=True)
 class SharingOutcome:
-    """Columns per job, and means over all GPUs from the first submission to the end of the last job."""
+    """Columns with one value per job, and means over all GPUs from the first submission to the last end."""
 
     submit_s: Floats
     start_s: Floats
-    """Start of the completed run."""
+    """Start of each job's completed run."""
     first_start_s: Floats
     end_s: Floats
     alone_s: Floats
-    """Its work, in seconds alone."""
+    """Work of each job, in seconds alone."""
     kills: NDArray[np.int32]
-    """Number of times that it ran out of memory."""
+    """Number of times that each job ran out of memory."""
     utilisation: float | None
-    """Fraction of the time in which kernels ran: the sum of each job's own times its speed, at most 1."""
+    """Fraction of the time in which kernels ran.
+
+    On each GPU it is the sum of utilisation alone times speed over the jobs, at most 1.
+    """
     memory: float | None
-    """Mean fraction of the memory in use over time; None if unknown."""
+    """Mean fraction of the memory in use; None if unknown."""
     memory_peak_mib: float | None
-    """Maximum of any GPU at any time."""
+    """Maximum memory in use on any GPU at any time."""
     together: float
-    """Mean number of jobs on a GPU, over the time in which it had any."""
+    """Mean number of jobs on a GPU over the time in which it had any."""
     most_together: int
     log: tuple[SharingEvent, ...]
 
@@ -72,27 +75,27 @@ class SharingOutcome:
 
     @property
     def slowdown(self) -> Floats:
-        """Return the duration of the completed run relative to running alone: 1 is not slowed."""
+        """Return the duration of each completed run, relative to running alone."""
         return (self.end_s - self.start_s) / self.alone_s
 
     @property
     def wait_s(self) -> Floats:
-        """Return the time until the first start."""
+        """Return each job's time from submission to its first start."""
         return self.first_start_s - self.submit_s
 
     @property
     def out_of_memory(self) -> int:
-        """Return how often jobs were killed."""
+        """Return how many times jobs were killed."""
         return int(self.kills.sum())
 
     @property
     def placements(self) -> int:
-        """Return how often jobs were started."""
+        """Return how many times jobs were started."""
         return sum(event.what is SharingTransition.START for event in self.log)
 
 
 class StretchTally:
-    """Adds up the stretches of all GPUs."""
+    """The sums over the stretches of all GPUs."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -102,7 +105,7 @@ class StretchTally:
         self._most = 0
 
     def add(self, stretch: SharingStretch) -> None:
-        """Add a record."""
+        """Add one stretch."""
         seconds, n = stretch.to_s - stretch.from_s, len(stretch.ran)
         if not seconds > 0 or not n:
             return
@@ -131,9 +134,9 @@ class StretchTally:
         kills: NDArray[np.int32],
         log: Sequence[SharingEvent],
     ) -> SharingOutcome:
-        """Return the outcome of all added records, and of these columns.
+        """Return the outcome of all added stretches and of these columns.
 
-        Starts and ends are those in the log.
+        Starts and ends are taken from the log.
         """
         n = len(submit_s)
         first, last, end = (np.full(n, math.nan) for _ in range(3))

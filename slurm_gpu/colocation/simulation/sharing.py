@@ -1,4 +1,4 @@
-"""Jobs that run together on one GPU, through their phases, at speeds that depend on each other's phases."""
+"""Simulate the jobs on one GPU, whose speeds depend on each other's phases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Work:
         self._left_s, self.speed, self._since_s = left_s, 1.0, now_s
 
     def left_s(self, now_s: float) -> float:
-        """Return the remaining work at a moment, no earlier than the last change."""
+        """Return the remaining work at a time that is not before the last change."""
         return max(self._left_s - self.speed * (now_s - self._since_s), 0.0)
 
     def change(self, now_s: float, speed: float) -> float:
@@ -41,7 +41,7 @@ class RanPart(NamedTuple):
 
 
 class SharingStretch(NamedTuple):
-    """A time in which the same jobs ran on a GPU, in the same phases."""
+    """A period in which the same jobs ran on a GPU in the same phases."""
 
     gpu: int
     from_s: float
@@ -49,18 +49,18 @@ class SharingStretch(NamedTuple):
     ran: tuple[RanPart, ...]
     """In the order of their starts."""
     memory_mib: float | None
-    """Memory of all together, as the GPU reports; None if unknown."""
+    """Memory of all jobs together, as a GPU reports it; None if unknown."""
 
 
 class SharingObserver(Protocol):
-    """An observer of the GPUs, like a monitor of real ones, for measuring or learning."""
+    """An observer of simulated GPUs, like a monitor of real ones, for measuring or learning."""
 
     def ran(self, stretch: SharingStretch) -> None:
         """Record a stretch that has ended."""
         ...
 
     def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
-        """Record that these (`killed` among them) did not fit into the GPU's memory."""
+        """Record that the jobs `together`, including `killed`, did not fit into the GPU's memory."""
         ...
 
 
@@ -73,14 +73,14 @@ class PhaseProgress:
 
     member: Member
     memory_factor: float
-    """Its memory is this many times its profile's."""
+    """The job's memory, relative to that of its profile."""
     phase: int
     work: Work
-    """Work of this phase."""
+    """Remaining work in this phase."""
     later_s: float
     """Work after this phase."""
     began_s: float
-    """The start of the job, according to its member."""
+    """The start of the job, as derived from its member."""
     ends_at_s: float = math.inf
     """The end of the phase at the current speed."""
     speed: float = 1.0
@@ -95,11 +95,11 @@ class PhaseProgress:
         return cls(member, memory_factor, phase, work, later_s, now_s - member.done_s - member.lost_s)
 
     def left_s(self, now_s: float) -> float:
-        """Return the remaining time of the whole job."""
+        """Return the remaining work of the whole job."""
         return self.later_s + self.work.left_s(now_s)
 
     def next_phase(self, profile: ApplicationProfile, now_s: float) -> bool:
-        """Advance to the next phase; False if the job is done."""
+        """Advance to the next phase, or return False if the job is done."""
         if not self.later_s > 0:
             return False
         self.phase += 1
@@ -112,7 +112,7 @@ class PhaseProgress:
 def _split(
     profile: ApplicationProfile, phase: int, left_s: float, done_s: float, now_s: float
 ) -> tuple[Work, float]:
-    """Return the work in this phase, and the seconds after it."""
+    """Return the remaining work in this phase, and the seconds of work after it."""
     here_s = left_s
     if phase + 1 < len(profile.phases):
         here_s = min(left_s, profile.ends_s[phase] - done_s)
@@ -120,7 +120,7 @@ def _split(
 
 
 class SharedGpu:
-    """One GPU and its jobs, from one change to the next."""
+    """One GPU and its jobs; nothing changes between two events."""
 
     def __init__(self, world: World, gpu: int = 0, now_s: float = 0.0) -> None:
         self._world, self._gpu, self._now_s = world, gpu, now_s
@@ -145,20 +145,20 @@ class SharedGpu:
         )
 
     def member(self, course: PhaseProgress, now_s: float) -> Member:
-        """Return the member at this time."""
+        """Return the job's state at this time."""
         was = course.member
         left_s = course.left_s(now_s)
         done_s = was.done_s + was.left_s - left_s
         profile = self._world.profiles[was.application]
         if course.phase + 1 < len(profile.phases):
-            # Regardless of rounding: it is in this phase until the phase has ended.
+            # Rounding must not move the job to the next phase before this one has ended.
             done_s = min(done_s, math.nextafter(profile.ends_s[course.phase], 0.0))
         return Member(
             was.job, was.application, left_s, done_s, was.submit_s, was.killed, now_s - course.began_s
         )
 
     def end_phases(self, now_s: float) -> tuple[list[PhaseProgress], list[PhaseProgress]]:
-        """End phases at this moment: return removed jobs that are done, and those that begin a phase.
+        """End phases at this moment: remove and return jobs that are done, and return jobs in a new phase.
 
         The caller must call `settle` afterwards.
         """
@@ -174,8 +174,8 @@ class SharedGpu:
     def settle(self, now_s: float) -> list[PhaseProgress]:
         """Remove and return jobs that cannot continue, the last started first.
 
-        All others continue at new speeds. Raise ValueError if a job does not fit into an empty GPU, or for
-        invalid speeds.
+        All others continue at new speeds. Raise ValueError if a job does not fit into an empty GPU, or if
+        speeds are invalid.
         """
         killed: list[PhaseProgress] = []
         while (speeds := self._speeds()) is None:
@@ -193,7 +193,7 @@ class SharedGpu:
         return killed
 
     def _speeds(self) -> tuple[float, ...] | None:
-        """Return their speeds; None if they cannot run together."""
+        """Return the speeds of all jobs; None if they cannot run together."""
         self._memory = tuple(self._memory_of(one) for one in self.courses)
         if sum(one for one in self._memory if one is not None) > self._world.capacity_mib:
             return None
@@ -204,7 +204,7 @@ class SharedGpu:
         if any(speed == 0 for speed in speeds):
             return None
         if len(speeds) != len(running) or not all(speed > 0 for speed in speeds):
-            raise ValueError(f"the speeds of {running} must be from 0 to 1 for each, not {speeds}")
+            raise ValueError(f"the speeds of {running} must be one number from 0 to 1 each, not {speeds}")
         return speeds
 
     def _memory_of(self, course: PhaseProgress) -> float | None:
@@ -215,10 +215,10 @@ class SharedGpu:
 def look_ahead(
     world: World, members: Sequence[Member], memory_factor: float = 1.0
 ) -> list[SharingStretch] | None:
-    """Return how they run to their ends on one GPU without further jobs, from their current progress.
+    """Return the stretches in which these jobs run to their ends on one GPU without further jobs.
 
-    The result is None if they run out of memory. Their memory is `memory_factor` times that of their
-    profiles.
+    They continue from their current progress. The result is None if they run out of memory. Their memory is
+    `memory_factor` times that of their profiles.
     """
     gpu = SharedGpu(world)
     gpu.courses = [

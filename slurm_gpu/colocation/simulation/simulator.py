@@ -1,8 +1,8 @@
-"""Simulate jobs that share GPUs by a planner's decisions: event-driven, with work as a fluid.
+"""Simulate jobs that share GPUs by a planner's decisions: event-driven, with continuous progress.
 
 Between two events nothing changes: the jobs, their phases, and therefore (`world.World`) their speeds. Memory
-is a hard limit at every moment: if it would be exceeded, the job that started last is killed, waits again
-after `requeue_s`, and restarts from its beginning. The simulation is deterministic: the same jobs and planner
+is a hard limit at every moment: instead of exceeding it, the job that started last is killed. It waits again
+after `requeue_s` and restarts from its beginning. The simulation is deterministic: the same jobs and planner
 give the same log.
 """
 
@@ -28,18 +28,18 @@ from slurm_gpu.colocation.simulation.world import World
 
 @dataclass(frozen=True, slots=True)
 class SharingJob:
-    """One job; its number is its index in the simulated sequence."""
+    """One job. Its number is its index in the simulated sequence."""
 
     application: int
     """Index into the world's profiles."""
     work_s: float
     """Seconds alone.
 
-    If its profile is shorter, the job remains in the last phase; if longer, it ends within it.
+    A job longer than its profile remains in the last phase; a shorter one ends within the profile.
     """
     submit_s: float = 0.0
     memory_factor: float = 1.0
-    """Its memory is this many times its application's, in every phase."""
+    """The job's memory in every phase, relative to that of its application."""
 
 
 def simulate(
@@ -51,15 +51,15 @@ def simulate(
     requeue_s: float = 30.0,
     watcher: SharingObserver | None = None,
 ) -> SharingOutcome:
-    """Run all jobs to their end; `watcher` receives every stretch of time on every GPU, and every kill.
+    """Run all jobs to their end; `watcher` receives every stretch on every GPU, and every kill.
 
     Raise ValueError naming the planner if it starts a job that does not wait, or starts nothing while jobs
     wait and every GPU is idle. Also raise it if a job does not fit into an empty GPU.
     """
     if n_gpus < 1:
-        raise ValueError(f"jobs run on 1 GPU or more, not on {n_gpus}")
+        raise ValueError(f"the number of GPUs must be 1 or more, not {n_gpus}")
     if not requeue_s > 0:
-        raise ValueError(f"a killed job waits again after more than 0 seconds, not {requeue_s}")
+        raise ValueError(f"requeue_s must be more than 0, not {requeue_s}")
     for number, job in enumerate(jobs):
         _check(number, job, world)
     model = _SharingModel(world, jobs, planner, n_gpus, requeue_s, watcher)
@@ -70,7 +70,7 @@ def simulate(
 def _check(number: int, job: SharingJob, world: World) -> None:
     if not 0 <= job.application < len(world.profiles):
         raise ValueError(
-            f"job {number} is of application {job.application}; there are {len(world.profiles)}, from 0 on"
+            f"job {number} has application {job.application}, but indices end at {len(world.profiles) - 1}"
         )
     for name, good in (
         ("work_s", 0 < job.work_s < math.inf),
@@ -96,13 +96,13 @@ class _SharingModel:
         self._gpus = [SharedGpu(world, gpu) for gpu in range(n_gpus)]
         self._waiting: dict[int, Member] = {}
         self._coming = [(job.submit_s, number, SharingTransition.SUBMIT) for number, job in enumerate(jobs)]
-        """The submit times of coming jobs."""
+        """The times of coming submissions and requeues."""
         heapq.heapify(self._coming)
         self._kills = np.zeros(len(jobs), dtype=np.int32)
         self._log: list[SharingEvent] = []
         self._tally = StretchTally(world)
         self._wake_s = math.inf
-        """The time of the next call of the planner if no job ends before."""
+        """The time of the planner's next call if no event occurs before."""
 
     def run(self) -> None:
         while (now_s := self._next_s()) < math.inf:
@@ -126,7 +126,7 @@ class _SharingModel:
         )
 
     def _happen(self, now_s: float) -> bool:
-        """Process this moment except for starts; return whether the planner must decide."""
+        """Process all events of this moment except starts; return whether the planner must decide."""
         changed = self._wake_s <= now_s
         for index, gpu in enumerate(self._gpus):
             if gpu.next_s <= now_s:
@@ -149,7 +149,7 @@ class _SharingModel:
         return changed
 
     def _plan(self, now_s: float) -> None:
-        """Call the planner until it returns nothing, and store when it must be called again."""
+        """Call the planner until it starts nothing, and store when it must be called again."""
         self._wake_s = math.inf
         while self._waiting:
             starts = self._planner.choose(self._view(now_s))
@@ -178,8 +178,8 @@ class _SharingModel:
         for start in starts:
             if not 0 <= start.gpu < len(self._gpus):
                 raise ValueError(
-                    f"planner {self._planner.name} starts jobs on GPU {start.gpu}; "
-                    f"there are {len(self._gpus)}, from 0 on"
+                    f"planner {self._planner.name} starts jobs on GPU {start.gpu}, "
+                    f"but indices end at {len(self._gpus) - 1}"
                 )
             if not start.jobs:
                 raise ValueError(f"planner {self._planner.name} starts no job on GPU {start.gpu}")
@@ -205,7 +205,7 @@ class _SharingModel:
             self._write(now_s, SharingTransition.START, number, start.gpu)
 
     def _settle(self, index: int, now_s: float) -> bool:
-        """Continue with the current jobs without those that do not fit; return whether there were any."""
+        """Remove the jobs that do not fit and continue the others; return whether any were removed."""
         gpu = self._gpus[index]
         before = list(gpu.courses)
         killed = gpu.settle(now_s)
@@ -221,7 +221,7 @@ class _SharingModel:
         return bool(killed)
 
     def _pass_time(self, gpu: SharedGpu, now_s: float) -> None:
-        """Record the time until now as a stretch."""
+        """Record the time since the last change as a stretch."""
         stretch = gpu.stretch(now_s)
         if stretch.ran and stretch.to_s > stretch.from_s:
             self._tally.add(stretch)

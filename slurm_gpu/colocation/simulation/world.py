@@ -1,4 +1,4 @@
-"""The true values in the simulator: real speeds of co-running applications, and their memory.
+"""Define the true values of a simulation: real speeds of applications that run together, and memory.
 
 A planner has only its `planner.Belief`.
 """
@@ -15,7 +15,7 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 
 class World(Protocol):
-    """One model of GPU with the behaviour of applications on it; all methods are pure functions."""
+    """One model of GPU and the behaviour of applications on it; all methods are pure functions."""
 
     @property
     def profiles(self) -> Sequence[ApplicationProfile]:
@@ -28,7 +28,7 @@ class World(Protocol):
         ...
 
     def speeds(self, running: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
-        """Return the speed of each (application, phase) relative to alone while these run together.
+        """Return the speed of each (application, phase) while these run together, relative to running alone.
 
         Values above 1 count as 1. All are 0 if they cannot run together for a reason other than memory.
         """
@@ -37,7 +37,7 @@ class World(Protocol):
 
 @dataclass(frozen=True)
 class TableWorld:
-    """Speeds without phases, from a pair table or another source by application.
+    """A world of speeds by application, without phases, from a pair table or another source.
 
     Applications with unknown memory (None) take none; the speeds show which applications cannot run together.
     """

@@ -1,1 +1,1 @@
-"""Speeds of applications that share a GPU: measured, or predicted from others."""
+"""Predict the speeds of applications that share a GPU from measured ones."""

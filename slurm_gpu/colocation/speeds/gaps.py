@@ -11,9 +11,9 @@ from slurm_gpu.colocation.tables.measured import Measured
 
 
 def completed(table: Measured) -> Measured:
-    """Return a table with the speed of each pair, measured or otherwise predicted.
+    """Return a table with the speed of each pair: measured, or predicted if it was not measured.
 
-    Predictions exclude no pair: no predicted speed is 0.
+    Predictions exclude no pair, since no predicted speed is 0.
     """
     lacking = table.lacking
     if not lacking:

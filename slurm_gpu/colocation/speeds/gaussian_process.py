@@ -1,15 +1,16 @@
-"""A Gaussian process over pairs of applications that share a GPU.
+"""Fit a Gaussian process over pairs of applications that share a GPU.
 
-The speed of one with another is the sum of its own sensitivity, the other's effect on any co-runner, and an
-effect of this pair. Each part is similar for similar applications: of one family and near in size, or near in
-their use alone. Learned speeds and effects with others also count as similarity (Rasmussen and Williams,
-Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
+The speed of one application with another is the sum of its own sensitivity, the other's effect on any
+co-runner, and an effect of this pair. Each part is similar for similar applications: those of one family and
+near in size, or near in their use alone. Applications with similar learned speeds, or similar effects on
+others, also count as similar (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters
+2 and 5).
 
 A use that deviates from its family's line, such as a step that takes longer than expected from smaller and
 larger inputs, changes the speed in proportion (odd).
 
-A speed of 1 is a bound: it hides how much capacity two applications leave each other (a Tobit regression). An
-outlier counts less (Student's t noise).
+A speed of 1 is a bound: it hides how much capacity two applications leave each other, so this is a Tobit
+regression. Outliers count less, by Student's t noise.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from numpy.typing import NDArray
 
 from slurm_gpu.colocation.profiles.traits import Floats, Likeness
 
-# Minimum of predictions.
+# Minimum predicted speed.
 SLOWEST = 0.02
-# Higher speeds are not slowed down; how much faster they could be is unknown.
+# From this speed on, an application is not slowed down, and how much faster it could be is unknown.
 _BOUND = 0.999
-# Maximum speed without that bound.
+# Maximum speed in the fit, where speeds may exceed the bound.
 _FARTHEST = 2.0
-# Degrees of freedom of the noise.
+# Degrees of freedom of Student's t noise.
 _FREEDOM = 6.0
-# More steps change no prediction measurably.
+# Number of iterations of a fit; more change no prediction measurably.
 _STEPS = 8
-# Variance of speeds, until there are many more than _AS_MANY.
+# Prior variance of speeds; it counts like _AS_MANY measurements.
 USUAL_VARIANCE = 0.04
 _AS_MANY = 10
 
@@ -43,9 +44,9 @@ _AS_MANY = 10
 class Scales:
     """Variances relative to that of all speeds, and distances within which applications are similar.
 
-    The values were chosen by five folds of pairs, and of applications, of Gavel's table of the P100 only;
-    `uses_family` and `odd` were added later, as they are better on the V100 and no worse on the P100 and the
-    K80.
+    The values were chosen by cross-validation with five folds of pairs, and of applications, on Gavel's table
+    of the P100 only. `uses_family` and `odd` were added later: they improve the V100 and are no worse on the
+    P100 and the K80.
     """
 
     suffers: float = 1.2
@@ -54,23 +55,23 @@ class Scales:
     learned: float = 0.56
     level: float = 0.64
     noise: float = 0.002
-    """Noise of one measurement; not part of any component."""
+    """Variance of the noise of one measurement."""
     octaves: float = 3.8
     uses_suffers: float = 0.9
     uses_does: float = 1.5
     foreign_suffers: float = 0.09
-    """Maximum similarity of two applications of different families, relative to those of one."""
+    """Maximum similarity of two applications of different families, relative to two of one family."""
     foreign_does: float = 1.5
     uses_family: float = 2.5
-    """In octaves within a family, for their use alone."""
+    """Distance of uses alone within which two applications of one family are similar."""
     odd: float = 1.0
     """Effect of a deviation from the family's line, for a unit of `Likeness.odd` squared."""
     own: float = 0.04
     speed_distance: float = 0.44
-    """Root mean square difference of speeds within which two are similar in their slowdowns or effects."""
+    """Root mean square difference of speeds within which applications are similar in slowdowns or effects."""
 
     def of(self, variance: float) -> Scales:
-        """Return parameters for speeds of this variance."""
+        """Return the scales for speeds of this variance."""
         parts = {name: getattr(self, name) * variance for name in _VARIANCES}
         return replace(
             self, **parts, odd=self.odd * variance, speed_distance=self.speed_distance * math.sqrt(variance)
@@ -87,10 +88,10 @@ _VARIANCES = ("suffers", "does", "pair", "learned", "level")
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The measurements, (m) each."""
+    """The measurements, in arrays (m)."""
 
     one: NDArray[np.intp]
-    """The application with this speed."""
+    """The application that has this speed."""
     other: NDArray[np.intp]
     """Its co-runner."""
     speed: Floats
@@ -98,7 +99,7 @@ class Entries:
     """Number of measurements in the mean."""
 
     def at(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Entries:
-        """Return some of them."""
+        """Return a selection of the measurements."""
         return Entries(self.one[which], self.other[which], self.speed[which], self.count[which])
 
     def __len__(self) -> int:
@@ -114,14 +115,14 @@ class Covariance:
     does: Floats
     odd: Floats
     learned: tuple[Floats, Floats] | None
-    """The learned similarity of their slowdowns and their effects."""
+    """The learned similarities of slowdowns and of effects."""
 
     def across(self, one: NDArray[np.intp], other: NDArray[np.intp], entries: Entries) -> Floats:
-        """Return (k, m) of k pairs with m entries."""
+        """Return the covariance (k, m) of k pairs with m entries."""
         return self._total(np.ix_(one, entries.one), np.ix_(other, entries.other))
 
     def variance(self, one: NDArray[np.intp], other: NDArray[np.intp]) -> Floats:
-        """Return (k) the variance of each pair itself, before any measurement."""
+        """Return the variance of each of k pairs before any measurement, (k)."""
         return self._total((one, one), (other, other))
 
     def _total(self, ones: tuple[Any, ...], others: tuple[Any, ...]) -> Floats:
@@ -147,14 +148,14 @@ class GaussianProcess:
     inverse: Floats
     """(m, m) inverse of the entries' covariance, including noise."""
     unbound: Floats
-    """(m) the speeds without the bound of 1."""
+    """(m) the estimated speeds without the bound of 1."""
     noise: Floats
     """(m) variance of the noise of each entry."""
     fresh_noise: float
     """Variance of one measurement of typical quality."""
 
     def everywhere(self) -> tuple[Floats, Floats]:
-        """Return (n, n) each: the speed, not bound by 1, and the standard deviation of one measurement."""
+        """Return the speed, not bound by 1, and the standard deviation of one measurement, (n, n) each."""
         speed, variance = self._fitted_alone
         at, own = (self.own_only.one, self.own_only.other), self.own_only
         if len(own):
@@ -173,7 +174,7 @@ class GaussianProcess:
 
     @cached_property
     def _fitted_alone(self) -> tuple[Floats, Floats]:
-        """Return (n, n) each: the speed, not bound by 1, and its variance, by the fitted entries."""
+        """Return the speed, not bound by 1, and its variance, (n, n) each, from the fitted entries only."""
         n = len(self.prior_mean)
         one, other = np.divmod(np.arange(n * n), n)
         across = self.covariance.across(one, other, self.entries)
@@ -185,8 +186,8 @@ class GaussianProcess:
     def shortfall(self) -> Floats:
         """Return by how many standard deviations each entry is below the prediction from all other pairs.
 
-        It covers each fitted entry, and others whose reverse is not fitted either. Both directions of a pair
-        are left out; the learned likeness of applications still includes them.
+        The result covers each fitted entry, and other entries whose reverse is not fitted either. Both
+        directions of a pair are left out; the learned similarity of applications still includes them.
         """
         speed, deviation = self._left_out()
         found = (np.clip(speed, SLOWEST, 1.0) - self.entries.speed) / deviation
@@ -199,7 +200,7 @@ class GaussianProcess:
         return np.concatenate((found, others))
 
     def _left_out(self) -> tuple[Floats, Floats]:
-        """Return (m) each: speed and deviation of each entry as if its pair, both ways, was not measured."""
+        """Return the speed and deviation of each entry, (m) each, as if its pair was never measured."""
         speed, deviation = np.empty(len(self.unbound)), np.empty(len(self.unbound))
         weighed = self.inverse @ self._residual
         at = {pair: k for k, pair in enumerate(zip(self.entries.one, self.entries.other, strict=True))}
@@ -218,7 +219,7 @@ class GaussianProcess:
 def fitted(
     like: Likeness, entries: Entries, prior_mean: Floats, scales: Scales, most: int
 ) -> GaussianProcess:
-    """Fit to at most `most` entries (at least one): first by the traits of applications, then also by speeds.
+    """Fit at most `most` entries (at least one) by the traits of applications, then also by learned speeds.
 
     The cost is cubic in `most`, and quadratic for each further entry and pair of applications.
     """
@@ -239,8 +240,8 @@ def fitted(
 def most_informative(prior: Covariance, entries: Entries, noise: float, most: int) -> NDArray[np.intp]:
     """Return the indices of `most` entries, each with the largest variance given those before it.
 
-    Greedy by variance: a partial Cholesky factorisation with pivots, its rows over all entries. An entry of
-    many measurements has less noise, and is worth more.
+    The selection is greedy: a partial, pivoted Cholesky factorisation over all entries. An entry of many
+    measurements has less noise, so it is preferred.
     """
     noises = noise / entries.count
     variance = prior.variance(entries.one, entries.other)
@@ -282,7 +283,7 @@ def _alike(rows: Floats, distance: float) -> Floats:
 def _conditioned(
     covariance: Covariance, entries: Entries, own_only: Entries, prior_mean: Floats, scales: Scales
 ) -> GaussianProcess:
-    """Run expectation-maximisation for the speeds above the bound, and the weight of each entry."""
+    """Fit by expectation-maximisation of the speeds above the bound and the weight of each entry."""
     prior = covariance.across(entries.one, entries.other, entries)
     mean = prior_mean[entries.one, entries.other]
     bound = entries.speed >= _BOUND
@@ -291,7 +292,7 @@ def _conditioned(
     inverse: Floats = _inverse(prior, noise)
     for _ in range(_STEPS):
         weighed, own = inverse @ (unbound - mean), np.diag(inverse)
-        # The prediction of all others for each, and its variance.
+        # Each bounded entry's prediction from all others, and its standard deviation.
         unbound[bound] = _truncated_mean(unbound[bound] - weighed[bound] / own[bound], own[bound] ** -0.5)
         weighed = inverse @ (unbound - mean)
         # The expected square of the noise of each entry.
@@ -310,7 +311,7 @@ def _conditioned(
 
 
 def _weighed(usual: Floats, square: Floats) -> Floats:
-    """Return the variance of Student's t noise from its expected square."""
+    """Return the effective variance of Student's t noise from its expected square."""
     return np.asarray(usual * (_FREEDOM + square / usual) / (_FREEDOM + 1))
 
 
@@ -336,5 +337,5 @@ def _hazard_at(short: float) -> float:
     return math.exp(-0.5 * short * short) / math.sqrt(2 * math.pi) / survival
 
 
-# Above these deviations the quotient is one of two numbers near 0; its limit is used.
+# Above this many deviations, both parts of the quotient are near 0, so its limit is used.
 _FAR = 8.0

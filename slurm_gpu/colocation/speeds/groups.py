@@ -1,4 +1,4 @@
-"""Derive results from the speeds of several co-runners, from any source, without numpy."""
+"""Check a cap and compute ends from the speeds of several co-runners, without numpy."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 _JUST_MORE = 1 + 1e-12
-# Speeds at the cap pass, regardless of rounding.
+# Tolerance for rounding: speeds exactly at the cap pass.
 _JUST_ONE = 1 - 1e-12
 
 
 def keeps(speeds: Iterable[float], cap: float) -> bool:
-    """Return whether all can run, and no speed is below 1/cap of running alone."""
+    """Return whether all can run together and no speed is below 1/cap of running alone."""
     return all(speed > 0 and speed * cap >= _JUST_ONE for speed in speeds)
 
 
 def ends_s(left_s: Sequence[float], speeds_of: Callable[[tuple[int, ...]], Sequence[float]]) -> float:
-    """Return when the last of several jobs ends that begin together without further jobs; math.inf if never.
+    """Return when the last of several jobs that begin together ends if no other job joins; math.inf if never.
 
-    `left_s` is by member; `speeds_of` returns the speeds of members that run together, in their order.
+    `left_s` has one value per member; `speeds_of` returns the speeds of the members that run together, in
+    order.
     """
     here = dict(enumerate(left_s))
     now_s = 0.0

@@ -1,4 +1,4 @@
-"""Predict the speeds of two applications that never shared a GPU, with the uncertainty."""
+"""Predict the speeds of two applications that never shared a GPU, and the uncertainty."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from slurm_gpu.colocation.speeds.gaussian_process import SLOWEST, USUAL_VARIANCE
 log = logging.getLogger(__name__)
 
 _NOTHING_KNOWN = 0.7
-# The cost of a fit is cubic in their number: 1,000 of 52 applications take 2 s of processor time.
+# Maximum number of fitted speeds, in which the cost of a fit is cubic: 1,000 of 52 applications take 2 s of
+# processor time.
 MOST_FITTED = 1000
-# Further measurements of one pair do not reduce the uncertainty: the remaining difference is systematic.
+# More measurements of one pair do not reduce the uncertainty further, because the remaining error is
+# systematic.
 _MOST_COUNTED = 20.0
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictions, (n, n) each: [i, j] is i with j."""
+    """Predictions, (n, n) each: [i, j] is the value of i with j."""
 
     speed: Floats
     deviation: Floats
     """One standard deviation of a new measurement."""
     shortfall: Floats = field(repr=False)
-    """Ascending: by how many deviations each measurement was below the prediction from the others."""
+    """By how many deviations each measurement was below its prediction from the others, ascending."""
     n_not_fitted: int = 0
-    """Measured speeds above the limit of a fit: each corrects only its own pair."""
+    """Number of measured speeds that exceed the limit of a fit: each corrects only its own pair."""
 
     def lower(self, confidence: float) -> Floats:
-        """Return lower bounds that speeds exceed with this probability (0 to 1), according to the errors."""
+        """Return lower bounds that speeds exceed with this probability (0 to 1), given past errors."""
         if len(self.shortfall) == 0:
             return np.full_like(self.speed, SLOWEST)
-        # The quantile of conformal prediction counts one more, for the next value.
+        # Conformal prediction adds one to the number of values, for the value that is predicted.
         at = math.ceil(confidence * (len(self.shortfall) + 1)) - 1
         far = self.shortfall[at] if at < len(self.shortfall) else max(self.shortfall[-1], 3.0)
         return np.asarray(np.clip(self.speed - far * self.deviation, SLOWEST, 1.0))
@@ -54,11 +56,12 @@ def predict(
 ) -> Predicted:
     """Predict every pair's speed from the measured pairs.
 
-    `speeds` (n, n): [i, j] of i with j, NaN if unmeasured; 0, cannot run together, has no information on
-    speeds. `counts`: measurements in each mean. `prior`: the prediction without data, by default the mean of
-    all. Two of one application are a pair like any other. The cost is cubic in the number of speeds: 600 take
-    half a second. With more than `most`, only the most informative ones are fitted; a warning names the
-    number of the others, once. Raise ValueError if a shape or value is invalid.
+    `speeds` (n, n): [i, j] is the speed of i with j; NaN if unmeasured, and 0, which has no effect on
+    predictions, if they cannot run together. `counts`: the number of measurements in each mean. `prior`: the
+    prediction without data; by default, the mean of all. Two jobs of one application are a pair like any
+    other. The cost is cubic in the number of speeds: 600 take half a second. At most `most` are fitted, the
+    most informative ones; a warning is logged once if there are more. Raise ValueError if a shape or value is
+    invalid.
     """
     n = len(traits)
     for what, given in (("speeds", speeds), ("counts", counts), ("prior", prior)):
@@ -86,7 +89,7 @@ def predict(
 
 @functools.cache
 def _warn_once(most: int) -> None:
-    """Warn once about a limit: a learner fits the same pairs many times."""
+    """Warn only once that the limit is exceeded, since a learner fits the same pairs many times."""
     log.warning(
         "more speeds of pairs were measured than a fit takes (%d): it uses the most informative ones, "
         "and each of the others corrects only its own pair",

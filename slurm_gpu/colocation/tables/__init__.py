@@ -1,1 +1,1 @@
-"""Files of measured speeds and profiles in the supported formats."""
+"""Read and write files of measured speeds in the supported formats."""

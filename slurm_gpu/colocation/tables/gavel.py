@@ -2,9 +2,9 @@
 
 {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.35, "('LM (batch size 5)', 1)": [30.1, 99.0]}}}
 
-Each application and number of GPUs has its steps per second alone (`null`), and with each other: its own and
-the other's. A pair [0, 0] means that they cannot run together. 0 for `null` means that it cannot run on this
-GPU.
+A row belongs to one application on a number of GPUs. It contains the steps per second alone (`null`) and with
+each other application: its own and the other's. [0, 0] means that both cannot run together. 0 for `null`
+means that the application cannot run on this GPU.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from slurm_gpu.colocation.tables.strict_json import mapping, number, shown
 from slurm_gpu.errors import InputError
 
 _LONGEST_KEY = 4 * LONGEST_NAME
-# Relative difference: a pair occurs under both its names, but was measured once.
+# Relative tolerance: a pair of applications is listed under both names, but was measured once.
 _SAME = 1e-6
 
 Key = tuple[str, int]
 
 
 def tables_of(path: Path, decoded: Mapping[str, Any]) -> tuple[Measured, ...]:
-    """Return the table of each GPU model for jobs of one GPU; for others only the form is checked.
+    """Return the table of each GPU model for jobs of one GPU; only the format of the others is checked.
 
     An application that cannot run on a model is not in that model's table. Raise InputError with the keys and
     the value if a value is invalid.
@@ -81,7 +81,7 @@ class _Reader:
             if steps != (0, 0):
                 raise self._error(
                     f"{mine}: {other}",
-                    f"must be [0, 0], as one of them does not run alone, not {list(steps)}",
+                    f"must be [0, 0], not {list(steps)}, because one of the two does not run alone",
                 )
             return
         one, co_runner = runs[mine], runs[other]
@@ -137,7 +137,7 @@ class _Reader:
                 if mine is not None and theirs is not None and mine >= 0 and theirs >= 0:
                     if (mine == 0) != (theirs == 0):
                         raise self._error(
-                            where, f"{shown(value)}: 0, cannot run together, must be set for both"
+                            where, f"{shown(value)}: 0 (cannot run together) must be set for both"
                         )
                     return mine, theirs
         raise self._error(where, f"{shown(value)} must be steps per second, [its own, the other's]")

@@ -1,4 +1,4 @@
-"""Measured speeds of applications that share one model of GPU."""
+"""Define the measured speeds of applications that share one model of GPU."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 
-if TYPE_CHECKING:  # slurm-gpuctld writes what it learned as a table on hosts that may lack numpy
+if TYPE_CHECKING:  # slurm-gpuctld writes learned speeds as a table on hosts that may lack numpy
     from slurm_gpu.colocation.tables.pair_table import PairTable
 
-# Lower speeds count as 0: the applications cannot run together.
+# The least valid speed above 0, which means that the applications cannot run together.
 LEAST_SPEED = 1e-6
 
-# Keys of slurm-gpuctld may have 481 bytes: a user and a job name of 80 bytes each, all encoded.
+# Keys of slurm-gpuctld may have 481 bytes: the user and the job name have up to 80 bytes each, all encoded.
 LONGEST_NAME = 512
 
 
@@ -28,9 +28,9 @@ class Measured:
     gpu_model: str
     names: tuple[str, ...]
     alone_per_s: tuple[float | None, ...]
-    """Steps, or another count of the application, per second alone on the GPU; None if unknown."""
+    """Steps, or another unit of progress, per second alone on the GPU; None if unknown."""
     speeds: Mapping[CoRunnerView, float] = field(repr=False)
-    """Relative to alone, from 0 to 1; 0, then for the whole group, if they cannot run together."""
+    """Speeds relative to running alone, from 0 to 1; 0 for the whole group if it cannot run together."""
 
     def __post_init__(self) -> None:
         for name in (self.gpu_model, *self.names):
@@ -38,7 +38,7 @@ class Measured:
                 raise ValueError(f"the name {name[:40]!r} must be 1 to {LONGEST_NAME} printable characters")
         if len(set(self.names)) != len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
-            raise ValueError(f"{twice!r} is there twice")
+            raise ValueError(f"{twice!r} occurs twice")
         if len(self.alone_per_s) != len(self.names):
             raise ValueError(f"{len(self.names)} applications have {len(self.alone_per_s)} speeds alone")
         for name, alone in zip(self.names, self.alone_per_s, strict=True):
@@ -54,7 +54,7 @@ class Measured:
         if list(others) != sorted(others):
             raise ValueError(f"{what}: must be in ascending order")
         if not 0 <= speed <= 1:
-            raise ValueError(f"{what}: speed {speed} must be from 0 to 1, of the speed alone")
+            raise ValueError(f"{what}: speed {speed} must be from 0 to 1, relative to alone")
         if 0 < speed < LEAST_SPEED:
             raise ValueError(
                 f"{what}: speed {speed} must be 0 if they cannot run together, or from {LEAST_SPEED:f} to 1"
@@ -64,13 +64,13 @@ class Measured:
             for member, co_runners in views_of(group):
                 if self.speeds.get((member, co_runners)) != 0:
                     raise ValueError(
-                        f"{what}: speed 0 says that they cannot run together, so that of "
-                        f"{self.names[member]!r} must be 0 as well"
+                        f"{what}: speed 0 means that they cannot run together, so the speed of "
+                        f"{self.names[member]!r} must also be 0"
                     )
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
-        """Return the measured groups, each once, smaller ones first."""
+        """Return each measured group once, smaller groups first."""
         found = {tuple(sorted((one, *others))) for one, others in self.speeds}
         return sorted(found, key=lambda group: (len(group), group))
 
@@ -81,11 +81,11 @@ class Measured:
         return [(one, other) for one in places for other in places if (one, (other,)) not in self.speeds]
 
     def together(self, group: Sequence[int]) -> tuple[float | None, ...]:
-        """Return the speed of each in the order of `group`; None if unmeasured."""
+        """Return the speed of each application in the order of `group`; None if unmeasured."""
         return tuple(self.speeds.get((one, others)) for one, others in views_of(group))
 
     def table(self) -> PairTable:
-        """Return the table for simulators and planners: pairs, and measured larger groups."""
+        """Return the table for simulators and planners, with pairs and measured larger groups."""
         import numpy as np
 
         from slurm_gpu.colocation.tables.pair_table import PairTable

@@ -1,4 +1,4 @@
-"""The project's own format of measured speeds, as CSV and as JSON: docs/colocation.md#tables."""
+"""Read and write the project's own format of measured speeds, as CSV or JSON: docs/colocation.md#tables."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from slurm_gpu.text.spreadsheet import armoured, bare
 FORMAT = "slurm-gpu speeds 1"
 _FIRST_COLUMNS = ("gpu_model", "application", "alone_per_s", "speed")
 _CO_RUNNER = "co_runner_"
-# Its name in files of 0.2.
+# The prefix in files of version 0.2.
 _FORMER_CO_RUNNER = "beside_"
 
 
 class _Builder:
-    """A collector of one model's speeds, in any order."""
+    """Collects the speeds of one GPU model, in any order."""
 
     def __init__(self, gpu_model: str) -> None:
         self.gpu_model = gpu_model
@@ -33,16 +33,16 @@ class _Builder:
         self.alone: dict[int, float] = {}
         self.speeds: dict[CoRunnerView, float] = {}
         self.lines: dict[CoRunnerView, int] = {}
-        """The line of each in a CSV file."""
+        """The line of each speed in a CSV file."""
 
     def index(self, name: str) -> int:
         return self._at.setdefault(name, len(self._at))
 
     def add(self, name: str, others: Sequence[str], speed: float, line: int = 0) -> None:
-        """Add a row; raise ValueError if it exists."""
+        """Add a speed; raise ValueError if it was added before."""
         view = self.index(name), tuple(sorted(map(self.index, others)))
         if view in self.speeds:
-            raise ValueError("is there twice")
+            raise ValueError("occurs twice")
         self.speeds[view] = speed
         self.lines[view] = line
 
@@ -60,7 +60,10 @@ class _Builder:
 
 
 def table_of_json(path: Path, decoded: Mapping[str, Any]) -> Measured:
-    """Decode a file with `"format": "slurm-gpu speeds 1"`; raise InputError with key and value if invalid."""
+    """Decode a file with `"format": "slurm-gpu speeds 1"`.
+
+    Raise InputError naming the key and the value if one is invalid.
+    """
 
     def wrong(where: str, message: str) -> InputError:
         return InputError(str(path), 0, 0, f"{where}: {message}")
@@ -69,7 +72,7 @@ def table_of_json(path: Path, decoded: Mapping[str, Any]) -> Measured:
         raise wrong("format", f"{shown(decoded.get('format'))} must be {shown(FORMAT)}")
     unknown = set(decoded) - {"format", "gpu_model", "applications", "together"}
     if unknown:
-        raise wrong(min(unknown), "is not known; there are format, gpu_model, applications, together")
+        raise wrong(min(unknown), "is unknown; the keys are format, gpu_model, applications, together")
     model = decoded.get("gpu_model")
     if not isinstance(model, str) or not model:
         raise wrong("gpu_model", f"{shown(model)} must be the GPU's name")
@@ -128,7 +131,7 @@ def _add_group(builder: _Builder, applications: Mapping[str, Any], group: Any) -
 
 
 def tables_of_csv(path: Path) -> tuple[Measured, ...]:
-    """Return one table for each model of GPU; raise InputError with the line and the value if invalid."""
+    """Return one table per GPU model; raise InputError naming the line and the value if one is invalid."""
     lines = read_rows(path)
     if not lines:
         raise InputError(str(path), 1, 1, f"is empty; the first line must be {_header(1)}")
@@ -153,7 +156,7 @@ def tables_of_csv(path: Path) -> tuple[Measured, ...]:
 
 
 def _check_refusals(path: Path, builder: _Builder) -> None:
-    """Check that an application with speed 0 has it in all lines of the group."""
+    """Check that if one speed of a group is 0, all speeds of the group are."""
     names = builder.names
     for (one, others), speed in builder.speeds.items():
         for view in views_of((one, *others)) if speed == 0 else ():
@@ -161,19 +164,19 @@ def _check_refusals(path: Path, builder: _Builder) -> None:
                 continue
             co_runners = ", ".join(repr(names[other]) for other in others)
             there = builder.lines.get(view)
-            wanted = "must be there and 0, too" if there is None else f"in line {there} must be 0, too"
+            problem = "is missing" if there is None else f"in line {there} is not 0"
             raise InputError(
                 str(path),
                 builder.lines[one, others],
                 1,
-                f"{names[one]!r} with {co_runners}: speed 0 means that they cannot run together, so that of "
-                f"{names[view[0]]!r} {wanted}",
+                f"{names[one]!r} with {co_runners}: speed 0 means that they cannot run together, "
+                f"but the speed of {names[view[0]]!r} {problem}",
             )
 
 
 def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int, line: int) -> None:
     if len(row) != width:
-        raise ValueError(f"{len(row)} cells must be {width}, as in the first line")
+        raise ValueError(f"has {len(row)} cells, but the first line has {width}")
     cells = [bare(cell) for cell in row]
     model, name, alone, speed, *co_runners = cells
     others = [other for other in co_runners if other]
@@ -210,7 +213,7 @@ def _number(what: str, text: str, most: float = math.inf) -> float:
     if not math.isfinite(found):
         raise ValueError(f"{what} {text!r} must be a number")
     if most < math.inf and not 0 <= found <= most:
-        raise ValueError(f"{what} {text!r} must be from 0 to {most:g}, of the speed alone")
+        raise ValueError(f"{what} {text!r} must be from 0 to {most:g}, relative to alone")
     return found
 
 
@@ -223,7 +226,7 @@ def _header(n_co_runners: int) -> str:
 
 
 def write_json(path: Path, table: Measured) -> None:
-    """Write JSON; raise OSError if that fails."""
+    """Write a table as JSON; raise OSError if writing fails."""
     decoded = {
         "format": FORMAT,
         "gpu_model": table.gpu_model,
@@ -239,7 +242,7 @@ def write_json(path: Path, table: Measured) -> None:
 
 
 def write_csv(path: Path, tables: Sequence[Measured]) -> None:
-    """Write CSV; raise OSError if that fails."""
+    """Write tables as CSV; raise OSError if writing fails."""
     largest = max((len(group) for table in tables for group in table.groups), default=2)
     with whole_file(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""Provide measured speeds to simulators and planners: pairs in a matrix, and larger groups."""
+"""Provide measured speeds to simulators and planners: a matrix of pairs, and larger groups."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from slurm_gpu.colocation.co_runner_views import CoRunnerView, speed_with_all, v
 class PairTable:
     """Speeds of pairs; larger unmeasured groups are extrapolated from their pairs.
 
-    `speeds` is (n, n): [i, j] the speed of i with j; NaN if unmeasured, 0 (both ways) if they cannot run
-    together. `larger` has speeds in larger groups.
+    `speeds` (n, n): [i, j] is the speed of i with j; NaN if unmeasured, 0 in both directions if they cannot
+    run together. `larger` contains speeds in larger groups.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PairTable:
         return tuple(speed_with_all(row) for row in rows)
 
     def _measured(self, applications: tuple[int, ...]) -> tuple[float, ...] | None:
-        """Return the speeds of three or more, if all of them were measured."""
+        """Return the speeds of three or more applications together; None if any was not measured."""
         if not self.larger or len(applications) < 3:
             return None
         found = [self.larger.get(view) for view in views_of(applications)]

@@ -15,7 +15,7 @@ _BATCH = re.compile(r"(?P<application>.*\S)\s*\(batch size (?P<size>\d{1,9})\)")
 
 
 def read_tables(path: Path) -> tuple[Measured, ...]:
-    """Return one table per GPU model from a file: our CSV or JSON (docs/colocation.md), or Gavel's JSON.
+    """Return one table per GPU model from a file in the project's CSV or JSON format, or in Gavel's.
 
     Gavel's tables are read for jobs of one GPU. Raise InputError naming the key and the value if one is
     invalid.
@@ -29,7 +29,7 @@ def read_tables(path: Path) -> tuple[Measured, ...]:
 
 
 def read_table(path: Path, gpu_model: str | None = None) -> Measured:
-    """Read the table of one GPU model: the only one, or the named one."""
+    """Read the table of one GPU model: the named one, or the only one in the file."""
     tables = read_tables(path)
     if gpu_model is None and len(tables) == 1:
         return tables[0]
@@ -40,11 +40,11 @@ def read_table(path: Path, gpu_model: str | None = None) -> Measured:
         raise InputError(str(path), 0, 0, "has no speeds; docs/colocation.md describes the format")
     there = ", ".join(table.gpu_model for table in tables)
     wanted = (
-        "one model of GPU must be named (--gpu-model)"
+        "one GPU model must be named with --gpu-model"
         if gpu_model is None
         else f"has no GPU model {gpu_model!r}"
     )
-    raise InputError(str(path), 0, 0, f"{wanted}; there are: {there}")
+    raise InputError(str(path), 0, 0, f"{wanted}; available: {there}")
 
 
 def application_and_size(name: str) -> tuple[str, float | None]:

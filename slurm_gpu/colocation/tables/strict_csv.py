@@ -1,4 +1,4 @@
-"""Read CSV files with bounds that are checked before they are parsed."""
+"""Read CSV files after checking bounds on their size."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slurm_gpu.files.bounded_read import read_text, refuse_many_values
 
 
 def read_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Return the rows of a file, each with the number of its last line; raise InputError if it is invalid."""
+    """Return the rows of a file, each with the number of its last line; raise InputError if invalid."""
     return rows_of(read_text(path, MOST_BYTES, "utf-8-sig"), path)
 
 
 def rows_of(text: str, path: Path) -> list[tuple[int, list[str]]]:
-    """Return the rows of a text; `path` is only for messages."""
+    """Return the rows of a text; `path` appears only in messages."""
     refuse_many_values(path, text, MOST_VALUES, ",\n")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:

@@ -1,6 +1,6 @@
 """Read JSON files from users, rejecting repeated keys and non-finite numbers.
 
-Python's reader accepts both.
+Python's own reader accepts both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from slurm_gpu.errors import InputError
 from slurm_gpu.files.bounded_read import read_text, refuse_many_values
 
-# Maximum size of a file of profiles or speeds; that of Gavel's simulator has 6 MB.
+# Maximum size of a file of profiles or speeds; Gavel's file of throughputs has 6 MB.
 MOST_BYTES = 32 * 2**20
 MOST_VALUES = 2_000_000
 
@@ -34,7 +34,7 @@ def read_json(path: Path) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number of decoded JSON; None for anything else."""
+    """Return a value of decoded JSON as a number if it is finite; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -45,7 +45,7 @@ def number(value: Any) -> float | None:
 
 
 def mapping(path: Path, where: str, value: Any, what: str) -> Mapping[str, Any]:
-    """Return a JSON object; raise InputError naming its place and purpose for anything else."""
+    """Return a JSON object; raise InputError naming the place and the expected content for anything else."""
     if not isinstance(value, dict):
         raise InputError(str(path), 0, 0, f"{where}: {shown(value)} must be {what}")
     return value
@@ -61,9 +61,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {shown(twice)} is there twice in one object")
+        raise ValueError(f"the key {shown(twice)} occurs twice in one object")
     return found
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number of JSON; leave out unmeasured values")
+    raise ValueError(f"{text} is not a JSON number; leave out unmeasured values")

@@ -92,7 +92,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
     short(checkpoint)
     with pytest.raises(InputError, match="other settings"):
         short(checkpoint, replace(SHORT, seed=1))
-    with pytest.raises(InputError, match="from another model"):
+    with pytest.raises(InputError, match="another initial model"):
         train(GroupMethod(), beliefs_of(light_and_heavy()), SHORT, start=any_scorer(0), checkpoint=checkpoint)
     other = light_and_heavy()
     assert isinstance(other.table, PairTable)
@@ -176,7 +176,7 @@ def test_a_checkpoint_whose_momenta_are_of_another_net_is_damaged(tmp_path: Path
     killed_after(checkpoint, of_epoch)
     header, arrays = read_arrays(checkpoint)
     write_arrays(checkpoint, header, arrays | {"adam.exp_avg.0": np.zeros((2, 2), np.float32)})
-    with pytest.raises(InputError, match=r"is a damaged checkpoint: .*exp_avg\.0 is of shape \(2, 2\)"):
+    with pytest.raises(InputError, match=r"is a damaged checkpoint: .*exp_avg\.0 has shape \(2, 2\)"):
         short(checkpoint)
 
 
