@@ -1,4 +1,4 @@
-"""Record timings of a training's steps for `slurm-gpu diagnose ID --steps DIR`.
+"""Record the timings of training steps for `slurm-gpu diagnose ID --steps DIR`.
 
 Copy this file; it depends only on the standard library.
 
@@ -9,8 +9,9 @@ Copy this file; it depends only on the standard library.
                 loss = model(batch)
             loss.backward()
 
-Each rank appends complete lines to a CSV file of its own, so that no timings of a killed process are lost. If
-the file cannot be written (a full disk, a quota), it warns once, and the training continues without timings.
+Each rank appends complete lines to its own CSV file, so that the timings survive if the process is killed. If
+the file cannot be written (a full disk, a quota), the rank warns once, and the training continues without
+timings.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ def _number(*names):
 
 
 def _take(file):
-    """Lock the file, since two trainings of a job would mix their lines; some file systems have no locks."""
+    """Lock the file, if the file system supports locks: two trainings of a job would mix their lines."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -68,7 +69,7 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self):
-        """Time one step; all ranks count steps equally. Its timings are in the file once it has ended."""
+        """Time one step and write its timings when it ends; all ranks must count steps alike."""
         self._number += 1
         self._timed = self._file is not None and self._number % self._every == 0
         self._counts, self._lines = {}, []
@@ -94,10 +95,10 @@ class Steps:
             self._give_up(error)
         else:
             if cut:
-                self._give_up("it takes no more")
+                self._give_up("only a part of a line could be written")
 
     def _give_up(self, why):
-        print(f"slurm_gpu_steps: {self._path}: {why}; steps are timed no more", file=sys.stderr)
+        print(f"slurm_gpu_steps: {self._path}: {why}; steps are no longer timed", file=sys.stderr)
         self._file = None
 
     @contextlib.contextmanager

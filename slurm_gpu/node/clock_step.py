@@ -10,14 +10,14 @@ from slurm_gpu.clock import Clock, wall_ahead_s
 
 log = logging.getLogger(__name__)
 
-# NTP slews both clocks alike, so their difference changes only in steps.
+# NTP slews both clocks alike, so their difference changes only when the wall clock is stepped.
 STEP_S = 1.0
-# Repeated steps are reported at most this often, as a sum.
+# Repeated steps are added up and reported at most once in this time.
 PAUSE_S = 60.0
 # The driver samples at most every 1/6 s; timestamps with a larger error than this are useless.
 _PLACED_WITHIN_S = 0.05
 _WRITTEN_WITHIN_S = 0.01
-_LEFT_OUT = "earlier samples of the driver are dropped; that time is a gap"
+_LEFT_OUT = "earlier samples of the driver are dropped; that time is recorded as a gap"
 
 
 class Offset(NamedTuple):
@@ -47,14 +47,14 @@ class KeptOffset(Protocol):
     """Storage of the clock offset for the next process (slurm_gpu.node.shipping.spool)."""
 
     def clock_offset(self) -> Offset | None:
-        """Return the saved offset; None if missing or unreadable."""
+        """Return the saved offset, or None if it is missing or unreadable."""
 
     def save_clock_offset(self, offset: Offset) -> None:
         """Save the offset."""
 
 
 class ClockSteps:
-    """Compares the clock offset with the last one, at first with that of an earlier process."""
+    """Compares the clock offset with the last one, which initially comes from an earlier process."""
 
     def __init__(self, clock: Clock, kept: KeptOffset) -> None:
         self._clock, self._kept = clock, kept
@@ -65,10 +65,10 @@ class ClockSteps:
         self._not_before_s = 0.0
 
     def was_unchanged(self, events: Iterable[Stamped]) -> bool:
-        """Return whether the wall clock was certainly not set since an earlier process of this boot saved it.
+        """Return whether the wall clock was certainly not set since an earlier process saved its offset.
 
         Hook events in between (`events`) have timestamps of both clocks, so a step and its reversal are also
-        detected. Call it at the start; it logs the result if false.
+        detected. Call this at the start; it logs why the result is false.
         """
         if self._written is None:
             log.info("it is unknown whether the wall clock was set recently: %s", _LEFT_OUT)
@@ -86,7 +86,7 @@ class ClockSteps:
         return True
 
     def step_s(self) -> float | None:
-        """Return the step of the wall clock since the last reported one; None without a step."""
+        """Return the step of the wall clock since the last reported one, or None if there was none."""
         now_s = self._clock.monotonic()
         moved_s = wall_ahead_s(self._clock) - self._offset_s
         if abs(moved_s) < STEP_S or now_s < self._not_before_s:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_S = 10.0
 # Interval between searches for a missing driver or a lost GPU.
 RETRY_S = 10.0
-# The same while the driver is starting.
+# The same interval while the driver is starting.
 STARTING_RETRY_S = 0.5
 SPOOL_RETRY_S = 1.0
 _MAX_WHY = 500
@@ -96,7 +96,7 @@ class NodeDaemon:
         self._inventory.ask_slurm()
         before = [self._spool.last_host(a.key.segment) for a in self._spool.allocations()]
         events = self._hooks.take()
-        # With a new or damaged spool, earlier usage is not charged anyway.
+        # With a new or damaged spool, earlier usage is not charged to a job in any case.
         if self._spool.is_whole and not self._clock_steps.was_unchanged(events):
             self._placed_since_s = self._clock.monotonic()
         self._life.start(events)
@@ -166,7 +166,7 @@ class NodeDaemon:
         return [allocation.key.job_id for allocation in self._life.allocations]
 
     def jobs_by_device(self) -> Mapping[str, list[int]]:
-        """Return these ids by device, without unallocated devices."""
+        """Return the raw ids of jobs by device, leaving out unallocated devices."""
         jobs_by_device: dict[str, list[int]] = {}
         for allocation in self._life.allocations:
             for uuid in allocation.devices.values():
@@ -208,7 +208,7 @@ class NodeDaemon:
         ]
 
     def _unallocated_requests(self) -> list[ReadRequest]:
-        """Return requests for unallocated devices, for failures, XIDs and unexpected processes."""
+        """Return requests for unallocated devices, to detect failures, XIDs and unexpected processes."""
         allocated = {watch.uuid for watch in self._life.watches.values() if watch.is_allocated}
         answering = self._inventory.answering
         # A GPU in MIG mode lists the processes of its instances.
@@ -275,7 +275,7 @@ class NodeDaemon:
         )
 
     def _take_followed(self) -> None:
-        """Take the reader's samples before any change that they do not include."""
+        """Count the samples that the reader took by itself, before any later change is applied."""
         if self._follower is None:
             return
         owners = self._life.allocations.owners()
@@ -297,7 +297,7 @@ class NodeDaemon:
             self._spool.save_host(self.implausible.host(host))
 
     def _pids_on_gpus(self) -> Mapping[int, Sequence[int]]:
-        """Return processes on GPUs by job."""
+        """Return the ids of processes on GPUs by job."""
         owners = self._life.allocations.owners()
         found: dict[int, list[int]] = {}
         for pid in {pid for pids in self._on_gpu.values() for pid in pids}:
@@ -341,7 +341,7 @@ class NodeDaemon:
                 self._inventory.reported_back(uuid)
                 continue
             if failure.kind is ReadError.DRIVER:
-                failure = Failure(ReadError.LOST, "the driver came back without it")
+                failure = Failure(ReadError.LOST, "the driver works again, but does not list this GPU")
                 self._report_failure(uuid, failure)
             if watch is not None and watch.failure is not None:
                 watch.fail(failure)

@@ -25,7 +25,8 @@ from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import HOST_CLUSTER, HostRun
 
 POLL_S = 1.0
-# Listing processes is expensive: it is done after a change of memory or processes, and at this interval.
+# Listing processes is expensive, so it is done only after a change of memory or processes, and at this
+# interval.
 LIST_S = 10.0
 SETTLE_S = 3.0
 # A user has left after this time without a process; a program may end and start its next part.
@@ -36,10 +37,10 @@ _REMEMBERED = 10_000
 
 
 class HostOrder:
-    """The order in which GPUs were found, instead of Slurm's order (node.allocation.gres)."""
+    """Numbers GPUs in the order in which they were found; replaces Slurm's order (node.allocation.gres)."""
 
     assumed: bool = False
-    # They are shared, but the user of each process is known.
+    # GPUs are shared, but the user of each process is known.
     can_be_shared: bool = False
     # slurmd does not exist here.
     is_asking: bool = False
@@ -98,7 +99,7 @@ class _UserSession:
             self.pids.pop(device, None)
 
     def is_settled(self, now_s: float) -> bool:
-        """Return whether no device is so new that the set may still grow."""
+        """Return whether the set is settled: no device is so new that others may still join."""
         return all(now_s - self.first_s[device] >= SETTLE_S for device in self.last_s.keys() - self.allocated)
 
 
@@ -118,7 +119,7 @@ class HostJobs:
         self._processes, self._spool = processes, spool
         self._sessions: dict[int, _UserSession] = {}
         self._pids: Mapping[int, frozenset[int]] = {}
-        # The last list of each device's processes, with its memory then.
+        # The reading with the last list of processes, by device; it also has the memory at that time.
         self._listed: dict[str, Reading] = {}
         self.due_s = 0.0
         for allocation in spool.allocations():
@@ -128,11 +129,11 @@ class HostJobs:
         """Do nothing, since no file exists."""
 
     def pids_of(self, uid: int) -> frozenset[int]:
-        """Return the last known process ids of a user on GPUs; thread-safe."""
+        """Return the last known ids of a user's processes on GPUs; this is thread-safe."""
         return self._pids.get(uid, frozenset())
 
     def take(self) -> list[HookEvent]:
-        """Return started and ended allocations; sample the GPUs at most every POLL_S."""
+        """Return the starts and ends of allocations; sample the GPUs at most every POLL_S."""
         now_s = self._clock.monotonic()
         if now_s < self.due_s:
             return []
@@ -191,7 +192,7 @@ class HostJobs:
                     session.add(uuid, process.pid, now_s)
 
     def _may_differ(self, uuid: str, now: Reading) -> bool:
-        """Return whether the device's processes may have changed; a new one uses memory."""
+        """Return whether the device's processes may have changed; a new process changes the used memory."""
         then = self._listed.get(uuid)
         if then is None or then.processes is None or now.at_s - then.at_s >= LIST_S:
             return True
@@ -217,7 +218,7 @@ class HostJobs:
         yield self._begin(session, now_s)
 
     def _begin(self, session: _UserSession, now_s: float) -> HookEvent:
-        """Start an allocation of the devices in use, of the last job if it continues."""
+        """Start an allocation of the devices in use, for the user's last job if it continues."""
         begin_s = min(session.first_s.values())
         session.allocated = frozenset(session.last_s)
         job = session.job
@@ -226,7 +227,7 @@ class HostJobs:
         else:
             session.job = HostRun(
                 cluster=HOST_CLUSTER + self._name,
-                # The ids of a lost spool are unknown, but below the current time.
+                # If the spool was lost, the ids in it are unknown, but they are less than the current time.
                 job_id=self._spool.next_job_id(int(self._clock.wall())),
                 node=self._name,
                 seq=1,
@@ -295,7 +296,7 @@ class HostProcesses(ProcessJobs):
 
 
 class HostSource(NodeSource):
-    """A source without job reports: slurm-gpudbd's Slurm may have other jobs with the same ids."""
+    """A source that ignores job reports, since slurm-gpudbd's Slurm may have other jobs with the same ids."""
 
     def open_jobs(self) -> Sequence[int]:
         """See Source."""

@@ -16,7 +16,7 @@ _IN_DELETE_SELF = 0x400
 
 
 class DirectoryWaiter:
-    """Wakes when a file is renamed into a directory, which may be removed and recreated."""
+    """Ends a wait when a file is renamed into a directory; the directory may be removed and recreated."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -29,7 +29,7 @@ class DirectoryWaiter:
             self._poll.register(self._inotify, select.POLLIN)
 
     def wait(self, timeout_s: float) -> None:
-        """Return on an event or after the timeout; without inotify always after the timeout or `wake`."""
+        """Return on an event, on `wake`, or after the timeout; without inotify, events are not noticed."""
         self._watch()
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         for descriptor, _ in ready:

@@ -37,9 +37,9 @@ _MOST_XIDS = 1000
 
 @dataclass(slots=True)
 class LatestReading:
-    """The last readings of one device: `at_s` of any, `detail` the last detailed one.
+    """The last readings of one device; `at_s` is the time of the last one, `detail` the last detailed one.
 
-    `computed_s` is the last time when it was computing; None if never seen.
+    `computed_s` is when the device was last seen computing, or None if it never was.
     """
 
     at_s: float
@@ -52,8 +52,8 @@ class LatestReading:
 class CachingReader:
     """A Reader that caches its readings; `facts` are the properties of the devices that answered last.
 
-    `looks` counts reads, `failed_reads` the devices that did not answer to one. It follows devices if
-    `follower`, the same reader, is given.
+    `reads` counts the reads, `failed_reads` the requested devices that did not answer. Devices are followed
+    only if `follower`, the same reader, is given.
     """
 
     def __init__(self, reader: Reader, follower: Follower | None = None) -> None:
@@ -82,7 +82,7 @@ class CachingReader:
         return results
 
     def read_extra(self, requests: Sequence[ReadRequest]) -> Mapping[str, Reading]:
-        """Read in addition to the daemon, which still receives all XIDs."""
+        """Read devices outside the daemon's schedule; the daemon still receives all XIDs."""
         results = self._read(requests) if requests else Results(readings={}, failures={})
         self._xids += results.xids
         if len(self._xids) > _MOST_XIDS:
@@ -153,13 +153,13 @@ class CachingReader:
             seen.computed_s = computed_s
 
     def of(self, uuid: str, now_s: float) -> LatestReading | None:
-        """Return the readings of that device in the last FRESH_S."""
+        """Return the last readings of that device, or None if they are older than FRESH_S."""
         seen = self._seen.get(uuid)
         return seen if seen is not None and now_s - seen.at_s <= FRESH_S else None
 
 
 class NodeSource(ShipmentSource):
-    """The data of a node that is sent in addition to records."""
+    """Provides the data of a node that is sent in addition to records."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class NodeSource(ShipmentSource):
         counters: NodeCounters,
         own: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """`own` returns further values of the host by name."""
+        """Take `own`, which returns further values of the host by name."""
         self._name, self._clock = name, clock
         self._daemon, self._seen, self._counters, self._own = jobs_by_device, seen, counters, own
 
@@ -216,7 +216,7 @@ class NodeSource(ShipmentSource):
 
 
 def _computed_s(reading: Reading) -> float | None:
-    """Return when a reading last shows the device computing, by its clock; None if it shows no such time.
+    """Return when the device last computed according to a reading; None if the reading does not show it.
 
     A ring covers all the time since the last sample, so it includes bursts that current values miss.
     """
@@ -257,7 +257,7 @@ def live_device(seen: LatestReading | None, jobs: Sequence[int], now_s: float) -
 
 
 def _fraction(value: float | None) -> float | None:
-    """Round to four digits, to save space in shipments."""
+    """Limit a fraction to 0–1 and round it to four digits, to save space in shipments."""
     return None if value is None else round(min(max(value, 0.0), 1.0), 4)
 
 

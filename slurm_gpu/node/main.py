@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _piped(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code; 0 if the reader of its output, such as `head`, has exited."""
+    """Run a command and return its exit code, or 0 if the reader of its output (`head`) has exited."""
     try:
         code = command()
         sys.stdout.flush()
@@ -63,7 +63,7 @@ def _piped(command: Callable[[], int]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line, without `applications`."""
+    """Return the parser of the command line, except for the command `applications`."""
     parser = argparse.ArgumentParser(
         prog="slurm-gpud",
         description="Sample the GPUs of this node and send records of jobs to slurm-gpudbd.",

@@ -1,7 +1,7 @@
 """Expose metrics to Prometheus: the last values of GPUs, their jobs, and the state of slurm-gpud.
 
-There are series only for current devices and running jobs, and no label has text from users. A value that was
-not measured has no series.
+There are series only for current devices and running jobs, and no label contains text from users. A value
+that was not measured has no series.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Sample = tuple[Labels, float | None]
 
 
 class Exposition:
-    """Prometheus' text format 0.0.4, family by family."""
+    """Builds Prometheus' text format 0.0.4, one family at a time."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -240,7 +240,7 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
 
 
 def _usage(pid: int) -> tuple[float, int] | None:
-    """Return CPU seconds and resident bytes of a process; None if it has ended."""
+    """Return the CPU seconds and resident bytes of a process, or None if it has ended."""
     try:
         stat = Processes().stat(pid)
     except OSError:

@@ -1,7 +1,7 @@
-"""Answer GET /metrics, each client in a separate thread, so that a slow one does not block others.
+"""Answer GET /metrics, each client in a separate thread, so that a slow client does not block others.
 
 The threads do not access the daemon's data: they request the text, wake the main loop, and send the text that
-it creates. http.server would take 7 MB.
+it creates. Importing http.server would take 7 MB.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slurm_gpu.errors import OutsideError
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# The timeout for the request of a client, and for sending the answer.
+# The timeout for receiving a client's request, and for sending the answer.
 _CLIENT_WITHIN_S = 2.0
 # The maximum number of concurrent clients; others wait.
 _CLIENTS = 8
@@ -33,10 +33,10 @@ _BACKLOG = 16
 
 
 class MetricsServer:
-    """Listens after construction; `wake` ends the loop's wait, which then has to call `answer`."""
+    """Listens once constructed; `wake` ends the main loop's wait, so that the loop calls `answer`."""
 
     def __init__(self, host: str, port: int, wake: Callable[[], None]) -> None:
-        """Raise OutsideError if it cannot listen on the address."""
+        """Start to listen; raise OutsideError if the address cannot be used."""
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
@@ -45,7 +45,7 @@ class MetricsServer:
                 f"metrics: cannot listen on {host}:{port}: {error.strerror or error}"
             ) from error
         self._wake = wake
-        # One queue per waiting client for the text; None means that it could not be created.
+        # One queue per waiting client, for the text or, if it could not be created, None.
         self._asked: queue.SimpleQueue[queue.SimpleQueue[str | None]] = queue.SimpleQueue()
         self._places = threading.BoundedSemaphore(_CLIENTS)
         self._outage = OutageLog(
@@ -59,7 +59,7 @@ class MetricsServer:
         return int(self._listener.getsockname()[1])
 
     def answer(self, text: Callable[[], str]) -> None:
-        """Create the text and pass it to waiting clients, if any."""
+        """If any clients wait, create the text and pass it to them."""
         waiting = []
         with contextlib.suppress(queue.Empty):
             while True:

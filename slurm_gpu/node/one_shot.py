@@ -27,7 +27,7 @@ def sample_all(seen: CachingReader, clock: Clock) -> None:
 
 
 def observer_summary(clock: Clock) -> str:
-    """Return the table while another slurm-gpud runs; it shows only jobs with processes on a GPU."""
+    """Return the table while another slurm-gpud runs; only jobs with processes on a GPU are shown."""
     reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S)
     try:
         seen = CachingReader(reader)
@@ -57,7 +57,7 @@ def _job_of(pid: int) -> int | None:
 
 
 def summary(seen: CachingReader, jobs_by_device: Mapping[str, Sequence[int]], now_s: float) -> str:
-    """Return a table of the devices, with a dash for missing values; raise OutsideError without devices."""
+    """Return a table of the devices, with a dash for missing values; raise OutsideError if there are none."""
     if not seen.facts:
         raise OutsideError("no GPU answers; is the NVIDIA driver loaded?")
     rows: list[Sequence[str]] = [_HEADER]

@@ -55,7 +55,7 @@ class AlreadyRunningError(OutsideError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """Options of the command line; `node` is None if not given."""
+    """Options of the command line; `node` is None if the option was not given."""
 
     config: Path
     node: str | None
@@ -68,10 +68,10 @@ class ServiceOptions:
 
 
 class Service:
-    """The whole of slurm-gpud."""
+    """slurm-gpud as a whole: all its parts and the main loop."""
 
     def __init__(self, options: ServiceOptions, config: SiteConfig, clock: Clock, notifier: Notifier) -> None:
-        """Raise OutsideError if the machine prevents it from running, for example AlreadyRunningError."""
+        """Assemble all parts; raise OutsideError (AlreadyRunningError) if slurm-gpud cannot run here."""
         self._options, self._clock, self._notifier = options, clock, notifier
         self._name = options.node or os.uname().nodename.partition(".")[0]
         self._cluster = HOST_CLUSTER + self._name if options.no_slurm else config.cluster
@@ -104,7 +104,7 @@ class Service:
             cgroups=cgroups,
             interval_s=config.sampling.interval_s,
             hosts=self._hosts,
-            # Without Slurm, processes on GPUs are sampled every second anyway.
+            # Without Slurm, processes on GPUs are sampled every second in any case.
             follower=None if options.no_slurm else self._seen,
         )
         self._scheduler = self._make_scheduler(config)
@@ -117,7 +117,7 @@ class Service:
         try:
             return MetricsServer(config.metrics.listen.host, config.metrics.listen.port, self._waiter.wake)
         except OutsideError as error:
-            # A port in use must not prevent records.
+            # Jobs are recorded even if the port is in use.
             log.error("%s; jobs are recorded, but /metrics is off until a restart", error)  # noqa: TRY400
             return None
 
@@ -160,7 +160,7 @@ class Service:
         self._waiter.wait(due_s - self._clock.monotonic())
 
     def wake(self) -> None:
-        """End a wait; for signal handlers."""
+        """End a wait; signal handlers may call this."""
         self._waiter.wake()
 
     def once(self) -> None:
@@ -188,7 +188,7 @@ class Service:
         self._spool.close()
 
     def _report_status(self) -> float:
-        """Answer Prometheus and notify systemd; return when systemd is due again."""
+        """Answer Prometheus and notify systemd; return when the next notification of systemd is due."""
         if self._metrics is not None:
             self._metrics.answer(self._exposition)
         if not self._notifier.listens:
@@ -240,7 +240,7 @@ def _open_spool(options: ServiceOptions, config: SiteConfig, hooks: HookDirector
 
 
 def _rules(site_file: Path) -> ApplicationRules:
-    """Load the rules; invalid rules disable recognition, but not the recording."""
+    """Load the rules; if they are invalid, jobs are recorded without their application."""
     try:
         return load_rules(rules_path(site_file))
     except SlurmGpuError as error:
@@ -255,4 +255,4 @@ def _print(body: bytes, *, live: bool) -> Reply:
             print(json.dumps({kind[:-1]: item}), flush=True)
     if live and "live" in shipment:
         print(json.dumps({"live": shipment["live"]}), flush=True)
-    return Reply(200, b'{"stored": 0}')  # printed counts as stored
+    return Reply(200, b'{"stored": 0}')  # printed items count as stored

@@ -39,7 +39,7 @@ class WorkerThread:
         return self._done.is_set()
 
     def start(self, task: Task) -> None:
-        """Start a task; only when idle. Raise RuntimeError if the system cannot start a thread."""
+        """Start a task; call this only when idle. Raise RuntimeError if the system cannot start a thread."""
         if self._tasks is None:
             tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
             done = threading.Event()

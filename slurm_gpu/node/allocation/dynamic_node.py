@@ -21,7 +21,7 @@ _FLAGS = ("-b", "-c", "-C", "-D", "-G", "-M", "-s", "-v", "-Z")
 
 
 def running_slurmds(proc: Path = PROC) -> Iterator[tuple[int, list[str]]]:
-    """Return pid and command line of each slurmd run by root or this user."""
+    """Return the pid and command line of each slurmd that root or this user runs."""
     for process in proc.glob("[0-9]*"):
         try:
             # Any user can name a process slurmd.
@@ -57,13 +57,13 @@ class DynamicNode:
         self._n_changes = 0
 
     def options(self) -> tuple[str, ...]:
-        """Return the options for `slurmd -G` from the last slurmd seen; () for a node of slurm.conf."""
+        """Return the last slurmd's options for `slurmd -G`, or () if slurm.conf lists the node."""
         if self._slurmd is None or not self._runs(self._slurmd):
             self._slurmd = self._find() or self._slurmd
         return () if self._slurmd is None else self._slurmd.options
 
     def n_changes(self) -> int:
-        """Return how often slurmd restarted with other options; 0 for a node of slurm.conf.
+        """Return how often slurmd restarted with other options, or 0 if slurm.conf lists the node.
 
         This searches all processes only after a known slurmd has ended.
         """
@@ -96,8 +96,8 @@ class DynamicNode:
 
 
 def _options(words: list[str]) -> argparse.Namespace | None:
-    """Return the options of a command line with -Z; None without it."""
-    # An ambiguous abbreviation would end this process.
+    """Return the options of a command line that has -Z, otherwise None."""
+    # Otherwise an ambiguous abbreviation would end this process.
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     for option in _WITH_VALUE:
         parser.add_argument(option)

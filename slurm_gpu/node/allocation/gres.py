@@ -2,7 +2,8 @@
 
 SLURM_JOB_GPUS has positions in the order of the `Name=gpu` lines of `slurmd -G`. They are neither minor
 numbers nor NVML indices: gres.conf may list files in any order, and AutoDetect has its own. A line with
-`Count=1` and several files is one position (MultipleFiles, as for MIG instances); otherwise each file is one.
+`Count=1` and several files (MultipleFiles, as for MIG instances) is one position; otherwise each file is a
+position.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from slurm_gpu.node.worker_thread import WorkerThread
 log = logging.getLogger(__name__)
 
 MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
-# Environment variable with the file to read instead, if several nodes share a host.
+# Environment variable that names another file to read, if several nodes share a host.
 MIG_MINORS_VARIABLE = "SLURM_GPU_MIG_MINORS"
 
 _MIG_LINE = re.compile(r"gpu(?P<gpu>\d+)/gi(?P<gi>\d+)/(?:ci(?P<ci>\d+)/)?access (?P<minor>\d+)", re.ASCII)
@@ -36,7 +37,7 @@ _MIG_LINE = re.compile(r"gpu(?P<gpu>\d+)/gi(?P<gi>\d+)/(?:ci(?P<ci>\d+)/)?access
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """An instance on the GPU with minor number `gpu`; without `compute_instance` the GPU instance itself."""
+    """An instance on the GPU with minor number `gpu`; without `compute_instance`, a GPU instance."""
 
     gpu: int
     gpu_instance: int
@@ -44,7 +45,7 @@ class Capability:
 
 
 def read_capabilities(path: Path = MIG_MINORS) -> Mapping[int, Capability]:
-    """Return the MIG instance of each capability device file by minor number; empty without MIG.
+    """Return the MIG instance of each capability device file by minor number, or {} without MIG.
 
     A job with an instance may open its GPU's file and two of /dev/nvidia-caps/nvidia-capN: one for the GPU
     instance and one for its compute instance. The driver lists them in lines such as `gpu0/gi1/access 12` and
@@ -73,7 +74,7 @@ _BRACKETS = re.compile(rf"\[({_RANGE}(?:,{_RANGE})*)\]", re.ASCII)
 _OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 _CAPABILITY = re.compile(r"nvidia-cap\d+$")
 _GPU = re.compile(r"nvidia\d+$")
-# Maximum wait for slurmd at the start, before the first job.
+# Maximum wait for slurmd when slurm-gpud starts, before the first job.
 WAIT_S = 2.0
 
 
@@ -124,7 +125,7 @@ def minor_of(file: str) -> int | None:
 class DevicePosition:
     """A GPU by its minor number, or a MIG instance on it if `gpu_instance` is given.
 
-    Without `compute_instance`, it is the only one of the GPU instance.
+    If `compute_instance` is None, the GPU instance has only one compute instance.
     """
 
     minor: int
@@ -132,7 +133,7 @@ class DevicePosition:
     compute_instance: int | None = None
 
     def is_at(self, facts: DeviceProperties) -> bool:
-        """Return whether it can be that device."""
+        """Return whether the identifiers match that device."""
         return (
             facts.minor == self.minor
             and facts.gpu_instance == self.gpu_instance
@@ -141,7 +142,7 @@ class DevicePosition:
 
 
 def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> DevicePosition | None:
-    """Return the device that the device files of one position open; None if ambiguous."""
+    """Return the device that the device files of one position open, or None if it is ambiguous."""
     caps = [file for file in files if _CAPABILITY.search(file)]
     gpus = [file for file in files if file not in caps]
     # A GPU may have other files, such as those of its display.
@@ -200,10 +201,10 @@ class GresOrder:
         self._files = ChangeStamp(watched, file_worker, dynamic.n_changes)
         self._stamp: object = None
         self._present: frozenset[DevicePosition] = frozenset()
-        # Changes are numbered, to discard answers to queries made before the last one.
+        # Changes are numbered, so that answers to queries made before the last change can be discarded.
         self._changes = self._asked_at_change = self._answered_at_change = 0
         self._asked_of: frozenset[int] = frozenset()
-        # Positions above those in the last answer that slurmd was queried for since.
+        # Positions above those in the last answer, for which slurmd has been queried since.
         self._nowhere: frozenset[int] = frozenset()
         self._places: Sequence[DevicePosition | None] = ()
         self._n_positions = 0
@@ -281,7 +282,7 @@ class GresOrder:
         self._stamp, self._present = stamp, present or self._present
 
     def _unreported(self, positions: Iterable[int]) -> frozenset[int]:
-        """Return positions that the last answer did not have; slurmd may report them now."""
+        """Return positions that were not in the last answer; slurmd may report them now."""
         return frozenset(position for position in positions if position >= self._n_positions)
 
     def _is_known(self, positions: Iterable[int]) -> bool:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 * 1024
 MAX_POSITIONS = 1024
-# They take memory (tmpfs), like the directory.
+# Like the directory, they take memory (tmpfs).
 MAX_REJECTED = 1000
 _UPTIME_STEP_S = 0.01
 _ROUNDING_S = 1e-4
@@ -153,17 +153,17 @@ def _optional(key: str, values: Mapping[str, str]) -> str | None:
 
 
 class HookEvents(Protocol):
-    """A source of events that keeps each one until `remove`, so that a crash loses none."""
+    """A source of events that keeps each event until `remove`, so that no event is lost in a crash."""
 
     def take(self) -> list[HookEvent]:
         """Return new events in order."""
 
     def remove(self, event: HookEvent) -> None:
-        """Remove an event that is stored elsewhere."""
+        """Remove an event that has been stored elsewhere."""
 
 
 class HookDirectory:
-    """The directory of event files; each file remains until `remove`, so that a crash loses none."""
+    """The directory of event files; each file remains until `remove`, so that no event is lost in a crash."""
 
     def __init__(self, run_dir: Path, node: str, clock: Clock) -> None:
         self._clock = clock
@@ -179,7 +179,7 @@ class HookDirectory:
     def claim(self) -> None:
         """Lock the directory until this process ends; raise BlockingIOError if another process has the lock.
 
-        Two processes would each see only some events, and neither would have all allocations.
+        Otherwise each process would see only some events, and neither would have all allocations.
         """
         lock_directory(self.jobs)
 
@@ -219,7 +219,7 @@ class HookDirectory:
         return replace(event, uptime_s=self._finer(event))
 
     def _finer(self, event: HookEvent) -> float:
-        """Refine the uptime, which has steps of 10 ms, by the wall clock if it was not set since."""
+        """Refine the uptime, which has steps of 10 ms, by the wall clock if that was not set since."""
         if event.boot_id != self._clock.boot_id():
             return event.uptime_s
         by_wall_s = event.at_s - wall_ahead_s(self._clock)
@@ -229,7 +229,7 @@ class HookDirectory:
         return by_wall_s if within else event.uptime_s + _UPTIME_STEP_S / 2
 
     def remove(self, event: HookEvent) -> None:
-        """Remove the file of an event that is stored elsewhere."""
+        """Remove the file of an event that has been stored elsewhere."""
         event.path.unlink(missing_ok=True)
 
     def _reject(self, path: Path, why: HookFileError) -> None:

@@ -1,7 +1,7 @@
 """Run `slurmd -G`, which prints the order of a node's GPUs, blocking or in the background.
 
-It may take long or never end, for example if Slurm is on a file system that hangs; then it cannot even be
-killed. The main loop of slurm-gpud never waits for it.
+It may take long or never end, for example if Slurm is on a file system that hangs; in that case it cannot
+even be killed. The main loop of slurm-gpud never waits for it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ CACHED_CONF = Path("/run/slurm/conf/slurm.conf")
 # Maximum duration of a query; `is_silent` reports a slow query earlier.
 DEADLINE_S = 20.0
 SILENT_S = 2.0
-# The pause after a useless answer; doubled each time.
+# The pause after a useless answer; it doubles each time.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 _ENDS_WITHIN_S = 1.0
-# Not on every user's PATH.
+# These directories are not on every user's PATH.
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
-# vfork() blocks Python until the new program is loaded. Slurm's may be on a file system that hangs, so load
-# this one, which then loads slurmd.
+# vfork() blocks Python until the new program is loaded. Slurm may be on a file system that hangs, so load
+# this local program, which then loads slurmd.
 _ENV = "/usr/bin/env"
 
 
 def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHIN_S) -> str:
     """Return standard output and error together (-G prints to the latter); raise SlurmError on failure.
 
-    `ends_within_s` is how long to wait for a killed process; None waits until it ends.
+    `ends_within_s` is the maximum wait for the end of a killed process; None means no limit.
     """
     command_line = " ".join(command)
     path = f"{os.environ.get('PATH', os.defpath)}:{SBIN}"
@@ -85,7 +85,7 @@ def _end(process: subprocess.Popen[bytes], within_s: float | None) -> None:
 
 
 def _conf_variable(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with which `slurmd -G` reads the configuration of this node's slurmd."""
+    """Return an environment in which `slurmd -G` reads the configuration of this node's slurmd."""
     conf = conf_of_slurmd(environ)
     return {} if conf is None else {"SLURM_CONF": str(conf)}
 
@@ -93,10 +93,11 @@ def _conf_variable(environ: Mapping[str, str]) -> Mapping[str, str]:
 def conf_of_slurmd(
     environ: Mapping[str, str], conf: Path = CONF, cached: Path = CACHED_CONF, proc: Path = Path("/proc")
 ) -> Path | None:
-    """Return the slurm.conf for `slurmd -G`; None if it finds that of the running slurmd by itself.
+    """Return the slurm.conf for `slurmd -G`, or None if it finds the running slurmd's file by itself.
 
-    Without a slurm.conf it would request one from slurmctld or fail. With `--conf-server` the running slurmd
-    ignores files. SLURM_CONF is used instead of -f, because slurmd searches gres.conf next to it.
+    Without a slurm.conf, `slurmd -G` would request one from slurmctld or fail. With `--conf-server` the
+    running slurmd ignores files. SLURM_CONF is used instead of -f, because slurmd searches gres.conf next to
+    it.
     """
     if environ.get("SLURM_CONF") or not os.access(cached, os.R_OK):
         return None
@@ -142,7 +143,7 @@ class SlurmdQuery:
 
     @property
     def silent_s(self) -> float:
-        """Return for how long the query has been running."""
+        """Return the time for which the query has been running."""
         return 0.0 if self._since_s is None else self._clock.monotonic() - self._since_s
 
     def ask(self) -> bool:
@@ -184,7 +185,7 @@ class SlurmdQuery:
         self._pause_s = self._due_s = 0.0
 
     def _run_query(self) -> None:
-        """Run the command; runs in the worker thread."""
+        """Run the command in the worker thread."""
         result: str | SlurmError = SlurmError(f"{' '.join(self._command)}: failed with an internal error")
         try:
             result = self._run(self._command)

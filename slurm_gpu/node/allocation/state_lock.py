@@ -1,4 +1,4 @@
-"""Lock a state directory for one slurm-gpud; the error of a second one names the first."""
+"""Lock a state directory for one slurm-gpud; a second slurm-gpud gets an error that names the first."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StateLock:
             return
 
     def is_in_place(self) -> bool:
-        """Return whether another slurm-gpud would still find this lock."""
+        """Return whether the lock file still exists, so that another slurm-gpud finds this lock."""
         return is_same_file(self._file, self._path)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Allocations of this node's GPUs, as the hooks report them."""
+"""Represent the allocations of this node's GPUs, as the hooks report them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Allocation:
 
     `start_s` is Clock.monotonic() in the boot of `key.boot_id`, `start_wall_s` the wall clock then. They are
     the prolog's timestamps, or those of a restart of slurm-gpud. `begun_s` is Clock.monotonic() at the
-    prolog. `prolog_at_s` is its wall clock in the hook file, which identifies the run among those of a job.
-    `devices` are UUIDs by position, absent while unknown. `is_reported` is true while only Slurm has reported
-    the run. `recorded_until_s` (Clock.monotonic()) is the end of the records of earlier segments; None for
-    the first.
+    prolog. `prolog_at_s` is the prolog's wall-clock time in the hook file, which distinguishes the runs of a
+    job. `devices` are UUIDs by position, absent while unknown. `is_reported` is true while only Slurm has
+    reported the run. `recorded_until_s` (Clock.monotonic()) is the end of the records of earlier segments, or
+    None in the first segment.
     """
 
     key: SegmentKey
@@ -44,7 +44,7 @@ class Allocation:
 
     @property
     def device_names(self) -> Sequence[str]:
-        """Return the device names of its records: UUIDs, or `position:N` if unknown."""
+        """Return the names of the devices in records: UUIDs, or `position:N` for unknown devices."""
         return [self.device_name(position) for position in self.positions]
 
     def device_name(self, position: int) -> str:
@@ -53,14 +53,14 @@ class Allocation:
 
     @property
     def is_from_prolog(self) -> bool:
-        """Return whether it is recorded from its prolog on."""
+        """Return whether the run is recorded from its prolog on."""
         return self.start_s == self.begun_s and not self.is_reported
 
     @classmethod
     def from_prolog(cls, event: HookEvent, cluster: str, node: str, wall_s: float) -> Allocation:
         """Return the allocation that starts with a prolog at wall-clock time `wall_s`.
 
-        `cluster` is used if the hook reported none.
+        `cluster` is used if the hook did not report one.
         """
         return cls(
             key=SegmentKey(
@@ -82,7 +82,7 @@ class Allocation:
         )
 
     def of_run(self, restart: int, since_s: float) -> Allocation:
-        """Return the allocation, built from an epilog, for a run without a prolog, from `since_s` on."""
+        """Adapt this allocation, built from an epilog, to a run that began at `since_s` without a prolog."""
         wall_s = self.start_wall_s - (self.start_s - since_s)
         key = replace(self.key, restart=restart, prolog_s=int(wall_s))
         return replace(
@@ -118,7 +118,7 @@ class Allocation:
     def ended_before(self, end_s: float) -> Allocation:
         """Return the allocation for an end at `end_s`, which a late epilog may set before this segment.
 
-        Then it starts where the previous segment ended, so that the time up to the end is covered.
+        In that case it starts where the previous segment ended, so that the time up to the end is covered.
         """
         if self.recorded_until_s is None or end_s >= self.start_s:
             return self
@@ -186,7 +186,8 @@ class Allocations:
     def of_job(self, job_id: int) -> Allocation | None:
         """Return the open allocation of that raw job id.
 
-        Epilogs are matched only by id, because that of a requeued job has the restart count of the next run.
+        Epilogs are matched only by id, because the epilog of a requeued job has the restart count of the next
+        run.
         """
         return self._open.get(job_id)
 

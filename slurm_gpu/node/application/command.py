@@ -44,7 +44,7 @@ class ProcessVerdict:
     also: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the output of --json."""
+        """Return the result as an object for --json."""
         rule = None if self.finding is None else self.finding.rule
         return {
             "pid": self.pid,
@@ -145,7 +145,7 @@ def _job_number(text: str) -> int:
 
 
 def without_slurms_own(processes: Processes, pids: Sequence[int]) -> Sequence[int]:
-    """Return the job's processes without those that Slurm runs as root; all of them for a job of root."""
+    """Return the job's processes, without those that Slurm runs as root unless the job belongs to root."""
     of_users = [pid for pid in pids if _uid(processes, pid) not in (None, 0)]
     return of_users or pids
 
@@ -158,7 +158,7 @@ def _uid(processes: Processes, pid: int) -> int | None:
 
 
 def judge(processes: Processes, pid: int, rules: ApplicationRules) -> ProcessVerdict:
-    """Check one process like slurm-gpud."""
+    """Check one process in the same way as slurm-gpud."""
     evidence = gather(processes, pid)
     if evidence.executable is None:
         return ProcessVerdict(pid, None)
@@ -174,7 +174,7 @@ def judge(processes: Processes, pid: int, rules: ApplicationRules) -> ProcessVer
 
 
 def best_of(verdicts: Sequence[ProcessVerdict]) -> ProcessVerdict:
-    """Return the result with the highest priority, otherwise one of a readable process."""
+    """Return the result with the highest priority; if no process is recognised, prefer a readable one."""
     found = [verdict for verdict in verdicts if verdict.finding is not None]
     if found:
         return max(found, key=lambda v: -1 if v.finding is None else v.finding.rule.priority)

@@ -20,10 +20,10 @@ _ROOT_MOUNT = re.compile(rb"enroot|pyxis|apptainer|singularity|docker|containers
 
 
 def in_container(processes: Processes, pid: int) -> bool | None:
-    """Return whether the process runs in a container; None if it ended or cannot be read.
+    """Return whether the process runs in a container, or None if it ended or cannot be read.
 
-    Traces that the daemon also has are ignored: they come from the node's image, or from Slurm's own
-    container.
+    Traces that the daemon also has are ignored: they come from the node's image, or from a container around
+    Slurm.
     """
     own = os.getpid()
     try:
@@ -51,7 +51,7 @@ def _traces(processes: Processes, pid: int) -> frozenset[str]:
 
 
 def root_mount(mountinfo: bytes) -> bytes:
-    """Return the line of /proc/PID/mountinfo for /; empty if there is none."""
+    """Return the line for / in /proc/PID/mountinfo, or an empty one if there is none."""
     for line in mountinfo.splitlines():
         fields = line.split(b" ")
         if len(fields) > 4 and fields[4] == b"/":

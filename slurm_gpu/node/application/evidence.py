@@ -1,4 +1,4 @@
-"""Collect evidence of the program that a process runs: executable, script, libraries and imports.
+"""Collect evidence of the program that a process runs: its executable, script, libraries and imports.
 
 The job's user controls all of it, so every read is bounded, nothing is executed, and callers store only the
 values that a rule names. Reads may block on a stuck process or a hung file system, so the daemon runs them in
@@ -17,7 +17,7 @@ from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT
 from slurm_gpu.node.process.procfs import Processes, read
 
 _ARGUMENTS_LIMIT = LONGEST_TEXT
-# Lines of 250 bytes for the default maximum of mappings (vm.max_map_count, 65,530).
+# This suffices for lines of 250 bytes and the default maximum of mappings (vm.max_map_count, 65,530).
 _MAPS_LIMIT = 16 << 20
 _SCRIPT_LIMIT = 64 << 10
 _MOST_LIBRARIES = 8192
@@ -27,10 +27,10 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*[dtm]?")
 _INTERPRETERS = frozenset(
     {"R", "Rscript", "julia", "perl", "ruby", "node", "bash", "sh", "dash", "zsh", "ksh", "tclsh"}
 )
-# Options of Python with the value in the next argument.
+# Options of Python that take the next argument as their value.
 _PYTHON_VALUES = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
-# The path starts at the line's first slash; anchored, so that no path causes backtracking.
+# The path starts at the line's first slash. The pattern is anchored, so that no path causes backtracking.
 _MAPPED_FILE = re.compile(rb"^[^/\n]*(/[^\n]*)$", re.MULTILINE)
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([A-Za-z_][A-Za-z0-9_]{0,63})[/.]")
 _IMPORT = re.compile(
@@ -58,7 +58,7 @@ class ProcessEvidence:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it is a kernel thread, a zombie, or has ended."""
+        """Return whether the process is a kernel thread or a zombie, or has ended."""
         return self.executable is None and not self.arguments
 
 
@@ -169,10 +169,10 @@ def _mapped(processes: Processes, pid: int) -> tuple[frozenset[str], frozenset[s
 
 
 def _script_text(processes: Processes, pid: int, script: str) -> str:
-    """Return the first 64 KiB of the script, if a regular file that its user owns or all users may read."""
+    """Return the first 64 KiB of a script that is a regular file owned by its user or readable by all."""
     below = "root" if script.startswith("/") else "cwd"
     try:
-        # Checked before it is opened, because opening a device or a pipe can have side effects.
+        # This is checked before opening, because opening a device or a pipe can have side effects.
         place = os.open(f"{processes.path(pid, below)}/{script}", os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
         return ""

@@ -1,4 +1,4 @@
-"""Bound the time of an admin's regular expression on a text that a job's user chose.
+"""Bound the time that an admin's regular expression takes on a text that a job's user chose.
 
 Python's `re` has no time limit and blocks the interpreter during a search, so slow patterns are rejected when
 the rules are read. The measure is the number of ways in which a pattern can match from one position: a search
@@ -14,7 +14,7 @@ from typing import Any
 # Characters of a job's arguments that are searched.
 LONGEST_TEXT = 4096
 
-# About 0.1 s in the worst case; enough for one `+` or `*`, or for several bounded repeats.
+# A search takes about 0.1 s in the worst case. The limit allows one `+` or `*`, or several bounded repeats.
 MOST_WAYS = 5000
 
 _WITHOUT_CHOICE = frozenset({"LITERAL", "NOT_LITERAL", "ANY", "IN", "AT", "RANGE", "CATEGORY", "NEGATE"})

@@ -22,7 +22,7 @@ from slurm_gpu.node.application.rules import (
 from slurm_gpu.node.process.procfs import Processes
 
 LONGEST_VALUE = 64
-# The memory maps of at most this many processes are read in one scan.
+# One scan reads the memory maps of at most this many processes.
 PROCESSES_PER_SCAN = 20
 
 _LISTED_PER_SCAN = 512
@@ -32,7 +32,7 @@ _UNPRINTABLE = re.compile(r"[^ -~]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecognizedApplication:
-    """The application recognised in process `pid`; `because` has the reasons, for admins only."""
+    """The application recognised in process `pid`; `because` contains the reasons, which only admins see."""
 
     rule: ApplicationRule
     pid: int
@@ -60,7 +60,7 @@ def recognise(
 
 
 def fits(rule: ApplicationRule, evidence: ProcessEvidence) -> Sequence[str] | None:
-    """Return the traces by which the rule matches this process; None if it does not."""
+    """Return the traces by which the rule matches this process, or None if it does not match."""
     for trace in rule.traces:
         because = _found(trace, evidence)
         if because is not None:
@@ -112,7 +112,7 @@ def _value(
 
 
 def tidy(value: str) -> str | None:
-    """Return a captured value for storage: the last part of a path, printable and short."""
+    """Convert a captured value for storage: keep the last part of a path, and only short printable text."""
     value = value.strip("'\" ")
     if _PATH.search(value):
         value = value.rstrip("/").rpartition("/")[2].lstrip("~$")

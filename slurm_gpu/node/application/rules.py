@@ -188,7 +188,7 @@ NO_RULES = ApplicationRules("", (), re.compile(r"(?!)"))
 
 
 def rules_path(site_file: Path) -> Path:
-    """Return the path of the rules next to slurm-gpu.yaml, otherwise of those shipped with slurm-gpu."""
+    """Return the path of the rules next to slurm-gpu.yaml, or else of the rules shipped with slurm-gpu."""
     own = site_file.parent / FILE_NAME
     if own.exists():
         return own
