@@ -1,4 +1,4 @@
-"""Create the host records of all segments; a thread samples jobs, since /proc may block."""
+"""Create the host records of all segments; jobs are sampled in a thread, since reads of /proc may block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 STUCK_S = 30.0
 _MOST_STUCK = 4
 _NODE_FRESH_S = 0.2
-# A round takes milliseconds; poll for its end at this interval.
+# A round takes milliseconds, so its end is polled at this interval.
 _ASK_S = 0.5
 # The cgroups of this many recently ended jobs are remembered.
 _GROUPS_MOST = 1_000
@@ -48,9 +48,10 @@ class _WatchedHost:
 
 @dataclass(slots=True)
 class _Round:
-    """One sample of several jobs in sequence; the first `done` of them are complete.
+    """A round that samples several jobs in sequence; the samples of the first `done` jobs are complete.
 
-    An `abandoned` round stops, since the next one samples these jobs. `over` is whether it has ended.
+    An `abandoned` round stops, since the next round samples its remaining jobs. `over` is whether the round
+    has ended.
     """
 
     entries: Sequence[_WatchedHost]
@@ -83,14 +84,14 @@ class HostRecorder:
         self._reading: NodeReading | None = None
         self._worker = WorkerThread("host") if worker is None else worker
         self._entries: dict[str, _WatchedHost] = {}
-        # By job; a cgroup may outlive its run and continue counting in the next one.
+        # By job: a cgroup may outlive its run and continue to count in the job's next run.
         self._groups: dict[int, int] = {}
         self._round: _Round | None = None
-        # Stuck rounds, with the user of the job that they are stuck at.
+        # Stuck rounds, each with the user of the job whose sample blocks.
         self._lost: list[tuple[_Round, int | None]] = []
 
     def begin(self, allocation: Allocation) -> None:
-        """Start recording an allocation's job; other jobs are no longer alone on the node."""
+        """Start recording the job of an allocation; from now on, other jobs are not alone on the node."""
         self.note_job(allocation.key.job_id)
         for entry in self._entries.values():
             if entry.watch.key.job_id == allocation.key.job_id:
@@ -161,14 +162,14 @@ class HostRecorder:
         return self._finish() if self._round is None else ()
 
     def next_step_s(self) -> float | None:
-        """Return when `step` is due; None if no job is recorded."""
+        """Return when `step` is due, or None if no job is being recorded."""
         if self._round is not None:
             return self._round.ask_s
         due = [entry.watch.next_sample_s for entry in self._entries.values() if self._may_sample(entry)]
         return min(due, default=None)
 
     def hosts(self, now_s: float) -> Sequence[Host]:
-        """Return current records of running jobs; () during a round."""
+        """Return the current records of running jobs, or () during a round."""
         if self._round is not None:
             return ()
         return [entry.watch.host(now_s) for entry in self._entries.values() if entry.end_s is None]
@@ -176,7 +177,7 @@ class HostRecorder:
     def _may_sample(self, entry: _WatchedHost) -> bool:
         if entry.stuck or entry.end_s is not None or len(self._lost) >= _MOST_STUCK:
             return False
-        # A user who blocks one sample could block those of other jobs, too.
+        # A user who blocks one sample could also block the samples of other jobs.
         return not any(uid is not None and uid == entry.watch.uid for _, uid in self._lost)
 
     def _start_round(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> None:
@@ -217,7 +218,7 @@ class HostRecorder:
         self._round = None
 
     def _at(self, this: _Round) -> _WatchedHost:
-        """Return the current job of a round."""
+        """Return the job that a round is sampling."""
         return this.entries[min(this.done, len(this.entries) - 1)]
 
     def _abandon(self, this: _Round, why: str) -> None:

@@ -12,8 +12,8 @@ from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.node_counters import NodeReading
 from slurm_gpu.wire import Host
 
-# Samples are 5 % of the job's age apart, within these bounds; usage after the last sample is not recorded.
-# Jobs with many processes are sampled less often, since they cost more.
+# The interval between samples is 5 % of the job's age, within these bounds; usage after the last sample is
+# not recorded. Jobs with many processes are sampled less often, since their samples cost more.
 FIRST_PAUSE_S = 0.25
 PAUSE_S = 10.0
 LARGE_PAUSE_S = 30.0
@@ -22,7 +22,8 @@ _SHARE_OF_AGE = 0.05
 # Reading storage traffic costs as much as the rest, so older jobs read it in every third sample.
 _STORAGE_PAUSES = 2.5
 
-# Ages at which applications are scanned, and the interval after them, since notebooks import late.
+# Job ages at which applications are scanned, and the interval after that. Scans continue, since notebooks
+# import late.
 RECOGNITION_AGES_S = (1.0, 5.0, 30.0, 120.0, 600.0)
 RECOGNITION_PAUSE_S = 1800.0
 
@@ -68,7 +69,7 @@ class HostWatch:
         return self._stats.group
 
     def not_alone(self) -> None:
-        """Note that another job is on this node, so that network traffic cannot be attributed."""
+        """Note that another job runs on this node, so that network traffic cannot be attributed."""
         self._alone = False
 
     def sample(self, now_s: float, node: NodeReading, on_gpu: Sequence[int] = ()) -> None:
@@ -89,7 +90,7 @@ class HostWatch:
         self.next_sample_s = now_s + pause_s if pause_s < PAUSE_S else (now_s // pause_s + 1) * pause_s
 
     def host(self, now_s: float, *, final: bool = False) -> Host:
-        """Return the record as of the last sample, with the next sequence number."""
+        """Create the record as of the last sample, with the next sequence number."""
         self._seq += 1
         finding = self._recognition.best
         return Host(
@@ -110,7 +111,7 @@ class HostWatch:
         )
 
     def _sample_traffic(self, node: NodeReading) -> None:
-        # Only cgroups show jobs that started before this daemon, or that have no GPUs.
+        # Jobs that have no GPUs or started before this daemon can be detected only by their cgroups.
         if self._alone:
             self._alone = self._stats.in_cgroup is not False and self._cgroups.is_alone(self._job)
         self._traffic_before = self._traffic_before or node

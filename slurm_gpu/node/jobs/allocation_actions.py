@@ -1,4 +1,4 @@
-"""Conditions and actions of the transitions in transitions.py.
+"""Define the conditions and actions of the transitions in transitions.py.
 
 Each is one small step. Only the table defines which of them follow an event, and in which order.
 """
@@ -35,7 +35,7 @@ class AllocationActions(ABC):
     """The allocations of this node, the watches on their devices, and each step that changes them.
 
     `taken` are hook events whose files may be removed once the spool is on disk; the caller who removes them
-    clears it. `cluster` and `name` (the node's) are used if a hook did not report them.
+    clears it. `cluster` and `name` (of the node) are used if a hook did not report them.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class AllocationActions(ABC):
         self.segments = SegmentRegistry(spool)
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
-        # By device (None: any), the time until which an unwatched job had it, or may have had it.
+        # The time until which an unwatched job had, or may have had, a device; by device, None for any
+        # device.
         self._unobserved_until_s: dict[str | None, float] = {}
         self.returning = RequeuedJobs(cgroups, clock)
         self._unknown_jobs = UnknownJobs(self.returning)
@@ -105,11 +106,11 @@ class AllocationActions(ABC):
         return bool(epilog.positions) and epilog.restart > last
 
     def runs_again(self, epilog: HookEvent) -> bool:
-        """Return whether the run that ends was seen to begin by its cgroup."""
+        """Return whether the start of the ending run was detected by its cgroup."""
         return bool(epilog.positions) and self.returning.is_seen(epilog.job_id)
 
     def runs_again_and_is_requeued(self, epilog: HookEvent) -> bool:
-        """Return whether both are true."""
+        """Return whether `runs_again` and `is_requeued` are both true."""
         return self.runs_again(epilog) and self.is_requeued(epilog)
 
     def is_of_earlier_run(self, epilog: HookEvent) -> bool:
@@ -120,7 +121,7 @@ class AllocationActions(ABC):
     # Actions on a hook
 
     def take(self, hook: HookEvent) -> None:
-        """Let the hook's file be removed."""
+        """Mark the hook's file for removal."""
         self.taken.append(hook)
 
     def note_without_gpus(self, prolog: HookEvent) -> None:
@@ -128,15 +129,15 @@ class AllocationActions(ABC):
         self._without_gpus.add(prolog.job_id)
 
     def open_from_prolog(self, prolog: HookEvent) -> None:
-        """Open the allocation at the prolog."""
+        """Open the allocation from its prolog on."""
         self._open(Allocation.from_prolog(prolog, self._cluster, self._name, self._wall_s_of(prolog)))
 
     def confirm(self, prolog: HookEvent) -> None:
-        """Replace Slurm's report of the run with the report of its prolog."""
+        """Replace the data of the run from Slurm's report with those from its prolog."""
         self._put(self._open_one(prolog).confirmed(prolog))
 
     def end_without_epilog(self, prolog: HookEvent) -> None:
-        """Report that the epilog of the run before is missing, and end that run here."""
+        """Report that the epilog of the previous run is missing, and end that run now."""
         log.warning("job %d starts again without an epilog of its last run", prolog.job_id)
         self._events.record("epilog_missing", job_id=prolog.job_id)
         self._end(self._open_one(prolog), prolog)
@@ -144,11 +145,11 @@ class AllocationActions(ABC):
     def end(self, epilog: HookEvent) -> None:
         """End the run at its epilog."""
         if self._started:
-            self.watch_new()  # a short job whose prolog was read just now
+            self.watch_new()  # the prolog of a short job may have been read just now
         self._end(self._open_one(epilog), epilog)
 
     def expect_next_run(self, epilog: HookEvent) -> None:
-        """Expect the requeued job here again."""
+        """Expect the requeued job to run here again."""
         self.returning.expect(epilog)
         self._update_unknown_jobs()
 
@@ -178,9 +179,9 @@ class AllocationActions(ABC):
         self._update_unknown_jobs()
 
     def exclude_unknown_jobs(self, epilog: HookEvent) -> None:
-        """Report to the devices of a returned run whether any other job may have used them.
+        """Set whether other jobs may have used the devices of a returned run.
 
-        If so, its use is unknown, since ended processes cannot be attributed.
+        If so, the run's use is unknown, since ended processes cannot be attributed.
         """
         returned = self._open_one(epilog)
         may_have_others = self._unknown_jobs.may_run_with(returned.key.job_id)
@@ -194,7 +195,7 @@ class AllocationActions(ABC):
     # Actions on Slurm's reply
 
     def open_reported(self, job: ReportedJob) -> None:
-        """Open the allocation of a run without a known prolog, from now on or from its cgroup's start."""
+        """Open the allocation of a run without a known prolog, from now or from its cgroup's creation on."""
         since_s = self.returning.began_s(job.job_id)
         if since_s is None:
             log.warning("job %d runs here without a known prolog; recorded from now on", job.job_id)
@@ -205,7 +206,7 @@ class AllocationActions(ABC):
         self._open(allocation, began_before=True)
 
     def end_earlier_run(self, job: ReportedJob) -> None:
-        """End the run that was open when Slurm reported the next one."""
+        """End the run that was still open when Slurm reported the job's next run."""
         before = self.allocations.of_job(job.job_id)
         assert before is not None
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
@@ -231,12 +232,12 @@ class AllocationActions(ABC):
         return segment is None or not segment.tallies
 
     def cannot_be_rewound(self, ended: EndedAllocation) -> bool:
-        """Return whether more was counted since its end than can be subtracted."""
+        """Return whether more was counted after the allocation's end than can be subtracted."""
         segment = self.segments.get(ended.allocation)
         return segment is not None and not segment.can_end_at(ended.end_s)
 
     def may_be_resolved(self, ended: EndedAllocation) -> bool:
-        """Return whether devices that are not known yet may be known in a moment."""
+        """Return whether devices that are still unknown may soon become known."""
         # The positions of an earlier boot do not identify the devices of this one.
         is_of_this_boot = ended.allocation.key.boot_id == self._clock.boot_id()
         return is_of_this_boot and self._unresolved.can_resolve(ended.allocation, self._clock.monotonic())
@@ -249,7 +250,7 @@ class AllocationActions(ABC):
         self._events.record("epilog_missing", job_id=job_id, at_s=self._clock.wall() - ago_s)
 
     def close_by_checkpoint(self, ended: EndedAllocation) -> None:
-        """Close it with the last checkpoint before its end."""
+        """Close the allocation with the last checkpoint before its end."""
         segment = self.segments.get(ended.allocation)
         allocation = ended.allocation.ended_before(ended.end_s)
         for device, tally in segment.tallies.items() if segment is not None else ():
@@ -258,12 +259,12 @@ class AllocationActions(ABC):
         self._forget(allocation)
 
     def take_epilog(self, ended: EndedAllocation) -> None:
-        """Let the file of the epilog be removed."""
+        """Mark the epilog's file for removal."""
         if ended.epilog is not None:
             self.taken.append(ended.epilog)
 
     def sample_once_more(self, ended: EndedAllocation) -> None:
-        """Have its devices wait for the driver's last samples of its time."""
+        """Let the devices wait for the driver's last samples from the time of the allocation."""
         segment = self.segments.get(ended.allocation)
         assert segment is not None
         self._forget(ended.allocation)
@@ -274,7 +275,7 @@ class AllocationActions(ABC):
             self.watches[device].end_segment(tally, now_s)
 
     def look_up_devices(self, ended: EndedAllocation) -> None:
-        """End it here, and look up the devices that are not known yet."""
+        """End the allocation here, and look up its devices that are still unknown."""
         allocation = ended.allocation.ended_before(ended.end_s)
         self._mark_unobserved(allocation, ended.end_s)
         self._forget(allocation)
@@ -283,15 +284,15 @@ class AllocationActions(ABC):
         self._looked_up(replace(ended, allocation=allocation))
 
     def wait_for_devices(self, ended: EndedAllocation) -> None:
-        """Keep its spooled allocation and its epilog's file until its devices are known."""
+        """Keep the spooled allocation and the epilog's file until the devices are known."""
         self._unresolved.wait(ended, self._clock.monotonic())
 
     def close_by_last_record(self, ended: EndedAllocation) -> None:
-        """Close it with the last record in the spool."""
+        """Close the allocation with its last record in the spool."""
         self.segments.close_unwatched(ended.allocation, ended.end_s)
 
     def close_settled(self, segment: OpenSegment) -> None:
-        """Close it: all its records are final."""
+        """Close the segment, because all its records are final."""
         self.segments.close_settled(segment)
         if segment.epilog is not None:
             self.taken.append(segment.epilog)
@@ -326,7 +327,7 @@ class AllocationActions(ABC):
             watch.set_unknown_jobs_until(until_s)
 
     def _mark_unobserved(self, allocation: Allocation, until_s: float) -> None:
-        """Attribute the use of its devices until then to no other job: it may have been this one's."""
+        """Leave the use of the allocation's devices until then unattributed: this job may have used them."""
         if allocation.key.boot_id != self._clock.boot_id():
             return
         devices: set[str | None] = set(allocation.devices.values())
@@ -345,14 +346,14 @@ class AllocationActions(ABC):
         return allocation
 
     def _wall_s_of(self, event: HookEvent) -> float:
-        """Return its wall clock on the present clock, if the clock was set since, as in an outage."""
+        """Return the event's wall-clock time, converted to the current clock if the clock was set since."""
         if event.boot_id != self._clock.boot_id():
             return event.at_s
         now_s = event.uptime_s + wall_ahead_s(self._clock)
         return event.at_s if abs(now_s - event.at_s) < STEP_S else now_s
 
     def _open(self, allocation: Allocation, *, began_before: bool = False) -> None:
-        """`began_before`: its job had the devices before the allocation's start."""
+        """Open an allocation; `began_before` is whether its job had the devices before its start."""
         allocation = self._inventory.resolve(allocation)
         if began_before:
             self._mark_unobserved(allocation, allocation.start_s)

@@ -1,4 +1,4 @@
-"""Compare the processes that NVML lists on a GPU with the jobs that were allocated it.
+"""Compare the processes that NVML lists on a GPU with the jobs to which it was allocated.
 
 A process of another job is reported as
 
@@ -25,17 +25,17 @@ from slurm_gpu.node.shipping.events import EventRecorder
 log = logging.getLogger(__name__)
 
 CHECK_S = 5.0
-# NVML, hooks and slurm-gpud see starts and ends in any order, so only persistent findings are reported.
+# NVML, hooks and slurm-gpud may see a start or an end in any order, so only persistent findings are reported.
 CONFIRM_S = 5.0
 # A process may outlive its job's epilog by this time.
 LEAVE_S = 60.0
-# The maximum number of events per hour, of one job (or one user's processes without a job) and in total.
+# The maximum number of events per hour: for one job (or one user's processes without a job), and in total.
 PER_HOUR = 10
 ALL_PER_HOUR = 100
 _HOUR_S = 3600.0
 _MAX_REPORTED = 10_000
 
-# A process on a device: its pid, its start, the device's UUID.
+# A process on a device: its pid, its start time, and the device's UUID.
 Suspect = tuple[int, bytes, str]
 
 
@@ -53,7 +53,7 @@ class KnownJobs:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFinding:
-    """An unexpected process; `culprit` is its job, or its user without a job."""
+    """An unexpected process; `culprit` is its job, or its user if it has no job."""
 
     kind: str
     culprit: str
@@ -108,7 +108,7 @@ class Crosscheck:
         if job is not None and (ended_s is not None or job in known.owners or job in known.without_gpus):
             return _intruder(pid, origin, job)
         if job is None and any(known.owners[h].sluid is None for h in allocated if h in known.owners):
-            return None  # it may be the job's own: without a hook its SLUID is unknown
+            return None  # it may belong to this job, whose SLUID is unknown without a hook
         name = job if job is not None else origin.cgroup.sluid
         data = {"pid": pid, "allocated": sorted(allocated), "cgroup": name}
         return ProcessFinding("job_mismatch", f"job {name}", data)
@@ -162,7 +162,7 @@ class _HourlyLimit:
         return False
 
     def over(self, now_s: float) -> list[tuple[str, int]]:
-        """Return the suppressed events by culprit at the end of an hour."""
+        """Return the numbers of suppressed events by culprit, if the hour is over."""
         if now_s - self._since_s < _HOUR_S:
             return []
         left_out = list(self._left_out.items())

@@ -26,7 +26,7 @@ _EPILOG_UNCERTAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EndedRun:
-    """`at_s` is Clock.monotonic(), `prolog_at_s` the time in the prolog's file; None without a prolog."""
+    """`at_s` is Clock.monotonic(); `prolog_at_s` is the time in the prolog's file, None without one."""
 
     restart: int
     at_s: float
@@ -45,15 +45,15 @@ class _EndedRun:
 
 
 class EndedRuns:
-    """The last ended run of each job in this boot; earlier runs have ended, too.
+    """The last ended run of each job in this boot; all earlier runs of the job have ended, too.
 
-    An epilog does not identify the run, since that of a requeued job has the restart count of the next one.
-    After an epilog without an allocation, a newer report may therefore have the same count.
+    An epilog does not identify its run, since the epilog of a requeued job has the restart count of the next
+    run. After an epilog without an allocation, a report on the next run may therefore have the same count.
     """
 
     def __init__(self, kept: Spool, clock: Clock) -> None:
         self._kept, self._clock = kept, clock
-        # The oldest first.
+        # Sorted by time, the oldest first.
         self._ended = dict(sorted(self._of_this_boot(), key=lambda item: item[1].at_s))
 
     def add(
@@ -67,7 +67,7 @@ class EndedRuns:
     ) -> None:
         """Note that a run and those before it have ended; not `certain` if only an epilog identifies it.
 
-        It is saved if it may have had GPUs; Slurm's reports start no allocation for others.
+        The run is saved if it may have had GPUs; for other runs, Slurm's reports do not start an allocation.
         """
         now_s = self._clock.monotonic()
         before = self._ended.pop(job_id, None)
@@ -86,19 +86,19 @@ class EndedRuns:
             oldest, run = next(iter(self._ended.items()))
 
     def ended_s(self, job_id: int) -> float | None:
-        """Return when the job's last run ended; None if not recently."""
+        """Return when the job's last run ended, or None if it did not end recently."""
         ended = self._ended.get(job_id)
         return None if ended is None else ended.at_s
 
     def covers(self, job_id: int, restart: int, as_of_s: float) -> bool:
-        """Return whether the run in a report of Slurm as of `as_of_s` had already ended."""
+        """Return whether a run had already ended at `as_of_s`, the time of Slurm's report on it."""
         ended = self._ended.get(job_id)
         if ended is None or restart > ended.restart:
             return False
         return ended.certain or restart < ended.restart or as_of_s < ended.at_s + _EPILOG_UNCERTAIN_S
 
     def began_at(self, job_id: int, prolog_at_s: float) -> bool:
-        """Return whether the prolog is of the ended run; a killed slurm-gpud may have left its file."""
+        """Return whether the prolog belongs to the ended run; a killed slurm-gpud may have left its file."""
         ended = self._ended.get(job_id)
         return ended is not None and ended.prolog_at_s == prolog_at_s
 

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 _WHOLE_GPU_MGPU = 1000
 
-# Job and restart.
+# A run, by job ID and restart count.
 Run = tuple[int, int]
 
 
@@ -30,7 +30,7 @@ class Grants:
         for run in open_runs:
             job_id, restart = run
             facts = jobs.get(job_id, {})
-            # A report on another run does not apply: its owner may have changed the request.
+            # A report on another run of the job does not apply: the owner may have changed the request.
             reported = facts.get("granted_mgpu") if facts.get("restart", restart) == restart else None
             granted = _possible(reported)
             if granted is not None:

@@ -1,4 +1,4 @@
-"""Track the GPUs of this node: which of them answer, and the one at each of Slurm's positions."""
+"""Track the GPUs of this node: which of them answer, and which one is at each of Slurm's positions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slurm_gpu.node.shipping.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
-# Maximum number of remembered reports of lost GPUs, each of which is made once.
+# Maximum number of remembered reports of lost GPUs, so that each is made only once.
 _REMEMBERED = 1000
 EVENT_OF = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}
 
 
 class DeviceOrder(Protocol):
-    """The UUID at each position; slurmd answers some time after a query.
+    """Finds the UUID at each position; slurmd answers some time after a query.
 
     `assumed` is whether the last answer was a guess, `can_be_shared` whether several jobs may share a GPU.
     """
@@ -47,7 +47,7 @@ class DeviceOrder(Protocol):
 
 
 class Inventory:
-    """The devices found by the reader; `answering` is by UUID, in the driver's order."""
+    """The devices found by the reader; `answering` maps UUIDs to properties, in the driver's order."""
 
     def __init__(self, reader: Reader, order: DeviceOrder, events: EventRecorder) -> None:
         self._reader, self._order, self._events = reader, order, events
@@ -57,7 +57,7 @@ class Inventory:
         self._no_driver = False
         self._assumed_reported = False
         self._silence_reported: set[int] = set()
-        # NVML's indices of GPUs that have answered, and of those that have never and were reported.
+        # NVML's indices of GPUs that have answered, and of GPUs that were reported because they never have.
         self._named: set[int] = set()
         self._unnamed: set[int] = set()
         # GPUs that were reported as lost: job, restart, and name of the device.
@@ -65,7 +65,7 @@ class Inventory:
         self._has_found = False
 
     def find(self) -> bool:
-        """Search for devices; return False and change nothing without a driver.
+        """Search for devices; without a driver, return False and change nothing.
 
         `starting` is whether the driver is starting.
         """
@@ -131,13 +131,13 @@ class Inventory:
         return self._order.can_be_shared
 
     def knows(self, allocation: Allocation) -> bool:
-        """Return whether all its devices are known and answer."""
+        """Return whether all devices of the allocation are known and answer."""
         if len(allocation.devices) < len(allocation.positions):
             return False
         return all(map(self.answering.__contains__, allocation.devices.values()))
 
     def resolve(self, allocation: Allocation) -> Allocation:
-        """Return the allocation with all devices known by now; the same object if nothing is new."""
+        """Return the allocation with the devices known by now, or the same object if none is new."""
         unknown = [p for p in allocation.positions if p not in allocation.devices]
         if not unknown:
             return allocation
@@ -182,7 +182,7 @@ class Inventory:
         self._events.record(kind, device=name, job_id=key.job_id)
 
     def report_back(self, allocation: Allocation, name: str, uuid: str) -> None:
-        """Report that a GPU reported as lost under that name answers now."""
+        """Report that a GPU answers now if it was reported as lost under that name."""
         lost = allocation.key.job_id, allocation.key.restart, name
         if lost in self._lost:
             del self._lost[lost]

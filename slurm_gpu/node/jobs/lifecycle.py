@@ -22,10 +22,10 @@ _Subject = TypeVar("_Subject")
 
 
 class LifeCycle(AllocationActions):
-    """Moves the allocations of this node between states by reports of hooks, Slurm and devices."""
+    """Moves the allocations of this node between states, following reports from hooks, Slurm and devices."""
 
     def state_of(self, job_id: int) -> AllocationState:
-        """Return the state of that job here, without its ended allocations."""
+        """Return the state of that job here; its ended allocations do not count."""
         if self.allocations.of_job(job_id) is not None:
             return AllocationState.OPEN
         is_expected = self.returning.is_expected(job_id)
@@ -66,14 +66,14 @@ class LifeCycle(AllocationActions):
     def start(self, events: Iterable[HookEvent]) -> None:
         """Continue open allocations of an earlier process, each as a new segment.
 
-        If one has ended, by these events or in an earlier boot, it is closed with its last record in the
-        spool.
+        An allocation that has ended, according to these events or in an earlier boot, is closed with its last
+        record in the spool.
         """
         events = list(events)
         restored = self._spool.allocations()
         for allocation in restored:
             before = self.allocations.of_job(allocation.key.job_id)
-            if before is not None:  # its job started again before it was closed
+            if before is not None:  # the job started again before this allocation was closed
                 epilog = epilog_between(before, allocation, events)
                 end_s = max(before.start_s, allocation.begun_s if epilog is None else epilog.uptime_s)
                 replaced = EndedAllocation(before, end_s, epilog)
@@ -109,7 +109,7 @@ class LifeCycle(AllocationActions):
         """Apply slurm-gpudbd's report on all jobs of this node (docs/api.md, `jobs`)."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         reported = [job for job_id, facts in jobs.items() if (job := ReportedJob.from_facts(job_id, facts))]
-        # A job with a lost epilog leaves this set when Slurm no longer reports it.
+        # If a job's epilog was lost, the job leaves this set once Slurm no longer reports it.
         self._without_gpus = jobs.keys() - {job.job_id for job in reported}
         self._suspensions.update_jobs(reported, now_s)
         for job in self._reconciliation.begun(reported, self.allocations, now_s, wall_s):
@@ -151,7 +151,7 @@ class LifeCycle(AllocationActions):
 
     @property
     def waits_for_devices(self) -> bool:
-        """Return whether an ended allocation waits for its devices to be known."""
+        """Return whether an ended allocation is waiting until its devices are known."""
         return bool(self._unresolved)
 
     def resolve(self) -> None:
@@ -163,7 +163,7 @@ class LifeCycle(AllocationActions):
         self._unresolved.resolve()
 
     def known(self) -> KnownJobs:
-        """Return the known jobs, for the check of processes."""
+        """Return the known jobs for the process check (Crosscheck)."""
         return KnownJobs(
             owners=self.allocations.owners(),
             without_gpus=self._without_gpus,
@@ -171,5 +171,5 @@ class LifeCycle(AllocationActions):
         )
 
     def jobs_on(self, uuid: str) -> list[int]:
-        """Return the raw ids of the jobs that were allocated that device."""
+        """Return the raw ids of the jobs to which that device is allocated."""
         return [a.key.job_id for a in self.allocations if uuid in a.devices.values()]

@@ -17,9 +17,9 @@ from slurm_gpu.node.jobs.requeued import RequeuedJobs
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.shipment import JobFacts
 
-# A second report for a moment this much later confirms the first.
+# A second report confirms the first if its data are at least this much newer.
 TWICE_AFTER_S = 8.0
-# The maximum delay of an answer.
+# The maximum time that an answer takes to arrive.
 _ON_ITS_WAY_S = 1.0
 # An epilog may be this late after the end that Slurm reports.
 EPILOG_LATE_S = 30.0
@@ -34,7 +34,7 @@ _MOST_POSITIONS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedJob:
-    """Slurm's report, `age_s` old, on a job with GPUs here; `start_s` is the controller's wall clock."""
+    """Slurm's report, `age_s` old, on a job with GPUs here; `start_s` is by the controller's wall clock."""
 
     job_id: int
     restart: int
@@ -46,9 +46,9 @@ class ReportedJob:
 
     @classmethod
     def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ReportedJob | None:
-        """Parse an entry of `jobs` (docs/api.md); None for a job without GPUs here or an incomplete entry.
+        """Parse an entry of `jobs` (docs/api.md); return None if incomplete or for a job without GPUs here.
 
-        Also None while the prolog runs, since the hook will report the start more precisely.
+        Also return None while the prolog runs, since the hook will report the start more precisely.
         """
         restart, start_s, uid = (_whole(facts.get(name)) for name in ("restart", "start_s", "uid"))
         positions = _positions(facts.get("gpu_index"))
@@ -71,7 +71,7 @@ class ReportedJob:
     def allocation(
         self, cluster: str, node: str, boot_id: str, now_s: float, wall_s: float, since_s: float | None = None
     ) -> Allocation:
-        """Return the allocation to record from now on, or from `since_s`, when it was seen to start."""
+        """Return the allocation to record from now on, or from `since_s` on if the job was seen to start then."""
         start_s = now_s if since_s is None else since_s
         return Allocation(
             key=SegmentKey(
@@ -96,8 +96,8 @@ class ReportedJob:
 class UnknownJobs:
     """Tracks whether unknown jobs may use GPUs here.
 
-    They are possible after a lost spool, until Slurm has reported. They are also possible after the epilog of
-    a requeued job, which may return without a prolog, until it is known or has not returned in time.
+    Unknown jobs are possible after the loss of the spool, until Slurm has reported. They are also possible
+    after a requeued job's epilog, since the job may return without a prolog, until it is seen or overdue.
     """
 
     def __init__(self, returning: RequeuedJobs) -> None:
@@ -119,7 +119,7 @@ class UnknownJobs:
         self._anyone = True
 
     def update_jobs(self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float) -> None:
-        """Apply a report; two reports are required, since a job is accepted only after two."""
+        """Apply a report; unknown jobs are ruled out only after two, since two are needed to accept a job."""
         if self._first_report_s is None:
             self._first_report_s = now_s
         ago_s = now_s - self._first_report_s
@@ -154,8 +154,8 @@ class Reconciliation:
             # Slurm takes minutes to detect that a node went down with its jobs.
             before_boot = job.start_s < booted_s - _CLOCKS_DIFFER_S
             as_of_s = now_s - job.age_s - _ON_ITS_WAY_S
-            # An earlier slurm-gpud may have processed the epilog of a job reported for a time before this
-            # start.
+            # If a report is older than this process, an earlier slurm-gpud may have processed the job's
+            # epilog.
             if known or before_boot or as_of_s < self._since_s or self._ended.covers(*run, as_of_s):
                 continue
             reported_at_s[run] = self._first_reported_s.get(run, as_of_s)
@@ -176,7 +176,8 @@ class Reconciliation:
                 continue
             younger = restart is not None and allocation.key.restart > restart
             ago_s = wall_s - ended_at_s
-            # The end of an earlier run without a restart count, or of an earlier job with this id.
+            # This may be the end of an earlier run without a restart count, or of an earlier job with this
+            # id.
             earlier = ago_s > now_s - allocation.begun_s + _CLOCKS_DIFFER_S
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:
                 end_s = min(now_s, max(allocation.begun_s, now_s - ago_s))
@@ -197,7 +198,7 @@ def _moment(value: Any) -> float | None:
 
 
 def _positions(index: Any) -> tuple[int, ...]:
-    """Return all positions in {"gpu": [0, 1], "shard": [2]}, each once; () if any is invalid."""
+    """Return each position in {"gpu": [0, 1], "shard": [2]} once, or () if any position is invalid."""
     if not isinstance(index, dict):
         return ()
     listed = [index.get(name) for name in _OF_GPUS]

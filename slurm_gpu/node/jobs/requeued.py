@@ -15,10 +15,10 @@ _RETURNS_WITHIN_S = 600.0
 
 @dataclass(slots=True)
 class RequeuedJob:
-    """A requeued job; times are Clock.monotonic().
+    """A requeued job; times are from Clock.monotonic().
 
-    `restart` is the count of the next run, `absent_s` the last time without a cgroup here, `began_s` when its
-    new cgroup was created.
+    `restart` is the restart count of the next run. `absent_s` is when the job was last seen without a cgroup
+    here, `began_s` when its new cgroup was created.
     """
 
     name: JobName
@@ -29,7 +29,7 @@ class RequeuedJob:
 
 
 class RequeuedJobs:
-    """The jobs that were requeued here and may run again; their cgroups show when they do."""
+    """The jobs that were requeued here and may run here again; a new cgroup shows that a job does."""
 
     def __init__(self, cgroups: JobCgroups, clock: Clock) -> None:
         self._cgroups, self._clock = cgroups, clock
@@ -40,18 +40,18 @@ class RequeuedJobs:
         return bool(self._expected)
 
     def expect(self, epilog: HookEvent) -> None:
-        """Expect the job again; the epilog of a requeued run has the restart count of the next one."""
+        """Expect the job again; its epilog has the restart count of the next run."""
         name = JobName(epilog.job_id, epilog.uid, epilog.sluid)
         until_s = self._clock.monotonic() + _RETURNS_WITHIN_S
         self._expected[epilog.job_id] = RequeuedJob(name, epilog.restart, until_s)
         self._poll_at_s = 0.0
 
     def is_expected(self, job_id: int) -> bool:
-        """Return whether the job was requeued and is not known to run again."""
+        """Return whether the job was requeued and its next run is not recorded yet."""
         return job_id in self._expected
 
     def began_s(self, job_id: int) -> float | None:
-        """Return since when an expected job has run again; None if it was not seen."""
+        """Return the time since which an expected job has run again, or None if it was not seen."""
         job = self._expected.get(job_id)
         return None if job is None else job.began_s
 
@@ -60,7 +60,7 @@ class RequeuedJobs:
         return self.began_s(job_id) is not None
 
     def restart(self, job_id: int) -> int:
-        """Return the restart count of the expected run; 0 if none is expected."""
+        """Return the restart count of the job's expected run, or 0 if none is expected."""
         job = self._expected.get(job_id)
         return 0 if job is None else job.restart
 
@@ -75,11 +75,11 @@ class RequeuedJobs:
 
     @property
     def next_poll_s(self) -> float | None:
-        """Return when to poll again (Clock.monotonic()); None if no job is expected."""
+        """Return when to poll again (Clock.monotonic()), or None if there is no job to look for."""
         return self._poll_at_s if any(job.began_s is None for job in self._expected.values()) else None
 
     def may_run_with(self, job_id: int) -> bool:
-        """Return whether any other expected job may run here now: without a cgroup it does not."""
+        """Return whether any other expected job may run here now; a job without a cgroup does not."""
         before_s = self._clock.monotonic()
         self._poll_at_s = 0.0
         self.poll()
@@ -100,6 +100,6 @@ class RequeuedJobs:
             age_s = self._cgroups.age_s(job.name, self._clock.wall())
             if age_s is None:
                 job.absent_s = now_s
-            # Before that, the cgroup may be that of the earlier run.
+            # Until the cgroup was absent once, it may belong to the earlier run.
             elif job.absent_s is not None:
                 job.began_s = min(now_s, max(job.absent_s, now_s - age_s))

@@ -18,19 +18,20 @@ from slurm_gpu.wire import Record
 
 # Checkpoints at these ages are kept permanently, since a segment may end before the first regular one.
 YOUNG_S = (1.0, 2.0, 4.0, 8.0)
-# All checkpoints of the last three minutes are kept, since slurm-gpudbd waits two before it reports an end.
-# Older ones are kept longer the more often two divides their number: three for each power of two.
+# All checkpoints of the last three minutes are kept, since slurm-gpudbd waits two minutes before it reports
+# an end. Older checkpoints are kept longer the more often their number is divisible by two: three for each
+# power of two.
 _ALL_OF = 18
 _KEPT = 6
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 4
 
 
 class Checkpoints:
-    """Checkpoints of one segment on one device, thinned so that each age has one at most half as old again.
+    """Checkpoints of one segment on one device; for each age, one remains that is at most half as old again.
 
-    Without an epilog, Slurm reports the end after later samples were counted, which may belong to another
-    job. The checkpoint before the end is then used. A day of checkpoints every 10 s leaves about 50, of 2 KB
-    each.
+    Without an epilog, Slurm reports the end only after later samples were counted, which may belong to
+    another job. In that case the last checkpoint before the end is used. If checkpoints are made every 10 s
+    for a day, about 50 of them remain, each of 2 KB.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class Checkpoints:
         self._young: list[tuple[int, float, bytes]] = []
 
     def add(self, at_s: float, record: bytes) -> None:
-        """Add the current record as JSON, at Clock.monotonic() `at_s`; call at equal intervals."""
+        """Add the record as JSON as of `at_s` (Clock.monotonic()); call this at equal intervals."""
         self._added += 1
         self._kept.append((self._added, at_s, _packed(record)))
         self._kept = [
@@ -55,7 +56,7 @@ class Checkpoints:
         self._young.append((0, at_s, _packed(record)))
 
     def at(self, moment_s: float) -> Record | None:
-        """Return the newest checkpoint up to that time, if any."""
+        """Return the newest checkpoint that is not after that time, if any."""
         until = [kept for kept in (*self._young, *self._kept) if kept[1] <= moment_s]
         packed = max(until, key=lambda kept: kept[1], default=None)
         return None if packed is None else Record.from_wire(json.loads(zlib.decompress(packed[2])), {})
@@ -77,8 +78,9 @@ log = logging.getLogger(__name__)
 class OpenSegment:
     """An open or ending allocation during observation.
 
-    `tallies` are by device, without unknown ones. `unsettled` are devices with pending samples, `histories`
-    checkpoints by device. `epilog` is the event that ended it, kept until the final records are on disk.
+    `tallies` are by device and leave out unknown devices. `unsettled` are devices with pending samples,
+    `histories` the checkpoints by device. `epilog` is the event that ended it, kept until the final records
+    are on disk.
     """
 
     allocation: Allocation
@@ -89,7 +91,7 @@ class OpenSegment:
     epilog: HookEvent | None = None
 
     def can_end_at(self, at_s: float) -> bool:
-        """Return whether the segment had started by then and can subtract all usage since."""
+        """Return whether the segment had started by then, and all usage since can be subtracted."""
         begun = self.allocation.ended_before(at_s) is self.allocation
         return begun and all(tally.can_take_back(at_s) for tally in self.tallies.values())
 
@@ -119,7 +121,7 @@ class SegmentRegistry:
         """Start sampling a device of the segment and return its tally.
 
         The first record is saved at once: after a kill, only this record shows when the segment started and
-        how long it has lasted at least.
+        its minimum duration.
         """
         segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
         segment.histories[facts.uuid] = Checkpoints()
@@ -128,7 +130,7 @@ class SegmentRegistry:
         return tally
 
     def grant(self, granted_mgpu: Mapping[tuple[int, int], int]) -> None:
-        """Set the granted share of a GPU (in 1/1000) of each run, by (job, restart)."""
+        """Set the granted share of each GPU (in 1/1000) by run (job, restart)."""
         self._granted = granted_mgpu
         for segment in self._segments.values():
             for tally in segment.tallies.values():
@@ -188,7 +190,7 @@ class SegmentRegistry:
         return allocation.continued(now_s, wall_s, recorded_until_s)
 
     def _recorded_until_s(self, allocation: Allocation) -> float:
-        """Return the end (Clock.monotonic()) of its records in the spool."""
+        """Return the time (Clock.monotonic()) at which the allocation's records in the spool end."""
         ends_s = [allocation.start_s if allocation.recorded_until_s is None else allocation.recorded_until_s]
         for device in allocation.device_names:
             last = self._last_record(allocation.key.segment, device)

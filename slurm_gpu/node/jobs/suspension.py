@@ -1,7 +1,8 @@
-"""Detect suspended jobs (`scontrol suspend`, gang scheduling) by sources that users cannot change.
+"""Detect suspended jobs (`scontrol suspend`, gang scheduling) from sources that users cannot change.
 
-The freezer of a job's steps shows it within POLL_S. Without one (no cgroups, or no step), Slurm's reports do,
-up to a minute late. A stopped process is not evidence, since its owner can stop it, too.
+The freezer of a job's steps shows a suspension within POLL_S. Without a freezer (no cgroups, or no step),
+Slurm's reports show it up to a minute late. A stopped process is no evidence, since its owner can also stop
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.wire.live import LIVE_VALID_S
 
 POLL_S = 2.0
-# Each answer of slurm-gpudbd contains Slurm's state of a job; older ones are ignored.
+# Each answer of slurm-gpudbd contains the job's state in Slurm; states older than this are ignored.
 _REPORT_VALID_S = LIVE_VALID_S
 
 

@@ -1,8 +1,8 @@
-"""The states of an allocation on a node and its transitions.
+"""Define the states of an allocation on a node, and its transitions.
 
 A job has at most one open allocation. An ended allocation is processed separately until its records are
-final; meanwhile the job may be expected or run here again. Suspension is not a state, because it changes no
-transition (suspension.py).
+final; meanwhile the job may be expected or run here again. Suspension is not a state, because it does not
+affect any transition (suspension.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slurm_gpu.node.jobs.segments import OpenSegment
 class AllocationState(StrEnum):
     """The state of an allocation."""
 
-    ABSENT = "absent"  # The job has none here.
+    ABSENT = "absent"  # The job has no allocation here.
     EXPECTED = "expected"  # The job was requeued and may return without a prolog.
     OPEN = "open"
     ENDING = "ending"  # Ended; the driver's last samples are pending.
@@ -39,9 +39,9 @@ class AllocationEvent(StrEnum):
     RUNNING = "reported running"  # Slurm has reported a run without a known prolog twice.
     OVER = "reported over"  # Slurm reports an end whose epilog is overdue.
     RESTARTED = "restarted"  # An earlier slurm-gpud left it open.
-    REBOOTED = "rebooted"  # It is of an earlier boot.
+    REBOOTED = "rebooted"  # The open allocation is from an earlier boot.
     REPLACED = "replaced"  # An earlier slurm-gpud had opened the job's next allocation.
-    ENDED = "ended"  # By an epilog, or the next run's prolog.
+    ENDED = "ended"  # An epilog or the next run's prolog ended it.
     LOOKED_UP = "devices looked up"
     WAITED = "devices known or overdue"
     SETTLED = "last samples counted"

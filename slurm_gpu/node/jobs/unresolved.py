@@ -1,8 +1,8 @@
 """Delay the records of allocations that ended before their devices were known.
 
-The device of a record cannot change later. If a job ran completely within an outage, and the driver is
-starting or slurmd has not answered, its record waits; the spooled allocation and the epilog's file are kept
-until then.
+The device of a record cannot change later. If a job ran entirely within an outage, and the driver is starting
+or slurmd has not answered, its record has to wait. Until then, the spooled allocation and the epilog's file
+are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from slurm_gpu.node.allocation.tracker import Allocation, EndedAllocation
 from slurm_gpu.node.jobs.inventory import Inventory
 
-# A driver takes some seconds to load; this equals START_DEADLINE_S of the reader.
+# A driver takes some seconds to load; this is the same as START_DEADLINE_S of the reader.
 RESOLVE_WITHIN_S = 20.0
 
 
@@ -36,16 +36,16 @@ class UnresolvedAllocations:
         return bool(self._waiting)
 
     def can_resolve(self, allocation: Allocation, now_s: float) -> bool:
-        """Return whether unknown devices may be resolved soon."""
+        """Return whether the allocation's unknown devices may soon be resolved."""
         starting = self._inventory.starting or now_s < self._since_s + RESOLVE_WITHIN_S
         return not _is_resolved(allocation) and (starting or self._inventory.is_asking)
 
     def wait(self, ended: EndedAllocation, now_s: float) -> None:
-        """Wait for its devices for at most RESOLVE_WITHIN_S."""
+        """Wait at most RESOLVE_WITHIN_S for the devices of an ended allocation."""
         self._waiting.append(_WaitingForDevices(ended, now_s + RESOLVE_WITHIN_S))
 
     def resolve(self) -> None:
-        """Resolve devices after the driver or slurmd has answered."""
+        """Resolve the devices of waiting allocations after the driver or slurmd has answered."""
         for waiting in self._waiting:
             allocation = self._inventory.resolve(waiting.ended.allocation)
             waiting.ended = replace(waiting.ended, allocation=allocation)
