@@ -14,9 +14,9 @@ from slurm_gpu.plausible import is_plausible
 
 
 class _Field(NamedTuple):
-    """A field (nvml.h: NVML_FI_DEV_…) with its scope, in units of 2**shift.
+    """A field (nvml.h: NVML_FI_DEV_…) with its scope; its unit is 2**shift.
 
-    Fields have numbers here, since older bindings lack some names.
+    Fields are given by number, since older bindings lack some of their names.
     """
 
     number: int
@@ -29,19 +29,19 @@ _ALL_LINKS = 0xFFFFFFFF
 _EACH_LINK = 0xFFFFFFFE
 _NVLINK_COUNT = _Field(91)  # NVLINK_LINK_COUNT
 
-# By the name in Reading; the first field that a device has is used.
+# Fields by their name in Reading; of several, the first that the device has is used.
 _FIELDS: Mapping[str, tuple[_Field, ...]] = {
     "energy_mj": (_Field(83),),  # TOTAL_ENERGY_CONSUMPTION
     "pcie_rx_bytes": (_Field(198),),  # PCIE_COUNT_RX_BYTES
     "pcie_tx_bytes": (_Field(197),),  # PCIE_COUNT_TX_BYTES
-    # NVLINK_THROUGHPUT_DATA_… in KiB; from the fifth generation on NVLINK_COUNT_…_BYTES.
+    # NVLINK_THROUGHPUT_DATA_… is in KiB; from the fifth generation on, NVLINK_COUNT_…_BYTES is used.
     "nvlink_rx_bytes": (_Field(139, _ALL_LINKS, shift=10), _Field(204, _EACH_LINK)),
     "nvlink_tx_bytes": (_Field(138, _ALL_LINKS, shift=10), _Field(202, _EACH_LINK)),
     # ECC_SBE_VOL_TOTAL, ECC_DBE_VOL_TOTAL: single and double bit errors since the driver was loaded.
     "ecc_corrected": (_Field(3),),
     "ecc_uncorrected": (_Field(4),),
 }
-# By NVML's type: the member of the union, and the width of a counter.
+# By NVML's value type: the member of the union, and the width of a counter in bits.
 _TYPES = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: ("uiVal", 32),
     pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: ("ulVal", 64),
@@ -65,12 +65,12 @@ class FieldValues:
         self._prepare()
 
     def has(self, name: str) -> bool:
-        """Return whether the counter may still be read this way."""
+        """Return whether the counter can be read as a field, as far as known."""
         out = self._calls.is_out("nvmlDeviceGetFieldValues")
         return name in self._fields and not self._misses[name] and not out
 
     def read(self) -> Mapping[str, DeviceCounter]:
-        """Return the available counters by the name in Reading; raise GoneError."""
+        """Return the available counters by their name in Reading; raise GoneError."""
         found: dict[str, DeviceCounter] = {}
         if not self._get(self._values):
             return found
@@ -93,7 +93,7 @@ class FieldValues:
         return found
 
     def _failed(self, name: str, code: int) -> None:
-        """Note a missing counter; after repeated misses use its next field, or drop it."""
+        """Note a missing counter; after repeated misses, use the counter's next field or drop it."""
         what = f"{name} (field {self._fields[name][0].number})"
         self._calls.failed(what, code)
         if code not in NEVER:

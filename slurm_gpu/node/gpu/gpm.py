@@ -17,22 +17,22 @@ from slurm_gpu.node.gpu.reading import Activity
 
 # The key in NvmlCalls for a device without GPM.
 _SUPPORT = "GPM"
-# The driver rejects samples that are at most 0.1 s apart.
+# The driver rejects samples that are 0.1 s apart or less.
 _MIN_S = 0.11
-# By the name in Activity: NVML_GPM_METRIC_… of nvml.h, in percent.
+# The metrics in percent by their name in Activity: NVML_GPM_METRIC_… of nvml.h.
 _PARTS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10}
-# The same, in MiB/s.
+# The same for metrics in MiB/s.
 _RATES = {"pcie_tx_bytes_per_s": 20, "pcie_rx_bytes_per_s": 21}
 _METRICS = {**_PARTS, **_RATES}
-# By the name in Activity: the quantity with its unit as suffix.
+# The quantity, with its unit as suffix, by the name in Activity.
 _QUANTITIES = {name: f"{name}_frac" for name in _PARTS} | {name: name for name in _RATES}
-# A value computed from two counters may be slightly below 0, or a fraction above 1 (rates in MiB/s).
+# Tolerance (rates in MiB/s): values computed from two counters may be slightly below 0, fractions above 1.
 _ROUNDING = 1e-3
 
 
 @functools.cache
 def _metrics() -> Any:
-    """Return the argument of nvmlGpmMetricsGet (19 kB), one for all devices."""
+    """Return the argument of nvmlGpmMetricsGet (19 kB); all devices share one."""
     return pynvml.c_nvmlGpmMetricsGet_t()
 
 
@@ -49,7 +49,7 @@ def _asking(metrics: Any, before: Any, after: Any) -> Any:
 class Gpm:
     """Takes GPM samples of one device into two alternating buffers of the driver.
 
-    `calls` are those of the GPU, `gpu_instance` is the id of a MIG instance.
+    `calls` belong to the GPU; `gpu_instance` is the id of a MIG instance.
     """
 
     def __init__(self, calls: NvmlCalls, gpu_instance: int | None, screen: PlausibilityFilter) -> None:

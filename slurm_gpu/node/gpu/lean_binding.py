@@ -1,7 +1,7 @@
-"""Import this before pynvml to save memory.
+"""Save memory if imported before pynvml.
 
-pynvml imports `ctypes.util.find_library` without using it, which loads subprocess, shutil and tempfile
-(1.7 MB). This module imports it only when it is called.
+pynvml imports `ctypes.util.find_library` without using it, which loads subprocess, shutil and tempfile (1.7
+MB). With this module, the function is imported only when it is called.
 """
 
 from __future__ import annotations

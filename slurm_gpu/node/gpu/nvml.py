@@ -24,7 +24,8 @@ from slurm_gpu.node.gpu.reading import (
 from slurm_gpu.node.gpu.xids import XidEvents
 from slurm_gpu.plausible import is_plausible
 
-# A lost GPU may require reinitialising NVML, which interrupts GPM of the others; do so at most this often.
+# A lost GPU may require reinitialising NVML, which interrupts the GPM of other GPUs; this is the minimum time
+# between two attempts.
 _RENEW_S = 60.0
 
 
@@ -87,7 +88,7 @@ class NvmlReader:
         return self._xids.take()
 
     def index_of(self, uuid: str) -> int | None:
-        """Return NVML's index of the device's GPU; None if unknown."""
+        """Return NVML's index of the device's GPU, or None if the device is unknown."""
         device = self._devices.get(uuid)
         return None if device is None else device.facts.index
 
@@ -95,7 +96,7 @@ class NvmlReader:
         """Read one device."""
         device = self._devices.get(request.uuid)
         if device is None:
-            return Failure(ReadError.LOST, "the driver does not show it")
+            return Failure(ReadError.LOST, "the driver does not list it")
         try:
             return device.read(request)
         except GoneError as error:
@@ -117,7 +118,7 @@ class NvmlReader:
                 self._log(WARNING, f"NVML shutdown failed: {explained(error)}")
 
     def _close(self, opened: Iterable[XidEvents | NvmlDevice]) -> None:
-        """Release their resources in the driver."""
+        """Release the devices' resources in the driver."""
         for item in opened:
             try:
                 item.close()
@@ -169,7 +170,7 @@ class NvmlReader:
         return [its for _, its, _ in found]
 
     def _instances(self, gpu: Any, facts: DeviceProperties) -> Iterator[tuple[Any, DeviceProperties]]:
-        """Yield its MIG instances; raise GoneError."""
+        """Yield the MIG instances of a GPU; raise GoneError."""
         for instance in instances(gpu):
             try:
                 yield instance, instance_facts(instance, facts)

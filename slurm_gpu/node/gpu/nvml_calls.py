@@ -1,6 +1,6 @@
 """Call NVML's functions without pynvml's wrappers, and interpret return codes.
 
-The wrappers allocate, convert and raise, so calls of each sample use the functions directly.
+The wrappers allocate, convert and raise, so the calls made for each sample use the functions directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
 INSUFFICIENT_SIZE = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 
-# After these errors the device has to be found again.
+# After these errors, devices have to be searched for again.
 _ERRORS = {
     pynvml.NVML_ERROR_GPU_IS_LOST: ReadError.LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED: ReadError.LOST,
@@ -36,7 +36,7 @@ _LISTS = frozenset(
         "nvmlDeviceGetComputeRunningProcesses_v3",
     )
 )
-# After these errors the pause before the next call doubles, up to this many calls.
+# After these errors, the pause before the next call doubles, up to this number of skipped calls.
 _MAX_PAUSE = 1024
 NEVER = frozenset(
     (
@@ -49,7 +49,7 @@ NEVER = frozenset(
     )
 )
 
-# The consequence of a missing function, in the words of an admin.
+# The consequence of a missing function, in words that admins understand.
 _NO_GPM = (
     "does not measure SM activity (GPM requires Hopper or later): sm_active_frac, sm_occupancy_frac, "
     "tensor_frac and dram_frac are gaps;"
@@ -76,7 +76,7 @@ def once(log: LogFunction) -> LogFunction:
     logged: set[str] = set()
 
     def log_once(priority: int, text: str) -> None:
-        # A faulty driver may fail with ever new messages.
+        # A faulty driver may fail with a different message each time.
         if text not in logged and len(logged) < _MAX_LOGGED:
             logged.add(text)
             log(priority, text)
@@ -85,7 +85,7 @@ def once(log: LogFunction) -> LogFunction:
 
 
 class GoneError(Exception):
-    """The device handle is invalid from now on."""
+    """The device is gone: its handle is invalid from now on."""
 
     def __init__(self, kind: ReadError, why: str) -> None:
         super().__init__(why)
@@ -93,12 +93,12 @@ class GoneError(Exception):
 
 
 def meaning(code: int) -> str:
-    """Return NVML's text for a return code."""
+    """Return the text that NVML has for a return code."""
     return explained(pynvml.NVMLError(code))
 
 
 def explained(error: Exception) -> str:
-    """Return the text of an exception of the binding, which calls NVML and may fail."""
+    """Return the text of an exception raised by the binding; getting it calls NVML and may fail."""
     try:
         return str(error) or type(error).__name__
     except Exception:
@@ -127,13 +127,13 @@ def address(handle: Any) -> int | None:
 
 @functools.cache
 def function(name: str) -> Callable[..., int] | None:
-    """Return a function of the library after nvmlInit; None if it does not exist."""
+    """Return a function of the library, or None if it does not exist; call this after nvmlInit."""
     found: Callable[..., int] | None = getattr(pynvml.nvmlLib, name, None)
     return found
 
 
 class NvmlCalls:
-    """Calls functions on one device; `log` comes from `once`.
+    """Calls functions on one device; `log` is a function returned by `once`.
 
     Unsupported functions are retried with growing pauses, since the answer may be an error of the driver.
     """
@@ -142,7 +142,8 @@ class NvmlCalls:
         self.handle = handle
         self._uuid, self._log = uuid, log
         self._never: frozenset[str] = frozenset()
-        # By function or feature: the remaining calls to skip, and the length of the pause in calls.
+        # By function or feature: the number of calls still to skip, and the length of the whole pause in
+        # calls.
         self._pauses: dict[str, tuple[int, int]] = {}
 
     def call(self, name: str, *arguments: Any) -> int:

@@ -1,4 +1,4 @@
-"""One GPU or MIG instance as NVML shows it."""
+"""Read one GPU or MIG instance through NVML."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Arrays:
 
 
 def since_boot_s() -> float:
-    """Return Clock.monotonic() without importing its module."""
+    """Return the time of Clock.monotonic() without importing the module of Clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -118,7 +118,7 @@ class NvmlDevice:
         self._rates = pynvml.c_nvmlUtilization_t()
         self._uuid = create_string_buffer(pynvml.NVML_DEVICE_UUID_V2_BUFFER_SIZE)
         self._number, self._long, self._type = c_uint(), c_ulonglong(), c_uint()
-        # The counters of the last detailed reading, plausible or not.
+        # The counters of the last detailed reading, including implausible ones.
         self._counted: dict[str, DeviceCounter] = {}
         self._raw: dict[str, DeviceCounter] = {}
         self._counted_s = 0.0
@@ -157,7 +157,7 @@ class NvmlDevice:
         )
 
     def is_same(self, handle: Any, facts: DeviceProperties) -> bool:
-        """Return whether the found device is this one; if so, update it and retry unsupported calls."""
+        """Return whether a found device is this one; if so, update this one and retry unsupported calls."""
         same = address(handle) == address(self.handle)
         if not same or facts._replace(power_limit_w=None) != self.facts._replace(power_limit_w=None):
             return False
@@ -168,7 +168,7 @@ class NvmlDevice:
         return True
 
     def close(self) -> None:
-        """Release its resources in the driver."""
+        """Release the device's resources in the driver."""
         self._gpm.close()
 
     def _check_identity(self) -> None:
@@ -182,7 +182,7 @@ class NvmlDevice:
         raise GoneError(ReadError.LOST, "the MIG instance is gone")
 
     def _memory(self) -> DeviceMemory | None:
-        """Read memory by version 2, which separates the driver's reserve, otherwise by version 1."""
+        """Read memory with version 2 of the call, which separates the driver's reserve, or version 1."""
         info = self._memory_v2
         info.version = pynvml.nvmlMemory_v2
         code = self._calls.call(_MEMORY_V2, byref(info))
@@ -209,9 +209,9 @@ class NvmlDevice:
         return DeviceMemory(info.used, info.total)
 
     def _ring(self, after_us: int) -> Sequence[UtilizationSample] | None:
-        """Read nvmlDeviceGetSamples, oldest first; [] if the driver's buffer has nothing newer (NOT_FOUND).
+        """Read nvmlDeviceGetSamples, oldest first; return [] if the driver has nothing newer (NOT_FOUND).
 
-        Also [] for an implausible answer; the next sample reads the buffer again.
+        Also return [] for an implausible answer, since the next sample reads the buffer again.
         """
         name, kind = "nvmlDeviceGetSamples", pynvml.NVML_GPU_UTILIZATION_SAMPLES
         after, count = c_ulonglong(after_us), self._number
@@ -241,7 +241,7 @@ class NvmlDevice:
     def _process_ring(self, after_us: int) -> Sequence[ProcessSample] | None:
         """Read nvmlDeviceGetProcessUtilization; the driver fills unused entries with zeros or garbage.
 
-        None also if a used entry is implausible, because then the process is unknown.
+        Also return None if a used entry is implausible, because the process is then unknown.
         """
         after, count = c_ulonglong(after_us), self._number
         while True:
@@ -297,7 +297,7 @@ class NvmlDevice:
         return found
 
     def _is_overfull(self, field: str, count: int, array: Any) -> bool:
-        """Return whether the driver reports more entries than fit."""
+        """Return whether the driver reports more entries than fit into the array."""
         if count > len(array):
             self._screen.reject(field, count)
         return count > len(array)
@@ -345,7 +345,7 @@ class NvmlDevice:
         return [name for bit, name in _REASONS.items() if bits.value & bit]
 
     def _activity(self) -> Activity | None:
-        """Read GPM, which cannot be repeated at once."""
+        """Read GPM; a reading cannot be retried at once."""
         try:
             return self._gpm.read(self._now_s())
         except GoneError:
@@ -355,7 +355,7 @@ class NvmlDevice:
             return None
 
     def _plausible_counters(self, at_s: float) -> dict[str, DeviceCounter]:
-        """Return counters except those that grew implausibly fast since the last reading."""
+        """Return the counters except those that grew implausibly fast since the last reading."""
         self._raw = {}
         found = self._screen.ask(self._growing_counters, at_s) or {}
         if self._raw:

@@ -15,7 +15,8 @@ from slurm_gpu.plausible import is_plausible, is_text, is_word
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
-# Bytes per second per lane and direction, by PCIe generation: transfer rate and encoding of the standard.
+# Bytes per second per lane and direction by PCIe generation, from the transfer rates and encodings of the
+# standard.
 _LANE_BYTES_PER_S = {
     1: 2.5e9 * 8 / 10 / 8,
     2: 5e9 * 8 / 10 / 8,
@@ -49,7 +50,7 @@ def gpu_facts(handle: Any, index: int) -> DeviceProperties:
 
 
 def instance_facts(handle: Any, gpu: DeviceProperties) -> DeviceProperties:
-    """Read the properties of a MIG instance of that GPU; raise the errors of `gpu_facts`."""
+    """Read the properties of a MIG instance of that GPU; raise the same errors as `gpu_facts`."""
     return DeviceProperties(
         uuid=_uuid(handle),
         index=gpu.index,
@@ -65,7 +66,7 @@ def instance_facts(handle: Any, gpu: DeviceProperties) -> DeviceProperties:
 
 
 def instances(gpu: Any) -> list[Any]:
-    """Return the handles of a GPU's MIG instances; [] without MIG mode. Raise GoneError."""
+    """Return the handles of a GPU's MIG instances, or [] without MIG mode. Raise GoneError."""
     mode = _of(pynvml.nvmlDeviceGetMigMode, gpu)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return []
@@ -82,13 +83,13 @@ def _of(ask: Callable[..., T], *arguments: Any) -> T | None:
         return twice(ask, *arguments)
     except pynvml.NVMLError as error:
         check_gone(error.value)
-    except Exception:  # for example, text that is not UTF-8: that field is unknown
+    except Exception:  # for example, if a text is not UTF-8: the field is unknown
         pass
     return None
 
 
 def _number(name: str, value: N | None) -> N | None:
-    """Return the value; None if implausible."""
+    """Return the value, or None if it is implausible."""
     return value if value is not None and is_plausible(name, value) else None
 
 
@@ -100,7 +101,7 @@ def _uuid(handle: Any) -> str:
 
 
 def _word(text: str | bytes | None) -> str | None:
-    """Return the text; None if slurm-gpudbd would reject it as a name."""
+    """Return the text, or None if slurm-gpudbd would reject it as a name."""
     return text if isinstance(text, str) and is_word(text) else None
 
 
@@ -112,7 +113,7 @@ def _name(handle: Any) -> str | None:
 def _driver() -> str | None:
     try:
         return _word(_of(pynvml.nvmlSystemGetDriverVersion))
-    except GoneError:  # calls on the GPU report this
+    except GoneError:  # calls on the GPU itself report such a loss
         return None
 
 
@@ -134,13 +135,13 @@ def _pcie(handle: Any) -> float | None:
 
 
 def _nvlink(handle: Any) -> float | None:
-    """Return the bandwidth of all active links; None without NVLink."""
+    """Return the total bandwidth of all active links, or None without NVLink."""
     count, common = _fields(handle, [_NVLINK_COUNT, _NVLINK_SPEED])
     if not count or not is_plausible("nvlink_count", count):
         return None
     states = [_of(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(count)]
     links = [link for link, state in enumerate(states) if state != pynvml.NVML_FEATURE_DISABLED]
-    # Read each link if they differ, or if a newer GPU has no common speed.
+    # Read each link if the links differ, or if a newer GPU does not report a common speed.
     each = [common] * len(links) if common else _fields(handle, [(_NVLINK_SPEED_OF, link) for link in links])
     megabytes = sum(speed for speed in each if speed is not None)
     return megabytes * 1e6 if megabytes else None

@@ -1,4 +1,4 @@
-"""Filter implausible answers of a device: the field becomes unknown; the answer is counted and reported."""
+"""Filter implausible answers of a device: the field becomes unknown, and the value is counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PlausibilityFilter:
         self._new: dict[str, str] = {}
 
     def ask(self, get: Callable[..., T], *arguments: object) -> T | None:
-        """Return the result of `get`; retry once if implausible, since drivers have occasional errors.
+        """Return the result of `get`; retry once if it is implausible, since drivers have occasional errors.
 
         The result is None if the binding raises. Raise GoneError if the device is gone.
         """
@@ -33,7 +33,7 @@ class PlausibilityFilter:
         return answer
 
     def number(self, field: str, value: float, quantity: str | None = None) -> float | None:
-        """Return a value of a field of Reading; None if implausible for `quantity`, by default the field."""
+        """Return a field's value, or None if it is implausible for `quantity` (by default `field`)."""
         if is_plausible(field if quantity is None else quantity, value):
             return value
         self.reject(field, value)
@@ -44,7 +44,7 @@ class PlausibilityFilter:
         self._new[field] = f"{value:.12g}"
 
     def take(self) -> dict[str, str] | None:
-        """Return the implausible values since the last call by field; None if there were none."""
+        """Return the implausible values since the last call by field, or None if there were none."""
         found, self._found = self._found, {}
         return found or None
 

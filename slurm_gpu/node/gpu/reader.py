@@ -1,4 +1,4 @@
-"""The process that calls NVML for slurm-gpud.
+"""Call NVML for slurm-gpud in a separate process.
 
 Started as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
 
@@ -45,7 +45,7 @@ from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.nvml_device import since_boot_s
 from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Failure, Reading, ReadRequest
 
-# Maximum delay of answers that wait for others.
+# Maximum delay of answers that wait to be sent together with others.
 PATIENCE_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _MAX_CAUSE = 500
@@ -88,9 +88,9 @@ class Commands:
         self._pending = b""
 
     def next(self, timeout_s: float) -> Any:
-        """Return the next command; None after the timeout. Raise EOFError."""
+        """Return the next command, or None after the timeout. Raise EOFError."""
         while b"\n" not in self._pending:
-            # Rounded up, so that it does not wake up too early.
+            # Rounded up, so that the process does not wake up too early.
             if not self._poll.poll(None if timeout_s == math.inf else math.ceil(timeout_s * 1000)):
                 return None
             data = os.read(self._file, 1 << 16)

@@ -1,4 +1,4 @@
-"""One run of slurm_gpu.node.gpu.reader: its pipes, its results, and its end."""
+"""Manage one process of slurm_gpu.node.gpu.reader: its pipes, its results, and its end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, DeviceProperti
 log = logging.getLogger(__name__)
 _Built = TypeVar("_Built")
 
-# Without `site`, which takes 1 MB; PYTHONPATH then has to list the imported packages.
+# Python runs without `site`, which takes 1 MB; PYTHONPATH therefore has to list the imported packages.
 COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.node.gpu.reader")
-# Maximum wait for the exit after it has closed its pipe.
+# Maximum wait for the exit of the process after it has closed its pipe.
 _ENDS_WITHIN_S = 0.1
 _LEVELS = {3: logging.ERROR, 4: logging.WARNING, 6: logging.INFO, 7: logging.DEBUG}
 
@@ -36,11 +36,11 @@ class ReaderFailedError(Exception):
 
 
 class ReaderChild:
-    """A process that calls NVML. It searches devices at once, or only the index `only`.
+    """A process that calls NVML; it starts with a search for all devices, or only for the index `only`.
 
-    `found` are the devices by NVML's index of the GPU, complete once it is `ready`. `followed` are received
-    readings that it made by itself, by UUID; `unfollowed` is whether a device did not answer then. The
-    constructor raises OSError, or NvmlError if the binding of NVML is missing.
+    `found` are the devices by NVML's index of the GPU, complete once `ready` is true. `followed` are received
+    readings that the process made by itself, with their UUIDs; `unfollowed` is whether a device did not
+    answer to one. The constructor raises OSError, or NvmlError if the binding of NVML is missing.
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:
@@ -78,7 +78,7 @@ class ReaderChild:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """Return the process id."""
         return self._process.pid
 
     @property
@@ -88,7 +88,7 @@ class ReaderChild:
 
     @property
     def next_index(self) -> int | None:
-        """Return the next index that it has to report; None until it has reported their number."""
+        """Return the next index that the process has to report, or None while their number is unknown."""
         if self._only is not None or self.count is None:
             return self._only
         rest = (i for i in range(self.count) if i not in self.found and i not in self._leave_out)
@@ -96,7 +96,7 @@ class ReaderChild:
 
     @property
     def index_in_call(self) -> int | None:
-        """Return NVML's index of the GPU in the current or last call; None without a call."""
+        """Return NVML's index of the GPU in the current or last call, or None without a call."""
         index = int.from_bytes(self._progress[:])
         return None if index == ASKS_NONE else index
 
@@ -107,7 +107,7 @@ class ReaderChild:
         self.ask("find", sorted(leave_out))
 
     def advance(self, timeout_s: float) -> bool:
-        """Receive search results for at most that time; return True once it is ready.
+        """Receive search results for at most that time; return True once all have arrived.
 
         Raise ReaderFailedError if the process fails, or NvmlError without a driver.
         """
@@ -126,7 +126,7 @@ class ReaderChild:
                 case ["error", str(text)]:
                     raise NvmlError(text)
                 case _:
-                    raise ReaderFailedError(f"the reader of NVML talks nonsense: {message!r}")
+                    raise ReaderFailedError(f"the reader of NVML sent invalid data: {message!r}")
         return True
 
     def ask(self, *message: Any) -> None:
@@ -141,7 +141,7 @@ class ReaderChild:
             ) from error
 
     def receive(self, timeout_s: float) -> list[Any] | None:
-        """Return the next message; None after the timeout. Raise ReaderFailedError."""
+        """Return the next message, or None after the timeout. Raise ReaderFailedError."""
         end_s = time.monotonic() + timeout_s
         while True:
             while self._messages:
@@ -168,7 +168,7 @@ class ReaderChild:
                 self._messages.extend(_decode(line))
 
     def _cause(self) -> str:
-        """Return why it ended: its exception, signal or exit status, if known."""
+        """Return why the process ended: its exception, signal or exit status, if known."""
         try:
             status = self._process.wait(_ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -180,13 +180,13 @@ class ReaderChild:
         return f" ({signal.Signals(-status).name})" if status < 0 else f" (exit status {status})"
 
     def kill(self) -> None:
-        """Kill it; `is_gone` remains false while it is stuck in the driver."""
+        """Kill the process; `is_gone` remains false while it is stuck in the driver."""
         self._process.kill()
         self._stdin.close()
         self._stdout.close()
 
     def is_gone(self, wait_s: float = 0.0) -> bool:
-        """Return whether it has ended, after waiting for at most that time."""
+        """Return whether the process has ended, after waiting for at most that time."""
         try:
             self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -195,7 +195,7 @@ class ReaderChild:
 
 
 def _path() -> str:
-    """Return PYTHONPATH for the process; raise NvmlError."""
+    """Return PYTHONPATH for the process; raise NvmlError if the binding is missing."""
     binding = find_spec("pynvml")
     if binding is None or binding.origin is None:
         raise NvmlError(
@@ -206,13 +206,13 @@ def _path() -> str:
 
 
 def _decode(line: bytes) -> list[list[Any]]:
-    """Return the messages of a line; raise ReaderFailedError."""
+    """Return the messages in a line; raise ReaderFailedError if the line is malformed."""
     try:
         messages = json.loads(line)
     except ValueError:
         messages = None
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise ReaderFailedError(f"the reader of NVML talks nonsense: {line[:80]!r}")
+        raise ReaderFailedError(f"the reader of NVML sent invalid data: {line[:80]!r}")
     return messages
 
 
@@ -221,7 +221,9 @@ def built(make: Callable[..., _Built], values: Sequence[Any]) -> _Built:
     try:
         return make(*values)
     except (TypeError, ValueError) as error:
-        raise ReaderFailedError(f"the reader of NVML talks nonsense: {str(values)[:80]}: {error}") from error
+        raise ReaderFailedError(
+            f"the reader of NVML sent invalid data: {str(values)[:80]}: {error}"
+        ) from error
 
 
 def _is_message(value: Any) -> bool:

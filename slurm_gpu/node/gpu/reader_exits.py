@@ -10,7 +10,7 @@ from slurm_gpu.clock import Clock
 
 log = logging.getLogger(__name__)
 
-# At least this many exits within this time are reported once an hour.
+# This number of exits or more within this time is reported, once an hour.
 MANY, WITHIN_S = 3, 60.0
 AGAIN_S = 3600.0
 # Exits within this time are recent. A process that always exits is restarted every minute
@@ -27,7 +27,7 @@ class RepeatedExits(NamedTuple):
 
 
 class ReaderExits:
-    """Counts exits; `total` is since slurm-gpud started."""
+    """Counts exits; `total` is their number since slurm-gpud started."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,6 +54,6 @@ class ReaderExits:
         return sum(now_s - at_s <= RECENT_S for at_s in self._at_s)
 
     def take(self) -> RepeatedExits | None:
-        """Return repeated exits that were not reported yet."""
+        """Return repeated exits that have not been reported yet, if any."""
         dying, self._pending = self._pending, None
         return dying

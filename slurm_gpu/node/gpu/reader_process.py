@@ -1,7 +1,7 @@
 """Read the GPUs through a child process, which is killed if a call hangs in the driver.
 
-The device whose answer is missing is hung. It is excluded, and the others continue with the next process. A
-separate process for the hung device checks from time to time whether it answers again.
+The device whose answer is missing counts as hung. It is excluded, and a new process continues with the other
+devices. From time to time, a separate process checks whether the hung device answers again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from slurm_gpu.node.gpu.reading import (
 
 log = logging.getLogger(__name__)
 
-# Maximum time for an answer of a device; longer at the start, when the driver may have to load.
+# Maximum time for an answer of a device. It is longer at the start, when the driver may have to load.
 DEADLINE_S = 2.0
 START_DEADLINE_S = 20.0
 # Maximum wait of devices() for a starting process.
 START_WAIT_S = 1.0
 _MOMENT_S = 0.05
-# Delays before a hung device is retried, or a process that ended at once is restarted; doubled each time.
+# Delays before a hung device is retried, or a process that ended at once is restarted. They double each time.
 HUNG_RETRY_S, HUNG_RETRY_MAX_S = 60.0, 900.0
 CRASH_RETRY_S, CRASH_RETRY_MAX_S = 1.0, 60.0
 # A device is excluded as hung after this many crashes in a row.
@@ -43,7 +43,7 @@ CRASHES = 3
 
 
 class _Hung(NamedTuple):
-    """An excluded device; times are Clock.monotonic()."""
+    """An excluded device; `retry_s` is Clock.monotonic()."""
 
     why: str
     retry_s: float
@@ -54,7 +54,7 @@ class ReaderProcess:
     """A Reader with `deadline_s` for each device.
 
     At the start, when the driver may have to load, the deadline is `start_deadline_s`; devices() waits at
-    most `start_wait_s` for it.
+    most `start_wait_s` for a starting process.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ReaderProcess:
 
     @property
     def silent(self) -> Mapping[int, Failure]:
-        """See Reader; the log has the reason why a GPU does not answer."""
+        """See Reader; the log contains the reason why a GPU does not answer."""
         found = {} if self._child is None else self._child.found
         lost = Failure(ReadError.LOST, "it does not answer")
         hung = {index: Failure(ReadError.HUNG, hung.why) for index, hung in self._hung.items()}
@@ -162,7 +162,7 @@ class ReaderProcess:
             self._crash(str(error))
 
     def followed(self) -> Sequence[tuple[str, Reading]]:
-        """See Follower; also returns readings made before the last request."""
+        """Return new readings (see Follower), including those made before the last request."""
         child = self._child
         if child is None:
             self._following = ()
@@ -175,7 +175,7 @@ class ReaderProcess:
         else:
             if message is not None:
                 self._following = ()
-                self._crash(f"the reader of NVML talks nonsense: {str(message)[:80]}")
+                self._crash(f"the reader of NVML sent invalid data: {str(message)[:80]}")
         readings, child.followed = child.followed, []
         if readings:
             self._followed_s = readings[-1][1].at_s
@@ -184,7 +184,7 @@ class ReaderProcess:
             self._following = ()  # the next read reports why a device does not answer
         if self._following and now_s >= self.overdue_s:
             self._following = ()
-            # Without a current call the process got no CPU time; the next request has its own deadline.
+            # Without a current call, the process just got no CPU time; the next request has its own deadline.
             if (index := child.index_in_call) is not None:
                 self._leave_out(index, f"no answer within {self._deadline_s:g} s")
         return readings
@@ -225,7 +225,7 @@ class ReaderProcess:
                 case ["failure", uuid, kind, why] if uuid == request.uuid:
                     failures[uuid] = Failure(built(ReadError, [kind]), why)
                 case message:
-                    raise ReaderFailedError(f"the reader of NVML talks nonsense: {str(message)[:80]}")
+                    raise ReaderFailedError(f"the reader of NVML sent invalid data: {str(message)[:80]}")
         match child.receive(self._deadline_s):
             case ["end", list(rows)]:
                 xids = [built(Xid, row) for row in rows]
@@ -234,7 +234,7 @@ class ReaderProcess:
         self._crashed_at.clear()
         self._start_delay_s = 0.0
         if any(failure.kind is ReadError.DRIVER for failure in failures.values()):
-            # Another driver requires another library, which only a new process loads.
+            # Another driver version requires another library, which only a new process loads.
             self._end(child)
             self._child = None
         return xids
@@ -242,7 +242,7 @@ class ReaderProcess:
     # The process
 
     def _ready(self, wait_s: float) -> ReaderChild:
-        """Return the process once it has found its devices; raise NvmlError, ReaderStartingError."""
+        """Return the process if it has found its devices; raise NvmlError or ReaderStartingError."""
         if self._child is None:
             self._start()
         child = self._child
@@ -272,7 +272,7 @@ class ReaderProcess:
         return child
 
     def _wait_for_devices(self, child: ReaderChild, wait_s: float) -> bool:
-        """Wait until it is ready, for at most `wait_s` and until its deadline between messages."""
+        """Wait until the process is ready, for at most `wait_s`, unless its next message is overdue."""
         end_s = time.monotonic() + wait_s
         while not child.advance(min(wait_s, self._finding_deadline_s - child.silent_s + _MOMENT_S)):
             wait_s = end_s - time.monotonic()
@@ -281,7 +281,7 @@ class ReaderProcess:
         return True
 
     def _abandon_finding(self, child: ReaderChild) -> None:
-        """Exclude the device that the search hangs at."""
+        """Exclude the device at which the search hangs."""
         if child.next_index is not None:
             self._count = child.count
             why = self._leave_out(child.next_index, f"not found within {self._finding_deadline_s:g} s")
@@ -314,7 +314,7 @@ class ReaderProcess:
             log.warning("%s", error)
 
     def _crash(self, why: str, index: int | None = None) -> None:
-        """Handle an unexpected exit, at device `index` if given: start another process after a delay."""
+        """Start another process after a delay, as one exited unexpectedly (at device `index`, if given)."""
         log.warning("%s; another one is started", why)
         self.exits.add(why)
         self._crashed_at = [at for at in self._crashed_at if at == index]
@@ -352,7 +352,7 @@ class ReaderProcess:
         return why
 
     def _try_hung(self) -> None:
-        """Probe a hung device in a separate process, once the killed one is gone."""
+        """Probe a hung device in a separate process, once the killed process is gone."""
         if self._probe is not None:
             index, child = self._probe
             answers = self._probe_answers(index, child)
@@ -372,7 +372,7 @@ class ReaderProcess:
             self._probe = due[0], ReaderChild(only=due[0])
 
     def _probe_answers(self, index: int, child: ReaderChild) -> bool | None:
-        """Return whether the probed device answers; None while that is open."""
+        """Return whether the probed device answers, or None while that is unknown."""
         try:
             if child.advance(0.0):
                 return bool(child.found.get(index))
@@ -382,5 +382,5 @@ class ReaderProcess:
 
 
 def _now_s() -> float:
-    """Return the clock of readings, CLOCK_BOOTTIME, even if the given clock is a fake."""
+    """Return the time by the clock of readings, CLOCK_BOOTTIME, even if the given clock is a fake."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

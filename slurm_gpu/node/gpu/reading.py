@@ -1,7 +1,7 @@
-"""Data of one sample of the GPUs. None = not available; 0 is a measurement.
+"""Define the data of one sample of the GPUs; None means not available, 0 is a measurement.
 
-All types cross the pipe between slurm-gpud and the child that calls NVML. They are named tuples, which are
-JSON arrays already and use less memory in the child than dataclasses.
+All types cross the pipe between slurm-gpud and the child that calls NVML. They are named tuples, which
+serialise as JSON arrays and use less memory in the child than dataclasses.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ ASKS_NONE = 0xFFFF
 
 
 class DeviceProperties(NamedTuple):
-    """Properties of a GPU or MIG instance that are constant while the driver is loaded.
+    """Properties of a GPU or MIG instance that do not change while the driver is loaded.
 
     `index` and `minor` of a MIG instance are those of its GPU (`parent`). Bandwidths are maxima in one
     direction.
     """
 
     uuid: str
-    index: int  # type: ignore[assignment]  # not tuple's method of that name
+    index: int  # type: ignore[assignment]  # hides tuple's method of that name
     minor: int | None = None
     name: str | None = None
     memory_bytes: int | None = None
@@ -92,10 +92,11 @@ class Activity(NamedTuple):
 
 
 class ReadRequest(NamedTuple):
-    """A request for memory of one device and for optional fields.
+    """A request for one device's memory and optional fields.
 
     A ring (the driver's sample buffer) is read after the given wall-clock time in µs. `detailed` requests all
-    fields of Reading below the rings. `util_pct` is also read if `ring` is requested and the device has none.
+    fields of Reading that follow the rings. `util_pct` is also read if `ring` is requested and the device has
+    none.
     """
 
     uuid: str
@@ -106,11 +107,11 @@ class ReadRequest(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The values of one device at Clock.monotonic() `at_s`.
+    """The values of one device at `at_s` (Clock.monotonic()).
 
-    `ring` and `process_ring` are empty if there is nothing newer, None if the device has none. `throttle` has
-    the active throttle reasons, by NVML's names in lower case. `implausible` has the rejected values by
-    field; None if there are none.
+    `ring` and `process_ring` are empty if there is nothing newer, and None if the device does not have them.
+    `throttle` has the active throttle reasons, named as in NVML but in lower case. `implausible` has the
+    rejected values by field, or is None if there are none.
     """
 
     at_s: float
@@ -161,7 +162,7 @@ class Failure(NamedTuple):
 class Results(NamedTuple):
     """Readings and failures by UUID.
 
-    A requested device in neither could not be read this time; request it again.
+    A requested device in neither could not be read this time and should be requested again.
     """
 
     readings: Mapping[str, Reading]
@@ -170,7 +171,7 @@ class Results(NamedTuple):
 
 
 class ReaderStartingError(NvmlError):
-    """The driver has not answered yet; retry soon."""
+    """The driver has not answered yet, so the caller should retry soon."""
 
 
 class Reader(Protocol):
@@ -184,7 +185,7 @@ class Reader(Protocol):
 
     @property
     def silent(self) -> Mapping[int, Failure]:
-        """Return failures by NVML's index of listed GPUs that did not answer to the last devices()."""
+        """Return the failures of listed GPUs that did not answer to the last devices(), by NVML's index."""
 
     def read(self, requests: Sequence[ReadRequest]) -> Results:
         """Sample these devices."""
@@ -199,7 +200,7 @@ class Follower(Protocol):
 
     @property
     def overdue_s(self) -> float:
-        """Return the time (Clock.monotonic()) after which a missing sample means a hang."""
+        """Return the time (Clock.monotonic()) at which a missing sample counts as a hang."""
 
     def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
         """Sample the memory of these devices at multiples of `every_s` before `until_s`, if possible."""

@@ -13,12 +13,12 @@ from slurm_gpu.node.gpu.nvml_calls import SUCCESS, WARNING, LogFunction, address
 from slurm_gpu.node.gpu.reading import DeviceProperties, Xid
 
 _NO_INSTANCE = 0xFFFFFFFF
-# The maximum per sample, since a GPU may report XIDs faster than they are read.
+# The maximum number per sample, since a GPU may report XIDs faster than they are read.
 _MOST = 64
 
 
 class XidEvents:
-    """The event set of all GPUs; `log` comes from `once`."""
+    """The event set of all GPUs; `log` is a function returned by `once`."""
 
     def __init__(self, log: LogFunction) -> None:
         self._log = log
@@ -29,12 +29,12 @@ class XidEvents:
         self._instances: Mapping[tuple[str, int, int], str] = {}
 
     def listen(self, gpus: Mapping[str, tuple[Any, DeviceProperties]]) -> None:
-        """Register for events of these GPUs and MIG instances: handles and properties by UUID."""
+        """Register for the events of these devices, given as handles and properties by UUID."""
         self._kept.extend(self._waiting())
         self.close()
         try:
             self._set = pynvml.nvmlEventSetCreate()
-        except Exception as error:  # any error of the binding costs the XIDs
+        except Exception as error:  # any error of the binding disables XIDs
             self._log(WARNING, f"XIDs are not recorded: {explained(error)}")
             return
         whole = [(handle, facts) for handle, facts in gpus.values() if facts.parent is None]
@@ -53,7 +53,7 @@ class XidEvents:
                 self._log(WARNING, f"{facts.uuid}: XIDs are not recorded: {explained(error)}")
 
     def take(self) -> list[Xid]:
-        """Return XIDs since the last call, without waiting."""
+        """Return the XIDs since the last call, without waiting."""
         found = [*self._kept, *self._waiting()]
         self._kept.clear()
         return found

@@ -58,7 +58,7 @@ class AllocationActions(ABC):
         self.segments = SegmentRegistry(spool)
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
-        # The time until which an unwatched job had, or may have had, a device; by device, None for any
+        # By device, the time until which an unwatched job had it or may have had it. The key None means any
         # device.
         self._unobserved_until_s: dict[str | None, float] = {}
         self.returning = RequeuedJobs(cgroups, clock)

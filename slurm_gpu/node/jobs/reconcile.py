@@ -46,7 +46,7 @@ class ReportedJob:
 
     @classmethod
     def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ReportedJob | None:
-        """Parse an entry of `jobs` (docs/api.md); return None if incomplete or for a job without GPUs here.
+        """Parse an entry of `jobs` (docs/api.md); None if it is incomplete or the job has no GPUs here.
 
         Also return None while the prolog runs, since the hook will report the start more precisely.
         """
@@ -71,7 +71,7 @@ class ReportedJob:
     def allocation(
         self, cluster: str, node: str, boot_id: str, now_s: float, wall_s: float, since_s: float | None = None
     ) -> Allocation:
-        """Return the allocation to record from now on, or from `since_s` on if the job was seen to start then."""
+        """Return the allocation to record from now on, or from `since_s`, when the job was seen to start."""
         start_s = now_s if since_s is None else since_s
         return Allocation(
             key=SegmentKey(
@@ -176,7 +176,7 @@ class Reconciliation:
                 continue
             younger = restart is not None and allocation.key.restart > restart
             ago_s = wall_s - ended_at_s
-            # This may be the end of an earlier run without a restart count, or of an earlier job with this
+            # This may be the end of an earlier run, without a restart count, or of an earlier job with this
             # id.
             earlier = ago_s > now_s - allocation.begun_s + _CLOCKS_DIFFER_S
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:
