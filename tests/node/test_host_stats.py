@@ -117,7 +117,7 @@ def test_with_too_many_processes_those_of_jobs_and_new_ones_are_scanned(
     for walk in range(1, 4):
         assert set(environments.pids(JOB, 10.0 * walk)) == {10, 99}
     assert [
-        message for message in caplog.messages if "processes run here, and only 3 are scanned" in message
+        message for message in caplog.messages if "processes run here, but only 3 are scanned" in message
     ] == [caplog.messages[0]]
 
 

@@ -321,10 +321,7 @@ def test_a_spool_that_disappeared_is_an_error_and_an_event(
             place.mkdir()
     machine.start()
     machine.run(20)
-    assert (
-        f"{place}: is missing or empty, and was not before: records that were not sent are lost"
-        in caplog.text
-    )
+    assert f"{place}: is missing or empty, but was not before: unsent records are lost" in caplog.text
     assert machine.spool is not None
     assert [item.wire["kind"] for item in machine.spool.queue.waiting(10) if item.kind == "events"] == [
         "spool_lost"
@@ -373,7 +370,7 @@ def test_a_first_start_that_is_killed_or_cannot_write_leaves_no_mark(
 def test_a_mark_that_cannot_be_created_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "node").write_text("")
     assert not Spool(tmp_path / "spool", mark=tmp_path / "node" / "spool").was_lost
-    assert "a spool that is lost later will not be noticed" in caplog.text
+    assert "a later loss of the spool will not be detected" in caplog.text
 
 
 def test_a_day_without_the_database_fits(tmp_path: Path) -> None:

@@ -24,16 +24,16 @@ from slurm_gpu.node.measure.shares import (
 from slurm_gpu.node.measure.tally import DeviceTally
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, UtilizationSpan, UtilizationSpans
 
-# Samples are counted after this delay, so that an epilog that excludes them can arrive.
+# Samples are counted after this delay, so that an epilog that ends the job before them can arrive first.
 LAG_S = 0.04
 
 
 @dataclass(slots=True)
 class Others:
-    """The time until which other jobs than the known ones may have used the device.
+    """The times until which jobs other than the known ones may have used the device.
 
-    `unobserved_until_s`: an unobserved job had it, or may have. `unknown_jobs_until_s`: unknown jobs may have
-    it.
+    Until `unobserved_until_s`, an unobserved job had, or may have had, the device. Until
+    `unknown_jobs_until_s`, unknown jobs may use it.
     """
 
     unobserved_until_s: float = -math.inf
@@ -41,7 +41,7 @@ class Others:
 
 
 class Attribution:
-    """Attributes one device: read from `after_us` on; `take` distributes a reading to the tallies.
+    """Attributes the use of one device: read its ring after `after_us`; `take` adds it to the tallies.
 
     The driver's timestamps before `placed_since_s` cannot be converted. `settled_s` is the time up to which
     all utilization is distributed.
@@ -88,7 +88,7 @@ class Attribution:
         return self._spans.after_us
 
     def processes_after_us(self, now_s: float) -> int:
-        """Return the time after which to read the ring of its processes."""
+        """Return the time after which to read the ring of process samples."""
         return self._job_samples.after_us(self._to_us(now_s))
 
     def may_have_unknown_jobs(self) -> bool:
@@ -96,7 +96,7 @@ class Attribution:
         return self._spans.covered_s < self._others.unknown_jobs_until_s + PROCESSES_LATE_S
 
     def clock_was_set(self, at_s: float) -> bool:
-        """Return whether the wall clock was set since the last sample; call with each (UtilizationSpans)."""
+        """Return whether the wall clock was set since the last sample; call this before each reading."""
         was_set = self._spans.clock_was_set(at_s)
         if was_set:
             self._job_samples.begin(self._to_us(at_s))
@@ -113,7 +113,7 @@ class Attribution:
         *,
         deadline: bool,
     ) -> None:
-        """Count a reading with a ring, and pending spans, for the `tallies`.
+        """Add a reading with a ring, and pending spans, to the `tallies`.
 
         `owner_of` returns the job of a process. With `deadline`, all pending spans are counted.
         """
@@ -155,7 +155,7 @@ class Attribution:
         return span._replace(start_s=unobserved_until_s)
 
     def _count_alone(self, until_s: float, tallies: Sequence[DeviceTally]) -> None:
-        """Count all pending spans up to then, if one job had the device the whole time and still has it."""
+        """Count pending spans up to `until_s`, if one job had the device all the time and still has it."""
         if len(tallies) != 1 or not self._waiting:
             return
         tally = tallies[0]

@@ -1,7 +1,7 @@
 """Collect the detailed samples of one segment: all values except utilization and memory.
 
-Work, energy and traffic of a device count for a segment if no other segment had the device since the last
-sample; on a shared device they count for no segment. Temperature, clocks and throttle reasons count for all
+The activity, energy and traffic of a device count for a segment if no other segment had the device since the
+last sample; on a shared device they do not count. Temperature, clocks and throttle reasons count for all
 segments.
 """
 
@@ -20,13 +20,13 @@ from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
 from slurm_gpu.node.measure.window import WindowRecorder
 
-# By the prefix of their fields and the name of their series in the timeline.
+# Links, by the prefix of their fields, which is also the name of their series in the timeline.
 LINKS = ("pcie", "nvlink")
 
-# Two readings of one moment may have slightly different times.
+# Two readings of the same moment may have slightly different times.
 _SAME_S = 0.01
 
-# A sample of 10 s does not describe a job that had the device only for its last few ms: earlier stray
+# A sample of 10 s does not describe a job that had the device only during its last few ms: earlier stray
 # processes would appear as a full GPU.
 _LEAST_ALLOCATED_PART = 0.05
 
@@ -39,7 +39,7 @@ _ACTIVITIES = {
     "tensor_frac": "tensor",
     "dram_frac": "dram",
 }
-# Gauges with one name in a reading and in a record. True: the value of a shared device belongs to no segment.
+# Gauges with the same name in a reading and in a record. With True, they do not count on a shared device.
 _GAUGES = {"mem_util_pct": True, "temp_c": False, "sm_clock_mhz": False}
 
 
@@ -54,7 +54,7 @@ class DetailCollector:
         self._processes, self._no_process, self._util = Gauge(), Gauge(), Gauge()
         self._energy = EnergySum(self._limit_w)
         pcie = None if facts is None else facts.pcie_bytes_per_s
-        # By the device's counters, and by GPM.
+        # Traffic measured by the device's counters, and by GPM.
         self._pcie, self._pcie_by_gpm = LinkSum(pcie), LinkSum(pcie)
         self._nvlink = LinkSum(None if facts is None else facts.nvlink_bytes_per_s)
         self._ecc_corrected, self._ecc_uncorrected = CounterSum(), CounterSum()
@@ -183,7 +183,7 @@ class DetailCollector:
         interval: Interval,
         values: dict[str, float | None],
     ) -> None:
-        """Count GPM's mean over its own time; drop it if others contributed, before `from_s`.
+        """Count GPM's mean over its own time; drop it if that began before `from_s`, as others contributed.
 
         An unallocated device is idle, so activity just before or after the segment counts for the segment.
         """
@@ -251,7 +251,7 @@ class DetailCollector:
 def _prefers_gpm_pcie(reading: Reading, *, frozen: bool) -> bool:
     """Return whether GPM's rates are better than 32-bit counters, which wrap many times per second.
 
-    They are also better if they show traffic while the counters are `frozen`.
+    GPM's rates are also better if they show traffic while the counters are `frozen`.
     """
     activity, counter = reading.activity, reading.pcie_rx_bytes
     if activity is None or activity.pcie_rx_bytes_per_s is None:
@@ -260,5 +260,5 @@ def _prefers_gpm_pcie(reading: Reading, *, frozen: bool) -> bool:
 
 
 def _concentrated(value: float | None, allocated_part: float) -> float | None:
-    """Convert a mean over an interval to one over the part with all the activity."""
+    """Convert a mean over an interval to the mean over the part in which all the activity took place."""
     return None if value is None else value / allocated_part

@@ -1,8 +1,8 @@
-"""Energy and mean power of a segment: from the energy counter, otherwise from samples of power.
+"""Measure the energy and mean power of a segment by the energy counter, or else by power samples.
 
 Some drivers stop counting while the GPU draws power. A counter is stalled if it grows by much less than the
-integral of the power samples. If it then catches up, it was only late. Otherwise the samples are integrated
-over that time, and parts without samples are unmeasured.
+integral of the power samples. If the counter catches up afterwards, it was only late. Otherwise the samples
+are integrated over that time, and parts without samples are unmeasured.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from slurm_gpu.node.measure.links import SLACK
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.wire import Total
 
-# A counter stalls if it grew by less than this part of the energy that samples of power add up to. They cover
-# a quarter of the time at worst (A100, H100), so smaller differences prove nothing.
+# A counter stalls if it grew by less than this part of the energy that the power samples add up to. The
+# samples cover a quarter of the time at worst (A100, H100), so smaller differences prove nothing.
 _STALLED_PART = 0.1
 # Drivers update their counters within this time.
 _LATEST_S = 1.0
@@ -29,7 +29,7 @@ _LATEST_S = 1.0
 
 @dataclass(slots=True)
 class _Stall:
-    """The readings since the counter stalled: time in between and allocated, counted and sampled energy."""
+    """The readings since the counter stalled: total and allocated time, counted and sampled energy."""
 
     between_s: float = 0.0
     allocated_s: float = 0.0
@@ -95,7 +95,7 @@ class EnergySum:
         return None if grown_mj is None else grown_mj / 1000
 
     def _count(self, grown_j: float, interval: Interval, sampled: CoveredMean | None) -> CoveredMean | None:
-        """Count the growth of the counter, including the energy of a stall if the growth contains it."""
+        """Count the growth of the counter, including the energy of a stall if the growth includes it."""
         between_s, allocated_s = interval.between_s, interval.allocated_s
         low, high = (math.inf, -math.inf) if sampled is None else (sampled.low, sampled.high)
         stall = self._stall
@@ -134,7 +134,7 @@ class EnergySum:
         self._sampled_s += seconds
 
     def _end_stall(self) -> None:
-        """Count the samples of power, since the counter stalled and did not catch up."""
+        """Count the power samples instead, since the counter stalled and did not catch up."""
         stall, self._stall = self._stall, None
         sampled = None if stall is None else stall.sampled.value()
         if sampled is not None:
@@ -142,7 +142,7 @@ class EnergySum:
             self._power.add(sampled.seconds, sampled.mean, sampled.min, sampled.max)
 
     def forget(self) -> None:
-        """Start again, because the counter may have been reset."""
+        """Start again from the next reading, because the counter may have been reset."""
         self._end_stall()
         self._before = None
 
@@ -167,9 +167,9 @@ def _is_stalled(grown_j: float, expected_j: float | None) -> bool:
 
 
 def _has_caught_up(stall: _Stall, grown_j: float, now: CoveredMean | None, between_s: float) -> bool | None:
-    """Return whether the growth in `between_s` includes the energy of the stall; None if unknown.
+    """Return whether the growth in `between_s` includes the energy of the stall, or None if unknown.
 
-    The GPU draws `now`. If the stall was not sampled, this power is assumed for it.
+    `now` is the power that the GPU draws now. If the stall was not sampled, the same power is assumed for it.
     """
     if now is None:
         return True if stall.between_s <= _LATEST_S else None

@@ -1,8 +1,8 @@
-"""The time between two readings, and the value of a quantity during it.
+"""Represent the time between two readings, and the values of a quantity in that time.
 
-Readings are points in time. Between two readings a quantity is interpolated linearly: if it jumped at an
-unknown moment in between, that is right on average. A reading without one before it, or after a pause or a
-failure, covers at most OWN_S. All times are Clock.monotonic() seconds.
+Readings are points in time. Between two readings, a quantity is interpolated linearly: if it jumped at an
+unknown moment in between, the mean is right on average. The first reading, and one after a pause or a
+failure, cover at most OWN_S. All times are Clock.monotonic() seconds.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from slurm_gpu.node.measure.statistics import MeanSum
 
-# A reading without a previous one covers at most this much of the time before it.
+# A reading without a previous one covers at most this time before it.
 OWN_S = 0.5
 
 
 class CoveredMean(NamedTuple):
-    """The mean of a quantity from `begin_s` to `end_s`, and its extremes there."""
+    """The mean and the extremes of a quantity from `begin_s` to `end_s`."""
 
     begin_s: float
     end_s: float
@@ -26,16 +26,16 @@ class CoveredMean(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return its length in seconds."""
+        """Return the length in seconds."""
         return self.end_s - self.begin_s
 
 
 class Interval:
-    """The time from one reading to the next, at `at_s`, and the part of it in [start, end] of a segment.
+    """The time between a reading and the next one, made at `at_s`, and the part that is in a segment.
 
-    The device is allocated from `begin_s` to `end_s`, in total `allocated_s`; `between_s` is the time between
-    the readings. `continues` is whether that time was covered; `own_begin_s` is the beginning of the time
-    that the reading covers by itself.
+    The segment has the device from `begin_s` to `end_s`, for `allocated_s` in total; `between_s` is the time
+    between the readings. `continues` is whether that time was covered. `own_begin_s` is the beginning of the
+    time that the second reading covers by itself.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Interval:
     def step(self, at_s: float, end_s: float | None, gap_s: float) -> None:
         """Take a reading at `at_s` of a segment that ended at `end_s` or continues.
 
-        If it comes later than `gap_s` after the last one, the time in between was not covered.
+        If the reading comes later than `gap_s` after the last one, the time in between was not covered.
         """
         before_s, self.at_s = self.at_s, at_s
         self.begin_s = before_s if before_s > self._start_s else self._start_s

@@ -1,9 +1,9 @@
-"""Bytes that a segment moved over a link of its device (PCIe, NVLink) in each direction.
+"""Measure the bytes that a segment moved over a link of its device (PCIe, NVLink) in each direction.
 
-A counter that never grew is a measurement unless other values contradict it. It is unmeasured if the other
-direction moved bytes, since a copy causes requests or acknowledgements in return. PCIe is also unmeasured if
-the device computed, since kernels are launched, and report their end, over it. A GPU without peers moves
-nothing over NVLink, so 0 is a measurement there.
+A counter that never grew is a measurement unless other values contradict it. It counts as unmeasured if the
+other direction moved bytes, since a copy causes requests or acknowledgements in return. A PCIe counter also
+counts as unmeasured if the device computed, since kernels are launched, and report their end, over PCIe. A
+GPU without peers moves nothing over NVLink, so 0 is a measurement there.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from slurm_gpu.node.gpu.reading import DeviceCounter
 from slurm_gpu.node.measure.counters import CounterSum
 from slurm_gpu.wire import Total
 
-# Counters may briefly exceed a link's nominal bandwidth, or include more than it does.
+# Counters may briefly exceed a link's nominal bandwidth, or include traffic that the bandwidth excludes.
 SLACK = 1.5
 
 
 class LinkSum:
-    """Collects both directions of one link; `per_s` is its capacity in one direction, if known."""
+    """Collects the traffic of one link in both directions; `per_s` is its capacity in one, if known."""
 
     def __init__(self, per_s: float | None) -> None:
         self._per_s = per_s
@@ -40,12 +40,12 @@ class LinkSum:
         return self._moving(rx, tx)
 
     def _moving(self, rx: float | None, tx: float | None) -> tuple[float | None, float | None]:
-        """Leave out a direction that has not moved a byte so far although the other has."""
+        """Leave out a direction that has not moved a byte so far, although the other direction has."""
         rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
         return rx if rx_moved or not tx_moved else None, tx if tx_moved or not rx_moved else None
 
     def load(self, rx: float | None, tx: float | None) -> float | None:
-        """Return both directions as a fraction of the link's capacity in both; of one, if one is known."""
+        """Return the traffic as a fraction of the link's capacity, in both directions or in the known one."""
         known = [rate for rate in (rx, tx) if rate is not None]
         if not known or self._per_s is None or self._per_s <= 0:
             return None
@@ -53,12 +53,12 @@ class LinkSum:
 
     @property
     def has_moved(self) -> bool:
-        """Return whether it has counted a byte in any direction."""
+        """Return whether any direction has counted a byte."""
         return self._rx.has_grown or self._tx.has_grown
 
     @property
     def is_frozen(self) -> bool:
-        """Return whether it was measured and has not counted a byte."""
+        """Return whether the link was measured and no direction has counted a byte."""
         return not self.has_moved and (self._rx.total() is not None or self._tx.total() is not None)
 
     def forget(self) -> None:
@@ -67,9 +67,9 @@ class LinkSum:
         self._tx.forget()
 
     def totals(self, *, has_to_move: bool = False) -> tuple[Total | None, Total | None]:
-        """Return bytes received and sent; None if not measured.
+        """Return the bytes received and sent, each None if not measured.
 
-        With `has_to_move`, 0 in both directions also counts as not measured.
+        With `has_to_move`, a link that moved 0 bytes in both directions also counts as not measured.
         """
         rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
         return (

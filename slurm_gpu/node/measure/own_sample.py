@@ -12,8 +12,8 @@ from slurm_gpu.node.process.process_jobs import NO_JOB
 class Owners:
     """The processes that a shared device lists, by job (ProcessJobs.owner_of).
 
-    Some drivers list nonexistent processes instead of real ones. A job is therefore known to have none only
-    if every listed process belongs to another known job.
+    Some drivers list nonexistent processes instead of real ones. A job is therefore known to have no process
+    only if every listed process belongs to another known job.
     """
 
     def __init__(self, processes: Sequence[GpuProcess], owner_of: Callable[[int], int | None]) -> None:
@@ -22,7 +22,7 @@ class Owners:
             self._found.setdefault(owner_of(process.pid), []).append(process)
 
     def of(self, job: int) -> Sequence[GpuProcess] | None:
-        """Return the job's own; None if it may have others than those listed."""
+        """Return the job's processes, or None if some of them may not be listed."""
         own = self._found.get(job)
         if own is None and not self._found.keys() & {None, NO_JOB}:
             return ()
@@ -30,7 +30,7 @@ class Owners:
 
 
 def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> DeviceSample:
-    """Return the sample of a segment with the device to itself; `free_after`: unallocated since its end."""
+    """Return the sample of a segment that has the device to itself; see DeviceSample for `free_after`."""
     return DeviceSample(
         reading=reading,
         memory_used=None if reading.memory is None else reading.memory.used,
@@ -41,7 +41,7 @@ def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> Devic
 
 
 def part(reading: Reading, own: Sequence[GpuProcess] | None, *, detailed: bool) -> DeviceSample:
-    """Return the sample of a segment on a shared device; `own` are its processes, None if unknown."""
+    """Return the sample of a segment on a shared device; `own` are its processes, or None if unknown."""
     return DeviceSample(
         reading=reading,
         memory_used=_process_memory(own, reading.memory),
@@ -52,7 +52,7 @@ def part(reading: Reading, own: Sequence[GpuProcess] | None, *, detailed: bool) 
 
 
 def _process_memory(processes: Sequence[GpuProcess] | None, memory: DeviceMemory | None) -> int | None:
-    """Return the memory of these processes, at most the used memory of the device; None if unknown."""
+    """Return the memory of these processes, at most the device's used memory, or None if unknown."""
     if processes is None or memory is None:
         return None
     used = [process.used for process in processes]

@@ -5,25 +5,26 @@ Expensive values are read only in every tenth sample (detailed samples).
 
 from __future__ import annotations
 
-# A young segment is sampled often, since one interval is a third of a job of 3 s. A change of memory is
-# placed in the middle between two samples, so the error is at most half of this share of the time.
+# A young segment is sampled often, since a full interval would be a third of a job of 3 s. A change of memory
+# is placed in the middle between two samples, so the error is at most half of this share of the segment's
+# age.
 YOUNG_SHARE = 0.005
 YOUNGEST_S = 0.01
-# A sample that is due this soon is taken together with one that is due now.
+# A sample that will be due within this share of its interval is taken together with one that is due now.
 EARLY_SHARE = 0.25
 # Every tenth sample is detailed, and at least one every 10 s, since its calls cost more. The driver's ring
 # covers 20 s, and counters cover any time.
 DETAIL_SHARE = 10
 DETAIL_MAX_S = 10.0
-# A pause of this many samples or detailed samples, and at least GAP_S, counts as unmeasured time.
+# A pause that lasts for this many samples or detailed samples, and at least GAP_S, counts as unmeasured.
 GAP_SAMPLES, GAP_DETAILS = 5, 2
 GAP_S = 0.5
-# The delay before a retry while the reader restarts.
+# The delay before a failed sample is retried, since the reader restarts.
 AGAIN_S = 0.1
 
 
 class SamplingPace:
-    """Schedules one device; `interval_s` is the sampling interval of older segments.
+    """Schedules the samples of one device; `interval_s` is the sampling interval of older segments.
 
     `settling` is whether an ended segment waits for the driver's last samples, `asked_s` the time of the last
     request.
@@ -40,18 +41,18 @@ class SamplingPace:
 
     @property
     def gap_s(self) -> float:
-        """Return the maximum distance of two samples, by the pace up to the last one."""
+        """Return the maximum time between two samples, which depends on the pace up to the last one."""
         return max(GAP_S, GAP_SAMPLES * self._expected_s)
 
     @property
     def detail_gap_s(self) -> float:
-        """Return the maximum distance of two detailed samples."""
+        """Return the maximum time between two detailed samples."""
         return max(self.gap_s, GAP_DETAILS * min(self._detail_max_s, DETAIL_SHARE * self._expected_s))
 
     def set_youngest(self, start_s: float | None) -> None:
-        """Set when the youngest segment on the device began (Clock.monotonic()), None if there is none."""
+        """Set when the youngest segment on the device began (Clock.monotonic()), or None if there is none."""
         self._youngest_s = start_s
-        # With only older segments left, the pace is slower until another one starts.
+        # If only older segments are left, the pace slows down until another one starts.
         if self.asked_s is not None:
             self._paced_s = max(self._paced_s, self._pace_s(self.asked_s))
 
@@ -74,7 +75,7 @@ class SamplingPace:
         return (self.asked_s // step + 1) * step
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether a sample is due, or nearly due, to sample several devices together."""
+        """Return whether a sample is due, or nearly due, so that several devices are sampled together."""
         next_s = self.next_sample_s(now_s)
         if next_s <= now_s or self.asked_s is None:
             return True
@@ -94,7 +95,7 @@ class SamplingPace:
 
     def ask(self, now_s: float) -> None:
         """Record a request now."""
-        # A job that starts or ends speeds up the samples from now on, not earlier ones.
+        # A job that starts or ends speeds up only later samples; this one was expected at the previous pace.
         pace_s = self._pace_s(now_s)
         self._expected_s, self._paced_s = max(self._paced_s, pace_s), pace_s
         self.asked_s, self._skipped = now_s, False

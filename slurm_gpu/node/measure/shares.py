@@ -12,9 +12,9 @@ from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, UtilizationSpan
 
 Holder = TypeVar("Holder")
 
-# Process samples arrive at most this much later than the device's.
+# Process samples arrive at most this much later than the samples of the device.
 PROCESSES_LATE_S = 1.0
-# Utilization up to this may come from processes that are each too small to be reported.
+# Utilization up to this percentage may come from processes that are each too small to be reported.
 _UNSEEN_PERCENT = 5.0
 # The timestamps of one driver tick may differ slightly between its two rings, and between readings.
 _SAME_S = 1e-3
@@ -28,11 +28,11 @@ class AllocatedSpan(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return its length in seconds."""
+        """Return the length in seconds."""
         return self.end_s - self.start_s
 
     def longer_by(self, other: AllocatedSpan) -> AllocatedSpan:
-        """Return a span as long as both together; they must not overlap."""
+        """Return a span as long as both spans together; they must not overlap."""
         start_s = min(self.start_s, other.start_s)
         return AllocatedSpan(start_s, start_s + self.seconds + other.seconds)
 
@@ -46,9 +46,9 @@ def allocated_part(span: UtilizationSpan, start_s: float, end_s: float | None) -
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """Percent used by a process up to `at_s` (monotonic), and its job: NO_JOB, or None if unknown.
+    """The percentage used by a process up to `at_s` (monotonic), and its job (NO_JOB; None if unknown).
 
-    `is_mean`: a mean over a longer time, in which the device's use may have changed.
+    If `is_mean`, it is the mean over a longer time, in which the device's use may have changed.
     """
 
     at_s: float
@@ -58,7 +58,7 @@ class JobSample:
 
 
 class JobSamples:
-    """Recent usage of the jobs on one device, from the driver's ring of process samples.
+    """The recent usage by jobs of one device, from the driver's ring of process samples.
 
     `known` is None if the device has no such ring.
     """
@@ -68,18 +68,18 @@ class JobSamples:
         self._last_us = after_us
         # Whether a reading of the ring has ever had a process twice.
         self._has_ticks = False
-        # Timestamps ahead of the clock at the first reading, which precede a setback of the clock.
+        # Timestamps that were ahead of the clock at the first reading, because the clock was set back since.
         self._from_before: set[int] = set()
         self._is_first = True
 
     def begin(self, after_us: int) -> None:
-        """Read the ring after that time; known samples are kept."""
+        """Read the ring from that time on; known samples are kept."""
         self._last_us, self._is_first = after_us, True
         self._from_before.clear()
 
     def after_us(self, now_us: int) -> int:
         """Return the wall-clock time after which to read the ring."""
-        # After the wall clock was set back, new timestamps are before the last one seen.
+        # If the wall clock was set back, new timestamps are earlier than the last one seen.
         self._last_us = min(self._last_us, now_us)
         return self._last_us
 
@@ -128,14 +128,14 @@ class JobSamples:
         return bool(self.known) and self.known[-1].at_s >= span.end_s - _SAME_S
 
     def forget(self, before: UtilizationSpan) -> None:
-        """Drop samples that are only needed for spans up to this one."""
+        """Drop samples that are needed only for spans up to this one."""
         if self.known is not None:
             oldest = before.end_s - 2 * SAMPLE_MAX_S
             self.known = [s for s in self.known if s.at_s > oldest]
 
 
 def alone(span: UtilizationSpan, part: AllocatedSpan) -> float:
-    """Return the percent during `part` if no other job had the device in this span.
+    """Return the percentage during `part`, given that no other job had the device in this span.
 
     An unallocated device is idle, so all activity in the span belongs to the allocated part; the driver's
     samples do not start with a job.
@@ -150,14 +150,16 @@ def shared(
     *,
     unknown_jobs: bool = False,
 ) -> Mapping[int, float | None]:
-    """Return the percent of each job during its part, from per-process samples; None if unknown.
+    """Return the percentage of each job during its part, from process samples, or None if unknown.
 
-    The mean of the samples inside the span counts, otherwise the first sample after it, which also covers the
-    time before. A job without samples was idle, unless no process has samples although the device was busy.
+    The mean of the samples inside the span counts. Without any, the first sample after the span counts, which
+    also covers the time before. A job without samples was idle, unless no process has samples although the
+    device was busy.
 
-    A process of an unknown job counts for the only job there; with several jobs, or possible `unknown_jobs`,
-    all shares are unknown. The sum of the jobs never exceeds the device. Means over a longer time divide the
-    device's usage among all; if jobs worked in turns, each has its own share in the mean over that time.
+    A process of an unknown job counts for the job if there is only one. With several jobs, or if
+    `unknown_jobs` are possible, all shares are unknown. The sum of the jobs never exceeds the utilization of
+    the device. Means over a longer time divide the device's usage among all; if jobs worked in turns, each
+    has its own share in the mean over that time.
     """
     only = next(iter(parts)) if len(parts) == 1 and not unknown_jobs else None
     if samples is None:
@@ -195,7 +197,7 @@ def device_during(
     parts: Mapping[Holder, AllocatedSpan],
     own: Mapping[Holder, float | None],
 ) -> float:
-    """Return the percent of the device during `part` of a span, given each job's own percent.
+    """Return the device's percentage during `part` of a span, given each job's own percentage.
 
     Activity of other processes is spread evenly over the span.
     """

@@ -1,4 +1,4 @@
-"""Time-weighted sums in O(1) memory for the statistics of a record."""
+"""Compute time-weighted sums in O(1) memory for the statistics of a record."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from slurm_gpu.wire import Mean
 
-# Start and end of intervals (s), and the value in each.
+# Intervals: start and end (s), and the value in each.
 Values = Iterable[tuple[float, float, float]]
 
 _US = 1_000_000
-# The rounding error of a float sum after everything was subtracted.
+# The maximum rounding error of a float sum after everything was subtracted from it.
 _NOTHING_S = 1e-6
 
 
@@ -27,7 +27,7 @@ class MeanSum:
         self._high = -math.inf
 
     def add(self, seconds: float, mean: float, low: float, high: float) -> None:
-        """Add `seconds` (> 0) at that mean, with the extremes `low` and `high`."""
+        """Add `seconds` (> 0) with that mean and the extremes `low` and `high`."""
         self._seconds += seconds
         self._weighted += seconds * mean
         if low < self._low:
@@ -47,18 +47,18 @@ class MeanSum:
                 self._high = value
 
     def take_back(self, seconds: float, mean: float) -> None:
-        """Undo an addition, or a part of one; its extremes are kept."""
+        """Undo an addition, or a part of one; the extremes are kept."""
         self._seconds -= seconds
         self._weighted = max(0.0, self._weighted - seconds * mean)
         if self._seconds < _NOTHING_S:
             self._seconds = self._weighted = 0.0
 
     def value(self, unit: float = 1.0) -> Mean | None:
-        """Return the mean in units of `unit`; None until measured."""
+        """Return the mean in units of `unit`, or None until something was measured."""
         if self._seconds == 0:
             return None
         mean = self._weighted / self._seconds
-        # A mean of counters may be outside the sampled extremes.
+        # A mean that comes from counters may be outside the sampled extremes.
         low, high = min(self._low, mean), max(self._high, mean)
         return Mean(round(self._seconds, 3), *(_digits(value / unit) for value in (mean, low, high)))
 

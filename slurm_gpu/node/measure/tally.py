@@ -20,7 +20,8 @@ from slurm_gpu.node.measure.window import WindowRecorder
 from slurm_gpu.wire import Record
 
 _MIB = 2**20
-# On a busy node, an epilog's file may be this much later than its timestamp; later usage is subtracted.
+# On a busy node, an epilog's file may appear this much later than its timestamp; usage counted since is
+# subtracted.
 TAKEN_BACK_S = 5.0
 
 
@@ -57,11 +58,11 @@ class _Memory(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One sample of a device for one segment.
+    """One sample of a device, prepared for one segment.
 
-    `memory_used` (bytes) and the number of `processes` are the segment's own, None if unknown. `alone` is
-    whether no other segment had the device since the last sample, `free_after` whether none has since the
-    segment's end. Without `detailed`, only memory was read.
+    `memory_used` (bytes) and the number of `processes` are the segment's own, or None if unknown. `alone` is
+    whether no other segment had the device since the last sample, `free_after` whether no segment has had it
+    since this segment's end. Without `detailed`, only memory was read.
     """
 
     reading: Reading
@@ -98,7 +99,7 @@ class DeviceTally:
         self._util = HistogramSum()
         self._device_util = MeanSum()
         self._memory_interval, self._detail_interval = Interval(start_s), Interval(start_s)
-        # Whether the device reports utilization; None until the first detailed reading.
+        # Whether the device reports utilization, or None until the first detailed reading.
         self._has_utilization: bool | None = None
         self._memory, self._memory_part, self._memory_hist = Gauge(), MeanSum(), HistogramSum()
         self._details = DetailCollector(facts, self._timeline, self._window)
@@ -107,15 +108,15 @@ class DeviceTally:
         self._reported_s: float | None = None
         # Suspended times up to `_reported_s`; utilization in them, which arrives late, does not count.
         self._pauses: deque[tuple[float, float]] = deque()
-        # Usage of the last TAKEN_BACK_S.
+        # The usage in the last TAKEN_BACK_S, which may have to be subtracted.
         self._utilizations: deque[_Utilization] = deque()
         self._memories: deque[_Memory] = deque()
 
     @property
     def end_s(self) -> float | None:
-        """Return when it ended; None while it continues.
+        """Return when the segment ended, or None while it continues.
 
-        Setting it late subtracts utilization and memory that were counted after that time.
+        If the end is set late, utilization and memory that were counted after it are subtracted.
         """
         return self._end_s
 
@@ -150,7 +151,7 @@ class DeviceTally:
         return max(kept, default=since_s) - since_s <= TAKEN_BACK_S
 
     def _take_back_utilization(self, since_s: float) -> None:
-        """Subtract later utilization; a sample that includes the end counts fully for the time before it."""
+        """Subtract later utilization; a sample that spans the end counts fully for the time before it."""
         before = None
         while self._utilizations and self._utilizations[-1].end_s > since_s:
             start_s, end_s, own, device = before = self._utilizations.pop()
@@ -164,7 +165,7 @@ class DeviceTally:
             self._count_utilization(before.start_s, since_s, own, min(100.0, before.device * denser))
 
     def utilization_alone(self, spans: Sequence[UtilizationSpan]) -> None:
-        """Add spans, in chronological order, whose utilization is all the job's own (the common case)."""
+        """Add spans in chronological order if their whole utilization is the job's own (the common case)."""
         if self._pauses or self._is_suspended:
             for start_s, end_s, percent in spans:
                 self.utilization(start_s, end_s, percent, percent)
@@ -209,7 +210,7 @@ class DeviceTally:
         self._details.free_since(at_s)
 
     def add_sample(self, sample: DeviceSample, gap_s: float, detail_gap_s: float) -> None:
-        """Add a sample; the time between samples further apart than the gap is not measured."""
+        """Add a sample; the time since the last one is not measured if it is longer than the gap."""
         self._add_memory(sample, gap_s)
         if sample.detailed:
             interval, reading = self._detail_interval, sample.reading
@@ -255,7 +256,7 @@ class DeviceTally:
         if self._reported_s is None:
             self._reported_s, self._is_suspended = self.start_s, suspended
         if suspended or self._is_suspended:
-            # The time of a change since the last report is unknown.
+            # If the state changed since the last report, the time of the change is unknown.
             last = self._pauses.pop() if self._pauses and self._pauses[-1][1] == self._reported_s else None
             self._pauses.append((self._reported_s if last is None else last[0], at_s))
         self._suspended_s = self._suspended_until(at_s)
@@ -272,7 +273,7 @@ class DeviceTally:
         self._details.forget()
 
     def window(self) -> dict[str, Any] | None:
-        """Return the window in wire format; None until something was measured."""
+        """Return the window in wire format, or None until something was measured."""
         return self._window.to_wire(self.key.job_id, self.key.segment, self.device)
 
     def record(self, now_s: float, *, final: bool = False) -> Record:

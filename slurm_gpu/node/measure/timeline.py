@@ -17,9 +17,9 @@ from slurm_gpu.node.measure.statistics import Values
 from slurm_gpu.wire import Timeline
 from slurm_gpu.wire.timeline import GAP, MAX_BINS, level
 
-# Maximum size of the series in a shipment, compressed; noisy series get wider bins.
+# Maximum compressed size of the series in a shipment; noisy series get wider bins.
 MAX_WIRE_BYTES = 1200
-# The rounding error of a float sum after everything was subtracted.
+# The maximum rounding error of a float sum after everything was subtracted from it.
 _NOTHING_S = 1e-6
 
 
@@ -35,7 +35,7 @@ class _Bins:
         self.changed = MAX_BINS
 
     def merge_pairs(self, odd: bool) -> None:
-        """Merge pairs of bins; with `odd`, the first bin is the second of its pair."""
+        """Merge pairs of bins; with `odd`, the first bin is the second one of a pair."""
         self.integrals = _pairs(self.integrals, odd)
         self.seconds = _pairs(self.seconds, odd)
         self.levels = bytearray([GAP]) * MAX_BINS
@@ -60,13 +60,13 @@ class TimelineSum:
     def __init__(self, start_s: float, wall_s: float) -> None:
         self._width_s = 1
         self._start_wall_s = math.floor(wall_s)
-        # Where the first bin begins, by the monotonic clock.
+        # When the first bin begins, by the monotonic clock.
         self._zero_s = start_s - (wall_s - self._start_wall_s)
         self._n = 0
         self._series: dict[str, _Bins] = {}
 
     def add(self, start_s: float, end_s: float, fractions: Mapping[str, float | None]) -> None:
-        """Add these fractions from `start_s` to `end_s`; None was not measured."""
+        """Add these fractions for the time from `start_s` to `end_s`; None means not measured."""
         begin, end = max(0.0, start_s - self._zero_s), end_s - self._zero_s
         if end <= begin:
             return
@@ -139,9 +139,9 @@ class TimelineSum:
         self._width_s *= 2
 
     def timeline(self, leave_out: Collection[str] = ()) -> Timeline | None:
-        """Return the timeline to ship, after doubling if it is too large; None until something was added.
+        """Return the timeline to ship, with wider bins if it is too large, or None if it is empty.
 
-        `leave_out` are series that turned out to be invalid.
+        `leave_out` names series that turned out to be invalid.
         """
         series = {name: bins for name, bins in self._series.items() if name not in leave_out}
         if not series:

@@ -2,8 +2,8 @@
 
 Each sample of the ring covers the time since the previous one. Its wall-clock timestamps are converted to
 Clock.monotonic() with the clock offset at the time of reading. If the wall clock was set since the last
-sample, the current content of the ring is dropped. If it was set back, old timestamps are ahead of the clock;
-these identify the old samples, so the ring has to be read again at once.
+sample, the current content of the ring is dropped. If the clock was set back, old timestamps are ahead of it.
+They identify the old samples, so the ring has to be read again at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm_gpu.node.measure.intervals import OWN_S
 
 # The driver samples every 1/6 to 1 s, so a sample after a longer pause does not cover all of it.
 SAMPLE_MAX_S = 1.5
-# If the ring has nothing new for this long (an idle GPU), the current value is used.
+# If the ring has had nothing new for this time (an idle GPU), the current value is used.
 QUIET_S = 1.5
 _CLOCK_STEP_S = 0.05
 _US = 1_000_000
@@ -38,11 +38,11 @@ class UtilizationSpans:
     """
 
     def __init__(self, clock: Clock, since_s: float, *, was_set: bool = False) -> None:
-        """`was_set`: the wall clock was set, so the ring may have timestamps from before and after."""
+        """If `was_set`, the wall clock was set, so the ring may have timestamps from before and after."""
         self._clock = clock
         self._offset_s = wall_ahead_s(clock)
         self._since_s = since_s
-        # A sample may start before `since_s`; its full length is required to count it.
+        # A sample may start before `since_s`; it can be counted only if its full length is known.
         self.covered_s = since_s - SAMPLE_MAX_S
         self.has_ring = True
         self._last_us = self._to_us(self.covered_s)
@@ -50,8 +50,8 @@ class UtilizationSpans:
         # The time of the last answer, and since when the device has answered without a pause.
         self._answered_s: float | None = None
         self._answers_since_s = since_s
-        # Timestamps ahead of the clock at the first reading, or the first after a step: the clock was set
-        # back since they were made.
+        # Timestamps that were ahead of the clock at the first reading, or at the first one after a step,
+        # because the clock was set back since.
         self._from_before: set[int] = set()
         self._is_first, self._was_set = True, was_set
 
@@ -63,7 +63,7 @@ class UtilizationSpans:
     def take(
         self, reading: Reading, gap_s: float, *, detailed: bool, to_the_end: bool = False
     ) -> Sequence[UtilizationSpan]:
-        """Return new spans, oldest first, from a reading with the ring after `after_us`.
+        """Return new spans, oldest first, from a reading whose ring begins after `after_us`.
 
         A detailed reading also has the current value, which is used if the ring has had nothing new for a
         while, or at once with `to_the_end`. The time between readings further apart than `gap_s` is covered
@@ -80,7 +80,7 @@ class UtilizationSpans:
         if ring and self._is_first:
             self._from_before.update(sample.at_us for sample in ring if sample.at_us > latest_us)
             if self._from_before or self._was_set:
-                # Earlier samples are from before the step, too; for the others it is unknown.
+                # Samples before those are also from before the step; for the other samples, this is unknown.
                 self._begin_at(now_s)
                 ring = ()
             self._is_first = self._was_set = False
@@ -114,8 +114,8 @@ class UtilizationSpans:
     def clock_was_set(self, now_s: float) -> bool:
         """Return whether the wall clock was set since the last sample; call it before taking each reading.
 
-        If so, the ring of that reading is useless, since the start time was from the old clock. Read the ring
-        again at once: timestamps ahead of the clock identify the old samples.
+        If so, the ring of that reading is useless, since it was requested with a time of the old clock. Read
+        the ring again at once: timestamps ahead of the clock identify the old samples.
         """
         offset_s = wall_ahead_s(self._clock)
         moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S

@@ -1,4 +1,4 @@
-"""Sample one device for its segments."""
+"""Sample one device for the segments on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABANDON_S = 30.0
 
 @dataclass(slots=True)
 class _PendingSample:
-    """A sample that is not counted yet."""
+    """A sample that has not been counted yet."""
 
     sample: DeviceSample
     gap_s: float
@@ -36,12 +36,12 @@ class _PendingSample:
 class _WatchedSegment:
     tally: DeviceTally
     settle_by_s: float | None = None
-    # Whether any sample since the last detailed one found other jobs, which share the growth of counters.
+    # Whether any sample since the last detailed one found other jobs, which contributed to the counters.
     shared: bool = False
     seen: deque[_PendingSample] = field(default_factory=deque)
 
     def count(self, until_s: float) -> None:
-        """Count the samples up to then."""
+        """Count the samples up to that time."""
         while self.seen and self.seen[0].sample.reading.at_s <= until_s:
             seen = self.seen.popleft()
             self.tally.add_sample(seen.sample, seen.gap_s, seen.detail_gap_s)
@@ -73,15 +73,15 @@ class DeviceWatch:
         self._asked: ReadRequest | None = None
         self._sampled_s: float | None = None
         self._read_s = -math.inf
-        # Whether the device could not be read since the last sample, or the last detailed one.
+        # Whether a read has failed since the last sample, or since the last detailed one.
         self._no_memory_before = self._no_details_before = False
-        # Since when the device is unallocated, as far as known; and the time of the last GPM reading.
+        # Since when the device has been unallocated, as far as known, and the time of the last GPM reading.
         self._free_since_s = -math.inf
         self._activity_s: float | None = None
 
     @property
     def is_allocated(self) -> bool:
-        """Return whether any segment requires samples of this device."""
+        """Return whether the device has any segment that requires samples."""
         return bool(self._segments)
 
     def start_segment(self, tally: DeviceTally) -> None:
@@ -93,12 +93,12 @@ class DeviceWatch:
         self.request_detail()
 
     def mark_unobserved_until(self, until_s: float) -> None:
-        """Mark the time up to then as possibly shared with an unobserved job."""
+        """Mark the time until then as possibly shared with an unobserved job."""
         self._others.unobserved_until_s = max(self._others.unobserved_until_s, until_s)
         self._free_since_s = max(self._free_since_s, until_s)
 
     def set_unknown_jobs_until(self, at_s: float) -> None:
-        """Assume unknown jobs on the device up to then, so that no segment counts as alone.
+        """Assume unknown jobs on the device until then, so that no segment counts as alone.
 
         Each segment gets the use of its own processes, as on a shared device.
         """
@@ -151,7 +151,7 @@ class DeviceWatch:
         )
         if self.failure is not None or is_complete:
             return True
-        # The time is over only after a final sample that counted everything pending.
+        # The wait is over only after a final sample that counted everything pending.
         if self._sampled_s is not None and self._sampled_s >= segment.settle_by_s:
             return True
         return self._pace.asked_s is not None and self._pace.asked_s >= segment.settle_by_s + ABANDON_S
@@ -221,7 +221,7 @@ class DeviceWatch:
             self._pace.detailed()
 
     def is_steady(self, now_s: float) -> bool:
-        """Return whether only memory, at each full interval, is due until jobs change."""
+        """Return whether, until jobs change, only samples of memory at full intervals are due."""
         return (
             self.failure is None
             and len(self._segments) == 1
@@ -233,7 +233,7 @@ class DeviceWatch:
     def take_followed(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> None:
         """Take a memory reading that the reader made by itself.
 
-        It is counted with the next one, since an epilog before it may not have been read yet.
+        The reading is counted with the next one, since an epilog that precedes it may not have been read yet.
         """
         at_s = reading.at_s
         if not self._segments or self.failure is not None or at_s <= self._read_s:
@@ -261,7 +261,7 @@ class DeviceWatch:
         self.request_detail()
 
     def _settles_by(self, now_s: float) -> bool:
-        """Return whether this is the last sample for any segment."""
+        """Return whether this sample is the last one for any segment."""
         return self._pace.settling and any(
             h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._segments
         )
@@ -305,7 +305,7 @@ class DeviceWatch:
             segment.seen.append(_PendingSample(sample, gap_s, detail_gap_s))
 
     def _had_unknown_jobs(self) -> bool:
-        """Return whether unknown jobs were possible since the last sample."""
+        """Return whether unknown jobs have been possible at any time since the last sample."""
         return (-math.inf if self._sampled_s is None else self._sampled_s) < self._others.unknown_jobs_until_s
 
     def _may_run_others(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> bool:

@@ -1,8 +1,8 @@
 """Record the window of one segment on one device: the last ten minutes of each field, per second.
 
 Seconds follow the wall clock at the segment's start. Utilization is the mean of a second; other fields are
-interpolated between the two samples around the middle of the second. A field takes 2,400 bytes once it is
-measured: about 50 KB for all fields, 20 KB on a shared device.
+interpolated between the two samples around the middle of the second. A field takes 2,400 bytes once it has
+been measured: about 50 KB for all fields, 20 KB on a shared device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Columns:
         self.newest = -1
 
     def put(self, second: int, values: Mapping[str, float | None]) -> None:
-        """Set a second after all previous ones; None or missing values were not measured."""
+        """Set the values of a second later than all previous ones; None or no value means not measured."""
         slot = second % SECONDS
         n_set = 0
         for name, value in values.items():
@@ -57,7 +57,7 @@ class Columns:
             self.put(second, values)
 
     def series(self, first: int, last: int) -> Iterator[tuple[str, array[float]]]:
-        """Yield each measured field from second `first` to `last`; NaN if not measured."""
+        """Yield each measured field from second `first` to `last`, with NaN where it was not measured."""
         oldest = self.newest - SECONDS + 1
         for name, column in self._columns.items():
             values = array("f")
@@ -83,7 +83,7 @@ class _Average:
 
 
 class WindowRecorder:
-    """Collects from `start_s` (Clock.monotonic()) on, when the wall clock was `wall_s`."""
+    """Collects samples from `start_s` (Clock.monotonic()) on, when the wall clock was `wall_s`."""
 
     __slots__ = (
         "_details",
@@ -104,7 +104,7 @@ class WindowRecorder:
         self._own, self._device, self._second = _Average(), _Average(), 0
 
     def utilization(self, start_s: float, end_s: float, own: float | None, device: float) -> None:
-        """Add the job's (None if unknown) and the device's utilization in percent between two times."""
+        """Add the utilization of the job (None if unknown) and the device, in percent, between two times."""
         begin_s, end_s = start_s - self._zero_s, end_s - self._zero_s
         if begin_s < self._second:
             begin_s = float(self._second)
@@ -112,7 +112,7 @@ class WindowRecorder:
             second = int(begin_s)
             if second > self._second:
                 self._close_second()
-                # Only the last ten minutes of a long interval are required.
+                # Only the last ten minutes of a long interval are needed.
                 self._second = second = max(second, math.ceil(end_s) - SECONDS)
                 begin_s = max(begin_s, second)
             stop_s = end_s if end_s < second + 1.0 else second + 1.0
@@ -141,7 +141,7 @@ class WindowRecorder:
         self._details.put_between(start_s - self._zero_s, end_s - self._zero_s, values)
 
     def to_wire(self, job_id: int, segment: str, device: str) -> dict[str, Any] | None:
-        """Return the window in wire format (docs/contracts.md); None before the first whole second."""
+        """Return the window in wire format (docs/contracts.md), or None before the first whole second."""
         parts = (self._utilization, self._memory, self._details)
         last = max(part.newest for part in parts)
         if last < 0:

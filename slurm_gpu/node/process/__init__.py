@@ -1,1 +1,1 @@
-"""Read owners and usage of jobs' processes from /proc and cgroups."""
+"""Read the owners and the usage of jobs' processes from /proc and cgroups."""

@@ -16,7 +16,7 @@ _SLURM_V1 = re.compile(r"(?:^|/)slurm(?:_[^/]+)?/uid_\d+/", re.ASCII)
 _SLURM_V2 = re.compile(r"^/(?:system\.slice/)?[^/]*slurmstepd\.scope/")
 _JOB = re.compile(r"(?:job_)?([A-Za-z0-9]+)", re.ASCII)
 _BY_ID = re.compile(r"job_(\d{1,18})", re.ASCII)
-# The cgroups of slurmstepd itself in v2.
+# The cgroups of slurmstepd itself in cgroup v2.
 _NOT_JOBS = frozenset({"system", "user", ""})
 
 
@@ -30,16 +30,16 @@ class JobOwner:
 
 @dataclass(frozen=True, slots=True)
 class CgroupJob:
-    """The job of a cgroup, by its raw id or its SLUID."""
+    """The job to which a cgroup belongs, by its raw id or its SLUID."""
 
     job_id: int | None = None
     sluid: str | None = None
 
 
 def job_in_cgroup(text: str) -> CgroupJob | None:
-    """Return the job in /proc/PID/cgroup; None for a process outside job cgroups.
+    """Return the job in /proc/PID/cgroup, or None for a process outside job cgroups.
 
-    Only the outermost directory counts, since a job may create directories below its own.
+    Only the outermost directory counts, since a job may create directories below it.
     """
     for line in text.splitlines():
         hierarchy, _, rest = line.partition(":")
@@ -59,7 +59,7 @@ def job_in_cgroup(text: str) -> CgroupJob | None:
 
 
 def job_in_environment(environment: bytes) -> int | None:
-    """Return SLURM_JOB_ID of /proc/PID/environ, which the process's owner can forge."""
+    """Return SLURM_JOB_ID from /proc/PID/environ, which the process's owner can forge."""
     for entry in environment.split(b"\0"):
         if entry.startswith(b"SLURM_JOB_ID=") and entry[13:].isdigit() and len(entry) < 32:
             return int(entry[13:])
@@ -67,7 +67,7 @@ def job_in_environment(environment: bytes) -> int | None:
 
 
 def raw_id(found: CgroupJob, jobs: Mapping[int, JobOwner]) -> int | None:
-    """Return the raw id of the job: its own, or that of the job in `jobs` with its SLUID."""
+    """Return the raw id of the job; if only its SLUID is known, look it up in `jobs`."""
     if found.job_id is not None:
         return found.job_id
     return next((job for job, owner in jobs.items() if owner.sluid == found.sluid), None)

@@ -21,7 +21,7 @@ _ENVIRONMENT_LIMIT = 1 << 18
 _MOST_PROCESSES = 65_536
 # A process forked from slurmstepd has the job's environment only after exec.
 _TIMES_ASKED = 3
-# A process that belonged to another user twice is checked only in every sixth scan.
+# A process that belonged to another user in two scans is checked only in every sixth scan.
 _WALKS_BETWEEN = 6
 
 
@@ -33,7 +33,7 @@ class _Claim(NamedTuple):
 
 
 class EnvironmentJobs:
-    """Caches jobs of processes by environment; each is read once, or a few times if it contains no job."""
+    """Caches the jobs in processes' environments; each is read once, or a few times if it has no job."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -44,7 +44,7 @@ class EnvironmentJobs:
         self._is_too_much = False
 
     def pids(self, job: JobName, now_s: float) -> Sequence[int]:
-        """Return the processes whose environment names the job; none if its user is unknown."""
+        """Return the processes whose environment names the job, or [] if the job's user is unknown."""
         if job.uid is None:
             return []
         if job.uid not in self._uids:
@@ -67,12 +67,12 @@ class EnvironmentJobs:
         if len(pids) > _MOST_PROCESSES:
             if not self._is_too_much:
                 log.warning(
-                    "%d processes run here, and only %d are scanned: some of jobs without a cgroup are not "
-                    "counted",
+                    "%d processes run here, but only %d are scanned: some processes of jobs without a cgroup "
+                    "are not counted",
                     len(pids),
                     _MOST_PROCESSES,
                 )
-            # Keep known processes of jobs, then the newest ones.
+            # Keep the known processes of jobs, and then the newest processes.
             of_jobs = {pid for pid, claim in self._claims.items() if claim.job_id is not None}
             pids.sort(key=lambda pid: (pid not in of_jobs, -pid))
             del pids[_MOST_PROCESSES:]
@@ -106,7 +106,7 @@ class EnvironmentJobs:
 
 
 class HostTree(EnvironmentJobs):
-    """Processes on a machine without Slurm: those of a user on GPUs, and their descendants.
+    """Finds the processes of a user on a machine without Slurm: those on GPUs, and their descendants.
 
     `on_gpus` returns a user's processes on GPUs; it must be thread-safe.
     """

@@ -1,12 +1,12 @@
-"""Measure the use of this node by a job's processes: CPU time, memory, storage traffic.
+"""Measure a job's use of this node: CPU time, memory and storage traffic.
 
-- CPU seconds: the job's cgroup (cpu.stat, cpuacct.usage), otherwise the sum over its processes
-- memory: the job's cgroup (anonymous and shared memory, no page cache), otherwise the sum of its processes'
-  RSS
-- bytes read and written: the sum over its processes
+- CPU seconds: from the job's cgroup (cpu.stat, cpuacct.usage), or else the sum over its processes
+- memory: from the job's cgroup (anonymous and shared memory, no page cache), or else the sum of its
+  processes' RSS
+- bytes read and written: the sum over the job's processes
 
-Storage traffic never comes from cgroups: Slurm enables neither blkio nor io for jobs. Both miss network file
-systems, and v1 charges later write-back to no job.
+Storage traffic never comes from cgroups, since Slurm enables neither blkio nor io for jobs. Both controllers
+also miss network file systems, and v1 does not charge later write-back to any job.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class CgroupGrowth:
     """The growth of a cgroup counter since the observation started, across recreated cgroups."""
 
     def __init__(self, *, from_zero: bool, left: int | None = None) -> None:
-        """`from_zero`: the first value counts in full, unless the group is `left` by an earlier run."""
+        """With `from_zero`, the first value counts in full, unless the group was `left` by an earlier run."""
         self.total: float | None = None
         self._from_zero, self._left = from_zero, left
         self._last: CgroupCounter | None = None
 
     def feed(self, counted: CgroupCounter | None) -> None:
-        """Add the current value; None if unreadable (a later value covers that time)."""
+        """Add the current value, or None if it is unreadable; a later value then covers that time."""
         if counted is None:
             if self._last is None:
                 self._from_zero = True  # a later group started during the observation
@@ -52,10 +52,10 @@ class CgroupGrowth:
 
 
 class HostStats:
-    """One job's sums on this node since `since_s`, or since its start with `from_start`.
+    """One job's sums on this node since `since_s`, or with `from_start` since the job started.
 
-    Older processes of a `requeued` job belong to its earlier run, and so may the cgroup `left_group`.
-    `in_cgroup` is whether Slurm puts the job into a cgroup; None until a process has been seen.
+    Older processes of a `requeued` job belong to its earlier run; the cgroup `left_group` may also belong to
+    it. `in_cgroup` is whether Slurm puts the job into a cgroup, or None until a process has been seen.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class HostStats:
 
     @property
     def group(self) -> int | None:
-        """Return the cgroup that CPU time was last read from, if any."""
+        """Return the cgroup from which CPU time was last read, if any."""
         return self._cpu.group
 
     @property
@@ -101,7 +101,7 @@ class HostStats:
     def sample(self, now_s: float, on_gpu: Sequence[int] = (), *, storage: bool = True) -> None:
         """Add the usage since the last sample; `on_gpu` is used if no other process is known.
 
-        Without `storage`, its traffic is left for a later sample.
+        Without `storage`, storage traffic is left for a later sample.
         """
         pids = self._cgroups.pids(self._job, MAX_PROCESSES)
         if pids is not None:
@@ -121,5 +121,5 @@ class HostStats:
             self.rss_max_mib = memory if self.rss_max_mib is None else max(self.rss_max_mib, memory)
 
     def busiest(self) -> Sequence[int]:
-        """Return the job's processes by descending CPU time; 256 of them if there are too many."""
+        """Return the job's processes by descending CPU time, or 256 of them if there are too many."""
         return self._sums.busiest() or self._some

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from slurm_gpu.node.process.procfs import read
 
-# Each of them contains the job's processes; the first that exists is used.
+# The hierarchy of each contains the job's processes; the first that exists is used.
 _V1_WITH_PROCESSES = ("freezer", "cpuacct", "memory", "devices", "cpuset")
 # Anonymous and shared memory, counted once: RSS without mapped files.
 _V1_MEMORY = (b"total_rss", b"total_shmem")
@@ -27,7 +27,7 @@ _V2_MEMORY = (b"anon", b"shmem")
 _STAT_LIMIT = 1 << 14
 _PROCS_LIMIT = 1 << 20
 _MOST_DIRECTORIES = 2000
-# About three entries per current job; after the cache is cleared, they are found again.
+# There are about three entries per current job; after the cache is cleared, they are found again.
 _REMEMBERED = 1_000
 _MOST_STEPS = 100
 _FROZEN = frozenset({b"FROZEN", b"FREEZING", b"1"})
@@ -41,7 +41,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class CgroupCounter:
-    """A counter of the group `identity`; it restarts at 0 if Slurm recreates the group."""
+    """A counter of the cgroup `identity`; it restarts at 0 if Slurm recreates the cgroup."""
 
     identity: int
     value: float
@@ -49,7 +49,7 @@ class CgroupCounter:
 
 @dataclass(frozen=True, slots=True)
 class JobName:
-    """The identifiers in the name of a job's directory."""
+    """The identifiers that may be in the name of a job's directory."""
 
     job_id: int
     uid: int | None = None
@@ -57,7 +57,7 @@ class JobName:
 
     @property
     def directories(self) -> Sequence[str]:
-        """Return all possible directory names, the most likely first."""
+        """Return all possible directory names, beginning with the most likely one."""
         by_id = f"job_{self.job_id}"
         return (by_id,) if self.sluid is None else (by_id, self.sluid, f"job_{self.sluid}")
 
@@ -70,18 +70,18 @@ class JobCgroups:
         self._v1_roots = (f"slurm_{node}", "slurm")
         self._v2_roots = (f"{node}_slurmstepd.scope", "slurmstepd.scope")
         self._known: dict[tuple[str, JobName], str] = {}
-        # The jobs of directories that are named by SLUID.
+        # The jobs of directories that have a SLUID as their name.
         self._titled: dict[str, int] = {}
-        # By job, the state file of a step that was not frozen in the last poll.
+        # For each job, the state file of a step that was not frozen in the last poll.
         self._running: dict[JobName, str] = {}
 
     def pids(self, job: JobName, limit: int) -> Sequence[int] | None:
-        """Return the job's processes, at most `limit` + 1; None if it has no cgroup here."""
+        """Return the job's processes, at most `limit` + 1, or None if the job has no cgroup here."""
         directory = self._of_processes(job)
         return None if directory is None else _pids(directory, limit)
 
     def age_s(self, job: JobName, wall_s: float) -> float | None:
-        """Return the age of the job's cgroup by the wall clock; None if it has none here."""
+        """Return the age of the job's cgroup by the wall clock, or None if it has no cgroup here."""
         directory = self._of_processes(job)
         try:
             return None if directory is None else wall_s - os.stat(directory).st_ctime  # noqa: PTH116
@@ -103,13 +103,13 @@ class JobCgroups:
         return None if found is None else found.value / 2**20
 
     def frozen(self, job: JobName) -> bool | None:
-        """Return whether Slurm has suspended the job by freezing all of its steps; None without such steps.
+        """Return whether Slurm has suspended the job by freezing all its steps, or None without steps.
 
-        Measured on 22.05 with proctrack/cgroup: `scontrol suspend` sends SIGTSTP and freezes each step,
-        including the external one, 2 s later. It never freezes the job's directory. Resuming thaws at once.
-        Only root can resume or suspend.
+        As measured on 22.05 with proctrack/cgroup, `scontrol suspend` sends SIGTSTP and freezes each step,
+        including the external one, 2 s later. It never freezes the job's directory. Resuming thaws the steps
+        at once. Only root can resume or suspend.
         """
-        # One step that is not frozen decides; most often it is the same one as last time.
+        # A single step that is not frozen decides; usually it is the same one as last time.
         if (known := self._running.get(job)) is not None and _is_frozen(known) is False:
             return False
         self._running.pop(job, None)
@@ -126,14 +126,14 @@ class JobCgroups:
         return frozen
 
     def is_alone(self, job: JobName) -> bool:
-        """Return whether no other job has a process in a cgroup here; true if the job itself has none."""
+        """Return whether no other job has a process in a cgroup here; true if the job has no cgroup."""
         directory = self._of_processes(job)
         own = {*job.directories, os.path.basename(directory or "")}  # noqa: PTH119
         others = (path for path in self._jobs(job) if os.path.basename(path) not in own)  # noqa: PTH119
         return not any(_pids(other, 0) for other in others)
 
     def job_of_sluid(self, sluid: str) -> int | None:
-        """Return the raw id of the job whose directory has that name; None if slurmstepd's title has none."""
+        """Return the raw id of the job whose directory has that name, or None if it cannot be found."""
         found = (self._job_in(f"{scope}/{sluid}") for scope in self._scopes())
         return next((job for job in found if job is not None), None)
 
@@ -171,7 +171,7 @@ class JobCgroups:
                     yield f"{scope}/{name}"
 
     def _job_in(self, directory: str) -> int | None:
-        """Return the job in the title of a slurmstepd in that directory, where users have no processes."""
+        """Return the job in the title of a slurmstepd in that directory; users have no processes there."""
         if (known := self._titled.get(directory)) is not None:
             return known
         for step in _names(directory):
@@ -196,7 +196,7 @@ class JobCgroups:
         return found
 
     def _scopes(self) -> Iterator[str]:
-        """Yield slurmstepd's scopes: in system.slice, another slice, or at the top."""
+        """Yield the scopes of slurmstepd in system.slice, in other slices, and at the top."""
         slices = ["system.slice", *(n for n in _names(self._mount) if n.endswith(".slice")), "."]
         for root in self._v2_roots:
             for name in dict.fromkeys(slices):
@@ -220,7 +220,7 @@ class JobCgroups:
 
 
 def _names(directory: str) -> list[str]:
-    """Return the names of subdirectories, [] if the directory does not exist."""
+    """Return the names of subdirectories, or [] if the directory does not exist."""
     try:
         with os.scandir(directory) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -231,8 +231,8 @@ def _names(directory: str) -> list[str]:
 def _pids(directory: str, limit: int) -> Sequence[int]:
     """Return the processes in the directory and below, at most `limit` + 1.
 
-    If there are more than 2,000 directories, the list is padded to `limit` + 1, so that callers do not take a
-    part for all.
+    If there are more than 2,000 directories, the list is padded to `limit` + 1, so that callers do not
+    mistake a part for the whole.
     """
     found: list[int] = []
     waiting = [directory]
@@ -243,7 +243,7 @@ def _pids(directory: str, limit: int) -> Sequence[int]:
         try:
             lines = read(f"{here}/cgroup.procs", _PROCS_LIMIT).split()
         except OSError:
-            lines = []  # the directory is gone, or has threads only
+            lines = []  # the directory is gone, or contains only threads
         found.extend(map(int, lines[: limit + 1 - len(found)]))
         waiting.extend(f"{here}/{name}" for name in _names(here))
     if waiting and found:
@@ -252,7 +252,7 @@ def _pids(directory: str, limit: int) -> Sequence[int]:
 
 
 def _is_frozen(file: str) -> bool | None:
-    """Read the freezer state of a step; None if it has ended or is not a step."""
+    """Return whether a step is frozen, or None if it has ended or is not a step."""
     try:
         return read(file, _STAT_LIMIT).strip() in _FROZEN
     except OSError:
@@ -268,7 +268,7 @@ def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 def _counted(
     directory: str | None, name: str, parse: Callable[[bytes], float | None]
 ) -> CgroupCounter | None:
-    """Read a counter of that group; None if the group or the counter does not exist."""
+    """Read a counter of a cgroup; return None if the cgroup or the counter does not exist."""
     if directory is None:
         return None
     try:
@@ -284,7 +284,7 @@ def _v2_cpu_s(text: bytes) -> float | None:
 
 
 def _sum(text: bytes, names: Sequence[bytes]) -> float | None:
-    """Return the sum of these lines of a `name value` file; None if the first is missing."""
+    """Return the sum of these values in a file of `name value` lines, or None if the first is missing."""
     values = dict(line.split(b" ", 1) for line in text.splitlines() if b" " in line)
     if names[0] not in values:
         return None

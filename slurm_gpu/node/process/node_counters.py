@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_gpu.node.process.procfs import read
 
 _LIMIT = 1 << 16
-# InfiniBand counts in words of four bytes.
+# InfiniBand counters are in words of four bytes.
 _PORT_WORD_BYTES = 4
 # ARPHRD_INFINIBAND: the port counters already include its traffic.
 _IPOIB = 32
@@ -48,13 +48,14 @@ class _Traffic:
 
     def feed(self, values: dict[str, int]) -> None:
         for name, value in values.items():
-            # A new or reset counter counts from here on.
+            # A new or reset counter counts from this value on.
             grown = max(0, value - self._last.get(name, value))
             self.total = grown if self.total is None else self.total + grown
         self._last = values
 
 
-# psutil has all but InfiniBand, but importing it takes 0.9 MiB: slurm-gpud uses 39 MiB of at most 40 MiB.
+# psutil reads everything except InfiniBand, but importing it takes 0.9 MiB, and slurm-gpud already uses 39
+# MiB of at most 40 MiB.
 class NodeCounters:
     """Reads the node's counters below `proc` and `sys`."""
 
@@ -109,7 +110,7 @@ class NodeCounters:
     def _cpu_pct(self) -> float | None:
         try:
             fields = read(f"{self._proc}/stat", 512).split(b"\n", 1)[0].split()
-            ticks = [int(field) for field in fields[1:9]]  # user time includes guest time
+            ticks = [int(field) for field in fields[1:9]]  # user time already includes guest time
             idle, total = ticks[3] + ticks[4], sum(ticks)
         except (OSError, ValueError, IndexError):
             return None
@@ -128,7 +129,7 @@ class NodeCounters:
         return (total - available) / 1024, total / 1024
 
     def _is_physical(self, name: str) -> bool:
-        """Return whether it is a network card: no loopback, bridge, bond, VLAN or veth, and no IPoIB."""
+        """Return whether an interface is a network card, not loopback, bridge, bond, VLAN, veth or IPoIB."""
         if not os.path.exists(f"{self._net}/{name}/device"):  # noqa: PTH110
             return False
         try:

@@ -1,7 +1,7 @@
-"""Find the job of a process; read from /proc once and cached a while after the process has ended.
+"""Find the job of a process, which is read from /proc once and cached until after the process has ended.
 
 The cgroup, owner and program come from the kernel and are trusted. The environment, which a process can write
-itself, counts only without a job's cgroup and only for a job of the same user.
+itself, counts only if the process is in no job's cgroup, and only for a job of the same user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slurm_gpu.node.process.cgroup import CgroupJob, JobOwner, job_in_cgroup, jo
 
 log = logging.getLogger(__name__)
 
-# They serve all clients on a GPU. Outside a job's cgroup they belong to no job.
+# MPS's processes serve all clients on a GPU. Outside a job's cgroup, they do not belong to any job.
 MPS_PROGRAMS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
 
 # Lower uids are system accounts: root's monitoring, the display, nvidia-persistenced.
@@ -28,9 +28,9 @@ FIRST_USER_UID = 1000
 # No job has this id.
 NO_JOB = 0
 
-# Enough for the processes on a node's GPUs in the 20 s of the driver's samples.
+# This suffices for the processes on a node's GPUs in the 20 s that the driver's samples cover.
 _REMEMBERED = 2_000
-# For this time a pid is assumed to be the same process.
+# For this time, a pid is assumed to identify the same process.
 _FRESH_S = 0.5
 # Interval for rereading the cgroup of a process without a job; Slurm may still add it to one.
 _REREAD_S = 10.0
@@ -57,7 +57,7 @@ class ProcessOrigin:
     program: str | None
 
     def job(self, jobs: Mapping[int, JobOwner]) -> int | None:
-        """Return the job among `jobs` that it belongs to."""
+        """Return the job among `jobs` to which the process belongs, if any."""
         if self.cgroup is not None:
             job = raw_id(self.cgroup, jobs)
             return job if job in jobs else None
@@ -74,7 +74,7 @@ class _KnownProcess:
 
 
 class ProcessJobs:
-    """Cache of process ids to jobs, so that the last samples of an ended process still count.
+    """Caches the jobs of process ids, so that the last samples of an ended process still count.
 
     `monotonic` returns seconds. `job_of_sluid` finds a job by the name of its cgroup on this node.
     """
@@ -92,7 +92,7 @@ class ProcessJobs:
     def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
         """Return the job of a process among `jobs`, the open jobs of this node, or None.
 
-        The result remains valid after the job is closed, because its last samples arrive later.
+        The result stays the same after the job is closed, because the job's last samples arrive later.
         """
         self.origin(pid)
         known = self._known.get(pid)
@@ -105,10 +105,10 @@ class ProcessJobs:
     def owner_of(self, pid: int, jobs: Mapping[int, JobOwner], allocated: Collection[int]) -> int | None:
         """Return the job to charge for a process on a GPU that the `allocated` jobs share.
 
-        NO_JOB: it belongs to no such job. None: unknown, because it ended before it was read, is MPS's
-        (which serves all clients), or is in no job's cgroup or environment while several of these jobs belong
-        to its user. If one does, the process counts for it, like a container that a daemon started for the
-        job.
+        The result is NO_JOB if the process does not belong to any of these jobs. It is None if the job is
+        unknown: the process ended before it was read, belongs to MPS (which serves all clients), or names no
+        job while several of these jobs belong to its user. If only one of them does, the process counts for
+        that job, like a container that a daemon started for it.
         """
         job = self.job_of(pid, jobs)
         known = self._known.get(pid)
@@ -125,13 +125,13 @@ class ProcessJobs:
         return NO_JOB if not its else its[0] if len(its) == 1 else None
 
     def look_up(self, pids: Iterable[int], jobs: Mapping[int, JobOwner]) -> None:
-        """Look up unknown processes now, since their job cannot be found after they end."""
+        """Look up unknown processes now, since their jobs cannot be found after they end."""
         for pid in pids:
             if pid not in self._known:
                 self.job_of(pid, jobs)
 
     def origin(self, pid: int) -> ProcessOrigin | None:
-        """Return the origin of a process; None if it has ended."""
+        """Return the origin of a process, or None if it has ended."""
         known = self._known.get(pid)
         if known is not None and self._monotonic() - known.seen_s < _FRESH_S:
             return known.origin
@@ -190,13 +190,13 @@ class ProcessJobs:
 
 
 class _Environments:
-    """Reads environments, each in a separate thread; a user who blocked one is never read again."""
+    """Reads environments, each in a separate thread; after one blocks, its user is skipped."""
 
     def __init__(self) -> None:
         self._stuck: set[int] = set()
 
     def read(self, directory: int, uid: int) -> bytes | None:
-        """Return the environment; None if it cannot be read."""
+        """Return the environment of a process, or None if it cannot be read."""
         if uid in self._stuck:
             return None
         found: list[bytes] = []

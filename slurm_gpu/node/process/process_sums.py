@@ -1,8 +1,8 @@
 """Sum CPU time and storage traffic of a changing set of processes, each exactly once.
 
 The kernel keeps the times of an ended process only in the sums of the parent that waited for it. So each
-sample adds a process's own usage and its children's, minus the usage that the children had shown before they
-ended.
+sample adds the usage of a process and its children, minus the usage that the children had already shown
+before they ended.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes, Pr
 # The processes of a larger job are not measured individually.
 MAX_PROCESSES = 4096
 
-# At most this many are read per sample; a larger job is read in rotation.
+# At most this number of processes are read per sample; those of a larger job are read in rotation.
 PER_SAMPLE = 256
 
-# A parent that was read before it waited for a child shows it in the next sample, or never.
+# If a parent was read before it waited for a child, it shows the child's usage in the next sample or never.
 _SAMPLES_TO_WAIT = 2
 _NO_IO = ProcessIo(0, 0)
 
@@ -42,14 +42,14 @@ class _EndedDescendants:
         self.samples_of_ticks = self.samples_of_storage = 0
 
     def without_ticks(self, grown: int) -> int:
-        """Return the new ticks in the growth of the children's sum."""
+        """Return the part of the growth of the children's ticks that was not counted before."""
         again = min(grown, self.ticks)
         self.samples_of_ticks += 1
         self.ticks = self.ticks - again if self.samples_of_ticks < _SAMPLES_TO_WAIT else 0
         return grown - again
 
     def without_storage(self, grown: ProcessIo) -> ProcessIo:
-        """Return the new traffic in `grown`, which the kernel does not separate from that of children."""
+        """Return the new part of `grown`, the traffic of a process together with its children."""
         again = ProcessIo(min(grown.read_bytes, self.read_bytes), min(grown.write_bytes, self.write_bytes))
         self.samples_of_storage += 1
         waits = self.samples_of_storage < _SAMPLES_TO_WAIT
@@ -68,9 +68,9 @@ class _ProcessSample:
 
 
 class ProcessSums:
-    """Sums since `since_s` (Clock.monotonic()), or with 0 since the processes started; None = not measured.
+    """Sums since `since_s` (Clock.monotonic()), or since the processes started if 0; None if not measured.
 
-    For an older process, its usage at the first sample is left out.
+    The usage of an older process up to its first sample is left out.
     """
 
     def __init__(self, processes: Processes, since_s: float) -> None:
@@ -114,7 +114,7 @@ class ProcessSums:
     def sample(self, pids: Sequence[int], *, storage: bool = True) -> None:
         """Add the usage of the job's processes since the last sample.
 
-        Without `storage`, traffic is left for a later sample, which halves the cost.
+        Without `storage`, traffic is left for a later sample; this halves the cost.
         """
         if len(pids) > MAX_PROCESSES:
             self._too_many = True
@@ -135,7 +135,7 @@ class ProcessSums:
         self._has_sampled = True
 
     def _read(self, pids: Sequence[int], *, storage: bool) -> dict[int, tuple[ProcessStat, ProcessIo | None]]:
-        """Read the processes of this sample; ended ones are absent."""
+        """Read the processes that are due in this sample; ended processes are absent."""
         if len(pids) > PER_SAMPLE:
             turns = -(-len(pids) // PER_SAMPLE)
             self._turn = (self._turn + 1) % turns
@@ -156,7 +156,7 @@ class ProcessSums:
             self._io_denied = True
             return None
         except OSError:
-            return None  # it is ending; its last usage appears in its parent
+            return None  # the process is ending; its last usage appears in its parent
         self._io_read = True
         return io
 

@@ -1,6 +1,6 @@
 """Read /proc within bounds, since jobs control its content.
 
-`read` blocks only where the kernel does. Reads of `maps`, `environ` and `cmdline` wait for a lock that a
+`read` blocks only where the kernel blocks. Reads of `maps`, `environ` and `cmdline` wait for a lock that a
 stuck process may keep indefinitely, so callers that must not wait read them in a thread.
 """
 
@@ -45,7 +45,7 @@ def _read_small(path: str) -> bytes:
 class ProcessStat(NamedTuple):
     """Fields of /proc/PID/stat; `started` (ticks since boot) distinguishes processes with the same pid.
 
-    Times are in ticks, of the process itself and of all descendants that were waited for.
+    Times are in ticks, for the process itself and for all descendants that were waited for.
     """
 
     ppid: int
@@ -57,7 +57,7 @@ class ProcessStat(NamedTuple):
 
 
 class ProcessIo(NamedTuple):
-    """Storage traffic in bytes of a process and of the children that it waited for."""
+    """Storage traffic in bytes of a process and the children that it waited for."""
 
     read_bytes: int
     write_bytes: int
@@ -83,7 +83,7 @@ class Processes:
         return os.stat(f"{self._root}/{pid}").st_uid  # noqa: PTH116
 
     def stat(self, pid: int) -> ProcessStat:
-        """Return identity, times and memory of a process."""
+        """Return the identity, times and memory of a process."""
         data = _read_small(f"{self._root}/{pid}/stat")
         fields = data[data.rfind(b")") + 2 :].split(None, _LAST_FIELD + 1)
         try:

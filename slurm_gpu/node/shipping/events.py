@@ -1,4 +1,4 @@
-"""Record events of this node with number and time, and keep them until they are shipped."""
+"""Record events of this node, each with a number and a time, and keep them until they are shipped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EventRecorder:
     ) -> None:
         """Record an event, at wall-clock time `at_s` or now."""
         now_s = self._clock.wall()
-        # The number is the time in µs, so that it is unique even after a lost spool.
+        # The number is the time in µs, so that it is unique even if the spool was lost.
         self._last_n = max(self._last_n + 1, int(now_s * 1e6))
         self._spool.save_event(
             Event(

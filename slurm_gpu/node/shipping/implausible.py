@@ -30,7 +30,7 @@ class ImplausibleValues:
         self.counts: Counter[str] = Counter()
 
     def note(self, device: str | None, found: Mapping[str, str] | None) -> None:
-        """Count values by field of a device, or of the node with None."""
+        """Count values by field, for a device or (with None) for the node."""
         for field, value in (found or {}).items():
             self.counts[field] += 1
             now_s = self._clock.monotonic()

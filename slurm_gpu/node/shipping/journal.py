@@ -1,9 +1,9 @@
-"""A small durable map: an append log of checksummed lines, one per change, compacted when it has grown.
+"""Store a small map durably in an append-only log of checksummed lines, which is compacted when it grows.
 
-A line is the CRC-32 of its JSON in eight hexadecimal digits, a space, and {"key": …, "value": …}; a value of
-null removes the key. A kill -9 or a power cut can leave a torn last line, which is cut off at the next start.
-Memory has only the offsets of values, and values that are not on disk yet, since a day's records of thousands
-of jobs may wait here.
+Each line is one change: the CRC-32 of its JSON in eight hexadecimal digits, a space, and {"key": …, "value":
+…}; a value of null removes the key. A kill -9 or a power cut can leave a torn last line, which is cut off at
+the next start. Memory holds only the offsets of values, and values that are not on disk yet, since a day's
+records of thousands of jobs may wait here.
 
 On a full disk, changes remain in memory. A reserve file is then deleted to free space, and the log is
 rewritten without outdated and low-priority values.
@@ -29,19 +29,19 @@ from slurm_gpu.node.allocation.state_lock import StateLock, is_same_file
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# The log is compacted when it has this much outdated data, or as much as current data, up to a limit.
+# The log is compacted when it has this much outdated data, or as much as current data, up to the limit below.
 COMPACT_BYTES = 1 << 20
 _GARBAGE_MAX_BYTES = 32 << 20
-# Enough to rewrite the usual amount of waiting data.
+# The reserve suffices to rewrite the usual amount of waiting data.
 RESERVE_BYTES = 1 << 20
-# Minimum free space of a disk for the reserve.
+# The reserve is created only if the disk has this much free space.
 ROOMY_BYTES = 16 * RESERVE_BYTES
-# On a full disk the log is rewritten only if that frees at least this much.
+# On a full disk, the log is rewritten only if this frees at least so many bytes.
 _GAIN_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 _SMALL_PIECE_BYTES = 1 << 14
 _LENGTH_BITS = 32
-# Longer lines are garbage of a power cut and are not read into memory; valid lines have some KiB.
+# Longer lines are garbage left by a power cut and are not read into memory; valid lines have a few KiB.
 _MOST_LINE_BYTES = 16 << 20
 
 
@@ -54,12 +54,12 @@ class DurableMap:
     def __init__(self, directory: Path) -> None:
         """Open or create the log in `directory` (created with mode 0700).
 
-        Raise OSError on failure, BlockingIOError if another process has it open.
+        Raise OSError on failure, BlockingIOError if another process has the log open.
         """
         self._lock = StateLock(directory)
         self._directory = directory
         self._path, self._reserve = directory / "log", directory / "reserve"
-        # Offset and length of each key's line in one number; a tuple would take three times the memory.
+        # The offset and length of each key's line in one number; a tuple would take three times the memory.
         self._places: dict[str, int] = {}
         self._staged: dict[str, bytes | None] = {}
         self._staged_bytes = 0
@@ -79,12 +79,12 @@ class DurableMap:
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of all values, on disk or not."""
+        """Return the size in bytes of all values, on disk or not."""
         return self._live - self._outdated + self._staged_bytes
 
     @property
     def bytes_in_memory(self) -> int:
-        """Return the bytes of values that are not on disk yet."""
+        """Return the size in bytes of the values that are not on disk yet."""
         return self._staged_bytes
 
     def in_memory(self, key: str) -> bool:
@@ -92,7 +92,7 @@ class DurableMap:
         return self._staged.get(key) is not None
 
     def get(self, key: str) -> Any:
-        """Return the value; None if absent or unreadable."""
+        """Return the value, or None if it is absent or unreadable."""
         if key in self._staged:
             line = self._staged[key]
             return None if line is None else json.loads(line[9:])["value"]
@@ -176,7 +176,7 @@ class DurableMap:
         return os.pread(self._file, _length(place), place >> _LENGTH_BITS)
 
     def _place(self, key: str, offset: int, length: int) -> None:
-        # A new key is added at the end, a replaced one keeps its position in the order.
+        # A new key is added at the end; a key whose value is replaced keeps its position in the order.
         self._live += length - _length(self._places.get(key, 0))
         self._places[key] = offset << _LENGTH_BITS | length
 
@@ -184,7 +184,7 @@ class DurableMap:
         self._live -= _length(self._places.pop(key, 0))
 
     def _write_staged(self, spared: Callable[[str], bool], piece_bytes: int) -> None:
-        """Append in pieces, so that as much as possible is written.
+        """Append the changes in pieces, so that as much as possible is written.
 
         Replacements come before removals, so that an allocation is not removed without its record.
         """
@@ -207,7 +207,7 @@ class DurableMap:
                 self._size += len(written)
 
     def _stay_in_place(self) -> None:
-        """Rewrite the log from the open file if it was removed."""
+        """Rewrite the log from the still open file if it was removed."""
         if not self._lock.is_in_place():
             lock = StateLock(self._directory)
             self._lock.close()
@@ -292,7 +292,7 @@ class DurableMap:
         self._compact_at = COMPACT_BYTES
 
     def _rewrite(self, places: dict[str, int]) -> None:
-        """Replace the log by one with only these lines; on OSError the old one is kept."""
+        """Replace the log with one that has only these lines; on OSError, the old log is kept."""
         new = self._directory / "log.new"
         file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         moved: dict[str, int] = {}
@@ -336,7 +336,7 @@ def _line(key: str, value: bytes | None) -> bytes:
 
 
 def _change(line: bytes) -> tuple[str, bool] | None:
-    """Return the key of an undamaged line and whether it has a value; None if damaged."""
+    """Return the key of a line and whether it has a value, or None if the line is damaged."""
     checksum, space, text = line.partition(b" ")
     if not line.endswith(b"\n") or not space or checksum != b"%08x" % zlib.crc32(text[:-1]):
         return None

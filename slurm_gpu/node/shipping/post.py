@@ -1,7 +1,7 @@
 """Send one POST to slurm-gpudbd in a separate thread, so that a hung server blocks nothing.
 
-This implements HTTP itself, since http.client would load the mail parser and OpenSSL (6 MB). In HTTP/1.0 the
-body ends with the connection.
+This module implements HTTP itself, since http.client would load the mail parser and OpenSSL (6 MB). With
+HTTP/1.0, the body ends when the connection is closed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PIECE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP status with body, or `failure` (status 0) without an answer."""
+    """An HTTP status with its body; without an answer, the status is 0 and `failure` has the reason."""
 
     status: int
     body: bytes = b""
@@ -49,7 +49,7 @@ class Sender(Protocol):
         """Start to send a gzipped body; do not call again before `reply` has returned its reply."""
 
     def reply(self) -> Reply | None:
-        """Return the reply to the last body once, when available; never blocks."""
+        """Return the reply to the last body once it is available, and only once; never block."""
 
 
 class HttpPost:
@@ -75,7 +75,7 @@ class HttpPost:
         self._credential, self._local = credential, local
 
     def __call__(self, body: bytes) -> Reply:
-        """Send and wait, for about TIMEOUT_S per step at most."""
+        """Send a body and wait for the reply, about TIMEOUT_S per step at most."""
         where = str(self._local)
         try:
             connection = self._connect_here()
@@ -106,7 +106,7 @@ class HttpPost:
             connection.connect(str(self._local))
         except (FileNotFoundError, ConnectionRefusedError, PermissionError):
             connection.close()
-            return None  # slurm-gpudbd runs elsewhere, or is starting
+            return None  # slurm-gpudbd runs on another host, or is starting
         except OSError:
             connection.close()
             raise
@@ -114,7 +114,7 @@ class HttpPost:
 
 
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
-    """Send, and read until the connection ends; raise OSError, or ValueError if the answer is too long."""
+    """Send a request and read the whole answer; raise OSError, or ValueError if it is too long."""
     # The server may answer with an error before it has read everything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(request)
@@ -149,7 +149,7 @@ def parse_reply(answer: bytes) -> Reply:
 class ThreadSender:
     """Runs a blocking post in a thread and calls `wake` when the reply is available.
 
-    It is a daemon thread, so that a hung server does not prevent the process from exiting.
+    The thread is a daemon thread, so that a hung server does not prevent the process from exiting.
     """
 
     def __init__(self, post: Callable[[bytes], Reply], wake: Callable[[], None]) -> None:
@@ -178,7 +178,7 @@ class ThreadSender:
             try:
                 reply = self._post(body)
                 outage.worked()
-            except Exception as error:  # without a reply, nothing would be sent again
+            except Exception as error:  # without a reply, nothing would be sent any more
                 outage.failed(error)
                 reply = Reply(0, failure=f"{type(error).__name__}: {error}")
             self._replies.put(reply)
@@ -186,7 +186,7 @@ class ThreadSender:
 
 
 class DirectSender:
-    """Posts and waits for the reply, for --once and --print."""
+    """Posts a body and waits for the reply; used by --once and --print."""
 
     def __init__(self, post: Callable[[bytes], Reply]) -> None:
         self._post = post

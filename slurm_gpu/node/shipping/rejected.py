@@ -20,7 +20,7 @@ class RejectedFiles:
         self._n: int | None = None
 
     def keep(self, key: str, text: str) -> None:
-        """Write an item to disk; raise OSError, also above MAX_REJECTED files."""
+        """Write an item to disk; raise OSError on failure, or if there are already MAX_REJECTED files."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         if self._n is None:
             self._n = sum(1 for _ in self.directory.iterdir())

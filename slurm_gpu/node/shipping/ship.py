@@ -31,17 +31,17 @@ JITTER_S = 60.0
 LIVE_S = LIVE_INTERVAL_S
 # After a start or a change of open jobs, live values are sent every LIVE_S for this time.
 BUSY_S = 60.0
-# The first record of a running job covers at least this much: one of its first second has almost no
-# utilization, and slurm-gpudbd has no other until the next period.
+# The first record of a running job covers at least this time: a record of its first second would show almost
+# no utilization, and slurm-gpudbd gets no other until the next period.
 FIRST_RECORD_S = 5.0
 # Maximum random delay of urgent items, so that a job on 1,000 nodes does not cause a burst.
 URGENT_DELAY_S = 1.0
-# The same if many jobs have ended on this node.
+# The same delay if many jobs have ended on this node.
 MANY = 50
 URGENT_DELAY_MANY_S = 5.0
 BACKOFF_MAX_S = 60.0
 RETRY_AFTER_MAX_S = 3600.0
-# Packing this many takes about 10 ms, in which nothing is sampled.
+# Packing this number of items takes about 10 ms, during which nothing is sampled.
 MAX_ITEMS = 100
 # Missing items are sent again at most this often, since slurm-gpudbd may have stored them meanwhile.
 AGAIN_S = 60.0
@@ -51,14 +51,14 @@ PLAIN_S = 300.0
 
 
 class ShipmentSource:
-    """Data to send in addition to the spool, and the receiver of answers. This base class has neither."""
+    """Provides data to send in addition to the spool, and receives answers; this base class does neither."""
 
     def open_jobs(self) -> Sequence[int]:
         """Return the raw ids of jobs with GPUs here, as far as known."""
         return ()
 
     def devices(self) -> Sequence[DeviceFacts]:
-        """Return all present devices with one `at_s`; they are sent after any other change."""
+        """Return all present devices with one `at_s`; they are sent if anything else in them changed."""
         return ()
 
     def live(self) -> Mapping[str, Any] | None:
@@ -150,7 +150,7 @@ class ShipmentScheduler:
         return self._due_s()
 
     def _grown_up(self, keys: Iterable[str]) -> set[str]:
-        """Leave out records of new segments, which would remain outdated for minutes."""
+        """Return the keys without records of new segments, which would be outdated for minutes."""
         return {key for key in keys if not self._queue.is_young(key, FIRST_RECORD_S)}
 
     def _due_s(self) -> float:
@@ -215,12 +215,12 @@ class ShipmentScheduler:
             self._again_at_s = now_s + self._again_pause_s
             self._again_pause_s = min(AGAIN_MAX_S, 2 * self._again_pause_s)
             if "devices" in lacks:
-                self._devices = ()  # makes them new at the next check
+                self._devices = ()  # so that the next check finds them new
             if "runs" in lacks:
                 self._queue.ship_open_runs_again()
 
     def _is_live_due(self, jobs: Sequence[int], has_items: bool, now_s: float) -> bool:
-        """Return whether to send live values now: they are due, news exist, or a shipment is sent anyway."""
+        """Return whether to send live values now: they are due, there is news, or items are sent anyway."""
         try:
             devices = self._source.devices()
         except Exception as error:  # must not prevent sending records
@@ -239,7 +239,7 @@ class ShipmentScheduler:
         return goes
 
     def _values(self) -> Mapping[str, Any] | None:
-        """Return the live values; None on an error."""
+        """Return the live values, or None on an error."""
         try:
             live = self._source.live()
         except Exception as error:  # must not prevent sending records
@@ -270,7 +270,7 @@ class ShipmentScheduler:
 
     def _handle_answer(self, answer: ShipmentReply, shipment: OutgoingShipment, now_s: float) -> None:
         for item in shipment.items:
-            # A newer version that was saved meanwhile waits for its schedule.
+            # A newer version that was saved meanwhile is sent according to its schedule.
             self._running.discard(item.key)
             if item.key in answer.refused:
                 self._queue.reject(item, answer.refused[item.key])
@@ -285,7 +285,7 @@ class ShipmentScheduler:
             self._send_again(answer.lacks, now_s)
         self._wanted = answer.want
         interval_s = LIVE_S if answer.live_interval_s is None else answer.live_interval_s
-        self._interval_s = min(IDLE_LIVE_INTERVAL_S, max(LIVE_S, interval_s))  # LIVE_S if NaN
+        self._interval_s = min(IDLE_LIVE_INTERVAL_S, max(LIVE_S, interval_s))  # a NaN becomes LIVE_S
         self._switched = False
         self._wire.negotiate(answer.wire)
         self._wire.ignored(answer.ignored, answer.version)
@@ -301,7 +301,7 @@ class ShipmentScheduler:
         self._max_items = min(MAX_ITEMS, 2 * self._max_items)
 
     def _negotiate(self, reply: Reply, now_s: float) -> None:
-        """Switch to a wire version of both sides and retry at once, but only once in a row."""
+        """Switch to a wire version that both sides support, and retry at once, but only once in a row."""
         theirs = spoken(reply)
         if not self._wire.negotiate(theirs):
             self._failed(self._wire.gap(theirs), reply, now_s)
@@ -315,7 +315,7 @@ class ShipmentScheduler:
         else:
             log.debug("records cannot be shipped: %s", why)
         self.failures, self.last_failure = self.failures + 1, why
-        self._interval_s = LIVE_S  # a restarted slurm-gpudbd has no live values of this node
+        self._interval_s = LIVE_S  # if slurm-gpudbd restarted, it has no live values of this node
         pause_s = min(BACKOFF_MAX_S, 2.0 ** min(self.failures, 16)) * self._random.uniform(0.5, 1.0)
         if reply.retry_after is not None and reply.retry_after.isdecimal():
             pause_s += min(RETRY_AFTER_MAX_S, float(reply.retry_after))

@@ -28,8 +28,8 @@ JobFacts = Mapping[int, Mapping[str, Any]]
 class OutgoingShipment:
     """The content of one request: `items` remain in the spool until stored, the rest is only in memory.
 
-    `wire` is the wire version of both sides. `has` are items that slurm-gpudbd should have, so that it
-    reports missing ones; None if it does not support the key.
+    `wire` is a wire version that both sides support. `has` are items that slurm-gpudbd should have, so that
+    it can report missing ones, or None if it does not support the key.
     """
 
     node: str
@@ -44,15 +44,15 @@ class OutgoingShipment:
 
     @property
     def extras(self) -> bool:
-        """Return whether there is anything except items of the spool."""
+        """Return whether there is any content except items of the spool."""
         return bool(self.devices or self.windows or self.live)
 
     def without_extras(self) -> OutgoingShipment:
-        """Return the shipment with only items of the spool."""
+        """Return the shipment with only the items of the spool."""
         return replace(self, devices=(), windows=(), live=None)
 
     def fitting(self) -> tuple[OutgoingShipment, bytes]:
-        """Return the shipment cut to the maximum size, and its body; windows are cut first, then items."""
+        """Return the shipment, cut to the maximum size, and its body; windows are cut first, then items."""
         shipment = self
         while len(body := shipment.body()) > MAX_BODY_BYTES:
             if shipment.windows:
@@ -62,7 +62,7 @@ class OutgoingShipment:
             elif shipment.extras:
                 shipment = shipment.without_extras()
             else:
-                break  # a single record: slurm-gpudbd reports the error
+                break  # a single item remains; slurm-gpudbd reports the error
         return shipment, body
 
     def body(self) -> bytes:
@@ -86,7 +86,7 @@ class OutgoingShipment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipmentReply:
-    """slurm-gpudbd's answer to a shipment that it accepted.
+    """The answer of slurm-gpudbd to a shipment that it accepted.
 
     - `refused`: keys of items that it rejects permanently, with the reason
     - `jobs`: reports on the node's jobs that hooks cannot provide
@@ -95,8 +95,8 @@ class ShipmentReply:
     - `ignored`: unknown keys by kind
     - `dropped`: fields that it did not store, by kind and name, with the reason
     - `version`, `wire`: its release and its wire versions
-    - `lacks`: the kinds of items that it lost or never received; None if it does not report them
-    - `live_interval_s`: how often it requires live values; None if it does not report it
+    - `lacks`: the kinds of items that it lost or never received, or None if it does not report them
+    - `live_interval_s`: the interval at which it requires live values, or None if it does not report one
     """
 
     refused: Mapping[str, str]
@@ -114,8 +114,8 @@ class ShipmentReply:
 def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
     """Parse the body of a 200; malformed parts are left out.
 
-    None if it has no count of stored items: another server, such as a proxy, must not cause items to be
-    dropped.
+    Return None if there is no count of stored items: an answer of another server, such as a proxy, must not
+    cause items to be dropped.
     """
     try:
         answer = json.loads(reply.body)
@@ -148,7 +148,7 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
 
 
 def spoken(reply: Reply) -> Range | None:
-    """Return the wire versions in an answer of any status; None if absent."""
+    """Return the wire versions in an answer of any status, or None if they are absent."""
     try:
         answer = json.loads(reply.body)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """Queue records, host records, runs and events until slurm-gpudbd has stored them.
 
-Only the newest records of each segment (of devices and of the host) wait. An item that slurm-gpudbd rejects
-is kept as a file in `rejected/`. The bytes that may wait, on disk and in memory while the disk is full, are
-limited. Above the limits the oldest items are dropped, and counted.
+For each segment, only the newest records of its devices and of the host wait. An item that slurm-gpudbd
+rejects is kept as a file in `rejected/`. The bytes that may wait, on disk and in memory while the disk is
+full, are limited. Above the limits, the oldest items are dropped and counted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from slurm_gpu.wire.record import as_of_wire_1
 
 log = logging.getLogger(__name__)
 
-# More than 24 hours without slurm-gpudbd, with jobs of 10 s on each of 8 GPUs all the time.
+# The limit suffices for more than 24 hours without slurm-gpudbd, with jobs of 10 s running on each of 8 GPUs
+# all the time.
 MAX_BYTES = 256 << 20
 MAX_BYTES_IN_MEMORY = 64 << 20
-# Space is available again when at most this part of the limit is used.
+# Space counts as available again when at most this part of the limit is used.
 _SPACE_FRACTION = 0.9
 _SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events", "run": "runs"}
 _DROPPED = "dropped"
@@ -33,7 +34,7 @@ _DROPPED = "dropped"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A record (with its `seq`), host record, run or event to ship, as of its selection."""
+    """A record (with its `seq`), host record, run or event to ship, as it was when selected."""
 
     key: str
     seq: int
@@ -41,15 +42,15 @@ class Item:
 
     @property
     def kind(self) -> str:
-        """Return its list in a shipment: records, hosts, runs or events."""
+        """Return the list to which the item belongs in a shipment: records, hosts, runs or events."""
         return _SHIPPED_AS[self.key.partition("/")[0]]
 
 
 class ShipmentQueue:
     """The items in a journal that must be shipped, the oldest first; `len` counts them.
 
-    Final records, runs and events are urgent: they are shipped at once. `open_segments` are those whose
-    allocation is open. Nothing is committed here (`Spool.commit`).
+    Final records, runs and events are urgent: they are shipped at once. `open_segments` are the segments
+    whose allocation is open. Nothing is committed here (`Spool.commit`).
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ShipmentQueue:
                 self._waiting[key] = wire["final"] or wire["segment"] not in self._of_open
 
     def _sound(self, prefix: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Return valid values by key; remove others, which a damaged disk or an edit leaves, and log them."""
+        """Yield valid values by key; log and remove others, which a damaged disk or an edit may leave."""
         for key in self._journal.keys(prefix):
             value = self._journal.get(key)
             if is_sound(value):
@@ -99,7 +100,7 @@ class ShipmentQueue:
         self._of_open.setdefault(segment, set())
 
     def close_segment(self, segment: str) -> None:
-        """Make the records of that segment urgent; those that were shipped are removed."""
+        """Make the records of that segment urgent, and remove those that were shipped."""
         for key in self._of_open.pop(segment, ()):
             if key in self._waiting:
                 self._waiting[key] = True
@@ -107,8 +108,8 @@ class ShipmentQueue:
                 self._forget(key)
 
     def put_record(self, key: str, record: Record | Host) -> bytes:
-        """Add the record or replace the one with that key; return it as JSON."""
-        # The previous release can read it after a downgrade.
+        """Add the record, or replace the record with that key; return it as JSON."""
+        # In this form, the previous release can read the record after a downgrade.
         text = self._journal.put(key, as_of_wire_1(record.to_wire()))
         self._waiting[key] = record.final
         if record.segment in self._of_open:
@@ -116,7 +117,7 @@ class ShipmentQueue:
         return text
 
     def put_run(self, key: str, run: HostRun) -> None:
-        """Add the run or replace the one with that key; it is kept until it has ended."""
+        """Add the run, or replace the run with that key; it is kept until it has ended."""
         wire = run.to_wire()
         self._journal.put(key, wire)
         self._note_run(key, wire)
@@ -148,11 +149,11 @@ class ShipmentQueue:
         return list(self._waiting)
 
     def never_shipped(self) -> list[str]:
-        """Return keys of items that were never shipped, oldest first."""
+        """Return the keys of items that were never shipped, oldest first."""
         return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
 
     def is_young(self, key: str, least_allocated_s: float) -> bool:
-        """Return whether it is a record of an open segment with less allocated time than that."""
+        """Return whether the key belongs to an open segment's record with less allocated time than that."""
         if not key.startswith("record/") or self._waiting.get(key) is not False:
             return False
         match self._journal.get(key):
@@ -161,12 +162,12 @@ class ShipmentQueue:
         return False
 
     def shipped_open_runs(self) -> dict[int, int]:
-        """Return the seq of each run that has not ended and that slurm-gpudbd has, by job id."""
+        """Return the seq, by job id, of each run that has not ended and that slurm-gpudbd has."""
         found = (item for item in self._open_runs.items() if item[0] not in self._waiting)
         return {int(key.removeprefix("run/")): seq for key, seq in found}
 
     def ship_open_runs_again(self) -> None:
-        """Send runs that have not ended again, since slurm-gpudbd has lost them."""
+        """Send all runs that have not ended again, since slurm-gpudbd has lost some."""
         self._waiting.update(dict.fromkeys(self._open_runs, True))
 
     def waiting(self, limit: int, also: Set[str] = frozenset()) -> Sequence[Item]:
@@ -175,7 +176,7 @@ class ShipmentQueue:
         items = []
         for key in list(itertools.islice(keys, limit)):
             wire = self._journal.get(key)
-            if wire is None:  # the disk has lost it
+            if wire is None:  # the disk has lost the item
                 self._drop(key)
             else:
                 items.append(Item(key, wire.get("seq", 0), wire))
@@ -233,7 +234,7 @@ class ShipmentQueue:
             log.error("the spool is full: the %d oldest waiting records and events were dropped", dropped)
 
     def take_dropped(self) -> int:
-        """Return the number of items dropped since the last call; 0 while there is no space yet."""
+        """Return the number of items dropped since the last call, or 0 while there is no space yet."""
         if self._journal.failing or self._journal.size_bytes > _SPACE_FRACTION * self._max_bytes:
             return 0
         dropped = self._journal.get(_DROPPED)

@@ -1,6 +1,6 @@
-"""The state of slurm-gpud on disk: open allocations, runs that ended recently, records, events.
+"""Store the state of slurm-gpud on disk: open allocations, recently ended runs, records and events.
 
-Records and events wait in its queue (shipment_queue.py) until slurm-gpudbd has stored them.
+Records and events wait in the spool's queue (shipment_queue.py) until slurm-gpudbd has stored them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
 _LAST_JOB_ID = "last_job_id"
 _ENDED = "ended/"
-# A key in every log; a log without it is new or was emptied.
+# A key that every log contains; a log without it is new or was emptied.
 _OPENED = "opened"
-# The format of the spool, increased when an older slurm-gpud would misread it.
+# The format of the spool; it is increased when an older slurm-gpud would misread the spool.
 FORMAT = 1
 _FORMAT = "format"
 _CLOCK = "clock"
 
 
 class NewerSpoolError(OutsideError):
-    """The spool has a format of a newer release."""
+    """The spool has a format that a newer release wrote."""
 
 
 class Spool:
@@ -68,8 +68,8 @@ class Spool:
         )
 
     def _sign(self, directory: Path) -> bool:
-        """Save the format and return whether it was written; raise NewerSpoolError if it is newer."""
-        written = self._journal.get(_FORMAT)  # None: written by 0.1, whose format was 1
+        """Save the format and return whether it is on disk; raise NewerSpoolError if the spool's is newer."""
+        written = self._journal.get(_FORMAT)  # None means that 0.1 wrote the spool in format 1
         match written:
             case {"format": int(number), "version": str(version)} if number > FORMAT:
                 self._journal.close()
@@ -86,7 +86,7 @@ class Spool:
         return self._journal.commit()
 
     def commit(self) -> bool:
-        """Flush to disk; return False while it is full. Records of running jobs are written last.
+        """Flush to disk; return False while the disk is full. Records of running jobs are written last.
 
         Ended runs are also written last, never before the run's final record.
         """
@@ -95,7 +95,7 @@ class Spool:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the spool has all data of an earlier process: not if new, emptied or damaged."""
+        """Return whether the spool has all data of earlier processes: it is not new, emptied or damaged."""
         return self._is_whole
 
     @property
@@ -144,22 +144,22 @@ class Spool:
     # Recently ended runs (slurm_gpu.node.jobs.ended_runs)
 
     def ended_runs(self) -> dict[int, Any]:
-        """Return the saved JSON of each job."""
+        """Return the saved end of each job's last run, as JSON."""
         jobs = {key: _JOB_ID.fullmatch(key.removeprefix(_ENDED)) for key in self._journal.keys(_ENDED)}
         return {int(job[0]): self._journal.get(key) for key, job in jobs.items() if job is not None}
 
     def save_ended_run(self, job_id: int, value: Mapping[str, Any]) -> None:
-        """Save the last end of a job."""
+        """Save the end of a job's last run."""
         self._journal.put(f"{_ENDED}{job_id}", value)
 
     def drop_ended_run(self, job_id: int) -> None:
-        """Remove the end of a job, if saved."""
+        """Remove the saved end of a job's last run, if any."""
         self._journal.remove(f"{_ENDED}{job_id}")
 
     # Clock offset (slurm_gpu.node.clock_step)
 
     def clock_offset(self) -> Offset | None:
-        """Return the saved offset; None if missing or unreadable."""
+        """Return the saved offset, or None if it is missing or unreadable."""
         match self._journal.get(_CLOCK):
             case {"boot_id": str(boot_id), "ahead_s": int() | float() as ahead_s}:
                 return Offset(boot_id, ahead_s)
@@ -186,7 +186,7 @@ class Spool:
         return None if wire is None else restored(Record.from_wire, wire)
 
     def last_host(self, segment: str) -> Host | None:
-        """Return the newest saved host record, likewise; None also if it cannot be read."""
+        """Return the newest saved host record likewise, or None if there is no readable one."""
         wire = self._journal.get(f"host/{segment}")
         try:
             return None if wire is None else restored(Host.from_wire, wire)
@@ -195,11 +195,11 @@ class Spool:
             return None
 
     def save_run(self, run: HostRun) -> None:
-        """Save a run on a machine without Slurm; it is kept while it continues."""
+        """Save a run on a machine without Slurm; it is kept at least until it ends."""
         self.queue.put_run(f"run/{run.job_id}", run)
 
     def last_run(self, job_id: int) -> HostRun | None:
-        """Return the newest saved version, if the run continues or waits; None if unreadable."""
+        """Return the newest version of a run that continues or waits, or None if there is no readable one."""
         wire = self._journal.get(f"run/{job_id}")
         try:
             return None if wire is None else HostRun.from_wire(wire)
@@ -208,7 +208,7 @@ class Spool:
             return None
 
     def next_job_id(self, first: int) -> int:
-        """Return a new job id for a machine without Slurm, `first` for the first job."""
+        """Return a new job id on a machine without Slurm; the first job gets `first`."""
         last = self._journal.get(_LAST_JOB_ID)
         job_id = last + 1 if is_count(last) else first
         self._journal.put(_LAST_JOB_ID, job_id)
@@ -220,23 +220,23 @@ class Spool:
 
 
 def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
-    """Return whether a new spool replaces a lost one, according to a mark outside it, and log it.
+    """Return and log whether a new spool replaces a lost one, according to a mark outside the spool.
 
-    An empty spool belongs to a new node, or its records are lost. If the mark is lost with the spool, for
-    example with the whole disk, the loss cannot be detected.
+    If a spool is empty, the node is new or the spool's records were lost. If the mark is lost with the spool,
+    for example with the whole disk, the loss cannot be detected.
     """
     was_here = mark.exists()
     if is_new and was_here:
-        log.error("%s: is missing or empty, and was not before: records that were not sent are lost", spool)
+        log.error("%s: is missing or empty, but was not before: unsent records are lost", spool)
     elif is_new:
         log.info("%s: is new", spool)
     return is_new and was_here
 
 
 def _leave_mark(mark: Path) -> None:
-    """Create the mark of this spool once it is on disk; otherwise a killed start would report a loss."""
+    """Create the mark once the spool is on disk; before that, a killed start would count as a loss."""
     try:
         mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mark.touch(0o600)
     except OSError as error:
-        log.warning("%s: %s; a spool that is lost later will not be noticed", mark, error.strerror)
+        log.warning("%s: %s; a later loss of the spool will not be detected", mark, error.strerror)

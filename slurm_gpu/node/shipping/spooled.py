@@ -1,4 +1,4 @@
-"""Minimal checks of values in the spool; slurm-gpudbd checks the rest."""
+"""Perform minimal checks of values in the spool; slurm-gpudbd checks the rest."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 _MAX_LOGGED = 1000
 
-# The lowest and the highest version that one side supports.
+# The lowest and highest versions that one side supports.
 Range = tuple[int, int]
 
 
@@ -27,7 +27,7 @@ class WireVersion:
         self._dropped: set[tuple[str, str]] = set()
 
     def negotiate(self, theirs: Range | None) -> bool:
-        """Switch to the highest common version; return whether that changed it.
+        """Switch to the highest common version; return whether this changed the version.
 
         `theirs` is None if unknown.
         """
@@ -47,7 +47,7 @@ class WireVersion:
         return True
 
     def gap(self, theirs: Range | None) -> str:
-        """Return the message for a lack of common versions."""
+        """Return the error message for two sides without a common version."""
         if theirs is None:
             return f"slurm-gpudbd does not speak version {self.version} of the wire"
         older = "slurm-gpudbd" if theirs[1] < self._own[0] else "slurm-gpud on this node"
@@ -57,7 +57,7 @@ class WireVersion:
         )
 
     def ignored(self, ignored: Mapping[str, Sequence[str]], version: str | None) -> None:
-        """Log once the keys that slurm-gpudbd did not recognise."""
+        """Log the keys that slurm-gpudbd did not recognise, each once."""
         new = {(kind, key) for kind, keys in ignored.items() for key in keys} - self._logged
         if new:
             self._logged |= new
@@ -68,7 +68,7 @@ class WireVersion:
             )
 
     def dropped(self, dropped: Mapping[tuple[str, str], str]) -> None:
-        """Log once the fields that slurm-gpudbd left out of stored items, by kind, with the reason."""
+        """Log each field that slurm-gpudbd left out of stored items once, with its kind and the reason."""
         for (kind, name), why in dropped.items():
             if (kind, name) not in self._dropped and len(self._dropped) < _MAX_LOGGED:
                 self._dropped.add((kind, name))
@@ -76,7 +76,7 @@ class WireVersion:
 
 
 def read_range(value: Any) -> Range | None:
-    """Parse `wire` of an answer; None if malformed."""
+    """Parse `wire` of an answer; return None if it is malformed."""
     match value:
         case [int(low), int(high)] if 0 < low <= high:
             return low, high
@@ -91,7 +91,7 @@ def read_ignored(value: Any) -> dict[str, list[str]]:
 
 
 def read_dropped(value: Any) -> dict[tuple[str, str], str]:
-    """Read `dropped` of an answer: reasons by kind and field; malformed entries are left out."""
+    """Parse `dropped` of an answer: reasons by kind and field; malformed entries are left out."""
     found = {}
     for item in value if isinstance(value, list) else ():
         match item:
