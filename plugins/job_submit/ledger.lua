@@ -2,9 +2,8 @@
 -- Admissions that neither slurm.jobs nor a snapshot shows yet.
 --
 -- state.ledger is token → {at, up, claim}: the second of the decision, its uptime (nil if it cannot be read), and
--- the claim. A claim {class, sum, whole_nodes} has the job's class, the amounts it adds, and whether it is exclusive
--- (nil if that is not known after a reload). Thousands of equal jobs share one claim. An admission may also have
--- `missed` (after how many seconds a snapshot lacked it), `shown` (a table has it) or `saved` (slurmctld's saved state
+-- the claim. A claim {class, sum} has the job's class and the amounts it adds. Thousands of equal jobs share one
+-- claim. An admission may also have `missed` (after how many seconds a snapshot lacked it), `shown` (a table has it) or `saved` (slurmctld's saved state
 -- has it). A table of up to four fields takes half the memory of one with five.
 local _, lib = ...
 local ledger = {}
@@ -53,7 +52,7 @@ end
 
 -- The claim of an accepted job; `sum` has the amounts it adds, by measure.
 function ledger.claim(job, sum)
-  return { class = job.class, sum = sum, whole_nodes = job.request.whole_nodes }
+  return { class = job.class, sum = sum }
 end
 
 -- Starts counting an admission.

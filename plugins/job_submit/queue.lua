@@ -58,7 +58,7 @@ local function give_shape(job)
   job.shape = table.concat(parts, " ")
 end
 
--- Marks the admission of a job that the table shows, and returns it.
+-- Marks the admission of a job that the table shows.
 local function settle(state, record, now)
   local token = string.match(record.admin_comment or "", TOKEN)
   local entry = token and state.ledger[token]
@@ -67,7 +67,6 @@ local function settle(state, record, now)
     lib.ledger.note_delay(state, inserted and inserted - entry.at or 0, now)
     entry.shown = true
   end
-  return entry
 end
 
 -- Counts the admissions that the table cannot show yet, and drops those that it would show.
@@ -99,20 +98,14 @@ function queue.read(state, jobs, now)
   for id, record in pairs(jobs) do
     local base = record.job_state % 256 -- higher bits are flags; 0 pending, 1 running, 2 suspended, ended above
     local job = state.known[id]
-    local entry = job == nil and settle(state, record, now)
-    local claim = entry and entry.claim
+    if job == nil then
+      settle(state, record, now)
+    end
     if base > 2 then
       known[id] = ENDED
     else
       if job == nil or job.base ~= base then
         job = queue.describe(state, record, base)
-        if claim and claim.whole_nodes ~= false and base == 0 and claim.sum.jobs > 0 then
-          -- The table does not show that a pending job is exclusive; its claim does. For all other jobs the table
-          -- is complete, including later updates.
-          for measure, value in pairs(claim.sum) do
-            job.each[measure] = math.max(job.each[measure] or 0, value / claim.sum.jobs)
-          end
-        end
         give_shape(job)
       end
       known[id] = job

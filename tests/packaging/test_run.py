@@ -90,7 +90,7 @@ def test_a_controller_works_without_numpy_and_names_the_package_with_it(tree: Tr
     assert tree.run("/usr/bin/slurm-gpu", "policy", "check").returncode == 0
     lacking = tree.run("/usr/bin/slurm-gpu", "report", "recommend")  # policy adjust calls the same code
     assert lacking.returncode == 3
-    assert "needs the Python module numpy" in lacking.stderr
+    assert "the Python module numpy is not installed" in lacking.stderr
     assert "slurm-gpu-db has it" in lacking.stderr
 
 

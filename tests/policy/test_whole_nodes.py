@@ -75,8 +75,16 @@ def test_partitions_with_whole_nodes_make_every_job_exclusive() -> None:
 def test_a_pending_exclusive_job_in_the_table_counts() -> None:
     policy = script()
     verdict = ask(policy, shared=0, min_nodes=2)
-    policy.set_jobs([record(1, ALICE, admin_comment=verdict.desc["admin_comment"])])
+    policy.set_jobs([record(1, replace(ALICE, nodes=2), admin_comment=verdict.desc["admin_comment"])])
     assert not ask(policy, tres_per_job="gres:gpu:1").accepted
+
+
+def test_an_update_by_others_of_an_exclusive_job_counts_at_once() -> None:
+    """The script judges no update by SlurmUser: the table alone has the new size."""
+    policy = script()
+    verdict = ask(policy, shared=0, min_nodes=2)
+    policy.set_jobs([record(1, replace(ALICE, nodes=1), admin_comment=verdict.desc["admin_comment"])])
+    assert ask(policy, tres_per_job="gres:gpu:1").accepted
 
 
 def test_a_pending_exclusive_job_counts_after_a_reload() -> None:
