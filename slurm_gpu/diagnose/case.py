@@ -1,4 +1,4 @@
-"""Collect the input of one diagnosis: the series, the groups of peers, and the deviations from peers."""
+"""Collect the input of one diagnosis: the job's series, its groups of peers, and their deviations."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 # Shorter slowdowns are ignored.
 _PASSING_S = 45.0
-# Utilisation of a worker that runs nothing: creating a context and monitoring tools cause some.
+# Maximum utilisation of a worker that runs nothing: monitoring tools and the creation of a context cause
+# some.
 _NOTHING = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisThresholds:
-    """Hold the limits that a verdict must exceed."""
+    """The thresholds for verdicts."""
 
     min_coverage: float = 0.8
-    """Least share of bins with data, as `sampling.min_coverage` of slurm-gpu.yaml."""
+    """Minimum share of bins with data, as `sampling.min_coverage` in slurm-gpu.yaml."""
     missing_below: float = 0.2
     """A worker with a lower coverage counts as missing."""
     z: float = 6.0
-    """Robust standard deviations from the peers. Of 128 workers in ten signals none exceeds it by chance."""
+    """Minimum deviation from the peers, in robust standard deviations.
+
+    Chance alone does not exceed it for 128 workers and ten signals.
+    """
     hang_s: float = 15.0
-    """Longest normal stall of a job that spins or whose hosts are quiet."""
+    """Longest normal stall of a job whose workers spin or whose hosts are quiet."""
     unsure_hang_s: float = 90.0
     """Longest normal stall if the job may be writing a checkpoint."""
     over_hang_s: float = 600.0
     """Longest normal stall at the end of a job that has ended."""
     trend_s: float = 120.0
-    """Shortest time for which the whole job must be slower than before."""
+    """Minimum time for which the whole job must be slower than before."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_coverage <= 1:
@@ -48,9 +52,9 @@ class DiagnosisThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The description of one job.
+    """The input of the diagnosis of one job.
 
-    `judged` marks the rows with enough data that are not shared; the others are NaN.
+    `judged` marks the workers that are not shared and have enough data; the rows of all others are NaN.
     """
 
     series: Series
@@ -70,7 +74,7 @@ class Case:
     """Workers with data, but a coverage below `rules.missing_below`."""
     shared: tuple[JobWorker, ...]
     unused: tuple[JobWorker, ...]
-    """Workers that never had anything to run, while others had."""
+    """Workers that never had anything to run although others had."""
     coverage: float
 
     @property
@@ -90,33 +94,33 @@ class Case:
         return int(np.logical_or.reduce(known).sum()) if known else 0
 
     def is_idle(self) -> bool:
-        """Return whether all judged workers were idle all the time."""
+        """Return whether all judged workers were always idle."""
         util = self.series.get(Metric.UTIL)
         return util is not None and bool(_idle(util)[self.judged].all())
 
     def time_of(self, block: int) -> float:
-        """Return the wall clock at which a block begins."""
+        """Return the wall-clock time at which a block begins."""
         return self.series.start_s + block * self.bins_of_block * self.series.width_s
 
     def above(self, signal: Signal, least: float, z: float | None = None) -> NDArray[np.bool_]:
-        """Mark workers above their peers by `least`; none if the signal is missing."""
+        """Mark workers that exceed their peers by at least `least`; mark none if the signal is missing."""
         found = self.deviations.get(signal)
         threshold = self.rules.z if z is None else z
         return np.zeros(self.n, dtype=bool) if found is None else found.above(least, threshold)
 
     def below(self, signal: Signal, least: float, z: float | None = None) -> NDArray[np.bool_]:
-        """Mark workers below their peers by `least`; none if the signal is missing."""
+        """Mark workers that are below their peers by at least `least`; mark none if the signal is missing."""
         found = self.deviations.get(signal)
         threshold = self.rules.z if z is None else z
         return np.zeros(self.n, dtype=bool) if found is None else found.below(least, threshold)
 
     def has_changed(self, signal: Signal) -> NDArray[np.bool_]:
-        """Mark workers whose signal changed clearly during the job."""
+        """Mark workers whose deviation began or changed during the job."""
         found = self.deviations.get(signal)
         return np.zeros(self.n, dtype=bool) if found is None else np.asarray(found.first > 0)
 
     def level(self, signal: Signal) -> Matrix:
-        """Return the deviation of each worker; NaN if the signal is missing."""
+        """Return the level of each worker's deviation; NaN if the signal is missing."""
         found = self.deviations.get(signal)
         return np.full(self.n, np.nan) if found is None else found.level
 
@@ -126,7 +130,7 @@ class Case:
         return None if rows is None else median(rows.T)
 
     def span(self, signal: Signal, rows: NDArray[np.bool_]) -> tuple[float | None, float | None]:
-        """Return when the deviation of these workers began and ended; None: with the job."""
+        """Return when these workers' deviation began and ended; None for the beginning or end of the job."""
         found = self.deviations[signal]
         first = int(np.median(found.first[rows]))
         stop = int(np.median(found.stop[rows]))
@@ -155,7 +159,7 @@ class Case:
         return Evidence(text=text, metric=signal.value, value=own, expected=expected, workers=names)
 
     def has_data(self, signal: Signal, rows: NDArray[np.bool_]) -> bool:
-        """Return whether each of these workers has a deviation in a signal."""
+        """Return whether the deviation of each of these workers is known in a signal."""
         return signal in self.deviations and bool(np.isfinite(self.level(signal)[rows]).all())
 
     def workers(self, rows: NDArray[np.bool_]) -> tuple[JobWorker, ...]:
@@ -163,12 +167,12 @@ class Case:
         return tuple(self.series.workers[row] for row in np.flatnonzero(rows))
 
     def named(self, rows: NDArray[np.bool_]) -> tuple[tuple[str, ...], str]:
-        """Return (names of the workers, a label for sentences)."""
+        """Return the names of the workers in these rows, and a phrase for all of them."""
         names = tuple(worker.name for worker in self.workers(rows))
         return names, names[0] if len(names) == 1 else f"{len(names)} workers"
 
     def whole_nodes(self, rows: NDArray[np.bool_]) -> tuple[str, ...]:
-        """Return the nodes with two workers or more of which at least 75 % are among these rows."""
+        """Return the nodes with two or more judged workers, of which at least 75 % are in these rows."""
         nodes = []
         for node in self.series.nodes:
             there = self.series.on(node)[self.judged[self.series.on(node)]]
@@ -220,7 +224,7 @@ def _shown(signal: Signal, value: float) -> str:
 def build_case(
     series: Series, groups: Groups | None, rules: DiagnosisThresholds, running: bool, cut_short: bool = False
 ) -> Case:
-    """Find peers, phases and deviations. Raise ValueError if the groups are of other workers."""
+    """Find peers, phases and deviations; raise ValueError if the groups contain other workers."""
     n = len(series.workers)
     if groups is not None and len(groups.of) != n:
         raise ValueError(f"the groups contain {len(groups.of)} workers, but the job has {n}")
@@ -269,7 +273,7 @@ def build_case(
 
 
 def _unused(series: Series, judged: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark workers that had nothing to run while others had: the job does not use all its GPUs."""
+    """Mark workers that never had anything to run although others had: the job does not use them."""
     util = series.get(Metric.UTIL)
     if util is None or _idle(util)[judged].all():
         return np.zeros(len(series.workers), dtype=bool)
@@ -282,6 +286,6 @@ def _idle(util: Matrix) -> NDArray[np.bool_]:
 
 
 def only_utilisation(case: Case) -> bool:
-    """Return whether utilisation is the only data; a worker that waits for peers has 100 % too."""
+    """Return whether only utilisation is known, which is also 100 % on a worker that waits for its peers."""
     informative = {Metric.SM_ACTIVE, Metric.TENSOR, Metric.POWER, Metric.SM_CLOCK, Metric.THROTTLE}
     return informative.isdisjoint(case.series.values)

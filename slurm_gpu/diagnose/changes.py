@@ -1,4 +1,4 @@
-"""Find changes of level: the best single change of many rows, and all changes of one row."""
+"""Find changes of level: the best single change in each of many rows, or all changes in one row."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, quantile
 
-# In bins. Shorter levels are noise.
+# Minimum length of a level, in bins; shorter ones are noise.
 _LEAST_BINS = 3
 
 
 class Split(NamedTuple):
-    """The change of each row that explains most of its variance: arrays (n_rows,)."""
+    """The change that explains most of the variance of each row, in arrays (n_rows,)."""
 
     at: NDArray[np.intp]
-    """The first column after the change; 0 if there is none."""
+    """The first column after the change; 0 without a change."""
     before: Matrix
     after: Matrix
-    """Means of both sides."""
+    """Means before and after the change."""
     z: Matrix
     """The difference of the means divided by its standard error; 0 without a change."""
 
 
 class LevelSegment(NamedTuple):
-    """Columns [start, stop) of one level."""
+    """Columns [start, stop) of a row at one level."""
 
     start: int
     stop: int
@@ -37,7 +37,7 @@ class LevelSegment(NamedTuple):
 def noise(rows: Matrix) -> Matrix:
     """Estimate the noise of each row (n_rows,) as a standard deviation.
 
-    The estimate follows from the median difference of neighbours.
+    It is estimated from the median difference of neighbouring values.
     """
     with np.errstate(invalid="ignore"):
         steps = np.abs(np.diff(rows, axis=1))
@@ -48,8 +48,8 @@ def noise(rows: Matrix) -> Matrix:
 def split(rows: Matrix, least: int = 3) -> Split:
     """Find one change of the mean in each row (CUSUM), with at least `least` values on either side.
 
-    NaN is not measured. O(rows × columns). Extreme values are first clipped to 5 σ of the noise around the
-    row's own quantiles.
+    NaN marks values that were not measured. The time is O(rows × columns). Extreme values are first clipped
+    to 5 σ of the noise beyond the row's own quantiles.
     """
     n_rows, n = rows.shape
     nothing = np.zeros(n_rows)
@@ -71,7 +71,7 @@ def split(rows: Matrix, least: int = 3) -> Split:
         found = gain[each, best] > 0
         scale = np.maximum(sigma, 1e-9)
         z = np.where(found, np.sqrt(np.maximum(gain[each, best], 0.0)) / scale, 0.0)
-        # Repeated values of a coarser source have no differences to estimate the noise from.
+        # If a coarser source repeats values, they do not differ, and the noise cannot be estimated.
         z = np.where(np.isfinite(z), z, 0.0)
     return Split(
         np.where(found, best + 1, 0).astype(np.intp),
@@ -84,8 +84,9 @@ def split(rows: Matrix, least: int = 3) -> Split:
 def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
     """Find the levels of one row by least squares with a penalty for each change; [] if nothing was measured.
 
-    Pruned search (Killick, Fearnhead and Eckley 2012): O(n) if changes are regular. The penalty of a change
-    is `penalty` · σ² · 2 ln n, where σ is the noise. Unmeasured values belong to the segment around them.
+    The search is pruned (Killick, Fearnhead and Eckley 2012), so it takes O(n) if changes are regular. The
+    penalty of a change is `penalty` · σ² · 2 ln n, where σ is the noise. Unmeasured values belong to the
+    segment around them.
     """
     columns = np.flatnonzero(np.isfinite(row))
     n = len(columns)
@@ -94,7 +95,7 @@ def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
     values = row[columns]
     sigma = noise(values[None, :])[0] if n > 1 else 0.0
     values = _clipped(values[None, :], np.array([sigma]))[0]
-    # Rounding causes differences: a row that is constant except for rounding is one level.
+    # The minimum of σ covers rounding: a row that is constant except for rounding has one level.
     price = penalty * 2.0 * np.log(max(n, 2)) * max(sigma, 1e-6) ** 2
     sums = np.concatenate([[0.0], np.cumsum(values)])
     squares = np.concatenate([[0.0], np.cumsum(values**2)])
@@ -125,7 +126,7 @@ def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
 
 
 def _clipped(rows: Matrix, sigma: Matrix) -> Matrix:
-    """Clip values far outside the middle of their row: a single spike is not a change of level."""
+    """Clip values far outside the usual range of their row, since a single spike is not a change of level."""
     if rows.shape[1] < 4:
         return rows
     low, high = quantile(rows, 0.1), quantile(rows, 0.9)

@@ -13,14 +13,14 @@ from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
 
-# Memory, NVLink, bus and firmware, by NVIDIA's catalogue. 13, 31, 43 and similar are errors of the
-# application.
+# Errors of memory, NVLink, bus and firmware in NVIDIA's catalogue. 13, 31, 43 and similar XIDs are errors of
+# applications.
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
-# Lasting difference of clocks that is not normal: under a power cap GPUs differ by 2 to 8 %.
+# Lasting difference of clocks that is abnormal: under a power cap, clocks of GPUs differ by 2 to 8 %.
 _ALWAYS_LOWER = 0.06
-# Used if the driver reports no throttling: under a power cap the clock varies by itself.
+# Minimum deviation of the clock if the driver reports no throttling, since it also varies under a power cap.
 _CLOCK_Z = 7.0
 LEAST_BUSY = 0.025
 _THROTTLED, _LEAST_THROTTLED = 0.1, 0.01
@@ -69,7 +69,7 @@ def failing(case: Case) -> Verdict | None:
 
 
 def slow(case: Case) -> Verdict | None:
-    """Find lower clocks, throttling by a fault, or a GPU that is busy longer with equal work."""
+    """Find GPUs with lower clocks, throttling by a fault, or longer activity for equal work."""
     throttled = case.above(Signal.THROTTLE, _THROTTLED)
     starved = case.below(Signal.UTIL, _LEAST_STARVED)
     with np.errstate(invalid="ignore"):
@@ -103,7 +103,7 @@ def slow(case: Case) -> Verdict | None:
     if not starved.any() and silently_slow.any() and silently_slow.sum() <= 0.34 * case.judged.sum():
         return _verdict(case, silently_slow, Signal.BUSY, silently_slow, 0.75, "busy longer with equal work")
     if Signal.BUSY not in case.deviations:
-        # Spinning takes power: the worker whose power fell is the one that the others wait for.
+        # Spinning takes power, so the others wait for the worker whose power fell.
         odd = case.below(Signal.POWER, _LEAST_POWER) & case.has_changed(Signal.POWER) & ~starved
         if odd.any() and odd.sum() <= 0.34 * case.judged.sum():
             verdict = _verdict(case, odd, Signal.POWER, odd, 0.55, "power")
@@ -112,7 +112,7 @@ def slow(case: Case) -> Verdict | None:
 
 
 def _node_clocks(case: Case) -> Verdict | None:
-    """Find nodes whose clocks all fell, relative to their own past: a stage of one node has no peers."""
+    """Find nodes whose clocks fell relative to their own past, as a stage on one node has no other peers."""
     clocks = case.signals.get(Signal.CLOCK)
     if clocks is None or len(case.series.nodes) < 2:
         return None
@@ -139,7 +139,7 @@ def _node_clocks(case: Case) -> Verdict | None:
 
 
 def contradicts(case: Case) -> str | None:
-    """Return why lower clocks of some workers are not evidence against them."""
+    """Return why lower clocks of some workers are no evidence against them; None without such workers."""
     rows = case.below(Signal.CLOCK, LEAST_CLOCK) & (_ahead(case, _AHEAD) | case.below(Signal.UTIL, _STARVED))
     if not rows.any():
         return None
@@ -148,12 +148,12 @@ def contradicts(case: Case) -> str | None:
 
 
 def _ahead(case: Case, least: float) -> NDArray[np.bool_]:
-    """Mark workers that are busy for less of the time than their peers, and so wait for them."""
+    """Mark workers that are active for less time than their peers, which means that they wait for them."""
     return case.below(Signal.BUSY, least)
 
 
 def _slow_without_cause(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that are busy longer with equal work, by more than a constantly lower clock explains."""
+    """Mark workers that take longer for equal work than a constantly lower clock explains."""
     busy, work = case.level(Signal.BUSY), case.level(Signal.WORK)
     by_clock = np.maximum(0.0, -np.nan_to_num(case.level(Signal.CLOCK)))
     by_clock = np.where(case.has_changed(Signal.CLOCK), 0.0, by_clock)
@@ -195,7 +195,7 @@ def _verdict(
 
 
 def _throttled_everywhere(case: Case) -> Verdict | None:
-    """Find a fault that throttles most GPUs, such as heat or power supply of the machine room."""
+    """Find a fault that throttles most GPUs, such as the cooling or the power supply of the machine room."""
     matrix = case.series.get(Metric.THROTTLE)
     if matrix is None:
         return None

@@ -1,4 +1,4 @@
-"""Judge one job: return one verdict, or Cause.INCONCLUSIVE."""
+"""Judge one job, and return one verdict, which may be Cause.INCONCLUSIVE."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHECKS_OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
 )
 _CHECKS_OF_ONE = (starved_all, slowdown)
 _HEALTHY = 0.8
-# Minimum time of computation: at its beginning a job has less to run, and a few samples show no trend.
+# Minimum time of computation: a job has less to run when it begins, and a few samples show no trend.
 _LEAST_S = 60.0
 _ENDS_S = 5.0
 _NOTHING_RAN = "its GPUs have had nothing to run: it has not begun to compute, or does not use them"
@@ -53,9 +53,10 @@ def diagnose(
 ) -> Verdict:
     """Judge one job by the series of its workers, as returned by `series.align`.
 
-    `groups`: peers, in the order of the workers; inferred by default. `steps`: timings of the job, which
-    outweigh counters. `running`: whether the job continues. The end of a job is not a hang unless it was
-    `cut_short`: cancelled, timed out or failed. Raise ValueError if groups and workers do not match.
+    `groups` are the peers, in the order of the workers; by default they are inferred. `steps` are timings by
+    the job, which outweigh counters. `running`: whether the job has not ended. The end of a job is not a hang
+    unless it was `cut_short`: cancelled, timed out or failed. Raise ValueError if groups and workers do not
+    match.
     """
     if cut_short:
         series = _without_its_end(series)
@@ -66,7 +67,7 @@ def diagnose(
     verdict = _with_devices(combine_verdicts(verdict, judge_steps(steps)), case)
     timed = int((steps.ranks >= 0).sum())
     if timed > case.n:
-        why = f"the timings contain {timed} ranks, but the job has {case.n} GPUs: is it another job?"
+        why = f"the timings contain {timed} ranks, but the job has {case.n} GPUs: are they of another job?"
         verdict = verdict.limited(why, most=SUSPICION)
     elif 0 < timed < case.n:
         verdict = verdict.limited(f"the timings contain only {counted(timed, 'rank')} of {case.n} GPUs")
@@ -74,7 +75,7 @@ def diagnose(
 
 
 def _without_its_end(series: Series) -> Series:
-    """Remove the last seconds, in which the processes end one after the other."""
+    """Remove the last seconds, in which the job's processes end one after the other."""
     n_bins = series.n_bins - math.ceil(_ENDS_S / series.width_s)
     if n_bins < 1:
         return series
@@ -83,7 +84,7 @@ def _without_its_end(series: Series) -> Series:
 
 
 def _with_devices(verdict: Verdict, case: Case) -> Verdict:
-    """Replace ranks of timings by the GPUs of these ranks, if the job's ranks are known."""
+    """Replace ranks from timings by the GPUs of these ranks if the job's ranks are known."""
     ranked = {worker.rank: worker for worker in case.series.workers if worker.rank is not None}
     culprits = tuple(
         ranked.get(worker.rank, worker) if worker.rank is not None and not worker.device else worker
@@ -117,7 +118,7 @@ def _by_counters(case: Case) -> Verdict:
         found = check(case)
         if found is not None and found.cause is not Cause.INCONCLUSIVE:
             return _limits(case, found)
-        # A later check may explain it.
+        # A later check may explain the finding.
         unexplained = unexplained or found
     if unexplained is not None:
         return _limits(case, unexplained)
@@ -146,7 +147,7 @@ def _too_little(case: Case) -> str | None:
 
 
 def _limits(case: Case, verdict: Verdict) -> Verdict:
-    """Add what is unknown to the verdict, and lower its confidence or replace it by Cause.INCONCLUSIVE."""
+    """Add what is unknown to the verdict, and reduce its confidence or replace it by Cause.INCONCLUSIVE."""
     unknown = []
     if case.shared:
         unknown.append(f"{_names(case.shared)}: shared with other jobs and not judged")
@@ -154,7 +155,7 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         unknown.append(f"{_names(case.missing)}: no data")
     if case.barely:
         unknown.append(
-            f"{_names(case.barely)}: data of less than {case.rules.missing_below:.0%} of that time so far"
+            f"{_names(case.barely)}: data for less than {case.rules.missing_below:.0%} of that time so far"
         )
     if case.unused:
         unknown.append(f"{_names(case.unused)}: have never had anything to run and take no part")
@@ -167,7 +168,7 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         verdict = verdict.limited(*unknown, most=0.8)
     if only_utilisation(case) and verdict.cause is not Cause.HANG:
         verdict = verdict.limited(
-            "only utilisation is known, and a waiting GPU has 100 % as well", most=SUSPICION
+            "only utilisation is known, which is also 100 % on a waiting GPU", most=SUSPICION
         )
     return verdict
 
@@ -185,8 +186,7 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
         return counters.limited(*(f"timings: {why}" for why in timings.why_not))
     both = (*timings.evidence, *counters.evidence)
     if timings.cause is Cause.IMBALANCE:
-        # A GPU that the hardware reports as slow is slow in any case; a GPU that is only busy longer may not
-        # be.
+        # A GPU that the driver reports as slow is slow in any case; one that is only busy longer may not be.
         if counters.cause is Cause.SLOW and counters.kind in ("throttled", "clock"):
             return replace(counters, evidence=(*counters.evidence, *timings.evidence))
         return _combined(timings, counters)
@@ -199,7 +199,7 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
             return replace(counters, evidence=both)
         return _combined(timings, counters) if counters.cause is not Cause.SLOW else counters
     if counters.cause in (Cause.INCONCLUSIVE, Cause.IMBALANCE):
-        # All workers compute equally long, so the timings explain the rest.
+        # All workers compute for equal times, so the timings explain the rest.
         return _combined(timings, counters)
     if counters.cause is Cause.HEALTHY:
         return replace(counters, evidence=(*counters.evidence, *timings.evidence))

@@ -1,8 +1,9 @@
 """Find workers with more work, on GPUs before Hopper, by the gaps between kernels.
 
-Between two kernels a GPU has nothing to run for a moment. A GPU that spins in a collective has no such gaps,
-so its utilisation is higher by fractions of a percent. This is not enough evidence, since the CPU may also
-launch kernels late. But a worker with more work takes more power, and one with late launches takes less.
+Between two kernels, a GPU has nothing to run for a moment. A GPU that spins in a collective operation has no
+such gaps, so its utilisation is higher by fractions of a percent. Utilisation alone is not enough evidence,
+since the CPU may also launch kernels late. However, a worker with more work takes more power, while one with
+late launches takes less.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_WORKERS = 4
-# Fractions of utilisation.
+# Minimum gaps and σ, as fractions of utilisation, and minimum gaps in σ.
 _LEAST_GAPS, _ALIKE, _Z = 0.0018, 0.00035, 6.0
-# Minimum distance between the two kinds, as a share of their difference.
+# Minimum distance between workers with and without gaps, as a share of their mean difference.
 _CLEAR = 0.3
-# Logarithms of power: for workers that never wait, together; for a single one, which may always take more;
-# and for each of them.
+# Logarithms of power: for all workers that never wait together; for a single one, which may always take more;
+# and for each one.
 _MORE_POWER, _MORE_OF_ONE, _NO_LESS = 0.03, 0.06, 0.01
 
 
 def heavier_by_gaps(case: Case) -> Verdict | None:
-    """Find workers that have gaps between kernels while others have none, and that take more power."""
+    """Find workers that take more power and have gaps between kernels while others have none."""
     util, power = case.signals.get(Signal.UTIL), case.signals.get(Signal.POWER)
     if util is None or power is None or Signal.BUSY in case.signals:
         return None

@@ -1,7 +1,7 @@
 """Keep the last ten minutes of live values of all running jobs, and screen them for deviations.
 
 All jobs share one array, so screening thousands of GPUs takes a few array operations. Screening finds jobs
-worth a diagnosis; slurm_gpu.diagnose.judge makes the verdict.
+that are worth a diagnosis; slurm_gpu.diagnose.judge returns the verdict.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEAST_ROWS = 64
 
 
 class UnsharedWorker(NamedTuple):
-    """A GPU allocated to one job only, and that job."""
+    """A GPU that is allocated to only one job, and that job."""
 
     job_id: int
     worker: JobWorker
@@ -45,14 +45,14 @@ class UnsharedWorker(NamedTuple):
 class _Job:
     start_s: float
     rows: dict[tuple[str, str], int]
-    """By node and UUID."""
+    """Rows of the table, by node and UUID."""
     workers: dict[tuple[str, str], JobWorker]
 
 
 class LiveTable:
     """Store live values as float32 (metric, row, bin).
 
-    Rows are GPUs in order of arrival; bins are a ring over time.
+    Rows are GPUs in order of arrival; bins form a ring over time.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class LiveTable:
         self._free = list(range(_LEAST_ROWS))[::-1]
         self._jobs: dict[int, _Job] = {}
         self._newest = -1
-        """The newest bin, counted from the epoch."""
+        """The number of the newest bin since the epoch."""
 
     def update(
         self,
@@ -69,9 +69,9 @@ class LiveTable:
         jobs: Mapping[int, float],
         samples: Iterable[tuple[UnsharedWorker, float, tuple[float, ...]]],
     ) -> None:
-        """Store new live values: (worker, wall clock, values as METRICS), NaN if not measured.
+        """Store new live values: (worker, wall clock, values in the order of METRICS), NaN if not measured.
 
-        `jobs` are all running jobs and their start times: another start time is another run, which begins
+        `jobs` are all running jobs with their start times; a new start time means a new run, which begins
         empty.
         """
         for job_id in [job_id for job_id, job in self._jobs.items() if jobs.get(job_id) != job.start_s]:
@@ -109,7 +109,7 @@ class LiveTable:
         self._clear(rows)
 
     def jobs(self) -> Mapping[int, int]:
-        """Return the number of GPUs of each watched job: two or more, since one GPU has no peers."""
+        """Return the number of GPUs of each watched job: two or more, since a single GPU has no peers."""
         return {job_id: len(job.rows) for job_id, job in self._jobs.items() if len(job.rows) >= 2}
 
     def workers(self, job_id: int) -> Collection[JobWorker]:
@@ -118,11 +118,11 @@ class LiveTable:
         return () if job is None else job.workers.values()
 
     def columns(self) -> NDArray[np.intp]:
-        """Return the bins in the order of time, the newest last."""
+        """Return the columns of the bins in chronological order."""
         return np.arange(self._newest - N_BINS + 1, self._newest + 1) % N_BINS
 
     def rows(self) -> tuple[list[int], NDArray[np.intp], NDArray[np.intp]]:
-        """Return (jobs, first row of each, rows of all) of the watched jobs."""
+        """Return the watched jobs, where the rows of each begin, and the rows of all."""
         watched = [(job_id, job.rows) for job_id, job in self._jobs.items() if len(job.rows) >= 2]
         sizes = [len(rows) for _, rows in watched]
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]) if sizes else np.zeros(0)
@@ -130,19 +130,19 @@ class LiveTable:
         return [job_id for job_id, _ in watched], starts.astype(np.intp), flat
 
     def matrix(self, metric: Metric, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return a metric (n_rows, N_BINS) in the order of time."""
+        """Return the values of a metric (n_rows, N_BINS) in chronological order."""
         chosen: NDArray[np.float32] = self._values[_PLACE[metric]][np.ix_(rows, self.columns())]
         return chosen
 
     def peak(self, metric: Metric, rows: NDArray[np.intp], usual: Matrix) -> Matrix:
-        """Return the greatest `usual` (n_rows,) so far: a job that hangs for long still has it."""
+        """Return the greatest `usual` so far (n_rows,), which remains when a job hangs for long."""
         peak = self._peaks[_PLACE[metric]]
         peak[rows] = np.fmax(peak[rows], usual)
         found: Matrix = peak[rows]
         return found
 
     def series(self, job_id: int) -> Series:
-        """Return the series of one job for slurm_gpu.diagnose.judge. Raise KeyError if it is not watched."""
+        """Return the series of one job for slurm_gpu.diagnose.judge; raise KeyError if it is not watched."""
         job = self._jobs[job_id]
         workers = tuple(sorted(job.workers.values(), key=_order))
         rows = np.array([job.rows[worker.node, worker.device] for worker in workers], dtype=np.intp)
@@ -182,7 +182,7 @@ class LiveTable:
         self._free += rows
 
     def _begin(self, newest: int) -> None:
-        """Clear the new bin, and those skipped since the last one."""
+        """Clear the new bin, and all bins since the last one."""
         if newest > self._newest:
             n_new = min(newest - self._newest, N_BINS)
             self._values[:, :, np.arange(newest - n_new + 1, newest + 1) % N_BINS] = np.nan
@@ -194,7 +194,7 @@ def _order(worker: JobWorker) -> tuple[str, float, str]:
 
 
 def fractions(device: LiveDevice, facts: DeviceFacts | None, host: Mapping[str, float]) -> tuple[float, ...]:
-    """Convert the last values of one GPU to METRICS; NaN if a fraction is unknown."""
+    """Convert the last values of one GPU to the values of METRICS; NaN if unknown."""
     limit_w = None if facts is None else facts.power_limit_w
     clock_max = None if facts is None else facts.sm_clock_max_mhz
     return (
@@ -219,10 +219,11 @@ def _share(value: float | None, whole: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ScreeningResult:
-    """Result of a screening, per job (n_jobs,).
+    """The result of a screening, with one value per job (n_jobs,).
 
-    `deviations`: how far a GPU moved among its peers, or how far all fell below their past. From 1 the job is
-    worth a diagnosis. `is_stalled`: most GPUs do next to nothing compared with before.
+    `deviations`: how far a GPU moved among its peers, or how far all fell below their past, relative to the
+    limit. From 1 on, the job is worth a diagnosis. `is_stalled`: whether most GPUs do next to nothing
+    compared with before.
     """
 
     jobs: list[int]
@@ -231,7 +232,7 @@ class ScreeningResult:
 
 
 _LEAST_DEVIATIONS = {
-    # Equal GPUs with equal work differ by less, in means over half a minute.
+    # Means over half a minute differ by less between equal GPUs with equal work.
     Metric.SM_CLOCK: 0.02,
     Metric.SM_ACTIVE: 0.03,
     Metric.POWER: 0.06,
@@ -240,14 +241,14 @@ _LEAST_DEVIATIONS = {
 }
 _RATIOS = (Metric.SM_CLOCK, Metric.SM_ACTIVE, Metric.POWER)
 _RECENT = 3
-# In bins. Older ones are a GPU's past.
+# Number of bins; older ones are a GPU's past.
 _SETTLED = 6
 _NOISES = 4.0
-# Factor on the limit for a GPU without a past: roles and GPUs differ permanently.
+# Factor on the limit for a GPU without a past, since roles and GPUs differ permanently.
 _WITHOUT_PAST = 2.0
-# Least relative fall of a whole job that is worth a diagnosis.
+# Minimum relative fall of a whole job that is worth a diagnosis.
 _LEAST_FALLS = {Metric.TENSOR: 0.05, Metric.POWER: 0.03, Metric.INFINIBAND: 0.08}
-# In bins. A pause of less than half of them is a checkpoint or similar.
+# Number of bins for a fall. A pause shorter than half of them is a checkpoint or similar.
 _FALL_BINS = 6
 _LAST = 2
 _STALLED = 0.3
@@ -286,7 +287,8 @@ def _deviations(
     now, _ = _mean(apart[:, -_RECENT - 1 :])
     settled = apart[:, : -_SETTLED - _RECENT]
     has_past = np.isfinite(settled).sum(axis=1) >= _SETTLED
-    # Medians, because at the beginning of a job one node reports before another, which deviates far.
+    # The median ignores the beginning of a job, when one node reports before another and seems to deviate
+    # far.
     past = median(settled)
     moved = np.where(has_past, np.abs(now - past), np.abs(now) / _WITHOUT_PAST)
     far = moved / least
@@ -301,7 +303,7 @@ def _deviations(
 def _falls(least: float, values: NDArray[np.float32], starts: NDArray[np.intp]) -> Matrix:
     """Return how far each job as a whole fell below its past, in units of `least`.
 
-    Links that are slow for all workers do not move any among its peers.
+    If links are slow for all workers, no worker moves among its peers.
     """
     job = _of_jobs(values, starts).astype(np.float64)
     now, settled = median(job[:, -_FALL_BINS - 1 : -1]), job[:, : -_SETTLED - _RECENT]
@@ -323,7 +325,7 @@ def _of_jobs(values: NDArray[np.float32], starts: NDArray[np.intp]) -> NDArray[A
 
 
 def _stalled(table: LiveTable, rows: NDArray[np.intp], starts: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Mark jobs of which most GPUs do far less than before, by the tensor pipe, SMs, power or utilisation."""
+    """Mark jobs whose GPUs mostly do far less than before, by tensor pipe, SMs, power or utilisation."""
     activity = np.full(len(rows), np.nan)
     for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL):
         values = table.matrix(metric, rows)
@@ -339,7 +341,7 @@ def _stalled(table: LiveTable, rows: NDArray[np.intp], starts: NDArray[np.intp])
 
 
 def _mean(rows: NDArray[np.floating[Any]]) -> tuple[Matrix, Matrix]:
-    """Return (mean of each row ignoring NaN, number of values); NaN if the row has no value."""
+    """Return the mean of each row ignoring NaN (NaN if the row has no value), and the number of values."""
     known = np.isfinite(rows)
     number = known.sum(axis=1).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,8 +1,8 @@
-"""Check whether a job's GPUs work in step. Independent programs have no peers.
+"""Check whether a job's GPUs work in step, since independent programs have no peers.
 
-In synchronous training no worker computes while another is stalled. So GPUs that keep working next to one
-that does nothing for half a minute are not in step with it. GPUs of a node that do not exchange data are not
-in step either. Differences between such GPUs are meaningless.
+In synchronous training no worker computes while another is stalled. If GPUs keep working while another does
+nothing for half a minute, they are therefore not in step with it. GPUs of a node that exchange no data are
+not in step either. Differences between such GPUs are meaningless.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import middle, quantile, smooth
 
 _EACH_S = 10.0
-# A ten-second sample may cover another part of a pause than its neighbour's.
+# Ten-second samples of two workers may cover different parts of a pause.
 _APART_S = 30.0
-# With two GPUs, one may evaluate for both for a while.
+# In a job of two GPUs, one may evaluate for both for a while.
 _APART_OF_TWO_S = 120.0
-# Utilisation of a worker with nothing to run, and the share of its usual activity of one that keeps working.
+# Maximum utilisation of a worker with nothing to run, and minimum activity, relative to the usual, of one
+# that keeps working.
 _STALLED, _WORKING = 0.05, 0.8
 _LEAST_WORKING = 0.5
-# Fractions of the capacity of a link. Gradients of a small model take a thousandth of NVLink; input data
+# Fractions of the capacity of a link. Gradients of a small model take a thousandth of NVLink, and input data
 # takes some of PCIe.
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
 
 
 def out_of_step(case: Case) -> str | None:
-    """Return why workers cannot be compared with each other; None if nothing contradicts it."""
+    """Return why workers cannot be compared with each other; None if nothing is against it."""
     return _one_stalled(case) or _nothing_sent(case)
 
 
@@ -36,7 +37,7 @@ def _one_stalled(case: Case) -> str | None:
     """Find a worker that does nothing while most others work as usual."""
     found, width_s = case.phases, case.series.width_s
     if found.metric in (None, Metric.UTIL):
-        # A waiting worker spins at 100 %, like one that computes.
+        # A waiting worker spins at 100 % utilisation, like one that computes.
         return None
     n = max(1, round(_EACH_S / width_s))
     of = smooth(_relative_to_best(case), n)
@@ -66,14 +67,14 @@ def _one_stalled(case: Case) -> str | None:
 
 
 def _relative_to_best(case: Case) -> NDArray[np.float64]:
-    """Return each worker's activity relative to its best, at which it does not wait."""
+    """Return each worker's activity relative to its maximum, at which it does not wait."""
     most = quantile(case.phases.of, 0.95)[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(most > 0, case.phases.of / most, np.nan)
 
 
 def _rolling(rows: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """Return means of `n` neighbours at each position; NaN if one of them is NaN."""
+    """Return means over `n` consecutive values from each position on; NaN if one of them is NaN."""
     sums = np.cumsum(np.pad(np.where(np.isfinite(rows), rows, 0.0), ((0, 0), (1, 0))), axis=1)
     gaps = np.cumsum(np.pad((~np.isfinite(rows)).astype(int), ((0, 0), (1, 0))), axis=1)
     means = (sums[:, n:] - sums[:, :-n]) / n
@@ -81,7 +82,7 @@ def _rolling(rows: NDArray[np.float64], n: int) -> NDArray[np.float64]:
 
 
 def _nothing_sent(case: Case) -> str | None:
-    """Find GPUs that are joined by links and send each other nothing."""
+    """Find whether GPUs that are connected by links send each other nothing."""
     nvlink, pcie = case.series.get(Metric.NVLINK), case.series.get(Metric.PCIE)
     if nvlink is None or pcie is None or case.series.step > 0 or not case.phases.active.any():
         # Rounding may hide small values.

@@ -1,4 +1,4 @@
-"""Find the worker that others wait for, by its different changes when the whole job became slower."""
+"""Find the worker that others wait for: when the whole job became slower, it changed in another way."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from slurm_gpu.diagnose.trend import Trend
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_JUDGED = 3
-# Logarithms of power.
+# In logarithms of power.
 _LEAST_MOVE, _LEAST_GAP = 0.015, 0.01
-# Fractions of utilisation, which is 1 except for the pauses between kernel launches.
+# In fractions of utilisation, which is 1 except for the pauses between kernel launches.
 _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0
 
 
 def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lack: float) -> Verdict | None:
-    """Find workers that have less to run by `lack` since the slowdown, while the others spin."""
+    """Find workers whose utilisation fell by at least `-lack` since the slowdown, while the others spin."""
     util = case.signals.get(Signal.UTIL)
     if util is None:
         return None
@@ -45,7 +45,7 @@ def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lac
 
 
 def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
-    """Find the worker whose power stayed, or fell most, when all became slower: the others wait for it.
+    """Find the worker that the others wait for: its power did not fall, or fell most, when all became slower.
 
     A slow link changes power equally everywhere. A worker with more to do waits less than the others and
     takes more power than they do. A worker that takes less power than its waiting peers is slowed by its own
@@ -56,7 +56,7 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
         return None
     moved = _moved(case, trend, np.log(np.maximum(power, 1e-6)))
     for members in case.groups.members():
-        # With two members, either of them may have moved.
+        # In a group of two, it is unknown which of them moved.
         enough = np.isfinite(moved[members]).sum() >= _LEAST_JUDGED
         moved[members] -= middle(moved[members]) if enough else np.nan
     order = np.argsort(moved)[: int(np.isfinite(moved).sum())]
@@ -69,7 +69,7 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
     gap = float(moved[high].min() - moved[low].max())
     if apart < max(_LEAST_MOVE, case.rules.z * within) or gap < max(_LEAST_GAP, 0.5 * apart):
         return None
-    # A change on only one GPU is a fault of that GPU. More work since then affects a group.
+    # A change on only one GPU is a fault of that GPU; more work since then affects several.
     chosen = high if 2 * len(high) <= len(order) else low
     if chosen is low and len(low) > 1:
         return None
@@ -88,8 +88,8 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
 def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
     """Find the one worker whose utilisation did not rise when that of all others did.
 
-    Between kernels a GPU has nothing to run for a moment. A spinning GPU has no such pauses. Utilisation
-    therefore rises on workers that wait longer, and does not change on the worker that they wait for.
+    Between two kernels, a GPU has nothing to run for a moment. A spinning GPU has no such pauses. Utilisation
+    therefore rises on workers that wait longer, but not on the worker that they wait for.
     """
     util = case.signals.get(Signal.UTIL)
     if util is None:
@@ -101,7 +101,7 @@ def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) 
     lowest, others = int(order[0]), moved[order[1:]]
     own, rose = float(moved[lowest]), float(np.median(others))
     apart, gap = rose - own, float(others[0]) - own
-    # Medians of rounded values differ by a whole rounding step by chance.
+    # By chance, medians of rounded values may differ by a whole rounding step.
     least = max(_LEAST_WAIT, 1.5 * case.series.step, _WAIT_Z * max(sigma(others), _WAITS_ALIKE))
     if rose <= 0 or apart < least or gap < 0.5 * apart:
         return None

@@ -1,4 +1,4 @@
-"""Group the workers that may be compared: those of one pipeline stage or role."""
+"""Group the workers that may be compared with each other: those of one pipeline stage or role."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, sigma
 from slurm_gpu.diagnose.series import Series
 
-# A smaller group has nothing to compare.
+# Minimum size of a group: a single worker has no peers.
 MIN_PEERS = 2
-# Source of groups by GPU model, between which utilisation is not comparable.
+# Source of groups by GPU model: utilisation of different models is not comparable.
 MODELS = "models of the GPUs"
-# Stages have equally many workers, or nearly so if a fault moved some of them.
+# Maximum ratio of sizes: stages have equal numbers of workers, or nearly so if a fault moved some of them.
 _FACTOR_OF_SIZES = 1.5
 _GAP_IN_SIGMAS = 6.0
-# Memory in use: fraction of the memory. Work: fraction of its level.
+# Minimum distances of levels: of memory as a fraction of the GPU's memory, of work as a fraction of its
+# level.
 _LEAST_GAP = {Metric.MEM_USED: 0.02, Metric.TENSOR: 0.15, Metric.SM_ACTIVE: 0.15}
-# Fraction of memory from one stage to another, in standard errors too; and the share of pairs that must
-# differ.
+# Minimum difference of memory between two stages, as a fraction and in standard errors, and the share of
+# pairs of stages that must differ.
 _LEAST_STEP, _STEP_IN_ERRORS, _MOST_APART = 0.004, 3.0, 0.75
 _CLEARLY = 20.0
-# Two workers do not reveal their random variation: pairs always have some order.
+# Minimum size of a stage: two workers do not show random variation, since pairs always have some order.
 _LEAST_OF_STAGE = 4
 _LEAST_VARIANCE = 1e-6
 _MOST_STAGES = 64
@@ -33,9 +34,9 @@ _MOST_STAGES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Groups of workers: `of[i]` is the group of worker i, from 0.
+    """Groups of workers: `of[i]` is the group of worker i, counted from 0.
 
-    `names` describes groups, `source` their origin.
+    `names` describes the groups, and `source` how they were determined.
     """
 
     of: NDArray[np.intp]
@@ -49,13 +50,16 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLayout:
-    """Layout of a training with `pipeline` stages; ranks count tensor-parallel ones first, stages last."""
+    """The layout of a training with `pipeline` stages.
+
+    Ranks count the tensor dimension first and stages last.
+    """
 
     pipeline: int = 1
     tensor: int = 1
 
     def groups(self, n_ranks: int, source: str) -> Groups:
-        """Return ranks 0 to n_ranks − 1 by stage, as Megatron and DeepSpeed number them."""
+        """Return ranks 0 to n_ranks − 1 grouped by stage, as Megatron and DeepSpeed number them."""
         if self.pipeline < 1 or n_ranks % self.pipeline:
             raise ValueError(f"{source}: {self.pipeline} pipeline stages do not divide {n_ranks} ranks")
         each = n_ranks // self.pipeline
@@ -74,9 +78,9 @@ def _size(name: str, value: str) -> int:
 
 
 def groups_given(text: str, n_workers: int) -> Groups:
-    """Parse `--groups`: `pp=4` (optionally with `tp=2`), or ranks by hand, `0-3,8/4-7`.
+    """Parse `--groups`: `pp=4` (optionally with `tp=2`), or explicit ranks such as `0-3,8/4-7`.
 
-    Workers that no group names form a group `others`. Raise ValueError for an invalid value.
+    Workers in no given group form the group `others`. Raise ValueError for an invalid value.
     """
     source = f"--groups {text}"
     if "=" in text:
@@ -90,7 +94,9 @@ def groups_given(text: str, n_workers: int) -> Groups:
                 raise ValueError(f"--groups: {name} is given twice")
             sizes[of_what] = _size(f"--groups: {name}", value)
         if "pipeline" not in sizes:
-            raise ValueError(f"--groups: {text} alone makes no groups; add the number of stages: pp=N,{text}")
+            raise ValueError(
+                f"--groups: {text} alone does not define groups; add the number of stages: pp=N,{text}"
+            )
         return TrainingLayout(**sizes).groups(n_workers, source)
     of = np.full(n_workers, -1, dtype=np.intp)
     parts = text.split("/")
@@ -105,7 +111,7 @@ def groups_given(text: str, n_workers: int) -> Groups:
             if high >= n_workers:
                 raise ValueError(f"--groups: {span} is not among the ranks 0 to {n_workers - 1}")
             if (of[low : high + 1] >= 0).any():
-                raise ValueError(f"--groups: {span} names a rank a second time")
+                raise ValueError(f"--groups: {span} repeats a rank")
             of[low : high + 1] = number
     names = [f"group {number}" for number in range(len(parts))]
     if (of < 0).any():
@@ -115,11 +121,11 @@ def groups_given(text: str, n_workers: int) -> Groups:
 
 
 def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
-    """Infer groups while the job is `active` (n_bins,), by separate levels of memory, otherwise of work.
+    """Infer groups from separate levels of memory, otherwise of work, in the bins `active` (n_bins,).
 
     Roles follow only from metrics that a fault does not change: a slow GPU uses the same memory, and does the
-    same work, as its peers. Levels count as roles if they have nearly equally many workers, as stages do. Any
-    other deviation is a fault, and such a worker is assigned to the nearest group.
+    same work, as its peers. Levels count as roles if their numbers of workers are nearly equal, as those of
+    stages are. Any other deviation is a fault, and such a worker is assigned to the nearest group.
     """
     n = len(series.workers)
     of = np.zeros(n, dtype=np.intp)
@@ -143,12 +149,12 @@ def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
 
 
 def _stages(memory: Matrix) -> NDArray[np.intp] | None:
-    """Find equal blocks of neighbouring ranks whose memory differs from block to block, or return None.
+    """Find equal blocks of consecutive ranks with different memory, or return None.
 
-    Megatron and DeepSpeed give each stage consecutive ranks. 1F1B keeps the activations of one microbatch
-    less in each stage than in the previous one, and the last stage also has logits. Levels that overlap for
-    single workers are therefore separate for blocks. BIC chooses the number of blocks. Without stages,
-    neighbours differ as any two do.
+    Megatron and DeepSpeed give each stage consecutive ranks. With 1F1B scheduling, each stage keeps the
+    activations of one microbatch less than the previous one, and the last stage also has logits. Levels that
+    overlap for single workers are therefore separate for blocks. The Bayesian information criterion (BIC)
+    chooses the number of blocks. Without stages, consecutive ranks differ as much as any two.
     """
     n, known_memory = len(memory), memory[np.isfinite(memory)]
     if known_memory.size < 2 * _LEAST_OF_STAGE:
@@ -185,7 +191,7 @@ def _levels(series: Series, active: NDArray[np.bool_]) -> list[tuple[Metric, Mat
 
 
 def _cut(levels: Matrix, of: NDArray[np.intp], least: float, *, relative: bool) -> NDArray[np.intp] | None:
-    """Group 1-D levels with wide distances between groups of about equal sizes; None if there are none."""
+    """Group levels by wide gaps into groups of about equal sizes; return None if there are no such groups."""
     known = np.flatnonzero(np.isfinite(levels))
     if len(known) < 2 * MIN_PEERS:
         return None

@@ -1,4 +1,4 @@
-"""Find when the job computes and when it pauses, and correct small offsets of nodes' clocks."""
+"""Find when a job computes and when it pauses, and correct small offsets of nodes' clocks."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, sigma, smooth
 from slurm_gpu.diagnose.series import Series
 
-# Greatest difference of nodes' clocks that is corrected.
+# Maximum difference of nodes' clocks that is corrected.
 OFFSET_S = 2.0
 _COMPUTES = 0.4
-# Shares of the usual activity.
+# Share of the usual activity below which a job is stalled.
 _STALLED = 0.15
 _SHORTEST_PAUSE_S = 10.0
-# Fits this close to the best are equally good: for repeated steps several shifts fit.
+# Fits this close to the best are equally good, since several shifts fit repeated steps.
 _AS_GOOD = 0.02
-# Share of the power limit that an idle GPU takes, about.
+# Approximate share of the power limit that an idle GPU takes.
 _IDLE_POWER = 0.12
 _READ_TOGETHER = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.NVLINK, Metric.PCIE)
 _LONGEST_REFRESH_S = 15.0
 _LESS = 0.07
-# Rounding steps that a link must carry for its traffic to be meaningful.
+# Minimum traffic of a link, in rounding steps, for which it is meaningful.
 _WELL_ROUNDED = 10.0
-# Share of their usual traffic. A job that exchanges nothing does not train, even if it appears busy.
+# Share of the links' usual traffic. A job that exchanges less does not train, even if it appears busy.
 _QUIET_LINKS = 0.1
 _BY = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Activity of the job, `activity` (n_bins,), and of each worker, `of` (n_workers, n_bins).
+    """The activity of a job, `activity` (n_bins,), and of each worker, `of` (n_workers, n_bins).
 
-    1 is usual, NaN unknown. `metric` is the source, None without data; `active` (n_bins,) marks bins in which
-    the job computes.
+    The usual activity is 1, and unknown activity is NaN. `metric` is the source; None without data. `active`
+    (n_bins,) marks bins in which the job computes.
     """
 
     metric: Metric | None
@@ -46,7 +46,7 @@ class Phases:
     active: NDArray[np.bool_]
 
     def pauses(self) -> list[tuple[int, int]]:
-        """Return bins [first, last) without computation between two bins with computation."""
+        """Return the pauses, as bins [first, last) between two bins with computation."""
         busy = np.flatnonzero(self.active)
         if busy.size < 2:
             return []
@@ -55,7 +55,7 @@ class Phases:
         return [(a, b) for a, b in runs if np.nanmin(np.append(self.activity[a:b], np.inf)) < _STALLED]
 
     def stalled_from(self) -> int | None:
-        """Return the first bin since which the job has done nothing, to the end; None if it computes."""
+        """Return the first bin from which on the job did nothing until the end; None if it computes."""
         busy = np.flatnonzero(self.active)
         if not busy.size or busy[-1] == len(self.active) - 1:
             return None
@@ -63,27 +63,27 @@ class Phases:
         first = np.flatnonzero(after < _STALLED)
         if not first.size or not (after[first[0] :][np.isfinite(after[first[0] :])] < _STALLED).all():
             return None
-        # A sample across this moment shows some of both, and belongs to the stalled part.
+        # A sample that covers both computation and the stall belongs to the stall.
         return int(busy[-1] + 1)
 
 
 def phases(series: Series) -> Phases:
-    """Find phases by the tensor pipe, SM activity, power or utilisation: the first that most workers have."""
+    """Find phases by tensor pipe, SM activity, power or utilisation: the first that most workers report."""
     n, n_bins = len(series.workers), series.n_bins
     for metric in _BY:
         matrix = series.get(metric)
         if matrix is None or np.isfinite(matrix).any(axis=1).mean() < 0.5:
             continue
         amount = np.maximum(matrix - _IDLE_POWER, 0.0) if metric is Metric.POWER else matrix
-        # If a job hung long ago, most of the time is not training.
+        # If a job has hung for long, most of the time is not training.
         usual = np.maximum(quantile(amount, 0.75), 0.5 * quantile(amount, 0.95))[:, None]
         if not (usual > 0.01).any():
-            # For example a tensor pipe that the job does not use.
+            # The job does not use this unit, for example the tensor pipe.
             continue
         with np.errstate(invalid="ignore", divide="ignore"):
             of = np.where(usual > 0.01, amount / usual, np.nan)
         if metric in (Metric.POWER, Metric.UTIL) and (moved := traffic(series)) is not None:
-            # Spinning takes power and counts as utilisation; the missing traffic reveals it.
+            # Spinning takes power and counts as utilisation, but it causes no traffic.
             with np.errstate(invalid="ignore"):
                 of = np.where(moved < _QUIET_LINKS, np.minimum(of, moved), of)
         activity = median(of.T)
@@ -94,10 +94,10 @@ def phases(series: Series) -> Phases:
 
 
 def traffic(series: Series) -> Matrix | None:
-    """Return the relative traffic of GPUs (n_bins,) over the link with the most; None if unknown."""
+    """Return the relative traffic of GPUs (n_bins,) over the link with the most traffic; None if unknown."""
     found = []
     own_links = [metric for metric in (Metric.NVLINK, Metric.PCIE) if series.get(metric) is not None]
-    # Live values have no traffic of GPUs. Between nodes gradients use InfiniBand in each step.
+    # Live values do not contain the traffic of GPUs. Between nodes, gradients use InfiniBand in each step.
     for metric in own_links or [Metric.INFINIBAND]:
         matrix = series.get(metric)
         if matrix is None:
@@ -110,7 +110,7 @@ def traffic(series: Series) -> Matrix | None:
 
 
 def _without_short_gaps(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bool_]:
-    """Fill inactive times shorter than a pause, in which the workers communicate within a step."""
+    """Mark inactive times shorter than a pause as active: workers communicate in them within a step."""
     whole = active.copy()
     for before, after in pairwise(np.flatnonzero(active)):
         if (after - before - 1) * width_s < _SHORTEST_PAUSE_S:
@@ -119,9 +119,9 @@ def _without_short_gaps(active: NDArray[np.bool_], width_s: float) -> NDArray[np
 
 
 def surely_active(found: Phases, series: Series) -> NDArray[np.bool_]:
-    """Return the bins (n_bins,) in which all workers compute, regardless of their clocks.
+    """Return the bins (n_bins,) in which all workers compute, whatever the offsets of their clocks.
 
-    Excluded are bins within OFFSET_S of a pause, and within twice the interval of the counters. Nodes read
+    Bins near a pause are excluded: up to OFFSET_S plus twice the refresh interval of counters. Nodes read
     counters at different moments, so some show more of a pause than others, and two short pauses appear as a
     long shallow one.
     """
@@ -137,8 +137,8 @@ def surely_active(found: Phases, series: Series) -> NDArray[np.bool_]:
 def short_dips(found: Phases, n: int, least: int) -> NDArray[np.bool_]:
     """Mark blocks of `n` bins (n_bins // n,) with reduced activity if fewer than `least` are consecutive.
 
-    This is a short dip, or the beginning of a pause. Workers then differ only by the time at which their
-    counters are read.
+    Such blocks are a short dip, or the beginning of a pause, in which workers differ only by the time at
+    which their counters are read.
     """
     level = median(smooth(np.where(found.active, found.of, np.nan), n).T)
     usual = middle(level)
@@ -152,7 +152,7 @@ def short_dips(found: Phases, n: int, least: int) -> NDArray[np.bool_]:
 
 
 def refresh_interval_s(series: Series) -> float:
-    """Return the interval at which counters are refreshed; 0 if each bin has its own values."""
+    """Return the interval in seconds at which counters are refreshed; 0 if each bin has new values."""
     lengths = []
     for metric in _READ_TOGETHER:
         matrix = series.get(metric)
@@ -172,12 +172,13 @@ def refresh_interval_s(series: Series) -> float:
 def without_offsets(series: Series, found: Phases) -> Series:
     """Shift nodes' rows by the offsets of their clocks, found by correlating the activity of nodes.
 
-    This requires fine bins, and a fit clearly better than that of the clocks as they are.
+    This requires fine bins, and a fit that is clearly better than without a shift.
     """
     most = int(OFFSET_S / series.width_s)
     if most < 1 or series.n_bins <= 4 * most or len(series.nodes) < 2 or found.metric is None:
         return series
-    # Compare all with one node; otherwise each would move towards the other. That node's offset is unknown.
+    # All nodes are compared with one, whose own offset is unknown; otherwise two would move towards each
+    # other.
     first, *others = series.nodes
     reference = median(found.of[series.on(first)].T)
     lags = {first: 0}
@@ -210,7 +211,7 @@ def _fit(course: Matrix, reference: Matrix, lag: int) -> float:
 
 
 def _moved(rows: Matrix, lag: int) -> Matrix:
-    """Shift rows earlier by `lag` bins; NaN at the end."""
+    """Shift rows `lag` bins earlier, and fill the end with NaN."""
     moved = np.full_like(rows, np.nan)
     n = rows.shape[1]
     moved[:, max(-lag, 0) : n - max(lag, 0)] = rows[:, max(lag, 0) : n - max(-lag, 0)]

@@ -14,11 +14,11 @@ MAD_TO_SIGMA = 1.4826
 def quantile(rows: Matrix, q: float) -> Matrix:
     """Return a quantile of each row (n_rows,) ignoring NaN; NaN if the row has no value.
 
-    numpy's own function warns of such rows and is slow with NaN.
+    numpy's own function warns about such rows and is slow with NaN.
     """
     if rows.shape[1] == 0:
         return np.full(len(rows), np.nan)
-    ordered = np.sort(rows, axis=1)  # NaN comes last
+    ordered = np.sort(rows, axis=1)  # NaN is last
     counts = np.isfinite(ordered).sum(axis=1)
     place = q * np.maximum(counts - 1, 0)
     low = np.floor(place).astype(np.intp)
@@ -44,9 +44,9 @@ def sigma(values: Matrix) -> float:
 
 
 def smooth(rows: Matrix, n: int, least: float = 0.0) -> Matrix:
-    """Return means of `n` neighbouring columns without overlap (n_rows, n_columns // n), ignoring NaN.
+    """Return the mean of every `n` consecutive columns, (n_rows, n_columns // n), ignoring NaN.
 
-    A mean of less than `least` · `n` values is NaN.
+    A mean of fewer than `least` · `n` values is NaN.
     """
     if n <= 1:
         return rows

@@ -1,4 +1,4 @@
-"""Align the data of a job's workers on one grid, worker × time, per metric; NaN if not measured."""
+"""Align the data of a job's workers on one grid (worker × time) per metric, with NaN for missing values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from slurm_gpu.diagnose.robust import Matrix
 from slurm_gpu.wire import DeviceFacts, Event, Timeline, Window
 from slurm_gpu.wire.timeline import FULL, GAP
 
-# Bins of a grid: more than an hour at 1 s. Longer periods come from timelines, with at most 256 bins.
+# Maximum bins of a grid: over an hour at 1 s. Longer periods come from timelines, which have at most 256
+# bins.
 MAX_BINS = 4096
-# Throttle reasons that are faults. The power cap is normal for a busy GPU.
+# Throttle reasons that are faults. Reaching the power cap is normal for a busy GPU.
 BAD_THROTTLES = (
     "hw_slowdown",
     "hw_thermal_slowdown",
@@ -27,9 +28,10 @@ BAD_THROTTLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWorker:
-    """One GPU of the job. `rank` is the launcher's, `index` the node's, if known.
+    """One GPU of a job.
 
-    `shared`: it is allocated to other jobs as well.
+    `rank` is the launcher's rank, and `index` the GPU's index on the node, if known. `shared`: whether it is
+    also allocated to other jobs.
     """
 
     node: str
@@ -49,9 +51,9 @@ class JobWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeries:
-    """The series of one worker: bins of `width_s` from `start_s` (wall clock).
+    """The series of one worker in bins of `width_s`, starting at `start_s` (wall clock).
 
-    All arrays have the same length. `step` is the rounding of values; 0 without rounding.
+    All arrays have the same length. `step` is the rounding step of values; 0 without rounding.
     """
 
     worker: JobWorker
@@ -90,10 +92,10 @@ class HostSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """All workers on one grid of `width_s` from `start_s`: float64 (n_workers, n_bins), NaN if not measured.
+    """All workers on one grid of `width_s` from `start_s`: float64 (n_workers, n_bins), NaN if missing.
 
     `values` has only metrics with data. `offsets_s` are the corrected offsets of nodes' clocks, above 0 if
-    ahead. `step` is the coarsest rounding of values.
+    ahead. `step` is the greatest rounding step.
     """
 
     workers: tuple[JobWorker, ...]
@@ -106,7 +108,7 @@ class Series:
     step: float = 0.0
 
     def get(self, metric: Metric) -> Matrix | None:
-        """Return the matrix of a metric, or None without data."""
+        """Return the matrix of a metric; None without data."""
         return self.values.get(metric)
 
     @property
@@ -126,7 +128,7 @@ class Series:
         )
 
     def coverage(self) -> Matrix:
-        """Return the share of bins with any data of each worker's GPU (n_workers,)."""
+        """Return the share of bins in which each worker's GPU has any data (n_workers,)."""
         has_data = np.zeros((len(self.workers), self.n_bins), dtype=bool)
         for metric, matrix in self.values.items():
             if metric not in HOST_METRICS:
@@ -135,7 +137,7 @@ class Series:
 
 
 def worker_series_of_timeline(worker: JobWorker, timeline: Timeline) -> WorkerSeries:
-    """Convert a timeline, whose metrics have the same names and are fractions already."""
+    """Convert a timeline, whose metrics have the same names and are already fractions."""
     values = {}
     for name, packed in timeline.series.items():
         levels = np.frombuffer(packed, dtype=np.uint8)
@@ -162,7 +164,7 @@ _WINDOW_SERIES = {
 def worker_series_of_windows(
     windows: Iterable[tuple[JobWorker, Window]], facts: Mapping[str, DeviceFacts] | None = None
 ) -> list[WorkerSeries]:
-    """Convert windows; `facts`, by device, have the limits that power, clock and links are divided by."""
+    """Convert windows; `facts`, by device, contain the limits by which power, clock and links are divided."""
     raw = [(worker, window, _raw(window)) for worker, window in windows]
     if any(name.startswith(_THROTTLE) for _, window, _ in raw for name in window.series):
         for _, _, values in raw:
@@ -187,7 +189,7 @@ def worker_series_of_windows(
 
 
 def _never_throttled(values: dict[Metric, Matrix]) -> None:
-    """Set throttling to 0 before a reason first occurred: nodes send a reason only from then on."""
+    """Set missing throttling values to 0, since nodes send a reason only after it has first occurred."""
     known = [np.isfinite(values[metric]) for metric in (Metric.SM_CLOCK, Metric.POWER) if metric in values]
     if known:
         there = np.logical_or.reduce(known)
@@ -196,7 +198,7 @@ def _never_throttled(values: dict[Metric, Matrix]) -> None:
 
 
 def _limits(facts: DeviceFacts) -> dict[Metric, float]:
-    # Facts of a link are for one direction.
+    # The facts of a link apply to one direction.
     both = 2.0
     given = {
         Metric.POWER: facts.power_limit_w,
@@ -225,7 +227,7 @@ def _raw(window: Window) -> dict[Metric, Matrix]:
             values[metric] = received + sent
     throttles = [found for reason in BAD_THROTTLES if (found := row(f"{_THROTTLE}{reason}")) is not None]
     if throttles:
-        # Reasons may overlap, so the longest is the least total time.
+        # Reasons may overlap, so the total time is at least that of the longest.
         values[Metric.THROTTLE] = np.fmax.reduce(throttles)
     return values
 
@@ -239,7 +241,7 @@ def align(
 ) -> Series:
     """Put all series on the grid of the widest bins; several of one worker (segments) are averaged.
 
-    `missing` are workers of the job without data: their rows are NaN.
+    `missing` are workers of the job without data, whose rows are NaN.
     """
     workers = tuple(dict.fromkeys([one.worker for one in series] + list(missing)))
     workers = tuple(sorted(workers, key=_order))
@@ -275,7 +277,7 @@ def align(
 
 
 def _order(worker: JobWorker) -> tuple[object, ...]:
-    """Order by rank, otherwise by node in natural order (n2, n10) and index, as launchers usually count."""
+    """Return a sort key: the rank, otherwise node (n2 before n10) and index, as launchers count."""
     node = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split("([0-9]+)", worker.node)]
     rank = -1 if worker.rank is None else worker.rank
     index = -1 if worker.index is None else worker.index
@@ -283,7 +285,7 @@ def _order(worker: JobWorker) -> tuple[object, ...]:
 
 
 class _Grid:
-    """Sum values by bin of the grid, at the middle of the original bin."""
+    """The sums of values per bin of a grid, in which each value counts at the middle of its original bin."""
 
     def __init__(self, start_s: float, width_s: float, n_bins: int, n_workers: int) -> None:
         self._start_s, self._width_s, self._shape = start_s, width_s, (n_workers, n_bins)
@@ -294,7 +296,7 @@ class _Grid:
         self, metric: Metric, rows: Sequence[int], start_s: float, width_s: float, values: Matrix
     ) -> None:
         n_bins = self._shape[1]
-        # A bin wider than the grid's, such as a live value of a host, is copied into each bin it covers.
+        # A bin wider than the grid's, such as a live value of a host, is copied into each bin that it covers.
         copies = max(1, round(width_s / self._width_s))
         at = start_s + (np.arange(len(values) * copies) + 0.5) * (width_s / copies)
         into = np.floor((at - self._start_s) / self._width_s).astype(np.intp)

@@ -1,11 +1,13 @@
 """Measure how far each worker deviates from its peers in each signal, and since when.
 
-In synchronous training all workers take equally long for a step, so they differ in the activities within it:
+In synchronous training all workers take the same time for a step, so they differ in their activities within
+it:
 
-- *busy*: the time in which the SMs are active. It is higher on a slow worker, which waits for no other.
+- *busy*: the time in which the SMs are active. It is higher on a slow worker, which does not wait for others.
 
-- *work*: the tensor pipe's cycles × the clock, the computation per second. Equal work per step makes it
-equal, even if clocks differ: a slow GPU does as much as its peers. It is higher only with more work.
+- *work*: the tensor pipe's cycles × the clock, which is the computation per second. It is equal for equal
+  work per step, even if clocks differ, since a slow GPU does as much as its peers. It is higher only with
+  more work.
 
 - *clock*, *throttle*: reported by the hardware.
 
@@ -26,12 +28,13 @@ from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
 from slurm_gpu.diagnose.series import Series
 
-# Means over this time are compared: they hide single steps, and clocks that are 2 s apart.
+# Means over this time are compared, which hide single steps and clocks that differ by 2 s.
 BLOCK_S = 15.0
 LEAST_BLOCKS = 3
-# Shorter deviations that are over are ignored.
+# Shorter deviations that have ended are ignored.
 _LEAST_PAST_S = 120.0
-# Minimum share of a block's bins: a mean of fewer would be of another moment than its peers'.
+# Minimum share of a block's bins with values: a mean of fewer may describe another moment than its peers'
+# means.
 _KNOWN = 0.5
 _CLEAR_CHANGE_Z = 6.0
 # Standard deviation of a value rounded to 1.
@@ -57,11 +60,11 @@ class Signal(StrEnum):
 @dataclass(frozen=True, slots=True)
 class _SignalKind:
     worse_up: bool
-    """Whether a fault raises it: its peers are then those in the lower half."""
+    """Whether a fault raises the signal: the reference is then the lower half of the group."""
     differs_by: float
-    """Least standard deviation between equal peers: GPUs are not identical."""
+    """Minimum standard deviation between equal peers, since GPUs are not identical."""
     ratio: bool = True
-    """Compare the logarithm of the ratio; otherwise the difference."""
+    """Whether logarithms of ratios are compared; otherwise differences are."""
     in_bursts: bool = False
     """Whether the signal occurs once per step, so that samples contain different numbers of steps."""
 
@@ -95,37 +98,39 @@ _DIRECT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """Deviation of each worker (n_workers,), in the part of the time in which it is farthest from its peers.
+    """The deviation of each worker (n_workers,) in the time in which it is farthest from its peers.
 
     `level`: logarithm of the ratio to peers, or the difference (throttle, util, cpu: fractions of 1). `z`:
-    `level` in standard deviations of the peers; NaN if unknown. `first` and `stop`: blocks [first, stop) of
-    that part. `own`: the signal's own level then.
+    `level` in standard deviations of the peers; NaN if unknown. `first` and `stop`: the blocks [first, stop)
+    of that time. `own`: the level of the signal itself in that time.
     """
 
     signal: Signal
     level: Matrix
     z: Matrix
     apart: Matrix
-    """As `level`, but always relative to peers; `level` is relative to the worker's own past if it changed.
+    """Like `level`, but always relative to peers.
+
+    `level` is relative to the worker's own past if the worker changed.
     """
     first: NDArray[np.intp]
     stop: NDArray[np.intp]
     own: Matrix
     ratios: Matrix
-    """(n_workers, n_blocks); levels are their medians."""
+    """(n_workers, n_blocks) deviation in each block; levels are medians of it."""
 
     def above(self, least: float, z: float) -> NDArray[np.bool_]:
-        """Mark workers above their peers."""
+        """Mark workers that exceed their peers by at least `least` and `z` standard deviations."""
         with np.errstate(invalid="ignore"):
             return np.asarray((self.level >= least) & (self.z >= z))
 
     def below(self, least: float, z: float) -> NDArray[np.bool_]:
-        """Mark workers below their peers."""
+        """Mark workers that are below their peers by at least `least` and `z` standard deviations."""
         with np.errstate(invalid="ignore"):
             return np.asarray((self.level <= -least) & (self.z <= -z))
 
     def within(self, row: int, first: int, stop: int) -> float:
-        """Return the level of one worker in other blocks; NaN if unknown."""
+        """Return the level of one worker in the blocks [first, stop); NaN if unknown."""
         return middle(self.ratios[row, first:stop])
 
 
@@ -147,7 +152,7 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
 
 
 def _background(signal: Signal, rows: Matrix) -> bool:
-    """Return whether no node's network exceeds the traffic that is not the job's."""
+    """Return whether a network signal shows no more than background traffic on all nodes."""
     return signal in (Signal.NETWORK, Signal.INFINIBAND) and not (median(rows) >= BACKGROUND).any()
 
 
@@ -161,7 +166,7 @@ def deviation(
     columns = np.arange(ratios.shape[1])
     inside = (columns >= first[:, None]) & (columns < stop[:, None])
     own_part = np.where(inside, ratios, np.nan)
-    # If samples hold two bursts or three, the mean is the traffic, and the median is one of both.
+    # If samples contain two or three bursts, the mean is the traffic, but the median is one of these values.
     middle_of = _mean if kind.in_bursts else median
     level = middle_of(own_part)
     whole = middle_of(ratios)
@@ -195,16 +200,16 @@ def deviation(
 
 
 def _lasts(part: Matrix, level: float) -> bool:
-    """Return whether the deviation holds for enough blocks, not only for the median of fewer."""
+    """Return whether the deviation occurs in enough blocks, rather than only in the median of a few."""
     with np.errstate(invalid="ignore"):
         return int((part * np.sign(level) >= 0.5 * abs(level)).sum()) >= LEAST_BLOCKS
 
 
 def _wander(ratios: Matrix, first: int, stop: int) -> float:
-    """Return how far peers moved from their own means in earlier times of equal length.
+    """Return how far peers moved from their own medians in earlier periods of equal length.
 
-    The result is a standard deviation; 0 if unknown. If a sample contains about one step, a worker may have
-    more of it for minutes, and then less, depending on when it is read.
+    The result is a standard deviation; 0 if unknown. If a sample contains about one step, a worker's samples
+    may contain more of the step for minutes, and then less, depending on when counters are read.
     """
     n = stop - first
     if first < 2 * n:
@@ -229,7 +234,7 @@ def _mean(rows: Matrix) -> Matrix:
 
 
 def _coarse(kind: _SignalKind, rows: Matrix, step: float) -> _SignalKind:
-    """Add the rounding to the standard deviation of equal peers: it is large for small values."""
+    """Add the effect of rounding, large for small values, to the standard deviation of equal peers."""
     usual = middle(median(rows)) if kind.ratio else 1.0
     if not (step > 0 and usual > 0):
         return kind
@@ -244,10 +249,9 @@ def _changed(
     kind: _SignalKind,
     error: float,
 ) -> tuple[float, float]:
-    """Return how far a worker moved from its own place among its peers.
+    """Return how far a worker moved from its own place among its peers, also in standard deviations.
 
-    The second result is in standard deviations of their moves. GPUs always differ a little. Relative to its
-    own past even a small change is clear.
+    GPUs always differ a little, but relative to a worker's own past, even a small change is clear.
     """
     moved = median(ratios[np.ix_(members, inside)]) - median(ratios[np.ix_(members, ~inside)])
     mine = np.flatnonzero(members == row)[0]
@@ -258,18 +262,18 @@ def _changed(
 
 
 def _to_peers(rows: Matrix, groups: Groups, kind: _SignalKind) -> Matrix:
-    """Return each block relative to the level of the group's better half in the same block."""
+    """Return each block relative to the better half of the group in the same block."""
     ratios = np.full(rows.shape, np.nan)
     for members in groups.members():
         group = rows[members]
-        # In a small group the best member is the reference. In a larger one it is the median of the better
+        # In a small group, the best member is the reference. In a larger one, it is the median of the better
         # half, since half of the members, such as one node of two, may be at fault.
         share = 0.25 if len(members) >= 4 else 0.0
         reference = quantile(group.T, share if kind.worse_up else 1.0 - share)
         if kind.ratio:
             usual = middle(reference)
             if not usual > 0:
-                # An unused link has no meaning.
+                # Values of an unused link are meaningless.
                 continue
             least = 0.02 * usual
             with np.errstate(invalid="ignore"):
@@ -280,10 +284,10 @@ def _to_peers(rows: Matrix, groups: Groups, kind: _SignalKind) -> Matrix:
 
 
 def _healthy_centre(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
-    """Return centre and standard deviation of the healthy peers, of which up to half may not be healthy.
+    """Return the centre and standard deviation of healthy peers, although up to half may be unhealthy.
 
-    In a normal distribution the better half has its median 0.674 σ from the centre, and half of it lies
-    within 0.399 σ of that median. Both therefore follow from only that half.
+    In a normal distribution, the median of the better half is 0.674 σ from the centre, and half of it lies
+    within 0.399 σ of that median. Both results are therefore computed from only that half.
     """
     known = levels[np.isfinite(levels)]
     if known.size < 4:
@@ -298,7 +302,7 @@ def _healthy_centre(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
 def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
     counts = np.isfinite(part).sum(axis=1)
     if kind.ratio:
-        # Not by the median: samples of two steps or three only have these two values.
+        # The median is not used, because samples of two or three steps have only these two values.
         std: Matrix = np.sqrt(_mean((part - level[:, None]) ** 2))
     else:
         std = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))
@@ -307,7 +311,7 @@ def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
 
 
 def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return for each row the blocks [first, stop) between clear changes that are farthest from the peers."""
+    """Return the blocks [first, stop) between clear changes in which each row is farthest from the peers."""
     n_rows, n = ratios.shape
     least_past = max(LEAST_BLOCKS, round(_LEAST_PAST_S / block_s))
     first, stop = np.zeros(n_rows, dtype=np.intp), np.full(n_rows, n, dtype=np.intp)
@@ -316,7 +320,7 @@ def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArra
     for row in np.flatnonzero(clear):
         at = int(found.at[row])
         low, high = (at, n) if abs(found.after[row]) >= abs(found.before[row]) else (0, at)
-        # It may also have begun or ended within that part.
+        # The deviation may also have begun or ended within that part.
         inner = split(ratios[row : row + 1, low:high], LEAST_BLOCKS)
         if inner.z[0] >= _CLEAR_CHANGE_Z and abs(inner.after[0] - inner.before[0]) >= 2 * kind.differs_by:
             middle_at = low + int(inner.at[0])
@@ -324,7 +328,7 @@ def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArra
             low, high = (middle_at, high) if later else (low, middle_at)
         least = least_past if high <= n - LEAST_BLOCKS or kind.in_bursts else LEAST_BLOCKS
         if np.isfinite(ratios[row, low:high]).sum() < least:
-            # It was short and is over, or may be chance.
+            # The deviation was short and has ended, or may be chance.
             continue
         first[row], stop[row] = low, high
     return first, stop

@@ -1,4 +1,4 @@
-"""Explain why a job became slower as a whole, by other changes at that time."""
+"""Explain why a job became slower as a whole by other changes at that time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.trend import BY_STEPS, LEAST_TREND, LINKS, Trend, change_since, find_trend
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
-# Share of the pace's fall that power falls by, at least, if all workers wait longer.
+# Minimum fall of power, as a share of the fall of the pace, if all workers wait longer.
 _LESS_POWER = 0.05
-# Share of the work's fall that SM activity falls by, at least, if all workers wait longer.
+# Minimum fall of SM activity, as a share of the fall of work, if all workers wait longer.
 _LESS_BUSY = 0.5
 _UTIL_WITH_TREND = 0.015
 _ANOTHER_PHASE, _ANOTHER_PHASE_LINKS = 4.0, -1.5
 
 
 def slowdown(case: Case) -> Verdict | None:
-    """Explain a slowdown of all workers together, by other changes at that time."""
+    """Explain a slowdown of all workers together by other changes at that time."""
     trend = find_trend(case)
     if trend is None:
         return None
@@ -36,7 +36,7 @@ def slowdown(case: Case) -> Verdict | None:
         return None
     power = change_since(case, Signal.POWER, trend)
     if trend.signal in LINKS and power is not None and power > _LESS_POWER * pace:
-        # Fewer steps do more each: a larger batch or an evaluation.
+        # Fewer steps do more work each, as with a larger batch or in an evaluation.
         return None
     since_s = case.time_of(trend.first) if trend.first > 0 else None
     until_s = case.time_of(trend.stop) if trend.stop < case.n_blocks else None
@@ -53,7 +53,7 @@ def slowdown(case: Case) -> Verdict | None:
         evidence.append(Evidence(text=text, metric="clock", value=float(np.exp(clock)), expected=1.0))
         return case.verdict(Cause.SLOW, 0.65, kind="all clocks", evidence=tuple(evidence), **when)
     if any(change < _another_phase(trend) for change in carried.values()):
-        # An evaluation: traffic per step changed far more than computation.
+        # Traffic per step changed far more than computation, as in an evaluation.
         return None
     slack = max(0.06, 0.6 * abs(pace))
     alike = all(abs(change - pace) <= slack for change in carried.values())
@@ -78,7 +78,7 @@ def slowdown(case: Case) -> Verdict | None:
 
 
 def _as_busy(case: Case, trend: Trend) -> bool:
-    """Return whether SMs are about as active as before: waiting keeps a few of them active."""
+    """Return whether SMs are about as active as before, although waiting keeps only a few of them active."""
     busy = change_since(case, Signal.BUSY, trend)
     if trend.signal is not Signal.WORK or busy is None:
         return False

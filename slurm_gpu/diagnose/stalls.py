@@ -12,42 +12,43 @@ from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _SPINS = 0.9
 _IDLE = 0.1
-# Share of the traffic during computation. A job with more traffic does not hang.
+# Share of the traffic during computation: a job with more traffic does not hang.
 _QUIET = 0.3
 _TRAFFIC = (Metric.NETWORK, Metric.INFINIBAND, Metric.PCIE)
-# Confidence of a hang without another explanation. Callers may wait for a hang of less confidence to persist.
+# Confidence of a hang without another explanation. Callers may wait until a less certain hang persists.
 SURE = 0.9
 _WORKS, _RESTS = 0.4, 0.5
-# Spinning uses no tensor cores; an evaluation uses them less than training does.
+# Spinning uses no tensor cores, and an evaluation uses them less than training does.
 _TENSOR_WORKS = 0.15
 # A waiting worker takes less than this share of its power during computation.
 _POWER_WORKS, _POWER_APART = 0.8, 0.15
-# Shares of the usual. Spinning uses a quarter of the SMs, and rarely takes four fifths of the power.
+# Shares of the usual level. Spinning uses a quarter of the SMs, and rarely takes four fifths of the power.
 _AT_WORK = {Metric.SM_ACTIVE: 0.6, Metric.POWER: 0.9}
-# Share of the usual activity in a sample without a stop.
+# Minimum share of the usual activity in a sample that contains no part of the stall.
 _WHOLE = 0.9
-# Spinning and traffic are judged at the end only: before it the job was stopping.
+# Spinning and traffic are judged only at the end, since before it the job was stopping.
 _TAIL_S = 12.0
 _APART_S = 5.0
-# Factor on the longest previous pause for which it may be stalled.
+# A job may normally be stalled for this factor times its longest previous pause.
 _PAUSE_FACTOR = 2.0
-# Share of their use in training. Busier CPUs may compute or load the data that the GPUs wait for.
+# Share of the CPU use in training. Busier CPUs may compute or load the data that the GPUs wait for.
 _COMPUTE_INSTEAD = 0.55
-# An evaluation on CPUs takes no longer.
+# An evaluation on CPUs takes no longer than this.
 _LONG_S = 300.0
-# A younger training still compiles and captures graphs, and is stalled for it.
+# Until it has computed for this time, a training may be stalled while it compiles or captures graphs.
 _SETTLED_S = 60.0
-# If no host reports work, a longer stall is a suspicion, unless it began with a copy to the hosts.
+# If no host reports work, a stall longer than this is a suspicion, unless it began with a copy to the hosts.
 _EARLY_S = 25.0
-# Samples. A process that queries the GPU is seen in only one of them.
+# Number of last samples to check: a process that queries the GPU appears in only one of them.
 _BACK = 2
-# Share of the usual PCIe traffic, above that of computation. Data that takes long to write was copied first.
+# Excess over the PCIe traffic of computation, as a share of the usual: data that takes long to write is
+# copied first.
 _COPIED = 0.25
 STALLED_AT_END = "stalled at its end"
 
 
 def hang(case: Case) -> Verdict | None:
-    """Find a job that did compute, and now is stalled to its end for longer than ever before."""
+    """Find whether a job that has computed is now stalled for longer than ever before."""
     start = case.phases.stalled_from()
     if start is None:
         return None
@@ -61,14 +62,14 @@ def hang(case: Case) -> Verdict | None:
         spinning, idle = now >= _SPINS, now <= _IDLE
         continues = ((now > _IDLE) & (before <= _IDLE)).any()
         at_work = ((now > _IDLE) & (now < _SPINS)).any()
-    # If the job was stalled for long, or was ended, a moment of activity means little.
+    # If the job was stalled for long or has ended, a moment of activity means little.
     continues |= case.running and stalled_s < _LONG_S and _came_back(util, before)
     if loud or continues or at_work or _any_works(case, tail) or _most_work(case, start, tail):
-        # Utilisation is read each second: the missing worker is back.
+        # The job is not stalled: for example, the missing worker is back.
         return None
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)
     longest_s = _longest_pause_s(case, quiet=quiet, waits=bool(waits))
-    # The first worker often writes for all, and the others wait for it as in a hang.
+    # The first worker often writes for all, while the others wait for it as in a hang.
     writes = waits and not now[0] > _IDLE and idle[1:].sum() == 0
     settled = case.phases.active.sum() * series.width_s >= _SETTLED_S
     sure = settled and ((waits and not writes) or (quiet and _hosts_rest(case, tail)))
@@ -82,7 +83,7 @@ def hang(case: Case) -> Verdict | None:
         enough_s = max(enough_s, rules.unsure_hang_s if waited else rules.over_hang_s)
     if stalled_s < enough_s:
         return None
-    # A worker that does not spin while the others do is the one they wait for.
+    # If one worker does not spin while the others do, they wait for it.
     rows = idle if waits and idle.any() else _first_to_stop(case, start)
     activity = float(np.nanmean(case.phases.activity[start:]))
     evidence = [
@@ -111,7 +112,7 @@ def hang(case: Case) -> Verdict | None:
     if early and stalled_s < rules.unsure_hang_s:
         silent = _cpus(case, tail) is None
         reason = (
-            "no host reports whether it loads or writes" if silent else "it may load or write while CPUs rest"
+            "no host reports whether it loads or writes" if silent else "it may load or write with idle CPUs"
         )
         unknown = f"{reason}, which has the same symptoms for a while"
         return verdict.limited(unknown, most=SUSPICION)
@@ -125,7 +126,7 @@ def _tail(case: Case) -> int:
 
 
 def stalled_at_end(case: Case) -> str | None:
-    """Describe a long time without computation at the end of a job that was cut short; None without one."""
+    """Describe the final stall of a job that was cut short; None if it was not stalled for long."""
     start = case.phases.stalled_from() if case.cut_short else None
     if start is None:
         return None
@@ -138,7 +139,7 @@ def stalled_at_end(case: Case) -> str | None:
 
 
 def _longest_pause_s(case: Case, *, quiet: bool = False, waits: bool = False) -> float:
-    """Return the longest previous pause that may be of the same kind as the current one.
+    """Return the longest previous pause that may have the same reason as the current one.
 
     `quiet`: hosts report no traffic; `waits`: most workers spin.
     """
@@ -152,7 +153,7 @@ def _longest_pause_s(case: Case, *, quiet: bool = False, waits: bool = False) ->
 
 
 def _had_host_traffic(case: Case, first: int, stop: int) -> bool:
-    """Return whether a host moved data in a pause, to write or to read."""
+    """Return whether a host wrote or read data during a pause."""
     for metric in _TRAFFIC:
         matrix = case.series.get(metric)
         if matrix is None or metric not in HOST_METRICS or not case.phases.active.any():
@@ -175,7 +176,7 @@ def _all_idle(case: Case, first: int, stop: int) -> bool:
 def _copied(case: Case, start: int) -> bool:
     """Return whether a GPU sent more over PCIe than its computation needs when all stopped.
 
-    The sample in which all stopped is examined. The result is True if unknown.
+    Only the samples around the stop are examined. The result is True if unknown.
     """
     pcie = case.series.get(Metric.PCIE)
     if pcie is None or not case.phases.active.any():
@@ -189,10 +190,10 @@ def _copied(case: Case, start: int) -> bool:
 
 
 def _maybe_on_cpus(case: Case, tail: int, *, writes: bool) -> str | None:
-    """Return why a process may compute on CPUs, as in an evaluation for all while the others wait."""
+    """Return why a process may compute on CPUs while the others wait, as in an evaluation; None if not."""
     share = _cpus(case, tail)
     if share is None and writes:
-        return "only the first worker does not wait: no host reports whether it works for all on CPUs"
+        return "only the first worker does not wait, and no host reports whether it computes on CPUs for all"
     if share is not None and share >= _COMPUTE_INSTEAD:
         return (
             f"CPUs are at {share:.0%} of their earlier load: they may compute or load what the GPUs wait for"
@@ -201,16 +202,17 @@ def _maybe_on_cpus(case: Case, tail: int, *, writes: bool) -> str | None:
 
 
 def _last_utilisation(util: Matrix, start: int, tail: int) -> tuple[Matrix, Matrix]:
-    """Return (utilisation of each worker at the end, and before it since the stall); NaN if unknown.
+    """Return the utilisation of each worker at the end, and between the beginning of the stall and the end.
 
-    If samples are ten seconds apart, thus momentary, the second is the least.
+    Both are NaN if unknown. If samples are ten seconds apart and therefore momentary, the second result is
+    the minimum.
     """
     coarse = util.shape[1] - tail <= 1
     return median(_end(util, tail)), quantile(util[:, start:tail], 0.0 if coarse else 0.5)
 
 
 def _came_back(util: Matrix | None, before: Matrix) -> bool:
-    """Return whether a worker that had nothing to run had something in each of the last samples."""
+    """Return whether a worker that had nothing to run has had something in each of the last samples."""
     if util is None:
         return False
     last = util[:, -_BACK:]
@@ -219,7 +221,7 @@ def _came_back(util: Matrix | None, before: Matrix) -> bool:
 
 
 def _end(rows: Matrix, tail: int) -> Matrix:
-    """Return columns from `tail` on; if that is one column, fill its NaN from the previous one."""
+    """Return the columns from `tail` on; if it is only one, fill its NaN from the previous column."""
     last = rows[:, tail:]
     if last.shape[1] > 1 or tail == 0:
         return last
@@ -227,7 +229,7 @@ def _end(rows: Matrix, tail: int) -> Matrix:
 
 
 def _any_works(case: Case, tail: int) -> bool:
-    """Return whether a worker computes while the others wait, as in an evaluation for all."""
+    """Return whether a worker computes while the others wait, as when it evaluates for all."""
     least = {Metric.TENSOR: _TENSOR_WORKS, Metric.SM_ACTIVE: _WORKS}.get(case.phases.metric or Metric.UTIL)
     levels = median(case.phases.of[:, tail:])
     if least is not None and (levels[np.isfinite(levels)] >= least).any():
@@ -241,12 +243,12 @@ def _any_works(case: Case, tail: int) -> bool:
 
 
 def _most_work(case: Case, start: int, tail: int) -> bool:
-    """Return whether most compute, though without tensor cores or traffic: they evaluate."""
+    """Return whether most workers compute without tensor cores or traffic, as in an evaluation."""
     for metric, least in _AT_WORK.items():
         matrix = case.series.get(metric)
         if matrix is None or not case.phases.active.any():
             continue
-        # A worker without data at the end has data of its earlier activity.
+        # If too few workers have data at the end, their activity since the stop is used.
         for since in (tail, start):
             share = _relative_to_usual(case, matrix, since)
             known = share[np.isfinite(share)]
@@ -263,19 +265,19 @@ def _relative_to_usual(case: Case, matrix: Matrix, tail: int) -> Matrix:
 
 
 def _hosts_rest(case: Case, tail: int) -> bool:
-    """Return whether CPUs do far less than in training: compiling, loading or writing uses them."""
+    """Return whether CPUs do far less than in training, so that nothing compiles, loads or writes."""
     share = _cpus(case, tail)
     return share is not None and share <= _RESTS
 
 
 def _hosts_work(case: Case, tail: int) -> bool:
-    """Return whether CPUs are known to be as busy as is common in training."""
+    """Return whether CPUs are known to be about as busy as in training."""
     share = _cpus(case, tail)
     return share is not None and share > _RESTS
 
 
 def _cpus(case: Case, tail: int) -> float | None:
-    """Return the busiest host's CPU use at the end, relative to the usual in training; None if unknown."""
+    """Return the busiest host's CPU use at the end, relative to usual training; None if unknown."""
     cpu = case.series.get(Metric.CPU)
     if cpu is None or not case.phases.active.any():
         return None
@@ -284,9 +286,9 @@ def _cpus(case: Case, tail: int) -> float | None:
 
 
 def _stalled_s(case: Case, start: int) -> float:
-    """Return for how long nothing has been computed, including the missing part of the last samples before.
+    """Return for how long nothing has been computed, including parts of the last samples before the stop.
 
-    A ten-second mean of 60 % is six seconds of work and four seconds of the stall.
+    For example, a ten-second mean of 60 % means six seconds of work and four seconds of the stall.
     """
     width_s = case.series.width_s
     first = max(0, start - max(1, round(refresh_interval_s(case.series) / width_s)))
@@ -297,7 +299,7 @@ def _stalled_s(case: Case, start: int) -> float:
 
 
 def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
-    """Return (whether a host reports little traffic, whether any data still moves)."""
+    """Return whether a host reports little traffic, and whether any link still has traffic."""
     quiet = loud = False
     for metric in _TRAFFIC:
         matrix = case.series.get(metric)
@@ -314,14 +316,14 @@ def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
 
 
 def _greatest(rows: Matrix) -> float:
-    """Return the greatest level of any worker for a good part of the time: one that writes is enough."""
+    """Return the greatest upper quartile of any worker, since one that writes is enough."""
     levels = quantile(rows, 0.75)
     known = levels[np.isfinite(levels)]
     return float(known.max()) if known.size else float("nan")
 
 
 def _first_to_stop(case: Case, start: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mark workers that stopped well before the others, by more than clocks may differ."""
+    """Mark workers that stopped before the others by more than clocks may differ."""
     of = case.phases.of[:, :start]
     rows = np.zeros(case.n, dtype=bool)
     with np.errstate(invalid="ignore"):
@@ -331,7 +333,7 @@ def _first_to_stop(case: Case, start: int) -> np.ndarray[tuple[int], np.dtype[np
         return rows
     last = np.where(there, of.shape[1] - 1 - np.argmax(busy[:, ::-1], axis=1), -1)
     ahead_s = (np.median(last[there]) - last) * case.series.width_s
-    # One node may have read its counters just before, another almost a refresh interval ago.
+    # One node may have read its counters just before the stop, another almost a refresh interval earlier.
     rows[there] = ahead_s[there] > max(
         _APART_S + 2 * refresh_interval_s(case.series), 2 * case.series.width_s
     )

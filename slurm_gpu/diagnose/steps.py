@@ -1,9 +1,9 @@
-"""Find causes of slow steps from timings of the job itself, which show how time is spent.
+"""Find causes of slow steps from timings by the job itself, which show where time is spent.
 
 A what-if analysis computes how long a step would take without each imbalance. A step of synchronous training
 takes as long as its slowest replica. A replica takes as long as its busiest pipeline stage, plus one
-microbatch in each other stage to fill and drain the pipeline. Only computing time counts, therefore; waiting
-for others is a consequence.
+microbatch in each other stage to fill and drain the pipeline. Waiting for others is a consequence, so only
+computing time counts.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
 
-# Columns of a table of steps with one row per operation; others are ignored. dp_rank is the
-# replica, stage that of the pipeline, rank the launcher's (below 0 if unknown), duration in seconds,
-# mb_id the microbatch. Only the optypes `forward-compute` and `backward-compute` count.
+# Columns of a table of steps with one row per operation; other columns are ignored. In each row, dp_rank is
+# the replica, stage the pipeline stage, and rank the launcher's (below 0 if unknown). Durations are in
+# seconds, and mb_id is the microbatch. Only the optypes `forward-compute` and `backward-compute` count.
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "duration", "mb_id")
 _FORWARD, _BACKWARD = "forward-compute", "backward-compute"
 _LONGEST_S = 1e6
-# Operations that a table may have places for, most of them empty.
+# Maximum number of operations for which a table may have places, most of them empty.
 _MOST_SLOTS = 1 << 24
 _GREATEST_RANK = 10_000_000
 LEAST_STEPS = 4
-# Share of a step's time. Smaller losses are normal.
+# Minimum loss, as a share of a step's time; smaller losses are normal.
 LEAST_LOSS = 0.03
-# A stage has its time from thousands of microbatches: 5 % more of it costs half of that or less.
+# The time of a stage is a median of thousands of microbatches. If a stage takes 5 % more, a step loses at
+# most half of that.
 _LEAST_LOSS_OF_STAGE, _LEAST_STAGE = 0.015, 1.05
 _SLOW_RATIO = 1.04
 _SLOW_Z = 6.0
 _LEAST_SIGMA = 0.006
-# Share of the loss. If one factor per replica explains as much, factors per worker are not needed.
+# If factors per replica explain at least this share of the loss, factors per worker are not needed.
 _AS_MUCH = 0.9
 _SEQUENCE_CV, _SEQUENCE_CORRELATION = 0.08, 0.5
-# If microbatches differ by little more than usual, nearly all of it must come from their content.
+# If microbatches differ by little more than usual, their content must explain nearly all of the difference.
 _LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
 
 
@@ -48,8 +49,8 @@ _LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
 class StepSeries:
     """Seconds of computing (replicas, stages, steps, microbatches); NaN without data.
 
-    `ranks` (replicas, stages, ranks of a place) are the launcher's, −1 if unknown. Tensor-parallel ranks
-    share a place, which takes as long as the slowest of them. `numbers` are those of the steps.
+    `ranks` (replicas, stages, ranks of a place) are the launcher's ranks; −1 if unknown. Tensor-parallel
+    ranks share a place, which takes as long as the slowest of them. `numbers` are the step numbers.
     """
 
     forward: Matrix
@@ -62,7 +63,7 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
     """Convert a table's columns (arrays of equal length); raise ValueError naming an invalid column."""
     lacking = [name for name in COLUMNS if name not in columns]
     if lacking:
-        raise ValueError(f"steps: no column {', '.join(lacking)}; there must be {', '.join(COLUMNS)}")
+        raise ValueError(f"steps: missing column {', '.join(lacking)}; required: {', '.join(COLUMNS)}")
     optype = np.asarray(columns["optype"])
     computing = np.asarray((optype == _FORWARD) | (optype == _BACKWARD), dtype=bool)
     if not computing.any():
@@ -93,12 +94,14 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
     slot, ranks = _slots(index, (shape[0], shape[1]), rank.astype(np.intp))
     size, n_slots = int(np.prod(shape)), ranks.shape[2]
     if size * n_slots > min(64 * len(seconds) + 4096, max(_MOST_SLOTS, 4 * len(seconds))):
-        raise ValueError(f"steps: {len(seconds)} rows do not make {' × '.join(map(str, shape))} operations")
+        raise ValueError(
+            f"steps: {len(seconds)} rows are too few for {' × '.join(map(str, shape))} operations"
+        )
     flat = np.ravel_multi_index(tuple(index), tuple(shape)) * n_slots + slot
     _reject_duplicates(flat, backward, index, ranks, slot)
     whole = (*shape, n_slots)
     return StepSeries(
-        # Several chunks of the model on one stage (interleaving) are computed one after the other.
+        # If a stage has several chunks of the model (interleaving), they are computed one after the other.
         forward=_slowest(_summed(flat[~backward], seconds[~backward], whole)),
         backward=_slowest(_summed(flat[backward], seconds[backward], whole)),
         ranks=ranks,
@@ -109,9 +112,9 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
 def _slots(
     index: list[NDArray[np.intp]], shape: tuple[int, int], rank: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the number of each row's rank at its place, and the ranks of all places.
+    """Return the slot of each row's rank at its place, and the ranks (replicas, stages, slots).
 
-    Places are (replicas, stages, slots).
+    A place is a stage of a replica, and has one slot per rank.
     """
     place = index[0] * shape[1] + index[1]
     known, code = np.unique(rank, return_inverse=True)
@@ -120,7 +123,7 @@ def _slots(
     slot = np.arange(len(pairs)) - np.searchsorted(places, places)
     most = int(slot.max()) + 1
     if shape[0] * shape[1] * most > 64 * len(rank) + 4096:
-        raise ValueError(f"steps: one dp_rank and stage has {most} ranks, others far fewer")
+        raise ValueError(f"steps: one pair of dp_rank and stage has {most} ranks, others have far fewer")
     ranks = np.full((shape[0] * shape[1], most), -1, dtype=np.intp)
     ranks[places, slot] = known[pairs % len(known)]
     return slot[which], ranks.reshape(*shape, -1)
@@ -133,7 +136,7 @@ def _reject_duplicates(
     ranks: NDArray[np.intp],
     slot: NDArray[np.intp],
 ) -> None:
-    """Raise ValueError if a worker has more rows per operation than its peers: it would appear slow."""
+    """Raise ValueError if a worker has more rows per operation than its peers, since it would appear slow."""
     each = np.bincount(2 * flat + backward)[2 * flat + backward]
     most = np.zeros(ranks.shape, dtype=np.intp)
     np.maximum.at(most, (index[0], index[1], slot), each)
@@ -155,7 +158,7 @@ def _summed(flat: NDArray[np.intp], seconds: Matrix, shape: tuple[int, ...]) -> 
 
 
 def _slowest(seconds: Matrix) -> Matrix:
-    """Return the slowest rank of each place, since the ranks wait for each other."""
+    """Return the seconds of the slowest rank at each place, since the ranks wait for each other."""
     return np.asarray(np.fmax.reduce(seconds, axis=-1))
 
 
@@ -168,9 +171,9 @@ def step_seconds(cost: Matrix) -> float:
 
 
 def judge_steps(steps: StepSeries) -> Verdict:
-    """Judge only by the timings: report a worker that is always slower than its stage's others.
+    """Judge a job only by timings.
 
-    Timings cannot exclude that it has more to do in each step; counters of the GPUs can.
+    Timings cannot exclude that a worker that is always slower has more to do; counters of its GPU can.
     """
     cost = _cost(steps)
     n_replicas, n_stages, n_steps, _ = cost.shape
@@ -193,7 +196,7 @@ def judge_steps(steps: StepSeries) -> Verdict:
         _replica(ratio, steps),
     )
     if replica is not None and by_replica >= _AS_MUCH * by_worker:
-        # Factors per worker also remove noise, so they always explain a little more.
+        # Factors per worker also remove noise, so they always explain a little more than factors per replica.
         worker = None
     found = [
         (by_worker, worker),
@@ -219,7 +222,7 @@ def judge_steps(steps: StepSeries) -> Verdict:
 
 
 def _cost(steps: StepSeries) -> Matrix:
-    # If only one direction has data (inference, a truncated trace), compare that.
+    # If only one direction has data (inference, a truncated trace), only that direction is compared.
     both = np.isfinite(steps.forward) & np.isfinite(steps.backward)
     if both.any():
         return np.where(both, steps.forward + steps.backward, np.nan)
@@ -236,7 +239,7 @@ def _lost(usual: float, cost: Matrix) -> float:
 
 
 def _equalizing_factors(stage: Matrix) -> Matrix:
-    """Return the factor on each stage's times that makes them equal to the mean."""
+    """Return the factors that make the times of all stages equal to their mean."""
     known = stage[np.isfinite(stage)]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(stage > 0, known.mean() / stage, 1.0) if known.size else np.ones(len(stage))
@@ -247,7 +250,7 @@ def _equalized(cost: Matrix, levels: Matrix) -> Matrix:
 
 
 def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
-    """Find workers that take longer than others of their stage for the usual microbatch."""
+    """Find workers that take longer for the usual microbatch than others of their stage."""
     std = MAD_TO_SIGMA * median(np.abs(ratio - 1.0).T)
     slow = (ratio > _SLOW_RATIO) & (ratio - 1.0 > _SLOW_Z * np.maximum(std, _LEAST_SIGMA))
     if not slow.any() or slow.sum() > 0.25 * ratio.size:
@@ -256,8 +259,8 @@ def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
     ranks = [_ranks(steps, int(replica), int(stage)) for replica, stage in places]
     evidence = tuple(
         Evidence(
-            text=f"{_who(here, int(replica))}, stage {stage}: {ratio[replica, stage]:.2f} times its stage's "
-            "others",
+            text=f"{_who(here, int(replica))}, stage {stage}: {ratio[replica, stage]:.2f} times as long as "
+            "others of its stage",
             metric="compute_s",
             value=float(ratio[replica, stage]),
             expected=1.0,
@@ -291,7 +294,7 @@ def _who(ranks: tuple[int, ...], replica: int) -> str:
 
 
 def _of_replicas(ratio: Matrix) -> Matrix:
-    """Return the duration of each replica relative to the median, or of two replicas to the faster one."""
+    """Return the duration of each replica relative to the median, or with two replicas to the faster one."""
     own = median(ratio)
     known = own[np.isfinite(own)]
     if not known.size:
@@ -301,9 +304,9 @@ def _of_replicas(ratio: Matrix) -> Matrix:
 
 
 def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
-    """Find replicas of which all stages take longer by the same factor: they have more to do.
+    """Find replicas whose stages all take longer by the same factor, since they have more to do.
 
-    A slow GPU affects one stage.
+    A slow GPU affects only one stage.
     """
     n_replicas, n_stages = ratio.shape
     if n_replicas < 2 or n_stages < 2:
@@ -315,7 +318,9 @@ def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
         return None
     names = tuple(f"replica {replica}" for replica in np.flatnonzero(more))
     most = float(times[more].max())
-    text = f"all {n_stages} stages of {few(names, 4)} take up to {most:.2f} times as long as others'"
+    text = (
+        f"all {n_stages} stages of {few(names, 4)} take up to {most:.2f} times as long as in other replicas"
+    )
     return Verdict(
         cause=Cause.IMBALANCE,
         kind="replica",
@@ -349,7 +354,7 @@ def _stage(stage: Matrix) -> Verdict | None:
 
 
 def _sequence(steps: StepSeries) -> Verdict | None:
-    """Find microbatches that differ alike forward and backward, because of their content."""
+    """Find microbatches that differ in both directions in the same way because of their content."""
     forward, backward = _residuals(steps.forward), _residuals(steps.backward)
     std = _std(forward)
     correlation = _correlation(forward, backward)
@@ -364,7 +369,8 @@ def _sequence(steps: StepSeries) -> Verdict | None:
             expected=0.03,
         ),
         Evidence(
-            text=f"those long forward are long backward (correlation {correlation:.2f}): it is the data",
+            text=f"microbatches that are long forward are long backward (correlation {correlation:.2f}), "
+            "because of their content",
             metric="forward_s × backward_s",
             value=correlation,
             expected=0.0,
@@ -378,7 +384,7 @@ def _sequence(steps: StepSeries) -> Verdict | None:
 
 
 def _residuals(cost: Matrix) -> Matrix:
-    """Return times relative to the worker's usual, independent of stage and worker."""
+    """Return times relative to the usual time of their worker and stage."""
     usual = median(cost.reshape(cost.shape[0] * cost.shape[1], -1)).reshape(*cost.shape[:2], 1, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(cost / usual - 1.0)

@@ -1,4 +1,4 @@
-"""Find the bottleneck of the GPUs: links between them, or data from their hosts."""
+"""Find the bottleneck in supplying the GPUs: links between them, or data from their hosts."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 _LEAST_LINK = 0.12
 _LINK_ENDS = 2
 _KNOWN_NODES = 4
-# Share of the InfiniBand traffic of the other nodes.
+# Shares of the InfiniBand traffic of the other nodes.
 _UNUSED, _USED_INSTEAD = 0.1, 0.5
 _LEAST_UTIL, _UTIL_Z = 0.05, 5.0
 _UTIL_OF_ALL = 0.85
 _SAME_LEVEL = 0.02
 _UTIL_IRREGULAR, _IRREGULAR = 0.97, 0.015
-# Work is a logarithm: less than half as much.
+# Work is a logarithm, so this means less than half as much; memory is a fraction.
 _OTHER_WORK, _OTHER_MEMORY = -0.7, 0.1
 _LACKS_AT_TIMES = 0.04
 _NEARLY_ALWAYS, _LEAST_BEHIND = 0.6, 3
-# Standard deviations, more than those of the last of many workers.
+# In standard deviations: more than the last of many workers deviates by chance.
 _BY_CHANCE = 5.5
-# Share of a stage's workers. If this many lack input in turn, all do.
+# If at least this share of a stage's workers lacks input in turn, all workers do.
 _MANY = 0.25
 _CPU_FULL = 0.85
 _LASTS_S = 75.0
-# Computing time in which kernels are compiled and caches filled, so that the GPUs have less to run.
+# Initial computing time, in which kernels are compiled and caches filled, so that GPUs have less to run.
 _BEGINS_S = 120.0
 
 
 def links(case: Case) -> Verdict | None:
-    """Find links that carry less than those of peers in step: the traffic uses another path."""
+    """Find links that carry less than those of peers in step, because the traffic uses another path."""
     for signal in LINKS:
         rows = case.below(signal, _LEAST_LINK) & ~case.below(Signal.UTIL, 0.1)
         if _carries_other_things(case, signal):
@@ -67,10 +67,10 @@ def links(case: Case) -> Verdict | None:
 
 
 def _carries_other_things(case: Case, signal: Signal) -> bool:
-    """Return whether nodes may always differ in it.
+    """Return whether nodes may always differ in a signal.
 
-    One of them may log or read more files over the same network. A few nodes do not show the usual
-    difference.
+    One of them may write logs or read more files over the same network, and a few nodes do not show the usual
+    differences.
     """
     if signal is Signal.INFINIBAND:
         return len(case.series.nodes) < _KNOWN_NODES
@@ -78,9 +78,9 @@ def _carries_other_things(case: Case, signal: Signal) -> bool:
 
 
 def _by_sockets(case: Case) -> Verdict | None:
-    """Find nodes with unused InfiniBand whose network carries the traffic that InfiniBand carries elsewhere.
+    """Find nodes whose network carries the traffic for which other nodes use InfiniBand.
 
-    All nodes are compared: a stage of one node has no peers, and all take part in the same steps.
+    All nodes are compared, since a stage of one node has no peers, and all nodes take part in the same steps.
     """
     infiniband, network = case.signals.get(Signal.INFINIBAND), case.signals.get(Signal.NETWORK)
     nodes = case.series.nodes
@@ -106,7 +106,7 @@ def _by_sockets(case: Case) -> Verdict | None:
 
 
 def starved_some(case: Case) -> Verdict | None:
-    """Find GPUs that have nothing to run part of the time, while those that wait for them spin."""
+    """Find GPUs that have nothing to run for part of the time, while those that wait for them spin."""
     rows = case.below(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case) & _for_long(case)
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
         return None
@@ -124,8 +124,8 @@ def starved_some(case: Case) -> Verdict | None:
     ):
         if _begins(case):
             return None
-        # If all loaders are too slow, GPUs lack input in turn: the current ones are not at fault.
-        text = f"{wanting.sum()} GPUs have nothing to run in turn"
+        # If all loaders are too slow, GPUs lack input in turn, and those that lack it now are not at fault.
+        text = f"{wanting.sum()} GPUs, in turn, have nothing to run"
         share = float(wanting.sum() / max(1, case.judged.sum()))
         evidence.append(Evidence(text=text, metric="util", value=share, expected=0.0))
         return case.verdict(Cause.STARVATION, 0.7, kind="all", since_s=since_s, evidence=tuple(evidence))
@@ -147,9 +147,9 @@ def starved_some(case: Case) -> Verdict | None:
 
 
 def _for_long(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that lack input for longer than one worker writes, or evaluates, for all.
+    """Mark workers that lack input for longer than one worker takes to write or evaluate for all.
 
-    If it became worse or better, the times before and after count by their share.
+    Times before and after the deviation count in proportion to the input that was lacking then.
     """
     found = case.deviations.get(Signal.UTIL)
     if found is None:
@@ -165,7 +165,7 @@ def _for_long(case: Case) -> NDArray[np.bool_]:
 
 
 def _of_another_role(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that do far less than their peers or use less memory.
+    """Mark workers that do far less than their peers or use less memory, and so have another role.
 
     A worker that waits for data does as much per step as its peers.
     """
@@ -181,7 +181,7 @@ def _of_another_role(case: Case) -> NDArray[np.bool_]:
 
 
 def _in_turn(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that sometimes have nothing to run, relative to the busiest at that time."""
+    """Mark workers that sometimes have less to run than the busiest workers at that time."""
     util = case.signals[Signal.UTIL]
     lacking = quantile(util.T, 0.95) - util
     with np.errstate(invalid="ignore"):
@@ -189,14 +189,14 @@ def _in_turn(case: Case) -> NDArray[np.bool_]:
 
 
 def _starved_in_turn(case: Case) -> Verdict | None:
-    """Find loaders that are all too slow: nearly always some GPU, in turn, has nothing to run."""
+    """Find whether all loaders are too slow: at nearly any time, one GPU or another has nothing to run."""
     util = case.signals[Signal.UTIL]
     known = util[:, np.isfinite(util).any(axis=0)]
     late = known[case.judged, -max(LEAST_BLOCKS * 3, known.shape[1] // 3) :]
     if late.shape[0] < _LEAST_BEHIND or late.shape[1] < LEAST_BLOCKS * 3:
         return None
     lacking = np.nan_to_num(quantile(late.T, 0.95)[None, :] - late)
-    # The last of many workers is far behind by chance.
+    # By chance, the last of many workers is far behind.
     least = max(_LACKS_AT_TIMES, _BY_CHANCE * float(np.nanmedian([sigma(block) for block in late.T])))
     behind = lacking.max(axis=0) >= least
     share, n_behind = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))
@@ -208,9 +208,9 @@ def _starved_in_turn(case: Case) -> Verdict | None:
 
 
 def _irregular(case: Case, level: float) -> bool:
-    """Return whether all GPUs lack something to run to a varying extent.
+    """Return whether all GPUs lack something to run, to a varying extent.
 
-    Gaps of kernel launches are equal in each step; input from outside is late irregularly.
+    Gaps between kernels are equal in each step, but input from outside is late irregularly.
     """
     util = case.job(Signal.UTIL)
     return util is not None and level < _UTIL_IRREGULAR and float(noise(util[None, :])[0]) >= _IRREGULAR
@@ -225,12 +225,12 @@ def _n_groups(case: Case) -> int:
 
 
 def _whole_stage(case: Case, rows: NDArray[np.bool_]) -> bool:
-    """Return whether these are nearly all of a stage: the first stage reads input for all."""
+    """Return whether these are nearly all of a stage, such as the first, which reads input for all."""
     return _n_groups(case) > 1 and any(rows[members].mean() >= 0.75 for members in case.groups.members())
 
 
 def starved_all(case: Case) -> Verdict | None:
-    """Find a job whose GPUs, or those of the stage that reads, have nothing to run for much of the time."""
+    """Find whether all GPUs, or those of the stage that reads, often have nothing to run."""
     rows, cpu = case.signals.get(Signal.UTIL), case.job(Signal.CPU)
     if rows is None:
         return None

@@ -1,4 +1,4 @@
-"""Find when a job as a whole became slower, by how much, and which other values changed at that time."""
+"""Find when and by how much a job as a whole became slower, and which other values changed then."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma, smooth
 from slurm_gpu.diagnose.signals import BLOCK_S, LEAST_BLOCKS, Signal
 
 LINKS = (Signal.NVLINK, Signal.INFINIBAND, Signal.NETWORK, Signal.PCIE)
-# Signals of the pace if SM activity is unknown.
+# Signals of the pace of steps if SM activity is unknown.
 BY_STEPS = (*LINKS, Signal.POWER)
 LEAST_TREND = 0.04
-# In blocks. If bins are minutes long, two of them may hold a checkpoint each.
+# Minimum length of a fall, in blocks. If bins are minutes long, two of them may each contain a checkpoint.
 _LEAST_FALL = 5
-# A waiting GPU takes half of the power of a computing one, so power shows only part of the pace's fall.
+# A waiting GPU takes half of the power of a computing one, so power shows only part of a slowdown.
 _LEAST_TREND_OF_POWER = 0.015
 _TREND_Z = 6.0
-# In blocks. Over this time, samples that hold one or two bursts of a long step average to the link's traffic.
+# Number of blocks over which the mean of samples with one or two bursts of a long step is the link's traffic.
 _STEPS_EVEN_OUT = 3
 _MOST_OF_IT = 0.75
 _IDLE = 0.01
@@ -29,7 +29,7 @@ _BARELY_USED = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Blocks [first, stop) in which the job as a whole does less than at its best; `fell` is a logarithm."""
+    """Blocks [first, stop) in which the whole job does less than at its best; `fell` is a logarithm."""
 
     signal: Signal
     first: int
@@ -38,32 +38,33 @@ class Trend:
     best: tuple[int, int]
 
     def moved(self, rows: Matrix) -> Matrix:
-        """Return the change of each worker's median (n_workers,) since then; NaN if unknown."""
+        """Return the change of each worker's median (n_workers,) since the best time; NaN if unknown."""
         return median(rows[:, self.first : self.stop]) - median(rows[:, slice(*self.best)])
 
 
 def find_trend(case: Case) -> Trend | None:
-    """Find a slowdown by the best available signal of the pace; None if none fell."""
+    """Find a slowdown by the best available signal of the pace; return None without one."""
     for signal in (Signal.WORK, Signal.BUSY):
         job = case.job(signal)
         if job is not None and middle(job) > _IDLE:
             return _fall(case, signal, job)
-    # Power is a weak signal of the pace, since waiting takes some too. Traffic per step is constant.
+    # Power is a weak signal of the pace, since waiting also takes power. Traffic per step is constant.
     for signal in (Signal.NVLINK, Signal.PCIE):
         job = case.job(signal)
         used = job is not None and middle(job) > max(_IDLE / 10, _BARELY_USED * case.series.step)
         if used and job is not None and (found := _fall(case, signal, job)) is not None:
             return found
-    # If steps are long, a sample holds one or two, which hides a fall of link traffic.
+    # If steps are long, a sample contains one or two of them, which hides a fall of link traffic.
     job = case.job(Signal.POWER)
     return None if job is None else _fall(case, Signal.POWER, job, _LEAST_TREND_OF_POWER)
 
 
 def _fall(case: Case, signal: Signal, job: Matrix, least_fall: float = LEAST_TREND) -> Trend | None:
-    """Find the part of the time, beginning at a change, with the clearest fall below the time before.
+    """Find the period, beginning at a change, with the clearest fall below the time before.
 
-    Both are judged by medians: an evaluation is neither the usual training before, nor an end of the
-    slowdown. The part may have several levels, which arise if samples hold more or fewer steps.
+    Both are judged by their medians, so that an evaluation counts neither as the usual training before nor as
+    the end of the slowdown. The period may have several levels, since samples contain different numbers of
+    steps.
     """
     course = np.log(np.maximum(job, 1e-6))
     cuts = [part.start for part in segments(course)] + [len(course)]
@@ -92,9 +93,9 @@ def _known(row: Matrix) -> Matrix:
 
 
 def change_since(case: Case, signal: Signal, trend: Trend) -> float | None:
-    """Return the change of the whole job; None if unknown.
+    """Return the change of a signal of the whole job; None if unknown.
 
-    It is a difference of fractions (util, cpu), otherwise a logarithm.
+    The result is a difference of fractions (util, cpu), otherwise a logarithm.
     """
     job = case.job(signal)
     if job is None:
@@ -106,12 +107,12 @@ def change_since(case: Case, signal: Signal, trend: Trend) -> float | None:
     if signal in (Signal.UTIL, Signal.CPU):
         return now - then
     if not then > max(1e-3, _BARELY_USED * case.series.step):
-        # The job hardly uses this link: rounding would dominate.
+        # The job hardly uses this link, so rounding would dominate.
         return None
     return float(np.log(max(now, 1e-6) / then))
 
 
 def _level(row: Matrix, first: int, stop: int, n: int) -> float:
-    """Return the median of means over `n` blocks each."""
+    """Return the median of means over `n` blocks each, in the blocks [first, stop)."""
     part = row[first:stop]
     return middle(smooth(part[None, :], n)[0] if len(part) >= 2 * n else part)

@@ -14,9 +14,9 @@ class Cause(StrEnum):
     """Name why a job is slow."""
 
     IMBALANCE = "workload imbalance"
-    """Some have more to do than others; no GPU is at fault."""
+    """Some workers have more to do than others; no GPU is at fault."""
     SLOW = "slow or failing"
-    """A GPU or a node, in `Verdict.culprits`."""
+    """A GPU or a node, as listed in `Verdict.culprits`, is slow."""
     COMMUNICATION = "communication delay"
     STARVATION = "input starvation"
     """The GPUs wait for data from CPU, file system or network."""
@@ -34,7 +34,7 @@ NEXT_STEPS: Mapping[Cause, str] = {
     "nvidia-smi nvlink -s and nvidia-smi topo -m.",
     Cause.STARVATION: "Profile the data loader: more workers or CPUs per GPU, prefetching, "
     "data on local disks.",
-    Cause.HANG: "Take the stacks (py-spy dump) on the workers named first, then cancel; "
+    Cause.HANG: "Take stacks (py-spy dump) on the workers named, then cancel the job; "
     "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends such a job by itself.",
     Cause.HEALTHY: "Nothing.",
     Cause.INCONCLUSIVE: "Check the timelines; timings of steps (--steps) show what counters cannot.",
@@ -48,21 +48,21 @@ NO_PEERS = "no peers"
 _INCONCLUSIVE_NEXT: Mapping[str, str] = {
     NOTHING_RAN: "Check whether the program uses GPUs (nvidia-smi on its nodes); if not, request none.",
     TOO_EARLY: "Repeat the diagnosis in a minute.",
-    NO_PEERS: "Check how much of its GPU it uses (slurm-gpu job JOBID); a profiler shows what it waits for.",
+    NO_PEERS: "Check how much of its GPU the job uses (slurm-gpu job JOBID); a profiler shows why it waits.",
 }
 _VERIFY_FIRST = (
-    "Do not drain it yet: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, and "
-    "check whether it recurs on other nodes (sbatch --exclude)."
+    "Do not drain the node yet: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, "
+    "and check whether this recurs on other nodes (sbatch --exclude)."
 )
-# A verdict of lower confidence is a suspicion: do not drain a node for it.
+# A verdict of lower confidence is a suspicion, for which no node should be drained.
 SUSPECT_BELOW = 0.6
-# Greatest confidence of a suspicion.
+# Maximum confidence of a suspicion.
 SUSPICION = SUSPECT_BELOW - 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One finding: `value` of `metric` instead of `expected`, for `workers` (empty: all)."""
+    """One finding: `metric` has `value` instead of `expected` for `workers` (empty for all)."""
 
     text: str
     metric: str
@@ -71,7 +71,7 @@ class Evidence:
     workers: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict for json.dumps."""
+        """Return the evidence as a dict for json.dumps."""
         return {
             "text": self.text,
             "metric": self.metric,
@@ -83,10 +83,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The diagnosis of one job. `culprits` and `nodes` are accused; both may be empty.
+    """The diagnosis of one job.
 
-    `kind` specifies the cause (`pipeline stage`, `sequence`, `xid 79`, …). `since_s` is wall clock, None if
-    it began with the job or is unknown; `until_s` is None unless it has ended.
+    `culprits` and `nodes` are at fault; both may be empty. `kind` specifies the cause (`pipeline stage`,
+    `sequence`, `xid 79`, …). `since_s` is the wall-clock time at which the problem began; None if it is
+    unknown or the start of the job. `until_s` is None unless the problem has ended.
     """
 
     cause: Cause
@@ -94,22 +95,22 @@ class Verdict:
     culprits: tuple[JobWorker, ...] = ()
     nodes: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
-    """Stages or roles with the most work, for an imbalance."""
+    """Stages or workers with the most work, for an imbalance."""
     since_s: float | None = None
     until_s: float | None = None
     confidence: float
-    """0–1; below SUSPECT_BELOW it is a suspicion."""
+    """0 to 1; below SUSPECT_BELOW the verdict is a suspicion."""
     evidence: tuple[Evidence, ...] = ()
     why_not: tuple[str, ...] = ()
-    """Reasons for Cause.INCONCLUSIVE; for other causes, limits of the verdict."""
+    """Reasons for Cause.INCONCLUSIVE; for other causes, reservations about the verdict."""
     coverage: float | None = None
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Names of the workers of each group that were compared with each other."""
+    """Names of the workers in each group of peers."""
     groups_by: str = ""
 
     @property
     def suspect(self) -> bool:
-        """Return whether it is only a suspicion."""
+        """Return whether the verdict is only a suspicion."""
         return self.confidence < SUSPECT_BELOW
 
     @property
@@ -122,11 +123,11 @@ class Verdict:
         return NEXT_STEPS[self.cause]
 
     def limited(self, *why: str, most: float = 1.0) -> Verdict:
-        """Return the verdict with further limits and at most this confidence."""
+        """Return the verdict with further reservations and at most this confidence."""
         return replace(self, why_not=(*self.why_not, *why), confidence=min(self.confidence, most))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict for json.dumps, with the keys of docs/diagnose.md."""
+        """Return the verdict as a dict for json.dumps, with the keys in docs/diagnose.md."""
         return {
             "cause": self.cause.value,
             "kind": self.kind,

@@ -1,4 +1,4 @@
-"""Find workers or stages with more work than others, and microbatches of unequal length."""
+"""Find workers or stages that have more work than others, and microbatches of unequal length."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 _LEAST_POWER, _GUESS = 0.04, 0.55
-# GPUs with equal work may permanently differ by a tenth in power; few of them do.
+# The power of GPUs with equal work may permanently differ by a tenth, but it does so for few GPUs.
 _POWER_SIGMAS, _LASTING_POWER = 5.0, 0.09
-# Stages of equally many layers differ by 2 to 3 %. The first or last one often has about 10 % more work for
-# its embedding or loss, which costs as much as any other, but is reported as a suspicion. If a stage has 6 %
-# more work, SM activity shows only a part, since spinning keeps some SMs active, and power shows half, since
-# waiting takes half.
+# Stages with equal numbers of layers differ by 2 to 3 %. The first or last one often has about 10 % more work
+# for its embedding or loss; this costs as much time as any other work, but is reported as a suspicion. If a
+# stage has 6 % more work, SM activity shows only a part of it, since spinning keeps some SMs active, and
+# power shows half, since waiting takes half of the power.
 _STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.065, 1.03, 1.03, 1.12
 _STAGE_LEAST = {Signal.BUSY: _STAGE_BUSY, Signal.WORK: _STAGE_TIMES, Signal.POWER: _STAGE_TIMES_POWER}
 _STAGE_SIGMAS = 3.5
 _REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SIGMAS = 0.03, 0.005, 5.0
-# Two GPUs may permanently differ by a tenth in power; a difference of a whole replica is its work.
+# The power of two GPUs may permanently differ by a tenth, but a whole replica differs only by its work.
 _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
-# Microbatches of equal length vary by 2 to 3 %, of which a mean over seconds shows at most half.
+# The times of equally long microbatches vary by 2 to 3 %, of which a mean over seconds shows at most half.
 _SEQUENCE_STD = 0.022
 _SEQUENCE_CORRELATION = 0.8
-# GPUs with equal work keep their places among each other to one percent, in means over ten seconds.
+# In means over ten seconds, GPUs with equal work keep their relative power to one percent.
 _SEQUENCE_STD_OF_POWER = 0.0135
 _SAMPLE_S = 10.0
 _BUSY_ALL_THE_TIME = 0.95
-# In samples. Differences that last this long do not come from the steps that a sample holds.
+# In samples: differences that last this long are not caused by the steps that a sample contains.
 _LATER, _LASTING = 4, 0.3
-# Samples that are averaged to compare nodes.
+# Number of samples in the means by which nodes are compared.
 _SAMPLES = 4
 _LEAST_OF_NODES, _LEAST_BLOCKS_OF_NODES, _LASTING_OF_NODES = 16, 8, (-0.4, 0.5)
 _STD_OF_NODES, _STD_OF_NODES_IN_BINS = 0.018, 0.01
-# Nodes with equal work differ by half of it or less: a node, and many steps, vary less than a GPU.
+# Nodes with equal work differ by half of this or less, since a node and many steps vary less than a GPU.
 _POWER_OF_NODES, _POWER_OF_NODES_IN_BINS = 0.012, 0.0065
 
 
 def heavier(case: Case) -> Verdict | None:
-    """Find workers that are busy longer because they have more work; no GPU is accused."""
+    """Find workers that are busy longer because they have more work, so that no GPU is at fault."""
     if Signal.WORK in case.deviations:
         signal = Signal.WORK
         with np.errstate(invalid="ignore"):
@@ -60,8 +60,8 @@ def heavier(case: Case) -> Verdict | None:
         if Signal.BUSY in case.deviations:
             rows &= case.above(Signal.BUSY, LEAST_BUSY, 5.0)
         else:
-            # In a small group the better half may be alike by chance, so the standard deviation is that of
-            # all groups.
+            # The better half of a small group may be alike by chance, so the standard deviation of all groups
+            # is used.
             with np.errstate(invalid="ignore"):
                 usual = sigma(case.level(signal) - middle(case.level(signal)))
                 rows &= case.has_changed(signal) | (
@@ -85,7 +85,7 @@ def heavier(case: Case) -> Verdict | None:
 
 
 def stages(case: Case) -> Verdict | None:
-    """Find a group that is busy and works more than each other group, which wait for it."""
+    """Find a group that is busier and works more than all other groups, which wait for it."""
     groups = case.groups
     if len(groups.names) < 2 or groups.source.startswith(MODELS):
         return None
@@ -120,10 +120,10 @@ def stages(case: Case) -> Verdict | None:
 
 
 def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
-    """Return how far groups of equal work differ.
+    """Return how far groups with equal work differ, as a standard deviation.
 
-    It is measured by the other groups, and by the deviations of their members. The deviation of members is
-    pooled over all groups: that of four workers is often far too small.
+    It is measured between the other groups and among their members. The deviation of members is pooled over
+    all groups, because that of four workers is often far too small.
     """
     members = case.groups.members()
     levels = [median(case.signals[signal][rows]) for rows in members]
@@ -136,11 +136,11 @@ def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
 
 
 def replicas(case: Case) -> Verdict | None:
-    """Find replicas whose workers all take more power: they have more work in each step, in every stage.
+    """Find replicas whose workers all take more power, because they have more work in every stage of a step.
 
-    Used only without SM activity. Power of GPUs with equal work differs individually by up to a tenth, which
-    averages out over a replica. The ranks of a replica follow from the stages, and from consecutive
-    tensor-parallel ranks.
+    This check is used only without SM activity. The power of individual GPUs with equal work differs by up to
+    a tenth, which averages out over a replica. The ranks of a replica are derived from the stages and from
+    consecutive tensor-parallel ranks.
     """
     power, members = case.signals.get(Signal.POWER), case.groups.members()
     each = len(members[0])
@@ -173,7 +173,7 @@ def replicas(case: Case) -> Verdict | None:
             continue
         rest = means[~more]
         if means[more].min() - rest.max() < _REPLICA_SIGMAS / 2 * error:
-            # No distance separates them: power varies continuously.
+            # These replicas are not clearly separate from the others, since power varies continuously.
             continue
         rows = np.concatenate([part.reshape(-1, tensor)[more].ravel() for part in members])
         return _replica(case, np.isin(np.arange(case.n), rows), float(means[more].mean() - usual), std)
@@ -194,10 +194,10 @@ def _replica(case: Case, rows: NDArray[np.bool_], level: float, std: float) -> V
 
 
 def sequences(case: Case) -> Verdict | None:
-    """Find unequal sequences: the busiest worker changes all the time.
+    """Find unequal sequences, with which the busiest worker changes all the time.
 
-    Busy and work vary together per worker. Workers of one node and group are compared first, since they share
-    a clock. Noise of measurements is individual and would not vary together.
+    Busy and work then vary together on each worker, while measurement noise would not. Workers of one node
+    and group are compared first, since they share a clock.
     """
     busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
     if busy is None or tensor is None:
@@ -245,10 +245,10 @@ def _sequence(case: Case, who: str, std: float, correlation: float) -> Verdict:
 
 
 def _sequences_by_power(case: Case) -> Verdict | None:
-    """Find unequal sequences by power without SM activity.
+    """Find unequal sequences by power if SM activity is unknown.
 
-    Waiting takes half, and GPUs with equal work vary little. Each sample differs independently; temperature
-    and slow loaders change gradually.
+    Waiting takes half of the power, and that of GPUs with equal work varies little. Sequences change each
+    sample independently, whereas temperature and slow loaders change power gradually.
     """
     power, util = case.series.get(Metric.POWER), case.job(Signal.UTIL)
     if power is None or util is None or not middle(util) >= _BUSY_ALL_THE_TIME:
@@ -279,7 +279,7 @@ def _sequences_by_power(case: Case) -> Verdict | None:
 
 
 def _autocorrelation(own: Matrix, later: int) -> float:
-    """Return the share of the differences that remains `later` columns later; infinite if unknown."""
+    """Return the share of the differences that remains after `later` columns; infinite if unknown."""
     products = own[:, later:] * own[:, :-later]
     both, known = np.isfinite(products), np.isfinite(own)
     if both.sum() < 2 * _LEAST_BLOCKS_OF_NODES or not (own[known] ** 2).mean() > 0:
@@ -288,18 +288,18 @@ def _autocorrelation(own: Matrix, later: int) -> float:
 
 
 def _is_independent(nodes: Matrix) -> bool:
-    """Return whether blocks differ independently: faults last, and a split step reverses."""
+    """Return whether blocks differ independently: faults last, and a step split between blocks reverses."""
     low, high = _LASTING_OF_NODES
     return low <= _autocorrelation(nodes, 1) <= high
 
 
 def _node_series(case: Case, matrix: Matrix) -> Matrix:
-    """Return series of each node in a group relative to the group's other nodes, in means over 40 s or more.
+    """Return the series of each node relative to the group's other nodes, in means over 40 s or more.
 
-    A tensor-parallel group that fills its node has one sequence, so within the node all are equal. Nodes read
-    samples at different moments: an excess in one sample is missing in the next. This error falls in
-    proportion to the number of averaged samples, the effect of sequences only with its square root. Bins near
-    a pause are excluded, since nodes show it at different times.
+    A tensor-parallel group that fills its node has one sequence, so all workers within the node are equal.
+    Nodes read samples at different moments, so that an excess in one sample is missing in the next. This
+    error falls in proportion to the number of averaged samples, but the effect of sequences only with its
+    square root. Bins near a pause are excluded, since nodes show it at different times.
     """
     n = max(1, round(_SAMPLES * max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
     active = surely_active(case.phases, case.series)
@@ -325,7 +325,7 @@ def _node_series(case: Case, matrix: Matrix) -> Matrix:
 
 
 def _std_of_nodes(nodes: Matrix) -> float:
-    """Return how far nodes differ in the median block.
+    """Return the standard deviation between nodes in the median block.
 
     Single events such as an evaluation have little effect on the median.
     """
@@ -345,7 +345,7 @@ def _without_change(own: Matrix) -> Matrix:
 
 
 def _relative_series(case: Case, matrix: Matrix) -> Matrix:
-    """Return rows relative to the worker's own level, and to its node's peers at the same time."""
+    """Return rows relative to the worker's own level, and to peers on its node at the same time."""
     own = np.full(matrix.shape, np.nan)
     for node in case.series.nodes:
         there = case.series.on(node)

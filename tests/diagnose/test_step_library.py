@@ -139,7 +139,7 @@ def test_a_slow_rank_is_reported_with_its_gpu(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rank,step\n", "no column"),
+        ("rank,step\n", "missing column"),
         ("a,b\n1\n", "line 2: 1 values for 2 columns"),
         ("rank,step\nx,1\n", "column rank"),
     ],

@@ -177,7 +177,7 @@ def test_an_unknown_rank_is_not_accused():
 def test_ranks_that_are_none_do_not_make_a_huge_table():
     table = a_table(*a_training(steps=400))
     table["rank"] = np.arange(len(table["rank"]))
-    with pytest.raises(ValueError, match="rows do not make"):
+    with pytest.raises(ValueError, match="rows are too few"):
         read_steps(table)
 
 
@@ -185,7 +185,7 @@ def test_ranks_that_are_none_do_not_make_a_huge_table():
     ("change", "message"),
     [
         ({"rank": np.uint64(2**63)}, "rank must be 10000000 at most"),
-        ({"stage": None}, "no column stage"),
+        ({"stage": None}, "missing column stage"),
         ({"optype": "recv"}, "neither forward-compute"),
         ({"duration": -1.0}, "duration must be seconds"),
         ({"step": 0.5}, "step must be whole numbers"),

@@ -68,7 +68,7 @@ class TestHonesty:
             matrix[16:, 30:] = np.nan
         verdict = diagnose(as_series(training, values))
         assert verdict.cause is Cause.INCONCLUSIVE
-        assert "8 GPUs on n3: data of less than 20% of that time so far" in verdict.why_not
+        assert "8 GPUs on n3: data for less than 20% of that time so far" in verdict.why_not
 
     def test_a_missing_node_does_not_hide_who_is_seen_to_be_slow(self):
         training = a_slow_clock(n=24)
@@ -263,4 +263,4 @@ class TestUgly:
 def test_the_next_step_of_a_suspicion_is_to_verify():
     sure = Verdict(cause=Cause.SLOW, confidence=0.9)
     assert sure.next_step.startswith("Exclude the node")
-    assert replace(sure, confidence=0.55).next_step.startswith("Do not drain it yet")
+    assert replace(sure, confidence=0.55).next_step.startswith("Do not drain the node yet")
