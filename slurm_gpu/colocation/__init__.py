@@ -1,5 +1,5 @@
-"""Choose which jobs share a GPU, by profiles, predicted slowdowns and planners.
+"""Choose which jobs share a GPU from profiles and predicted slowdowns, by planners.
 
-Pure functions of profiles and the state of the GPUs, without Slurm or a database. `simulation` runs the
-plans; its true speeds may differ from those that a planner assumes.
+The package depends only on profiles and the state of the GPUs, not on Slurm or a database. `simulation` runs
+the plans, at true speeds that may differ from those that a planner assumes.
 """

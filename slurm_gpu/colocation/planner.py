@@ -37,7 +37,7 @@ class PlannerGpu:
 
     running: tuple[Member, ...] = ()
     name: str | None = None
-    """Identifies the GPU in views that contain different GPUs; if None, its position does."""
+    """Identity of the GPU in views that contain different GPUs; if None, its position identifies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Planner(Protocol):
 
 @runtime_checkable
 class Waker(Protocol):
-    """A planner that may have to be called again when no job has ended."""
+    """A planner that may have to be called again although no job has ended."""
 
     @property
     def wake_s(self) -> float:

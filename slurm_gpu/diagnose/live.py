@@ -256,7 +256,7 @@ _IDLE_POWER = 0.12
 
 
 def screen(table: LiveTable) -> ScreeningResult:
-    """Screen all jobs at once in about forty passes over an array, O(GPUs × bins)."""
+    """Screen all jobs at once in about forty passes over an array, which takes O(GPUs × bins)."""
     jobs, starts, rows = table.rows()
     deviations = np.zeros(len(jobs))
     is_stalled = np.zeros(len(jobs), dtype=bool)

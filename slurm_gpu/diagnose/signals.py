@@ -28,7 +28,7 @@ from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
 from slurm_gpu.diagnose.series import Series
 
-# Means over this time are compared, which hide single steps and clocks that differ by 2 s.
+# Means over this time are compared, because they hide single steps and clock offsets of 2 s.
 BLOCK_S = 15.0
 LEAST_BLOCKS = 3
 # Shorter deviations that have ended are ignored.

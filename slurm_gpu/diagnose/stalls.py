@@ -29,7 +29,7 @@ _WHOLE = 0.9
 # Spinning and traffic are judged only at the end, since before it the job was stopping.
 _TAIL_S = 12.0
 _APART_S = 5.0
-# A job may normally be stalled for this factor times its longest previous pause.
+# A stall of up to this factor times the longest previous pause is normal.
 _PAUSE_FACTOR = 2.0
 # Share of the CPU use in training. Busier CPUs may compute or load the data that the GPUs wait for.
 _COMPUTE_INSTEAD = 0.55
@@ -112,7 +112,9 @@ def hang(case: Case) -> Verdict | None:
     if early and stalled_s < rules.unsure_hang_s:
         silent = _cpus(case, tail) is None
         reason = (
-            "no host reports whether it loads or writes" if silent else "it may load or write with idle CPUs"
+            "no host reports whether it loads or writes"
+            if silent
+            else "it may load or write while CPUs are idle"
         )
         unknown = f"{reason}, which has the same symptoms for a while"
         return verdict.limited(unknown, most=SUSPICION)

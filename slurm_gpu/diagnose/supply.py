@@ -27,7 +27,7 @@ _UTIL_IRREGULAR, _IRREGULAR = 0.97, 0.015
 _OTHER_WORK, _OTHER_MEMORY = -0.7, 0.1
 _LACKS_AT_TIMES = 0.04
 _NEARLY_ALWAYS, _LEAST_BEHIND = 0.6, 3
-# In standard deviations: more than the last of many workers deviates by chance.
+# In standard deviations: by chance, even the last of many workers deviates less.
 _BY_CHANCE = 5.5
 # If at least this share of a stage's workers lacks input in turn, all workers do.
 _MANY = 0.25

@@ -31,7 +31,7 @@ _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 # The times of equally long microbatches vary by 2 to 3 %, of which a mean over seconds shows at most half.
 _SEQUENCE_STD = 0.022
 _SEQUENCE_CORRELATION = 0.8
-# In means over ten seconds, GPUs with equal work keep their relative power to one percent.
+# In means over ten seconds, GPUs with equal work keep their relative power within one percent.
 _SEQUENCE_STD_OF_POWER = 0.0135
 _SAMPLE_S = 10.0
 _BUSY_ALL_THE_TIME = 0.95

@@ -84,7 +84,7 @@ class DeepRmEncoder:
         padded = np.concatenate([of_slots, np.zeros((n, 1, *of_slots.shape[2:]), np.float32)], axis=1)
         use = of_running.sum(axis=1)[:, None] + padded[:, self.options].sum(
             axis=2
-        )  # (n, S, resources, steps)
+        )  # shape (n, S, resources, steps)
         bounded = use[:, :, self.images.bounded]
         if not self._is_area:
             return np.asarray((bounded[..., 0] <= 1 + _TINY).all(axis=2))

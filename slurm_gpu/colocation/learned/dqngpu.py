@@ -153,7 +153,7 @@ def _work_s(episodes: Episodes) -> NDArray[np.float64]:
 class DqnGpu:
     """See planner.Planner.
 
-    The belief is queried once for the speeds of applications: create a new planner when it changes.
+    The speeds of applications are queried only once, so a changed belief requires a new planner.
     """
 
     name = "dqngpu"

@@ -26,11 +26,11 @@ class Lesson:
     """The lesson of n decisions: the chosen options, and how much more likely they should become."""
 
     inputs: NDArray[np.float32] | NDArray[np.bool_]
-    """(n, S, F) for a net with one output, or (n, F) for one with S."""
+    """Inputs of the net: (n, S, F) if it has one output, or (n, F) if it has S."""
     allowed: NDArray[np.bool_]
-    """(n, S)"""
+    """(n, S) whether each option is allowed."""
     choice: NDArray[np.intp]
-    """(n)"""
+    """(n) index of the chosen option."""
     weight: NDArray[np.float32]
     """(n) 1 to imitate the choice; its advantage, which may be negative, to reinforce it."""
 

@@ -43,7 +43,7 @@ class Net:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return the widths of the inputs and of each layer."""
+        """Return the number of inputs and the width of each layer."""
         return self.weights[0].shape[0], *(len(bias) for bias in self.biases)
 
 

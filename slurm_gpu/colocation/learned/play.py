@@ -24,7 +24,7 @@ class EpisodeOptions:
     inputs: Inputs
     """(n, S, F) one row for each of S options, or (n, F) one row for all of them."""
     allowed: Mask
-    """(n, S)"""
+    """(n, S) whether each option is allowed."""
     jobs: Indices
     """(n, S, k) jobs that each option starts; NO_JOB for none."""
     bound_s: Floats
@@ -37,7 +37,7 @@ class DecisionBatch:
 
     options: EpisodeOptions
     episode: Indices
-    """(n)"""
+    """(n) index of the episode of each decision."""
     step: Indices
     """(n) number of the decision in its episode, from 0."""
     now_s: NDArray[np.float64]

@@ -1,7 +1,7 @@
 """Build the inputs of the shared scorer: a row of numbers for each group of waiting and running jobs.
 
-All functions handle n GPUs (or n models of one) with equally many running jobs: the planner uses one,
-training uses hundreds.
+All functions handle n GPUs that have the same number of running jobs: the planner uses one GPU, training
+hundreds of models of one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class GroupRows:
     """The S groups that may start on each of n GPUs; the first group is empty."""
 
     inputs: Floats
-    """(n, S, len(NAMES))"""
+    """(n, S, len(NAMES)) one row for each group."""
     allowed: NDArray[np.bool_]
     """(n, S) whether the jobs of the group wait and may share, and sharing pays.
 
@@ -102,7 +102,7 @@ def square(table: Floats, some: Places) -> Floats:
 
 
 def pairs_of(beliefs: ApplicationPlaces, counts: Floats, some: Places) -> Floats:
-    """Return (n, A, A): 1 if two of the places `some` have jobs in `counts` (n, places) and may share."""
+    """Return (n, A, A): 1 if two of the places `some` have waiting jobs by `counts` and may share."""
     here = counts[:, some]
     there = (here > 0).astype(np.float32)
     out: Floats = square(beliefs.pair_may, some) * there[:, :, None] * there[:, None, :]
@@ -181,7 +181,7 @@ def rows(
     each = np.arange(n)[:, None, None]
     table = groups(slots.shape[1], beliefs.most - r, 3 - r)
     filled = np.concatenate([slots, np.full((n, 1), w)], axis=1)
-    new = filled[:, table]  # (n, S, 3 - r)
+    new = filled[:, table]  # shape (n, S, 3 - r)
     waiting = np.concatenate([moment.waiting, np.full((n, 1), beliefs.empty)], axis=1)
     waiting_left = np.concatenate([moment.waiting_left, np.zeros((n, 1), np.float32)], axis=1)
     n_groups = len(table)

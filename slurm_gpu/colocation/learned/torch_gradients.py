@@ -1,4 +1,4 @@
-"""Gradient descent on a net's weights with torch, for devices other than the CPU."""
+"""Train a net's weights by gradient descent with torch, on devices other than the CPU."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ class TrainingSettings:
     last_rate: float = 3e-4
     entropy: float = 0.0
     judged_queues: int = 96
-    """Number of queues for evaluating the net, the same ones throughout."""
+    """Number of queues on which the net is evaluated, which are always the same."""
     judged_every: int = 4
-    """Number of epochs between evaluations."""
+    """Number of epochs from one evaluation to the next."""
     patience: int = 5
     """Number of evaluations without improvement after which training ends early."""
     device: str = "cpu"
@@ -112,7 +112,7 @@ class _State:
     best: float
     epoch: int = 0
     worse: int = 0
-    """Number of evaluations since the best one."""
+    """Number of evaluations since the best net."""
     last: float | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
 
@@ -123,14 +123,14 @@ class TrainedNet:
 
     net: Net
     score: float
-    """Score of the method, on queues that are not used for learning."""
+    """Score by the method's objective, on queues that are not used for learning."""
     taught_score: float | None
     """The score after imitation; None without imitation."""
     epochs: int
     history: tuple[tuple[int, float], ...]
     """Evaluated epochs, each with its score."""
     seconds: float
-    """Duration of this process."""
+    """Duration of training in this process."""
 
 
 def train(

@@ -63,7 +63,7 @@ class Annealing:
         self._history = StartHistory()
         self._wake_s = inf
         self._answered: tuple[object, ...] = ()
-        """The state in which the last decision left the jobs."""
+        """The state after the last decision, to which no new decision is necessary."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """Start the first jobs of each order that may join the running ones."""

@@ -35,7 +35,7 @@ class Consideration:
 
 
 class OrderSearch:
-    """A search by small changes of the orders.
+    """A search that makes small changes to the orders.
 
     The cost is the time at which the last GPU becomes idle, plus a small part of the mean over all GPUs, so
     that progress on the others counts, plus the penalty of slowed jobs.

@@ -120,7 +120,7 @@ def _split(
 
 
 class SharedGpu:
-    """One GPU and its jobs; nothing changes between two events."""
+    """One GPU and its jobs, which change only at events."""
 
     def __init__(self, world: World, gpu: int = 0, now_s: float = 0.0) -> None:
         self._world, self._gpu, self._now_s = world, gpu, now_s

@@ -320,7 +320,7 @@ def _inverse(prior: Floats, noise: Floats) -> Floats:
 
 
 def _truncated_mean(mean: Floats, deviation: Floats) -> Floats:
-    """Return the mean of a normal distribution that is truncated below 1."""
+    """Return the mean of a normal distribution truncated to values above 1."""
     short = (1.0 - mean) / deviation
     return np.minimum(mean + deviation * _hazard(short), _FARTHEST)
 

@@ -11,7 +11,7 @@ from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 if TYPE_CHECKING:  # slurm-gpuctld writes learned speeds as a table on hosts that may lack numpy
     from slurm_gpu.colocation.tables.pair_table import PairTable
 
-# The least valid speed above 0, which means that the applications cannot run together.
+# Minimum speed except 0, which means that the applications cannot run together.
 LEAST_SPEED = 1e-6
 
 # Keys of slurm-gpuctld may have 481 bytes: the user and the job name have up to 80 bytes each, all encoded.
