@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 STEP_S = 1.0
 # Repeated steps are added up and reported at most once in this time.
 PAUSE_S = 60.0
-# The driver samples at most every 1/6 s; timestamps with a larger error than this are useless.
+# Timestamps with a larger error than this are useless, since the driver takes up to six samples per second.
 _PLACED_WITHIN_S = 0.05
 _WRITTEN_WITHIN_S = 0.01
 _LEFT_OUT = "earlier samples of the driver are dropped; that time is recorded as a gap"

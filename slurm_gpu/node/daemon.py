@@ -39,7 +39,7 @@ _MAX_WHY = 500
 
 
 class NodeDaemon:
-    """The state and work of slurm-gpud on one node, except shipping.
+    """The state and the work of slurm-gpud on one node, except for shipping.
 
     Call `start` once, then `step` repeatedly, and `stop` at the end. While only memory samples are due, the
     `follower`, if any, takes them.
@@ -222,7 +222,7 @@ class NodeDaemon:
     def _sample(
         self, watches: Sequence[DeviceWatch], now_s: float, unallocated: Sequence[ReadRequest] = ()
     ) -> None:
-        """Sample the devices of these watches and the unallocated ones together."""
+        """Sample the devices of these watches together with the unallocated devices."""
         allocated = [request for watch in watches if (request := watch.request(now_s)) is not None]
         if not allocated and not unallocated:
             return
@@ -313,7 +313,7 @@ class NodeDaemon:
     def _needs_devices(self) -> bool:
         if not self._knows_all() or self._unallocated_failures or self._inventory.has_unnamed:
             return True
-        # Include unallocated devices, so that the next job does not wait for them.
+        # Include unallocated devices, so that the next job does not have to wait for them.
         failed = any(watch.failure is not None for watch in self._life.watches.values())
         return failed or self._life.waits_for_devices
 

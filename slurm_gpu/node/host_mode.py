@@ -1,9 +1,9 @@
 """Record users' processes on GPUs as jobs on a machine without Slurm.
 
 A job is a user's use of a set of GPUs, from the first process to the last. If the user returns to the same
-GPUs within GONE_S, the job continues. If the set changes, because of a process on another GPU or GONE_S
-without use of one of several GPUs, the next job starts. Processes within SETTLE_S form one set, like those of
-one program. Processes shorter than POLL_S may be missed.
+GPUs within GONE_S, the job continues. The next job starts if the set changes: a process uses another GPU, or
+one of several GPUs is unused for GONE_S. Processes that start within SETTLE_S form one set, like the
+processes of one program. Processes shorter than POLL_S may be missed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ POLL_S = 1.0
 # interval.
 LIST_S = 10.0
 SETTLE_S = 3.0
-# A user has left after this time without a process; a program may end and start its next part.
+# A user counts as gone only after this time without a process, since a program may end and start its next
+# part.
 LEFT_S = 2.5
 GONE_S = 60.0
 _NO_FILE = Path("/nonexistent")
@@ -53,7 +54,7 @@ class HostOrder:
         """See DeviceOrder."""
 
     def news(self) -> bool:
-        """See DeviceOrder; each device has a number before it is requested."""
+        """See DeviceOrder; there is nothing to do, since each device gets a number before it is requested."""
         return False
 
     def position(self, uuid: str) -> int:
@@ -151,7 +152,7 @@ class HostJobs:
         return events
 
     def _take_up(self, allocation: Allocation) -> None:
-        """Continue an open allocation of an earlier process; those of an earlier boot have ended."""
+        """Continue an open allocation of an earlier process; allocations of an earlier boot have ended."""
         job = self._spool.last_run(allocation.key.job_id)
         if job is None:
             return
@@ -276,14 +277,14 @@ def _user_name(uid: int) -> str:
 
 
 class HostProcesses(ProcessJobs):
-    """Assigns a process to its user's only open job."""
+    """Assigns a process to the only open job of its user."""
 
     def __init__(self) -> None:
         super().__init__()
         self._jobs: dict[int, int] = {}
 
     def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
-        """See ProcessJobs; an ended process, or one of a closed job, keeps its job."""
+        """See ProcessJobs; a process keeps its job after the process has ended or the job was closed."""
         origin = self.origin(pid)
         if origin is not None:
             job = next((job for job, owner in jobs.items() if owner.uid == origin.uid), None)

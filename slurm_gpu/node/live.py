@@ -90,7 +90,7 @@ class CachingReader:
         return results.readings
 
     def _keep_first_xids(self) -> None:
-        """Keep the first XID of each code and device, which is the cause of later ones."""
+        """Keep the first XID of each code and device, since it is the cause of later ones."""
         first: dict[tuple[str, int], Xid] = {}
         for xid in self._xids:
             first.setdefault((xid.uuid, xid.code), xid)

@@ -168,10 +168,10 @@ _ACTIVITIES = [
 ]
 _COUNTERS = [
     ("energy_joules", "Energy used since the driver was loaded.", "energy_mj", 1e-3),
-    ("pcie_receive_bytes", "Received over PCIe; wraps.", "pcie_rx_bytes", 1),
-    ("pcie_transmit_bytes", "Sent over PCIe; wraps.", "pcie_tx_bytes", 1),
-    ("nvlink_receive_bytes", "Received over NVLink.", "nvlink_rx_bytes", 1),
-    ("nvlink_transmit_bytes", "Sent over NVLink.", "nvlink_tx_bytes", 1),
+    ("pcie_receive_bytes", "Bytes received over PCIe; the counter wraps.", "pcie_rx_bytes", 1),
+    ("pcie_transmit_bytes", "Bytes sent over PCIe; the counter wraps.", "pcie_tx_bytes", 1),
+    ("nvlink_receive_bytes", "Bytes received over NVLink.", "nvlink_rx_bytes", 1),
+    ("nvlink_transmit_bytes", "Bytes sent over NVLink.", "nvlink_tx_bytes", 1),
     ("ecc_corrected_errors", "Memory errors that were corrected.", "ecc_corrected", 1),
     ("ecc_uncorrected_errors", "Memory errors that could not be corrected.", "ecc_uncorrected", 1),
 ]
@@ -199,7 +199,7 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
     out.family("slurm_gpud_info", "gauge", "This slurm-gpud.", [({**own, "version": __version__}, 1)])
     for name, kind, help_text, value in (
         ("samples_total", "counter", "Samples of the GPUs.", health.reads),
-        ("failed_samples_total", "counter", "Devices that did not answer to a sample.", health.failed_reads),
+        ("failed_samples_total", "counter", "Devices that did not answer when sampled.", health.failed_reads),
         ("open_jobs", "gauge", "Jobs with GPUs on this node.", health.open_jobs),
         ("spool_bytes", "gauge", "Size of the spool.", health.spool_bytes),
         ("spool_items", "gauge", "Records and events in the spool that are not shipped.", health.spool_items),

@@ -128,7 +128,7 @@ class Service:
         post: Callable[[bytes], Reply] = functools.partial(_print, live=options.once)
         if not options.printing:
             credential = functools.partial(munge.encode, socket=config.munge_socket)
-            # A source address identifies one of several nodes on this host, so do not use the socket.
+            # With a source address, this is one of several nodes on the host, so do not use the socket.
             local = config.database_socket if options.source_address is None else None
             post = HttpPost(config.database, options.source_address, credential, local)
         direct = options.once or options.printing

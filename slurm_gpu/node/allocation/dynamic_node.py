@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-# Options of slurmd 22.05 to 26.05: those with a value, and the flags, which can be combined as in -DZ.
+# Options of slurmd 22.05 to 26.05: options with a value, and flags, which can be combined as in -DZ.
 _WITH_VALUE = (
     *("-d", "-f", "-L", "-n", "-N", "--authinfo", "--ca-cert-file", "--conf", "--conf-server", "--extra"),
     *("--instance-id", "--instance-type", "--parameters"),
@@ -97,7 +97,7 @@ class DynamicNode:
 
 def _options(words: list[str]) -> argparse.Namespace | None:
     """Return the options of a command line that has -Z, otherwise None."""
-    # Otherwise an ambiguous abbreviation would end this process.
+    # If abbreviations were allowed, an ambiguous one would end this process.
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     for option in _WITH_VALUE:
         parser.add_argument(option)

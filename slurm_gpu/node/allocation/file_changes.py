@@ -11,14 +11,14 @@ from slurm_gpu.node.worker_thread import WorkerThread
 
 log = logging.getLogger(__name__)
 
-# Maximum wait for the file system; a working one takes a thousandth of it.
+# Maximum wait for the file system; a working file system needs a thousandth of this time.
 WITHIN_S = 0.2
 
 Stamp = tuple[int | None, ...]
 
 
 class ChangeStamp:
-    """Modification times of files, read in a separate thread, one check at a time."""
+    """Checks the modification times of files in a separate thread, one check at a time."""
 
     def __init__(
         self,

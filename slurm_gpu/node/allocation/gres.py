@@ -1,9 +1,9 @@
 """Map Slurm's GPU numbers to device files, minor numbers and MIG instances, and UUIDs.
 
 SLURM_JOB_GPUS has positions in the order of the `Name=gpu` lines of `slurmd -G`. They are neither minor
-numbers nor NVML indices: gres.conf may list files in any order, and AutoDetect has its own. A line with
-`Count=1` and several files (MultipleFiles, as for MIG instances) is one position; otherwise each file is a
-position.
+numbers nor NVML indices: gres.conf may list files in any order, and AutoDetect has an order of its own. A
+line with `Count=1` and several files (MultipleFiles, as for MIG instances) is one position; otherwise each
+file is a position.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _expand(name: str) -> Iterator[str]:
 
 
 def minor_of(file: str) -> int | None:
-    """Return the minor number of a device file, from its name if the device does not exist here."""
+    """Return the minor number of a device file, or the one in its name if the device does not exist here."""
     try:
         status = Path(file).stat()
     except OSError:

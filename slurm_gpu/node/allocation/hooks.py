@@ -1,7 +1,7 @@
 """Read the event files of the prolog and epilog hooks (docs/contracts.md, section 6).
 
-Only root can write to the directory, but the content comes from a job's environment, so only its format is
-trusted. Invalid files are moved to `rejected/` next to the directory.
+Only root can write to the directory, but values come from a job's environment, so only the format is trusted.
+Invalid files are moved to `rejected/` next to the directory.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def parse_positions(text: str) -> tuple[int, ...]:
         first = int(match[1])
         positions.extend(range(first, int(match[2] or first) + 1))
     if len(positions) > MAX_POSITIONS or len(set(positions)) != len(positions):
-        raise HookFileError(f"SLURM_JOB_GPUS={text[:80]!r} names a GPU twice, or too many")
+        raise HookFileError(f"SLURM_JOB_GPUS={text[:80]!r} names a GPU twice, or too many GPUs")
     return tuple(positions)
 
 
@@ -173,7 +173,7 @@ class HookDirectory:
         self._seen: set[str] = set()
 
     def create(self) -> None:
-        """Create the directory with mode 0700; raise OSError also if another user owns it."""
+        """Create the directory with mode 0700; raise OSError on failure, or if another user owns it."""
         own_directory(self.jobs)
 
     def claim(self) -> None:

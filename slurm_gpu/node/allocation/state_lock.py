@@ -38,7 +38,7 @@ class StateLock:
     """A lock until `close` or the end of the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Raise BlockingIOError with the process that has the lock, OSError if it cannot be created."""
+        """Take the lock; raise BlockingIOError, which names the process that has it, or OSError."""
         own_directory(directory)
         self._path = directory / "lock"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -66,7 +66,7 @@ class StateLock:
 
 
 def is_same_file(descriptor: int, path: Path) -> bool:
-    """Return whether `path` is that open file."""
+    """Return whether `path` is the file that `descriptor` has open."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except OSError:

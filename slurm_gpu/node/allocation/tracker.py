@@ -22,12 +22,12 @@ def new_segment() -> str:
 class Allocation:
     """A job's GPUs on this node, observed without interruption since `start_s`.
 
-    `start_s` is Clock.monotonic() in the boot of `key.boot_id`, `start_wall_s` the wall clock then. They are
-    the prolog's timestamps, or those of a restart of slurm-gpud. `begun_s` is Clock.monotonic() at the
-    prolog. `prolog_at_s` is the prolog's wall-clock time in the hook file, which distinguishes the runs of a
-    job. `devices` are UUIDs by position, absent while unknown. `is_reported` is true while only Slurm has
-    reported the run. `recorded_until_s` (Clock.monotonic()) is the end of the records of earlier segments, or
-    None in the first segment.
+    `start_s` is Clock.monotonic() in the boot of `key.boot_id`, `start_wall_s` the wall clock at that time.
+    Both are from the prolog, or from a restart of slurm-gpud. `begun_s` is Clock.monotonic() at the prolog.
+    `prolog_at_s` is the prolog's wall-clock time in the hook file, which distinguishes the runs of a job.
+    `devices` are UUIDs by position, absent while unknown. `is_reported` is true while only Slurm has reported
+    the run. `recorded_until_s` (Clock.monotonic()) is the end of the records of earlier segments, or None in
+    the first segment.
     """
 
     key: SegmentKey

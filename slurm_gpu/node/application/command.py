@@ -60,7 +60,7 @@ class ProcessVerdict:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
+    """Run `slurm-gpud applications` and return the exit code."""
     options = make_parser().parse_args(arguments)
     path = rules_path(options.config) if options.rules is None else options.rules
     try:

@@ -1,7 +1,8 @@
 """Detect containers of Apptainer, Singularity, Enroot (Pyxis), Docker, Podman and Kubernetes.
 
-A process in the daemon's mount namespace is not in a container. Another mount namespace does not prove one,
-since Slurm's job_container/tmpfs creates one too; then traces of a container runtime decide.
+A process in the daemon's mount namespace is not in a container. Another mount namespace does not prove a
+container, since Slurm's job_container/tmpfs also creates one; in that case, traces of a container runtime
+decide.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _MODULE = re.compile(r"\s*([A-Za-z_]\w{0,63})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEvidence:
-    """The evidence of one process. Names have no directories; `arguments` has at most 4,096 characters.
+    """The evidence of one process. Names are without directories; `arguments` has at most 4,096 characters.
 
     `libraries` are mapped files, `packages` the Python packages of mapped files, `imports` the packages that
     the script's text imports or that `-m` names.

@@ -94,7 +94,7 @@ def _found(trace: Trace, evidence: ProcessEvidence) -> Sequence[str] | None:
 
 
 def _first(names: re.Pattern[str], having: Iterable[str | None]) -> str | None:
-    """Return the matching name, the first in alphabetical order."""
+    """Return the matching name that is first in alphabetical order, if any."""
     hits = [name for name in having if name is not None and names.match(name)]
     return min(hits) if hits else None
 
@@ -148,7 +148,7 @@ class Recognition:
         self.unfinished = False
 
     def scan(self, pids: Sequence[int]) -> None:
-        """Scan the job's processes in the given order: those on a GPU, then the busiest."""
+        """Scan the job's processes in the given order: first those on a GPU, then the busiest."""
         if not self._rules.rules:
             return
         states = dict(self._states(pids[:_LISTED_PER_SCAN]))

@@ -78,7 +78,7 @@ _NOT_OF_INSTANCES = (
 
 
 class Arrays:
-    """Buffers for the driver's lists, shared by all devices; they grow if one is too short."""
+    """Buffers for the driver's lists, shared by all devices; a buffer that is too short is replaced."""
 
     def __init__(self) -> None:
         self.samples: Any = (pynvml.c_nvmlSample_t * 128)()
@@ -92,7 +92,7 @@ def since_boot_s() -> float:
 
 
 class NvmlDevice:
-    """Reads one device; `parent` is the GPU handle of a MIG instance, `now_s` Clock.monotonic."""
+    """Reads one device; `parent` is the GPU's handle for a MIG instance, `now_s` is Clock.monotonic."""
 
     def __init__(
         self,

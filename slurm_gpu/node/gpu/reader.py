@@ -2,8 +2,8 @@
 
 Started as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
 
-It may be killed at any time, which is the only remedy if a call hangs in the driver. So it has no important
-state, imports little, and never outlives slurm-gpud. Both sides send lines of JSON. It receives:
+It may be killed at any time, which is the only remedy if a call hangs in the driver. Therefore it has no
+important state, imports little, and never outlives slurm-gpud. Both sides send lines of JSON. It receives:
 
     ["find", [excluded index, …]]                 also done at the start
     ["read", [request, …]]
@@ -21,8 +21,8 @@ Each line that it sends is a list of these messages:
     ["followed", uuid, reading]      a reading after "follow"
     ["unfollowed"]                   "follow" ends, since a device did not answer
 
-The answers to a read are sent together, unless they take long, to wake slurm-gpud once. The shared memory
-file PROGRESS has the index of the GPU in the current call.
+The answers to a read are sent together, unless they take long, so that slurm-gpud wakes only once. The shared
+memory file PROGRESS has the index of the GPU in the current call.
 """
 
 from __future__ import annotations

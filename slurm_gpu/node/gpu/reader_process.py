@@ -213,7 +213,7 @@ class ReaderProcess:
                     index = child.index_in_call
                     if index is None:
                         raise ReaderFailedError("the reader of NVML does not respond")
-                    # Pending answers of other devices are lost; they are requested again.
+                    # Pending answers of other devices are lost; these devices are requested again.
                     failure = Failure(
                         ReadError.HUNG, self._leave_out(index, f"no answer within {self._deadline_s:g} s")
                     )

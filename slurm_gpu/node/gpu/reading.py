@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from slurm_gpu.errors import NvmlError
 
-# The reader process writes NVML's index of the GPU in a call to shared memory, as a big-endian number.
+# The reader process writes NVML's index of the GPU that it calls to shared memory, as a big-endian number.
 PROGRESS_BYTES = 2
 ASKS_NONE = 0xFFFF
 
@@ -20,8 +20,7 @@ ASKS_NONE = 0xFFFF
 class DeviceProperties(NamedTuple):
     """Properties of a GPU or MIG instance that do not change while the driver is loaded.
 
-    `index` and `minor` of a MIG instance are those of its GPU (`parent`). Bandwidths are maxima in one
-    direction.
+    A MIG instance has the `index` and `minor` of its GPU (`parent`). Bandwidths are maxima in one direction.
     """
 
     uuid: str
@@ -196,7 +195,7 @@ class Follower(Protocol):
 
     @property
     def follows(self) -> bool:
-        """Return whether it is sampling by itself."""
+        """Return whether the reader is sampling by itself."""
 
     @property
     def overdue_s(self) -> float:

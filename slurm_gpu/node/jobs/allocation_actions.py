@@ -1,6 +1,6 @@
 """Define the conditions and actions of the transitions in transitions.py.
 
-Each is one small step. Only the table defines which of them follow an event, and in which order.
+Each action is one small step. Only the table defines which actions follow an event, and in which order.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AllocationActions(ABC):
         return bool(hook.positions)
 
     def is_recorded(self, prolog: HookEvent) -> bool:
-        """Return whether a slurm-gpud that was killed had recorded the prolog but not removed its file."""
+        """Return whether a killed slurm-gpud had recorded the prolog but not removed the prolog's file."""
         allocation = self.allocations.of_job(prolog.job_id)
         is_open = allocation is not None and allocation.prolog_at_s == prolog.at_s
         return is_open or self._ended.began_at(prolog.job_id, prolog.at_s)
@@ -100,7 +100,7 @@ class AllocationActions(ABC):
         return allocation is not None and allocation.is_reported and is_of_run(prolog, allocation)
 
     def is_requeued(self, epilog: HookEvent) -> bool:
-        """Return whether the job was requeued: its epilog then carries the restart count of the next run."""
+        """Return whether the job was requeued; if so, its epilog has the restart count of the next run."""
         allocation = self.allocations.of_job(epilog.job_id)
         last = self.returning.restart(epilog.job_id) if allocation is None else allocation.key.restart
         return bool(epilog.positions) and epilog.restart > last
@@ -227,7 +227,7 @@ class AllocationActions(ABC):
         self._open(self.segments.continue_segment(allocation, now_s, wall_s), began_before=True)
 
     def is_unsampled(self, ended: EndedAllocation) -> bool:
-        """Return whether this slurm-gpud has not sampled any of its devices."""
+        """Return whether this slurm-gpud has not sampled any device of the allocation."""
         segment = self.segments.get(ended.allocation)
         return segment is None or not segment.tallies
 

@@ -2,9 +2,9 @@
 
 A process of another job is reported as
 
-- `intruder`, if its job is known here or it belongs to no job;
-- `job_mismatch`, if it is in the cgroup of an unknown job: then slurm-gpud's allocations or the order of
-  positions may be wrong.
+- `intruder`, if its job is known here, or if it has no job;
+- `job_mismatch`, if it is in the cgroup of an unknown job: slurm-gpud's allocations or the order of positions
+  may be wrong.
 
 Processes of system accounts (uid below 1000: root's monitoring, the display, nvidia-persistenced) are exempt,
 and so are MPS's daemon and server, whose executable root must own. Processes of the job's own user are
@@ -77,7 +77,7 @@ class Crosscheck:
     def check(
         self, device: str, pids: Iterable[int], allocated: Sequence[int], known: KnownJobs, now_s: float
     ) -> None:
-        """Check the processes that NVML lists on a device; `allocated` are its jobs, if any."""
+        """Check the processes that NVML lists on a device; `allocated` are the device's jobs, if any."""
         self._checked_s[device] = now_s
         before, self._suspects[device] = self._suspects.get(device, {}), {}
         for pid in pids:

@@ -65,7 +65,7 @@ class EndedRuns:
         had_gpus: bool = True,
         prolog_at_s: float | None = None,
     ) -> None:
-        """Note that a run and those before it have ended; not `certain` if only an epilog identifies it.
+        """Note that a run and all runs before it have ended; not `certain` if only an epilog identifies it.
 
         The run is saved if it may have had GPUs; for other runs, Slurm's reports do not start an allocation.
         """
@@ -103,7 +103,7 @@ class EndedRuns:
         return ended is not None and ended.prolog_at_s == prolog_at_s
 
     def _of_this_boot(self) -> Iterator[tuple[int, _EndedRun]]:
-        """Yield saved runs of this boot; drop those of other boots and unreadable ones."""
+        """Yield the saved runs of this boot; drop runs of other boots, and unreadable runs."""
         for job_id, value in self._kept.ended_runs().items():
             try:
                 boot_id, ended = value["boot_id"], _EndedRun.from_json(value)

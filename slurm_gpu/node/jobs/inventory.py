@@ -60,7 +60,7 @@ class Inventory:
         # NVML's indices of GPUs that have answered, and of GPUs that were reported because they never have.
         self._named: set[int] = set()
         self._unnamed: set[int] = set()
-        # GPUs that were reported as lost: job, restart, and name of the device.
+        # GPUs that were reported as lost, by job, restart count, and name of the device.
         self._lost: dict[tuple[int, int, str], None] = {}
         self._has_found = False
 

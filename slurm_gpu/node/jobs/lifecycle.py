@@ -1,7 +1,7 @@
 """Apply events of allocations to the table of transitions.
 
-Hooks open and close allocations. Slurm's list of jobs replaces a missing hook: for jobs that started before
-slurm-gpud, and for missing epilogs.
+Hooks open and close allocations. Slurm's list of jobs replaces missing hooks: the prologs of jobs that
+started before slurm-gpud, and lost epilogs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reconcile Slurm's reports on this node's jobs, sent by slurm-gpudbd, with the hooks.
 
-Hooks take precedence. Reports supply missing data: jobs older than slurm-gpud, and missing epilogs. A report
-may be older than the newest hook, so newer hooks override it, and a job is accepted only after two reports.
+Hooks take precedence. Reports supply missing data: jobs that are older than slurm-gpud, and the ends of jobs
+without an epilog. A report may be older than the newest hook, so newer hooks override it, and a job is
+accepted only after two reports.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class UnknownJobs:
         return self._anyone or bool(self._returning)
 
     def may_run_with(self, job_id: int) -> bool:
-        """Return whether any unknown job other than that one may run here now."""
+        """Return whether any unknown job other than the given one may run here now."""
         return self._anyone or self._returning.may_run_with(job_id)
 
     def lost_spool(self) -> None:
@@ -143,7 +144,7 @@ class Reconciliation:
     def begun(
         self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float, wall_s: float
     ) -> list[ReportedJob]:
-        """Return running jobs without a known prolog. `now_s` is Clock.monotonic(), since boot."""
+        """Return running jobs without a known prolog. `now_s` is Clock.monotonic(), the time since boot."""
         found: list[ReportedJob] = []
         reported_at_s: dict[tuple[int, int], float] = {}
         booted_s = wall_s - now_s

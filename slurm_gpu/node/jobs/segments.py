@@ -79,8 +79,8 @@ class OpenSegment:
     """An open or ending allocation during observation.
 
     `tallies` are by device and leave out unknown devices. `unsettled` are devices with pending samples,
-    `histories` the checkpoints by device. `epilog` is the event that ended it, kept until the final records
-    are on disk.
+    `histories` the checkpoints by device. `epilog` is the event that ended the segment; it is kept until the
+    final records are on disk.
     """
 
     allocation: Allocation
@@ -112,7 +112,7 @@ class SegmentRegistry:
         return self._segments.get(allocation.key.segment)
 
     def of(self, allocation: Allocation) -> OpenSegment:
-        """Return the segment of that allocation with updated data; create it if necessary."""
+        """Return the allocation's segment, with its allocation updated; create the segment if necessary."""
         segment = self._segments.setdefault(allocation.key.segment, OpenSegment(allocation))
         segment.allocation = allocation
         return segment
@@ -177,7 +177,7 @@ class SegmentRegistry:
             if last is None:
                 self._save_unsampled(allocation, device, end_s)
                 continue
-            # If the epilog's file was late, the segment started and sampled after the job's end.
+            # If the epilog's file was late, the segment was started and sampled after the job's end.
             began_later = last.uptime_s is not None and last.uptime_s > round(end_s, 6)
             before = self._unsampled(allocation, device) if began_later else last
             self._spool.save_record(_closed(before, allocation, end_s, last.seq + 1))

@@ -176,7 +176,7 @@ class Attribution:
             value = alone(span, part)
             tally.utilization(part.start_s, part.end_s, value, value)
         elif parts:
-            # Two runs of a job that was requeued at once share the usage of its processes.
+            # If a job was requeued and restarted at once, its two runs share the usage of its processes.
             by_job: dict[int, AllocatedSpan] = {}
             for tally, part in parts.items():
                 before = by_job.get(tally.key.job_id)

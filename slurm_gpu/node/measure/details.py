@@ -39,7 +39,7 @@ _ACTIVITIES = {
     "tensor_frac": "tensor",
     "dram_frac": "dram",
 }
-# Gauges with the same name in a reading and in a record. With True, they do not count on a shared device.
+# Gauges with the same name in a reading and in a record; True if a gauge does not count on a shared device.
 _GAUGES = {"mem_util_pct": True, "temp_c": False, "sm_clock_mhz": False}
 
 
@@ -152,7 +152,7 @@ class DetailCollector:
     def _see_throttle(
         self, reasons: Sequence[str] | None, interval: Interval
     ) -> dict[str, CoveredMean | None]:
-        """Count throttle reasons; one that started or ended within the interval counts for half of it."""
+        """Count throttle reasons; a reason that started or ended in the interval counts for half of it."""
         before, self._reasons_before = self._reasons_before, reasons
         if not interval.continues:
             before = None

@@ -12,8 +12,8 @@ YOUNG_SHARE = 0.005
 YOUNGEST_S = 0.01
 # A sample that will be due within this share of its interval is taken together with one that is due now.
 EARLY_SHARE = 0.25
-# Every tenth sample is detailed, and at least one every 10 s, since its calls cost more. The driver's ring
-# covers 20 s, and counters cover any time.
+# Every tenth sample is detailed, and at least one every 10 s. Detailed samples are rare because their calls
+# cost more; the driver's ring covers 20 s, and counters cover any time.
 DETAIL_SHARE = 10
 DETAIL_MAX_S = 10.0
 # A pause that lasts for this many samples or detailed samples, and at least GAP_S, counts as unmeasured.

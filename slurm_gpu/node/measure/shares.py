@@ -93,7 +93,7 @@ class JobSamples:
         """Keep new samples of jobs' processes (ProcessJobs.owner_of); `offset_s` is wall minus monotonic.
 
         Samples after `now_us` (wall clock) were made before the clock was set back. All samples use one clock
-        offset, so that those of one tick keep a common timestamp.
+        offset, so that samples of the same tick keep a common timestamp.
 
         Some drivers reportedly list each process once, with the time of its last work and its mean since the
         last read. Such samples get one timestamp: they are means of the same time, and show only the

@@ -36,7 +36,7 @@ class MeanSum:
             self._high = high
 
     def add_all(self, values: Values) -> None:
-        """Add intervals with one value each."""
+        """Add intervals, each with its value."""
         for start_s, end_s, value in values:
             seconds = end_s - start_s
             self._seconds += seconds

@@ -106,7 +106,8 @@ class DeviceTally:
         self._suspended_s, self._is_suspended = 0.0, False
         # The time of the last suspension report, if any.
         self._reported_s: float | None = None
-        # Suspended times up to `_reported_s`; utilization in them, which arrives late, does not count.
+        # Suspended intervals up to `_reported_s`; utilization that arrives late for these intervals does not
+        # count.
         self._pauses: deque[tuple[float, float]] = deque()
         # The usage in the last TAKEN_BACK_S, which may have to be subtracted.
         self._utilizations: deque[_Utilization] = deque()
@@ -285,7 +286,7 @@ class DeviceTally:
         details = self._details.fields()
         links = {link: [details[f"{link}_rx_bytes"], details[f"{link}_tx_bytes"]] for link in LINKS}
         unmeasured = [link for link, totals in links.items() if totals == [None, None]]
-        # Without utilization, sampled_s is that of memory, which is also sampled during suspension.
+        # Without utilization, sampled_s comes from memory, which is also sampled during suspensions.
         suspended_s = self._suspended_until(stop_s)
         return Record(
             **self._named,

@@ -80,7 +80,7 @@ class UtilizationSpans:
         if ring and self._is_first:
             self._from_before.update(sample.at_us for sample in ring if sample.at_us > latest_us)
             if self._from_before or self._was_set:
-                # Samples before those are also from before the step; for the other samples, this is unknown.
+                # Earlier samples are also from before the step; for the other samples, this is unknown.
                 self._begin_at(now_s)
                 ring = ()
             self._is_first = self._was_set = False

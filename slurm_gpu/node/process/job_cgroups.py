@@ -2,9 +2,9 @@
 
 cgroup v1   cpuacct|memory|freezer|…/slurm[_NODE]/uid_U/job_J/step_S/task_T
 cgroup v2   system.slice/[NODE_]slurmstepd.scope/job_J/step_S/…
-Slurm 26.05 names the job's directory in v2 by its SLUID. (cgroup.py maps a process to its job.)
-A requeued job gets another SLUID, which neither the earlier epilog (measured on 26.05.5) nor slurm-gpudbd
-reports. Then the title of slurmstepd, such as `slurmstepd: [4.batch]`, has the job id.
+Slurm 26.05 names the job's directory in v2 by its SLUID. (cgroup.py maps a process to its job.) A requeued
+job gets another SLUID, which neither the earlier epilog (measured on 26.05.5) nor slurm-gpudbd reports. In
+that case, the title of slurmstepd, such as `slurmstepd: [4.batch]`, contains the job id.
 """
 
 from __future__ import annotations

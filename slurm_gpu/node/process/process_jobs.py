@@ -45,9 +45,9 @@ _REAL_UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
 class ProcessOrigin:
     """The origin of a process; `started` distinguishes it from a later one with the same pid.
 
-    `cgroup` is the job of its cgroup, `claimed` the job in its environment if it is in no job's cgroup. `uid`
-    is the user who started it, also after setuid. `program` is the name of its executable if root owns the
-    file, so that no user can forge it.
+    `cgroup` is the job of the process's cgroup; if it is in no job's cgroup, `claimed` is the job in its
+    environment. `uid` is the user who started the process, even after setuid. `program` is the name of the
+    executable if root owns the file, so that no user can forge the name.
     """
 
     started: bytes
@@ -241,4 +241,4 @@ def _program_of_root(directory: int) -> str | None:
             return None
         return os.path.basename(os.readlink("exe", dir_fd=directory))  # noqa: PTH119 - dir_fd
     except OSError:
-        return None  # a kernel thread has none
+        return None  # a kernel thread has no executable

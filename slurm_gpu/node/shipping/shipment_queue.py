@@ -66,7 +66,7 @@ class ShipmentQueue:
         self._max_bytes, self._max_bytes_in_memory = max_bytes, max_bytes_in_memory
         # The keys of all waiting items, and whether each is urgent.
         self._waiting: dict[str, bool] = {}
-        # The seq of each run of a machine without Slurm that has not ended.
+        # The seq of each run that has not ended, on a machine without Slurm.
         self._open_runs: dict[str, int] = {}
         # The records of open allocations, by segment.
         self._of_open: dict[str, set[str]] = {segment: set() for segment in open_segments}
