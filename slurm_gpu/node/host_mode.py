@@ -3,7 +3,7 @@
 A job is a user's use of a set of GPUs, from the first process to the last. If the user returns to the same
 GPUs within GONE_S, the job continues. The next job starts if the set changes: a process uses another GPU, or
 one of several GPUs is unused for GONE_S. Processes that start within SETTLE_S form one set, like the
-processes of one program. Processes shorter than POLL_S may be missed.
+processes of one program. Processes that run for less than POLL_S may be missed.
 """
 
 from __future__ import annotations

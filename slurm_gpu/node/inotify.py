@@ -33,7 +33,7 @@ class DirectoryWaiter:
         self._watch()
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         for descriptor, _ in ready:
-            # The event does not matter, since the caller checks everything.
+            # The content of the event does not matter, since the caller checks everything.
             os.read(descriptor, 65536)
             if descriptor == self._inotify:
                 self._watched_inode = None  # the directory may have been removed

@@ -51,7 +51,7 @@ class ChangeStamp:
         self._hangs = hangs
 
     def _check(self) -> None:
-        """Read the stamp; runs in the worker thread."""
+        """Read the stamp in the worker thread."""
         try:
             self._stamp = (*map(_modified, self._paths), self._n_changes())
         finally:

@@ -41,7 +41,7 @@ _ENV = "/usr/bin/env"
 
 
 def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHIN_S) -> str:
-    """Return standard output and error together (-G prints to the latter); raise SlurmError on failure.
+    """Run slurmd; return its output and error output (-G prints to the latter), or raise SlurmError.
 
     `ends_within_s` is the maximum wait for the end of a killed process; None means no limit.
     """

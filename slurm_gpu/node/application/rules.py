@@ -164,7 +164,7 @@ class ApplicationRule:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationsFile:
-    """The whole of applications.yaml."""
+    """The content of applications.yaml."""
 
     applications: Annotated[
         Mapping[Annotated[str, _NAME], ApplicationRule], Items(least=1, most=1000), "Applications by name."

@@ -113,7 +113,7 @@ def _name(handle: Any) -> str | None:
 def _driver() -> str | None:
     try:
         return _word(_of(pynvml.nvmlSystemGetDriverVersion))
-    except GoneError:  # calls on the GPU itself report such a loss
+    except GoneError:  # calls on the GPU itself report the loss
         return None
 
 

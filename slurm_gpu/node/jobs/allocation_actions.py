@@ -114,7 +114,7 @@ class AllocationActions(ABC):
         return self.runs_again(epilog) and self.is_requeued(epilog)
 
     def is_of_earlier_run(self, epilog: HookEvent) -> bool:
-        """Return whether an earlier slurm-gpud closed the run of this epilog."""
+        """Return whether the epilog belongs to a run that an earlier slurm-gpud closed."""
         allocation = self._open_one(epilog)
         return not self._started and is_before(epilog, allocation)
 
