@@ -32,7 +32,7 @@ def test_a_waiting_job_has_a_forecast_that_is_later_judged(lab: Lab) -> None:
     assert (nothing.returncode, "slurm-gpu forecast train" in nothing.stdout) == (1, True)
     train = ["slurm-gpu", "forecast", "train", f"--database-config={lab.layout.database_file}"]
     trained = lab.run_as("root", train, timeout_s=300).stdout
-    assert re.match(r"learned from \d+ observations? of waiting jobs", trained), trained
+    assert re.match(r"trained on \d+ observations? of waiting jobs", trained), trained
 
     blocker = lab.submit("carol", *NODE, "--time=20", "--wrap=sleep 900")
     wait_for(lambda: lab.held(blocker), 60, "the node is taken")

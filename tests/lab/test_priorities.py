@@ -55,7 +55,7 @@ def test_a_large_job_overtakes_small_ones_by_waiting(lab: Lab):
         lambda: {large, by_hand, *small} <= points(lab).keys(), DEADLINE_S, "they wait", lambda: queue(lab)
     )
     lab.output(["scontrol", "update", f"JobId={by_hand}", "SiteFactor=-7"])
-    write(lab, per_hour={"large": 1_000_000}, most=50_000)
+    write(lab, per_hour={"large": 1_000_000}, max_points=50_000)
     lab.daemons["slurm-gpuctld"].restart()
     wait_for(lambda: points(lab)[large] > 0, DEADLINE_S, "the large job has points", lambda: queue(lab))
     found = points(lab)
@@ -64,7 +64,7 @@ def test_a_large_job_overtakes_small_ones_by_waiting(lab: Lab):
     first = found[large]
 
     # Weights move while all runs, and the job has the new ones' points without a restart.
-    write(lab, per_hour={"large": 1_000_000}, most=first // 2)
+    write(lab, per_hour={"large": 1_000_000}, max_points=first // 2)
     wait_for(lambda: points(lab)[large] <= first // 2, DEADLINE_S, "it has fewer", lambda: queue(lab))
     assert points(lab)[large] > 0
 
