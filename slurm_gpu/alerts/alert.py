@@ -48,7 +48,7 @@ class AlertThresholds:
     min_coverage: float = 0.8
     """Minimum observed share of that time; below it no alert is reported."""
     value_for_s: float = 30.0
-    """Maximum time before a value that it covers."""
+    """Maximum time that one value covers, before its sample."""
     memory_frac: float = 0.5
     """Memory usage from which it counts as full."""
     throttled_share: float = 0.5

@@ -54,12 +54,12 @@ class DeviceHistory:
         """Whether the job ever used it; None if that requires records."""
         self._began_s = self._at_s = since_s
         self._unused = _Stretch(since_s)
-        """Since its last use or, without one, since it is watched."""
+        """From its last use or, without one, from the start of the watch."""
         self._watched = _Stretch(since_s)
-        """The part after the last interruption that was too long to bridge."""
+        """The part after the last interruption of more than the tolerated time."""
         self._recent: deque[_HistoryValue] = deque()
         self._n_throttled = 0
-        """Number of throttled values; usually 0, which avoids summing up."""
+        """Number of throttled values; if it is 0, as usual, no sum is needed."""
 
     def add(self, at_s: float, value: LiveDevice, rules: AlertThresholds) -> None:
         """Add a value; ignore one that is no newer than the last."""
@@ -89,14 +89,14 @@ class DeviceHistory:
     def _computed_s(
         self, at_s: float, before_s: float, value: LiveDevice, rules: AlertThresholds
     ) -> float | None:
-        """Return when it was last used since the last value or shortly before: nodes may notice late."""
+        """Return the last use after, or just before, the previous value, since nodes may detect use late."""
         if value.idle_s is not None:
             return at_s - value.idle_s if value.idle_s <= at_s - before_s + rules.value_for_s else None
         assert value.util_pct is not None
         return at_s - _READ_S if value.util_pct > rules.idle_pct else None
 
     def idle(self, now_s: float, rules: AlertThresholds, *, unused: bool) -> IdlePeriod | None:
-        """Return the idle period of a window or longer; None if it is used or too little was observed.
+        """Return the idle period of a window or longer; None if it is in use or too little was observed.
 
         For a device that was used, observation since the last long interruption is enough. For an unused one
         (`unused`) the whole time must have been observed.

@@ -1,4 +1,4 @@
-"""Choose which jobs to diagnose next: a diagnosis costs the nodes a window and slurm-gpudbd its reading."""
+"""Choose which jobs to diagnose next: for each, nodes send a window, which slurm-gpudbd must read."""
 
 from __future__ import annotations
 

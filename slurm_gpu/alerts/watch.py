@@ -154,7 +154,7 @@ class Watch:
 
 
 def _has(reported: tuple[float, LiveDevice] | None, job_id: int) -> bool:
-    """Return whether a device belongs to the job; without a report nothing has changed."""
+    """Return whether a device belongs to the job; without a report, assume that nothing has changed."""
     return reported is None or job_id in reported[1].jobs
 
 

@@ -21,7 +21,7 @@ class DatabaseConnector:
     config: SiteConfig
 
     def __call__(self, use: Callable[[DatabaseClient], T]) -> T:
-        """Return what `use` returns, called with a connection."""
+        """Call `use` with a connection, and return its result."""
         # Imported here: httpx takes memory that many sites' slurm-gpuctld never needs.
         from slurm_gpu.client.database_client import DatabaseClient
 

@@ -251,7 +251,7 @@ class DatabaseClient:
         return self._get(Running, "/v1/running")
 
     def verdicts(self) -> Verdicts:
-        """Return the current verdicts on the caller's running jobs, for operators on all."""
+        """Return the current verdicts on running jobs: the caller's, or all for operators."""
         return self._get(Verdicts, "/v1/verdicts")
 
     def forecast(self, job: str) -> Forecast | str:

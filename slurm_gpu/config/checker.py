@@ -14,7 +14,8 @@ from slurm_gpu.text.units import few, parse_duration
 _SHOWN_CHARACTERS = 80
 # Slurm reads minutes and seconds; a user may mean hours and minutes.
 _AMBIGUOUS = re.compile(r"\d+:\d\d")
-# Maximum errors of one file, and maximum names that are compared with a misspelt one, or listed.
+# Maximum number of reported errors of one file, and of names that are compared with a misspelt one, or
+# listed.
 _MOST_ERRORS = 200
 _MOST_COMPARED = 1000
 _MOST_LISTED = 30
@@ -43,7 +44,7 @@ class YamlCheck:
         self.failed: set[Location] = set()
 
     def fail(self, location: Location, message: str, *, key: bool = False) -> None:
-        """Record an error in the value (or the key) at that place; raise InvalidFileError at too many."""
+        """Record an error in the value (or the key) at that place; raise InvalidFileError after too many."""
         self.failed.add(location)
         self.errors.append(self.source.error(location, message, key=key))
         if len(self.errors) == _MOST_ERRORS:
@@ -89,13 +90,13 @@ class YamlCheck:
             return None
 
     def is_ambiguous(self, location: Location, value: Any) -> bool:
-        """Return whether a time is written as 12:00; in quotes it is Slurm's, of 12 minutes."""
+        """Return whether a time is written as 12:00 without quotes; in quotes it means 12 minutes."""
         is_clock = isinstance(value, str) and _AMBIGUOUS.fullmatch(value) is not None
         return is_clock and self.source.texts.get(location) == value
 
 
 def did_you_mean(value: Any, allowed: Collection[object]) -> str:
-    """Return the end of a message on an invalid value: similar or valid names."""
+    """Return the end of a message about an invalid value: similar or valid names."""
     # Imported here because most files have no errors, and memory matters to the programs that read them.
     import difflib
 

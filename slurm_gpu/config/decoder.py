@@ -158,7 +158,7 @@ class Decoder(YamlCheck):
         return value
 
     def has(self, *place: str | int) -> bool:
-        """Return whether the file has anything there."""
+        """Return whether the file has a value at that location."""
         return self.at(*place) is not MISSING
 
     def has_failed(self, at: Location) -> bool:

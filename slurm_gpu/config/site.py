@@ -31,7 +31,7 @@ from slurm_gpu.text.units import parse_memory_mib
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpu.yaml")
 PATH_VARIABLE = "SLURM_GPU_CONF"
 PLACEMENT_MODES = ("observe", "advise", "enforce")
-# Limits of scales: jobs on one node, on up to half of the largest zone, and larger ones.
+# Scales of jobs: on one node, on at most half of the largest zone, and on more nodes.
 SCALES = ("small", "medium", "large")
 _MOST_POINTS = 1_000_000
 
@@ -64,7 +64,7 @@ def _parse_size(value: Any) -> float:
 # The value of the installed slurm-gpu.yaml (CHANGE-ME), which `slurm-gpu doctor` refuses.
 PLACEHOLDER_CLUSTER = "change-me"
 _CLUSTER = ValueType(
-    # Slurm (scontrol, sacct, slurmdbd) has every ClusterName in lower case, regardless of slurm.conf.
+    # Slurm (scontrol, sacct, slurmdbd) converts every ClusterName to lower case.
     "the ClusterName of slurm.conf",
     "neuron",
     lambda value: one_line(value).lower(),

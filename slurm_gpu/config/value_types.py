@@ -26,11 +26,11 @@ class InvalidValueError(ValueError):
     """A value is invalid; the message continues its name and text: `must be …`, `is not …`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # hashed as a part of types
+@dataclass(frozen=True, slots=True, eq=False)  # hashable, as a part of type hints
 class ValueType:
-    """One type of value; `parse` raises InvalidValueError, ValueError, LookupError, TypeError or the like.
+    """A type of value; `parse` raises InvalidValueError, ValueError, LookupError or TypeError.
 
-    `plural` is the name of several; `suffix` is the unit in names of fields, which their keys lack.
+    `plural` is the noun for several values; `suffix` is the unit that a field's name has and its key lacks.
     """
 
     what: str
@@ -172,7 +172,7 @@ def number(least: float, most: float = math.inf, example: str = "") -> ValueType
 
 
 def or_none(value_type: ValueType) -> ValueType:
-    """Accept the same values, or null, which equals leaving the key out."""
+    """Accept the same values, or null, which has the same effect as omitting the key."""
     return replace(value_type, parse=lambda value: None if value is None else value_type.parse(value))
 
 
@@ -182,7 +182,7 @@ def duration(
     example: str = "10m",
     make: Callable[[float], float] = float,
 ) -> ValueType:
-    """Accept a time with its unit, in seconds; never 0."""
+    """Accept a duration with its unit, except 0, and convert it to seconds."""
     bounds = f" from {format_duration(least_s)} to {format_duration(most_s)}" if least_s else ""
 
     def parse(value: Any) -> float:

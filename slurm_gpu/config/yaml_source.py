@@ -181,7 +181,7 @@ def parse_yaml(text: str, path: str) -> YamlSource:
     except (
         ValueError,
         OverflowError,
-    ) as error:  # an escape or a version that is not a number of Unicode or YAML
+    ) as error:  # an escape is not in Unicode, or a version is not one of YAML
         raise loader.error(loader.get_mark(), f"is not valid YAML: {error}") from error
     finally:
         loader.dispose()

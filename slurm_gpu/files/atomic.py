@@ -15,7 +15,7 @@ _UNFINISHED = "unfinished"
 def write_whole(
     path: Path, text: str, *, mode: int = 0o600, owner_uid: int | None = None, durable: bool = True
 ) -> None:
-    """Replace a file by this text in one step; if root writes, the file is `owner_uid`'s.
+    """Replace a file with this text in one step; if root writes it, the file belongs to `owner_uid`.
 
     Without `durable`, which waits for the disk, a power cut may lose the text. Raise OSError.
     """
@@ -30,9 +30,9 @@ def write_whole(
 def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> Iterator[Path]:
     """Yield a file of mode 0600 that replaces `path` once its contents are on disk.
 
-    After a failure it is removed, and `path` is unchanged. Temporary files of killed processes are removed as
-    well, and those with names `like` a pattern. Raise OSError, also if `path` is a device, a pipe or a
-    socket.
+    After a failure this file is removed, and `path` is unchanged. Files that killed processes left are also
+    removed, for `path` and for names that match the pattern `like`. Raise OSError, also if `path` is a
+    device, a pipe or a socket.
     """
     if not _may_be_replaced(path):
         raise OSError(errno.EINVAL, "is a device, a pipe or a socket, not a file", str(path))
@@ -64,7 +64,7 @@ def _may_be_replaced(path: Path) -> bool:
     """Return whether the path may be replaced: not /dev/null, nor /dev/stdout, a link to an open file."""
     if path.is_symlink() and path.readlink().is_relative_to("/proc"):
         return False
-    return path.is_file() or path.is_dir() or not path.exists()  # the system reports a directory
+    return path.is_file() or path.is_dir() or not path.exists()  # replacing a directory fails
 
 
 def _is_at_work(unfinished: Path) -> bool:

@@ -14,7 +14,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
     content = bytearray()
     try:
         with path.open("rb", buffering=0) as file:
-            # The size in the file system does not suffice: pipes and /proc have none.
+            # The size is not known in advance: pipes and files in /proc report none.
             while piece := file.read(_PIECE):
                 content += piece
                 if len(content) > most_bytes:
@@ -35,9 +35,9 @@ def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
 
 
 def refuse_many_values(path: Path, text: str, most: int, between: str) -> None:
-    """Raise InputError if a text would be split into more values: each takes up to 200 bytes.
+    """Raise InputError if a text has more than `most` values, each of which takes up to 200 bytes.
 
-    `between` are the characters that occur at most once per value.
+    `between` contains the characters that occur at most once per value.
     """
     n_values = sum(map(text.count, between))
     if n_values > most:

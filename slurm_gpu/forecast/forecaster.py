@@ -51,7 +51,7 @@ class Errors:
         return error_distribution(self.log2_ratio, np.sqrt(self.weight * self.n_jobs))
 
     def bounds(self) -> tuple[float, float]:
-        """Return the octaves between which the central INTERVAL of the errors is."""
+        """Return the octaves between which the central INTERVAL of the errors lies."""
         order = np.argsort(self.log2_ratio)
         total = np.cumsum(self.n_jobs[order])
         place = (total - self.n_jobs[order] / 2) / total[-1]

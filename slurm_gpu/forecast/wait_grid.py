@@ -87,8 +87,8 @@ def quantile(mass: Floats, share: float | Floats) -> Floats:
 def likeliest(mass: Floats, factor: float = 2.0, wider: float = 3.0) -> Floats:
     """Return the wait in seconds that is most likely within `factor` of the true wait; (n) for (n, N_BINS).
 
-    It is the centre of the window with the highest probability. A second window of `wider` has the same
-    weight, so that of two equal peaks the broader one wins. The median could be between the peaks.
+    It is the centre of the window with the highest probability. A second, wider window has the same weight,
+    so that the broader of two equal peaks wins. The median could be between the peaks.
     """
     candidates = np.linspace(_BOUNDS[0], _BOUNDS[-1], 2 * N_BINS + 1)[None, :]
     total = _total(mass)

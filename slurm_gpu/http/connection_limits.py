@@ -1,4 +1,4 @@
-"""Limits of a server: no sender takes all connections, or keeps one without sending a request."""
+"""Limit connections, so that no sender takes all of them, or keeps one without sending a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ConnectionLimits:
     keep_alive_s: int
     always_of_sender: int
     share_of_sender: int
-    """A sender may have one in this many of the free connections."""
+    """The number of free connections for each one that a sender may have."""
     is_unlimited: Callable[[Sender], bool]
     """Selects senders that may have any number of connections."""
     most_of_sender: float = math.inf
@@ -59,7 +59,7 @@ class Senders:
         self._crowded = OutageLog(log, "%s", SystemClock())
 
     def come(self, sender: Sender, free: int) -> bool:
-        """Count a connection, to be ended with `go` in any case; return whether it is accepted."""
+        """Count a connection until `go` is called, and return whether it is accepted."""
         self._open[sender] += 1
         if sender is None:
             return False

@@ -95,7 +95,7 @@ class Authenticator:
         return self.by_uid(vouched.uid, origin)
 
     def by_uid(self, uid: int, origin: Origin | None = THIS_HOST) -> Caller:
-        """Return the rights of a user at that origin."""
+        """Return the rights of a user who sends a request from that origin."""
         slurm = uid == 0 or uid == self._slurm_uid()
         user, is_operator = self._known(uid)
         is_web = origin is not None and self._web.has_user(uid, user) and self._web.has_host(origin)
@@ -104,7 +104,7 @@ class Authenticator:
         return Caller(uid, user, sees_all=slurm or is_operator, writes=slurm)
 
     def require_sees_all(self, caller: Caller, origin: Origin) -> None:
-        """Raise NotPermittedError, and log it, if a caller that needs every run in full may not see it."""
+        """Raise NotPermittedError, and log it, if a caller requires every run in full and may not see it."""
         if not caller.sees_all:
             raise NotPermittedError(self.web_refusals.refuse(caller.uid, caller.user, origin))
         self.web_refusals.admit(caller.uid, origin)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from slurm_gpu.http.server import HttpServer
 
 _HEAD_BYTES = 1 << 16
-# Requests sent before the answer to the first. Each answer admits a quarter of a MiB of them, which takes
-# 30 MiB of memory; no client of ours, and no browser, sends any.
+# Maximum number of pipelined requests: without it, a quarter of a MiB of requests arrives per answer and
+# takes 30 MiB of memory. No client of ours, and no browser, pipelines requests.
 _AHEAD = 16
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
 
@@ -29,7 +29,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """
 
     def __init__(self, server: HttpServer, early: bytes = b"") -> None:
-        """Set up; `early` has already been read from the connection."""
+        """Prepare for a connection, from which `early` has already been read."""
         super().__init__(server.config, server.server_state, server.lifespan.state)
         self._limits, self._senders, self._early = server.limits, server.senders, early
         self._sender: Sender = None
@@ -65,7 +65,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            # It may be empty lines, or the rest of an answered request: uvicorn waits for neither.
+            # The data may be empty lines, or the rest of an answered request. uvicorn sets no time limit for
+            # either.
             self._require_within(self._limits.request_within_s)
         self._head_bytes += len(data)
         super().data_received(data)
@@ -75,7 +76,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request, perhaps the next one on this connection."""
         if len(self.pipeline) >= _AHEAD:
-            # It ends the parsing, and is answered with 400.
+            # This error ends the parsing, and the client receives the status 400.
             raise ValueError(f"more than {_AHEAD} requests wait for the answer to the first")
         super().on_message_begin()
         if self._timer is None:
@@ -94,7 +95,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_body = False
         if not self.cycle.response_complete:
             self._stop_timer()
-        # The next request is due, because uvicorn's own timer ended when the rest of this one arrived.
+        # Otherwise this timer limits the wait for the next request, since uvicorn stopped its own during the
+        # body.
         super().on_message_complete()
 
     def _require_within(self, seconds: float) -> None:

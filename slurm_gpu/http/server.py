@@ -42,7 +42,7 @@ class FirstReader(Protocol):
     def __len__(self) -> int: ...
 
     def open(self, connection: socket.socket, address: str, within_s: float) -> None:
-        """Read a connection, which must send something within that time."""
+        """Read a connection, whose peer must send data within `within_s`."""
 
     async def watch(self) -> None:
         """Close connections that take too long, until cancelled."""
@@ -63,7 +63,7 @@ class HttpServer(uvicorn.Server):
         first: FirstReader | None = None,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Set up; `headers` are added to every answer, including uvicorn's own."""
+        """Prepare the server; `headers` are added to every answer, including uvicorn's own."""
         config = uvicorn.Config(
             app,
             http=LimitedProtocol,
@@ -212,7 +212,7 @@ async def run(
     beat: Callable[[], float] | None = None,
     *others: Coroutine[Any, Any, None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT; requests in progress get a moment to end.
+    """Serve until SIGTERM or SIGINT; requests in progress have two seconds to end.
 
     `beat` is called repeatedly and returns the seconds until its next call, like Notifier.turned. `others`
     run meanwhile, and are cancelled at the end.

@@ -118,13 +118,13 @@ class Ledger:
         return None
 
     def n_within_a_day(self, user: str, now_s: float) -> int:
-        """Return the notices to a user in the last 24 hours, including those that may not have been sent."""
+        """Count the notices to a user in the last 24 hours, including those that may not have been sent."""
         return sum(
             one.user == user and now_s - one.created_s < DAY_S and not one.is_void for one in self.notices
         )
 
     def first_of_day_s(self, user: str, now_s: float) -> float | None:
-        """Return when the first of these was created."""
+        """Return when the first notice to a user in the last 24 hours was created; None if there was none."""
         times = [
             one.created_s
             for one in self.notices

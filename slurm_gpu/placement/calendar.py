@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-# The end of a span without an end.
+# The end of an unlimited span.
 FOREVER = 1 << 62
 
 

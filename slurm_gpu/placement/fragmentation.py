@@ -4,9 +4,9 @@ Both measures sum over the classes of a mix, weighted by popularity.
 
 FGD is the measure of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent", USENIX ATC 2023. All free GPUs of a node are stranded for a class if the node
-cannot host one such job; otherwise those GPUs are stranded that have too little free for one. Here memory
-counts like CPUs do there, and classes without GPUs, for which FGD takes all GPUs as stranded, do not count.
-Neither changes which placement is best.
+cannot host one such job; otherwise those GPUs are stranded that have too little free for one. Here, memory
+counts as CPUs do in the paper. Classes without GPUs, for which FGD regards all GPUs as stranded, are omitted.
+Neither difference changes which placement is best.
 
 FED, ours, also requires enough of the other resources: a class can use at most as many of a node's GPUs as
 the node's free CPUs and memory can feed. A node with eight free GPUs and the CPUs of one job strands seven

@@ -24,7 +24,7 @@ class Needs:
     n_gpus: NDArray[np.int64]
     """(m,): 1 for a share."""
     mgpu: NDArray[np.float64]
-    """(m,): all GPUs of the class together."""
+    """(m,): total GPUs of the class."""
     cpus: NDArray[np.int64]
     memory_mib: NDArray[np.int64]
     popularity: NDArray[np.float64]

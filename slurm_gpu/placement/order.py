@@ -94,7 +94,7 @@ class NodeOrder:
     def gpus_left(self, stake: Stake) -> float:
         """Convert a stake to GPUs left on a node of the kind with the most GPUs; 0 if no job has room.
 
-        Such a node with that many free GPUs, and their share of cores and memory, has the same stake.
+        A node of that kind with that many free GPUs, and their share of cores and memory, has this stake.
         """
         if not stake.fits:
             return 0.0
@@ -200,7 +200,7 @@ class _Judge:
                     room.cpus - one.cpus,
                     room.memory_mib - one.memory_mib,
                 )
-                strands += one.popularity * (useful - then - one.mgpu)  # stranded then, less now
+                strands += one.popularity * (useful - then - one.mgpu)  # newly stranded
                 weight += one.popularity
         expected = round(strands / weight / GPU_MGPU, _DECIMALS) if weight else None
         useful_gpus = useful / GPU_MGPU
@@ -235,7 +235,7 @@ class _Judge:
     def _enough_after(
         self, enough: Sequence[_Enough], free_mgpu: Sequence[int], one: _Class
     ) -> list[_Enough]:
-        """Return `enough` after a small job took the GPU with the least, but enough, room."""
+        """Return `enough` after a small job took the GPU with the least sufficient room."""
         gpu_type, _ = self._levels[one.level]
         before, of_type = min(
             (mgpu, of_type)

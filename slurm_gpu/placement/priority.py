@@ -1,7 +1,8 @@
 """Compute the priority points of waiting jobs from their scale and waiting time.
 
 Slurm adds the points to its own priority. A large job waits until many GPUs are free at once, while small
-jobs start before it. To balance the waits, points grow per hour at a rate of the job's scale. Pure functions.
+jobs start before it. To balance the waits, points grow at an hourly rate that depends on the job's scale.
+Pure functions.
 """
 
 from __future__ import annotations

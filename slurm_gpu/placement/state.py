@@ -22,7 +22,7 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class RunningUntil:
-    """The time for which running jobs may last on each of n nodes; 0 jobs until 0 on idle nodes."""
+    """The running jobs of each of n nodes, and their latest end; both are 0 for idle nodes."""
 
     now_s: float
     until_s: NDArray[np.float64]

@@ -14,7 +14,7 @@ from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.placement.weights import NodeCapacity, WeightScale, level_of
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
-# Interval at which nodes are rescored on which only the remaining time of jobs changed.
+# Interval at which nodes are rescored if only the remaining time of their jobs changed.
 _TIME_EVERY_S = 60.0
 
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 # The level of nodes that cannot take any GPU job: CPU-only jobs strand nothing there.
-# With `timed`, the level of those that remain so for very long.
+# With `timed`, it is only for nodes that remain so for very long.
 FULL = 0
 # The number of states of a node with eight GPUs; on larger nodes several states share a level.
 _MOST_LEVELS = 9
@@ -73,7 +73,7 @@ class NodeCapacity:
 
     @property
     def is_whole_next(self) -> bool:
-        """Whether one job has all GPUs and leaves less than one GPU's share of cores, so it ends whole."""
+        """Whether one job has all GPUs and nearly all cores, so that the node is whole again at its end."""
         return self.one_job and self.gpus_used >= self.gpus and self.cpus_free * self.gpus < self.cpus
 
 

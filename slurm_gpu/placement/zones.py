@@ -1,6 +1,6 @@
-"""Score zones for jobs by scale, and let roles stretch with demand.
+"""Score zones for jobs by scale, and extend roles with demand.
 
-Zones keep small jobs with small and large with large, so that GPUs freed in a zone suit the next job there. A
+Zones separate small jobs from large ones, so that GPUs freed in a zone suit the next job there. A
 role is not a barrier: if jobs of a scale need more than their own zones have, they may use the free capacity
 of the nearest other roles, until those need it themselves. Pure functions; GPU amounts are in mgpu.
 """
@@ -16,7 +16,7 @@ MOST_SCORE = 1000
 # The role of a zone counts for more than its fullness.
 _OF_WELCOME = 700
 _OF_FULLNESS = MOST_SCORE - _OF_WELCOME
-# Welcome of a zone without a role: better than a guest's, worse than in a zone of one's own.
+# Suitability of a zone without a role: above that of another scale's zone, below that of the scale's own.
 _COMMON = 0.5
 _LEAST_GUEST, _MOST_GUEST = 0.1, 0.4
 
@@ -88,7 +88,7 @@ def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[st
 def welcome_by_zone(
     zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]
 ) -> dict[str, dict[JobScale, float]]:
-    """Return the welcome for each zone and scale, from 0 (none) to 1 (the zone is for this scale)."""
+    """Return how suitable each zone is for each scale, from 0 to 1 (the zone is for this scale)."""
     capacity = {scale: sum(zone.mgpu for zone in zones if zone.scale is scale) for scale in _ORDER}
     taken_in = stretched(capacity, demand, sum(zone.mgpu for zone in zones if zone.scale is None))
 

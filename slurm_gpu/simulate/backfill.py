@@ -16,8 +16,8 @@ from slurm_gpu.simulate.starter import Starter, StartResult
 class BackfillPass:
     """One pass over the queue in the order of priority.
 
-    In each partition it takes one first job after another until one is blocked. After that job it examines
-    only shapes that may have room.
+    In each partition, it starts the jobs in order until one is blocked. After that job, it examines only
+    shapes that may have room.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class BackfillPass:
         tried = self._starter.try_to_start(job, self._now_s, None, self._promised.values())
         if tried is StartResult.STARTED:
             return True
-        # Not its time limit decided, but which reservations it would outlast.
+        # Its time limit matters only for the choice of reservations that it would outlast.
         outlasted = [one.at_s for one in self._promised.values() if one.at_s < self._now_s + kind.limit_s]
         self._blocked_shapes.add(
             kind.shape, max(outlasted, default=-math.inf), larger_too=tried is StartResult.NO_ROOM
@@ -77,8 +77,8 @@ class BackfillPass:
         behind = [shape for shape in self._queue.active if self._queue.shapes[shape].partition == partition]
         startable = [shape for shape in behind if self._starter.may_start(shape)]
         if not startable and not self._heap:
-            return  # no other job could be in its way
-        # A job that gets no reservation leaves it to the next one, whether or not that one may have room.
+            return  # no other job could delay it
+        # Without a reservation for this job, the next one may get it, whether or not it may have room.
         for shape in startable if self._promise(kind.shape) else behind:
             self._push_next_of(self._queue.kinds_of(shape))
 

@@ -37,7 +37,7 @@ class ModelPartition:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which a node accepts no new jobs and running jobs continue, as when drained."""
+    """A period in which a node accepts no new jobs while running jobs continue, as on a drained node."""
 
     node: int
     from_s: float

@@ -28,7 +28,7 @@ class ModelJob:
     limit_s: float = math.inf
     partition: int = 0
     priority: float = 0.0
-    """Higher starts first; equal priorities in the order of submission."""
+    """Jobs of higher priority start first, those of equal priority in the order of submission."""
     cancel_s: float = math.inf
     """Cancelled if it has not started by this time."""
     counters: tuple[int, ...] = ()

@@ -24,7 +24,7 @@ Amounts = tuple[int, int, int, int, int]
 
 
 def amounts_of(request: ResourceRequest) -> Amounts:
-    """Return the amounts that a job with this request counts as."""
+    """Return the amounts that a job with this request adds to each counter."""
     n = request.nodes
     return (request.mgpu, 1, n * request.cpus, n * request.memory_mib, n)
 

@@ -212,7 +212,7 @@ class _QueueModel:
             self._backfill_at = math.inf
 
     def _fits_empty(self, shape: JobShape) -> bool:
-        """Return whether the empty cluster could run it; Slurm rejects other jobs at submission."""
+        """Return whether an empty cluster could run such a job; Slurm rejects other jobs at submission."""
         fit = self._state.fits(shape.request, self._state.room(shape.partition, shape.request.gpu_type))
         if self._zone_wait_s == math.inf:
             fit = self._state.together(shape.request, fit)

@@ -41,6 +41,6 @@ class ModelOutcome:
     end_s: NDArray[np.float64]
     restarts: NDArray[np.int32]
     limited_s: NDArray[np.float64]
-    """Part of the wait for the first start for which limits delayed it; NaN if it never started."""
+    """The part of the wait for the first start that limits caused; NaN if the job never started."""
     log: tuple[ModelEvent, ...] = ()
     """All events in order, if a log was requested."""

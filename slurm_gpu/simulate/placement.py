@@ -31,7 +31,7 @@ class PlacementChoice(Protocol):
 
 
 def first_devices(free_mgpu: Sequence[int], request: ResourceRequest) -> tuple[int, ...]:
-    """Return the first whole GPUs; for a share, the GPU with the least, but enough, room."""
+    """Return the first whole GPUs; for a share, the GPU with the least sufficient room."""
     if request.gpus:
         found: list[int] = []
         for index, mgpu in enumerate(free_mgpu):

@@ -17,7 +17,7 @@ Victims = frozenset[str]
 
 
 class PreemptionFit:
-    """Updated with the state itself, so that a job that would preempt in vain costs no scan of the nodes."""
+    """Tracks where preempting jobs may fit, so that a vain attempt does not scan all nodes."""
 
     def __init__(self, cluster: ModelCluster, shapes: Sequence[JobShape], preemption: Preemption) -> None:
         self._shapes = shapes
@@ -39,7 +39,7 @@ class PreemptionFit:
         return victims is not None and self._fit_caches[victims].may_fit(shape)
 
     def nodes_for(self, shape: int, room: Mask) -> Mask | None:
-        """Return where it would fit without all of them; None if that is not enough."""
+        """Return where a job would fit without any of its victims; None if these nodes are too few."""
         victims = self._victims[shape]
         assert victims is not None, "called for a shape that does not preempt"
         request = self._shapes[shape].request

@@ -50,7 +50,7 @@ class _Line:
     """The counter that it waits for; None if not parked."""
     parked_since_s: float = 0.0
     parked_s: float = 0.0
-    """Total until the end of the last time it was parked."""
+    """Total time for which it was parked, without the current time."""
 
 
 class ModelQueue:
@@ -95,7 +95,7 @@ class ModelQueue:
         return self._lines[self._line_of_job[job]].counters
 
     def amounts_of(self, job: int) -> Amounts:
-        """Return the amounts that a job counts as."""
+        """Return the amounts that a job adds to each of its counters."""
         return self._lines[self._line_of_job[job]].amounts
 
     def is_waiting(self, job: int) -> bool:

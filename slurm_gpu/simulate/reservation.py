@@ -35,7 +35,7 @@ class BackfillReservation:
     def of(
         cls, state: ModelState, request: ResourceRequest, when: NDArray[np.float64], now_s: float
     ) -> BackfillReservation | None:
-        """Return the earliest reservation, given when each node has room; None if there is none to make."""
+        """Return the earliest reservation, given when each node has room; None if none is possible."""
         n = request.nodes
         if n > len(when):
             return None

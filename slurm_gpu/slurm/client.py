@@ -64,7 +64,7 @@ class SlurmNode:
     mps: int = 0
     mps_allocated: int = 0
     unaccounted: Sequence[str] = ()
-    """GRES of the node among gpu, shard and mps that AccountingStorageTRES, and so each TRES, lacks."""
+    """The node's GRES among gpu, shard and mps that are missing in AccountingStorageTRES, so in any TRES."""
 
     @property
     def n_gpus(self) -> int:
@@ -78,7 +78,7 @@ class SlurmNode:
 
     @property
     def per_gpu(self) -> SharesPerGpu:
-        """Return the shards and MPS of one of its GPUs."""
+        """Return the number of shards and of MPS that one of its GPUs has."""
         n = self.n_gpus
         shard, mps = (count // n if count and n else None for count in (self.shards, self.mps))
         return SharesPerGpu(shard, mps)
@@ -122,14 +122,14 @@ class QueuedJob:
     time_limit_s: int | None
     n_nodes: int
     nodes: Sequence[str]
-    """Its present nodes; those at its end if it has ended.
+    """Its current nodes, or its last ones if it has ended.
 
-    Nodes that it released in a resize, or has left while COMPLETING, are not among them.
+    Nodes that it released in a resize, or has left while COMPLETING, are not included.
     """
     tres_requested: Mapping[str, float]
     """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "gres/gpu": 2, "gres/gpu:a100": 2}.
 
-    After the start of a job, Slurm up to 24.05 reports its allocation only. Then this is the allocation.
+    After the start of a job, Slurm up to 24.05 reports only its allocation, which is then used here.
     """
     tres_allocated: Mapping[str, float]
     gpu_index: Mapping[str, Mapping[str, Sequence[int]]]
@@ -238,7 +238,7 @@ class SlurmClient(Protocol):
     """Access to a running Slurm. Every method raises SlurmError with the reason when it fails."""
 
     def ping(self) -> None:
-        """Return if a slurmctld answers. Raise SlurmError within seconds; the other methods wait longer."""
+        """Check that a slurmctld answers; raise SlurmError within seconds. The other methods wait longer."""
 
     def controllers(self) -> Sequence[SlurmctldHost]:
         """Return the hosts of slurmctld, the primary first. The first that is up is active."""
@@ -266,15 +266,15 @@ class SlurmClient(Protocol):
     def set_weight(self, nodes: Iterable[str], weight: int) -> None:
         """Set the Weight of nodes in one call, as root or SlurmUser.
 
-        slurmctld drops the weight when it is reconfigured; that of 22.05 also when it restarts. On an error
-        some of the nodes may have the weight.
+        slurmctld drops the weight when it is reconfigured; slurmctld 22.05 also drops it when it restarts.
+        After an error, some of the nodes may have the new weight.
         """
 
     def waiting(self) -> Sequence[WaitingJob] | None:
         """Return the eligible jobs that are not held; None if PriorityType has no factors."""
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Add points to the priority of jobs, as root. They last until the jobs start, also over restarts.
+        """Add points to the priority of jobs until they start, even if slurmctld restarts; as root.
 
-        An error for one job, such as one that has started since, leaves the others changed.
+        An error for one job, for example because it has started since, does not affect the others.
         """

@@ -63,8 +63,8 @@ def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
 # Runs a command with exactly this environment and a timeout in seconds, and returns its standard output.
 # Raises SlurmError with the command and its standard error if it fails.
 CommandRunner = Callable[[Sequence[str], Mapping[str, str], float], str]
-# The same for a command with much output: yields it in pieces, with the timeout for each. May raise after
-# some pieces.
+# The same for a command with much output: yields the output in pieces, with a timeout for each. It may raise
+# SlurmError after some pieces.
 Stream = Callable[[Sequence[str], Mapping[str, str], float], Generator[str, None, None]]
 
 
@@ -200,11 +200,11 @@ class CommandClient(SlurmCommands):
         return self._query("scontrol", "--version").split()[-1]
 
     def ping(self) -> None:
-        """Return if a slurmctld answers; other commands retry for half a minute if none does."""
+        """Check that a slurmctld answers; other commands retry for half a minute if none does."""
         try:
             self.run(("scontrol", "ping"), self.environ, PING_TIMEOUT_S)
         except SlurmError as error:
-            if " is UP" not in str(error):  # a backup controller may answer for a primary that is down
+            if " is UP" not in str(error):  # a backup controller may answer if the primary is down
                 raise
 
     def controllers(self) -> Sequence[SlurmctldHost]:
@@ -234,7 +234,7 @@ class CommandClient(SlurmCommands):
         return list(waiting.parse_waiting(self._query(*waiting.SQUEUE), factors))
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Add points to the priority of jobs, as root. An error for one job leaves the others changed."""
+        """Add points to the priority of jobs, as root. An error for one job does not affect the others."""
         ids = sorted(set(job_ids))
         failed: SlurmError | None = None
         for batch in (ids[n : n + _BATCH] for n in range(0, len(ids), _BATCH)):

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from slurm_gpu.text.hostlist import expand
 
-# Up to the comment: a backslash takes the next character with it, quotes do not protect a number sign.
+# Matches text before a comment. A backslash escapes the next character; quotes do not protect a number sign.
 _BEFORE_COMMENT = re.compile(r"(?:[^\\#]|\\.|\\\Z)*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 # Slurm accepts an operator before "=" and sets the value anyway.
 _PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|\Z)', re.ASCII)
-# Slurm accepts it only at the start of a line.
+# Slurm accepts Include only at the start of a line.
 _INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE | re.ASCII)
 _BLANKS = " \t\v\f\r"
 _SPACE = re.compile(r"\s", re.ASCII)
@@ -35,7 +35,7 @@ _MAX_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class ConfLine:
-    """One line, with its continuation lines: the first pair, and the other pairs of a node or a partition.
+    """A line, with its continuation lines: the first pair, and the other pairs of a node or a partition.
 
     `key` is empty if the line has no pair. `leftover` is text that is not a pair; Slurm does not start with
     it.
@@ -46,7 +46,7 @@ class ConfLine:
     """The number of the first of the joined lines."""
     key: str
     value: str
-    """Without quotes and escapes."""
+    """The value without quotes and escapes."""
     pairs: Sequence[tuple[str, str]] = ()
     leftover: str = ""
 

@@ -13,7 +13,7 @@ _AT_ONCE = 200
 
 
 class JobTerminationClient(SlurmCommands):
-    """Ends jobs, and undoes that. A job is named by the id that users see: 17, 17_3.
+    """Ends jobs, and restores ended ones. A job is identified by the id that users see: 17, 17_3.
 
     Never end a job by its raw id: the last task of an array has the raw id of the whole array.
     """
@@ -69,7 +69,7 @@ class ConstraintClient(SlurmCommands):
     """Reads and writes constraints of pending jobs."""
 
     def pending(self, job_ids: Collection[int]) -> list[ConstrainedJob]:
-        """Return those of some jobs that are pending."""
+        """Return the jobs among `job_ids` that are pending."""
         return [
             ConstrainedJob(job_id, "" if features == "(null)" else features, reason)
             for number, features, reason in self._squeue(("JobID", "Feature", "Reason"), "--states=PENDING")

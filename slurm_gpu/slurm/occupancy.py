@@ -45,7 +45,7 @@ class JobAllocation:
     gpus: Sequence[int]
     shared_gpus: Sequence[int]
     all_shards: bool = False
-    """Whether it has all shards of these GPUs, on each of its nodes, so that no other job shares them."""
+    """Whether the job has all shards of its GPUs on every node, so that no other job shares these GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class NodeAllocations:
     holders: Sequence[JobAllocation]
     in_service: bool
     gpus_free: int
-    """GPUs without any allocation, also of shares."""
+    """GPUs that no job uses, neither whole nor in part."""
     shards_free: int
 
 
@@ -80,7 +80,7 @@ def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Nod
 
 
 def out_of_service(node: SlurmNode) -> list[str]:
-    """Return the words of its state with which Slurm starts no job there, sorted; [] if it takes jobs."""
+    """Return the sorted words of a node's state that prevent new jobs; [] if the node accepts jobs."""
     return sorted(_OUT_OF_SERVICE.intersection(node.state.split("+")))
 
 
@@ -102,7 +102,7 @@ def _occupancy(node: SlurmNode, holders: list[JobAllocation]) -> NodeAllocations
 def _shares_none(job: QueuedJob, per_gpu: Mapping[str, SharesPerGpu]) -> bool:
     """Return whether a job's shards, or MPS, make whole GPUs.
 
-    Slurm reports only their total. That equals the shards of all its GPUs only if the job has all of them.
+    Slurm reports only their total, which equals the shards of all its GPUs only if the job has all of them.
     """
     whole = dict.fromkeys(SHARED_GRES, 0)
     for name, index in job.gpu_index.items():

@@ -134,7 +134,7 @@ class QueueReader:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._run, self._environ, self._wall = run, query_environment(environ), wall
-        self._before: dict[str, CountedJob] = {}  # by the row of the last call
+        self._before: dict[str, CountedJob] = {}  # keys: rows of the last call
         self._whole_nodes: str | None = None  # the column of _WHOLE_NODES that this squeue has
 
     def read(self) -> list[CountedJob]:

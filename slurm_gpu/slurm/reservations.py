@@ -175,7 +175,7 @@ class ReservationClient(SlurmCommands):
 
 def _read(record: str) -> SlurmReservation:
     name, rest = match.groups() if (match := _RECORD.match(record)) else ("", "")
-    fields = dict(reversed(_FIELD.findall(rest)))  # the first of each counts: a comment comes last
+    fields = dict(reversed(_FIELD.findall(rest)))  # the first value of a key counts: a comment comes last
     try:
         return SlurmReservation(
             name,

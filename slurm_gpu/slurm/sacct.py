@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _JOB_ID = re.compile(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[.*\]))?(?:\+(?P<offset>[0-9]+))?")
 # Number of parsed texts, such as TRES, that are cached because many rows have them.
 _MAX_CACHED = 4096
-# Unreadable rows that one call logs; one more line has the number of the others.
+# Unreadable rows that one call logs; one more line reports the number of the others.
 _MAX_LOGGED = 20
 # MAX_SLURM_NODES of slurm.h.
 _MOST_NODES = 65536
@@ -214,7 +214,7 @@ def _log_row_once(problem: str, text: str) -> None:
 
 
 def _split(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[str]] | str]:
-    """Yield lists of rows of `width` words, and as a string any text that is not a row.
+    """Yield lists of rows of `width` words, and any text that is not a row as a string.
 
     A row normally ends with the mark and a newline. If a row is misaligned, because a name begins with a
     newline, the remaining text is searched for rows.
@@ -237,7 +237,7 @@ def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[
     """Yield the same as _split, from text that does not consist only of rows.
 
     A row begins on a new line, but names and comments have newlines too. Words are therefore counted, and the
-    beginning of a row is searched only if the next row is misaligned.
+    beginning of a row is searched for only if the next row is misaligned.
     """
     words, rest = list[str](), "\n"
     for piece in itertools.chain(pieces, [None]):
@@ -276,7 +276,7 @@ def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[
 
 
 def _next_row(words: Sequence[str], start: int, width: int) -> int | None:
-    """Return the index from `start` of the first row that another row or the end follows."""
+    """Return the index, from `start` on, of the first row that is followed by another row or the end."""
     for index in range(start, len(words) - width):
         _, newline, last = words[index].rpartition("\n")
         if newline and words[index + width][:1] == "\n" and _JOB_ID.fullmatch(last):

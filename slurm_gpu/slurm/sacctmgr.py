@@ -1,7 +1,7 @@
 """Read and change Slurm's own limits of associations and QOS in slurmdbd, through sacctmgr.
 
 Amounts are whole numbers: memory in MiB, wall time in minutes, others are counts. A limit that is not set is
-absent; None removes it; 0 is a limit that allows nothing.
+absent; the value None removes a limit, and the value 0 allows nothing.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class LimitField:
 
     @property
     def is_list_item(self) -> bool:
-        """Return whether it is a name, its `item`, in a list: the value is 1 or None, and no amount."""
+        """Return whether the limit is a name (`item`) in a list: its value is 1 or None, not an amount."""
         return self.name in _SETS
 
     def show(self, value: int | None) -> str:

@@ -91,7 +91,7 @@ class JobReader:
     """Parses the texts of jobs, and reuses the results of unchanged ones."""
 
     def __init__(self) -> None:
-        # Hashes instead of texts: those of a long queue would take 100 MB. Python salts the hash.
+        # Hashes instead of texts: the texts of a long queue would take 100 MB. Python salts the hash.
         self._read: dict[int, tuple[int, JobTexts, QueuedJob]] = {}
 
     def parse_jobs(self, text: str, labels: Mapping[int, JobTexts]) -> tuple[list[QueuedJob], set[int]]:

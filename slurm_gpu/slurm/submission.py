@@ -75,8 +75,8 @@ def read_user_defaults(
 ) -> UserDefaults:
     """Return the defaults of a user for `account`; None is the default account.
 
-    They are None without accounting storage, and for users that it lacks. If slurmdbd is down, slurmctld
-    provides the account.
+    They are None without accounting storage, and for users that it does not contain. If slurmdbd is down,
+    slurmctld provides the account.
     """
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc"]
     argv += ["format=DefaultAccount,Account,DefaultQOS"]
@@ -95,7 +95,7 @@ def read_user_defaults(
 def read_user_associations(
     user: str, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> UserAssociations:
-    """Return the user's associations; unknown without accounting storage, and for users that it lacks."""
+    """Return the user's associations; unknown if accounting storage is missing or lacks the user."""
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}", "format=Account,QOS"]
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)

@@ -19,7 +19,7 @@ SQUEUE = (
     "--Format=JobID:0|,EligibleTime:0|,NumNodes:0|,tres-alloc:0|",
 )
 SPRIO = ("sprio", "--noheader", "--format=%i|%S")
-# In the error of sprio if PriorityType is not multifactor.
+# A word in sprio's error if PriorityType is not multifactor.
 _NO_FACTORS = "multifactor"
 
 

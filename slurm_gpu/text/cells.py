@@ -19,7 +19,7 @@ def number(value: float | None, digits: int = 0) -> str:
 
 
 def hours(value: float | None) -> str:
-    """Format hours, to a few seconds below one hour."""
+    """Format hours, with a precision of a few seconds below one hour."""
     return number(value, 2 if value is not None and value >= 1 else 3)
 
 
@@ -53,7 +53,7 @@ def volume(n_bytes: float | None) -> str:
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
-    """Return a fraction as a number of percent, for a column in percent."""
+    """Format a fraction as a percentage without a sign, for a column in percent."""
     return number(None if fraction is None else 100 * fraction, digits)
 
 
@@ -84,7 +84,7 @@ def moment(epoch_s: float | None, zone: ZoneInfo) -> str:
 
 
 def minute(epoch_s: float, zone: dt.tzinfo) -> str:
-    """Return a time in a zone to the minute, 2026-11-21 09:30."""
+    """Return a time in a zone, to the minute: 2026-11-21 09:30."""
     return f"{dt.datetime.fromtimestamp(epoch_s, zone):%Y-%m-%d %H:%M}"
 
 
@@ -94,7 +94,7 @@ def time_of_day(minutes: int) -> str:
 
 
 def utc_stamp(epoch_s: float) -> str:
-    """Return a time for names of files, which then sort by time: 20261121T093000Z."""
+    """Return a time for file names, so that they sort by time: 20261121T093000Z."""
     return f"{dt.datetime.fromtimestamp(epoch_s, dt.UTC):%Y%m%dT%H%M%SZ}"
 
 

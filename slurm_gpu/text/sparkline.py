@@ -19,7 +19,7 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
 
 
 def values_per_sign(n_values: int, width: int) -> int:
-    """Return the number of values per character of such a line."""
+    """Return the number of values that each character of a sparkline represents."""
     return max(1, math.ceil(n_values / width))
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridColumn:
-    """A column; `least` is its minimum width (None: never cut), `spare` the order of leaving columns out."""
+    """A column; `least` is its minimum width (None: never cut), `spare` its rank in being left out."""
 
     title: str
     right: bool = False
@@ -19,9 +19,10 @@ class GridColumn:
 
 
 def grid(columns: Sequence[GridColumn], rows: Sequence[Sequence[Text]], width: int | None) -> list[Text]:
-    """Yield a heading and a line for each row, at most `width` wide (None: unlimited).
+    """Return a heading and a line for each row, at most `width` wide (None: unlimited).
 
-    If necessary, columns are cut to their `least`, then left out by their `spare`; finally the line is cut.
+    If necessary, columns are cut to their `least`, then left out in the order of `spare`; finally the line is
+    cut.
     """
     shown = list(range(len(columns)))
     natural = [
@@ -74,7 +75,7 @@ def _width(widths: Sequence[int], shown: Sequence[int], gap: int) -> int:
 
 
 def _shared_out(width: int, shown: Sequence[int], least: Sequence[int], natural: Sequence[int]) -> list[int]:
-    """Distribute the remaining width to the columns that lack least, so that most columns are complete."""
+    """Distribute the remaining width to the columns that lack the least, to complete as many as possible."""
     widths, left = list(least), width - _width(least, shown, 1)
     for at in sorted(shown, key=lambda at: natural[at] - widths[at]):
         more = max(0, min(left, natural[at] - widths[at]))

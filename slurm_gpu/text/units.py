@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# Digits of 64-bit numbers. Python refuses to convert thousands of digits.
+# Maximum number of digits of a 64-bit number. Python refuses to convert thousands of digits.
 _MOST_DIGITS = 19
 # Slurm's own time formats (man sbatch, --time): M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
 # Digits are bounded here and below: Python refuses to convert 4,300 of them, and 309 exceed a float.
@@ -20,7 +20,7 @@ _MEMORY_MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 def parse_whole(text: str, least: int = 0, most: int = 2**63 - 1) -> int:
-    """Return a whole number in ASCII digits; raise ValueError for other text, or out of range."""
+    """Parse a whole number in ASCII digits; raise ValueError for other text or a number out of range."""
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and least <= int(text) <= most:
         return int(text)
     raise ValueError(f"{text[:40]!r} must be a whole number from {least} to {most}")

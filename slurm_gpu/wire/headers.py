@@ -3,6 +3,6 @@
 # Maximum size of a body, as sent.
 MAX_BODY_BYTES = 1 << 20
 
-# slurm-gpuweb sends it with READS_ALL, to have a request refused if its sender may not see every run in full.
+# slurm-gpuweb sends this header with READS_ALL. Then slurm-gpudbd refuses a sender that may not see all runs.
 READS_HEADER = "X-Slurm-Gpu-Reads"
 READS_ALL = "all"

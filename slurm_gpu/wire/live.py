@@ -13,13 +13,13 @@ MAX_DEVICES = 512
 MAX_JOBS = 1000
 MAX_REASONS = 64
 MAX_HOST_VALUES = 64
-# A host value: recent exits (in ten minutes) of the process that calls NVML, and its name in wire 1.
+# The host value for exits of the process that calls NVML in the last ten minutes, and its name in version 1.
 READER_EXITS = "reader_exits"
 READER_EXITS_IN_WIRE_1 = "reader_deaths"
-# The interval in seconds at which a node posts its live values: while a reader needs them, and otherwise.
+# Seconds between the posts of a node's live values: while a reader requests them, and otherwise.
 LIVE_INTERVAL_S = 10.0
 IDLE_LIVE_INTERVAL_S = 60.0
-# Older values do not describe the present: the longer interval, its jitter, and a slow answer.
+# Older values are outdated. This is the sum of the longer interval, its jitter and a slow answer.
 LIVE_VALID_S = 90.0
 # The nodes that must post every LIVE_INTERVAL_S for a reader: all, those with jobs on GPUs, or none.
 Refresh = Literal["all", "jobs", "none"]
@@ -57,7 +57,7 @@ class LiveDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """A node at `at_s` (wall clock): its devices by UUID, and the host's own values by name with unit."""
+    """A node's live values at `at_s` (wall clock): devices by UUID, and host values by name with unit."""
 
     at_s: float
     devices: Mapping[str, LiveDevice] = field(default_factory=dict)

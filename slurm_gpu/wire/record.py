@@ -147,5 +147,5 @@ _CHECKS: fields.Checks = {
     "timeline": read_timeline,
 }
 _REQUIRED = frozenset(f.name for f in _FIELDS if "None" not in str(f.type))
-# A wrong sampled_s follows from the histograms.
+# An invalid sampled_s is replaced by the time in the histograms.
 _IDENTITY = _REQUIRED - {"sampled_s"}

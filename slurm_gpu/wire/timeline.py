@@ -99,8 +99,8 @@ def merge_timelines(
     """Return one timeline for all parts, or None if there are no parts.
 
     Its bins are at least as wide as the widest of the parts. A bin is the mean of the measured values in it,
-    weighted by their widths. `spans` are first_s and last_s of each segment, if known: of its first and last
-    bin, only the time within the segment counts.
+    weighted by their widths. `spans` are first_s and last_s of each segment, if known: only the parts of bins
+    within the segment count.
     """
     parts = [
         (timeline, span)

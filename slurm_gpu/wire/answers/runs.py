@@ -67,7 +67,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     lender: str | None = None
     """The owners whose idle GPUs it borrowed, joined by commas; lists have it once the run has ended."""
     returned_to: str | None = None
-    """The job that received the GPUs which this run returned; only in the answer on one job."""
+    """The job that received the GPUs which this run returned; only in the answer for one job."""
     returned_in_s: int | None = None
     """Seconds from the eligible time of that job until its start."""
     # The fields below are set for the caller's own runs, and for operators.
