@@ -1,5 +1,5 @@
 """A real Slurm cluster on one host, with simulated GPUs, for the demo, the tests and development.
 
-``lab.cluster.Lab(layout, options).up()`` starts it, ``.down()`` removes every trace; ``lab/up`` and
-``lab/down`` do the same from a shell.
+``lab.cluster.Lab(layout, options).up()`` starts it, and ``.down()`` removes every trace; ``lab/up`` and
+``lab/down`` do the same in a shell.
 """

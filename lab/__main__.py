@@ -39,7 +39,7 @@ def lab() -> None:
 @click.option("--job-submit", type=click.Choice([choice.value for choice in JobSubmit]), help="ours")
 @click.option("--native-limits/--no-native-limits", default=None, help="Slurm's own limits (on).")
 @click.option("--services/--no-services", default=None, help="slurm-gpud, slurm-gpudbd, hooks (on).")
-@click.option("-v", "--verbose", is_flag=True, help="Print what took how long.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the duration of each step.")
 def up(
     nodes: int | None,
     job_submit: str | None,
@@ -47,7 +47,7 @@ def up(
     services: bool | None,
     verbose: bool,
 ) -> None:
-    """Bring the lab up, or start what does not run."""
+    """Bring the lab up, or start the daemons that do not run."""
     chosen: dict[str, object] = {"nodes": nodes, "native_limits": native_limits, "services": services}
     if job_submit is not None:
         chosen["job_submit"] = JobSubmit(job_submit)
@@ -72,7 +72,7 @@ def down() -> None:
 
 @lab.command()
 def env() -> None:
-    """Print what to eval in a shell to use the lab."""
+    """Print the settings that a shell evaluates to use the lab."""
     layout = Layout.from_environment()
     for name, value in services.environment(layout).items():
         if name == "PATH":
@@ -120,7 +120,7 @@ def restart(name: str) -> None:
 
 
 @lab.command()
-@click.option("--setup-seconds", type=float, help="How long installing took, to be printed apart.")
+@click.option("--setup-seconds", type=float, help="Duration of the installation, printed separately.")
 def demo(setup_seconds: float | None) -> None:
     """Bring the lab up, run a dozen jobs, show what slurm-gpu recorded, take the lab down."""
     if not run_demo(Console(), setup_s=setup_seconds):
@@ -128,7 +128,7 @@ def demo(setup_seconds: float | None) -> None:
 
 
 def main() -> None:
-    """Run the command line: exit 0 done, 1 not all running, 2 wrong usage, 3 something failed."""
+    """Run the command line; exit statuses: 0 success, 1 not all running, 2 wrong usage, 3 failure."""
     try:
         lab.main(prog_name="lab")
     except LabError as error:

@@ -25,11 +25,12 @@ def write(path: Path) -> None:
 
 
 def ensure(path: Path, environment: Mapping[str, str]) -> None:
-    """Make what ``write`` wrote known to slurmdbd; fine if it is."""
+    """Load the file of ``write`` into slurmdbd; existing entries are accepted."""
     loaded = _sacctmgr(environment, "-i", "load", str(path))
     users = _sacctmgr(environment, "-n", "-P", "show", "assoc", "format=account,user").stdout.split()
     if missing := {f"{one.account}|{one.name}" for one in PEOPLE} - set(users):
-        raise LabError(f"slurmdbd did not take {', '.join(sorted(missing))}:\n{loaded.stdout}{loaded.stderr}")
+        refused = ", ".join(sorted(missing))
+        raise LabError(f"slurmdbd did not accept {refused}:\n{loaded.stdout}{loaded.stderr}")
 
 
 def _sacctmgr(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

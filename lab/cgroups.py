@@ -25,14 +25,14 @@ class CgroupVersion(StrEnum):
 
 @dataclass(frozen=True)
 class CgroupSupport:
-    """The result of the probe; ``reason`` explains in one line if there is no fencing."""
+    """The result of the probe; if there is no fencing, ``reason`` explains why in one line."""
 
     version: CgroupVersion
     reason: str = ""
 
 
 def probe(mount_point: Path = MOUNT_POINT) -> CgroupSupport:
-    """Try what Slurm will do: make a group, deny a device in it, remove it."""
+    """Try the operations of Slurm: create a group, deny a device in it, remove the group."""
     if (mount_point / "cgroup.controllers").exists():
         return _probe_v2(mount_point)
     missing = [name for name in _V1_CONTROLLERS if not (mount_point / name / "cgroup.procs").exists()]
@@ -68,7 +68,7 @@ def _probe_v2(mount_point: Path) -> CgroupSupport:
 
 
 def node_groups(nodes: Sequence[str], mount_point: Path = MOUNT_POINT) -> list[Path]:
-    """Return the top groups that slurmd makes for these nodes: those that exist now."""
+    """Return the existing top-level groups that slurmd creates for these nodes."""
     if (mount_point / "cgroup.controllers").exists():
         parents = [mount_point / "system.slice"]
         names = [f"{node}_slurmstepd.scope" for node in nodes]
@@ -90,7 +90,7 @@ def processes(groups: Sequence[Path]) -> set[int]:
 
 
 def thaw(groups: Sequence[Path]) -> None:
-    """Let frozen processes run, or SIGKILL never reaches them."""
+    """Thaw frozen processes, which SIGKILL does not reach."""
     for directory in _deepest_first(groups):
         for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
             try:
@@ -101,7 +101,7 @@ def thaw(groups: Sequence[Path]) -> None:
 
 
 def remove(groups: Sequence[Path], deadline_s: float = 30.0) -> None:
-    """Remove these groups with all below them; their processes must be dead."""
+    """Remove these groups and their descendants; their processes must have ended."""
     end = time.monotonic() + deadline_s
     for directory in _deepest_first(groups):
         while True:

@@ -1,8 +1,8 @@
 """Adjustable wall clocks of the lab's hosts. The clock of the machine is never set.
 
-With ``Options.own_clocks``, slurm-gpud, hooks and GPUs of a node have the clock of that node. slurm-gpudbd
-and the Slurm commands that it runs have the clock of another host. lab/nvml/wallclock.c provides these
-clocks. All other programs have the machine's clock, since the tests are not about Slurm under clock steps.
+With ``Options.own_clocks``, slurm-gpud, hooks and GPUs of a node use the clock of that node. slurm-gpudbd and
+the Slurm commands that it runs use the clock of another host. lab/nvml/wallclock.c provides these clocks. All
+other programs use the machine's clock, since the tests do not cover Slurm under clock steps.
 
 MUNGE rejects clocks that differ by more than five minutes. The lab's MUNGE does not see these clocks, so
 tests must keep within that limit themselves.
@@ -17,18 +17,18 @@ from lab import nvml
 from lab.layout import Layout
 from lab.simgpu import creation, world
 
-# The host's name here; the others have those of their nodes.
+# The name of slurm-gpudbd's host; other hosts have the names of their nodes.
 DATABASE_HOST = "slurm-gpudbd"
 
 
 def create(layout: Layout) -> None:
-    """Build the library, and create the clock of slurm-gpudbd's host; the nodes have theirs already."""
+    """Build the library, and create the clock of slurm-gpudbd's host; those of nodes exist already."""
     nvml.build_wallclock(layout.lib)
     creation.create(layout.database_world, [])
 
 
 def environment(layout: Layout, host: str) -> Mapping[str, str]:
-    """Return what a process of that host has in its environment."""
+    """Return the environment variables with which a process uses the clock of a host."""
     return {"LD_PRELOAD": str(layout.lib / nvml.WALLCLOCK), "SIMGPU_WORLD": str(_world(layout, host))}
 
 

@@ -1,4 +1,4 @@
-"""The lab as one object: up, down, and what tests and the demo do with it in between."""
+"""The lab as one object: bring it up, take it down, and run commands and jobs in between."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Report = Callable[[str], None]
 
 
 class Lab:
-    """A Slurm cluster on this host. Constructing it touches nothing."""
+    """A Slurm cluster on this host. Its construction changes nothing on the host."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class Lab:
         self.options = options
         self.nodes: dict[str, Node] = {node.name: node for node in options.node_table(self.layout)}
         self.daemons: dict[str, Daemon] = self._all_daemons()
-        # Seconds that each part of the last up() took; some run side by side.
+        # Duration of each part of the last up() in seconds; some parts overlap.
         self.phases: dict[str, float] = {}
         self._report = report if report is not None else lambda line: None
 
     # Up
 
     def up(self) -> None:
-        """Bring the lab up; if it is up already, start only what does not run.
+        """Bring the lab up; if it is up already, start only the daemons that do not run.
 
         Raises LabError if something is missing, if a name or port is in use by others, or if the lab is up
         with other options.
@@ -82,7 +82,7 @@ class Lab:
                 self._start_all()
             else:
                 if self.layout.root.exists():
-                    self._report("clearing away a lab that did not come up, or did not go down")
+                    self._report("removing a lab that did not come up, or did not go down")
                 self._remove_all()
                 if self._prepare() is CgroupVersion.V2:
                     self._start_all_fenced_or_not()
@@ -92,7 +92,7 @@ class Lab:
                 self.layout.finished_file.touch()
 
     def _prepare(self) -> CgroupVersion:
-        """Write everything that the daemons start from; return the cgroups that Slurm will use."""
+        """Write all files that the daemons need; return the cgroup version that Slurm will use."""
         nodes = tuple(self.nodes.values())
         host.require_network()
         self._settle_on_ports()
@@ -134,7 +134,7 @@ class Lab:
         return services.all_daemons(self.layout, self.options, tuple(self.nodes.values()))
 
     def _start_all_fenced_or_not(self) -> None:
-        """Start with cgroup v2, which no probe can vouch for: if a job does not run, do without."""
+        """Start with cgroup v2, which no probe can verify; if no job runs, restart without it."""
         try:
             self._start_all()
             self.run_as("alice", ["srun", "--gpus=1", "--time=1", "--quiet", "true"], timeout_s=40)
@@ -152,7 +152,7 @@ class Lab:
         self._report(f"jobs are not fenced from each other's devices: {reason}")
 
     def _start_all(self) -> None:
-        """Start everything as early as what it needs is there; wait for all of it at the end."""
+        """Start each daemon as soon as its dependencies are available, then wait for all of them."""
         is_new = not self.layout.finished_file.exists()
         with ThreadPoolExecutor() as pool:
             munged = pool.submit(self._start, "munged")
@@ -179,10 +179,12 @@ class Lab:
                 watched_s = time.monotonic()
                 self.wait_until_idle_nodes()
                 if is_new and self.options.services:
-                    wait_for(lambda: time.monotonic() > watched_s + _PLACED_S, 60, "stamps have a place")
+                    wait_for(
+                        lambda: time.monotonic() > watched_s + _PLACED_S, 60, "slurm-gpud accepts timestamps"
+                    )
 
     def _start_watchers(self) -> None:
-        """Build the simulated NVML, then start what watches the GPUs through it."""
+        """Build the simulated NVML, then start the daemons that sample GPUs through it."""
         with self._phase("libnvidia-ml"):
             nvml.build(self.layout.lib)
         for name, daemon in self.daemons.items():
@@ -199,7 +201,7 @@ class Lab:
             self.daemons[name].start()
 
     def wait_until_idle_nodes(self, deadline_s: float = 60.0) -> None:
-        """Wait until every node has registered and can take jobs."""
+        """Wait until every node has registered and accepts jobs."""
         wanted = set(self.nodes)
 
         def registered() -> bool:
@@ -217,7 +219,7 @@ class Lab:
     # Down
 
     def down(self) -> None:
-        """Remove every process, cgroup, user, device and file of the lab; fine if there is none."""
+        """Remove every process, cgroup, user, device and file of the lab, if there is any."""
         host.require_root()
         with self._locked():
             self._remove_all()
@@ -268,7 +270,7 @@ class Lab:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as a user of the lab (or root) in the user's home directory.
 
-        With ``check``, a non-zero exit is a LabError that holds what the command printed.
+        With ``check``, a non-zero exit status raises LabError with the output of the command.
         """
         environment = self.environment_of(user) | dict(extra or {})
         identity = people.identity(user)
@@ -293,7 +295,7 @@ class Lab:
         return result
 
     def output(self, argv: Sequence[str], user: str = "root") -> str:
-        """Return what a command prints."""
+        """Run a command as in ``run_as``, and return its output."""
         return self.run_as(user, argv).stdout
 
     def submit(self, user: str, *arguments: str, script: str | None = None) -> int:
@@ -322,7 +324,7 @@ class Lab:
     def step_clock(self, host: str, by_s: float) -> None:
         """Set the wall clock of a node, or of `clocks.DATABASE_HOST`, forward or back.
 
-        LabError where the lab was not brought up with clocks of their own.
+        Raise LabError if the lab was brought up without own clocks.
         """
         if not self.options.own_clocks:
             raise LabError(f"{host} has this machine's clock, which is never set: Options(own_clocks=True)")
@@ -341,7 +343,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Run one up or down at a time; the lock leaves no file behind."""
+        """Allow only one up() or down() at a time; the lock leaves no file."""
         directory = os.open(self.layout.root.parent, os.O_RDONLY)
         try:
 

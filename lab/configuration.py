@@ -1,4 +1,4 @@
-"""Writing every directory and file that the lab's daemons start from."""
+"""Write every directory and file that the lab's daemons need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lab.options import JobSubmit, Node, Options
 from lab.people import WEB_USER
 
 MUNGE_USER = "munge"
-# As a removal leaves it, so that `policy apply` finds no script of a site's own to put aside.
+# The script that a removal leaves, so that `policy apply` finds no script of the site to keep.
 _OURS_TO_COME = "-- slurm-gpu was removed: or is to come, as soon as the lab applies its policy.\n"
 _NOOP_LUA = """\
 -- Does nothing: what a slurmctld with the Lua plugin costs without a policy.
@@ -32,7 +32,7 @@ return slurm.SUCCESS
 
 
 def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> Passwords:
-    """Write all of it; return the fresh database passwords."""
+    """Write all directories and files; return new database passwords."""
     passwords = Passwords(secrets.token_hex(16), secrets.token_hex(16))
     _directories(layout, nodes)
     _munge_key(layout)
@@ -49,7 +49,7 @@ def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: Cgro
 
 
 def write_slurm(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> None:
-    """Write what every daemon and command of Slurm reads."""
+    """Write the files that the daemons and commands of Slurm read."""
     layout.slurm_conf.write_text(slurm_config.slurm_conf(layout, options, nodes, cgroups))
     (layout.etc / "gres.conf").write_text(slurm_config.gres_conf(nodes))
     (layout.etc / "cgroup.conf").write_text(slurm_config.cgroup_conf(cgroups, _slurm_version()))
@@ -57,7 +57,7 @@ def write_slurm(layout: Layout, options: Options, nodes: Sequence[Node], cgroups
 
 
 def forget_state(layout: Layout) -> None:
-    """Remove what slurmctld saved; 26.05 does not start after one that was killed while starting."""
+    """Remove the state of slurmctld, since 26.05 does not start if it was killed while starting."""
     for path in layout.slurmctld.iterdir():
         if path.is_file():
             path.unlink()

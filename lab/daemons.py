@@ -1,4 +1,4 @@
-"""One daemon of the lab: how it starts, when it is ready, how it is ended or killed."""
+"""Start, stop and kill a daemon of the lab, and check whether it is ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TAIL_LINES = 20
 class Daemon:
     """A foreground process, detached from the process that started it.
 
-    ``pid_file`` has its id and start time, so that a later command finds it.
+    ``pid_file`` contains its process id and start time, so that a later command finds it.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """Process id, None while it does not run."""
+        """The process id; None while the daemon does not run."""
         try:
             pid, started = map(int, self.pid_file.read_text().split())
         except (OSError, ValueError):
@@ -69,11 +69,11 @@ class Daemon:
                 extra_groups=None if self.user is None else [],
             )
         self.pid_file.write_text(f"{process.pid} {start_ticks(process.pid) or 0}\n")
-        process.returncode = 0  # it outlives this object; its end is seen through /proc
+        process.returncode = 0  # it outlives this object; /proc shows whether it still runs
         started_here.add(process.pid)
 
     def wait_ready(self) -> None:
-        """Wait until the daemon answers; LabError with the end of its log if it dies or is late."""
+        """Wait until the daemon answers; raise LabError with the end of its log if it ends or is late."""
 
         def answers() -> bool:
             reap()
@@ -92,7 +92,7 @@ class Daemon:
         return "\n".join(parts) or f"{self.log} is empty"
 
     def stop(self, grace_s: float = 30.0) -> None:
-        """End the daemon with SIGTERM, after ``grace_s`` with SIGKILL."""
+        """End the daemon with SIGTERM or, after ``grace_s``, with SIGKILL."""
         if (pid := self.pid) is None:
             return
         os.kill(pid, signal.SIGTERM)
@@ -102,7 +102,7 @@ class Daemon:
             self.kill9()
 
     def kill9(self) -> None:
-        """Kill the daemon at once, as a crash would; its children are left alone."""
+        """Kill the daemon at once, as in a crash, without its children."""
         if (pid := self.pid) is not None:
             os.kill(pid, signal.SIGKILL)
             wait_for(self._gone, 30.0, f"{self.name} dies of SIGKILL", interval_s=0.01)

@@ -1,4 +1,4 @@
-"""`make demo`: a dozen jobs on the lab, what their users saw, and what slurm-gpu recorded."""
+"""`make demo`: run a dozen jobs in the lab, and show their users' output and slurm-gpu's records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Difference:
 
     @property
     def worst(self) -> float:
-        """The larger of the two; 0 for a run without GPUs."""
+        """The larger of both differences; 0 for a run without GPUs."""
         return (
             max(abs(self.core), abs(self.memory))
             if self.core is not None and self.memory is not None
@@ -43,11 +43,11 @@ class Difference:
 
 
 def demo(console: Console, *, setup_s: float | None = None) -> bool:
-    """Run it all on a fresh lab; True if every row agrees with what the simulated GPUs really did."""
+    """Run the demo on a new lab; return whether every row agrees with the true use of the simulated GPUs."""
     start = time.monotonic()
     lab = Lab(report=lambda line: console.print(f"[dim]{line}[/]", highlight=False))
     if any(lab.status().values()):
-        raise LabError("a lab is up; the demo wants one of its own, and takes it down: lab/down first")
+        raise LabError("a lab is up, but the demo requires a new one; take it down first: lab/down")
     lab.down()  # possible remains of an interrupted lab
     try:
         with console.status("Bringing up munge, MariaDB, slurmdbd, slurmctld, four slurmd and slurm-gpu …"):
@@ -76,8 +76,8 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
 
 
 def submit_all(lab: Lab) -> tuple[list[Submitted], list[Refusal]]:
-    """Submit every job of the scenario; LabError where the policy decided otherwise than expected."""
-    # User by user: what one is refused for the share that the jobs before take, comes while they all run.
+    """Submit every job of the scenario; raise LabError if the policy decides otherwise than expected."""
+    # Sorted by user: a job that exceeds a user's share is submitted while the user's other jobs run.
     jobs = sorted((*scenario.ACCEPTED, *scenario.REFUSED), key=lambda job: job.user)
     outcomes = [scenario.submit(lab, job) for job in jobs]
     accepted = [outcome for outcome in outcomes if isinstance(outcome, Submitted)]
@@ -115,9 +115,9 @@ def wait_for_runs(
 
 
 def _is_of_whole_records(lab: Lab, row: Mapping[str, Any], whole: dict[str, Mapping[str, Any]]) -> bool:
-    """Return whether a row agrees with its run's records, all final; add such runs to `whole`.
+    """Return whether a run's records are final and agree with its row; add such runs to `whole`.
 
-    A run's first record comes while it runs, and rows follow the records within a pass of the import.
+    A run's first record arrives while it runs, and the next pass of the import updates the row.
     """
     if not row["nGPU"]:
         return True
@@ -144,7 +144,7 @@ def _are_alike(one: float | None, other: float | None) -> bool:
 
 
 def rows_of(lab: Lab) -> list[Mapping[str, Any]]:
-    """Every run, as an operator sees it."""
+    """Return all runs, as an operator sees them."""
     rows: list[Mapping[str, Any]] = json.loads(lab.output(["slurm-gpu", "jobs", "--json"], user="carol"))[
         "runs"
     ]
@@ -198,8 +198,8 @@ def show_accuracy(console: Console, found: Sequence[Difference]) -> bool:
     verdict = "[green]Right[/]" if good else "[red]WRONG[/]"
     load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
     console.print(
-        f"{verdict}: in {len(found)} runs, uGPUcore and uGPUmem differ from what the simulated GPUs "
-        f"really did by at most {worst.worst:.2f} percentage points (job {worst.job}).",
+        f"{verdict}: in {len(found)} runs, uGPUcore and uGPUmem differ from the true use of the "
+        f"simulated GPUs by at most {worst.worst:.2f} percentage points (job {worst.job}).",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""The GPUs of the simulated nodes: character devices for Slurm to fence, a world behind NVML."""
+"""Create the GPUs of the simulated nodes: device files that Slurm fences, and the file behind NVML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.simgpu import creation, mig
 from lab.simgpu.specs import GpuSpec, MigSpec, hopper
 
 NVIDIA_MAJOR = 195
-# A driver gets any that is free; this one is reserved for local use, so that no driver has it.
+# Drivers get any free major number; this one is reserved for local use, so no driver has it.
 CAPABILITY_MAJOR = 120
 # In one direction: PCIe 5.0 x16, and 18 links of NVLink 4.
 PCIE_BYTES_PER_S, NVLINK_BYTES_PER_S = 63_015_384_615, 450_000_000_000
@@ -47,7 +47,7 @@ def _mknod(file: Path, major: int, minor: int) -> None:
 
 
 def create_worlds(layout: Layout, nodes: Sequence[Node]) -> None:
-    """Make the file behind each node's simulated NVML, with the GPUs in NVML's order."""
+    """Create the world file behind each node's simulated NVML, with the GPUs in NVML's order."""
     for node in nodes:
         creation.create(layout.node(node.name).world, [spec(gpu) for gpu in node.gpus])
 
@@ -61,7 +61,7 @@ def spec(gpu: Gpu) -> GpuSpec:
         gpu.uuid,
         minor=gpu.minor,
         mig=instances,
-        # So that a footprint's factors are shares of what the links carry.
+        # Then the factors of a footprint are fractions of the links' capacity.
         pcie_tx_bytes_per_s=PCIE_BYTES_PER_S,
         pcie_rx_bytes_per_s=PCIE_BYTES_PER_S,
         nvlink_tx_bytes_per_s=NVLINK_BYTES_PER_S,

@@ -23,11 +23,11 @@ class AllocatedInterval:
 
     node: str
     restart: int
-    # As in SLURM_JOB_GPUS; empty for a job without GPUs.
+    # The positions in SLURM_JOB_GPUS; empty for a job without GPUs.
     positions: tuple[int, ...]
     start_s: float
     end_s: float | None
-    # The duration of both hooks of slurm-gpu together: they stamp their events at some time in between.
+    # The total duration of slurm-gpu's two hooks: each records its event at some time during its run.
     unsure_s: float = 0.0
 
 
@@ -77,7 +77,7 @@ def _executable(path: Path, text: str) -> None:
 
 
 def held(layout: Layout, job_id: int) -> list[AllocatedInterval]:
-    """Return the intervals in which raw job ``job_id`` held its allocation, by node and time.
+    """Return the intervals in which raw job ``job_id`` had its allocation, by node and time.
 
     A requeued job has one per run and node. An epilog closes the open interval regardless of its restart
     count: in Slurm's epilog of run 0 it is 1.

@@ -19,7 +19,7 @@ _COMMANDS = (
 
 
 def require_root() -> None:
-    """Check that we may make users, devices and cgroups."""
+    """Check that this process may create users, devices and cgroups."""
     if os.geteuid() != 0:
         raise LabError("the lab makes users, devices and cgroups: run it as root, or with sudo")
 
@@ -34,7 +34,7 @@ def require_software(layout: Layout) -> None:
 
 
 def require_network() -> None:
-    """Check what Slurm's daemons do to listen; they find no address where 127.0.0.1 is the only one."""
+    """Check for an address on which Slurm's daemons can listen; 127.0.0.1 alone is not enough."""
     try:
         socket.getaddrinfo(
             None,

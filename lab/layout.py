@@ -12,7 +12,7 @@ PORT_VARIABLE = "SLURM_GPU_LAB_PORT"
 # not print it: the lab must not kill an editor started from such a shell.
 TAG_VARIABLE = "SLURM_GPU_LAB_TAG"
 
-# Set (to anything) where the lab is to run the slurm-gpu that packages installed, and not the checkout's.
+# If set (to any value), the lab runs the slurm-gpu that packages installed, not the checkout's.
 INSTALLED_VARIABLE = "SLURM_GPU_LAB_INSTALLED"
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -58,7 +58,7 @@ class NodePaths:
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths and ports of one lab; derived files are properties, nothing is created here."""
+    """Paths and ports of one lab; derived paths are properties, and nothing is created here."""
 
     root: Path = Path("/run/slurm-gpu-lab")
     devices: Path = Path("/dev/slurm-gpu-lab")
@@ -66,7 +66,7 @@ class Layout:
 
     @classmethod
     def from_environment(cls) -> Layout:
-        """Return the layout by SLURM_GPU_LAB_DIR and SLURM_GPU_LAB_PORT, or that of the running lab."""
+        """Return the layout of SLURM_GPU_LAB_DIR and SLURM_GPU_LAB_PORT, or that of the running lab."""
         root = Path(os.environ.get(DIRECTORY_VARIABLE, str(cls.root))).absolute()
         port = os.environ.get(PORT_VARIABLE)
         if port is None and (saved := cls(root).port_file).exists():
@@ -213,7 +213,7 @@ class Layout:
 
     @property
     def finished_file(self) -> Path:
-        """Exists once up() has gone through."""
+        """Exists once up() has succeeded."""
         return self.root / "up.finished"
 
     # Ports

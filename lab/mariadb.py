@@ -24,7 +24,7 @@ class Passwords:
 
 
 def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, str]) -> None:
-    """Make the data directory with the system tables; nothing is done if it is there."""
+    """Create the data directory with the system tables, unless it exists."""
     account = pwd.getpwnam(SYSTEM_USER)
     layout.mariadb.mkdir(exist_ok=True)
     os.chown(layout.mariadb, account.pw_uid, account.pw_gid)
@@ -45,7 +45,7 @@ def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, s
             "--auth-root-socket-user=root",
             "--innodb-log-file-size=8M",
         ],
-        # In a shared one, each server of the host that starts removes the temporary tables of the others.
+        # In a shared directory, each server that starts removes the temporary tables of the others.
         env={**environment, "TMPDIR": str(layout.mariadb)},
         user=SYSTEM_USER,
         group=SYSTEM_USER,
@@ -78,7 +78,7 @@ def _write_init_file(layout: Layout, passwords: Passwords) -> None:
 
 
 def server_argv(layout: Layout) -> list[str]:
-    """Return the command line of the server: small, quick to start, nothing read from the host."""
+    """Return the command line of a small server that starts quickly and ignores the host's configuration."""
     return [
         _server(),
         "--no-defaults",

@@ -118,31 +118,32 @@ class Node:
         return any(gpu.instances for gpu in self.gpus)
 
     def at_position(self, position: int) -> Gpu:
-        """Return the GPU or instance that Slurm calls ``position``."""
+        """Return the GPU or instance at Slurm's ``position``."""
         return self.handed_out[position]
 
 
 @dataclass(frozen=True)
 class Options:
-    """Choices of up(); the default is the cluster of the demo."""
+    """The options of up(); the default is the cluster of the demo."""
 
     nodes: int = 4
-    # Numbering per node, where it differs from 0, 1, 2, 3 everywhere.
+    # The numbering of each node whose GPUs are not numbered 0, 1, 2, 3 everywhere.
     gpus: Mapping[str, NodeGpus] = field(default_factory=dict)
     # Whether Slurm enforces associations and limits of its own.
     native_limits: bool = True
     job_submit: JobSubmit = JobSubmit.OURS
-    # Whether slurm-gpud, slurm-gpudbd and the hooks run; the bare cluster if not.
+    # Whether slurm-gpud, slurm-gpudbd and the hooks run; otherwise only Slurm does.
     services: bool = True
-    # Whether slurm-gpuctld runs, independently of the other services; None: like them.
+    # Whether slurm-gpuctld runs, independently of the other services; None: if they run.
     controller: bool | None = None
-    # Processes of slurm-gpudbd's own that store what nodes ship.
+    # Number of processes of slurm-gpudbd that store shipments.
     database_workers: int = 0
-    # Whether each node, and slurm-gpudbd, has a wall clock that can be set: see lab/clocks.py.
+    # Whether each node, and slurm-gpudbd, has an adjustable wall clock: see lab/clocks.py.
     own_clocks: bool = False
     # Lines appended to slurm.conf.
     extra_slurm_conf: tuple[str, ...] = ()
-    # The node that slurm.conf does not name: its slurmd registers it. One, as all use one SlurmdPort.
+    # The node that is not in slurm.conf but registered by its slurmd; only one, as SlurmdPort is common to
+    # all.
     dynamic: str | None = None
 
     @property
@@ -172,7 +173,7 @@ class Options:
 
     @classmethod
     def load(cls, path: Path) -> Options:
-        """Read what ``save`` wrote."""
+        """Read the file of ``save``."""
         values = json.loads(path.read_text())
         return cls(
             nodes=values["nodes"],

@@ -67,12 +67,12 @@ def identity(name: str) -> Identity:
 
 
 def require_system_users(*names: str) -> None:
-    """Check for the users as which daemons run, which packages make on most systems."""
+    """Check for the users that daemons run as; on most systems, packages create them."""
     for name in names:
         try:
             pwd.getpwnam(name)
         except KeyError:
-            raise LabError(f"there is no system user {name}; `useradd --system {name}` makes it") from None
+            raise LabError(f"there is no system user {name}; `useradd --system {name}` creates it") from None
 
 
 def lab_uids() -> set[int]:
@@ -81,7 +81,7 @@ def lab_uids() -> set[int]:
 
 
 def create(home: Path) -> None:
-    """Make users, groups and home directories; raise LabError if a name is in use by others."""
+    """Create users, groups and home directories; raise LabError if a name is already in use."""
     _refuse_strangers()
     for name, gid in _GIDS.items():
         if not _group_exists(name):

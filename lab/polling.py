@@ -1,4 +1,4 @@
-"""Waiting for something to become true, never longer than a deadline."""
+"""Wait until a condition holds, up to a deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def wait_for(
     explain: Callable[[], str] | None = None,
     interval_s: float = 0.05,
 ) -> T:
-    """Return the first truthy result of ``condition``; LabError with ``explain()`` after the deadline."""
+    """Return the first true result of ``condition``; raise LabError with ``explain()`` after the deadline."""
     end = time.monotonic() + deadline_s
     while True:
         if result := condition():

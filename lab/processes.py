@@ -1,4 +1,4 @@
-"""Finding and ending the lab's processes, and no others."""
+"""Find and end the lab's processes, and no others."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def process_ids() -> Iterator[int]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when ``pid`` started (clock ticks since boot), None if it is gone or a zombie.
+    """Return when ``pid`` started (clock ticks since boot); None if it has ended or is a zombie.
 
-    Together with the id this names a process for good: ids are used again.
+    Together with the id, this identifies a process permanently, since ids are reused.
     """
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -81,7 +81,7 @@ def _is_stepd_of(pid: int, root: Path) -> bool:
 
 
 def _ancestors() -> set[int]:
-    """Return this process and those above it, which must survive whatever they carry."""
+    """Return this process and its ancestors, which must survive even if they have the lab's tag."""
     found, pid = set(), os.getpid()
     while pid > 0:
         found.add(pid)
@@ -92,9 +92,9 @@ def _ancestors() -> set[int]:
 def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[int]) -> set[int]:
     """Return the ids of all live processes of the lab.
 
-    They are: what inherited the lab's tag, jobs submitted to its slurmctld, its slurmstepd, what runs as
-    one of its users (``uids``) or in one of its cgroups (``in_cgroups``), and the children of all those.
-    Containers and chroots on this host, whose processes may be seen here, can have a lab of their own.
+    These are processes with the lab's tag, jobs submitted to its slurmctld, its slurmstepd, processes of its
+    users (``uids``) or in its cgroups (``in_cgroups``), and the children of all of them. Containers and
+    chroots on this host, whose processes may be visible here, can have their own lab.
     """
     tag = f"{TAG_VARIABLE}={layout.root}".encode()
     submitted = f"SLURM_CONF={layout.slurm_conf}".encode()
@@ -123,12 +123,12 @@ def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[
 
 
 def kill_all(find: Callable[[], Collection[int]], deadline_s: float = 60.0) -> int:
-    """SIGKILL what ``find`` returns until it returns nothing; return how many were killed."""
+    """Kill the processes that ``find`` returns until it returns none; return the number of killed ones."""
     killed: set[int] = set()
     end = time.monotonic() + deadline_s
     while alive := find():
         if time.monotonic() > end:
-            raise LabError(f"processes {sorted(alive)} do not die, even of SIGKILL; look at them with ps -fp")
+            raise LabError(f"processes {sorted(alive)} did not end after SIGKILL; inspect them with ps -fp")
         for pid in alive:
             try:
                 os.kill(pid, signal.SIGKILL)

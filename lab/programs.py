@@ -90,7 +90,7 @@ def _view(layout: Layout, directory: Path, name: str) -> Path:
         )
         if result.returncode != 0:
             raise LabError(
-                f"{directory} is closed to the lab's users and cannot be mounted for them "
+                f"{directory} cannot be read by the lab's users and cannot be mounted for them "
                 f"({result.stderr.strip()}); move it to where everybody can read it, such as /opt"
             )
     return target

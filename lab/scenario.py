@@ -1,4 +1,4 @@
-"""The jobs of the demo: one of each kind that a GPU cluster sees in a day, and three that it refuses."""
+"""The jobs of the demo: one of each usual kind on a GPU cluster, and three that the policy refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.cluster import Lab
 
 @dataclass(frozen=True)
 class Job:
-    """One submission as its user types it."""
+    """A submission as its user types it."""
 
     user: str
     about: str
@@ -25,19 +25,19 @@ class Job:
 
     @property
     def typed(self) -> str:
-        """The same as one types it in a shell."""
+        """The command line as a user types it in a shell."""
         return f"sbatch {shlex.join(self.options)} --wrap={shlex.quote(self.script)}"
 
     @property
     def n_runs(self) -> int:
-        """Return the number of accounting rows that it causes."""
+        """Return the number of accounting rows that it creates."""
         array = next((option for option in self.options if option.startswith("--array=0-")), None)
         return 1 if array is None else int(array.removeprefix("--array=0-")) + 1
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A submission that the policy turned down, with what the user read."""
+    """A submission that the policy refused, with the message to the user."""
 
     job: Job
     message: str

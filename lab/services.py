@@ -1,4 +1,4 @@
-"""The daemons of the lab, by name: command line, environment, and how each shows that it is ready."""
+"""The daemons of the lab, by name: command line, environment, and check for readiness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def environment(layout: Layout) -> dict[str, str]:
-    """Return what a shell needs to use the lab; nothing of the caller's environment."""
+    """Return the environment of a shell that uses the lab, without the caller's variables."""
     return {
         "PATH": f"{layout.bin}:{_SYSTEM_PATH}",
         "LANG": "C.UTF-8",
@@ -32,7 +32,7 @@ def environment(layout: Layout) -> dict[str, str]:
 
 
 def tagged_environment(layout: Layout) -> dict[str, str]:
-    """Return the environment of everything that the lab itself starts."""
+    """Return the environment of all processes that the lab itself starts."""
     return environment(layout) | {TAG_VARIABLE: str(layout.root)}
 
 
@@ -204,7 +204,7 @@ class _Factory:
 
 
 def _watches(spool_log: Path) -> bool:
-    """Return whether slurm-gpud has started to watch, after which it misses no event of a hook.
+    """Return whether slurm-gpud has started to watch; from then on it misses no event of a hook.
 
     It writes the offset of its clocks when it starts.
     """

@@ -15,7 +15,7 @@ _FIRST_WITH_CGROUPS_DISABLED = (23, 2)
 
 
 def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> str:
-    """Return slurm.conf. Settings that are not obvious are explained in docs, where they were measured."""
+    """Return the text of slurm.conf. The documentation explains settings that are not obvious."""
     fenced = cgroups is not CgroupVersion.NONE
     gres_types = ["gpu", "shard"] if _has_shards(nodes) else ["gpu"]
     of_model = [f"gres/gpu:{node.model}" for node in nodes]
@@ -100,14 +100,14 @@ def _has_shards(nodes: Sequence[Node]) -> bool:
 
 
 def slurmd_options(options: Options, node: Node, nodes: Sequence[Node]) -> list[str]:
-    """Return the options with which the slurmd of a dynamic node registers it; [] for one of slurm.conf."""
+    """Return the options with which slurmd registers a dynamic node; [] for a node of slurm.conf."""
     if node.name != options.dynamic:
         return []
     return ["-Z", "--conf", _node_settings(node, shards=_has_shards(nodes))]
 
 
 def _node_settings(node: Node, *, shards: bool) -> str:
-    """Return the settings of a node for slurm.conf, and of a dynamic node for `slurmd -Z --conf`."""
+    """Return the settings of a node in slurm.conf, or of a dynamic node in `slurmd -Z --conf`."""
     types = Counter(gpu.slurm_type for gpu in node.handed_out)
     gres = [f"gpu:{name}:{count}" for name, count in types.items()]
     if shards:
@@ -132,7 +132,7 @@ def gres_conf(nodes: Sequence[Node]) -> str:
 
 
 def cgroup_conf(cgroups: CgroupVersion, slurm_version: tuple[int, int]) -> str:
-    """Return cgroup.conf: devices are fenced, CPUs and memory are not, as they are not this host's."""
+    """Return cgroup.conf: devices are fenced; CPUs and memory are not, since this host has fewer."""
     plugin = cgroups
     if cgroups is CgroupVersion.NONE and slurm_version < _FIRST_WITH_CGROUPS_DISABLED:
         plugin = CgroupVersion.V1  # does nothing unless another plugin uses it
@@ -145,7 +145,7 @@ def cgroup_conf(cgroups: CgroupVersion, slurm_version: tuple[int, int]) -> str:
 
 
 def slurmdbd_conf(layout: Layout, password: str) -> str:
-    """Return slurmdbd.conf, which holds the database password."""
+    """Return slurmdbd.conf, which contains the database password."""
     return f"""\
 DbdHost=localhost
 DbdAddr=127.0.0.1

@@ -41,15 +41,15 @@ _CHURN = 0.002
 @dataclass(slots=True)
 class _Job:
     job: ClusterJob
-    # Its GPUs by node.
+    # The job's GPUs, by node.
     places: dict[int, list[int]]
-    # Their mean utilisation in %.
+    # The mean utilisation of these GPUs in %.
     level: float
     spread: float
 
 
 class SyntheticCluster:
-    """A cluster of so many GPUs; `step` lets some seconds pass.
+    """A cluster of about `n_gpus` GPUs; `step` advances its time.
 
     It answers as slurm_gpu.client.database_client.DatabaseClient does.
     """
@@ -87,7 +87,7 @@ class SyntheticCluster:
                 self._start(self._random.choice(_SIZES))
 
     def cluster(self) -> ClusterState:
-        """All nodes, the jobs on them and those that wait."""
+        """Return all nodes, the jobs on them and pending jobs."""
         holders: dict[int, list[ClusterAllocation]] = {}
         for job_id, item in self._jobs.items():
             for node, gpus in item.places.items():
@@ -190,7 +190,7 @@ class SyntheticCluster:
         return ()
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
-        """Return no data of hosts."""
+        """Return no host values."""
         return ()
 
     def quota(self, user: str) -> Quota:

@@ -23,7 +23,7 @@ class GpuShare:
     restart: int
     start_s: float
     end_s: float
-    # As in `hooks.AllocatedInterval`.
+    # The uncertainty of start and end, as in `hooks.AllocatedInterval`.
     unsure_s: float
     usage: Usage
 

@@ -18,7 +18,7 @@ def build(dest: Path) -> Path:
 
 
 def build_wallclock(dest: Path) -> Path:
-    """Build what is preloaded to have a node's own wall clock (wallclock.c), in the same way."""
+    """Build the library that gives a node its own wall clock (wallclock.c) in the same way."""
     return _make(dest, WALLCLOCK)
 
 

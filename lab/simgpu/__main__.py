@@ -1,4 +1,4 @@
-"""``python -m lab.simgpu``; and what the ``simgpu`` script runs, with this directory as package simgpu."""
+"""Run ``python -m lab.simgpu`` or the script ``simgpu``, which imports this directory as simgpu."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """simgpu: pretend to compute on the GPUs that CUDA would see here, by a schedule.
 
 The process registers itself in the node's world, waits, and ends; the simulated NVML reports its load.
-SIMGPU_WORLD, or SLURM_GPU_LAB_DIR and SLURMD_NODENAME, say where the world is; SIMGPU_DEVICES where the
-node's device files are (/dev/slurm-gpu-lab/$SLURMD_NODENAME).
+SIMGPU_WORLD, or SLURM_GPU_LAB_DIR and SLURMD_NODENAME, determine the path of the world. SIMGPU_DEVICES is the
+directory of the node's device files (/dev/slurm-gpu-lab/$SLURMD_NODENAME).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .world import Device, World
 DONE, NO_MEMORY, WRONG_USAGE, FAILED = 0, 1, 2, 3
 
 _DEFAULT_SECONDS = "10"
-# From the making of a schedule to its begin: it has to be there for readers first, on a busy host too.
+# Time from the creation of a schedule to its start, so that readers find it in time even on a busy host.
 _LEAD_NS = 100_000_000
-# A stretch is there for readers so long before it begins; all at once would fill the world.
+# Time for which a stretch is visible before it begins; all stretches at once would fill the world.
 _AHEAD_NS = 10_000_000_000
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -50,12 +50,12 @@ class _Plan(NamedTuple):
     phases: list[Phase]
     activity: Activity
     mps: bool
-    # None: as soon as it is there for readers.
+    # None: as soon as readers can find it.
     start_ns: int | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status; an ending signal ends the process as it would others."""
+    """Run the command and return its exit status; a signal that ends the work ends the process, too."""
     options = _parser().parse_args(arguments)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         "--mem-mib", metavar="MIB", help="memory on each GPU, as 5000 or 100:5000 (default 0)"
     )
     parser.add_argument("--seconds", metavar="S", help=f"how long (default {_DEFAULT_SECONDS})")
-    parser.add_argument("--at", metavar="EPOCH", help="when it begins, as the ranks of a job do together")
+    parser.add_argument("--at", metavar="EPOCH", help="start time, common to the ranks of a job")
     parser.add_argument(
         "--activity",
         metavar="LIST",
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--application",
         metavar="NAME",
-        help="do work: seconds are those alone, and others with a NAME on the same GPU slow it down",
+        help="do work: seconds are those alone; co-runners with a NAME on the same GPU slow it down",
     )
     parser.add_argument(
         "--speeds",
@@ -128,12 +128,12 @@ def _parser() -> argparse.ArgumentParser:
 def _phases(options: argparse.Namespace, activity: Activity) -> list[Phase]:
     if options.phases is not None:
         if options.seconds is not None or options.mem_mib is not None:
-            raise RequestError("--phases: says seconds and memory itself, leave out --seconds and --mem-mib")
+            raise RequestError("--phases: contains seconds and memory; omit --seconds and --mem-mib")
         return parse_phases(_text(options.phases), activity)
     seconds = parse_seconds(_DEFAULT_SECONDS if options.seconds is None else options.seconds, "--seconds")
     if options.profile is not None:
         if options.mem_mib is not None:
-            raise RequestError("--profile: says the memory itself, leave out --mem-mib")
+            raise RequestError("--profile: contains the memory; omit --mem-mib")
         return [replace(phase, activity=activity) for phase in from_profile(options.profile, seconds)]
     util = parse_ramp("0" if options.util is None else options.util, "--util", highest=100)
     memory = parse_ramp("0" if options.mem_mib is None else options.mem_mib, "--mem-mib")
@@ -152,22 +152,22 @@ def _start_ns(at: str | None) -> int | None:
     start_ns = round(float(at) * 1e9)
     late_s = (time.time_ns() - start_ns) / 1e9
     if late_s > 0:
-        raise RequestError(f"--at {at}: was {late_s:.1f} s ago; say a moment that is yet to come")
+        raise RequestError(f"--at {at}: was {late_s:.1f} s ago; write a future time")
     return start_ns
 
 
 def _work(options: argparse.Namespace, plan: _Plan) -> Work | None:
     if options.application is None:
         if options.speeds is not None:
-            raise RequestError("--speeds: means nothing without --application")
+            raise RequestError("--speeds: has no effect without --application")
         return None
     path = options.speeds or os.environ.get("SIMGPU_SPEEDS")
     if path is None:
-        raise RequestError("--application: name the file of speeds, --speeds or SIMGPU_SPEEDS")
+        raise RequestError("--application: requires a file of speeds in --speeds or SIMGPU_SPEEDS")
     if plan.start_ns is not None:
-        raise RequestError("--at: means nothing with --application, whose end depends on others")
+        raise RequestError("--at: is not possible with --application, whose end depends on co-runners")
     if any((phase.activity, phase.footprint) != (plan.activity, FULL) for phase in plan.phases):
-        raise RequestError("--application: its phases have no activity and no footprint of their own")
+        raise RequestError("--application: phases cannot have an activity or a footprint of their own")
     return Work(options.application, tuple(plan.phases), SpeedTable.read(Path(path)), plan.activity, plan.mps)
 
 
@@ -200,7 +200,7 @@ def _check_memory(phases: Sequence[Phase], devices: Sequence[Device]) -> None:
 
 
 def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals | int | None:
-    """Work until all is done, and return None; the signal that came first; or the exit status."""
+    """Work to the end and return None, or return the first signal that arrives, or the exit status."""
     if len(devices) != 1:
         raise RequestError(f"--application: works on one GPU, and {len(devices)} are visible; see --gpus")
     (device,) = devices
@@ -254,7 +254,7 @@ def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals
             _write(list(new.values()))
             begun |= new
             next_ns = points[-1].time_ns
-        # A slot is given to others some time after its end, and must not be touched any more then.
+        # A slot is reused some time after its end, and must not be changed after that.
         moments = [truth.points[-1].time_ns for truth in begun.values()]
         if ahead and next_ns is not None:
             moments.append(next_ns - _AHEAD_NS)
@@ -268,7 +268,7 @@ def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals
 def _end(
     world: World, begun: dict[int, ProcessTruth], now_ns: int, stopped_by: signal.Signals | None
 ) -> dict[int, ProcessTruth]:
-    """End what is over, or all; return what is left."""
+    """End the processes that are over, or all of them after a signal; return the others."""
     left: dict[int, ProcessTruth] = {}
     for slot, truth in begun.items():
         last_ns = truth.points[-1].time_ns
@@ -285,7 +285,7 @@ def _end(
 def _begin(
     world: World, devices: Sequence[Device], phases: Sequence[Phase], start_ns: int | None, *, mps: bool
 ) -> tuple[list[int], tuple[Point, ...]]:
-    """Begin a stretch then, or (None) as soon as it is there for readers."""
+    """Begin a stretch at `start_ns`, or (None) as soon as readers can find it."""
     return world.begin(
         [device.target for device in devices],
         lambda: to_points(phases, time.time_ns() + _LEAD_NS if start_ns is None else start_ns),

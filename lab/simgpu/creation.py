@@ -1,4 +1,4 @@
-"""A new world file, with the GPUs of a simulated node and what the library counts of each function."""
+"""Create a world file, with the GPUs of a simulated node and the call counts of each NVML function."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> No
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     with new.open("wb") as file:
         file.write(bytes(content)[: layout.WorldStruct.processes.offset])
-        file.truncate(size)  # the process slots stay a hole until they are used
+        file.truncate(size)  # the process slots are a hole in the file until they are used
     new.chmod(0o666)
     new.replace(path)
 

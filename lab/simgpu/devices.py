@@ -1,8 +1,7 @@
 """Find the devices that a CUDA program would see in this process.
 
-Like CUDA, take the devices that the process may open, in PCI order, and of these the ones that
-CUDA_VISIBLE_DEVICES names by index or UUID. Indices are therefore relative inside a device cgroup, and global
-outside of one.
+As in CUDA, these are the devices that the process may open, in PCI order, and that CUDA_VISIBLE_DEVICES names
+by index or UUID. Indices are therefore relative inside a device cgroup, and global outside of one.
 
 A process sees only one MIG instance, however many there are ("a single CUDA process can only enumerate a
 single MIG device", NVIDIA's MIG User Guide, CUDA Device Enumeration). It may open an instance if it may open
@@ -58,10 +57,10 @@ def _may_open(path: Path | None) -> bool:
 
 
 def visible(candidates: Sequence[Device], cuda_visible_devices: str | None) -> list[Device]:
-    """Return what CUDA_VISIBLE_DEVICES leaves of ``candidates``, in its order.
+    """Return the ``candidates`` that CUDA_VISIBLE_DEVICES selects, in its order.
 
-    Unset (None) leaves all. The list ends at the first entry that names no device (``-1``, ``NoDevFiles``);
-    a device named twice leaves none.
+    If it is unset (None), return all. The list ends at the first entry that names no device (``-1``,
+    ``NoDevFiles``); if a device is named twice, the result is empty.
     """
     if cuda_visible_devices is None:
         return _at_most_one_instance(candidates)

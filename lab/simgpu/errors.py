@@ -2,7 +2,7 @@
 
 
 class RequestError(ValueError):
-    """A schedule, a device or an option that cannot be meant; the message quotes it."""
+    """A schedule, a device or an option is invalid; the message quotes it."""
 
 
 class WorldError(Exception):

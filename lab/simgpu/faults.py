@@ -1,6 +1,6 @@
 """Inject faults into the simulated GPUs of a running node, and remove them.
 
-For example ``python -m lab.simgpu.faults --world W lose 2``. A daemon above NVML meets the fault at its
+For example ``python -m lab.simgpu.faults --world W lose 2``. A daemon that uses NVML gets the fault at its
 next call.
 """
 
@@ -43,7 +43,7 @@ def unsupported(world: World, device: int, functions: Iterable[str]) -> None:
 
 
 def hang(world: World, device: int, functions: Iterable[str] | None = None) -> None:
-    """Let exactly these functions never return when called on the device; None is all, [] restores all.
+    """Let exactly these functions hang when called on the device; None means all, [] restores all.
 
     Only SIGKILL ends the calling thread. Hanging calls continue once the fault is removed.
     nvmlInitWithFlags, if named, hangs for every device. All others are calls on the device or request its
@@ -76,14 +76,14 @@ def unsupported_fields(world: World, device: int, field_ids: Iterable[int]) -> N
 
 
 def slow(world: World, device: int, latency_ms: float) -> None:
-    """Let every call on the device take this much longer."""
+    """Add this latency to every call on the device."""
     _faults(world, device).latency_ns = round(latency_ms * 1e6)
 
 
 def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> None:
-    """Let the byte counters of PCIe and NVLink and the energy counter (mJ) wrap after ``left`` more.
+    """Let the byte counters of PCIe and NVLink and the energy counter (mJ) wrap after ``left`` more units.
 
-    Those of PCIe may have 32 bits, and are then reported as unsigned int; the others have 64.
+    The PCIe counters may have 32 bits, and are then reported as unsigned int; the others have 64.
     """
     if bits not in (32, 64):
         raise RequestError(f"a counter of {bits} bits: must be 32 or 64")
@@ -154,7 +154,7 @@ def swap(world: World, device: int, uuid: str) -> None:
     """Put another GPU of the same kind in the device's place; the driver is loaded again."""
     _faults(world, device)
     if any(other.uuid == uuid for other in world.devices):
-        raise RequestError(f"UUID {uuid}: a GPU of this world has it")
+        raise RequestError(f"UUID {uuid}: is already that of a GPU of this world")
     driver(world, loaded=False)
     world.content.devices[device].uuid = uuid.encode()
     driver(world, loaded=True)
@@ -216,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     action("slow", "add latency to every call").add_argument("ms", type=float)
     wrapping = action("wrap", "let the counters wrap soon")
     wrapping.add_argument("--bits", type=int, choices=(32, 64), default=64)
-    wrapping.add_argument("--left", type=int, default=10**9, help="bytes and mJ until then")
+    wrapping.add_argument("--left", type=int, default=10**9, help="bytes and mJ until they wrap")
     action("samples", "whether the sample rings answer").add_argument("state", choices=_SAMPLES)
     counts = action("ecc", "set the error counts")
     counts.add_argument("corrected", type=int)
@@ -225,11 +225,11 @@ def _parser() -> argparse.ArgumentParser:
     xid = action("xid", "let the driver report an error, once")
     xid.add_argument("code", type=int)
     xid.add_argument("--gpu-instance", type=int, help="the MIG instance that it came from")
-    action("mig", "cut it into other MIG instances").add_argument(
+    action("mig", "divide it into other MIG instances").add_argument(
         "instances", nargs="*", type=_mig_spec, metavar="PROFILE=UUID"
     )
     action("swap", "put another GPU in its place").add_argument("uuid")
-    actions.add_parser("driver", help="whether nvmlInit works").add_argument(
+    actions.add_parser("driver", help="make nvmlInit work or fail").add_argument(
         "state", choices=("load", "unload")
     )
     clearing = actions.add_parser("clear", help="remove the faults of a device, or all")

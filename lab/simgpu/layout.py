@@ -1,4 +1,4 @@
-"""The world file's binary layout, as lab/nvml/world.h has it."""
+"""The binary layout of the world file, as defined in lab/nvml/world.h."""
 
 from __future__ import annotations
 

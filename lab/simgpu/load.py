@@ -38,7 +38,7 @@ USUAL = Activity()
 class Footprint(NamedTuple):
     """The effect of a process on power, links and clock of a GPU."""
 
-    # Drawn above idle, by its share of the utilisation: a factor from 0 to 1, as are both links.
+    # Power above idle, by its share of the utilisation: a factor from 0 to 1, as for both links.
     power: float = 1.0
     pcie: float = 1.0
     nvlink: float = 1.0
@@ -52,7 +52,7 @@ FULL = Footprint()
 
 
 class Part:
-    """One process's schedule on a target; from ``end_ns`` on (if given) it counts as nothing."""
+    """One process's schedule on a target; from ``end_ns`` on, if given, its load is 0."""
 
     def __init__(self, points: Sequence[Point], end_ns: int | None = None) -> None:
         self.points = points
@@ -83,13 +83,13 @@ class Integral(NamedTuple):
 
     # The target's utilisation: the sum of the parts, at most 100 at any time.
     busy: float
-    # Each part's share of it: where the sum exceeds 100, each is cut in proportion.
+    # Each part's share of the utilisation; if the sum exceeds 100, all shares are reduced in proportion.
     shares: list[float]
     memory: list[float]
 
 
 def integrate(parts: Sequence[Part], start_ns: int, end_ns: int) -> Integral:
-    """Integrate what ``parts`` do to one target between two instants."""
+    """Integrate the load of ``parts`` on one target between two times."""
     busy = 0.0
     shares = [0.0] * len(parts)
     memory = [0.0] * len(parts)
@@ -103,7 +103,7 @@ def integrate(parts: Sequence[Part], start_ns: int, end_ns: int) -> Integral:
 
 
 def _pieces(parts: Sequence[Part], start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:
-    """Cut an interval where any part begins, bends or ends."""
+    """Divide an interval at each start, vertex and end of a part."""
     cuts = {start_ns, end_ns}
     for part in parts:
         cuts.update(time for time in (*part.times, part.end_ns) if start_ns < time < end_ns)

@@ -19,7 +19,7 @@ _GPU_INSTANCES, _COMPUTE_INSTANCES = 15, 8
 def capabilities(gpu_minor: int, gpu_instance: int | None) -> list[int]:
     """Return the minor numbers of the capabilities that a MIG instance needs: access to GI and CI.
 
-    Nothing is needed for a whole GPU (None). All our GPU instances have compute instance 0 only.
+    A whole GPU (None) needs none. All our GPU instances have compute instance 0 only.
     """
     if gpu_instance is None:
         return []
@@ -28,7 +28,7 @@ def capabilities(gpu_minor: int, gpu_instance: int | None) -> list[int]:
 
 
 def minors_file(gpu_minors: Iterable[int]) -> str:
-    """Return the content of mig-minors; it lists every instance that could be, as the driver's does."""
+    """Return the content of mig-minors, which lists every possible instance, as the driver does."""
     lines = ["config 1", "monitor 2"]
     for gpu in gpu_minors:
         for instance in range(_GPU_INSTANCES):

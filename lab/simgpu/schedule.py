@@ -1,4 +1,4 @@
-"""Schedules as people write them: phases, ramps and profiles, turned into points."""
+"""Parse the schedules that users write (phases, ramps and profiles), and convert them to points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RAMP = re.compile(rf"({_NUMBER})(?::({_NUMBER}))?")
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of time in which utilisation and memory change evenly, or not at all."""
+    """A period in which utilisation and memory are constant or change linearly."""
 
     seconds: float
     util_pct: Ramp = (0.0, 0.0)
@@ -48,7 +48,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Profile:
-    """A kind of application: what it does at its start, and then again and again."""
+    """A kind of application: its phases at the start, and those that it repeats."""
 
     about: str
     start: tuple[Phase, ...]
@@ -89,7 +89,7 @@ PROFILES = {
         ),
     ),
     "notebook": Profile(
-        "a notebook: memory held, now and then a cell",
+        "a notebook: memory in use, now and then a cell",
         start=(Phase(1, (0, 0), (300, 2200)),),
         cycle=(Phase(9, (0, 0), (2200, 2200)), Phase(1, (70, 70), (2600, 2600))),
     ),
@@ -120,7 +120,7 @@ def parse_seconds(text: str, what: str) -> float:
 
 
 def parse_activity(text: str) -> Activity:
-    """Parse ``sm_active=0.9,tensor=0.5``; what is not given is as usual."""
+    """Parse ``sm_active=0.9,tensor=0.5``; missing factors have their usual values."""
     factors: dict[str, float] = {}
     for item in text.split(",") if text else ():
         name, _, value = (piece.strip() for piece in item.partition("="))
@@ -137,7 +137,7 @@ def _parse_factor(text: str, what: str, name: str) -> float:
 
 
 def parse_phases(text: str, activity: Activity = USUAL) -> list[Phase]:
-    """Parse ``util=80,mem=4000,s=5; util=0,mem=4000,s=3``; util and mem are 0 where not given.
+    """Parse ``util=80,mem=4000,s=5; util=0,mem=4000,s=3``; util and mem are 0 if missing.
 
     A phase may have an activity and a footprint of its own: ``util=99,power=0.6,clock=0.7,reasons=0x40,s=9``.
     """
@@ -179,7 +179,7 @@ def _parse_reasons(text: str) -> int:
 
 
 def from_profile(name: str, seconds: float) -> list[Phase]:
-    """Return ``seconds`` of a profile: its start, then its cycle as often as there is time."""
+    """Return ``seconds`` of a profile: its start, then its cycle until the time is over."""
     profile = PROFILES.get(name)
     if profile is None:
         raise RequestError(f"profile {name!r}: must be one of {', '.join(PROFILES)}")
@@ -196,7 +196,7 @@ def from_profile(name: str, seconds: float) -> list[Phase]:
 
 
 def stretches(phases: Sequence[Phase]) -> list[list[Phase]]:
-    """Cut where activity or footprint change: a schedule of points has one of each."""
+    """Split phases where activity or footprint change, since a schedule of points has one of each."""
     return [list(alike) for _, alike in groupby(phases, lambda phase: (phase.activity, phase.footprint))]
 
 

@@ -1,10 +1,10 @@
 """Work that co-runners on one GPU slow down, by a table that only simgpu reads.
 
-A job has an amount of work in seconds, the time that it takes alone. With co-runners it does less per second,
-by its application and theirs; its utilisation falls with its speed, and its phases take longer. It ends when
+A job has an amount of work in seconds, the time that it takes alone. With co-runners it is slower, depending
+on its application and theirs; its utilisation falls with its speed, and its phases take longer. It ends when
 the work is done, or when it requests more memory than the GPU has.
 
-The truth has the schedules, which end where the speed changes, and one file with the timeline of each job.
+The truth contains the schedules, which end when the speed changes, and a file with the timeline of each job.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUT_OF_MEMORY = "out of memory"
 class SpeedTable:
     """Speeds with one co-runner, relative to alone: ``speeds["bert"]["resnet50"]`` is the speed of bert.
 
-    With several co-runners, the times that each adds to a second of work are summed, as under time slicing.
+    With several co-runners, the delays that they add to a second of work are summed, as under time slicing.
     """
 
     def __init__(self, speeds: dict[str, dict[str, float]]) -> None:
@@ -56,7 +56,7 @@ class SpeedTable:
             raise RequestError(f"--speeds {path}: {error}") from error
 
     def speed(self, application: str, others: Sequence[str]) -> float:
-        """Return the speed with these co-runners; 1 alone."""
+        """Return the speed with these co-runners; 1 without any."""
         return 1 / (1 + sum(1 / self._beside(application, other) - 1 for other in others))
 
     def _beside(self, application: str, other: str) -> float:
@@ -68,7 +68,7 @@ class SpeedTable:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a job. The seconds of its phases are the times that they take alone."""
+    """The work of a job. The durations of its phases are those without co-runners."""
 
     application: str
     phases: tuple[Phase, ...]
@@ -78,7 +78,7 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The duration of the whole work without co-runners."""
         return sum(phase.seconds for phase in self.phases)
 
     def left(self, done_s: float, speed: float) -> list[Phase]:
@@ -98,7 +98,7 @@ class Work:
 
 @dataclass
 class Course:
-    """The course of a job for the truth. Times are epoch seconds."""
+    """The progress of a job, for the truth. Times are epoch seconds."""
 
     job_id: int | None
     restart: int
@@ -115,7 +115,7 @@ class Course:
 
     @property
     def slowdown(self) -> float | None:
-        """Return its duration relative to that alone; None unless it was done."""
+        """Return its duration relative to that without co-runners; None unless the work was done."""
         if self.ended_s is None or self.ended_by != "done":
             return None
         return (self.ended_s - self.began_s) / self.alone_s
@@ -129,18 +129,18 @@ class Course:
 
 
 def courses(directory: Path) -> list[Course]:
-    """All jobs with work of a lab, by when they began."""
+    """Return all jobs with work in a lab, sorted by their start."""
     found = [Course(**json.loads(path.read_text())) for path in directory.glob(f"{PREFIX}*.json")]
     return sorted(found, key=lambda course: course.began_s)
 
 
 @dataclass
 class _Stretch:
-    """While nothing changes."""
+    """A period in which speed and co-runners do not change."""
 
     slot: int
     points: tuple[Point, ...]
-    # The start of the work.
+    # The work that was done before.
     done_s: float
     others: tuple[str, ...]
     speed: float
@@ -193,14 +193,14 @@ class Worker:
         return None
 
     def end(self, at_ns: int, how: str) -> None:
-        """Be over."""
+        """End the job, and record how."""
         stretch = self._now
         self.ended_ns = at_ns
         self._world.end(stretch.slot, at_ns)
         self._keep(replace(self._truth_of(stretch.points), end_ns=at_ns, ended_by=how))
 
     def left_s(self) -> float:
-        """Until it is done if nothing changes."""
+        """Return the remaining time if nothing changes."""
         return max(0.0, (self._now.points[-1].time_ns - self._world.now_ns()) / 1e9)
 
     def _change(self, others: tuple[str, ...]) -> None:

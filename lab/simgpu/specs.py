@@ -58,14 +58,14 @@ class GpuSpec:
     # domain:bus:device; if None the buses ascend with the NVML index, as they really do.
     pci_bus_id: str | None = None
     idle_w: float = 55.0
-    # Drawn at 100 %; linear in between.
+    # Power at 100 % utilisation; it is linear in between.
     power_limit_w: float = 400.0
     idle_temperature_c: int = 32
     full_temperature_c: int = 72
     idle_sm_clock_mhz: int = 210
     max_sm_clock_mhz: int = 1410
     memory_clock_mhz: int = 1215
-    # Memory controller's utilisation per utilisation.
+    # The memory controller's utilisation, relative to the GPU's.
     memory_util_factor: float = 0.6
     # At 100 %.
     pcie_tx_bytes_per_s: int = 2_000_000_000
@@ -84,7 +84,7 @@ class GpuSpec:
     # GPU Performance Monitoring: from Hopper on.
     gpm: bool = False
     mig_mode: int = layout.MIG_DISABLED
-    # The instances; with any, MIG is enabled.
+    # The MIG instances; if there is any, MIG is enabled.
     mig: tuple[MigSpec, ...] = ()
     ecc: bool = True
 
@@ -110,7 +110,7 @@ def hopper(uuid: str, **changes: Any) -> GpuSpec:
 
 
 def check(gpus: Sequence[GpuSpec]) -> None:
-    """Refuse what no node can have."""
+    """Raise an error for properties that no node can have."""
     if len(gpus) > layout.MAX_DEVICES:
         raise RequestError(f"{len(gpus)} GPUs: a world has at most {layout.MAX_DEVICES}")
     for what, values in (("UUID", [gpu.uuid for gpu in gpus]), ("minor", [str(gpu.minor) for gpu in gpus])):
@@ -125,7 +125,7 @@ def check(gpus: Sequence[GpuSpec]) -> None:
 
 
 def fill(device: layout.DeviceStruct, index: int, gpu: GpuSpec) -> None:
-    """Write a GPU into its place in the world, but for its MIG instances."""
+    """Write a GPU to its place in the world, without its MIG instances."""
     pci = gpu.pci_bus_id or f"0:{index + 7:x}:0"
     match = re.fullmatch(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(\.0)?", pci)
     if match is None:

@@ -43,7 +43,7 @@ class ProcessTruth:
     footprint: Footprint = FULL
 
     def killed_at(self, end_s: float) -> ProcessTruth:
-        """Return this with an end at ``end_s`` (epoch seconds) if it has none."""
+        """Return the same process with an end at ``end_s`` (epoch seconds) if it has none."""
         return self if self.end_ns is not None else replace(self, end_ns=round(end_s * 1e9))
 
     @property
@@ -110,10 +110,10 @@ def usage(
     end_s: float,
     restart: int | None = None,
 ) -> Usage:
-    """Return what job ``job_id`` did to GPU ``uuid`` between two epoch times.
+    """Return the use of GPU ``uuid`` by job ``job_id`` between two epoch times.
 
-    ``restart`` None means any run of the job. A process killed by SIGKILL counts to the end of its
-    schedule: say with ``killed_at`` when it really ended.
+    ``restart`` None means any run of the job. A process killed by SIGKILL counts to the end of its schedule;
+    set its true end with ``killed_at``.
     """
     if not start_s < end_s:
         raise ValueError(f"interval from {start_s} to {end_s}: must end after it starts")

@@ -1,7 +1,7 @@
-"""The world file of one simulated node: register work in it, step its clock. `creation` makes one.
+"""The world file of one simulated node: register work in it, step its clock. `creation` creates it.
 
-Its layout and who may write what when is described in lab/nvml/world.h. All writers here hold flock(2) on
-the file, which the kernel drops with its holder.
+lab/nvml/world.h describes its layout, and which process may write which part. All writers here lock the file
+with flock(2), which the kernel releases when they end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .specs import MigSpec, instances
 Points = TypeVar("Points", bound=Sequence[Point])
 
 _SIZE = ctypes.sizeof(layout.WorldStruct)
-# Processes that ended longer ago are folded into the history: the sample rings reach back 20 s.
+# Processes that ended earlier are added to the history, since the sample rings cover 20 s.
 _FOLD_AFTER_NS = 25_000_000_000
 
 
@@ -35,17 +35,17 @@ _FOLD_AFTER_NS = 25_000_000_000
 class Device:
     """A GPU or MIG instance of a world, as far as simgpu needs it."""
 
-    # NVML's, of the GPU.
+    # NVML's index of the GPU.
     index: int
     uuid: str
-    # The NVML index of the GPU.
+    # The minor number of the GPU.
     minor: int
     pci: tuple[int, int, int]
     memory_mib: int
     reserved_mib: int
-    # Number in the world.
+    # The number of the target in the world.
     target: int
-    # NVML's, of a MIG instance.
+    # NVML's GPU instance id of a MIG instance.
     gpu_instance: int | None = None
 
 
@@ -76,7 +76,7 @@ class World:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other writers out."""
+        """Exclude other writers."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             yield
@@ -89,16 +89,16 @@ class World:
         return time.time_ns() if fake == 0 else fake
 
     def stop_clock(self, at_ns: int | None) -> None:
-        """Let it be ``at_ns`` for everyone; None lets time run again."""
+        """Stop the clock at ``at_ns`` for all readers; None lets it run again."""
         self.content.fake_now_ns = 0 if at_ns is None else at_ns
 
     def step_clock(self, by_ns: int) -> None:
-        """Let the wall clock jump: NVML's timestamps are later, or earlier, by that from now on.
+        """Step the wall clock: from now on, NVML's timestamps are later, or earlier, by ``by_ns``.
 
-        Processes with lab/nvml/wallclock.c preloaded see it, too. Schedules, truth and ``now_ns`` continue.
-        Only the last two of several steps count: earlier timestamps are as if between them.
+        The step also applies to processes with lab/nvml/wallclock.c preloaded. Schedules, truth and
+        ``now_ns`` continue. Only the last two steps are stored: older timestamps are as between them.
         """
-        # In this order, no timestamp comes from a clock that never existed.
+        # The order ensures that no timestamp is from a clock that never existed.
         self.content.clock_before_ns = self.content.clock_step_ns
         self.content.clock_step_at_ns = self.now_ns()
         self.content.clock_step_ns += by_ns
@@ -165,7 +165,7 @@ class World:
         footprint: Footprint = FULL,
         mps: bool = False,
     ) -> int:
-        """Put a process with its schedule on a target and return its slot.
+        """Register a process with its schedule on a target, and return its slot.
 
         The target of a GPU is its NVML index, and that of a MIG instance is in ``instances``. ``started`` is
         the start time of the process in ticks, read from /proc if None. With 0 the process need not exist,
@@ -188,10 +188,10 @@ class World:
         mps: bool = False,
         application: str = "",
     ) -> tuple[list[int], Points]:
-        """Put a process on several targets at once; return its slots, and the schedule that it was given.
+        """Register a process on several targets at once; return its slots and its schedule.
 
-        ``schedule`` is called when nothing else is left to do: all that comes before takes long on a busy
-        host, and of what it would have done meanwhile readers have seen nothing.
+        ``schedule`` is called last, since the preparation takes long on a busy host, and readers would miss
+        the load during it.
         """
         if started is None:
             started = start_ticks(pid)
@@ -222,14 +222,14 @@ class World:
         return numbers, points
 
     def end(self, slot: int, at_ns: int) -> None:
-        """Note when the process in ``slot`` ended."""
+        """Record when the process in ``slot`` ended."""
         self.content.processes[slot].end_ns = at_ns
 
     def beside(self, target: int, pid: int) -> tuple[str, ...]:
         """Return the sorted applications of all other processes on a target.
 
-        They include processes that are about to begin, until their end is noticed. A process that changes its
-        schedule has two for a moment, and counts once.
+        They include processes that are about to begin, and those whose end has not been recorded. A process
+        that changes its schedule has two for a moment, and counts once.
         """
         with self.locked():
             self._end_vanished()
@@ -274,7 +274,7 @@ class World:
             place(self.content, new)
 
     def unload_driver(self) -> None:
-        """Let nvmlInit fail; what was initialised before is worth nothing from now on."""
+        """Let nvmlInit fail; earlier initialisations become invalid."""
         self.content.driver_loaded = 0
 
     def load_driver(self) -> None:
@@ -320,7 +320,7 @@ class World:
         return slices / layout.GPU_SLICES
 
     def _totals(self, target: int, until_ns: int) -> list[float]:
-        """Return all that happened on a target until then, in percent × ns."""
+        """Return the total utilisation of a target until that time, in percent × ns."""
         history = self._history
         totals = list(history.pct_ns[target])
         if until_ns > history.until_ns:
@@ -358,9 +358,9 @@ class World:
                 slot.end_ns = self.now_ns()
 
     def _fold(self, until_ns: int, gone: Sequence[Device] = ()) -> None:
-        """Free the slots of what ended before, keeping its integral; the order of the stores matters.
+        """Free the slots of processes that ended before, and keep their integrals, in this order of writes.
 
-        The integrals of instances that are ``gone`` go to their devices.
+        The integrals of instances that are ``gone`` are added to their devices.
         """
         lost = {one.target for one in gone}
         over = [slot for slot in self._active() if slot.target in lost or _ended_ns(slot) <= until_ns]

@@ -192,7 +192,7 @@ class TestCommand:
         [
             (["--application", "a"], {"CUDA_VISIBLE_DEVICES": "0,1"}, "works on one GPU, and 2 are visible"),
             (["--application", "a"], {"SIMGPU_SPEEDS": "/nowhere"}, "--speeds /nowhere"),
-            (["--speeds", "x"], {}, "means nothing without --application"),
+            (["--speeds", "x"], {}, "has no effect without --application"),
         ],
     )
     def test_an_invalid_request_is_reported(self, run, arguments, environment, complaint):

@@ -205,7 +205,7 @@ def test_two_at_once_get_slots_of_their_own(lab):
         (["--activity", "tensor=2"], "activity 'tensor=2': must be a factor from 0 to 1"),
         (["--util", "5", "--profile", "bert"], "not allowed with argument"),
         (["--util", "5", "--at", "soon"], "--at 'soon': must be seconds since 1970"),
-        (["--util", "5", "--at", "1790000000"], "s ago; say a moment that is yet to come"),
+        (["--util", "5", "--at", "1790000000"], "s ago; write a future time"),
     ],
 )
 def test_an_invalid_request_is_reported(lab, arguments, complaint):
